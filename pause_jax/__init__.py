@@ -1,0 +1,39 @@
+"""pause_jax: client selection for federated learning, simulated in JAX.
+
+``simulate(config, key)`` runs one simulation, ``sweep(configs, keys)`` many.
+"""
+
+from pause_jax import (
+    bandit,
+    latency,
+    learning,
+    policies,
+    presets,
+    privacy,
+    reward,
+    search,
+)
+from pause_jax.config import Learning, SimConfig, stack
+from pause_jax.reward import Reward
+from pause_jax.simulate import Result, simulate
+from pause_jax.struct import ConfigError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConfigError",
+    "Learning",
+    "Result",
+    "Reward",
+    "SimConfig",
+    "bandit",
+    "latency",
+    "learning",
+    "policies",
+    "presets",
+    "privacy",
+    "reward",
+    "search",
+    "simulate",
+    "stack",
+]

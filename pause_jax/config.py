@@ -1,0 +1,144 @@
+"""The configuration of a simulation, and the door at which it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from pause_jax.latency import Latency, TwoGroups
+from pause_jax.learning import DataConfig, Digits, Iid, Mlp, Model, PartitionConfig
+from pause_jax.policies import Pause, PolicyConfig
+from pause_jax.privacy import Mechanism, PerCoordinateLaplace
+from pause_jax.reward import Reward
+from pause_jax.struct import Config, ConfigError, check_fields, nested, node, number, static
+
+
+class Learning(Config):
+    """What the clients learn, and how.
+
+    Attributes:
+      data: the data set.
+      partition: which client holds which samples.
+      model: the model.
+      optimizer: ``adam`` or ``sgd``, at the clients.
+      learning_rate: of the clients' optimiser.
+      batch_size: samples of a local step.
+      max_steps: local steps a round at most; one pass over the client's data otherwise.
+      keep_optimizer_state: whether a client's optimiser moments persist from one of its rounds to
+        the next (as in the authors' code), or start anew.
+    """
+
+    data: DataConfig = node(Digits)
+    partition: PartitionConfig = node(Iid)
+    model: Model = node(Mlp)
+    optimizer: str = static("adam", choices=("adam", "sgd"))
+    learning_rate: float = number(0.01, above=0)
+    batch_size: int = static(20, at_least=1)
+    max_steps: int = static(100, at_least=1)
+    keep_optimizer_state: bool = static(False)
+
+
+class SimConfig(Config):
+    """Everything that a simulation depends on, except the key.
+
+    Fields marked static compile anew when they change; all other numbers can be swept and vmapped.
+
+    Attributes:
+      num_clients: K (static).
+      num_selected: m, clients chosen a round; the policy ``all`` chooses K (static).
+      num_rounds: T (static).
+      eval_every: evaluate the model after every so many rounds, and after the last (static).
+      track_regret: compute the genie's choice and the regret every round (static).
+      policy: who chooses the clients.
+      reward: weights of the reward; also what regret is measured in.
+      latency: the world's latency model.
+      availability: probability that a client is available in a round, independently.
+      privacy: the mechanism that releases updates, with its budget schedule.
+      learning: data, model and local training; None for a simulation of the bandit alone.
+    """
+
+    num_clients: int = static(30, at_least=1)
+    num_selected: int = static(5, at_least=1)
+    num_rounds: int = static(200, at_least=1)
+    eval_every: int = static(10, at_least=1)
+    track_regret: bool = static(True)
+    policy: PolicyConfig = node(Pause)
+    reward: Reward = node(Reward)
+    latency: Latency = node(TwoGroups)
+    availability: float = number(1.0, above=0, at_most=1)
+    privacy: Mechanism = node(PerCoordinateLaplace)
+    learning: Learning | None = node(Learning, optional=True)
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients that this config's policy chooses a round."""
+        return self.policy.cohort_size(self.num_clients, self.num_selected)
+
+    def check(self, path: str, config: SimConfig) -> None:
+        if self.num_selected > self.num_clients:
+            raise ConfigError(
+                f"num_selected = {self.num_selected}: must be <= num_clients = {self.num_clients}. "
+                "Choose fewer clients a round or make the network larger."
+            )
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with fields changed by dotted path: ``config.override({"reward.gamma": 0.0})``.
+
+        Raises:
+          ConfigError: for a path that does not exist, with the fields that do.
+        """
+        config = self
+        for path, value in changes.items():
+            config = _set(config, path.split("."), value, path)
+        return config
+
+
+def _set(config: Any, path: Sequence[str], value: Any, whole: str) -> Any:
+    head, *rest = path
+    known = list(getattr(config, "__dataclass_fields__", ()))
+    if head not in known:
+        raise ConfigError(
+            f"{whole}: there is no field {head!r} in {type(config).__name__}; "
+            f"it has {', '.join(known) or 'no fields'}."
+        )
+    if rest:
+        value = _set(getattr(config, head), rest, value, whole)
+    return config.replace(**{head: value})
+
+
+def validate(config: SimConfig) -> None:
+    """Check a config before any work starts.
+
+    Raises:
+      ConfigError: naming the value, the rule and the fix. Rules that need the data set itself are
+        checked by ``simulate`` when it has been read.
+    """
+    if not isinstance(config, SimConfig):
+        raise ConfigError(f"config = {config!r}: must be a pause_jax.SimConfig.")
+    check_fields(config)
+    for path, part in nested(config):
+        part.check(path, config)
+
+
+def canonical(config: SimConfig) -> SimConfig:
+    """The config with every traced number as a float32 array, so that equal structures share one
+    trace: a Python float and an array would compile twice."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
+
+
+def stack(configs: Sequence[SimConfig]) -> SimConfig:
+    """Stack configs of equal structure along a new leading axis, for vmap.
+
+    Raises:
+      ConfigError: if their static parts differ.
+    """
+    structures = {jax.tree.structure(config) for config in configs}
+    if len(structures) != 1:
+        raise ConfigError(
+            f"{len(configs)} configs of {len(structures)} static structures cannot be stacked: "
+            "they may differ in traced numbers only. Use sweep, which groups them."
+        )
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(canonical, configs))

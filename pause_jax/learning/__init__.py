@@ -1,0 +1,35 @@
+"""Learning: data sets, partitions, models, clients and server."""
+
+from pause_jax.learning.data import (
+    DATASETS,
+    Cifar10,
+    DataConfig,
+    Dataset,
+    Digits,
+    FashionMnist,
+    LinearRegression,
+    Mnist,
+)
+from pause_jax.learning.models import MODELS, Cnn3, Linear, Mlp, Model
+from pause_jax.learning.partition import PARTITIONS, Dirichlet, Iid, Partition, PartitionConfig
+
+__all__ = [
+    "DATASETS",
+    "MODELS",
+    "PARTITIONS",
+    "Cifar10",
+    "Cnn3",
+    "DataConfig",
+    "Dataset",
+    "Digits",
+    "Dirichlet",
+    "FashionMnist",
+    "Iid",
+    "Linear",
+    "LinearRegression",
+    "Mlp",
+    "Mnist",
+    "Model",
+    "Partition",
+    "PartitionConfig",
+]

@@ -1,0 +1,129 @@
+"""What a client does in a round: train on its own data from the global model, form the update."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from pause_jax.learning.data import Dataset
+from pause_jax.learning.partition import Partition
+
+Variables = dict[str, Any]
+
+
+class LocalTraining(NamedTuple):
+    """The fixed parts of local training, shared by all clients.
+
+    Attributes:
+      module: the Flax module.
+      optimizer: the optax optimiser.
+      dataset: all samples, on the device.
+      batch_size: B.
+      max_samples: samples a client uses in a round at most (static).
+      equal_steps: steps of every client if all make the same number (static), else None.
+      noisy_inputs: whether clients see noisy inputs (data quality below 1; static).
+    """
+
+    module: nn.Module
+    optimizer: optax.GradientTransformation
+    dataset: Dataset
+    batch_size: int
+    max_samples: int
+    equal_steps: int | None
+    noisy_inputs: bool
+
+
+def losses(dataset: Dataset, outputs: Array, targets: Array) -> Array:
+    """Loss of each sample, [B]: cross entropy, or half the squared error."""
+    if dataset.task == "regression":
+        return 0.5 * jnp.square(outputs[:, 0] - targets)
+    return optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
+
+
+def local_steps(training: LocalTraining, size: Array) -> Array:
+    """Steps of one pass over ``size`` samples, at most ``max_samples`` of them."""
+    return -(-jnp.minimum(size, training.max_samples) // training.batch_size)
+
+
+def train_locally(
+    training: LocalTraining,
+    variables: Variables,
+    opt_state: optax.OptState,
+    partition: Partition,
+    client: Array,
+    key: Array,
+    noise_key: Array,
+    num_steps: Array | int,
+) -> tuple[Variables, optax.OptState, Array]:
+    """One client's local SGD: one pass over its data in a fresh random order.
+
+    A client with more than ``max_samples`` samples uses a random window of its (shuffled) data.
+
+    Args:
+      training: the fixed parts.
+      variables: the global model, with collection ``params`` and perhaps others.
+      opt_state: the client's optimiser state.
+      partition: who holds what.
+      client: its number.
+      key: for the order of its samples.
+      noise_key: for the noise of low-quality inputs; the same in every round.
+      num_steps: steps to run, at least this client's own; surplus steps change nothing.
+
+    Returns:
+      (update h_k = local - global for every collection, optimiser state, mean mini-batch loss).
+    """
+    data, batch = training.dataset, training.batch_size
+    size, own_steps = partition.size[client], local_steps(training, partition.size[client])
+    window_key, order_key = jax.random.split(key)
+    window = jax.random.randint(window_key, (), 0, size)
+    lots = jax.random.uniform(order_key, (training.max_samples,))
+    lots = jnp.where(jnp.arange(training.max_samples) < size, lots, jnp.inf)
+    shuffle = jnp.pad(jnp.argsort(lots), (0, -training.max_samples % batch))
+    samples = partition.order[partition.start[client] + (window + shuffle) % size]
+    used = jnp.minimum(size, training.max_samples)
+
+    def loss_of(params: Any, rest: Variables, x: Array, y: Array, weight: Array) -> Any:
+        outputs, changed = training.module.apply(
+            {"params": params, **rest}, x, train=True, mutable=list(rest)
+        )
+        loss = losses(data, outputs, y)
+        return jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1), changed
+
+    def step(i: Array, carry: Any) -> Any:
+        variables, opt_state, total = carry
+        rows = lax.dynamic_slice_in_dim(samples, i * batch, batch)
+        weight = (i * batch + jnp.arange(batch) < used).astype(jnp.float32)
+        x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
+        if training.noisy_inputs:
+            x += _input_noise(noise_key, rows, x, partition.quality[client], data)
+        params = variables["params"]
+        rest = {name: value for name, value in variables.items() if name != "params"}
+        (loss, changed), grads = jax.value_and_grad(loss_of, has_aux=True)(
+            params, rest, x, y, weight
+        )
+        moves, new_opt_state = training.optimizer.update(grads, opt_state, params)
+        new = ({"params": optax.apply_updates(params, moves), **changed}, new_opt_state)
+        if training.equal_steps is None:
+            new = jax.tree.map(
+                lambda a, b: jnp.where(i < own_steps, a, b), new, (variables, opt_state)
+            )
+            loss = jnp.where(i < own_steps, loss, 0.0)
+        return (*new, total + loss)
+
+    start = (variables, opt_state, jnp.zeros(()))
+    trained, opt_state, total = lax.fori_loop(0, num_steps, step, start)
+    update = jax.tree.map(jnp.subtract, trained, variables)
+    return update, opt_state, total / own_steps
+
+
+def _input_noise(key: Array, rows: Array, x: Array, quality: Array, data: Dataset) -> Array:
+    """Noise of a low-quality sensor: fixed for a sample, std (1 - q) / 4 of the input range."""
+    keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
+    noise = jax.vmap(lambda k: jax.random.normal(k, x.shape[1:]))(keys)
+    input_range = 2.0 if data.pixel_max else 1.0
+    return noise * input_range * (1 - quality) / 4

@@ -1,0 +1,242 @@
+"""Datasets as arrays. Loading is the one impure step; it happens on the host, once, before a run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pause_jax.struct import Config, ConfigError, static
+
+Task = Literal["classification", "regression"]
+
+
+class Dataset(Config):
+    """A data set on the device.
+
+    Attributes:
+      x_train, x_test: [N, ...]; uint8 pixels, or float features that are used as they are.
+      y_train, y_test: int32 [N] labels, or float32 [N] targets.
+      pixel_max: largest pixel value; pixels become (x / pixel_max - 0.5) / 0.5. 0 for features.
+      num_classes: outputs of a model; 1 for regression.
+      task: what is learned.
+    """
+
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
+    pixel_max: int = static(255)
+    num_classes: int = static(10)
+    task: Task = static("classification", choices=("classification", "regression"))
+
+    def to_input(self, x: Array) -> Array:
+        """Model input from stored values: pixels to [-1, 1], SPEC section 5."""
+        if self.pixel_max == 0:
+            return x
+        return x.astype(jnp.float32) * (2.0 / self.pixel_max) - 1.0
+
+
+class DataConfig(Config):
+    """A data set's config.
+
+    Attributes:
+      num_train: use this many training samples, drawn at random by the key; all by default.
+    """
+
+    num_train: int | None = static(None, at_least=1, optional=True)
+    num_classes: ClassVar[int] = 10
+
+    def load(self) -> Dataset:
+        """Read the data set. Raises ConfigError with the fix if it cannot be read."""
+        raise NotImplementedError
+
+
+class Digits(DataConfig):
+    """scikit-learn's 1,797 handwritten digits, 8 x 8; the last 360 are the test set."""
+
+    name: ClassVar[str] = "digits"
+    summary: ClassVar[str] = "1,797 digits of 8 x 8 pixels from scikit-learn, no download"
+
+    def load(self) -> Dataset:
+        return _digits()
+
+
+class LinearRegression(DataConfig):
+    """Synthetic linear regression (BSFL): y = <w, x> + noise, x standard normal.
+
+    Attributes:
+      num_features: dimension of x.
+      num_samples: training samples; as many again, divided by five, are for testing.
+      noise: standard deviation of the noise in y.
+      data_seed: fixes w and the samples.
+    """
+
+    name: ClassVar[str] = "linear_regression"
+    summary: ClassVar[str] = "synthetic linear regression (BSFL), no download"
+    num_classes: ClassVar[int] = 1
+
+    num_features: int = static(10, at_least=1)
+    num_samples: int = static(2000, at_least=5)
+    noise: float = static(0.1, at_least=0)
+    data_seed: int = static(0)
+
+    def load(self) -> Dataset:
+        rng = np.random.default_rng(self.data_seed)
+        num_test = self.num_samples // 5
+        w = rng.standard_normal(self.num_features)
+        x = rng.standard_normal((self.num_samples + num_test, self.num_features))
+        y = x @ w + self.noise * rng.standard_normal(len(x))
+        x, y = x.astype(np.float32), y.astype(np.float32)
+        split = self.num_samples
+        return _on_device(x[:split], y[:split], x[split:], y[split:], 0, 1, "regression")
+
+
+class Tfds(DataConfig):
+    """A data set through tensorflow-datasets.
+
+    Attributes:
+      data_dir: folder that holds the prepared data set; tensorflow-datasets' own by default.
+      download: download and prepare it first if it is not there (needs tensorflow, once).
+    """
+
+    data_dir: str | None = static(None, optional=True)
+    download: bool = static(False)
+
+    def load(self) -> Dataset:
+        return _tfds(self.name, self.data_dir, self.download)
+
+
+class Mnist(Tfds):
+    """MNIST, 60,000 + 10,000 images of 28 x 28."""
+
+    name: ClassVar[str] = "mnist"
+    summary: ClassVar[str] = "60,000 digits of 28 x 28 pixels, tensorflow-datasets"
+
+
+class FashionMnist(Tfds):
+    """Fashion-MNIST, 60,000 + 10,000 images of 28 x 28."""
+
+    name: ClassVar[str] = "fashion_mnist"
+    summary: ClassVar[str] = "60,000 clothes of 28 x 28 pixels, tensorflow-datasets"
+
+
+class Cifar10(Tfds):
+    """CIFAR-10, 50,000 + 10,000 colour images of 32 x 32."""
+
+    name: ClassVar[str] = "cifar10"
+    summary: ClassVar[str] = "50,000 colour images of 32 x 32 pixels, tensorflow-datasets"
+
+
+DATASETS: tuple[type[DataConfig], ...] = (Digits, Mnist, FashionMnist, Cifar10, LinearRegression)
+
+
+def cache_folder() -> pathlib.Path:
+    """Where decoded images are kept: $PAUSE_JAX_CACHE, or pause_jax under the user's cache."""
+    if folder := os.environ.get("PAUSE_JAX_CACHE"):
+        return pathlib.Path(folder)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(base).expanduser() / "pause_jax"
+
+
+@functools.cache
+def _digits() -> Dataset:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = bunch.images.astype(np.uint8)[..., None]
+    y = bunch.target.astype(np.int32)
+    split = len(x) - 360
+    return _on_device(x[:split], y[:split], x[split:], y[split:], 16, 10, "classification")
+
+
+@functools.cache
+def _tfds(name: str, data_dir: str | None, download: bool) -> Dataset:
+    arrays = _cached(name, data_dir, lambda: _read_tfds(name, data_dir, download))
+    return _on_device(*arrays, 255, 10, "classification")
+
+
+def _cached(
+    name: str, data_dir: str | None, read: Callable[[], tuple[np.ndarray, ...]]
+) -> tuple[np.ndarray, ...]:
+    """Decode once: the images of a data set as uint8 arrays in one file of the cache folder.
+
+    A data_dir that does not exist is an error even if the cache could serve: a typo should not
+    pass unnoticed.
+    """
+    if data_dir is not None and not pathlib.Path(data_dir).expanduser().is_dir():
+        raise ConfigError(
+            f"learning.data.data_dir = {data_dir!r}: must be an existing folder that holds {name} "
+            "as tensorflow-datasets prepares it. Give its path, or use the data set 'digits', "
+            "which needs no download."
+        )
+    path = cache_folder() / f"{name}.npz"
+    if path.is_file():
+        with np.load(path) as file:
+            return file["x_train"], file["y_train"], file["x_test"], file["y_test"]
+    arrays = read()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    with partial.open("wb") as out:
+        np.savez(out, **dict(zip(("x_train", "y_train", "x_test", "y_test"), arrays, strict=True)))
+    partial.replace(path)
+    return arrays
+
+
+def _read_tfds(name: str, data_dir: str | None, download: bool) -> tuple[np.ndarray, ...]:
+    fix = (
+        f"Install the extra (pip install 'pause_jax[data]') and either point learning.data.data_dir "
+        f"at a folder that holds {name} in array_record format, or set learning.data.download "
+        "(needs tensorflow-cpu installed, once). The data set 'digits' needs no download."
+    )
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise ConfigError(f"learning.data = {name}: tensorflow-datasets is missing. {fix}") from error
+    folder = None if data_dir is None else str(pathlib.Path(data_dir).expanduser())
+    try:
+        source = tfds.data_source(
+            name,
+            data_dir=folder,
+            download=download,
+            builder_kwargs={"file_format": "array_record"},
+        )
+    except Exception as error:  # tfds raises many types here, all of which mean "not readable"
+        raise ConfigError(
+            f"learning.data = {name}: cannot be read from data_dir = {data_dir!r} "
+            f"({type(error).__name__}). {fix}"
+        ) from error
+    arrays: list[np.ndarray] = []
+    for split in ("train", "test"):
+        records = source[split].__getitems__(list(range(len(source[split]))))
+        arrays.append(np.stack([record["image"] for record in records]))
+        arrays.append(np.asarray([record["label"] for record in records], np.int32))
+    return tuple(arrays)
+
+
+def _on_device(
+    x_train: np.ndarray,
+    y_train: np.ndarray,
+    x_test: np.ndarray,
+    y_test: np.ndarray,
+    pixel_max: int,
+    num_classes: int,
+    task: Task,
+) -> Dataset:
+    x_train, y_train, x_test, y_test = jax.device_put((x_train, y_train, x_test, y_test))
+    return Dataset(
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test,
+        y_test=y_test,
+        pixel_max=pixel_max,
+        num_classes=num_classes,
+        task=task,
+    )

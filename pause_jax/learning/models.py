@@ -1,0 +1,124 @@
+"""Flax models. A config makes the module; the module is applied to a batch [B, ...]."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.struct import Config, static
+
+# PyTorch's default for linear and convolution kernels, which the authors' runs used:
+# uniform with variance 1 / (3 fan_in).
+_kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+def _bias_init(fan_in: int) -> nn.initializers.Initializer:
+    bound = fan_in**-0.5
+
+    def init(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+def _dense(x: Array, features: int, name: str) -> Array:
+    layer = nn.Dense(
+        features, kernel_init=_kernel_init, bias_init=_bias_init(x.shape[-1]), name=name
+    )
+    return layer(x)
+
+
+class _Mlp(nn.Module):
+    hidden: tuple[int, ...]
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool = False) -> Array:
+        x = x.reshape(x.shape[0], -1)
+        for i, width in enumerate(self.hidden):
+            x = nn.relu(_dense(x, width, f"hidden_{i}"))
+        return _dense(x, self.num_outputs, "output")
+
+
+class _Cnn3(nn.Module):
+    norm: str
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool = False) -> Array:
+        for i, width in enumerate((32, 64, 128)):
+            conv = nn.Conv(
+                width,
+                (3, 3),
+                padding="VALID",
+                kernel_init=_kernel_init,
+                bias_init=_bias_init(9 * x.shape[-1]),
+                name=f"conv_{i}",
+            )
+            x = nn.max_pool(nn.relu(conv(x)), (2, 2), strides=(2, 2))
+            if self.norm == "batch":
+                x = nn.BatchNorm(use_running_average=not train, momentum=0.9, name=f"norm_{i}")(x)
+            elif self.norm == "group":
+                x = nn.GroupNorm(num_groups=8, name=f"norm_{i}")(x)
+        x = x.reshape(x.shape[0], -1)
+        for i, width in enumerate((128, 64, 32)):
+            x = nn.relu(_dense(x, width, f"hidden_{i}"))
+        return _dense(x, self.num_outputs, "output")
+
+
+class Model(Config):
+    """A model's config."""
+
+    def module(self, num_outputs: int) -> nn.Module:
+        """The Flax module; ``apply(variables, x [B, ...], train=...)`` gives [B, num_outputs]."""
+        raise NotImplementedError
+
+
+class Linear(Model):
+    """One affine layer."""
+
+    name: ClassVar[str] = "linear"
+    summary: ClassVar[str] = "one affine layer"
+
+    def module(self, num_outputs: int) -> nn.Module:
+        return _Mlp(hidden=(), num_outputs=num_outputs)
+
+
+class Mlp(Model):
+    """Fully connected with relu; (32, 16) on MNIST is the authors' 25,818-parameter network.
+
+    Attributes:
+      hidden: widths of the hidden layers.
+    """
+
+    name: ClassVar[str] = "mlp"
+    summary: ClassVar[str] = "fully connected, relu (32, 16 as in the PAUSE runs)"
+
+    hidden: tuple[int, ...] = static((32, 16), at_least=1)
+
+    def module(self, num_outputs: int) -> nn.Module:
+        return _Mlp(hidden=self.hidden, num_outputs=num_outputs)
+
+
+class Cnn3(Model):
+    """Three 3x3 valid convolutions (32, 64, 128) with pooling, then 128-64-32: for 32x32 images.
+
+    Attributes:
+      norm: ``group`` (no running statistics), ``batch`` (as in the authors' runs; its statistics
+        leave the client un-noised, and the result says so) or ``none``.
+    """
+
+    name: ClassVar[str] = "cnn3"
+    summary: ClassVar[str] = "three convolutions and four dense layers, for CIFAR-10 (PAUSE)"
+
+    norm: str = static("group", choices=("group", "batch", "none"))
+
+    def module(self, num_outputs: int) -> nn.Module:
+        return _Cnn3(norm=self.norm, num_outputs=num_outputs)
+
+
+MODELS = (Linear, Mlp, Cnn3)

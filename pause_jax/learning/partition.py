@@ -1,0 +1,182 @@
+"""Partitions: which client holds which training samples.
+
+Pure JAX with static shapes, so a partition is drawn inside the trace and vmaps over keys. A client's
+samples are a slice of one flat order; nothing is padded and nothing is copied.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.struct import Config, ConfigError, number, static
+
+if TYPE_CHECKING:
+    from pause_jax.config import SimConfig
+
+
+class Partition(NamedTuple):
+    """Samples of each client: client k holds ``order[start[k] : start[k] + size[k]]``.
+
+    Attributes:
+      order: int32 [n], sample numbers; no sample twice.
+      start: int32 [K].
+      size: int32 [K], at least 1.
+      quality: float [K], q_k in [0, 1].
+    """
+
+    order: Array
+    start: Array
+    size: Array
+    quality: Array
+
+    @property
+    def share(self) -> Array:
+        """float [K], quality-weighted share of the data d_k / sum(d); BSFL (4)."""
+        weight = self.quality * self.size
+        return weight / jnp.sum(weight)
+
+
+class PartitionConfig(Config):
+    """A partition's config.
+
+    Attributes:
+      min_quality: q_k ~ U(min_quality, 1); a client of quality q sees its inputs with Gaussian noise
+        of std (1 - q) / 4 of the pixel range (BSFL). 1 turns it off.
+    """
+
+    # Whether all clients hold the same number of samples; then local steps are a static number.
+    equal: ClassVar[bool] = False
+
+    min_quality: float = static(1.0, at_least=0, at_most=1)
+
+    def max_size(self, num_samples: int, num_clients: int) -> int:
+        """Upper bound on a client's size, known before the draw."""
+        return num_samples
+
+    def check_samples(self, num_samples: int, num_clients: int) -> None:
+        """Raise ConfigError if so many clients cannot share so many samples."""
+        if num_samples < num_clients:
+            raise ConfigError(
+                f"num_clients = {num_clients}: more clients than the {num_samples} training samples "
+                "in use. Use fewer clients, a larger learning.data.num_train or another data set."
+            )
+
+    def assign(
+        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
+    ) -> Partition:
+        """Draw a partition of ``num_samples`` random samples among the clients.
+
+        Args:
+          key: of this draw.
+          labels: [N] integer labels, or float targets, which have no dominant label.
+          num_samples: n <= N samples to hand out.
+          num_clients: K <= n.
+          num_classes: number of labels.
+
+        Returns:
+          The partition.
+        """
+        split_key, quality_key = jax.random.split(key)
+        order, size = self._assign(split_key, labels, num_samples, num_clients, num_classes)
+        start = jnp.cumsum(size) - size
+        quality = jnp.ones(num_clients)
+        if self.min_quality < 1:
+            quality = jax.random.uniform(quality_key, (num_clients,), minval=self.min_quality)
+        return Partition(order.astype(jnp.int32), start.astype(jnp.int32), size, quality)
+
+    def _assign(
+        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
+    ) -> tuple[Array, Array]:
+        raise NotImplementedError
+
+
+class Iid(PartitionConfig):
+    """Equal shares at random: n // K samples each; the up to K - 1 left over are not used."""
+
+    name: ClassVar[str] = "iid"
+    summary: ClassVar[str] = "equal shares at random"
+    equal: ClassVar[bool] = True
+
+    def max_size(self, num_samples: int, num_clients: int) -> int:
+        return num_samples // num_clients
+
+    def _assign(
+        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
+    ) -> tuple[Array, Array]:
+        size = num_samples // num_clients
+        order = jax.random.permutation(key, labels.shape[0])[: size * num_clients]
+        return order, jnp.full(num_clients, size, jnp.int32)
+
+
+class Dirichlet(PartitionConfig):
+    """Sizes from a symmetric Dirichlet distribution, and a dominant label for each client.
+
+    Every client gets at least one sample. The dominant labels are dealt out evenly; a client first
+    takes samples of its label until it would hold ``dominant_share`` of it in expectation (as long
+    as there are any left), then the rest comes at random from all samples that are left. Two sorts
+    do it, so it always ends.
+
+    Attributes:
+      concentration: parameter of the Dirichlet distribution of sizes (2 or 3 in the papers).
+      dominant_share: share of the dominant label in a client's data; 0 for none.
+    """
+
+    name: ClassVar[str] = "dirichlet"
+    summary: ClassVar[str] = "Dirichlet sizes, a dominant label per client (PAUSE)"
+
+    concentration: float = number(3.0, above=0)
+    dominant_share: float = number(0.25, at_least=0, at_most=1)
+
+    def _assign(
+        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
+    ) -> tuple[Array, Array]:
+        shuffle_key, size_key, label_key = jax.random.split(key, 3)
+        sample = jax.random.permutation(shuffle_key, labels.shape[0])[:num_samples]
+        size = self._sizes(size_key, num_samples, num_clients)
+        if not jnp.issubdtype(labels.dtype, jnp.integer):
+            return sample, size
+
+        # Reserve samples of the dominant labels: places in `by_label`, client after client.
+        by_label = jnp.argsort(labels[sample], stable=True)
+        count = jnp.zeros(num_classes, jnp.int32).at[labels[sample]].add(1)
+        label_start = jnp.cumsum(count) - count
+        dominant = jax.random.permutation(label_key, jnp.arange(num_clients) % num_classes)
+        # The rest of a client's data brings its dominant label too, at the label's frequency f:
+        # t + (1 - t) f = dominant_share.
+        frequency = (count / num_samples)[dominant]
+        target = (self.dominant_share - frequency) / jnp.maximum(1 - frequency, 1e-6)
+        want = jnp.floor(jnp.clip(target, 0, 1) * size).astype(jnp.int32)
+        wanted = jnp.where(dominant[:, None] == jnp.arange(num_classes), want[:, None], 0)
+        before = jnp.take_along_axis(jnp.cumsum(wanted, axis=0), dominant[:, None], axis=1)[:, 0]
+        before -= want
+        take = jnp.clip(count[dominant] - before, 0, want)
+
+        place = jnp.arange(num_samples)
+        client = jnp.repeat(jnp.arange(num_clients), take, total_repeat_length=num_samples)
+        nth = place - (jnp.cumsum(take) - take)[client]
+        reserved = by_label[label_start[dominant[client]] + before[client] + nth]
+        is_reserved = place < jnp.sum(take)
+        owner = jnp.full(num_samples, num_clients, jnp.int32)
+        owner = owner.at[jnp.where(is_reserved, reserved, num_samples)].set(client, mode="drop")
+
+        # Deal out the free samples, in their shuffled order.
+        free = jnp.argsort(owner < num_clients, stable=True)
+        rest = jnp.repeat(jnp.arange(num_clients), size - take, total_repeat_length=num_samples)
+        is_free = place < num_samples - jnp.sum(take)
+        owner = owner.at[jnp.where(is_free, free, num_samples)].set(rest, mode="drop")
+        return sample[jnp.argsort(owner, stable=True)], size
+
+    def _sizes(self, key: Array, num_samples: int, num_clients: int) -> Array:
+        """One sample each and the others by rounded cumulative shares: the sum is exact."""
+        shares = jax.random.dirichlet(key, jnp.full(num_clients, self.concentration))
+        spare = num_samples - num_clients
+        edges = jnp.round(jnp.clip(jnp.cumsum(shares), 0, 1) * spare).astype(jnp.int32)
+        edges = edges.at[-1].set(spare)
+        return 1 + jnp.diff(edges, prepend=0)
+
+
+PARTITIONS = (Iid, Dirichlet)

@@ -1,0 +1,64 @@
+"""Selection policies and their registry."""
+
+from pause_jax.policies.base import (
+    Context,
+    Info,
+    Observation,
+    Policy,
+    PolicyConfig,
+    Selection,
+    by_data_size,
+    no_info,
+    stateless,
+)
+from pause_jax.policies.baselines import All, Fastest, Random
+from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser
+from pause_jax.search import Annealing, Exhaustive
+from pause_jax.struct import ConfigError
+
+POLICIES: tuple[type[PolicyConfig], ...] = (Pause, Bsfl, Random, Fastest, All, Genie)
+
+# What a name on the command line or in `policy="..."` stands for: the registered policies, and
+# named settings of them.
+NAMED: dict[str, PolicyConfig] = {
+    **{policy.name: policy() for policy in POLICIES},
+    "pause_exhaustive": Pause(search=Exhaustive()),
+    "sa_pause": Pause(search=Annealing()),
+    "random_by_data": Random(weighting="data"),
+}
+
+
+def named(policy: str | PolicyConfig) -> PolicyConfig:
+    """The config that a name stands for; a config passes through.
+
+    Raises:
+      ConfigError: for an unknown name, with the names that exist.
+    """
+    if isinstance(policy, PolicyConfig):
+        return policy
+    if policy not in NAMED:
+        raise ConfigError(f"policy = {policy!r}: must be one of {', '.join(NAMED)}.")
+    return NAMED[policy]
+
+
+__all__ = [
+    "NAMED",
+    "POLICIES",
+    "All",
+    "Bsfl",
+    "Context",
+    "Fastest",
+    "Genie",
+    "Info",
+    "Observation",
+    "Pause",
+    "Policy",
+    "PolicyConfig",
+    "Random",
+    "Selection",
+    "by_data_size",
+    "maximiser",
+    "named",
+    "no_info",
+    "stateless",
+]

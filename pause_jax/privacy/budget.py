@@ -1,0 +1,133 @@
+"""Budget schedules: how much of its privacy budget a client spends at its i-th participation.
+
+A schedule gives eps_i for i = 1, 2, ... with sum eps_i <= eps_bar for ever. By basic composition
+(PAUSE, Theorem 2) the releases of one client are then eps_bar-LDP together, however often it is
+chosen and however the choice depends on the past.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import zeta
+
+from pause_jax.struct import Config, ConfigError, number, static
+
+if TYPE_CHECKING:
+    from pause_jax.config import SimConfig
+
+
+class Budget(Config):
+    """A schedule.
+
+    Attributes:
+      total_epsilon: eps_bar, the budget of one client for ever, > 0.
+    """
+
+    total_epsilon: float = number(200.0, above=0)
+
+    def remaining(self, participations: Array) -> Array:
+        """Share of the budget that is left after n participations, in [0, 1]: p_k of (7)."""
+        raise NotImplementedError
+
+    def epsilon(self, participation: Array) -> Array:
+        """eps_i of the i-th participation, i >= 1; 0 when nothing is left."""
+        raise NotImplementedError
+
+    def spent(self, participations: Array) -> Array:
+        """Sum of eps_1 .. eps_n, at most ``total_epsilon``."""
+        return self.total_epsilon * (1 - self.remaining(participations))
+
+
+class Geometric(Budget):
+    """eps_i = eps_bar (e^eta - 1) e^(-eta i): below equation (6); then p_k = e^(-eta T_k).
+
+    Attributes:
+      decay: eta, > 0.
+    """
+
+    name: ClassVar[str] = "geometric"
+    summary: ClassVar[str] = "eps_bar (e^eta - 1) e^(-eta i), never exhausted (PAUSE)"
+
+    decay: float = number(0.04, above=0)
+
+    def remaining(self, participations: Array) -> Array:
+        return jnp.exp(-self.decay * participations)
+
+    def epsilon(self, participation: Array) -> Array:
+        return self.total_epsilon * jnp.expm1(self.decay) * jnp.exp(-self.decay * participation)
+
+
+class Uniform(Budget):
+    """eps_bar / n for each of the first n participations, then nothing.
+
+    Attributes:
+      horizon: n, participations of one client.
+    """
+
+    name: ClassVar[str] = "uniform"
+    summary: ClassVar[str] = "eps_bar / n for n participations, then the client is spent"
+
+    horizon: float = number(50.0, at_least=1)
+
+    def remaining(self, participations: Array) -> Array:
+        return 1 - jnp.minimum(participations / self.horizon, 1.0)
+
+    def epsilon(self, participation: Array) -> Array:
+        return jnp.where(participation <= self.horizon, self.total_epsilon / self.horizon, 0.0)
+
+
+class Power(Budget):
+    """eps_i = eps_bar i^(-s) / zeta(s): decays slower than geometric and sums to eps_bar.
+
+    Attributes:
+      exponent: s, > 1.
+    """
+
+    name: ClassVar[str] = "power"
+    summary: ClassVar[str] = "eps_bar i^-s / zeta(s), never exhausted"
+
+    exponent: float = number(1.5, above=1)
+
+    def remaining(self, participations: Array) -> Array:
+        s = jnp.asarray(self.exponent, float)
+        share = zeta(s, jnp.asarray(participations, float) + 1) / zeta(s, jnp.ones_like(s))
+        return jnp.clip(share, 0.0, 1.0)
+
+    def epsilon(self, participation: Array) -> Array:
+        s = jnp.asarray(self.exponent, float)
+        i = jnp.asarray(participation, float)
+        return self.total_epsilon * i**-s / zeta(s, jnp.ones_like(s))
+
+
+class Table(Budget):
+    """Shares of eps_bar for the first participations, given as a table; then nothing.
+
+    Attributes:
+      shares: eps_i / eps_bar for i = 1, 2, ...; each >= 0, their sum at most 1.
+    """
+
+    name: ClassVar[str] = "table"
+    summary: ClassVar[str] = "a given list of shares of eps_bar, then the client is spent"
+
+    shares: tuple[float, ...] = static((0.5, 0.25, 0.125), at_least=0, at_most=1)
+
+    def check(self, path: str, config: SimConfig) -> None:
+        if not self.shares or sum(self.shares) > 1 + 1e-9:
+            raise ConfigError(
+                f"{path}.shares = {self.shares!r}: must hold at least one share and sum to at "
+                f"most 1 (the sum is {sum(self.shares):g})."
+            )
+
+    def remaining(self, participations: Array) -> Array:
+        left = jnp.clip(1 - jnp.cumsum(jnp.asarray((0.0, *self.shares))), 0.0, 1.0)
+        return left[jnp.minimum(participations, len(self.shares))]
+
+    def epsilon(self, participation: Array) -> Array:
+        shares = jnp.asarray((*self.shares, 0.0))
+        return self.total_epsilon * shares[jnp.minimum(participation - 1, len(self.shares))]
+
+
+BUDGETS = (Geometric, Uniform, Power, Table)

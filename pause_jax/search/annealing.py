@@ -1,0 +1,301 @@
+"""Simulated annealing over sets of clients (PAUSE Algorithm 2; ALSA; vanilla).
+
+One chain is `init_chain` and `chain_step`; many chains run under vmap and the best is the answer.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.search.exact import exact
+from pause_jax.search.problem import Problem, SearchInfo, set_energy, shuffled
+from pause_jax.struct import Config, number, static
+
+NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
+# The omega of (19): C must exceed the largest energy difference.
+OMEGA = 1e-6
+
+
+class Landscape(NamedTuple):
+    """What stays fixed while the chains of one round walk.
+
+    Attributes:
+      index: float [K], finite: untried clients get a value that keeps the order of all energies.
+      weight: float [K].
+      ranks: int32 [L, K], place of each client in each sorted list of R2; ties at random.
+      available: bool [K].
+      temperature_scale: scalar C.
+    """
+
+    index: Array
+    weight: Array
+    ranks: Array
+    available: Array
+    temperature_scale: Array
+
+
+class ChainState(NamedTuple):
+    """One chain. ``members`` and ``best_members`` are bool [K] with m true entries."""
+
+    members: Array
+    energy: Array
+    best_members: Array
+    best_energy: Array
+
+
+class AnnealingTrace(NamedTuple):
+    """What the chains did.
+
+    Attributes:
+      clients: int32 [m], the best set of all chains, ascending.
+      energy: its energy (18).
+      best_energy: float [chains, steps], best energy seen by each chain after each step. In a round
+        with untried clients their +inf is replaced by a finite value that keeps the order.
+      acceptance_rate: share of steps that moved, over all chains.
+    """
+
+    clients: Array
+    energy: Array
+    best_energy: Array
+    acceptance_rate: Array
+
+
+def make_landscape(
+    problem: Problem, num_selected: int, available: Array, neighbourhood: str, key: Array
+) -> Landscape:
+    """Sort the lists and set the temperature scale.
+
+    Args:
+      problem: index [K] and additive terms [L, K] (g first, then p).
+      num_selected: m.
+      available: bool [K].
+      neighbourhood: ``pause`` (lists ucb, g, p; C by (19)), ``alsa`` (lists ucb, g; C = Delta_max)
+        or ``vanilla`` (R1 alone; C = 2 alpha + gamma + 1).
+      key: orders equal values in the lists at random, where the authors perturb them by 1e-8.
+
+    Returns:
+      The landscape.
+    """
+    index, weight = problem.index, problem.weight
+    num_clients = index.shape[0]
+
+    def spread(values: Array) -> tuple[Array, Array]:
+        high = lax.top_k(jnp.where(available, values, -jnp.inf), num_selected)[0]
+        low = -lax.top_k(jnp.where(available, -values, -jnp.inf), num_selected)[0]
+        return high, low
+
+    # A finite stand-in for +-inf that is further away than all weights together can reach:
+    # the order of energies stays, and differences between them exist.
+    high, low = spread(weight)
+    reach = jnp.sum(high) - jnp.sum(low) + 1.0
+    reach = jnp.where(jnp.isfinite(reach), reach, 1.0)  # fewer than m available: no walk at all
+    finite = jnp.isfinite(index) & available
+    any_finite = jnp.any(finite)
+    top = jnp.where(any_finite, jnp.max(jnp.where(finite, index, -jnp.inf)), 0.0)
+    bottom = jnp.where(any_finite, jnp.min(jnp.where(finite, index, jnp.inf)), 0.0)
+    index = jnp.where(index == jnp.inf, top + reach, index)
+    index = jnp.where(index == -jnp.inf, bottom - reach, index)
+
+    lists = jnp.concatenate([problem.index[None], problem.terms])
+    lists = lists[: {"pause": len(lists), "alsa": 2, "vanilla": 0}[neighbourhood]]
+    order = shuffled(num_clients, jnp.ones(num_clients, bool), key)
+
+    def rank(values: Array) -> Array:
+        ascending = order[jnp.argsort(values[order], stable=True)]
+        return jnp.zeros(num_clients, jnp.int32).at[ascending].set(jnp.arange(num_clients))
+
+    ranks = jax.vmap(rank)(lists) if len(lists) else jnp.zeros((0, num_clients), jnp.int32)
+
+    if neighbourhood == "pause":
+        index_high, index_low = spread(index)
+        highs, lows = jax.vmap(spread)(problem.terms)
+        scale = jnp.min(index_high) - jnp.min(index_low) + jnp.sum(highs) - jnp.sum(lows) + OMEGA
+    else:
+        scale = problem.energy_range
+    return Landscape(index, weight, ranks, available, scale)
+
+
+def walk_energy(landscape: Landscape, members: Array) -> Array:
+    """Energy (18) of a membership mask, with the finite index of the landscape."""
+    slowest = jnp.min(jnp.where(members, landscape.index, jnp.inf))
+    return slowest + jnp.sum(jnp.where(members, landscape.weight, 0.0))
+
+
+def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
+    """The neighbourhood of R1 and R2 as two products of sets.
+
+    A neighbour swaps i out and j in. It is *active* if i is the lowest member in one of the lists
+    (any j will do), and *passive* if j would be the lowest member after the swap. For an i that is
+    lowest in no list, the admissible j are the same: those below all members in some list. So the
+    neighbourhood is (removable x outside) plus (others x below), disjoint, and a uniform draw from
+    it needs no enumeration.
+
+    Args:
+      landscape: the landscape.
+      members: bool [K].
+
+    Returns:
+      (removable, outside, others, below), each bool [K].
+    """
+    outside = landscape.available & ~members
+    if landscape.ranks.shape[0] == 0:  # vanilla: R1 alone
+        return members, outside, jnp.zeros_like(members), jnp.zeros_like(members)
+    num_clients = members.shape[0]
+    lowest = jnp.min(jnp.where(members, landscape.ranks, num_clients), axis=1, keepdims=True)
+    removable = members & jnp.any(landscape.ranks == lowest, axis=0)
+    below = outside & jnp.any(landscape.ranks < lowest, axis=0)
+    return removable, outside, members & ~removable, below
+
+
+def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainState:
+    """Start at a uniformly random set of available clients."""
+    num_clients = landscape.index.shape[0]
+    order = shuffled(num_clients, landscape.available, key)
+    members = jnp.zeros(num_clients, bool).at[order[:num_selected]].set(True)
+    members &= landscape.available
+    energy = walk_energy(landscape, members)
+    return ChainState(members, energy, members, energy)
+
+
+def chain_step(
+    key: Array, state: ChainState, step: Array, landscape: Landscape, cooling: Array | float
+) -> tuple[ChainState, Array]:
+    """Propose a uniform neighbour and accept it by the Metropolis rule.
+
+    An uphill or level move is always accepted, a downhill one with probability
+    ``exp((E(new) - E(old)) / tau)``, ``tau = C / (kappa ln(1 + step))``. (The paper prints the
+    opposite sign, which would accept every move.)
+
+    Args:
+      key: for this step.
+      state: the chain.
+      step: j >= 1.
+      landscape: the landscape.
+      cooling: kappa.
+
+    Returns:
+      (state, whether the chain moved).
+    """
+    removable, outside, others, below = neighbour_masks(landscape, state.members)
+    num_active = jnp.sum(removable) * jnp.sum(outside)
+    num_passive = jnp.sum(others) * jnp.sum(below)
+    kind, leave, enter, luck = jax.random.uniform(key, (4,))
+    active = kind * (num_active + num_passive) < num_active
+    i = _pick(jnp.where(active, removable, others), leave)
+    j = _pick(jnp.where(active, outside, below), enter)
+    place = jnp.arange(state.members.shape[0])
+    proposal = (state.members & (place != i)) | (place == j)
+
+    energy = walk_energy(landscape, proposal)
+    temperature = landscape.temperature_scale / (cooling * jnp.log1p(step.astype(energy.dtype)))
+    uphill = energy >= state.energy
+    accept = uphill | (luck < jnp.exp(jnp.minimum(energy - state.energy, 0.0) / temperature))
+    accept &= num_active + num_passive > 0
+    better = accept & (energy > state.best_energy)
+    return (
+        ChainState(
+            members=jnp.where(accept, proposal, state.members),
+            energy=jnp.where(accept, energy, state.energy),
+            best_members=jnp.where(better, proposal, state.best_members),
+            best_energy=jnp.where(better, energy, state.best_energy),
+        ),
+        accept,
+    )
+
+
+def _pick(mask: Array, uniform: Array) -> Array:
+    """A uniformly random true entry of a mask, from one uniform number in [0, 1)."""
+    place = jnp.cumsum(mask)
+    nth = jnp.minimum(jnp.floor(uniform * place[-1]), place[-1] - 1)
+    return jnp.argmax(place > nth)
+
+
+def anneal(
+    key: Array,
+    problem: Problem,
+    num_selected: int,
+    *,
+    available: Array | None = None,
+    neighbourhood: str = "pause",
+    steps: int = 500,
+    chains: int = 1,
+    cooling: Array | float = 1.0,
+) -> AnnealingTrace:
+    """Run ``chains`` independent chains and return the best set that any of them visited.
+
+    Args:
+      key: split over chains and steps.
+      problem: what to maximise.
+      num_selected: m.
+      available: bool [K]; all by default.
+      neighbourhood: one of ``NEIGHBOURHOODS``.
+      steps: annealing steps of a chain.
+      chains: number of chains.
+      cooling: kappa, divides the temperature.
+
+    Returns:
+      The trace; its clients are m distinct clients, always.
+    """
+    num_clients = problem.index.shape[0]
+    available = jnp.ones(num_clients, bool) if available is None else available
+    landscape_key, chain_key = jax.random.split(key)
+    landscape = make_landscape(problem, num_selected, available, neighbourhood, landscape_key)
+
+    def run(key: Array) -> tuple[ChainState, Array, Array]:
+        init_key, steps_key = jax.random.split(key)
+
+        def body(state: ChainState, step: Array) -> tuple[ChainState, tuple[Array, Array]]:
+            step_key = jax.random.fold_in(steps_key, step)
+            state, moved = chain_step(step_key, state, step, landscape, cooling)
+            return state, (state.best_energy, moved)
+
+        start = init_chain(init_key, landscape, num_selected)
+        final, (best_energy, moved) = lax.scan(body, start, jnp.arange(1, steps + 1))
+        return final, best_energy, moved
+
+    final, best_energy, moved = jax.vmap(run)(jax.random.split(chain_key, chains))
+    members = final.best_members[jnp.argmax(final.best_energy)]
+    # Members first; only if fewer than m are available do others fill up the slots.
+    clients = jnp.sort(jnp.argsort(~members, stable=True)[:num_selected]).astype(jnp.int32)
+    energy = set_energy(problem.index, problem.weight, clients, available)
+    return AnnealingTrace(clients, energy, best_energy, jnp.mean(moved))
+
+
+class Annealing(Config):
+    """Search by simulated annealing (see :func:`anneal`).
+
+    Attributes:
+      neighbourhood: ``pause``, ``alsa`` or ``vanilla``.
+      steps: annealing steps a round (500 and 3,000 in the authors' small and large networks).
+      chains: independent chains; the best set of all is used.
+      cooling: kappa, divides the temperature (1 as printed; 30 or 70 in the authors' runs).
+    """
+
+    name: ClassVar[str] = "annealing"
+    summary: ClassVar[str] = "simulated annealing, Algorithm 2 (SA-PAUSE)"
+
+    neighbourhood: str = static("pause", choices=NEIGHBOURHOODS)
+    steps: int = static(500, at_least=1)
+    chains: int = static(1, at_least=1)
+    cooling: float = number(30.0, above=0)
+
+    def __call__(
+        self, key: Array, problem: Problem, num_selected: int, available: Array
+    ) -> tuple[Array, SearchInfo]:
+        trace = anneal(
+            key,
+            problem,
+            num_selected,
+            available=available,
+            neighbourhood=self.neighbourhood,
+            steps=self.steps,
+            chains=self.chains,
+            cooling=self.cooling,
+        )
+        _, best = exact(problem.index, problem.weight, num_selected, available=available)
+        gap = jnp.where(best == trace.energy, 0.0, best - trace.energy)
+        return trace.clients, SearchInfo(trace.energy, gap, trace.acceptance_rate)

@@ -1,0 +1,108 @@
+"""Exact search by a threshold sweep: O(K log K + K m) for any K, under jit and vmap."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.search.problem import Problem, SearchInfo, set_energy, shuffled
+from pause_jax.struct import Config
+
+
+def exact(
+    index: Array,
+    weight: Array,
+    num_selected: int,
+    *,
+    available: Array | None = None,
+    key: Array | None = None,
+) -> tuple[Array, Array]:
+    """Maximise ``min index + sum weight`` over sets of ``num_selected`` clients, exactly.
+
+    Sort the clients by index, descending. The best set whose lowest index stands at place j is
+    among the first j clients, and there it is the m largest weights; no candidate is over-valued,
+    because every member of the first j has an index of at least index_(j). So the best prefix gives
+    the optimum of (14), which the PAUSE paper holds to need exhaustive search.
+
+    Untried clients (index +inf) are compared lexicographically: first by the lowest index, then by
+    the sum of weights.
+
+    Args:
+      index: float [K], may hold +inf and -inf, no NaN.
+      weight: float [K], finite.
+      num_selected: m, 1 <= m <= K (static).
+      available: bool [K]; all by default. If fewer than m clients are available, all of them are
+        returned and unavailable ones fill up the rest: mask with ``available[clients]``.
+      key: breaks ties at random; without it they are broken by client number.
+
+    Returns:
+      (clients, energy): int32 [m] distinct and ascending, and the energy of the available ones.
+
+    Raises:
+      ValueError: if the shapes disagree or m is out of range.
+    """
+    num_clients = index.shape[0]
+    if weight.shape != index.shape or not 1 <= num_selected <= num_clients:
+        raise ValueError(
+            f"index {index.shape}, weight {weight.shape}, num_selected = {num_selected}: "
+            "index and weight must be [K] with 1 <= num_selected <= K."
+        )
+    available = jnp.ones(num_clients, bool) if available is None else available
+    order_key, tie_key = (None, None) if key is None else jax.random.split(key)
+
+    order = shuffled(num_clients, available, order_key)
+    # Stable, so equal indices stay shuffled, and available clients stay before unavailable ones.
+    order = order[jnp.argsort(-index[order], stable=True)]
+    order = order[jnp.argsort(~available[order], stable=True)]
+    sorted_index, sorted_weight = index[order], weight[order]
+
+    def add(top: Array, w: Array) -> tuple[Array, Array]:
+        lowest = jnp.argmin(top)
+        top = top.at[lowest].set(jnp.maximum(top[lowest], w))
+        return top, jnp.sum(top)
+
+    nothing = jnp.full((num_selected,), -jnp.inf, weight.dtype)
+    _, total = lax.scan(add, nothing, sorted_weight)
+
+    place = jnp.arange(num_clients)
+    num_available = jnp.sum(available)
+    feasible = (place >= num_selected - 1) & (place < num_available)
+    value = jnp.where(jnp.isinf(sorted_index), sorted_index, sorted_index + total)
+    best = _lexicographic_argmax(value, total, feasible, tie_key)
+
+    within = jnp.where(place <= best, sorted_weight, -jnp.inf)
+    _, top_places = lax.top_k(within, num_selected)
+    enough = num_available >= num_selected
+    places = jnp.where(enough, top_places, jnp.arange(num_selected))
+    clients = jnp.sort(order[places]).astype(jnp.int32)
+    return clients, set_energy(index, weight, clients, available)
+
+
+def _lexicographic_argmax(
+    first: Array, second: Array, feasible: Array, key: Array | None
+) -> Array:
+    """Place of the largest (first, second) among the feasible; ties at random if there is a key."""
+    best_first = jnp.max(jnp.where(feasible, first, -jnp.inf))
+    tied = feasible & (first == best_first)
+    best_second = jnp.max(jnp.where(tied, second, -jnp.inf))
+    tied &= second == best_second
+    lot = jnp.zeros(first.shape) if key is None else jax.random.uniform(key, first.shape)
+    return jnp.argmax(jnp.where(tied, lot, -1.0))
+
+
+class Exact(Config):
+    """Search by the exact threshold sweep (see :func:`exact`)."""
+
+    name: ClassVar[str] = "exact"
+    summary: ClassVar[str] = "exact optimum by a threshold sweep, any K"
+
+    def __call__(
+        self, key: Array, problem: Problem, num_selected: int, available: Array
+    ) -> tuple[Array, SearchInfo]:
+        clients, energy = exact(
+            problem.index, problem.weight, num_selected, available=available, key=key
+        )
+        return clients, SearchInfo(energy, jnp.zeros_like(energy), jnp.full_like(energy, jnp.nan))

@@ -1,0 +1,89 @@
+"""The problem that every search here solves, and what a search reports.
+
+Maximise over sets S of m available clients:  min over S of index + sum over S of weight.
+Equation (14) of PAUSE, (10) for the genie, (17) of BSFL.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+class Problem(NamedTuple):
+    """One round's maximisation.
+
+    Attributes:
+      index: float [K], may hold +inf (untried) or -inf.
+      terms: float [L, K], finite additive terms; their sum over L is the weight.
+      energy_range: scalar, bound on the energy difference of two cohorts (Lemma 1 plus one).
+    """
+
+    index: Array
+    terms: Array
+    energy_range: Array
+
+    @property
+    def weight(self) -> Array:
+        """float [K], what a client adds to the energy."""
+        return jnp.sum(self.terms, axis=0)
+
+
+class SearchInfo(NamedTuple):
+    """Diagnostics of one search, never fed back.
+
+    Attributes:
+      energy: the energy of the set that was found.
+      optimality_gap: energy of the exact optimum minus ``energy``; 0 for exact searches.
+      acceptance_rate: share of proposed moves that were accepted; NaN if there are none.
+    """
+
+    energy: Array
+    optimality_gap: Array
+    acceptance_rate: Array
+
+
+class Search(Protocol):
+    """A search: a config object that is called within the trace."""
+
+    def __call__(
+        self, key: Array, problem: Problem, num_selected: int, available: Array
+    ) -> tuple[Array, SearchInfo]:
+        """Return (int [m] distinct clients, ascending; diagnostics)."""
+        ...
+
+    def check(self, path: str, config: Any) -> None:
+        """Raise ConfigError if the search cannot serve this config."""
+        ...
+
+
+def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:
+    """Energy of a set; unavailable members, which only fill up the slots, do not count.
+
+    Args:
+      index: float [K].
+      weight: float [K].
+      clients: int [m], ascending, so that equal sets get equal bits.
+      available: bool [K].
+
+    Returns:
+      A scalar; -inf if no member is available.
+    """
+    counted = available[clients]
+    slowest = jnp.min(jnp.where(counted, index[clients], jnp.inf))
+    added = jnp.sum(jnp.where(counted, weight[clients], 0.0))
+    return jnp.where(jnp.any(counted), slowest + added, -jnp.inf)
+
+
+def shuffled(num_clients: int, available: Array, key: Array | None) -> Array:
+    """An order of the clients, available ones first; random within each part if there is a key.
+
+    Searching in this order breaks ties at random instead of by client number.
+    """
+    order = jnp.arange(num_clients)
+    if key is not None:
+        order = jax.random.permutation(key, order)
+    return order[jnp.argsort(~available[order], stable=True)]

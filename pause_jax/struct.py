@@ -1,0 +1,193 @@
+"""Configuration dataclasses: frozen, keyword-only JAX pytrees that know the rules of their fields.
+
+A field is one of three kinds:
+
+* ``number(...)``: a traced float. It can be swept or vmapped without recompiling.
+* ``static(...)``: fixes a shape, a length or a branch. A new value compiles anew.
+* ``node(...)``: a nested config.
+
+Rules are checked by :func:`check_fields` at the door and never in ``__post_init__``, because JAX
+rebuilds pytrees with tracers inside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, dataclass_transform
+
+import flax.struct
+import jax
+import numpy as np
+
+if TYPE_CHECKING:
+    from pause_jax.config import SimConfig
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run. The message names the value, the rule and the fix."""
+
+
+class Rule(NamedTuple):
+    """What a field's value must satisfy. ``None`` bounds are not checked."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] | None = None
+    optional: bool = False
+
+    def describe(self) -> str:
+        """The rule in words, for messages and help."""
+        if self.choices is not None:
+            return "one of " + ", ".join(self.choices)
+        parts = [
+            f"{word} {bound:g}"
+            for word, bound in ((">=", self.at_least), (">", self.above), ("<=", self.at_most))
+            if bound is not None
+        ]
+        return " and ".join(parts) or "finite"
+
+    def admits(self, value: np.ndarray) -> bool:
+        """Whether every entry of a numeric array keeps the rule."""
+        return bool(
+            np.all(np.isfinite(value))
+            and (self.at_least is None or np.all(value >= self.at_least))
+            and (self.above is None or np.all(value > self.above))
+            and (self.at_most is None or np.all(value <= self.at_most))
+        )
+
+
+def number(
+    default: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+) -> Any:
+    """A traced float with bounds."""
+    rule = Rule(at_least=at_least, above=above, at_most=at_most)
+    return dataclasses.field(default=default, metadata={"rule": rule})
+
+
+def static(
+    default: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    optional: bool = False,
+) -> Any:
+    """A compile-time constant (int, float, bool, str, tuple of these, or None if ``optional``)."""
+    rule = Rule(at_least, above, at_most, choices, optional)
+    return dataclasses.field(default=default, metadata={"pytree_node": False, "rule": rule})
+
+
+def node(factory: Callable[[], Any], *, optional: bool = False) -> Any:
+    """A nested config, ``factory()`` by default."""
+    rule = Rule(optional=optional)
+    return dataclasses.field(default_factory=factory, metadata={"rule": rule, "node": True})
+
+
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(number, static, node)
+)
+class Config(flax.struct.PyTreeNode):
+    """Base of every config. ``config.replace(field=value)`` returns a changed copy."""
+
+    # `name` is how a file and the command line call this choice; `summary` is one line of help.
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(kw_only=True, **kwargs)
+
+    def check(self, path: str, config: SimConfig) -> None:
+        """Rules that involve more than one field. Raises :class:`ConfigError`."""
+
+
+def fields(config: Config) -> Iterator[tuple[str, Any, Rule, dataclasses.Field[Any]]]:
+    """Yield (name, value, rule, dataclass field) of every field of a config."""
+    for field in dataclasses.fields(config):
+        yield field.name, getattr(config, field.name), field.metadata.get("rule", Rule()), field
+
+
+def is_node(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field holds a nested config."""
+    return bool(field.metadata.get("node", False))
+
+
+def is_static(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field is a compile-time constant."""
+    return not field.metadata.get("pytree_node", True)
+
+
+def nested(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
+    """Yield (dotted path, config) for a config and every config below it."""
+    yield path, config
+    for name, value, _, field in fields(config):
+        if is_node(field) and isinstance(value, Config):
+            yield from nested(value, f"{path}.{name}" if path else name)
+
+
+def check_fields(config: Config) -> None:
+    """Check every field of a config tree against its own rule.
+
+    Raises:
+      ConfigError: for the first field that breaks its rule. Tracers are let through: their values
+        are not known, and the caller outside of the transformation has checked them.
+    """
+    for path, part in nested(config):
+        for name, value, rule, field in fields(part):
+            where = f"{path}.{name}" if path else name
+            if is_node(field):
+                if not isinstance(value, Config) and not (rule.optional and value is None):
+                    raise ConfigError(
+                        f"{where} = {value!r}: must be a pause_jax config object, "
+                        f"such as {field.default_factory!r}()."
+                    )
+            elif is_static(field):
+                _check_static(where, value, rule, field.default)
+            else:
+                _check_number(where, value, rule)
+
+
+def _check_number(where: str, value: Any, rule: Rule) -> None:
+    leaves = jax.tree.leaves(value)
+    if not leaves:
+        raise ConfigError(f"{where} = {value!r}: must be a number {rule.describe()}.")
+    for leaf in leaves:
+        if isinstance(leaf, jax.core.Tracer):
+            continue
+        if isinstance(leaf, (str, bool)) or not np.issubdtype(np.asarray(leaf).dtype, np.number):
+            raise ConfigError(f"{where} = {value!r}: must be a number {rule.describe()}.")
+        if not rule.admits(np.asarray(leaf)):
+            raise ConfigError(
+                f"{where} = {value!r}: must be finite and {rule.describe()}."
+                if rule.describe() != "finite"
+                else f"{where} = {value!r}: must be finite."
+            )
+
+
+def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
+    if value is None:
+        if not rule.optional:
+            raise ConfigError(f"{where} = None: a value is needed, for example {default!r}.")
+        return
+    if rule.choices is not None:
+        if value not in rule.choices:
+            raise ConfigError(f"{where} = {value!r}: must be {rule.describe()}.")
+        return
+    for entry in value if isinstance(value, tuple) else (value,):
+        if isinstance(entry, (str, bool)):
+            continue
+        if not isinstance(entry, (int, float)) or not math.isfinite(entry):
+            raise ConfigError(f"{where} = {value!r}: must be a plain finite number.")
+        sample = default[0] if isinstance(default, tuple) and default else default
+        whole = not isinstance(sample, float)
+        if whole and not isinstance(entry, int):
+            raise ConfigError(f"{where} = {value!r}: must be a whole number {rule.describe()}.")
+        if not rule.admits(np.asarray(entry)):
+            raise ConfigError(f"{where} = {value!r}: must be {rule.describe()}.")

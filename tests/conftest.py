@@ -1,0 +1,34 @@
+"""Strict JAX settings for every test, and the folder of real data and recorded runs."""
+
+import os
+import pathlib
+
+import hypothesis
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+hypothesis.settings.register_profile(
+    "pause_jax", deadline=None, derandomize=True, print_blob=True, max_examples=60
+)
+hypothesis.settings.load_profile("pause_jax")
+
+SHARED = pathlib.Path(
+    os.environ.get("PAUSE_JAX_SHARED", pathlib.Path(__file__).parents[1].parent / "shared")
+)
+
+
+@pytest.fixture(scope="session")
+def shared() -> pathlib.Path:
+    """The folder with real data sets and the authors' recorded runs, beside the checkout."""
+    if not SHARED.is_dir():
+        message = f"{SHARED} is missing: real data and recorded runs; set PAUSE_JAX_SHARED to it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def key() -> jax.Array:
+    return jax.random.key(0)
