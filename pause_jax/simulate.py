@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+import optax
 
 from pause_jax.bandit import ClientStats, empty_stats, update_stats
 from pause_jax.config import Learning, SimConfig, canonical, validate
@@ -29,7 +30,7 @@ from pause_jax.reward import (
     generalization_reward,
 )
 from pause_jax.search import exact
-from pause_jax.struct import ConfigError
+from pause_jax.struct import ConfigError, PyTree, static
 
 
 class Streams(NamedTuple):
@@ -74,7 +75,7 @@ class Record(NamedTuple):
     finite: Array
 
 
-class Result(flax.struct.PyTreeNode):
+class Result(PyTree):
     """The outcome of a run: a pytree, so it vmaps.
 
     T rounds, m slots, K clients, E evaluated rounds.
@@ -125,8 +126,8 @@ class Result(flax.struct.PyTreeNode):
     test_accuracy: Array
     variables: Variables | None
     first_nonfinite_round: Array
-    epsilon_unit: str = flax.struct.field(pytree_node=False)
-    unnoised: tuple[str, ...] = flax.struct.field(pytree_node=False)
+    epsilon_unit: str = static("none")
+    unnoised: tuple[str, ...] = static(())
 
 
 def simulate(config: SimConfig, key: Array, data: Dataset | None = None) -> Result:
@@ -441,7 +442,7 @@ def _train_round(
     )
 
     def release(key: Array, update: Any, epsilon: Array) -> Any:
-        flat, unravel = jax.flatten_util.ravel_pytree(update)
+        flat, unravel = ravel_pytree(update)
         return unravel(config.privacy.privatize(key, flat, epsilon))
 
     released = jax.vmap(release)(client_keys(state.keys.privacy), updates["params"], epsilon)

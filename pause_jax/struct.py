@@ -15,11 +15,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
-import flax.struct
 import jax
 import numpy as np
+from jax.tree_util import GetAttrKey
 
 if TYPE_CHECKING:
     from pause_jax.config import SimConfig
@@ -94,15 +94,48 @@ def node(factory: Callable[[], Any], *, optional: bool = False) -> Any:
 @dataclass_transform(
     frozen_default=True, kw_only_default=True, field_specifiers=(number, static, node)
 )
-class Config(flax.struct.PyTreeNode):
+class PyTree:
+    """A subclass is a frozen, keyword-only dataclass and a pytree; static fields are not leaves.
+
+    Registered as a custom node on purpose. With ``jax.tree_util.register_dataclass`` (and so with
+    ``flax.struct``) JAX 0.10 calls the structures of two different classes with equal fields equal,
+    and ``jit`` may then run the code of the one for the other.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        every = dataclasses.fields(cls)  # type: ignore[arg-type]
+        leaves = [field.name for field in every if not is_static(field)]
+        fixed = [field.name for field in every if is_static(field)]
+
+        def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+            return [getattr(tree, name) for name in leaves], tuple(
+                getattr(tree, name) for name in fixed
+            )
+
+        def flatten_with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+            children, aux = flatten(tree)
+            return list(zip(map(GetAttrKey, leaves), children, strict=True)), aux
+
+        def unflatten(aux: tuple[Any, ...], children: Any) -> Any:
+            tree = object.__new__(cls)
+            for name, value in zip([*leaves, *fixed], [*children, *aux], strict=True):
+                object.__setattr__(tree, name, value)
+            return tree
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+class Config(PyTree):
     """Base of every config. ``config.replace(field=value)`` returns a changed copy."""
 
     # `name` is how a file and the command line call this choice; `summary` is one line of help.
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(kw_only=True, **kwargs)
 
     def check(self, path: str, config: SimConfig) -> None:
         """Rules that involve more than one field. Raises :class:`ConfigError`."""

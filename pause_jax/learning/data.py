@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.struct import Config, ConfigError, static
+from pause_jax.struct import Config, ConfigError, PyTree, static
 
 Task = Literal["classification", "regression"]
 
 
-class Dataset(Config):
+class Dataset(PyTree):
     """A data set on the device.
 
     Attributes:
