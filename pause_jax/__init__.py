@@ -14,9 +14,11 @@ from pause_jax import (
     search,
 )
 from pause_jax.config import Learning, SimConfig, stack
+from pause_jax.result import Result
 from pause_jax.reward import Reward
-from pause_jax.simulate import Result, simulate
+from pause_jax.simulate import simulate
 from pause_jax.struct import ConfigError
+from pause_jax.sweep import SweepInterrupted, sweep
 
 __version__ = "0.1.0"
 
@@ -26,6 +28,7 @@ __all__ = [
     "Result",
     "Reward",
     "SimConfig",
+    "SweepInterrupted",
     "bandit",
     "latency",
     "learning",
@@ -36,4 +39,5 @@ __all__ = [
     "search",
     "simulate",
     "stack",
+    "sweep",
 ]

@@ -31,14 +31,14 @@ class Learning(Config):
         the next (as in the authors' code), or start anew.
     """
 
-    data: DataConfig = node(Digits)
-    partition: PartitionConfig = node(Iid)
-    model: Model = node(Mlp)
-    optimizer: str = static("adam", choices=("adam", "sgd"))
-    learning_rate: float = number(0.01, above=0)
-    batch_size: int = static(20, at_least=1)
-    max_steps: int = static(100, at_least=1)
-    keep_optimizer_state: bool = static(False)
+    data: DataConfig = node(factory=Digits)
+    partition: PartitionConfig = node(factory=Iid)
+    model: Model = node(factory=Mlp)
+    optimizer: str = static(default="adam", choices=("adam", "sgd"))
+    learning_rate: float = number(default=0.01, above=0)
+    batch_size: int = static(default=20, at_least=1)
+    max_steps: int = static(default=100, at_least=1)
+    keep_optimizer_state: bool = static(default=False)
 
 
 class SimConfig(Config):
@@ -60,17 +60,17 @@ class SimConfig(Config):
       learning: data, model and local training; None for a simulation of the bandit alone.
     """
 
-    num_clients: int = static(30, at_least=1)
-    num_selected: int = static(5, at_least=1)
-    num_rounds: int = static(200, at_least=1)
-    eval_every: int = static(10, at_least=1)
-    track_regret: bool = static(True)
-    policy: PolicyConfig = node(Pause)
-    reward: Reward = node(Reward)
-    latency: Latency = node(TwoGroups)
-    availability: float = number(1.0, above=0, at_most=1)
-    privacy: Mechanism = node(PerCoordinateLaplace)
-    learning: Learning | None = node(Learning, optional=True)
+    num_clients: int = static(default=30, at_least=1)
+    num_selected: int = static(default=5, at_least=1)
+    num_rounds: int = static(default=200, at_least=1)
+    eval_every: int = static(default=10, at_least=1)
+    track_regret: bool = static(default=True)
+    policy: PolicyConfig = node(factory=Pause)
+    reward: Reward = node(factory=Reward)
+    latency: Latency = node(factory=TwoGroups)
+    availability: float = number(default=1.0, above=0, at_most=1)
+    privacy: Mechanism = node(factory=PerCoordinateLaplace)
+    learning: Learning | None = node(factory=Learning, optional=True)
 
     @property
     def cohort_size(self) -> int:
@@ -124,8 +124,10 @@ def validate(config: SimConfig) -> None:
 
 
 def canonical(config: SimConfig) -> SimConfig:
-    """The config with every traced number as a float32 array, so that equal structures share one
-    trace: a Python float and an array would compile twice."""
+    """The config with every traced number as a float32 array.
+
+    Then equal structures share one trace: a Python float and an array would compile twice.
+    """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
 
 

@@ -29,7 +29,7 @@ class Latency(Config):
       min_latency: tau_min, seconds.
     """
 
-    min_latency: float = number(0.05, above=0)
+    min_latency: float = number(default=0.05, above=0)
 
     def sample(self, key: Array, num_clients: int) -> Array:
         """Seconds of every client in one round, float [K] >= min_latency."""
@@ -51,7 +51,7 @@ class NormalLatency(Latency):
       std: standard deviation in seconds before the cut at tau_min.
     """
 
-    std: float = number(0.05, above=0)
+    std: float = number(default=0.05, above=0)
 
     def mean(self, num_clients: int) -> Array:
         """Mean before the cut, seconds, float [K]."""
@@ -92,10 +92,10 @@ class TwoGroups(NormalLatency):
     name: ClassVar[str] = "two_groups"
     summary: ClassVar[str] = "a fast and a slow half, normal (PAUSE)"
 
-    fast_start: float = number(0.05, above=0)
-    fast_span: float = number(0.15, at_least=0)
-    slow_start: float = number(0.7, above=0)
-    slow_span: float = number(0.2, at_least=0)
+    fast_start: float = number(default=0.05, above=0)
+    fast_span: float = number(default=0.15, at_least=0)
+    slow_start: float = number(default=0.7, above=0)
+    slow_span: float = number(default=0.2, at_least=0)
 
     def mean(self, num_clients: int) -> Array:
         client = jnp.arange(num_clients)
@@ -118,7 +118,7 @@ class TenGroups(NormalLatency):
     name: ClassVar[str] = "ten_groups"
     summary: ClassVar[str] = "ten groups, mean 0.1 to 1.0 s, normal (BSFL)"
 
-    slowest: float = number(1.0, above=0)
+    slowest: float = number(default=1.0, above=0)
 
     def mean(self, num_clients: int) -> Array:
         group = jnp.arange(num_clients) * 10 // num_clients
@@ -139,10 +139,10 @@ class SpeedNormal(Latency):
     name: ClassVar[str] = "speed_normal"
     summary: ClassVar[str] = "normal in speed, latency clipped to [tau_min, 1 s] (BSFL)"
 
-    min_latency: float = number(0.05, above=0, at_most=1)
-    std: float = number(0.1, above=0)
-    fastest: float = number(0.9, above=0, at_most=1)
-    slowest: float = number(0.1, above=0, at_most=1)
+    min_latency: float = number(default=0.05, above=0, at_most=1)
+    std: float = number(default=0.1, above=0)
+    fastest: float = number(default=0.9, above=0, at_most=1)
+    slowest: float = number(default=0.1, above=0, at_most=1)
 
     def mean_speed(self, num_clients: int) -> Array:
         """Mean speed before clipping, float [K]."""

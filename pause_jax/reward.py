@@ -1,7 +1,7 @@
 """The additive rewards of a client, the energy of a cohort, and the reward of a round.
 
-Source: Peleg et al. 2025 (PAUSE), equations (7)-(10) and (18); data quality from Ben Ami et al. 2025
-(BSFL), equation (4).
+Source: Peleg et al. 2025 (PAUSE), equations (7)-(10) and (18); data quality from Ben Ami et al.
+2025 (BSFL), equation (4).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Reward(Config):
       gamma: weight of the privacy reward, >= 0. BSFL is gamma = 0.
     """
 
-    alpha: float = number(100.0, at_least=0)
-    beta: float = number(2.0, above=0)
-    gamma: float = number(5.0, at_least=0)
+    alpha: float = number(default=100.0, at_least=0)
+    beta: float = number(default=2.0, above=0)
+    gamma: float = number(default=5.0, at_least=0)
 
 
 def generalization_reward(
@@ -84,7 +84,7 @@ def cohort_problem(index: Array, reward: Reward, terms: Array) -> Problem:
 
 
 def cohort_value(index: Array, terms: Array, clients: Array, active: Array) -> Array:
-    """min over the cohort of ``index`` plus the sum of its additive terms.
+    """Minimum over the cohort of ``index`` plus the sum of its additive terms.
 
     With the UCB as index this is the energy (18); with the realised speeds it is the reward (9);
     with the expected speeds it is C^G of (10).

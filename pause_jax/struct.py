@@ -60,8 +60,8 @@ class Rule(NamedTuple):
 
 
 def number(
-    default: Any,
     *,
+    default: Any,
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
@@ -72,8 +72,8 @@ def number(
 
 
 def static(
-    default: Any,
     *,
+    default: Any,
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
@@ -85,7 +85,7 @@ def static(
     return dataclasses.field(default=default, metadata={"pytree_node": False, "rule": rule})
 
 
-def node(factory: Callable[[], Any], *, optional: bool = False) -> Any:
+def node(*, factory: Callable[[], Any], optional: bool = False) -> Any:
     """A nested config, ``factory()`` by default."""
     rule = Rule(optional=optional)
     return dataclasses.field(default_factory=factory, metadata={"rule": rule, "node": True})

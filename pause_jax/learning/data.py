@@ -1,4 +1,4 @@
-"""Datasets as arrays. Loading is the one impure step; it happens on the host, once, before a run."""
+"""Data sets as arrays. Loading is the one impure step; it happens once, before a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -33,9 +32,9 @@ class Dataset(PyTree):
     y_train: Array
     x_test: Array
     y_test: Array
-    pixel_max: int = static(255)
-    num_classes: int = static(10)
-    task: Task = static("classification", choices=("classification", "regression"))
+    pixel_max: int = static(default=255)
+    num_classes: int = static(default=10)
+    task: Task = static(default="classification", choices=("classification", "regression"))
 
     def to_input(self, x: Array) -> Array:
         """Model input from stored values: pixels to [-1, 1], SPEC section 5."""
@@ -51,7 +50,7 @@ class DataConfig(Config):
       num_train: use this many training samples, drawn at random by the key; all by default.
     """
 
-    num_train: int | None = static(None, at_least=1, optional=True)
+    num_train: int | None = static(default=None, at_least=1, optional=True)
     num_classes: ClassVar[int] = 10
 
     def load(self) -> Dataset:
@@ -83,10 +82,10 @@ class LinearRegression(DataConfig):
     summary: ClassVar[str] = "synthetic linear regression (BSFL), no download"
     num_classes: ClassVar[int] = 1
 
-    num_features: int = static(10, at_least=1)
-    num_samples: int = static(2000, at_least=5)
-    noise: float = static(0.1, at_least=0)
-    data_seed: int = static(0)
+    num_features: int = static(default=10, at_least=1)
+    num_samples: int = static(default=2000, at_least=5)
+    noise: float = static(default=0.1, at_least=0)
+    data_seed: int = static(default=0)
 
     def load(self) -> Dataset:
         rng = np.random.default_rng(self.data_seed)
@@ -94,9 +93,12 @@ class LinearRegression(DataConfig):
         w = rng.standard_normal(self.num_features)
         x = rng.standard_normal((self.num_samples + num_test, self.num_features))
         y = x @ w + self.noise * rng.standard_normal(len(x))
-        x, y = x.astype(np.float32), y.astype(np.float32)
-        split = self.num_samples
-        return _on_device(x[:split], y[:split], x[split:], y[split:], 0, 1, "regression")
+        return _on_device(
+            _split(x.astype(np.float32), y.astype(np.float32), self.num_samples),
+            pixel_max=0,
+            num_classes=1,
+            task="regression",
+        )
 
 
 class Tfds(DataConfig):
@@ -107,8 +109,8 @@ class Tfds(DataConfig):
       download: download and prepare it first if it is not there (needs tensorflow, once).
     """
 
-    data_dir: str | None = static(None, optional=True)
-    download: bool = static(False)
+    data_dir: str | None = static(default=None, optional=True)
+    download: bool = static(default=False)
 
     def load(self) -> Dataset:
         return _tfds(self.name, self.data_dir, self.download)
@@ -153,14 +155,14 @@ def _digits() -> Dataset:
     bunch = load_digits()
     x = bunch.images.astype(np.uint8)[..., None]
     y = bunch.target.astype(np.int32)
-    split = len(x) - 360
-    return _on_device(x[:split], y[:split], x[split:], y[split:], 16, 10, "classification")
+    arrays = _split(x, y, len(x) - 360)
+    return _on_device(arrays, pixel_max=16, num_classes=10, task="classification")
 
 
 @functools.cache
 def _tfds(name: str, data_dir: str | None, download: bool) -> Dataset:
     arrays = _cached(name, data_dir, lambda: _read_tfds(name, data_dir, download))
-    return _on_device(*arrays, 255, 10, "classification")
+    return _on_device(arrays, pixel_max=255, num_classes=10, task="classification")
 
 
 def _cached(
@@ -185,21 +187,25 @@ def _cached(
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.part")
     with partial.open("wb") as out:
-        np.savez(out, **dict(zip(("x_train", "y_train", "x_test", "y_test"), arrays, strict=True)))
+        x_train, y_train, x_test, y_test = arrays
+        np.savez(out, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
     partial.replace(path)
     return arrays
 
 
 def _read_tfds(name: str, data_dir: str | None, download: bool) -> tuple[np.ndarray, ...]:
     fix = (
-        f"Install the extra (pip install 'pause_jax[data]') and either point learning.data.data_dir "
-        f"at a folder that holds {name} in array_record format, or set learning.data.download "
-        "(needs tensorflow-cpu installed, once). The data set 'digits' needs no download."
+        "Install the extra (pip install 'pause_jax[data]') and either point "
+        f"learning.data.data_dir at a folder that holds {name} in array_record format, or set "
+        "learning.data.download (needs tensorflow-cpu installed, once). The data set 'digits' "
+        "needs no download."
     )
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
-        raise ConfigError(f"learning.data = {name}: tensorflow-datasets is missing. {fix}") from error
+        raise ConfigError(
+            f"learning.data = {name}: tensorflow-datasets is missing. {fix}"
+        ) from error
     folder = None if data_dir is None else str(pathlib.Path(data_dir).expanduser())
     try:
         source = tfds.data_source(
@@ -221,16 +227,14 @@ def _read_tfds(name: str, data_dir: str | None, download: bool) -> tuple[np.ndar
     return tuple(arrays)
 
 
+def _split(x: np.ndarray, y: np.ndarray, num_train: int) -> tuple[np.ndarray, ...]:
+    return x[:num_train], y[:num_train], x[num_train:], y[num_train:]
+
+
 def _on_device(
-    x_train: np.ndarray,
-    y_train: np.ndarray,
-    x_test: np.ndarray,
-    y_test: np.ndarray,
-    pixel_max: int,
-    num_classes: int,
-    task: Task,
+    arrays: tuple[np.ndarray, ...], *, pixel_max: int, num_classes: int, task: Task
 ) -> Dataset:
-    x_train, y_train, x_test, y_test = jax.device_put((x_train, y_train, x_test, y_test))
+    x_train, y_train, x_test, y_test = map(jnp.asarray, arrays)
     return Dataset(
         x_train=x_train,
         y_train=y_train,

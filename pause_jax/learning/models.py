@@ -98,7 +98,7 @@ class Mlp(Model):
     name: ClassVar[str] = "mlp"
     summary: ClassVar[str] = "fully connected, relu (32, 16 as in the PAUSE runs)"
 
-    hidden: tuple[int, ...] = static((32, 16), at_least=1)
+    hidden: tuple[int, ...] = static(default=(32, 16), at_least=1)
 
     def module(self, num_outputs: int) -> nn.Module:
         return _Mlp(hidden=self.hidden, num_outputs=num_outputs)
@@ -115,7 +115,7 @@ class Cnn3(Model):
     name: ClassVar[str] = "cnn3"
     summary: ClassVar[str] = "three convolutions and four dense layers, for CIFAR-10 (PAUSE)"
 
-    norm: str = static("group", choices=("group", "batch", "none"))
+    norm: str = static(default="group", choices=("group", "batch", "none"))
 
     def module(self, num_outputs: int) -> nn.Module:
         return _Cnn3(norm=self.norm, num_outputs=num_outputs)

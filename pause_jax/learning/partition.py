@@ -1,21 +1,18 @@
 """Partitions: which client holds which training samples.
 
-Pure JAX with static shapes, so a partition is drawn inside the trace and vmaps over keys. A client's
-samples are a slice of one flat order; nothing is padded and nothing is copied.
+Pure JAX with static shapes, so a partition is drawn inside the trace and vmaps over keys. A
+client's samples are a slice of one flat order; nothing is padded and nothing is copied.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.struct import Config, ConfigError, number, static
-
-if TYPE_CHECKING:
-    from pause_jax.config import SimConfig
 
 
 class Partition(NamedTuple):
@@ -35,7 +32,7 @@ class Partition(NamedTuple):
 
     @property
     def share(self) -> Array:
-        """float [K], quality-weighted share of the data d_k / sum(d); BSFL (4)."""
+        """Quality-weighted share of the data d_k / sum(d), float [K]; BSFL (4)."""
         weight = self.quality * self.size
         return weight / jnp.sum(weight)
 
@@ -44,14 +41,14 @@ class PartitionConfig(Config):
     """A partition's config.
 
     Attributes:
-      min_quality: q_k ~ U(min_quality, 1); a client of quality q sees its inputs with Gaussian noise
-        of std (1 - q) / 4 of the pixel range (BSFL). 1 turns it off.
+      min_quality: q_k ~ U(min_quality, 1); a client of quality q sees its inputs with Gaussian
+        noise of std (1 - q) / 4 of the pixel range (BSFL). 1 turns it off.
     """
 
     # Whether all clients hold the same number of samples; then local steps are a static number.
     equal: ClassVar[bool] = False
 
-    min_quality: float = static(1.0, at_least=0, at_most=1)
+    min_quality: float = static(default=1.0, at_least=0, at_most=1)
 
     def max_size(self, num_samples: int, num_clients: int) -> int:
         """Upper bound on a client's size, known before the draw."""
@@ -61,8 +58,9 @@ class PartitionConfig(Config):
         """Raise ConfigError if so many clients cannot share so many samples."""
         if num_samples < num_clients:
             raise ConfigError(
-                f"num_clients = {num_clients}: more clients than the {num_samples} training samples "
-                "in use. Use fewer clients, a larger learning.data.num_train or another data set."
+                f"num_clients = {num_clients}: more clients than the {num_samples} training "
+                "samples in use. Use fewer clients, a larger learning.data.num_train or another "
+                "data set."
             )
 
     def assign(
@@ -128,8 +126,8 @@ class Dirichlet(PartitionConfig):
     name: ClassVar[str] = "dirichlet"
     summary: ClassVar[str] = "Dirichlet sizes, a dominant label per client (PAUSE)"
 
-    concentration: float = number(3.0, above=0)
-    dominant_share: float = number(0.25, at_least=0, at_most=1)
+    concentration: float = number(default=3.0, above=0)
+    dominant_share: float = number(default=0.25, at_least=0, at_most=1)
 
     def _assign(
         self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int

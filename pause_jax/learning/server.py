@@ -55,7 +55,7 @@ def evaluate(module: nn.Module, variables: Variables, dataset: Dataset) -> tuple
         place = i * chunk + jnp.arange(chunk)
         weight = place < num_test
         rows = jnp.minimum(place, num_test - 1)
-        outputs = module.apply(variables, dataset.to_input(dataset.x_test[rows]))
+        outputs: Any = module.apply(variables, dataset.to_input(dataset.x_test[rows]))
         targets = dataset.y_test[rows]
         right = jnp.argmax(outputs, axis=-1) == targets
         loss = losses(dataset, outputs, targets)

@@ -120,7 +120,7 @@ def no_info() -> Info:
 
 
 def by_data_size(clients: Array, available: Array, context: Context) -> Selection:
-    """A selection with FedAvg weights |D_k| / sum |D_j|, (2); unavailable clients' slots are empty."""
+    """A selection with FedAvg weights |D_k| / sum |D_j|, (2); slots of absent clients are empty."""
     size = jnp.where(available[clients], context.data_size[clients], 0.0)
     total = jnp.sum(size)
     return Selection(clients, size / jnp.where(total > 0, total, 1.0))

@@ -32,7 +32,7 @@ class Random(PolicyConfig):
     assumes: ClassVar[str] = "data sizes if weighted by data"
     reference: ClassVar[str] = "McMahan et al. 2017"
 
-    weighting: str = static("uniform", choices=("uniform", "data"))
+    weighting: str = static(default="uniform", choices=("uniform", "data"))
 
     def build(self, context: Context) -> Policy:
         def select(key: Array, available: Array) -> Selection:

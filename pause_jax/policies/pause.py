@@ -55,9 +55,7 @@ def maximiser(
         clients, info = search(key, problem, m, available)
         return by_data_size(clients, available, context), Info(*info)
 
-    def update(
-        stats: ClientStats, selection: Selection, observation: Observation
-    ) -> ClientStats:
+    def update(stats: ClientStats, selection: Selection, observation: Observation) -> ClientStats:
         speed = context.min_latency / observation.latency
         return update_stats(stats, selection.clients, speed, selection.weights > 0)
 
@@ -79,8 +77,8 @@ class Pause(PolicyConfig):
     reference: ClassVar[str] = "Peleg et al. 2025"
     with_privacy: ClassVar[bool] = True
 
-    search: Search = node(Exact)
-    speed_weight: float = number(1.0, above=0)
+    search: Search = node(factory=Exact)
+    speed_weight: float = number(default=1.0, above=0)
 
     def build(self, context: Context) -> Policy:
         def index(stats: ClientStats, round: Array) -> Array:

@@ -26,7 +26,7 @@ class Budget(Config):
       total_epsilon: eps_bar, the budget of one client for ever, > 0.
     """
 
-    total_epsilon: float = number(200.0, above=0)
+    total_epsilon: float = number(default=200.0, above=0)
 
     def remaining(self, participations: Array) -> Array:
         """Share of the budget that is left after n participations, in [0, 1]: p_k of (7)."""
@@ -51,7 +51,7 @@ class Geometric(Budget):
     name: ClassVar[str] = "geometric"
     summary: ClassVar[str] = "eps_bar (e^eta - 1) e^(-eta i), never exhausted (PAUSE)"
 
-    decay: float = number(0.04, above=0)
+    decay: float = number(default=0.04, above=0)
 
     def remaining(self, participations: Array) -> Array:
         return jnp.exp(-self.decay * participations)
@@ -70,7 +70,7 @@ class Uniform(Budget):
     name: ClassVar[str] = "uniform"
     summary: ClassVar[str] = "eps_bar / n for n participations, then the client is spent"
 
-    horizon: float = number(50.0, at_least=1)
+    horizon: float = number(default=50.0, at_least=1)
 
     def remaining(self, participations: Array) -> Array:
         return 1 - jnp.minimum(participations / self.horizon, 1.0)
@@ -89,7 +89,7 @@ class Power(Budget):
     name: ClassVar[str] = "power"
     summary: ClassVar[str] = "eps_bar i^-s / zeta(s), never exhausted"
 
-    exponent: float = number(1.5, above=1)
+    exponent: float = number(default=1.5, above=1)
 
     def remaining(self, participations: Array) -> Array:
         s = jnp.asarray(self.exponent, float)
@@ -112,7 +112,7 @@ class Table(Budget):
     name: ClassVar[str] = "table"
     summary: ClassVar[str] = "a given list of shares of eps_bar, then the client is spent"
 
-    shares: tuple[float, ...] = static((0.5, 0.25, 0.125), at_least=0, at_most=1)
+    shares: tuple[float, ...] = static(default=(0.5, 0.25, 0.125), at_least=0, at_most=1)
 
     def check(self, path: str, config: SimConfig) -> None:
         if not self.shares or sum(self.shares) > 1 + 1e-9:

@@ -77,7 +77,7 @@ class Budgeted(Mechanism):
       budget: the schedule of epsilon over a client's participations.
     """
 
-    budget: Budget = node(Geometric)
+    budget: Budget = node(factory=Geometric)
 
     def remaining(self, participations: Array) -> Array:
         return self.budget.remaining(participations)
@@ -102,10 +102,10 @@ class PerCoordinateLaplace(Budgeted):
     """
 
     name: ClassVar[str] = "per_coordinate"
-    summary: ClassVar[str] = "clamp coordinates to +-Delta/2, Laplace(Delta/eps); eps per coordinate"
+    summary: ClassVar[str] = "clamp coordinates to +-Delta/2, Laplace(Delta/eps)"
     unit: ClassVar[str] = "coordinate"
 
-    sensitivity: float = number(0.003, above=0)
+    sensitivity: float = number(default=0.003, above=0)
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         half = self.sensitivity / 2
@@ -125,10 +125,10 @@ class L1Laplace(Budgeted):
     """
 
     name: ClassVar[str] = "l1_vector"
-    summary: ClassVar[str] = "clip the update to L1 norm C, Laplace(2C/eps); eps per update"
+    summary: ClassVar[str] = "clip the update to L1 norm C, Laplace(2C/eps)"
     unit: ClassVar[str] = "update"
 
-    clip_norm: float = number(1.0, above=0)
+    clip_norm: float = number(default=1.0, above=0)
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         norm = jnp.sum(jnp.abs(update))

@@ -31,7 +31,7 @@ class Landscape(NamedTuple):
       temperature_scale: scalar C.
     """
 
-    index: Array
+    index: Array  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
     weight: Array
     ranks: Array
     available: Array
@@ -278,10 +278,10 @@ class Annealing(Config):
     name: ClassVar[str] = "annealing"
     summary: ClassVar[str] = "simulated annealing, Algorithm 2 (SA-PAUSE)"
 
-    neighbourhood: str = static("pause", choices=NEIGHBOURHOODS)
-    steps: int = static(500, at_least=1)
-    chains: int = static(1, at_least=1)
-    cooling: float = number(30.0, above=0)
+    neighbourhood: str = static(default="pause", choices=NEIGHBOURHOODS)
+    steps: int = static(default=500, at_least=1)
+    chains: int = static(default=1, at_least=1)
+    cooling: float = number(default=30.0, above=0)
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array

@@ -81,9 +81,7 @@ def exact(
     return clients, set_energy(index, weight, clients, available)
 
 
-def _lexicographic_argmax(
-    first: Array, second: Array, feasible: Array, key: Array | None
-) -> Array:
+def _lexicographic_argmax(first: Array, second: Array, feasible: Array, key: Array | None) -> Array:
     """Place of the largest (first, second) among the feasible; ties at random if there is a key."""
     best_first = jnp.max(jnp.where(feasible, first, -jnp.inf))
     tied = feasible & (first == best_first)

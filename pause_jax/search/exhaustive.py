@@ -33,7 +33,11 @@ def exhaustive(
     Sets are unranked on the fly (combinatorial number system), so memory is one chunk.
 
     Args:
-      index, weight, num_selected, available, key: as in :func:`pause_jax.search.exact`.
+      index: float [K], may hold +inf and -inf.
+      weight: float [K], finite.
+      num_selected: m (static).
+      available: bool [K]; all by default, as in :func:`pause_jax.search.exact`.
+      key: breaks ties at random; without it they are broken by client number.
       max_sets: refuse a problem with more sets than this; below 2^31.
       chunk_size: sets scored at a time.
 
@@ -120,8 +124,8 @@ class Exhaustive(Config):
     name: ClassVar[str] = "exhaustive"
     summary: ClassVar[str] = "scores all C(K, m) sets; small networks only"
 
-    max_sets: int = static(MAX_SETS, at_least=1, at_most=np.iinfo(np.int32).max // 2)
-    chunk_size: int = static(4096, at_least=1)
+    max_sets: int = static(default=MAX_SETS, at_least=1, at_most=np.iinfo(np.int32).max // 2)
+    chunk_size: int = static(default=4096, at_least=1)
 
     def check(self, path: str, config: SimConfig) -> None:
         count_sets(config.num_clients, config.cohort_size, self.max_sets)

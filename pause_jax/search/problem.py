@@ -22,13 +22,13 @@ class Problem(NamedTuple):
       energy_range: scalar, bound on the energy difference of two cohorts (Lemma 1 plus one).
     """
 
-    index: Array
+    index: Array  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
     terms: Array
     energy_range: Array
 
     @property
     def weight(self) -> Array:
-        """float [K], what a client adds to the energy."""
+        """What a client adds to the energy, float [K]."""
         return jnp.sum(self.terms, axis=0)
 
 

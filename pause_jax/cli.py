@@ -1,0 +1,258 @@
+"""The command line: ``pause-jax``, the same as ``python -m pause_jax.cli``."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import time
+from typing import Annotated, Any
+
+import jax
+import typer
+import xarray as xr
+from rich.console import Console
+from rich.table import Table
+
+from pause_jax import config_file, report
+from pause_jax.config import SimConfig, validate
+from pause_jax.learning import DATASETS
+from pause_jax.learning.data import cache_folder
+from pause_jax.policies import NAMED
+from pause_jax.presets import PRESETS
+from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
+from pause_jax.struct import Config, ConfigError
+from pause_jax.sweep import SweepInterrupted, sweep
+
+app = typer.Typer(
+    help="Client selection for federated learning, simulated in JAX.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+DEMO_POLICIES = "pause,sa_pause,random,fastest,all,all:none"
+
+Seeds = Annotated[int, typer.Option(help="Independent seeds; all policies meet the same worlds.")]
+Seed = Annotated[int, typer.Option(help="Number that the seeds are derived from.")]
+Target = Annotated[float, typer.Option(help="Test accuracy whose simulated time is reported.")]
+Name = Annotated[str | None, typer.Option(help="Name of the result; numbered if left out.")]
+Out = Annotated[pathlib.Path, typer.Option(help="Folder of all results.")]
+Force = Annotated[bool, typer.Option("--force", help="Write into an existing result folder.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a field, e.g. reward.gamma=0."),
+]
+Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 'plot').")]
+
+
+@app.command()
+def compare(
+    policies: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated policies (see 'pause-jax policies'). NAME:MECHANISM gives one a "
+            f"privacy mechanism of its own: {', '.join(m.name for m in MECHANISMS)}."
+        ),
+    ] = DEMO_POLICIES,
+    preset: Annotated[
+        str, typer.Option(help=f"Setting to compare them in: {', '.join(PRESETS)}.")
+    ] = "digits_small",
+    seeds: Seeds = 3,
+    seed: Seed = 0,
+    rounds: Annotated[int | None, typer.Option(help="Rounds, if not the preset's.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")
+    ] = None,
+    change: Set = None,
+    target: Target = 0.8,
+    name: Name = None,
+    out: Out = pathlib.Path("results"),
+    force: Force = False,
+    figures: Figures = True,
+) -> None:
+    """Compare selection policies on one data set, with the same worlds for all."""
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset {preset}: must be one of {', '.join(PRESETS)}.")
+    configs: dict[str, SimConfig] = {}
+    for entry in filter(None, (part.strip() for part in policies.split(","))):
+        policy, _, mechanism = entry.partition(":")
+        config = PRESETS[preset](policy=policy, data_dir=data_dir)
+        if rounds is not None:
+            config = config.replace(num_rounds=rounds)
+        config = _changed(config, change)
+        label = policy
+        if mechanism:
+            config = config.replace(privacy=_mechanism(mechanism, config.privacy))
+            label = f"{policy}, {'no privacy' if mechanism == NoPrivacy.name else mechanism}"
+        configs[label] = config
+    _run(configs, seeds, seed, target, name or f"compare-{preset}", name, out, force, figures)
+
+
+@app.command()
+def run(
+    files: Annotated[list[pathlib.Path], typer.Argument(help="Config files (TOML).")],
+    seeds: Seeds = 1,
+    seed: Seed = 0,
+    change: Set = None,
+    target: Target = 0.8,
+    name: Name = None,
+    out: Out = pathlib.Path("results"),
+    force: Force = False,
+    figures: Figures = True,
+) -> None:
+    """Run the simulations of one or more config files and compare them.
+
+    A file is what 'pause-jax show PRESET' prints, with fields changed or left out.
+    """
+    configs: dict[str, SimConfig] = {}
+    for file in files:
+        label = file.stem if file.stem not in configs else str(file)
+        configs[label] = _changed(config_file.load(file), change)
+    _run(configs, seeds, seed, target, name or files[0].stem, name, out, force, figures)
+
+
+@app.command()
+def show(
+    preset: Annotated[str, typer.Argument(help=f"One of {', '.join(PRESETS)}.")],
+    policy: Annotated[str | None, typer.Option(help="Policy, if not the preset's own.")] = None,
+    change: Set = None,
+) -> None:
+    """Print a preset as a config file, to start one's own from."""
+    if preset not in PRESETS:
+        raise ConfigError(f"{preset}: must be one of {', '.join(PRESETS)}.")
+    config = PRESETS[preset]() if policy is None else PRESETS[preset](policy=policy)
+    config = _changed(config, change)
+    validate(config)
+    sys.stdout.write(config_file.dumps(config))
+
+
+@app.command("policies")
+def list_policies() -> None:
+    """List the selection policies: what each observes and what it assumes known."""
+    table = Table("name", "what it does", "observes", "assumes known", "reference")
+    for label, policy in NAMED.items():
+        note = "" if label == policy.name else f" [{_difference(policy)}]"
+        table.add_row(
+            label, policy.summary + note, policy.observes, policy.assumes, policy.reference
+        )
+    Console().print(table)
+
+
+@app.command("datasets")
+def list_datasets() -> None:
+    """List the data sets, and where decoded images are kept."""
+    table = Table("name", "what it is", "decoded and cached")
+    for data in DATASETS:
+        cached = (cache_folder() / f"{data.name}.npz").is_file()
+        needs = "no download" in data.summary
+        table.add_row(data.name, data.summary, "-" if needs else "yes" if cached else "no")
+    Console().print(table)
+    Console().print(f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it)")
+
+
+def _difference(policy: Config) -> str:
+    """What sets a named setting apart from the default of its policy."""
+    default = config_file.to_dict(type(policy)())
+    parts = []
+    for field, value in config_file.to_dict(policy).items():
+        if value != default[field]:
+            parts.append(f"{field} = {value['name'] if isinstance(value, dict) else value}")
+    return ", ".join(parts)
+
+
+def _mechanism(name: str, current: Mechanism) -> Mechanism:
+    for cls in MECHANISMS:
+        if cls.name == name:
+            if isinstance(current, cls):
+                return current
+            keep = {"budget": current.budget} if hasattr(current, "budget") else {}
+            return cls() if cls is NoPrivacy else cls(**keep)
+    raise ConfigError(
+        f"privacy = {name!r}: must be one of {', '.join(cls.name for cls in MECHANISMS)}."
+    )
+
+
+def _changed(config: SimConfig, changes: list[str] | None) -> SimConfig:
+    values: dict[str, Any] = {}
+    for change in changes or ():
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {change}: must be PATH=VALUE, for example reward.gamma=0.")
+        values[path] = config_file.parse_value(path, text)
+    return config.override(values)
+
+
+def _run(
+    configs: dict[str, SimConfig],
+    seeds: int,
+    seed: int,
+    target: float,
+    folder_name: str,
+    name: str | None,
+    out: pathlib.Path,
+    force: bool,
+    figures: bool,
+) -> None:
+    console = Console()
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: must be >= 1.")
+    if not 0 < target <= 1:
+        raise ConfigError(f"--target {target}: must be > 0 and <= 1 (0.8 is 80 %).")
+    if not configs:
+        raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
+    if figures:
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            raise ConfigError(
+                "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
+            ) from None
+    for config in configs.values():
+        validate(config)
+    folder = report.reserve(out, folder_name, explicit=name is not None, force=force)
+    start = time.perf_counter()
+    interrupted: SweepInterrupted | None = None
+    try:
+        result = sweep(configs, jax.random.split(jax.random.key(seed), seeds))
+    except SweepInterrupted as error:
+        if error.finished is None:
+            raise
+        result, interrupted = error.finished, error
+    except ConfigError:
+        folder.rmdir()  # nothing was written yet
+        raise
+    _report(console, result, folder, target, figures)
+    console.print(f"{time.perf_counter() - start:.0f} s. Written to {folder}/")
+    if interrupted is not None:
+        console.print(f"[red]{interrupted}[/red]")
+        raise typer.Exit(130)
+
+
+def _report(
+    console: Console, result: xr.Dataset, folder: pathlib.Path, target: float, figures: bool
+) -> None:
+    report.save(result, folder, target)
+    if figures:
+        from pause_jax.plotting import save_figures
+
+        save_figures(result, folder / "figures", target)
+    sizes = result.data_size.where(result.data_size >= 0)
+    console.print(
+        f"{result.sizes['client']} clients, {int(sizes.min())} to {int(sizes.max())} samples each"
+    )
+    console.print(report.table(report.summary(result, target), target))
+    for sentence in report.explanations(result):
+        console.print(f"- {sentence}", highlight=False)
+
+
+def main() -> None:
+    """Entry point: a bad config is one line on standard error and exit status 2."""
+    try:
+        app()
+    except (ConfigError, SweepInterrupted) as error:
+        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

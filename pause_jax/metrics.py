@@ -1,0 +1,61 @@
+"""Figures of merit of a sweep's result, per config and seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+
+
+def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
+    """Simulated seconds until the test accuracy first reaches ``target``.
+
+    Args:
+      result: from ``sweep``.
+      target: accuracy in (0, 1].
+
+    Returns:
+      [config, seed], seconds; NaN where the target was never reached.
+    """
+    reached = result.test_accuracy >= target
+    return result.eval_clock.where(reached).min("eval_round")
+
+
+def final_accuracy(result: xr.Dataset) -> xr.DataArray:
+    """Accuracy after the last round of each config, [config, seed]; NaN for a broken model."""
+    last = result.eval_clock.notnull().sum("eval_round") - 1
+    return result.test_accuracy.isel(eval_round=last.clip(0))
+
+
+def simulated_seconds(result: xr.Dataset) -> xr.DataArray:
+    """Simulated seconds of all rounds, [config, seed]."""
+    return result.clock.max("round")
+
+
+def participation_fairness(result: xr.Dataset) -> xr.DataArray:
+    """Jain's index of the participation counts, [config, seed].
+
+    ``(sum T)^2 / (K sum T^2)``: 1 if all clients took part equally often, m/K if the same m always
+    did (Jain, Chiu and Hawe 1984).
+    """
+    counts = result.counts.where(result.counts >= 0)
+    return counts.sum("client") ** 2 / (counts.count("client") * (counts**2).sum("client"))
+
+
+def final_spent(result: xr.Dataset) -> xr.DataArray:
+    """Largest budget spent by any client at the end, [config, seed], in ``epsilon_unit``."""
+    return result.spent.max("client")
+
+
+def total_regret(result: xr.Dataset) -> xr.DataArray:
+    """Cumulative regret against the genie, [config, seed]."""
+    return result.regret.sum("round", min_count=1)
+
+
+def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
+    """Mean and standard error over seeds, NaN left out; the error of a single value is NaN."""
+    count = values.count("seed")
+    mean = values.sum("seed", min_count=1) / count.where(count > 0)
+    square = ((values - mean) ** 2).sum("seed", min_count=1)
+    error = (square / (count - 1).where(count > 1) / count.where(count > 0)) ** 0.5
+    # All values infinite (the budget without privacy): the mean is infinite, without an error.
+    return mean, error.where(np.isfinite(mean))

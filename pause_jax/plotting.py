@@ -1,0 +1,98 @@
+"""Figures of a comparison. Needs the extra ``plot`` (matplotlib)."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pause_jax import metrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Paul Tol's "bright" scheme and more: distinct for colour-blind readers.
+_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777", "#DDAA77")
+_DASHES = ("-", "--", "-.", ":")
+
+
+def _style(i: int) -> dict[str, Any]:
+    return {"color": _COLOURS[i % len(_COLOURS)], "ls": _DASHES[i // len(_COLOURS) % len(_DASHES)]}
+
+
+def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -> None:
+    """Test accuracy (or loss, for regression) against simulated seconds, mean +- standard error."""
+    regression = not bool(np.isfinite(result.test_accuracy).any())
+    values = result.test_loss if regression else 100 * result.test_accuracy
+    mean, error = metrics.mean_and_error(values)
+    seconds = result.eval_clock.mean("seed")
+    for i, name in enumerate(result.config.values):
+        x, y, e = (a.sel(config=name).values for a in (seconds, mean, error))
+        axes.plot(x, y, label=str(name), lw=1.6, **_style(i))
+        axes.fill_between(x, y - e, y + e, color=_style(i)["color"], alpha=0.2, lw=0)
+    if target is not None and not regression:
+        axes.axhline(100 * target, color="0.6", lw=0.8, zorder=0)
+    if regression:
+        axes.set_yscale("log")
+    axes.set(xlabel="simulated seconds", ylabel="test loss" if regression else "test accuracy, %")
+    axes.legend(fontsize="small")
+
+
+def plot_spent(result: xr.Dataset, axes: Axes) -> None:
+    """Largest budget spent by any client against rounds, mean over seeds."""
+    mean, _ = metrics.mean_and_error(result.max_spent)
+    for i, name in enumerate(result.config.values):
+        y = mean.sel(config=name).values
+        if np.isfinite(y).any():
+            axes.plot(result["round"].values, y, label=str(name), lw=1.6, **_style(i))
+    units = sorted(set(result.epsilon_unit.values.tolist()) - {"none"})
+    axes.set(xlabel="round", ylabel=f"max spent epsilon, per {' or '.join(units) or '-'}")
+    if axes.lines:
+        axes.legend(fontsize="small")
+
+
+def plot_participation(result: xr.Dataset, axes: Axes) -> None:
+    """Rounds in which each client took part, mean over seeds."""
+    counts = result.counts.where(result.counts >= 0).mean("seed")
+    for i, name in enumerate(result.config.values):
+        axes.step(
+            result.client.values,
+            counts.sel(config=name).values,
+            where="mid",
+            label=str(name),
+            lw=1.6,
+            **_style(i),
+        )
+    axes.set(xlabel="client", ylabel="rounds with participation", ylim=(0, None))
+    axes.legend(fontsize="small")
+
+
+def save_figures(result: xr.Dataset, folder: pathlib.Path, target: float) -> list[pathlib.Path]:
+    """Write the figures of a comparison as PNG files.
+
+    Args:
+      result: from ``sweep``.
+      folder: where to; created if need be.
+      target: accuracy that is marked.
+
+    Returns:
+      The files.
+    """
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, draw in (
+        ("accuracy_vs_seconds", lambda axes: plot_accuracy(result, axes, target)),
+        ("spent_budget_vs_rounds", lambda axes: plot_spent(result, axes)),
+        ("participation_per_client", lambda axes: plot_participation(result, axes)),
+    ):
+        if name == "accuracy_vs_seconds" and not np.isfinite(result.test_loss).any():
+            continue  # bandit only: nothing was learned
+        figure = Figure(figsize=(7, 4.2), layout="constrained")
+        draw(figure.subplots())
+        files.append(folder / f"{name}.png")
+        figure.savefig(files[-1], dpi=150)
+    return files

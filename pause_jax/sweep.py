@@ -1,0 +1,290 @@
+"""``sweep(configs, keys)``: many runs, one compilation a static structure, labelled arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jax import Array
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+import pause_jax
+from pause_jax import config_file
+from pause_jax.config import SimConfig, stack
+from pause_jax.learning.data import Dataset
+from pause_jax.result import Result, finish
+from pause_jax.rounds import Record, advance, init
+from pause_jax.simulate import check_key, prepare
+from pause_jax.struct import ConfigError, fields, is_node, nested
+
+# Variables of the result: their dimensions after (config, seed), and what fills a gap where configs
+# differ in rounds, clients or slots.
+_VARIABLES: dict[str, tuple[tuple[str, ...], float]] = {
+    "clients": (("round", "slot"), -1),
+    "latency": (("round",), np.nan),
+    "clock": (("round",), np.nan),
+    "max_spent": (("round",), np.nan),
+    "spent": (("client",), np.nan),
+    "counts": (("client",), -1),
+    "data_size": (("client",), -1),
+    "energy": (("round",), np.nan),
+    "reward": (("round",), np.nan),
+    "genie_reward": (("round",), np.nan),
+    "regret": (("round",), np.nan),
+    "optimality_gap": (("round",), np.nan),
+    "acceptance_rate": (("round",), np.nan),
+    "train_loss": (("round",), np.nan),
+    "test_loss": (("eval_round",), np.nan),
+    "test_accuracy": (("eval_round",), np.nan),
+    "first_nonfinite_round": ((), -1),
+}
+_UNITS = {"latency": "s", "clock": "s", "eval_clock": "s", "test_accuracy": "1"}
+# Segments a run is played in, so that progress shows and an interrupt is heard.
+_SEGMENTS = 20
+
+
+class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
+    """A sweep that stopped early.
+
+    Attributes:
+      finished: the data of the configs that were finished, or None.
+    """
+
+    def __init__(self, message: str, finished: xr.Dataset | None):
+        super().__init__(message)
+        self.finished = finished
+
+
+class _Job(NamedTuple):
+    label: str
+    config: SimConfig
+    data: Dataset | None
+
+
+def sweep(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    *,
+    data: Dataset | None = None,
+    memory_limit: float = 2.0,
+    max_batch: int | None = None,
+    progress: bool = True,
+) -> xr.Dataset:
+    """Run every config with every key.
+
+    Configs that differ only in traced numbers share one compilation and run as one batch; a row of
+    the result equals the single run ``simulate(config, key)``.
+
+    Args:
+      configs: one or several; a mapping names them.
+      keys: typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
+      data: a data set to use instead of the one that each config names.
+      memory_limit: GiB that a batch may take, by a rough estimate; larger sweeps run in chunks.
+      max_batch: runs in a chunk at most; from the memory limit by default.
+      progress: show a progress bar on the terminal's standard error.
+
+    Returns:
+      A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
+      ``slot``, and with the fields in which the configs differ as coordinates of ``config``. Gaps
+      (configs of different size) are NaN or -1. Save it with ``.to_netcdf(path)`` or
+      ``.to_zarr(path)``.
+
+    Raises:
+      ConfigError: before any run, if any config or the keys cannot run.
+      SweepInterrupted: on an interrupt or a failure; carries what was finished.
+    """
+    named = _named(configs)
+    check_key(keys)
+    keys = jnp.atleast_1d(keys)
+    jobs = [_Job(label, *prepare(config, data)) for label, config in named.items()]
+    groups: dict[Any, list[_Job]] = {}
+    for job in jobs:
+        groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
+
+    batches = [_batch_size(group[0], keys, memory_limit, max_batch) for group in groups.values()]
+    done: dict[str, xr.Dataset] = {}
+    with _progress(progress) as bar:
+        task = bar.add_task("", total=sum(
+            math.ceil(len(group) * len(keys) / batch) * _num_segments(group[0].config.num_rounds)
+            for group, batch in zip(groups.values(), batches, strict=True)
+        ))  # fmt: skip
+        try:
+            for group, batch in zip(groups.values(), batches, strict=True):
+                labels = ", ".join(job.label for job in group)
+                bar.update(task, description=labels if len(labels) < 40 else f"{labels[:37]}...")
+                result = _run_group(group, keys, batch, lambda: bar.advance(task))
+                done |= _label(group, result, len(keys))
+        except (KeyboardInterrupt, RuntimeError) as error:
+            finished = _join([job for job in jobs if job.label in done], done) if done else None
+            raise SweepInterrupted(
+                f"stopped after {len(done)} of {len(jobs)} configs "
+                f"({type(error).__name__}: {error or 'interrupt'}). "
+                "A smaller memory_limit or max_batch helps if memory ran out.",
+                finished,
+            ) from error
+    return _join(jobs, done)
+
+
+def _named(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+) -> dict[str, SimConfig]:
+    if isinstance(configs, SimConfig):
+        configs = [configs]
+    if not isinstance(configs, Mapping):
+        width = len(str(max(len(configs) - 1, 0)))
+        configs = {f"{i:0{width}}": config for i, config in enumerate(configs)}
+    if not configs:
+        raise ConfigError("configs is empty: give at least one SimConfig.")
+    return dict(configs)
+
+
+@contextlib.contextmanager
+def _progress(show: bool) -> Iterator[Progress]:
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    disable = not (show and console.is_terminal)
+    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
+        yield bar
+
+
+def _batch_size(job: _Job, keys: Array, memory_limit: float, max_batch: int | None) -> int:
+    """Runs in a chunk: the state with its copies, the cohort's training, and the record."""
+    if max_batch is None:
+        state = jax.eval_shape(init, job.config, job.data, keys[0])
+        rounds = jax.ShapeDtypeStruct((job.config.num_rounds,), jnp.int32)
+        _, record = jax.eval_shape(advance, job.config, job.data, state, rounds)
+        cohort = 8 * job.config.cohort_size * _bytes(state.variables)
+        per_run = 3 * _bytes(state) + 2 * _bytes(record) + cohort
+        max_batch = int(memory_limit * 2**30 / max(per_run, 1))
+    return max(1, max_batch)
+
+
+def _bytes(tree: Any) -> int:
+    leaves = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def _num_segments(num_rounds: int) -> int:
+    """The most equal segments up to ``_SEGMENTS``; equal, so that one compilation serves all."""
+    return max(n for n in range(1, _SEGMENTS + 1) if num_rounds % n == 0)
+
+
+_init = jax.jit(jax.vmap(init, in_axes=(0, None, 0)))
+_advance = jax.jit(jax.vmap(advance, in_axes=(0, None, 0, None)), donate_argnums=2)
+_finish = jax.jit(jax.vmap(finish))
+
+
+def _run_group(group: list[_Job], keys: Array, max_batch: int, tick: Any) -> Result:
+    """All runs of a group, config-major, as one Result of NumPy arrays with a leading axis."""
+    configs, data = stack([job.config for job in group]), group[0].data
+    num_runs = len(group) * len(keys)
+    num_chunks = math.ceil(num_runs / max_batch)
+    batch = math.ceil(num_runs / num_chunks)
+    num_rounds = group[0].config.num_rounds
+    segments = np.split(np.arange(1, num_rounds + 1), _num_segments(num_rounds))
+    results = []
+    for chunk in range(num_chunks):
+        # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
+        run = np.minimum(np.arange(chunk * batch, (chunk + 1) * batch), num_runs - 1)
+        config = jax.tree.map(lambda x: x[run // len(keys)], configs)  # noqa: B023
+        state = _init(config, data, keys[run % len(keys)])
+        records: list[Record] = []
+        for segment in segments:
+            state, record = _advance(config, data, state, jnp.asarray(segment))
+            records.append(jax.block_until_ready(record))
+            tick()
+        record = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *records)
+        result = _finish(config, state, record).replace(variables=None)
+        count = min(batch, num_runs - chunk * batch)
+        results.append(jax.tree.map(lambda x: np.asarray(x)[:count], result))  # noqa: B023
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
+
+
+def _label(group: list[_Job], result: Result, num_seeds: int) -> dict[str, xr.Dataset]:
+    """The rows of each config as a dataset with dimension seed."""
+    datasets = {}
+    for i, job in enumerate(group):
+        rows = slice(i * num_seeds, (i + 1) * num_seeds)
+        arrays = {
+            name: (("seed", *dims), getattr(result, name)[rows])
+            for name, (dims, _) in _VARIABLES.items()
+        }
+        eval_rounds = result.eval_rounds[rows][0]
+        clock = result.clock[rows][:, eval_rounds - 1]
+        datasets[job.label] = xr.Dataset(
+            {**arrays, "eval_clock": (("seed", "eval_round"), clock)},
+            coords={
+                "seed": np.arange(num_seeds),
+                "round": np.arange(1, job.config.num_rounds + 1),
+                "eval_round": eval_rounds,
+                "client": np.arange(job.config.num_clients),
+                "slot": np.arange(job.config.cohort_size),
+                "epsilon_unit": result.epsilon_unit,
+                "unnoised": ", ".join(result.unnoised),
+                "config_toml": config_file.dumps(job.config),
+            },
+        )
+    return datasets
+
+
+def _join(jobs: list[_Job], done: dict[str, xr.Dataset]) -> xr.Dataset:
+    """One dataset with dimension config, gaps filled."""
+    fill = {name: value for name, (_, value) in _VARIABLES.items()} | {"eval_clock": np.nan}
+    whole = xr.concat(
+        [done[job.label] for job in jobs],
+        dim=xr.Variable("config", [job.label for job in jobs]),
+        join="outer",
+        fill_value=fill,
+        data_vars="all",
+        coords="different",
+        compat="equals",
+    )
+    whole = whole.assign_coords(
+        {name: ("config", values) for name, values in _differing(jobs).items()}
+    )
+    for name in ("epsilon_unit", "unnoised", "config_toml"):
+        if whole[name].ndim == 0:
+            whole = whole.assign_coords({name: ("config", [whole[name].item()] * len(jobs))})
+    for name, unit in _UNITS.items():
+        whole[name].attrs["units"] = unit
+    whole.attrs.update(pause_jax=pause_jax.__version__, jax=jax.__version__)
+    return whole
+
+
+def _differing(jobs: list[_Job]) -> dict[str, list[Any]]:
+    """Fields in which the configs differ, by dotted path; text where the kinds differ."""
+    flat: list[dict[str, Any]] = []
+    for job in jobs:
+        values: dict[str, Any] = {}
+        for path, part in nested(job.config):
+            if path and part.name:
+                values[path] = part.name
+            for name, value, _, field in fields(part):
+                if not is_node(field):
+                    where = f"{path}.{name}" if path else name
+                    values[where] = value
+        flat.append(values)
+    paths = dict.fromkeys(path for values in flat for path in values)
+    columns: dict[str, list[Any]] = {}
+    for path in paths:
+        column = [values.get(path) for values in flat]
+        if all(isinstance(v, (int, float, jax.Array, np.ndarray)) or v is None for v in column):
+            column = [np.nan if v is None else float(str(np.float32(v))) for v in column]
+        else:
+            column = ["" if v is None else str(v) for v in column]
+        if len(set(map(str, column))) > 1:
+            columns[path] = column
+    return columns
