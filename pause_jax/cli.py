@@ -241,7 +241,7 @@ def _report(
         f"{result.sizes['client']} clients, {int(sizes.min())} to {int(sizes.max())} samples each"
     )
     console.print(report.table(report.summary(result, target), target))
-    for sentence in report.explanations(result):
+    for sentence in report.explanations(result, target):
         console.print(f"- {sentence}", highlight=False)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,20 +55,20 @@ def plot_spent(result: xr.Dataset, axes: Axes) -> None:
         axes.legend(fontsize="small")
 
 
-def plot_participation(result: xr.Dataset, axes: Axes) -> None:
-    """Rounds in which each client took part, mean over seeds."""
+def plot_participation(result: xr.Dataset, axes: Sequence[Axes]) -> None:
+    """Rounds in which each client took part, mean over seeds: one panel a config."""
     counts = result.counts.where(result.counts >= 0).mean("seed")
-    for i, name in enumerate(result.config.values):
-        axes.step(
+    for i, (name, panel) in enumerate(zip(result.config.values, axes, strict=True)):
+        panel.bar(
             result.client.values,
             counts.sel(config=name).values,
-            where="mid",
-            label=str(name),
-            lw=1.6,
-            **_style(i),
+            width=1.0,
+            color=_style(i)["color"],
         )
-    axes.set(xlabel="client", ylabel="rounds with participation", ylim=(0, None))
-    axes.legend(fontsize="small")
+        panel.set_title(str(name), fontsize="small", loc="left", pad=2)
+        panel.margins(x=0)
+    axes[0].figure.supylabel("rounds in which a client took part", fontsize="medium")
+    axes[-1].set_xlabel("client")
 
 
 def save_figures(result: xr.Dataset, folder: pathlib.Path, target: float) -> list[pathlib.Path]:
@@ -84,15 +86,18 @@ def save_figures(result: xr.Dataset, folder: pathlib.Path, target: float) -> lis
 
     folder.mkdir(parents=True, exist_ok=True)
     files = []
+    draw: Callable[..., None]
     for name, draw in (
-        ("accuracy_vs_seconds", lambda axes: plot_accuracy(result, axes, target)),
-        ("spent_budget_vs_rounds", lambda axes: plot_spent(result, axes)),
-        ("participation_per_client", lambda axes: plot_participation(result, axes)),
+        ("accuracy_vs_seconds", functools.partial(plot_accuracy, target=target)),
+        ("spent_budget_vs_rounds", plot_spent),
+        ("participation_per_client", plot_participation),
     ):
         if name == "accuracy_vs_seconds" and not np.isfinite(result.test_loss).any():
             continue  # bandit only: nothing was learned
-        figure = Figure(figsize=(7, 4.2), layout="constrained")
-        draw(figure.subplots())
+        panels = result.sizes["config"] if draw is plot_participation else 1
+        figure = Figure(figsize=(7, max(4.2, 1.1 * panels)), layout="constrained")
+        axes: Any = figure.subplots(panels, sharex=True, squeeze=False)[:, 0]
+        draw(result, axes if draw is plot_participation else axes[0])
         files.append(folder / f"{name}.png")
         figure.savefig(files[-1], dpi=150)
     return files

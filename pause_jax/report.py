@@ -12,19 +12,16 @@ from importlib import metadata
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import xarray as xr
+from rich import box
 from rich.table import Table
 
 from pause_jax import config_file, metrics
 from pause_jax.struct import ConfigError
 
 _PACKAGES = ("pause_jax", "jax", "jaxlib", "flax", "optax", "numpy", "xarray")
-_UNIT_WORDS = {
-    "coordinate": "per coordinate",
-    "update": "per update",
-    "none": "no guarantee",
-}
+_UNIT_WORDS = {"coordinate": "per coordinate", "update": "per update"}
 
 
 def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
@@ -65,80 +62,104 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]], target: float) -> Table:
-    """The summary for a terminal."""
+    """The summary for a terminal, soonest to the target first."""
     seeds = rows[0]["seeds"]
+    units = {row["epsilon_unit"] for row in rows} - {"none"}
+    one_unit = _UNIT_WORDS[units.pop()] if len(units) == 1 else None
     out = Table(
-        title=f"mean +- standard error over {seeds} seed{'s' if seeds > 1 else ''}",
+        title=f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
         title_justify="left",
+        caption=(
+            "end, best: test accuracy. s: simulated seconds. eps: most budget spent by any client"
+            f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
+        ),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
-    out.add_column("policy")
-    for heading in (
-        "accuracy at the end, %",
-        "best, %",
-        f"simulated s to {100 * target:g} %",
-        "simulated s in all",
-        "max spent eps",
-        "fairness",
-        "regret",
-    ):
-        out.add_column(heading, justify="right")
-    for row in rows:
+    out.add_column("policy", no_wrap=True)
+    for heading in ("end, %", "best, %", f"s to {100 * target:g} %", "spent eps", "fairness"):
+        out.add_column(heading, justify="right", no_wrap=True)
+
+    def soonest_first(row: dict[str, Any]) -> tuple[int, float]:
+        return -row["reached"], row["seconds_to_target"] if row["reached"] else 0.0
+
+    for row in sorted(rows, key=soonest_first):
         reached = row["reached"]
-        to_target = "never" if reached == 0 else _pm(row, "seconds_to_target", 1)
+        to_target = _pm(row, "seconds_to_target", 1) if reached else "never"
         if 0 < reached < seeds:
             to_target += f" ({reached}/{seeds})"
-        unit = _UNIT_WORDS[row["epsilon_unit"]]
-        spent = "inf" if math.isinf(row["max_spent"]) else _pm(row, "max_spent", 1)
+        spent = "no limit" if math.isinf(row["max_spent"]) else _pm(row, "max_spent", 1)
+        if one_unit is None and row["epsilon_unit"] != "none":
+            spent += f" {_UNIT_WORDS[row['epsilon_unit']]}"
         out.add_row(
             row["policy"],
             _pm(row, "accuracy", 1, 100),
             _pm(row, "best_accuracy", 1, 100),
             to_target,
-            _pm(row, "seconds", 1),
-            f"{spent} {unit}",
+            spent,
             _pm(row, "fairness", 2),
-            _pm(row, "regret", 1),
         )
     return out
 
 
-def explanations(result: xr.Dataset) -> Iterator[str]:
+def explanations(result: xr.Dataset, target: float) -> Iterator[str]:
     """Sentences that say why a policy did what it did, from the data."""
-    final = metrics.final_accuracy(result).mean("seed")
+    yield from _faster_than_random(result, target)
     for name in result.config.values:
         one = result.sel(config=name)
-        config = config_file.loads(one.config_toml.item())
         bad = one.first_nonfinite_round.values
         if (bad > 0).any():
             yield (
                 f"{name}: the model was not finite from round {bad[bad > 0].min()} on "
                 f"in {(bad > 0).sum()} of {bad.size} seeds."
             )
-        curve = one.test_accuracy.mean("seed")
-        if not np.isfinite(curve).any():
-            continue
-        best = curve.max().item()
-        if final.sel(config=name) < 0.7 * best and one.epsilon_unit.item() != "none":
-            most = int(one.counts.max())
-            left = 1 - one.spent.max().item() / float(np.max(_total_epsilon(config)))
-            yield (
-                f"{name}: collapsed from {100 * best:.0f} % (round "
-                f"{curve.idxmax().item()}) to {100 * final.sel(config=name).item():.0f} %. Its "
-                f"busiest client took part {most} times and has {100 * left:.2g} % of its budget "
-                "left, so its last updates drown in noise."
-            )
+        yield from _collapse(str(name), one)
         if one.unnoised.item():
             yield f"{name}: leaves the clients without noise: {one.unnoised.item()}."
-    units = set(result.epsilon_unit.values.tolist())
-    if "coordinate" in units:
+    if "coordinate" in result.epsilon_unit.values:
         yield (
             "Budgets are per coordinate (the papers' practice): for a whole update of d parameters "
             "the guarantee is d times weaker."
         )
 
 
-def _total_epsilon(config: Any) -> float:
-    return float(config.privacy.budget.total_epsilon)
+def _faster_than_random(result: xr.Dataset, target: float) -> Iterator[str]:
+    """How the soonest private policy compares with random choice, and why."""
+    seconds = metrics.time_to_accuracy(result, target).mean("seed", skipna=False)
+    private = seconds.where((result.epsilon_unit != "none") & seconds.notnull(), drop=True)
+    if "random" not in private.config.values or private.size < 2:
+        return
+    first = str(private.idxmin().item())
+    if first == "random":
+        return
+    per_round = result.latency.mean(("round", "seed"))
+    fairness = metrics.participation_fairness(result).mean("seed")
+    soonest, lasts, even = (
+        (values.sel(config=first).item(), values.sel(config="random").item())
+        for values in (seconds, per_round, fairness)
+    )
+    yield (
+        f"{first} reached {100 * target:g} % after {soonest[0]:.0f} simulated seconds, random "
+        f"after {soonest[1]:.0f}: a round of {first} lasts {lasts[0]:.2f} s on average, of random "
+        f"{lasts[1]:.2f} s; fairness of participation {even[0]:.2f} and {even[1]:.2f}."
+    )
+
+
+def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
+    """Whether privacy noise has destroyed a model that had learned."""
+    curve = one.test_accuracy.mean("seed").dropna("eval_round")
+    if curve.size == 0 or one.epsilon_unit.item() == "none":
+        return
+    best, last = curve.max().item(), curve[-1].item()
+    if last < 0.7 * best:
+        mechanism = config_file.loads(one.config_toml.item()).privacy
+        left = float(mechanism.remaining(jnp.asarray(one.counts.max().item())))
+        yield (
+            f"{name}: collapsed from {100 * best:.0f} % (round {int(curve.idxmax())}) to "
+            f"{100 * last:.0f} %. Its busiest client took part {int(one.counts.max())} times and "
+            f"has {100 * left:.1g} % of its budget left, so its last updates drown in noise."
+        )
 
 
 def _pm(row: dict[str, Any], name: str, digits: int, scale: float = 1.0) -> str:
@@ -147,7 +168,7 @@ def _pm(row: dict[str, Any], name: str, digits: int, scale: float = 1.0) -> str:
         return "-"
     if math.isnan(error):
         return f"{value:.{digits}f}"
-    return f"{value:.{digits}f} +- {error:.{digits}f}"
+    return f"{value:.{digits}f}±{error:.{digits}f}"
 
 
 def reserve(root: pathlib.Path, name: str, *, explicit: bool, force: bool) -> pathlib.Path:

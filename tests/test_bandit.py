@@ -1,0 +1,124 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax.bandit import ClientStats, empty_stats, ucb_index, update_stats
+from tests.reference import oracles
+
+K, M, ROUNDS = 6, 3, 40
+
+
+def play(num_rounds=ROUNDS, seed=0):
+    rng = np.random.default_rng(seed)
+    clients = np.stack([rng.choice(K, M, replace=False) for _ in range(num_rounds)])
+    speed = rng.uniform(0.01, 1.0, (num_rounds, M)).astype(np.float32)
+    active = rng.random((num_rounds, M)) < 0.7
+    return clients, speed, active
+
+
+def scan_updates(clients, speed, active):
+    def body(stats, slot):
+        return update_stats(stats, *slot), None
+
+    return jax.lax.scan(body, empty_stats(K), (clients, speed, active))[0]
+
+
+@pytest.mark.parametrize("with_empty_slots", [False, True])
+def test_update_follows_the_recursion(with_empty_slots):
+    clients, speed, active = play()
+    active = active if with_empty_slots else np.ones_like(active)
+    stats = empty_stats(K)
+    counts, mean_speed = [0] * K, [0.0] * K
+    for t in range(ROUNDS):
+        stats = update_stats(stats, jnp.asarray(clients[t]), jnp.asarray(speed[t]), active[t])
+        counts, mean_speed = oracles.update(counts, mean_speed, clients[t], speed[t], active[t])
+        np.testing.assert_array_equal(stats.counts, counts)
+        np.testing.assert_allclose(stats.mean_speed, mean_speed, rtol=2e-6)
+    assert sum(counts) == active.sum()
+
+
+def test_empty_stats_are_zero_and_integer_counts():
+    stats = empty_stats(K)
+    assert stats.counts.shape == stats.mean_speed.shape == (K,)
+    assert jnp.issubdtype(stats.counts.dtype, jnp.integer)
+    assert not stats.counts.any()
+    assert not stats.mean_speed.any()
+
+
+def test_empty_slot_ignores_even_a_nan_observation():
+    before = ClientStats(jnp.array([3, 0, 1]), jnp.array([0.5, 0.0, 0.25]))
+    speed = jnp.array([jnp.nan, jnp.inf])
+    after = update_stats(before, jnp.array([0, 1]), speed, jnp.array([False, False]))
+    np.testing.assert_array_equal(after.counts, before.counts)
+    np.testing.assert_array_equal(after.mean_speed, before.mean_speed)
+
+
+def test_first_observation_is_the_mean_exactly():
+    speed = jnp.array([0.1, 0.7], jnp.float32)
+    stats = update_stats(empty_stats(4), jnp.array([2, 0]), speed)
+    np.testing.assert_array_equal(stats.mean_speed, jnp.array([0.7, 0, 0.1, 0], jnp.float32))
+
+
+def test_order_of_the_cohort_does_not_matter():
+    clients, speed = jnp.array([4, 1, 3]), jnp.array([0.2, 0.9, 0.4])
+    there = update_stats(empty_stats(K), clients, speed)
+    back = update_stats(empty_stats(K), clients[::-1], speed[::-1])
+    np.testing.assert_array_equal(there.mean_speed, back.mean_speed)
+
+
+def test_mean_stays_accurate_over_many_observations():
+    speed = np.random.default_rng(1).uniform(0.4, 0.6, 20_000).astype(np.float32)
+
+    def body(stats, s):
+        return update_stats(stats, jnp.array([0]), s[None]), None
+
+    stats = jax.lax.scan(body, empty_stats(1), jnp.asarray(speed))[0]
+    np.testing.assert_allclose(stats.mean_speed[0], speed.mean(dtype=np.float64), rtol=1e-5)
+
+
+@pytest.mark.parametrize("round_number", [1, 2, 17, 1000])
+@pytest.mark.parametrize("speed_weight", [1.0, 3.0])
+def test_ucb_matches_oracle(round_number, speed_weight):
+    counts = [0, 1, 2, 5, 100, 0]
+    mean_speed = [0.0, 1.0, 0.3, 0.05, 0.61, 0.0]
+    stats = ClientStats(jnp.array(counts), jnp.array(mean_speed))
+    index = ucb_index(stats, round_number, M, speed_weight=speed_weight)
+    expected = oracles.ucb(counts, mean_speed, round_number, M, speed_weight)
+    np.testing.assert_allclose(index, expected, rtol=1e-6)
+    np.testing.assert_array_equal(np.isposinf(index), np.array(counts) == 0)
+
+
+def test_speed_weight_scales_the_mean_and_not_the_bonus():
+    stats = ClientStats(jnp.array([4, 9]), jnp.array([0.5, 0.25]))
+    one, three = (ucb_index(stats, 10, M, speed_weight=z) for z in (1.0, 3.0))
+    np.testing.assert_allclose(three - one, 2 * stats.mean_speed, rtol=1e-5)
+
+
+def test_ucb_falls_with_counts_and_grows_with_rounds():
+    stats = ClientStats(jnp.arange(1, 7), jnp.full(6, 0.5))
+    index = ucb_index(stats, 50, M)
+    assert np.all(np.diff(index) < 0)
+    assert np.all(ucb_index(stats, 51, M) > index)
+
+
+def test_jit_and_no_jit_agree():
+    clients, speed, active = map(jnp.asarray, play())
+    with jax.disable_jit():
+        plain = scan_updates(clients, speed, active)
+    jitted = jax.jit(scan_updates)(clients, speed, active)
+    np.testing.assert_array_equal(plain.counts, jitted.counts)
+    np.testing.assert_allclose(plain.mean_speed, jitted.mean_speed, rtol=1e-6)
+    traced = jax.jit(ucb_index, static_argnums=2)(jitted, jnp.asarray(41), M)
+    np.testing.assert_allclose(traced, ucb_index(plain, 41, M), rtol=1e-6)
+
+
+def test_vmap_equals_a_loop():
+    plays = [play(seed=seed) for seed in range(4)]
+    batch = [jnp.stack([jnp.asarray(p[field]) for p in plays]) for field in range(3)]
+    stats = jax.vmap(scan_updates)(*batch)
+    index = jax.vmap(lambda s, t: ucb_index(s, t, M))(stats, jnp.arange(41, 45))
+    for i, one in enumerate(plays):
+        alone = scan_updates(*map(jnp.asarray, one))
+        np.testing.assert_allclose(stats.mean_speed[i], alone.mean_speed, rtol=1e-6)
+        np.testing.assert_allclose(index[i], ucb_index(alone, 41 + i, M), rtol=1e-6)

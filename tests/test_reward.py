@@ -1,0 +1,130 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from pause_jax.privacy import Geometric
+from pause_jax.reward import (
+    Reward,
+    additive_terms,
+    cohort_problem,
+    cohort_value,
+    generalization_reward,
+)
+from tests.reference import oracles
+
+K, M = 6, 2
+jitted_g = jax.jit(generalization_reward, static_argnums=3)
+
+
+def shares(data_size, quality):
+    weight = np.asarray(data_size, float) * np.asarray(quality, float)
+    return jnp.asarray(weight / weight.sum(), jnp.float32)
+
+
+def signed_root(values, exponent):
+    values = np.asarray(values, float)
+    return np.sign(values) * np.abs(values) ** (1 / exponent)
+
+
+@given(
+    counts=arrays(np.int32, K, elements=st.integers(0, 50)),
+    data_size=arrays(np.int32, K, elements=st.integers(1, 400)),
+    quality=arrays(np.float64, K, elements=st.floats(0.25, 1.0)),
+    extra=st.integers(0, 100),
+    exponent=st.sampled_from([0.1, 0.5, 1.0, 1.2, 2.0, 3.0, 5.0]),
+)
+def test_g_matches_oracle(counts, data_size, quality, extra, exponent):
+    t = int(counts.max()) + 1 + extra
+    g = jitted_g(jnp.asarray(counts), t, shares(data_size, quality), M, exponent)
+    expected = oracles.generalization(counts, t, data_size, quality, M, exponent)
+    # Compared as |g|^(1/beta): an exponent below one is steep at zero, where x cancels.
+    np.testing.assert_allclose(signed_root(g, exponent), signed_root(expected, exponent), atol=3e-6)
+
+
+def test_g_of_an_exactly_fair_client_is_zero():
+    counts = jnp.array([3, 3, 3, 3])
+    np.testing.assert_array_equal(
+        generalization_reward(counts, 6, jnp.full(4, 0.25), M, 0.5), jnp.zeros(4)
+    )
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0, 2.5])
+def test_g_keeps_the_sign_for_any_exponent(exponent):
+    g = generalization_reward(jnp.array([0, 3, 6]), 6, jnp.array([0.25, 0.25, 0.5]), M, exponent)
+    np.testing.assert_allclose(g, [0.5**exponent, 0.0, 0.0], atol=1e-7)
+    over = generalization_reward(jnp.array([6]), 6, jnp.array([0.25]), M, exponent)
+    np.testing.assert_allclose(over, [-(0.5**exponent)], rtol=1e-6)
+
+
+def test_g_uses_round_t_and_not_t_minus_one():
+    g = generalization_reward(jnp.array([1]), 2, jnp.array([0.5]), M, 1.0)
+    np.testing.assert_allclose(g, [1 - 1 / 2])
+
+
+def test_poor_data_quality_lowers_a_clients_g_and_raises_the_others():
+    zero = jnp.zeros(K, int)
+    fair = generalization_reward(zero, 1, shares([10] * K, [1.0] * K), M, 2.0)
+    poor = generalization_reward(zero, 1, shares([10] * K, [0.5] + [1.0] * 5), M, 2.0)
+    assert poor[0] < fair[0]
+    assert np.all(poor[1:] > fair[1:])
+    expected = oracles.generalization([0] * K, 1, [10] * K, [0.5] + [1.0] * 5, M, 2.0)
+    np.testing.assert_allclose(poor, expected, rtol=1e-5)
+
+
+def test_additive_terms_are_one_row_each():
+    reward = Reward(alpha=10.0, beta=2.0, gamma=4.0)
+    g, p = jnp.array([0.5, -0.25, 0.0]), jnp.array([1.0, 0.5, 0.25])
+    terms = additive_terms(reward, g, p, M)
+    np.testing.assert_allclose(terms, [10 / M * g, 4 / M * p], rtol=1e-6)
+    np.testing.assert_allclose(additive_terms(reward, g, None, M), [10 / M * g], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(2, 2 * 100 + 5 + 1), (1, 2 * 100 + 1)])
+def test_energy_range_is_lemma_one(rows, expected):
+    problem = cohort_problem(jnp.ones(K), Reward(alpha=100.0, gamma=5.0), jnp.zeros((rows, K)))
+    assert problem.energy_range == expected
+    assert problem.energy_range.dtype == problem.index.dtype
+
+
+def test_problem_weight_is_the_sum_of_the_terms():
+    terms = jnp.array([[1.0, 2.0, 3.0], [0.5, 0.25, 0.0]])
+    problem = cohort_problem(jnp.ones(3), Reward(), terms)
+    np.testing.assert_array_equal(problem.weight, [1.5, 2.25, 3.0])
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_cohort_value_matches_oracle_on_every_cohort(rows):
+    rng = np.random.default_rng(rows)
+    index = jnp.asarray(rng.normal(size=K))
+    terms = jnp.asarray(rng.normal(size=(rows, K)))
+    cohorts = jnp.array(list(itertools.combinations(range(K), 3)))
+    value = jax.jit(jax.vmap(lambda c: cohort_value(index, terms, c, jnp.ones(3, bool))))(cohorts)
+    expected = [oracles.energy(index, terms.sum(axis=0), c) for c in cohorts.tolist()]
+    np.testing.assert_allclose(value, expected, atol=1e-5)
+
+
+def test_cohort_value_skips_empty_slots():
+    index = jnp.array([3.0, -9.0, 2.0, jnp.nan])
+    terms = jnp.array([[1.0, 50.0, 0.25, jnp.nan]])
+    clients, active = jnp.array([0, 1, 2, 3]), jnp.array([True, False, True, False])
+    assert cohort_value(index, terms, clients, active) == 2.0 + 1.25
+    assert jnp.isnan(cohort_value(index, terms, clients, jnp.zeros(4, bool)))
+
+
+def test_p_is_the_exponential_of_the_count_for_the_geometric_schedule():
+    counts = np.arange(400)
+    with jax.enable_x64(True):
+        for decay in (0.001, 0.04, 1.0):
+            p = Geometric(decay=decay).remaining(jnp.asarray(counts))
+            np.testing.assert_allclose(p, np.exp(-decay * counts), rtol=1e-14)
+            by_sum = oracles.remaining(lambda i, d=decay: oracles.geometric_epsilon(7, d, i), 7, 30)
+            np.testing.assert_allclose(p[30], by_sum, rtol=1e-12, atol=1e-14)
+    p = Geometric(decay=0.04).remaining(jnp.asarray(counts))
+    np.testing.assert_allclose(p, np.exp(-0.04 * counts), rtol=3e-6)
+    assert p[0] == 1.0

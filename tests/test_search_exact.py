@@ -1,0 +1,302 @@
+import itertools
+import math
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+
+from pause_jax.bandit import empty_stats, ucb_index, update_stats
+from pause_jax.config import SimConfig
+from pause_jax.policies import Pause
+from pause_jax.search import Exact, Exhaustive, Problem, exact, exhaustive
+from pause_jax.struct import ConfigError
+from tests.reference import oracles
+
+# Every (K, m) is a compilation; hypothesis shrinks in two of them, batches cover the corners.
+DRAWN_SHAPES = [(7, 3), (9, 5)]
+BATCHED_SHAPES = [(4, 1), (5, 5), (9, 4)]
+# Few and dyadic: ties are common, and float32 sums are exact in any order.
+FINITE = [-2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0]
+INDICES = [*FINITE, math.inf, -math.inf]
+SEARCHES = {"exact": exact, "exhaustive": partial(exhaustive, chunk_size=25)}
+
+
+@cache
+def jitted(name, num_selected, batched=False):
+    search = SEARCHES[name]
+
+    def solve(index, weight, available, key):
+        return search(index, weight, num_selected, available=available, key=key)
+
+    return jax.jit(jax.vmap(solve) if batched else solve)
+
+
+def check_optimal(index, weight, available, num_selected, clients, energy):
+    """Clients distinct, ascending and one of the oracle's optimal sets; energy exact."""
+    clients = np.asarray(clients).tolist()
+    assert clients == sorted(set(clients))
+    assert len(clients) == num_selected
+    usable = np.flatnonzero(available)
+    if len(usable) >= num_selected:
+        assert tuple(clients) in oracles.best_sets(index, weight, num_selected, available)
+    else:
+        assert set(usable) <= set(clients)
+    counted = [k for k in clients if available[k]]
+    expected = oracles.energy(index, weight, counted) if counted else -math.inf
+    assert float(energy) == expected
+
+
+@pytest.mark.parametrize(("num_clients", "num_selected"), DRAWN_SHAPES)
+@pytest.mark.parametrize("name", SEARCHES)
+@given(data=st.data())
+def test_finds_an_optimal_set(name, num_clients, num_selected, data):
+    draw = partial(arrays, np.float32, num_clients)
+    index = data.draw(draw(elements=st.sampled_from(INDICES)))
+    weight = data.draw(draw(elements=st.sampled_from(FINITE)))
+    available = data.draw(arrays(bool, num_clients))
+    key = jax.random.key(data.draw(st.integers(0, 2**31 - 1)))
+    found = jitted(name, num_selected)(index, weight, available, key)
+    check_optimal(index, weight, available, num_selected, *found)
+
+
+def random_instances(num_clients, number, kind, seed=0):
+    rng = np.random.default_rng(seed)
+    shape = (number, num_clients)
+    if kind == "ties":
+        index, weight = rng.choice(INDICES, shape), rng.choice(FINITE, shape)
+    elif kind == "mostly_untried":
+        index = np.where(rng.random(shape) < 0.6, math.inf, rng.choice(FINITE, shape))
+        weight = rng.choice(FINITE, shape)
+    else:
+        index, weight = rng.normal(size=shape), rng.normal(size=shape)
+    available = rng.random(shape) < rng.choice([0.3, 0.7, 1.0], (number, 1))
+    return index.astype(np.float32), weight.astype(np.float32), available
+
+
+@pytest.mark.parametrize("kind", ["ties", "mostly_untried"])
+@pytest.mark.parametrize(("num_clients", "num_selected"), BATCHED_SHAPES)
+def test_many_instances_under_vmap(num_clients, num_selected, kind):
+    index, weight, available = random_instances(num_clients, 100, kind)
+    keys = jax.random.split(jax.random.key(1), 100)
+    for name in SEARCHES:
+        found = jitted(name, num_selected, batched=True)(index, weight, available, keys)
+        for i, (clients, energy) in enumerate(zip(*map(np.asarray, found), strict=True)):
+            check_optimal(index[i], weight[i], available[i], num_selected, clients, energy)
+
+
+@pytest.mark.parametrize(("num_clients", "num_selected"), BATCHED_SHAPES)
+def test_exact_equals_exhaustive_equals_oracle_on_continuous_values(num_clients, num_selected):
+    index, weight, _ = random_instances(num_clients, 100, "continuous")
+    available = np.ones(index.shape, bool)
+    keys = jax.random.split(jax.random.key(2), 100)
+    fast, slow = (
+        jitted(name, num_selected, batched=True)(index, weight, available, keys)
+        for name in SEARCHES
+    )
+    # Without ties the optimum is unique, so sets are equal and energies equal to the bit.
+    np.testing.assert_array_equal(fast[0], slow[0])
+    np.testing.assert_array_equal(fast[1], slow[1])
+    for i in range(100):
+        best = oracles.best_sets(index[i], weight[i], num_selected)
+        assert tuple(fast[0][i].tolist()) in best
+        best_energy = oracles.energy(index[i], weight[i], best[0])
+        np.testing.assert_allclose(fast[1][i], best_energy, atol=1e-5)
+
+
+def solve(name, index, weight, num_selected, available=None):
+    """Without a key; K = 6 and m = 2 or 3, so that few programs are compiled."""
+    available = np.ones(6, bool) if available is None else np.asarray(available)
+    index, weight = np.asarray(index, np.float32), np.asarray(weight, np.float32)
+    clients, energy = jitted(name, num_selected)(index, weight, available, None)
+    return clients.tolist(), energy
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_neither_the_fastest_nor_the_heaviest_set_is_the_optimum(name):
+    index, weight = [6.0, 5.0, 3.0, 0.0, -1.0, -1.0], [0.0, 1.5, 3.0, 4.0, 0.0, 0.0]
+    assert solve(name, index, weight, 2) == ([1, 2], 7.5)
+    assert oracles.energy(index, weight, (0, 1)) == 6.5
+    assert oracles.energy(index, weight, (2, 3)) == 7.0
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_fewer_available_than_wanted_takes_all_of_them(name):
+    index, weight = [1.0, 9.0, 2.0, 9.0, 3.0, 9.0], [1.0, 9.0, 2.0, 9.0, 4.0, 9.0]
+    clients, energy = solve(name, index, weight, 3, [True, False, False, False, True, False])
+    assert {0, 4} < set(clients)
+    assert len(set(clients)) == 3
+    assert energy == 1.0 + 1.0 + 4.0
+    clients, energy = solve(name, index, weight, 3, [False] * 6)
+    assert len(set(clients)) == 3
+    assert jnp.isneginf(energy)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_unavailable_clients_are_not_chosen_however_good(name):
+    index, weight = [math.inf, 2.0, 1.0, 0.0, math.inf, 0.5], [9.0, 0.0, 1.0, 0.5, 9.0, 0.0]
+    clients, _ = solve(name, index, weight, 2, [False, True, True, True, False, True])
+    assert clients == [1, 2]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_result_types_and_jit_equals_no_jit(name):
+    index, weight, available = map(jnp.asarray, (a[0] for a in random_instances(6, 1, "ties")))
+    available = available.at[:3].set(True)
+    key = jax.random.key(1)
+    clients, energy = SEARCHES[name](index, weight, 2, available=available, key=key)
+    assert clients.dtype == jnp.int32
+    assert clients.shape == (2,)
+    assert energy.dtype == jnp.float32
+    assert energy.shape == ()
+    found = jitted(name, 2)(index, weight, available, key)
+    np.testing.assert_array_equal(found[0], clients)
+    np.testing.assert_array_equal(found[1], energy)
+
+
+# ---------------------------------------------------------------- ties
+
+
+def tie_draws(name, index):
+    """The sets of two of six clients that 6,000 keys give when all weights are equal."""
+    number = 6000
+    rows = (number, 6)
+    index = np.broadcast_to(np.asarray(index, np.float32), rows)
+    keys = jax.random.split(jax.random.key(5), number)
+    run = jitted(name, 2, batched=True)
+    return np.asarray(run(index, np.zeros(rows, np.float32), np.ones(rows, bool), keys)[0])
+
+
+def uniformity(sets, num_clients=6, num_selected=2):
+    """Chi-square p-value of "every set is equally likely"."""
+    cells = dict.fromkeys(itertools.combinations(range(num_clients), num_selected), 0)
+    for clients in sets.tolist():
+        cells[tuple(clients)] += 1
+    return stats.chisquare(list(cells.values())).pvalue
+
+
+@pytest.mark.parametrize("value", [1.0, math.inf, -math.inf])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_equal_clients_are_chosen_equally_often(name, value):
+    sets = tie_draws(name, [value] * 6)
+    share = np.bincount(sets.ravel(), minlength=6) / len(sets)
+    standard_error = math.sqrt(2 / 6 * 4 / 6 / len(sets))
+    np.testing.assert_allclose(share, 2 / 6, atol=4.5 * standard_error)
+    assert uniformity(sets) > 1e-4
+
+
+def test_uniformity_check_rejects_a_slight_order_by_number():
+    rng = np.random.default_rng(0)
+    sets = np.sort(np.argsort(rng.random((6000, 6)) + 0.02 * np.arange(6), axis=1)[:, :2], axis=1)
+    assert uniformity(sets) < 1e-6
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_without_a_key_ties_go_by_client_number(name):
+    assert solve(name, [math.inf] * 6, [0.0] * 6, 3)[0] == [0, 1, 2]
+    assert solve(name, [1.0] * 6, [0.0] * 6, 3)[0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_ties_are_random_among_optimal_sets_only(name):
+    sets = tie_draws(name, [2.0, 0.0, 2.0, 2.0, 2.0, 0.0])
+    assert {tuple(s) for s in sets.tolist()} == set(itertools.combinations((0, 2, 3, 4), 2))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_first_rounds_choose_every_client_exactly_once(name):
+    num_clients, num_selected = 6, 3
+    play = jax.jit(ucb_index, static_argnums=2), jax.jit(update_stats)
+    orders = set()
+    for seed in range(5):
+        seen, state = [], empty_stats(num_clients)
+        for t in range(1, num_clients // num_selected + 1):
+            # Weights that favour repetition must not matter while a client is untried.
+            weight = jnp.where(state.counts > 0, 50.0, 0.0)
+            index = play[0](state, t, num_selected)
+            key = jax.random.fold_in(jax.random.key(seed), t)
+            clients, _ = jitted(name, num_selected)(index, weight, np.ones(6, bool), key)
+            seen += clients.tolist()
+            state = play[1](state, clients, jnp.full(num_selected, 0.5))
+        assert sorted(seen) == list(range(num_clients))
+        orders.add(tuple(seen))
+    assert len(orders) > 1
+
+
+# ---------------------------------------------------------------- larger networks, refusals
+
+
+def test_exact_beats_local_changes_in_a_large_network():
+    num_clients, num_selected = 300, 15
+    rng = np.random.default_rng(4)
+    index = rng.uniform(0, 3, num_clients).astype(np.float32)
+    weight = rng.uniform(-1, 1, num_clients).astype(np.float32)
+    clients, energy = exact(jnp.asarray(index), jnp.asarray(weight), num_selected)
+    inside = clients.tolist()
+    best = oracles.energy(index, weight, inside)
+    np.testing.assert_allclose(energy, best, rtol=1e-5)
+    for leaving in inside:
+        kept = [k for k in inside if k != leaving]
+        for entering in set(range(num_clients)) - set(inside):
+            assert oracles.energy(index, weight, [*kept, entering]) <= best + 1e-5
+    # Every threshold: the best set whose indices are all at least some client's index.
+    for threshold in index:
+        above = sorted(weight[index >= threshold].tolist(), reverse=True)[:num_selected]
+        if len(above) == num_selected:
+            assert threshold + math.fsum(above) <= best + 1e-5
+
+
+@pytest.mark.parametrize("chunk_size", [1, 34, 35])
+def test_exhaustive_chunk_size_does_not_matter(chunk_size):
+    index, weight, available = random_instances(7, 20, "ties", seed=7)
+    available[:, :3] = True
+    run = jax.jit(
+        jax.vmap(lambda u, w, a: exhaustive(u, w, 3, available=a, chunk_size=chunk_size)[1])
+    )
+    expected = [
+        oracles.energy(index[i], weight[i], oracles.best_sets(index[i], weight[i], 3, usable)[0])
+        for i, usable in enumerate(available)
+    ]
+    np.testing.assert_array_equal(run(index, weight, available), expected)
+
+
+def test_exhaustive_refuses_with_the_count_in_the_message():
+    with pytest.raises(ConfigError, match=r"118,264,581,564,861,424 sets .*search = exact"):
+        exhaustive(jnp.ones(60), jnp.ones(60), 30)
+    with pytest.raises(ConfigError, match=r"15 sets a round \(num_clients = 6, num_selected = 2\)"):
+        exhaustive(jnp.ones(6), jnp.ones(6), 2, max_sets=14)
+    assert exhaustive(jnp.ones(6), jnp.ones(6), 2, max_sets=15)[1] == 3.0
+
+
+def test_exhaustive_config_refuses_before_any_work():
+    config = SimConfig(num_clients=300, num_selected=15, policy=Pause(search=Exhaustive()))
+    with pytest.raises(ConfigError, match=f"{math.comb(300, 15):,} sets"):
+        config.policy.search.check("policy.search", config)
+    Exhaustive().check("policy.search", SimConfig(num_clients=30, num_selected=5))
+
+
+@pytest.mark.parametrize(
+    ("num_index", "num_weight", "num_selected"), [(4, 5, 2), (5, 4, 2), (4, 4, 0), (4, 4, 5)]
+)
+@pytest.mark.parametrize("name", SEARCHES)
+def test_bad_shapes_and_sizes_raise(name, num_index, num_weight, num_selected):
+    with pytest.raises(ValueError, match=f"num_selected = {num_selected}"):
+        SEARCHES[name](jnp.ones(num_index), jnp.ones(num_weight), num_selected)
+
+
+@pytest.mark.parametrize("search", [Exact(), Exhaustive(chunk_size=9)])
+def test_search_configs_sum_the_terms_and_report_no_gap(search):
+    terms = jnp.array([[0.0, 1.0, 1.0, 2.0, 0.0, 0.0], [0.0, 0.5, 2.0, 2.0, 0.0, 0.0]])
+    problem = Problem(jnp.array([6.0, 5.0, 3.0, 0.0, 0.0, 0.0]), terms, jnp.asarray(10.0))
+    clients, info = jax.jit(search, static_argnums=2)(
+        jax.random.key(0), problem, 2, jnp.ones(6, bool)
+    )
+    assert clients.tolist() == [1, 2]
+    assert info.energy == 7.5
+    assert info.optimality_gap == 0
+    assert jnp.isnan(info.acceptance_rate)
