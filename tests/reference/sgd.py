@@ -1,0 +1,66 @@
+"""Local training of an affine model, step by step in float64: slow and obvious on purpose."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Trained(NamedTuple):
+    """kernel [features, outputs], bias [outputs], and the mean of the mini-batch losses."""
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    loss: float
+
+
+def batches(order: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """One pass in the given order; the last batch may be smaller."""
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def cross_entropy(outputs: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    """Mean softmax cross entropy and its gradient with respect to the outputs."""
+    exp = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    probability = exp / exp.sum(axis=1, keepdims=True)
+    loss = -np.mean(np.log(probability[np.arange(len(labels)), labels]))
+    return float(loss), (probability - np.eye(outputs.shape[1])[labels]) / len(labels)
+
+
+def half_squared_error(outputs: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+    """Mean of half the squared error and its gradient with respect to the outputs."""
+    error = outputs[:, 0] - targets
+    return float(np.mean(error**2 / 2)), error[:, None] / len(targets)
+
+
+def train(
+    kernel: np.ndarray,
+    bias: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    order: np.ndarray,
+    *,
+    batch_size: int,
+    learning_rate: float,
+    optimizer: str,
+) -> Trained:
+    """One pass of SGD or Adam over ``x[order], y[order]``. Integer y means classification."""
+    criterion = cross_entropy if np.issubdtype(y.dtype, np.integer) else half_squared_error
+    params = [np.asarray(kernel, np.float64), np.asarray(bias, np.float64)]
+    first, second = [np.zeros_like(p) for p in params], [np.zeros_like(p) for p in params]
+    losses = []
+    for step, rows in enumerate(batches(order, batch_size), start=1):
+        inputs = np.asarray(x[rows], np.float64)
+        loss, error = criterion(inputs @ params[0] + params[1], y[rows])
+        losses.append(loss)
+        for i, gradient in enumerate([inputs.T @ error, error.sum(axis=0)]):
+            if optimizer == "sgd":
+                params[i] = params[i] - learning_rate * gradient
+                continue
+            first[i] = 0.9 * first[i] + 0.1 * gradient
+            second[i] = 0.999 * second[i] + 0.001 * gradient**2
+            mean = first[i] / (1 - 0.9**step)
+            spread = np.sqrt(second[i] / (1 - 0.999**step))
+            params[i] = params[i] - learning_rate * mean / (spread + 1e-8)
+    return Trained(params[0], params[1], float(np.mean(losses)))

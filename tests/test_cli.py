@@ -1,0 +1,140 @@
+"""The command line as a user meets it."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import xarray as xr
+
+from pause_jax import cli, config_file, presets
+from pause_jax.policies import NAMED
+
+
+def run(monkeypatch, tmp_path, *arguments):
+    """Run the program in a folder of its own; return its exit status."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code or 0
+
+
+BANDIT = ("--set", "learning=none", "--rounds", "12", "--seeds", "2")
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """One comparison with learning, whose files the tests look at."""
+    folder = tmp_path_factory.mktemp("compare")
+    with pytest.MonkeyPatch.context() as patch:
+        status = run(
+            patch, folder, "compare", "--policies", "random,all:none", "--rounds", "10",
+            "--seeds", "2", "--target", "0.3", "--name", "mine",
+        )  # fmt: skip
+    assert status == 0
+    return folder / "results" / "mine"
+
+
+def test_compare_writes_data_configs_figures_summary_and_versions(compared):
+    files = {str(path.relative_to(compared)) for path in compared.rglob("*") if path.is_file()}
+    assert files == {
+        "data.nc",
+        "summary.csv",
+        "versions.json",
+        "configs/random.toml",
+        "configs/all__no_privacy.toml",
+        "figures/accuracy_vs_seconds.png",
+        "figures/spent_budget_vs_rounds.png",
+        "figures/participation_per_client.png",
+    }
+    data = xr.load_dataset(compared / "data.nc")
+    assert data.config.values.tolist() == ["random", "all, no privacy"]
+    assert data.sizes["seed"] == 2
+    config = config_file.load(compared / "configs" / "random.toml")
+    assert config == presets.digits_small("random").replace(num_rounds=10)
+    assert {"jax", "pause_jax"} <= set(json.loads((compared / "versions.json").read_text()))
+    assert (compared / "figures" / "accuracy_vs_seconds.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_named_result_is_not_overwritten_unless_forced(compared, monkeypatch, capsys):
+    before = (compared / "data.nc").read_bytes()
+    again = ("compare", "--policies", "random", *BANDIT, "--name", "mine", "--no-figures")
+    assert run(monkeypatch, compared.parents[1], *again) == 2
+    assert "exists" in capsys.readouterr().err
+    assert (compared / "data.nc").read_bytes() == before
+
+
+def test_an_unnamed_result_is_numbered(monkeypatch, tmp_path, capsys):
+    for _ in range(2):
+        arguments = ("compare", "--policies", "pause", *BANDIT)
+        assert run(monkeypatch, tmp_path, *arguments) == 0
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [
+        "compare-digits_small",
+        "compare-digits_small-2",
+    ]
+    assert "compare-digits_small-2" in capsys.readouterr().out
+
+
+def test_show_edit_run(monkeypatch, tmp_path, capsys):
+    assert run(monkeypatch, tmp_path, "show", "mnist_small", "--set", "learning=none") == 0
+    text = capsys.readouterr().out
+    file = tmp_path / "mine.toml"
+    file.write_text(text.replace("num_rounds = 300", "num_rounds = 10"))
+    assert run(monkeypatch, tmp_path, "run", str(file), "--seeds", "2") == 0
+    data = xr.load_dataset(tmp_path / "results" / "mine" / "data.nc")
+    assert data.sizes["round"] == 10
+    assert data.config.values.tolist() == ["mine"]
+
+
+def test_policies_and_datasets_are_listed(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(monkeypatch, tmp_path, "policies") == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in NAMED)
+    assert run(monkeypatch, tmp_path, "datasets") == 0
+    listed = capsys.readouterr().out
+    names = ("digits", "mnist", "fashion_mnist", "cifar10", "linear_regression")
+    assert all(name in listed for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("compare", "--policies", "best"), ["policy = 'best'", "pause"]),
+        (("compare", "--policies", "all:lots"), ["privacy = 'lots'", "l1_vector"]),
+        (("compare", "--preset", "big"), ["--preset big", "digits_small"]),
+        (("compare", "--set", "reward.gama=3"), ["reward.gama", "gamma"]),
+        (("compare", "--set", "reward.gamma"), ["PATH=VALUE"]),
+        (("compare", "--set", "reward.gamma=-3"), ["reward.gamma = -3", ">= 0"]),
+        (("compare", "--set", "num_selected=31"), ["num_selected = 31", "<= num_clients = 30"]),
+        (("compare", "--target", "80"), ["--target 80", "<= 1"]),
+        (("compare", "--seeds", "0"), ["--seeds 0", ">= 1"]),
+        (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),
+        (("run", "nowhere.toml"), ["nowhere.toml"]),
+    ],
+)
+def test_bad_input_is_one_message_and_leaves_nothing(
+    monkeypatch, tmp_path, capsys, arguments, words
+):
+    assert run(monkeypatch, tmp_path, *arguments) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    for word in words:
+        assert word in error.replace("\n", " ")
+    assert not list((tmp_path / "results").glob("*"))
+
+
+def test_the_module_is_the_program(tmp_path):
+    help_text = subprocess.run(
+        [sys.executable, "-m", "pause_jax.cli", "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(pathlib.Path(cli.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for command in ("compare", "run", "show", "policies", "datasets"):
+        assert command in help_text

@@ -1,0 +1,94 @@
+"""Configs to and from TOML."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, config_file, presets
+from pause_jax.config import canonical
+from pause_jax.policies import NAMED
+from pause_jax.privacy import BUDGETS, L1Laplace
+from pause_jax.search import Annealing
+
+
+def assert_same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    jax.tree.map(np.testing.assert_array_equal, canonical(a), canonical(b))
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS)
+@pytest.mark.parametrize("policy", NAMED)
+def test_a_config_survives_a_file(preset, policy):
+    config = presets.PRESETS[preset](policy)
+    assert_same(config_file.loads(config_file.dumps(config)), config)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_every_budget_survives_a_file_also_as_arrays(budget):
+    config = presets.digits_small().replace(privacy=L1Laplace(budget=budget()))
+    assert_same(config_file.loads(config_file.dumps(canonical(config))), config)
+
+
+def test_numbers_are_written_as_people_write_them():
+    text = config_file.dumps(canonical(presets.digits_small().override({"reward.beta": 1.7})))
+    assert "learning_rate = 0.01\n" in text
+    assert "beta = 1.7\n" in text
+
+
+def test_a_file_may_leave_everything_out_or_name_a_choice():
+    config = config_file.loads('num_rounds = 7\npolicy = "sa_pause"\nlearning = "none"\n')
+    assert config.num_rounds == 7
+    assert isinstance(config.policy.search, Annealing)
+    assert config.learning is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("num_round = 3", ["num_round", "Did you mean 'num_rounds'?"]),
+        ("[reward]\nalfa = 3.0", ["reward.alfa", "Did you mean 'alpha'?"]),
+        ('policy = "puase"', ["policy.name = 'puase'", "Did you mean 'pause'?"]),
+        ("policy = 3", ["policy = 3", "table or a name"]),
+        ('[learning.data]\nname = "imagenet"', ["learning.data.name = 'imagenet'", "digits"]),
+        ("num_rounds = ", ["not a TOML file"]),
+    ],
+)
+def test_a_bad_file_says_what_is_wrong_and_what_would_be_right(text, words):
+    with pytest.raises(ConfigError) as error:
+        config_file.loads(text)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml"):
+        config_file.load(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("reward.gamma", "2.5", 2.5),
+        ("num_rounds", "30", 30),
+        ("learning.model.hidden", "[8, 4]", (8, 4)),
+        ("learning.keep_optimizer_state", "true", True),
+        ("learning.optimizer", "sgd", "sgd"),
+        ("learning", "none", None),
+    ],
+)
+def test_values_from_a_command_line(path, text, value):
+    assert config_file.parse_value(path, text) == value
+
+
+def test_a_choice_from_a_command_line_is_a_config():
+    changes = {"privacy": config_file.parse_value("privacy", "l1_vector")}
+    assert isinstance(presets.digits_small().override(changes).privacy, L1Laplace)
+
+
+def test_every_choice_of_a_family_has_its_own_name():
+    for family in config_file.FAMILIES.values():
+        names = [cls.name for cls in family]
+        assert len(set(names)) == len(names)
+        assert len(family) == 1 or all(itertools.chain(names))

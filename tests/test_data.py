@@ -1,0 +1,199 @@
+import pathlib
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError
+from pause_jax.learning import Cifar10, Dataset, Digits, FashionMnist, LinearRegression, Mnist
+from pause_jax.learning import data as data_module
+
+TFDS = {
+    # Number and shape of the images, and the mean pixel in [0, 1] of each channel.
+    Mnist: (60_000, (28, 28, 1), [0.1307]),
+    FashionMnist: (60_000, (28, 28, 1), [0.2860]),
+    Cifar10: (50_000, (32, 32, 3), [0.4914, 0.4822, 0.4465]),
+}
+
+
+@pytest.fixture
+def forget():
+    """Each load of the test reads anew, and no array outlives it."""
+    data_module._tfds.cache_clear()
+    yield
+    data_module._tfds.cache_clear()
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path, forget):
+    """A cache folder of the test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(folder))
+    return folder
+
+
+def assert_images(dataset: Dataset, config: type) -> None:
+    number, shape, means = TFDS[config]
+    assert dataset.x_train.shape == (number, *shape)
+    assert dataset.x_test.shape == (10_000, *shape)
+    assert dataset.x_train.dtype == dataset.x_test.dtype == jnp.uint8
+    assert dataset.y_train.dtype == dataset.y_test.dtype == jnp.int32
+    assert dataset.task == "classification"
+    assert dataset.num_classes == 10
+    pixels = np.asarray(dataset.x_train)
+    assert (pixels.min(), pixels.max()) == (0, 255)
+    np.testing.assert_allclose(pixels.mean(axis=(0, 1, 2)) / 255, means, atol=1e-4)
+    np.testing.assert_allclose(np.bincount(dataset.y_test, minlength=10), 1000, atol=150)
+    per_label = np.bincount(dataset.y_train, minlength=10)
+    if config is Mnist:
+        zero_to_nine = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+        np.testing.assert_array_equal(per_label, zero_to_nine)
+    else:
+        np.testing.assert_array_equal(per_label, number // 10)
+
+
+def test_digits_are_scikit_learns():
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    dataset = Digits().load()
+    assert dataset.x_train.shape == (1437, 8, 8, 1)
+    assert dataset.x_test.shape == (360, 8, 8, 1)
+    assert dataset.x_train.dtype == jnp.uint8
+    assert dataset.pixel_max == 16
+    images = np.concatenate([dataset.x_train, dataset.x_test])[..., 0]
+    np.testing.assert_array_equal(images, bunch.images)
+    np.testing.assert_array_equal(np.concatenate([dataset.y_train, dataset.y_test]), bunch.target)
+
+
+def test_pixels_become_inputs_from_minus_one_to_one():
+    dataset = Digits().load()
+    inputs = np.asarray(dataset.to_input(dataset.x_train))
+    assert inputs.dtype == np.float32
+    assert (inputs.min(), inputs.max()) == (-1, 1)
+    expected = (np.asarray(dataset.x_train) / 16 - 0.5) / 0.5
+    np.testing.assert_allclose(inputs, expected, atol=1e-6)
+
+
+def test_features_are_used_as_they_are():
+    dataset = LinearRegression().load()
+    assert dataset.to_input(dataset.x_train) is dataset.x_train
+
+
+def test_linear_regression_is_learnable_up_to_its_noise():
+    config = LinearRegression(num_features=6, num_samples=500, noise=0.1)
+    dataset = config.load()
+    assert dataset.x_train.shape == (500, 6)
+    assert dataset.x_test.shape == (100, 6)
+    assert dataset.task == "regression"
+    assert dataset.num_classes == 1
+    weights, *_ = np.linalg.lstsq(np.asarray(dataset.x_train), np.asarray(dataset.y_train))
+    residual = np.asarray(dataset.x_test) @ weights - np.asarray(dataset.y_test)
+    assert 0.07 < residual.std() < 0.13
+    assert np.asarray(dataset.y_test).std() > 0.5
+    np.testing.assert_allclose(np.asarray(dataset.x_train).mean(), 0, atol=0.1)
+    np.testing.assert_allclose(np.asarray(dataset.x_train).std(), 1, atol=0.1)
+
+
+def test_data_seed_fixes_the_synthetic_data():
+    one, same, other = (LinearRegression(data_seed=seed).load() for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.x_train, same.x_train)
+    np.testing.assert_array_equal(one.y_test, same.y_test)
+    assert not np.allclose(one.y_train, other.y_train)
+
+
+def test_smallest_linear_regression_has_a_test_sample():
+    assert LinearRegression(num_samples=5).load().x_test.shape[0] == 1
+
+
+@pytest.mark.parametrize("config", [Mnist, Cifar10])
+def test_tensorflow_datasets_load_as_images(shared, forget, config):
+    dataset = config(data_dir=str(shared / "data" / "tfds")).load()
+    assert_images(dataset, config)
+
+
+def test_a_data_set_is_decoded_once_and_then_read_from_the_cache(
+    shared, empty_cache, monkeypatch
+):
+    config = FashionMnist(data_dir=str(shared / "data" / "tfds"))
+    first = config.load()
+    assert_images(first, FashionMnist)
+    assert [path.name for path in empty_cache.iterdir()] == ["fashion_mnist.npz"]
+
+    data_module._tfds.cache_clear()
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # an import now fails
+    second = config.load()
+    np.testing.assert_array_equal(first.x_train, second.x_train)
+    np.testing.assert_array_equal(first.y_train, second.y_train)
+    np.testing.assert_array_equal(first.x_test, second.x_test)
+    np.testing.assert_array_equal(first.y_test, second.y_test)
+
+
+def write_tiny_cache(folder: pathlib.Path) -> None:
+    folder.mkdir()
+    np.savez(
+        folder / "mnist.npz",
+        x_train=np.zeros((3, 28, 28, 1), np.uint8),
+        y_train=np.zeros(3, np.int32),
+        x_test=np.zeros((2, 28, 28, 1), np.uint8),
+        y_test=np.zeros(2, np.int32),
+    )
+
+
+def test_a_second_load_in_the_same_process_reads_nothing(empty_cache):
+    write_tiny_cache(empty_cache)
+    first = Mnist().load()
+    assert first.x_train.shape[0] == 3
+    (empty_cache / "mnist.npz").unlink()
+    np.testing.assert_array_equal(Mnist().load().x_train, first.x_train)
+
+
+def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "own"))
+    assert data_module.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("PAUSE_JAX_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert data_module.cache_folder() == tmp_path / "xdg" / "pause_jax"
+
+
+@pytest.mark.parametrize("config", [Mnist, FashionMnist, Cifar10])
+def test_a_missing_folder_is_one_clear_error(empty_cache, tmp_path, config):
+    folder = str(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="must be an existing folder") as error:
+        config(data_dir=folder).load()
+    message = str(error.value)
+    assert f"learning.data.data_dir = {folder!r}" in message
+    assert config.name in message
+    assert "digits" in message
+    assert "\n" not in message
+    assert error.value.__cause__ is None
+
+
+@pytest.mark.parametrize("config", [Mnist, Cifar10])
+def test_a_folder_without_the_data_set_is_one_clear_error(empty_cache, tmp_path, config):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="cannot be read from data_dir") as error:
+        config(data_dir=str(tmp_path / "empty")).load()
+    message = str(error.value)
+    assert f"learning.data = {config.name}" in message
+    assert str(tmp_path / "empty") in message
+    assert "\n" not in message
+    assert not empty_cache.exists(), "a failed load must leave no cache behind"
+
+
+def test_a_folder_without_the_data_set_is_an_error_even_if_the_cache_could_serve(
+    empty_cache, tmp_path
+):
+    write_tiny_cache(empty_cache)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="data_dir"):
+        Mnist(data_dir=str(tmp_path / "empty")).load()
+
+
+def test_missing_tensorflow_datasets_is_one_clear_error(empty_cache, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(ConfigError, match="tensorflow-datasets is missing") as error:
+        Mnist(data_dir=str(tmp_path)).load()
+    assert "pip install" in str(error.value)
+    assert "digits" in str(error.value)

@@ -1,0 +1,39 @@
+"""The experiments run, at small size; their full output is kept beside them."""
+
+import json
+import pathlib
+
+import pytest
+import typer
+
+from experiments.mnist_mlp_30_5 import run
+
+HERE = pathlib.Path(run.__file__).parent
+
+
+def test_mnist_mlp_30_5_runs_small_and_its_checks_can_fail(shared, tmp_path, capsys):
+    # Twelve rounds reach neither the authors' seconds nor a peak: the checks must say so.
+    with pytest.raises(typer.Exit):
+        run.main(data_dir=str(shared / "data" / "tfds"), seeds=2, rounds=12, out=tmp_path)
+    printed = capsys.readouterr().out
+    assert (tmp_path / "output.txt").read_text() == printed
+    assert "FAIL pause: seconds within 3 %" in printed
+    assert "FAIL fastest: mean peak above 60 %" in printed
+    assert (tmp_path / "figures" / "accuracy_vs_seconds.png").is_file()
+
+
+def test_the_kept_output_of_mnist_mlp_30_5_passed_every_check():
+    text = (HERE / "output.txt").read_text()
+    assert text.startswith("5 seeds, 300 rounds\n")
+    assert text.count("\nok ") == 15
+    assert "FAIL" not in text
+
+
+def test_the_expected_numbers_are_the_authors(shared):
+    expected = json.loads((HERE / "expected.json").read_text())["authors"]
+    folder = shared / "reference" / "pause_authors" / "mnist_mlp_30_5"
+    for policy, file in (("pause", "pause_exhaustive"), ("fastest", "fastest")):
+        curve = json.loads((folder / f"{file}.json").read_text())["curve"]
+        assert expected[policy]["seconds"] == round(curve["elapsed_s"][-1], 2)
+        for at, accuracy in expected[policy]["accuracy"].items():
+            assert accuracy == curve["test_accuracy_percent"][int(at) - 1]

@@ -1,0 +1,374 @@
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pause_jax.learning import Dataset, Linear, Partition, server
+from pause_jax.learning.client import LocalTraining, local_steps, train_locally
+from pause_jax.learning.server import aggregate, all_finite, evaluate
+from tests.reference import sgd
+
+NUM_SAMPLES, NUM_FEATURES, NUM_CLASSES = 60, 5, 3
+OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}
+LEARNING_RATE = 0.05
+NOISE_KEY = jax.random.key(99)
+
+
+def make_dataset(task: str, num_test: int = 17) -> Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((NUM_SAMPLES + num_test, NUM_FEATURES)).astype(np.float32)
+    if task == "regression":
+        y = (x @ rng.standard_normal(NUM_FEATURES)).astype(np.float32)
+    else:
+        y = rng.integers(NUM_CLASSES, size=len(x)).astype(np.int32)
+    return Dataset(
+        x_train=jnp.asarray(x[:NUM_SAMPLES]),
+        y_train=jnp.asarray(y[:NUM_SAMPLES]),
+        x_test=jnp.asarray(x[NUM_SAMPLES:]),
+        y_test=jnp.asarray(y[NUM_SAMPLES:]),
+        pixel_max=0,
+        num_classes=1 if task == "regression" else NUM_CLASSES,
+        task=task,
+    )
+
+
+def make_partition(*sizes: int, total: int = NUM_SAMPLES, quality: float = 1.0) -> Partition:
+    order = np.random.default_rng(1).permutation(total)
+    size = jnp.asarray(sizes, jnp.int32)
+    return Partition(
+        order=jnp.asarray(order, jnp.int32),
+        start=jnp.cumsum(size) - size,
+        size=size,
+        quality=jnp.full(len(sizes), quality),
+    )
+
+
+def make_training(
+    dataset: Dataset,
+    *,
+    batch_size: int,
+    max_samples: int,
+    optimizer: str = "sgd",
+    equal_steps: int | None = None,
+    module: nn.Module | None = None,
+    noisy_inputs: bool = False,
+) -> LocalTraining:
+    return LocalTraining(
+        module=Linear().module(dataset.num_classes) if module is None else module,
+        optimizer=OPTIMIZERS[optimizer](LEARNING_RATE),
+        dataset=dataset,
+        batch_size=batch_size,
+        max_samples=max_samples,
+        equal_steps=equal_steps,
+        noisy_inputs=noisy_inputs,
+    )
+
+
+def run(training, variables, partition, clients, keys, num_steps, *, opt_state=None):
+    """train_locally for a cohort under jit and vmap; ``opt_state`` is per client if given."""
+    if opt_state is None:
+        opt_state, axis = training.optimizer.init(variables["params"]), None
+    else:
+        axis = 0
+
+    def one(opt_state, client, key):
+        return train_locally(
+            training, variables, opt_state, partition, client, key, NOISE_KEY, num_steps
+        )
+
+    train = jax.jit(jax.vmap(one, in_axes=(axis, 0, 0)))
+    return train(opt_state, jnp.asarray(clients), keys)
+
+
+def row(tree, i: int):
+    return jax.tree.map(lambda leaf: leaf[i], tree)
+
+
+def initial(training: LocalTraining):
+    return training.module.init(jax.random.key(7), training.dataset.x_train[:1])
+
+
+def sample_order(training: LocalTraining, partition: Partition, client: int, key) -> np.ndarray:
+    """The order in which a client visits its samples: a random window, then a random order."""
+    start, size = int(partition.start[client]), int(partition.size[client])
+    window_key, order_key = jax.random.split(key)
+    window = int(jax.random.randint(window_key, (), 0, size))
+    lots = np.asarray(jax.random.uniform(order_key, (training.max_samples,)))[:size]
+    own = np.asarray(partition.order)[start : start + size]
+    return own[(window + np.argsort(lots)) % size]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_update_and_loss_are_those_of_a_numpy_pass(task, optimizer):
+    dataset = make_dataset(task)
+    # 11 samples in batches of 4: the last batch is partial. Client 2 holds more than it may use.
+    partition = make_partition(11, 4, 30)
+    training = make_training(dataset, batch_size=4, max_samples=22, optimizer=optimizer)
+    variables = initial(training)
+    keys = jax.random.split(jax.random.key(3), 3)
+    updates, _, losses = run(training, variables, partition, [0, 1, 2], keys, 6)
+    start = variables["params"]["output"]
+    for client in range(3):
+        order = sample_order(training, partition, client, keys[client])
+        expected = sgd.train(
+            start["kernel"],
+            start["bias"],
+            np.asarray(dataset.x_train),
+            np.asarray(dataset.y_train),
+            order,
+            batch_size=4,
+            learning_rate=LEARNING_RATE,
+            optimizer=optimizer,
+        )
+        update = row(updates, client)["params"]["output"]
+        np.testing.assert_allclose(update["kernel"], expected.kernel - start["kernel"], atol=2e-6)
+        np.testing.assert_allclose(update["bias"], expected.bias - start["bias"], atol=2e-6)
+        np.testing.assert_allclose(losses[client], expected.loss, rtol=1e-5)
+
+
+def test_a_fixed_number_of_steps_gives_the_same_update_as_the_masked_loop():
+    dataset = make_dataset("classification")
+    partition = make_partition(11, 11)
+    masked = make_training(dataset, batch_size=4, max_samples=11, optimizer="adam")
+    fixed = masked._replace(equal_steps=3)
+    variables = initial(masked)
+    keys = jax.random.split(jax.random.key(3), 2)
+    expected = run(masked, variables, partition, [0, 1], keys, 3)
+    actual = run(fixed, variables, partition, [0, 1], keys, 3)
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-6), actual, expected)
+
+
+def test_surplus_steps_change_neither_model_nor_moments_nor_loss():
+    dataset = make_dataset("classification")
+    partition = make_partition(3, 11, 20)
+    training = make_training(dataset, batch_size=4, max_samples=20, optimizer="adam")
+    variables = initial(training)
+    keys = jax.random.split(jax.random.key(5), 3)
+    steps = [int(local_steps(training, size)) for size in partition.size]
+    assert steps == [1, 3, 5]
+    together = run(training, variables, partition, [0, 1, 2], keys, max(steps))
+    for client, own in enumerate(steps):
+        alone = run(training, variables, partition, [client], keys[client : client + 1], own)
+        assert int(alone[1][0].count[0]) == own, "Adam counts the client's own steps"
+        jax.tree.map(
+            lambda t, a, c=client: np.testing.assert_allclose(t[c], a[0], atol=1e-6),
+            together,
+            alone,
+        )
+    more = run(training, variables, partition, [0, 1, 2], keys, max(steps) + 4)
+    jax.tree.map(lambda t, m: np.testing.assert_array_equal(t, m), together, more)
+
+
+def test_training_goes_on_from_the_given_moments():
+    dataset = make_dataset("classification")
+    partition = make_partition(8, 8)
+    training = make_training(dataset, batch_size=4, max_samples=8, optimizer="adam", equal_steps=2)
+    variables = initial(training)
+    keys = jax.random.split(jax.random.key(5), 2)
+    fresh, state, _ = run(training, variables, partition, [0, 1], keys, 2)
+    again, state, _ = run(training, variables, partition, [0, 1], keys, 2, opt_state=state)
+    np.testing.assert_array_equal(state[0].count, [4, 4])
+    kernels = [u["params"]["output"]["kernel"] for u in (fresh, again)]
+    assert not np.allclose(*kernels, atol=1e-4)
+
+
+class _Weights(nn.Module):
+    """One weight a feature, starting at zero and without bias."""
+
+    @nn.compact
+    def __call__(self, x, train: bool = False):
+        return nn.Dense(1, use_bias=False, kernel_init=nn.initializers.zeros)(x)
+
+
+def uses(partition: Partition, *, batch_size: int, max_samples: int, draws: int) -> np.ndarray:
+    """int [draws, clients, samples], how often one call of train_locally uses each sample.
+
+    With one-hot inputs and half the squared error to the target 1, sample i moves weight i alone,
+    from w to w + r (1 - w) with r = learning rate / size of its batch: the weight tells the uses.
+    """
+    total = len(partition.order)
+    dataset = Dataset(
+        x_train=jnp.eye(total),
+        y_train=jnp.ones(total),
+        x_test=jnp.eye(total)[:1],
+        y_test=jnp.ones(1),
+        pixel_max=0,
+        num_classes=1,
+        task="regression",
+    )
+    training = make_training(
+        dataset, batch_size=batch_size, max_samples=max_samples, module=_Weights()
+    )
+    clients = jnp.arange(len(partition.size))
+    steps = int(np.max(local_steps(training, partition.size)))
+    weights = []
+    for seed in range(draws):
+        keys = jax.random.split(jax.random.key(seed), len(clients))
+        if seed == 0:
+            variables = training.module.init(jax.random.key(0), dataset.x_train[:1])
+            train = jax.jit(
+                lambda keys: run(training, variables, partition, clients, keys, steps)[0]
+            )
+        weights.append(train(keys)["params"]["Dense_0"]["kernel"][:, :, 0])
+    weights = np.asarray(weights, np.float64)
+    size = np.minimum(np.asarray(partition.size), max_samples)
+    last = size % batch_size
+    found = np.zeros(weights.shape, int)
+    for client in range(len(clients)):
+        for batch in {min(batch_size, size[client]), last[client] or batch_size}:
+            rate = LEARNING_RATE / batch
+            for n in (1, 2, 3):
+                found[:, client][np.isclose(weights[:, client], 1 - (1 - rate) ** n, rtol=1e-3)] = n
+        assert np.all((weights[:, client] > 1e-6) == (found[:, client] > 0)), "odd weight"
+    return found
+
+
+def own_samples(partition: Partition) -> list[np.ndarray]:
+    return [
+        np.sort(partition.order[start : start + size])
+        for start, size in zip(partition.start, partition.size, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7])
+def test_a_pass_uses_every_sample_of_the_client_exactly_once(batch_size):
+    partition = make_partition(1, 7, 20, 12, total=40)
+    used = uses(partition, batch_size=batch_size, max_samples=20, draws=3)
+    for client, own in enumerate(own_samples(partition)):
+        expected = np.isin(np.arange(40), own).astype(int)
+        np.testing.assert_array_equal(used[:, client], np.tile(expected, (3, 1)))
+
+
+def test_a_large_client_uses_that_many_of_its_own_samples_and_in_time_all():
+    partition = make_partition(25, 8, total=33)
+    used = uses(partition, batch_size=4, max_samples=8, draws=60)
+    for client, own in enumerate(own_samples(partition)):
+        assert np.all(used[:, client].max(axis=1) == 1)
+        assert np.all(used[:, client].sum(axis=1) == 8)
+        np.testing.assert_array_equal(np.flatnonzero(used[:, client].sum(axis=0)), own)
+    # Each of the 25 samples is in 8 / 25 of the windows.
+    rate = used[:, 0][:, own_samples(partition)[0]].mean(axis=0)
+    assert np.all(np.abs(rate - 8 / 25) < 4.5 * np.sqrt(8 / 25 * 17 / 25 / 60))
+
+
+def test_the_order_is_fresh_for_every_key():
+    dataset = make_dataset("classification")
+    partition = make_partition(20)
+    training = make_training(dataset, batch_size=4, max_samples=20)
+    orders = {
+        tuple(sample_order(training, partition, 0, jax.random.key(seed))) for seed in range(5)
+    }
+    assert len(orders) == 5
+    keys = jax.random.split(jax.random.key(3), 2)
+    updates, *_ = run(training, initial(training), partition, [0, 0], keys, 5)
+    kernel = updates["params"]["output"]["kernel"]
+    assert not np.array_equal(kernel[0], kernel[1])
+
+
+def test_input_noise_has_the_std_of_the_quality_and_is_fixed_for_a_sample():
+    features, quality = 4000, 0.6
+    x = np.random.default_rng(2).uniform(-1, 1, (2, features)).astype(np.float32)
+    dataset = Dataset(
+        x_train=jnp.asarray(np.round((x + 1) * 127.5), jnp.uint8),
+        y_train=jnp.ones(2),
+        x_test=jnp.zeros((1, features), jnp.uint8),
+        y_test=jnp.ones(1),
+        num_classes=1,
+        task="regression",
+    )
+    partition = make_partition(1, 1, total=2)._replace(quality=jnp.asarray([quality, 1.0]))
+    training = make_training(
+        dataset, batch_size=1, max_samples=1, module=_Weights(), noisy_inputs=True
+    )
+    variables = training.module.init(jax.random.key(0), jnp.zeros((1, features)))
+
+    def inputs(seed: int) -> np.ndarray:
+        # One step from zero weights towards target 1 moves them by rate * input.
+        keys = jax.random.split(jax.random.key(seed), 2)
+        updates, *_ = run(training, variables, partition, [0, 1], keys, 1)
+        return np.asarray(updates["params"]["Dense_0"]["kernel"])[:, :, 0] / LEARNING_RATE
+
+    clean = np.asarray(dataset.to_input(dataset.x_train[partition.order]))
+    noise = inputs(0) - clean
+    np.testing.assert_allclose(noise[0].std(), 2 * (1 - quality) / 4, rtol=0.05)
+    assert abs(noise[0].mean()) < 0.02
+    np.testing.assert_allclose(noise[1], 0, atol=1e-5, err_msg="a client of quality 1")
+    np.testing.assert_allclose(inputs(1), inputs(0), atol=1e-6)
+
+
+class _BatchNormed(nn.Module):
+    @nn.compact
+    def __call__(self, x, train: bool = False):
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+        return nn.Dense(NUM_CLASSES)(x)
+
+
+def test_batch_statistics_of_a_partial_batch_are_of_its_own_samples():
+    dataset = make_dataset("classification")
+    partition = make_partition(6)
+    keys = jax.random.split(jax.random.key(3), 1)
+    full = make_training(dataset, batch_size=6, max_samples=6, module=_BatchNormed())
+    partial = full._replace(batch_size=8)
+    variables = initial(full)
+    expected, *_ = run(full, variables, partition, [0], keys, 1)
+    actual, *_ = run(partial, variables, partition, [0], keys, 1)
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-6), actual, expected)
+
+
+def test_aggregate_is_the_weighted_mean_of_the_updates():
+    rng = np.random.default_rng(4)
+    variables = {"params": {"w": jnp.asarray(rng.standard_normal((3, 2)), jnp.float32)}}
+    updates = {"params": {"w": jnp.asarray(rng.standard_normal((4, 3, 2)), jnp.float32)}}
+    sizes = np.asarray([5.0, 1.0, 2.0, 2.0])
+    new = aggregate(variables, updates, jnp.asarray(sizes / sizes.sum(), jnp.float32))
+    expected = np.asarray(variables["params"]["w"]).copy()
+    for size, update in zip(sizes, np.asarray(updates["params"]["w"]), strict=True):
+        expected += size / sizes.sum() * update
+    np.testing.assert_allclose(new["params"]["w"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_empty_slot_does_not_poison_the_mean(bad):
+    variables = {"w": jnp.ones(3)}
+    updates = {"w": jnp.stack([jnp.full(3, 2.0), jnp.full(3, bad)])}
+    np.testing.assert_allclose(aggregate(variables, updates, jnp.asarray([1.0, 0.0]))["w"], 3.0)
+    taken = aggregate(variables, updates, jnp.asarray([0.5, 0.5]))["w"]
+    assert not np.any(np.isfinite(taken)), "a slot that takes part does count"
+
+
+def direct_evaluation(dataset: Dataset, variables) -> tuple[float, float]:
+    layer = jax.tree.map(lambda a: np.asarray(a, np.float64), variables["params"]["output"])
+    outputs = np.asarray(dataset.x_test) @ layer["kernel"] + layer["bias"]
+    targets = np.asarray(dataset.y_test)
+    if dataset.task == "regression":
+        return sgd.half_squared_error(outputs, targets)[0], np.nan
+    return sgd.cross_entropy(outputs, targets)[0], np.mean(outputs.argmax(axis=1) == targets)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 16, 17, 1000])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_evaluation_in_chunks_is_the_direct_evaluation(monkeypatch, task, chunk):
+    monkeypatch.setattr(server, "EVAL_CHUNK", chunk)
+    dataset = make_dataset(task, num_test=17)
+    training = make_training(dataset, batch_size=1, max_samples=1)
+    variables = initial(training)
+    loss, accuracy = evaluate(training.module, variables, dataset)
+    expected_loss, expected_accuracy = direct_evaluation(dataset, variables)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    np.testing.assert_allclose(accuracy, expected_accuracy, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_accuracy_of_a_model_that_is_not_finite_is_nan(bad):
+    dataset = make_dataset("classification")
+    training = make_training(dataset, batch_size=1, max_samples=1)
+    variables = initial(training)
+    assert all_finite(variables)
+    assert np.isfinite(evaluate(training.module, variables, dataset)[1])
+    output = variables["params"]["output"]
+    broken = {"params": {"output": {**output, "bias": output["bias"].at[1].set(bad)}}}
+    assert not all_finite(broken)
+    assert np.isnan(evaluate(training.module, broken, dataset)[1])

@@ -1,0 +1,73 @@
+"""Figures of merit against hand-made data."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pause_jax import metrics
+
+
+@pytest.fixture
+def result():
+    """Two configs, three seeds, four evaluations; the second config stops after two."""
+    accuracy = np.array(
+        [
+            [[0.2, 0.5, 0.9, 0.7], [0.1, 0.8, 0.8, 0.9], [0.1, 0.2, 0.3, 0.4]],
+            [[0.9, 0.1, np.nan, np.nan], [0.3, 0.2, np.nan, np.nan], [0.8, 0.85, np.nan, np.nan]],
+        ]
+    )
+    clock = np.broadcast_to([10.0, 20.0, 30.0, 40.0], (2, 3, 4)).copy()
+    clock[1, :, 2:] = np.nan
+    counts = np.array([[[4, 4, 4, 4]] * 3, [[8, 8, -1, -1]] * 3])
+    return xr.Dataset(
+        {
+            "test_accuracy": (("config", "seed", "eval_round"), accuracy),
+            "eval_clock": (("config", "seed", "eval_round"), clock),
+            "clock": (("config", "seed", "round"), clock),
+            "counts": (("config", "seed", "client"), counts),
+            "regret": (("config", "seed", "round"), np.where(np.isnan(clock), np.nan, 1.0)),
+            "spent": (("config", "seed", "client"), np.where(counts < 0, np.nan, counts / 2)),
+        },
+        coords={"config": ["a", "b"]},
+    )
+
+
+def test_time_to_accuracy_is_the_first_crossing(result):
+    seconds = metrics.time_to_accuracy(result, 0.8)
+    np.testing.assert_array_equal(seconds, [[30, 20, np.nan], [10, np.nan, 10]])
+
+
+def test_final_accuracy_is_that_of_each_configs_last_round(result):
+    np.testing.assert_array_equal(
+        metrics.final_accuracy(result), [[0.7, 0.9, 0.4], [0.1, 0.2, 0.85]]
+    )
+
+
+def test_a_broken_model_at_the_end_has_no_final_accuracy(result):
+    result.test_accuracy[0, 0, 3] = np.nan
+    assert np.isnan(metrics.final_accuracy(result)[0, 0])
+
+
+def test_fairness_is_one_for_all_equal_and_m_over_k_for_always_the_same(result):
+    np.testing.assert_allclose(metrics.participation_fairness(result), 1.0)
+    result.counts[0, 0] = [10, 0, 0, 0]
+    np.testing.assert_allclose(metrics.participation_fairness(result)[0, 0], 0.25)
+
+
+def test_totals(result):
+    np.testing.assert_array_equal(metrics.simulated_seconds(result), [[40] * 3, [20] * 3])
+    np.testing.assert_array_equal(metrics.total_regret(result), [[4] * 3, [2] * 3])
+    np.testing.assert_array_equal(metrics.final_spent(result), [[2] * 3, [4] * 3])
+
+
+def test_mean_and_error_match_numpy_and_leave_nan_out(result):
+    values = metrics.time_to_accuracy(result, 0.8)
+    mean, error = metrics.mean_and_error(values)
+    np.testing.assert_allclose(mean, [25, 10])
+    np.testing.assert_allclose(error, [np.std([30, 20], ddof=1) / 2**0.5, 0])
+
+
+def test_one_seed_has_no_error_and_infinity_stays():
+    mean, error = metrics.mean_and_error(xr.DataArray([[3.0], [np.inf]], dims=("config", "seed")))
+    np.testing.assert_array_equal(mean, [3, np.inf])
+    assert np.isnan(error).all()

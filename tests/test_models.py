@@ -1,0 +1,171 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from pause_jax.learning import Cnn3, Linear, Mlp
+from pause_jax.learning.models import Model
+
+IMAGE_28 = jnp.zeros((1, 28, 28, 1))
+IMAGE_32 = jnp.zeros((1, 32, 32, 3))
+
+
+def count(tree) -> int:
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
+def shapes_of(model: Model, x: jax.Array):
+    """The variables' shapes, without running or compiling anything."""
+    return jax.eval_shape(model.module(10).init, jax.random.key(0), x)
+
+
+@functools.cache
+def variables_of(model: Model, seed: int = 0):
+    x = IMAGE_32 if isinstance(model, Cnn3) else IMAGE_28
+    return jax.jit(model.module(10).init)(jax.random.key(seed), x)
+
+
+def test_mlp_has_the_authors_number_of_parameters():
+    assert count(shapes_of(Mlp(hidden=(32, 16)), IMAGE_28)) == 25_818
+
+
+def test_cnn3_with_batch_norm_has_the_authors_number_of_parameters():
+    shapes = shapes_of(Cnn3(norm="batch"), IMAGE_32)
+    assert count(shapes) == 170_474
+    assert count(shapes["batch_stats"]) == 2 * (32 + 64 + 128)
+
+
+@pytest.mark.parametrize(
+    ("norm", "parameters"),
+    [("group", 170_474 - 2 * (32 + 64 + 128)), ("none", 170_474 - 4 * (32 + 64 + 128))],
+)
+def test_cnn3_without_running_statistics_has_parameters_only(norm, parameters):
+    shapes = shapes_of(Cnn3(norm=norm), IMAGE_32)
+    assert set(shapes) == {"params"}
+    assert count(shapes) == parameters
+
+
+def test_linear_is_one_affine_layer():
+    shapes = shapes_of(Linear(), IMAGE_28)
+    assert set(shapes["params"]) == {"output"}
+    assert count(shapes) == 785 * 10
+
+
+@pytest.mark.parametrize("model", [Linear(), Mlp(), Mlp(hidden=(7,)), Cnn3(), Cnn3(norm="none")])
+@pytest.mark.parametrize("outputs", [1, 10])
+def test_output_is_one_row_a_sample(model, outputs):
+    x = jnp.zeros((3, 32, 32, 3))
+    module = model.module(outputs)
+    variables = jax.eval_shape(module.init, jax.random.key(0), x)
+    assert jax.eval_shape(module.apply, variables, x).shape == (3, outputs)
+
+
+def layers(variables) -> dict[str, tuple[np.ndarray, np.ndarray, int]]:
+    """(kernel, bias, fan-in) of every dense and convolutional layer."""
+    return {
+        name: (
+            np.ravel(layer["kernel"]),
+            np.ravel(layer["bias"]),
+            int(np.prod(layer["kernel"].shape[:-1])),
+        )
+        for name, layer in variables["params"].items()
+        if "kernel" in layer
+    }
+
+
+@pytest.mark.parametrize("model", [Mlp(), Cnn3(norm="batch")])
+def test_initial_kernels_are_uniform_within_one_over_root_fan_in(model):
+    # What PyTorch does by default (kaiming_uniform with a = sqrt(5)).
+    found = layers(variables_of(model))
+    assert len(found) == (3 if isinstance(model, Mlp) else 7)
+    for name, (kernel, _, fan_in) in found.items():
+        bound = fan_in**-0.5
+        uniform = scipy.stats.uniform(-bound, 2 * bound)
+        assert np.abs(kernel).max() <= bound, name
+        assert scipy.stats.kstest(kernel, uniform.cdf).pvalue > 1e-3, name
+
+
+def test_kernel_test_rejects_other_bounds():
+    kernel, _, fan_in = layers(variables_of(Mlp()))["hidden_0"]
+    for wrong in (0.9, 1.1):
+        bound = wrong * fan_in**-0.5
+        uniform = scipy.stats.uniform(-bound, 2 * bound)
+        assert scipy.stats.kstest(kernel, uniform.cdf).pvalue < 1e-6
+
+
+def test_initial_biases_are_uniform_within_one_over_root_fan_in():
+    scaled = np.concatenate(
+        [
+            bias * np.sqrt(fan_in)
+            for model in (Mlp(), Cnn3(norm="batch"))
+            for _, bias, fan_in in layers(variables_of(model)).values()
+        ]
+    )
+    assert np.abs(scaled).max() <= 1
+    assert scipy.stats.kstest(scaled, scipy.stats.uniform(-1, 2).cdf).pvalue > 1e-3
+    for wrong in (0.7, 1.3):
+        uniform = scipy.stats.uniform(-wrong, 2 * wrong)
+        assert scipy.stats.kstest(scaled, uniform.cdf).pvalue < 1e-3
+
+
+def test_initial_values_depend_on_the_key():
+    one, other = variables_of(Mlp()), variables_of(Mlp(), seed=1)
+    assert not np.allclose(
+        one["params"]["output"]["kernel"], other["params"]["output"]["kernel"]
+    )
+
+
+def images(seed: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), (6, 32, 32, 3))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def apply(model: Model, variables, x: jax.Array, train: bool):
+    return model.module(10).apply(variables, x, train=train, mutable=["batch_stats"])
+
+
+def test_batch_norm_updates_its_statistics_in_training_and_uses_them_in_evaluation():
+    model = Cnn3(norm="batch")
+    variables = variables_of(model)
+    trained, changed = apply(model, variables, images(1), True)
+    for name, old in variables["batch_stats"].items():
+        new = changed["batch_stats"][name]
+        # Momentum 0.9, as PyTorch's 0.1: a tenth of the batch's statistics comes in.
+        assert np.any(np.abs(new["mean"]) > 1e-3), name
+        assert np.all(new["var"] >= 0.9 * old["var"]), name
+        assert not np.allclose(new["var"], old["var"]), name
+    evaluated, unchanged = apply(model, variables, images(1), False)
+    jax.tree.map(
+        np.testing.assert_array_equal, unchanged["batch_stats"], variables["batch_stats"]
+    )
+    assert not np.allclose(trained, evaluated)
+
+
+def test_group_norm_treats_each_image_alone_and_ignores_the_mode():
+    model = Cnn3(norm="group")
+    variables = variables_of(model)
+    x = images(1)
+    outputs, _ = apply(model, variables, x, True)
+    np.testing.assert_allclose(outputs, apply(model, variables, x, False)[0], atol=1e-5)
+    mixed = jnp.concatenate([x[:3], 5 * images(2)[3:]])
+    np.testing.assert_allclose(apply(model, variables, mixed, True)[0][:3], outputs[:3], atol=1e-4)
+    batch = Cnn3(norm="batch")
+    assert not np.allclose(
+        apply(batch, variables_of(batch), mixed, True)[0][:3],
+        apply(batch, variables_of(batch), x, True)[0][:3],
+        atol=1e-4,
+    )
+
+
+def test_mlp_is_relu_layers_in_numpy():
+    params = jax.tree.map(np.asarray, variables_of(Mlp())["params"])
+    x = np.asarray(jax.random.normal(jax.random.key(5), (4, 28, 28, 1)))
+    hidden = x.reshape(4, -1)
+    for name in ("hidden_0", "hidden_1"):
+        hidden = np.maximum(hidden @ params[name]["kernel"] + params[name]["bias"], 0)
+    expected = hidden @ params["output"]["kernel"] + params["output"]["bias"]
+    actual = Mlp().module(10).apply({"params": params}, jnp.asarray(x))
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,257 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import stats
+
+from pause_jax.privacy import (
+    MECHANISMS,
+    Geometric,
+    L1Laplace,
+    NoPrivacy,
+    PerCoordinateLaplace,
+    Power,
+    Table,
+    Uniform,
+)
+from tests.reference import oracles
+
+LONG = 5000
+TABLES = [(0.5, 0.25, 0.125), (1.0,), (0.1,) * 10, (0.0, 0.3, 0.0, 0.7)]
+
+positive = st.floats(1e-3, 1e4)
+schedules = st.one_of(
+    st.builds(Geometric, total_epsilon=positive, decay=st.floats(1e-4, 5.0)),
+    st.builds(Uniform, total_epsilon=positive, horizon=st.integers(1, 6000).map(float)),
+    st.builds(Power, total_epsilon=positive, exponent=st.floats(1.01, 8.0)),
+    st.builds(Table, total_epsilon=positive, shares=st.sampled_from(TABLES)),
+)
+
+
+@jax.jit
+def whole_life(budget):
+    """(remaining after n, spent after n, epsilon of the n-th), n = 0 .. LONG; epsilon from 1."""
+    n = jnp.arange(LONG + 1)
+    return budget.remaining(n), budget.spent(n), budget.epsilon(n[1:])
+
+
+def check_schedule(budget, slack):
+    """The contract of a schedule; ``slack`` is relative to its total."""
+    total = budget.total_epsilon
+    remaining, spent, epsilon = (np.asarray(x, float) for x in whole_life(budget))
+    np.testing.assert_allclose(remaining[0], 1, rtol=slack)
+    np.testing.assert_allclose(spent[0], 0, atol=slack * total)
+    assert (epsilon >= 0).all()
+    assert ((remaining >= 0) & (remaining <= 1)).all()
+    assert (np.diff(remaining) <= slack).all()
+    assert (spent <= total * (1 + slack)).all()
+    np.testing.assert_allclose(np.cumsum(epsilon), spent[1:], rtol=0, atol=slack * total)
+    np.testing.assert_allclose(1 - spent / total, remaining, rtol=0, atol=slack)
+    assert epsilon.sum() <= total * (1 + slack)
+
+
+@given(budget=schedules)
+def test_schedules_never_spend_more_than_the_total(budget):
+    with jax.enable_x64(True):
+        check_schedule(budget, 1e-11)
+
+
+@given(budget=schedules)
+def test_schedules_hold_in_float32(budget):
+    check_schedule(budget, 1e-5)
+
+
+@settings(max_examples=20)
+@given(total=positive, horizon=st.floats(1.0, 40.0))
+def test_uniform_spends_what_it_says_for_a_fractional_horizon(total, horizon):
+    with jax.enable_x64(True):
+        check_schedule(Uniform(total_epsilon=total, horizon=horizon), 1e-11)
+
+
+def test_epsilon_matches_the_formulas_term_by_term():
+    cases = [
+        (Geometric(total_epsilon=40.0, decay=0.3), lambda i: oracles.geometric_epsilon(40, 0.3, i)),
+        (Uniform(total_epsilon=40.0, horizon=7.0), lambda i: oracles.uniform_epsilon(40, 7, i)),
+        (Power(total_epsilon=40.0, exponent=1.7), lambda i: oracles.power_epsilon(40, 1.7, i)),
+        (
+            Table(total_epsilon=40.0, shares=TABLES[3]),
+            lambda i: oracles.table_epsilon(40, TABLES[3], i),
+        ),
+    ]
+    with jax.enable_x64(True):
+        for budget, formula in cases:
+            remaining, spent, epsilon = whole_life(budget)
+            for n in (0, 1, 2, 3, 6, 7, 8, 60):
+                p = oracles.remaining(formula, 40, n)
+                np.testing.assert_allclose(remaining[n], p, atol=1e-12)
+                np.testing.assert_allclose(spent[n], 40 * (1 - p), atol=1e-10)
+                if n:
+                    np.testing.assert_allclose(epsilon[n - 1], formula(n), rtol=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.001, 0.04, 1.0])
+def test_geometric_closed_form(decay):
+    n = np.arange(LONG + 1)
+    with jax.enable_x64(True):
+        remaining, spent, _ = whole_life(Geometric(total_epsilon=200.0, decay=decay))
+    np.testing.assert_allclose(remaining, np.exp(-decay * n), rtol=1e-13, atol=1e-300)
+    np.testing.assert_allclose(spent, 200 * (1 - np.exp(-decay * n)), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("budget", "last"),
+    [(Uniform(horizon=4.0), 4), (Table(shares=TABLES[0]), 3), (Table(shares=(1.0,)), 1)],
+)
+def test_an_exhausted_schedule_gives_nothing(budget, last):
+    i = jnp.arange(1, 50)
+    epsilon = np.asarray(budget.epsilon(i))
+    assert (epsilon[:last] > 0).all()
+    assert (epsilon[last:] == 0).all()
+    assert np.ptp(np.asarray(budget.remaining(i))[last - 1 :]) == 0
+
+
+def test_a_table_below_one_keeps_the_rest_unspent():
+    assert Table(shares=(0.5, 0.25, 0.125)).remaining(jnp.array([3, 99])).tolist() == [0.125] * 2
+
+
+@pytest.mark.parametrize("budget", [Geometric(), Power()])
+def test_open_ended_schedules_never_stop(budget):
+    assert (np.asarray(budget.epsilon(jnp.arange(1, 200))) > 0).all()
+
+
+# ---------------------------------------------------------------- mechanisms
+
+DIMENSION = 8
+PRIVATE = [PerCoordinateLaplace(sensitivity=0.02), L1Laplace(clip_norm=1.5)]
+by_name = pytest.mark.parametrize("mechanism", PRIVATE, ids=lambda mechanism: mechanism.name)
+# XLA flushes subnormal numbers to zero.
+normal_floats = {"width": 32, "allow_subnormal": False}
+updates = arrays(np.float32, DIMENSION, elements=st.floats(-100, 100, **normal_floats))
+release = jax.jit(lambda mechanism, key, update, epsilon: mechanism.privatize(key, update, epsilon))
+
+
+def clipped(mechanism, update):
+    """The release without its noise: an infinite epsilon."""
+    return np.asarray(release(mechanism, jax.random.key(0), update, math.inf))
+
+
+def noise(mechanism, epsilon, seed=0, number=4000):
+    """Noise of many clients that send nothing, [number, DIMENSION]."""
+    keys = jax.random.split(jax.random.key(seed), number)
+    run = jax.jit(
+        jax.vmap(lambda key: mechanism.privatize(key, jnp.zeros(DIMENSION), epsilon)),
+    )
+    return np.asarray(run(keys), float)
+
+
+def fits_laplace(sample, scale):
+    """Kolmogorov-Smirnov p-value of "this sample is Laplace of this scale"."""
+    return stats.kstest(sample.ravel(), stats.laplace(scale=scale).cdf).pvalue
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 8.0])
+@pytest.mark.parametrize(
+    ("mechanism", "sensitivity"),
+    [(PRIVATE[0], 0.02), (PRIVATE[1], 2 * 1.5)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_noise_is_laplace_of_sensitivity_over_epsilon(mechanism, sensitivity, epsilon):
+    sample = noise(mechanism, epsilon)
+    assert sample.size >= 20_000
+    scale = sensitivity / epsilon
+    assert fits_laplace(sample, scale) > 1e-3
+    assert fits_laplace(sample, scale * 2 / 3) < 1e-9
+    assert fits_laplace(sample, scale * 3 / 2) < 1e-9
+
+
+@by_name
+def test_noise_is_added_to_the_clipped_update(mechanism):
+    update = jnp.linspace(-1, 1, DIMENSION)
+    key = jax.random.key(4)
+    with_update = release(mechanism, key, update, 0.5)
+    without = release(mechanism, key, jnp.zeros(DIMENSION), 0.5)
+    np.testing.assert_allclose(with_update - without, clipped(mechanism, update), atol=2e-5)
+
+
+@given(update=updates)
+def test_per_coordinate_clamp(update):
+    out = clipped(PRIVATE[0], update)
+    np.testing.assert_array_equal(out, np.clip(update, np.float32(-0.01), np.float32(0.01)))
+
+
+@given(update=updates)
+def test_l1_clip_bounds_the_norm_and_keeps_the_direction(update):
+    out = clipped(PRIVATE[1], update).astype(float)
+    norm = np.abs(update.astype(float)).sum()
+    assert np.abs(out).sum() <= 1.5 * (1 + 1e-6)
+    scale = min(1.0, 1.5 / norm) if norm else 1.0
+    np.testing.assert_allclose(out, update * scale, rtol=1e-5, atol=1e-30)
+
+
+@given(first=updates, second=updates)
+def test_any_two_clipped_updates_differ_by_at_most_the_sensitivity(first, second):
+    coordinate = np.abs(clipped(PRIVATE[0], first) - clipped(PRIVATE[0], second))
+    assert coordinate.max() <= 0.02 * (1 + 1e-6)
+    vector = np.abs(clipped(PRIVATE[1], first) - clipped(PRIVATE[1], second)).sum()
+    assert vector <= 2 * 1.5 * (1 + 1e-6)
+
+
+@by_name
+@given(small=arrays(np.float32, DIMENSION, elements=st.floats(-(2**-7), 2**-7, **normal_floats)))
+def test_updates_within_the_bound_are_unchanged_before_noise(mechanism, small):
+    np.testing.assert_array_equal(clipped(mechanism, small), small)
+    np.testing.assert_allclose(release(mechanism, jax.random.key(1), small, 1e9), small, atol=1e-6)
+
+
+def test_a_worst_case_pair_reaches_the_sensitivity():
+    up = np.full(DIMENSION, 9, np.float32)
+    gap = clipped(PRIVATE[0], up) - clipped(PRIVATE[0], -up)
+    np.testing.assert_allclose(gap, 0.02, rtol=1e-6)
+    gap = clipped(PRIVATE[1], up) - clipped(PRIVATE[1], -up)
+    np.testing.assert_allclose(gap.sum(), 2 * 1.5, rtol=1e-5)
+
+
+@by_name
+def test_different_keys_give_independent_noise(mechanism):
+    first, second = noise(mechanism, 1.0, seed=0), noise(mechanism, 1.0, seed=1)
+    limit = 5 / math.sqrt(first.size)
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < limit
+    between_clients = np.corrcoef(first[:-1].ravel(), first[1:].ravel())[0, 1]
+    assert abs(between_clients) < limit
+    between_coordinates = np.corrcoef(first, rowvar=False) - np.eye(DIMENSION)
+    assert np.abs(between_coordinates).max() < 5 / math.sqrt(len(first))
+    np.testing.assert_array_equal(first, noise(mechanism, 1.0, seed=0))
+    assert not np.array_equal(first, second)
+
+
+def test_units_say_what_epsilon_protects():
+    units = {mechanism.name: mechanism.unit for mechanism in MECHANISMS}
+    assert units == {"none": "none", "per_coordinate": "coordinate", "l1_vector": "update"}
+
+
+@by_name
+def test_mechanisms_draw_on_their_budget(mechanism):
+    budget = Uniform(total_epsilon=9.0, horizon=3.0)
+    mechanism = mechanism.replace(budget=budget)
+    n = jnp.arange(5)
+    np.testing.assert_allclose(mechanism.remaining(n), [1, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(mechanism.spent(n), [0, 3, 6, 9, 9], atol=1e-5)
+    np.testing.assert_allclose(mechanism.epsilon(n + 1), [3, 3, 3, 0, 0], rtol=1e-6)
+
+
+@given(update=updates)
+def test_no_privacy_is_the_identity(update):
+    out = release(NoPrivacy(), jax.random.key(0), update, 0.1)
+    np.testing.assert_array_equal(out, update)
+
+
+def test_no_privacy_reports_an_infinite_loss():
+    n = jnp.array([0, 1, 7])
+    np.testing.assert_array_equal(NoPrivacy().spent(n), [0, math.inf, math.inf])
+    np.testing.assert_array_equal(NoPrivacy().remaining(n), [1, 1, 1])
+    np.testing.assert_array_equal(NoPrivacy().epsilon(n), [math.inf] * 3)

@@ -1,0 +1,494 @@
+import itertools
+import math
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from pause_jax.search import Annealing, Problem, anneal
+from pause_jax.search.annealing import (
+    NEIGHBOURHOODS,
+    OMEGA,
+    ChainState,
+    Landscape,
+    chain_step,
+    init_chain,
+    make_landscape,
+    neighbour_masks,
+    walk_energy,
+)
+from tests.reference import oracles
+
+K, M = 7, 3
+SETS = list(itertools.combinations(range(K), M))
+# Dyadic, so that float32 sums are exact in any order; few, so that ties are common.
+FINITE = [-2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0]
+
+
+def masks(sets):
+    """bool [n, K] of a list of sets."""
+    rows = np.zeros((len(sets), K), bool)
+    for row, clients in zip(rows, sets, strict=True):
+        row[list(clients)] = True
+    return rows
+
+
+def problems(number, kind, seed=0):
+    """A batch of problems with their availability."""
+    rng = np.random.default_rng(seed)
+    shape = (number, K)
+    index = rng.choice(FINITE, shape)
+    terms = rng.choice(FINITE, (number, 2, K))
+    available = np.ones(shape, bool)
+    if kind == "continuous":
+        index, terms = rng.normal(size=shape), rng.normal(size=(number, 2, K))
+    elif kind == "negative":
+        index, terms = index - 100, terms - 100
+    elif kind == "untried":
+        index = np.where(rng.random(shape) < 0.5, math.inf, index)
+        index = np.where(rng.random(shape) < 0.1, -math.inf, index)
+    elif kind == "masked":
+        available = rng.random(shape) < rng.choice([0.2, 0.5, 0.8], (number, 1))
+    spread = np.full(number, 40.0, np.float32)
+    return Problem(index.astype(np.float32), terms.astype(np.float32), spread), available
+
+
+KINDS = ("ties", "continuous", "negative", "untried", "masked")
+
+
+@cache
+def batched_anneal(neighbourhood, steps, chains, cooling=1.0):
+    def run(key, problem, available):
+        return anneal(
+            key,
+            problem,
+            M,
+            available=available,
+            neighbourhood=neighbourhood,
+            steps=steps,
+            chains=chains,
+            cooling=cooling,
+        )
+
+    return jax.jit(jax.vmap(run))
+
+
+@cache
+def batched_landscape(neighbourhood):
+    return jax.jit(
+        jax.vmap(
+            lambda problem, available, key: make_landscape(
+                problem, M, available, neighbourhood, key
+            )
+        )
+    )
+
+
+def landscapes(neighbourhood, kind, number=10, seed=0):
+    problem, available = problems(number, kind, seed)
+    keys = jax.random.split(jax.random.key(seed), number)
+    batch = jax.device_get(batched_landscape(neighbourhood)(problem, available, keys))
+    return problem, [Landscape(*(leaf[i] for leaf in batch)) for i in range(number)]
+
+
+def keys_of(number, seed=0):
+    return jax.random.split(jax.random.key(seed), number)
+
+
+# ---------------------------------------------------------------- the answer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
+def test_long_chains_reach_an_optimum(neighbourhood, kind):
+    number = 20
+    problem, available = problems(number, kind)
+    trace = batched_anneal(neighbourhood, 1000, 3)(keys_of(number), problem, available)
+    clients, energy = np.asarray(trace.clients), np.asarray(trace.energy)
+    weight = problem.terms.sum(axis=1)
+    for i in range(number):
+        inside = clients[i].tolist()
+        assert inside == sorted(set(inside))
+        assert set(inside) <= set(range(K))
+        if available[i].sum() < M:
+            assert set(np.flatnonzero(available[i])) <= set(inside)
+            continue
+        assert available[i][inside].all()
+        np.testing.assert_allclose(
+            energy[i], oracles.energy(problem.index[i], weight[i], inside), atol=1e-5
+        )
+        best = oracles.best_sets(problem.index[i], weight[i], M, available[i])
+        assert tuple(inside) in best
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_chains_may_miss_the_optimum_but_return_a_legal_set(kind):
+    number = 20
+    problem, available = problems(number, kind, seed=1)
+    trace = batched_anneal("pause", 2, 1)(keys_of(number), problem, available)
+    hits = 0
+    for i, inside in enumerate(np.asarray(trace.clients).tolist()):
+        assert inside == sorted(set(inside))
+        counted = [k for k in inside if available[i][k]]
+        assert len(counted) == min(M, available[i].sum())
+        weight = problem.terms[i].sum(axis=0)
+        expected = oracles.energy(problem.index[i], weight, counted) if counted else -math.inf
+        np.testing.assert_allclose(trace.energy[i], expected, atol=1e-5)
+        if available[i].all():
+            best = oracles.best_sets(problem.index[i], weight, M)
+            hits += tuple(inside) in best
+    # If two steps were enough, the test above would say nothing.
+    assert hits < number / 2
+
+
+@pytest.mark.parametrize("kind", ["ties", "untried", "negative"])
+def test_best_energy_never_falls_and_the_best_chain_is_the_answer(kind):
+    problem, available = problems(20, kind)
+    trace = batched_anneal("pause", 1000, 3)(keys_of(20), problem, available)
+    best = np.asarray(trace.best_energy)
+    assert best.shape == (20, 3, 1000)
+    assert np.isfinite(best).all()
+    assert (np.diff(best, axis=-1) >= 0).all()
+    assert (best[:, :, -1] > best[:, :, 0]).any()
+    if kind != "untried":
+        np.testing.assert_array_equal(trace.energy, best[:, :, -1].max(axis=1))
+
+
+def test_best_of_chains_is_the_best_even_when_chains_disagree():
+    problem, available = problems(40, "continuous", seed=2)
+    trace = batched_anneal("pause", 3, 3)(keys_of(40), problem, available)
+    last = np.asarray(trace.best_energy)[:, :, -1]
+    assert (last.min(axis=1) < last.max(axis=1)).any()
+    assert (last.argmax(axis=1) > 0).any()
+    np.testing.assert_allclose(trace.energy, last.max(axis=1), atol=1e-5)
+
+
+def test_keys_matter_and_repeat():
+    problem, available = problems(20, "continuous")
+    run = batched_anneal("pause", 3, 3)
+    first, again = (run(keys_of(20), problem, available) for _ in range(2))
+    other = run(keys_of(20, seed=9), problem, available)
+    np.testing.assert_array_equal(first.best_energy, again.best_energy)
+    assert not np.array_equal(first.best_energy, other.best_energy)
+
+
+def test_nobody_to_swap_in_means_no_move():
+    problem, _ = problems(2, "ties")
+    available = masks([(0, 4, 6), (2, 5)])
+    trace = batched_anneal("pause", 2, 1)(keys_of(2), problem, available)
+    assert trace.clients[0].tolist() == [0, 4, 6]
+    assert {2, 5} < set(trace.clients[1].tolist())
+    np.testing.assert_array_equal(trace.acceptance_rate, 0)
+
+
+def test_annealing_config_reports_gap_and_acceptance():
+    problem, available = problems(40, "continuous", seed=3)
+    search = Annealing(steps=5, chains=1, cooling=30.0)
+    run = jax.jit(jax.vmap(lambda key, problem, free: search(key, problem, M, free)))
+    clients, info = run(keys_of(40), problem, available)
+    for i in range(40):
+        weight = problem.terms[i].sum(axis=0)
+        best = oracles.best_sets(problem.index[i], weight, M)[0]
+        gap = oracles.energy(problem.index[i], weight, best) - oracles.energy(
+            problem.index[i], weight, clients[i].tolist()
+        )
+        np.testing.assert_allclose(info.optimality_gap[i], gap, atol=1e-5)
+    assert (info.optimality_gap > 0).any()
+    assert np.isin(np.round(np.asarray(info.acceptance_rate) * 5, 5), range(6)).all()
+
+
+# ---------------------------------------------------------------- the landscape
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
+def test_ranks_sort_the_lists_of_the_neighbourhood(neighbourhood, kind):
+    problem, found = landscapes(neighbourhood, kind)
+    for i, landscape in enumerate(found):
+        lists = [problem.index[i], *problem.terms[i]]
+        lists = lists[: {"pause": 3, "alsa": 2, "vanilla": 0}[neighbourhood]]
+        assert landscape.ranks.shape == (len(lists), K)
+        for values, ranks in zip(lists, landscape.ranks, strict=True):
+            assert sorted(ranks.tolist()) == list(range(K))
+            ordered = values[np.argsort(ranks)]
+            assert (ordered[:-1] <= ordered[1:]).all()
+
+
+def test_equal_values_are_ranked_at_random():
+    problem = Problem(jnp.zeros((300, K)), jnp.zeros((300, 2, K)), jnp.ones(300))
+    ranks = batched_landscape("pause")(problem, np.ones((300, K), bool), keys_of(300)).ranks
+    lowest = np.bincount(np.argmin(np.asarray(ranks)[:, 0], axis=1), minlength=K)
+    assert stats.chisquare(lowest).pvalue > 1e-4
+
+
+def test_temperature_scale_is_equation_19():
+    for kind in ("ties", "continuous", "negative", "untried"):
+        problem, found = landscapes("pause", kind)
+        for i, landscape in enumerate(found):
+            # Untried clients enter with their finite stand-in.
+            expected = oracles.temperature_scale(landscape.index, problem.terms[i], M, OMEGA)
+            np.testing.assert_allclose(landscape.temperature_scale, expected, rtol=1e-5)
+            if kind != "untried":
+                np.testing.assert_array_equal(landscape.index, problem.index[i])
+
+
+def test_temperature_scale_counts_available_clients_only():
+    problem, found = landscapes("pause", "masked", number=30)
+    checked = 0
+    for i, landscape in enumerate(found):
+        free = landscape.available
+        if free.sum() < M:
+            continue
+        terms = problem.terms[i][:, free]
+        expected = oracles.temperature_scale(problem.index[i][free], terms, M, OMEGA)
+        np.testing.assert_allclose(landscape.temperature_scale, expected, atol=1e-5)
+        checked += not free.all()
+    assert checked > 5
+
+
+def test_temperature_scale_exceeds_every_energy_difference():
+    # In float64, where the small constant of (19) is not lost.
+    with jax.enable_x64(True):
+        for seed in range(10):
+            rng = np.random.default_rng(seed)
+            index = jnp.asarray(rng.choice(FINITE, K))
+            terms = jnp.asarray(rng.choice(FINITE, (2, K)))
+            # One weight list equal to the index: its extreme sets reach the bound.
+            terms = terms.at[0].set(index).at[1].set(index)
+            problem = Problem(index, terms, jnp.asarray(1.0))
+            landscape = make_landscape(problem, M, jnp.ones(K, bool), "pause", jax.random.key(0))
+            energies = [oracles.energy(index, problem.weight, clients) for clients in SETS]
+            assert float(landscape.temperature_scale) > max(energies) - min(energies)
+
+
+@pytest.mark.parametrize("neighbourhood", ["alsa", "vanilla"])
+def test_temperature_scale_of_alsa_and_vanilla_is_the_energy_range(neighbourhood):
+    problem, found = landscapes(neighbourhood, "ties")
+    for i, landscape in enumerate(found):
+        assert landscape.temperature_scale == problem.energy_range[i]
+
+
+@pytest.mark.parametrize("kind", ["untried", "ties", "negative"])
+def test_finite_stand_in_keeps_the_order_of_all_energies(kind):
+    number = 30
+    problem, found = landscapes("pause", kind, number=number, seed=4)
+    energies_of = jax.jit(jax.vmap(walk_energy, in_axes=(None, 0)))
+    for i, landscape in enumerate(found):
+        energies = np.asarray(energies_of(landscape, masks(SETS)))
+        assert np.isfinite(energies).all()
+        weight = problem.terms[i].sum(axis=0)
+        keys = [oracles.set_key(problem.index[i], weight, clients) for clients in SETS]
+        place = {key: n for n, key in enumerate(sorted(set(keys)))}
+        np.testing.assert_array_equal(
+            np.unique(energies, return_inverse=True)[1], [place[key] for key in keys]
+        )
+        if kind != "untried":
+            np.testing.assert_array_equal(energies, [key[0] for key in keys])
+
+
+# ---------------------------------------------------------------- the neighbourhood
+
+masks_of = jax.jit(jax.vmap(neighbour_masks, in_axes=(None, 0)))
+
+
+@pytest.mark.parametrize("kind", ["ties", "masked"])
+@pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
+def test_neighbour_masks_equal_the_definition(neighbourhood, kind):
+    _, found = landscapes(neighbourhood, kind, number=6, seed=5)
+    sizes = set()
+    for landscape in found:
+        sets = oracles.usable_sets(M, landscape.available)
+        if not sets:
+            continue
+        parts = map(np.asarray, masks_of(landscape, masks(sets)))
+        for clients, removable, outside, others, below in zip(sets, *parts, strict=True):
+            swaps = [
+                *itertools.product(np.flatnonzero(removable), np.flatnonzero(outside)),
+                *itertools.product(np.flatnonzero(others), np.flatnonzero(below)),
+            ]
+            reached = [frozenset(clients) - {i} | {j} for i, j in swaps]
+            expected = oracles.neighbours(
+                landscape.ranks, clients, landscape.available, neighbourhood != "vanilla"
+            )
+            assert set(reached) == expected
+            assert len(reached) == len(expected)
+            sizes.add(len(expected))
+    assert len(sizes) > 1 or (neighbourhood, kind) == ("vanilla", "ties")
+
+
+def test_definition_is_symmetric():
+    _, found = landscapes("pause", "ties", number=2, seed=6)
+    for landscape in found:
+        around = {
+            frozenset(clients): oracles.neighbours(landscape.ranks, clients, landscape.available)
+            for clients in SETS
+        }
+        for clients, reached in around.items():
+            assert all(clients in around[other] for other in reached)
+
+
+def one_landscape(ranks, index=None, available=None, scale=1.0, num_clients=K):
+    index = jnp.zeros(num_clients) if index is None else jnp.asarray(index)
+    available = jnp.ones(num_clients, bool) if available is None else jnp.asarray(available)
+    ranks = jnp.asarray(ranks, jnp.int32).reshape(-1, num_clients)
+    return Landscape(index, jnp.zeros(num_clients), ranks, available, jnp.asarray(scale))
+
+
+def state_at(members, landscape):
+    members = jnp.asarray(members)
+    energy = walk_energy(landscape, members)
+    return ChainState(members, energy, members, energy)
+
+
+steps_from = jax.jit(jax.vmap(chain_step, in_axes=(0, None, None, None, None)))
+
+
+@pytest.mark.parametrize("neighbourhood", NEIGHBOURHOODS)
+def test_walk_moves_to_neighbours_only(neighbourhood):
+    _, found = landscapes(neighbourhood, "ties", number=1, seed=7)
+    landscape = found[0]._replace(available=np.array([True] * 6 + [False]))
+
+    def body(state, key):
+        state, moved = chain_step(key, state, jnp.asarray(1), landscape, 1.0)
+        return state, (state.members, state.energy, moved)
+
+    landscape = jax.tree.map(jnp.asarray, landscape)
+    start = init_chain(jax.random.key(1), landscape, M)
+    _, (members, energy, moved) = jax.lax.scan(body, start, keys_of(300))
+    path = [frozenset(np.flatnonzero(row).tolist()) for row in [start.members, *members]]
+    known = {}
+    for here, there, did in zip(path[:-1], path[1:], np.asarray(moved), strict=True):
+        if here not in known:
+            known[here] = oracles.neighbours(
+                landscape.ranks.tolist(),
+                here,
+                landscape.available.tolist(),
+                neighbourhood != "vanilla",
+            )
+        assert (there in known[here]) if did else (there == here)
+    assert len(set(path)) == math.comb(6, M)
+    weight = landscape.weight.tolist()
+    for clients, value in zip(path[1:], energy.tolist(), strict=True):
+        assert value == oracles.energy(landscape.index.tolist(), weight, clients)
+
+
+RANKS = [[0, 1, 2, 3, 4, 5, 6], [3, 5, 6, 0, 1, 2, 4], [6, 5, 4, 3, 2, 1, 0]]
+
+
+def drawn_neighbours(ranks, clients, number=20_000, available=None):
+    """How often each neighbour is drawn where every move is accepted, and all of them."""
+    landscape = one_landscape(ranks, index=np.arange(K) * 0.5, available=available)
+    state = state_at(masks([clients])[0], landscape)
+    moved_to, moved = steps_from(keys_of(number), state, jnp.asarray(1), landscape, 1e-30)
+    assert moved.all()
+    free = landscape.available.tolist()
+    expected = oracles.neighbours(np.asarray(ranks).tolist(), clients, free, len(ranks) > 0)
+    count = dict.fromkeys(expected, 0)
+    rows, times = np.unique(np.asarray(moved_to.members), axis=0, return_counts=True)
+    for row, n in zip(rows, times.tolist(), strict=True):
+        count[frozenset(np.flatnonzero(row).tolist())] += n
+    return count
+
+
+@pytest.mark.parametrize(
+    ("ranks", "clients", "size"),
+    [
+        (RANKS[:2], (2, 4, 5), 11),  # active and passive neighbours
+        (RANKS[:2], (0, 3, 6), 8),  # active ones only
+        (RANKS, (1, 2, 4), 12),  # every swap
+        ([], (2, 4, 5), 12),  # vanilla
+    ],
+)
+def test_a_proposal_is_a_uniform_neighbour(ranks, clients, size):
+    count = drawn_neighbours(ranks, clients)
+    assert len(count) == size
+    assert sum(count.values()) == 20_000
+    assert stats.chisquare(list(count.values())).pvalue > 1e-4
+
+
+def test_a_proposal_is_uniform_under_a_mask():
+    available = [True, False, True, True, True, True, False]
+    count = drawn_neighbours(RANKS[:2], (2, 4, 5), available=available)
+    assert all(not clients & {1, 6} for clients in count)
+    assert stats.chisquare(list(count.values())).pvalue > 1e-4
+
+
+def test_uniformity_check_rejects_leaver_first_entrant_second():
+    clients = frozenset((2, 4, 5))
+    count = drawn_neighbours(RANKS[:2], clients)
+    leavers = [next(iter(clients - other)) for other in count]
+    expected = [20_000 / 3 / leavers.count(leaver) for leaver in leavers]
+    assert stats.chisquare(list(count.values()), expected).pvalue < 1e-6
+
+
+def test_chains_start_at_a_uniform_set_of_available_clients():
+    landscape = one_landscape([], available=[True, True, False, True, True, True, False])
+    start = jax.jit(jax.vmap(lambda key: init_chain(key, landscape, M)))(keys_of(5000))
+    rows, times = np.unique(np.asarray(start.members), axis=0, return_counts=True)
+    assert len(rows) == math.comb(5, M)
+    assert not rows[:, [2, 6]].any()
+    assert stats.chisquare(times).pvalue > 1e-4
+    np.testing.assert_array_equal(start.best_members, start.members)
+    np.testing.assert_array_equal(start.best_energy, start.energy)
+
+
+# ---------------------------------------------------------------- acceptance
+
+
+def acceptance(drop, step, cooling, scale=2.0, number=20_000):
+    """Share of accepted moves between two sets whose energies differ by ``drop``."""
+    landscape = one_landscape([], index=[drop, 0.0], scale=scale, num_clients=2)
+    state = state_at([True, False], landscape)
+    moved_to, moved = steps_from(keys_of(number), state, jnp.asarray(step), landscape, cooling)
+    np.testing.assert_array_equal(moved_to.members[:, 1], moved)
+    np.testing.assert_array_equal(moved_to.energy, jnp.where(moved, 0.0, drop))
+    return float(jnp.mean(moved))
+
+
+def z_score(share, probability, number=20_000):
+    return (share - probability) / math.sqrt(probability * (1 - probability) / number)
+
+
+@pytest.mark.parametrize(("step", "cooling"), [(1, 1.0), (10, 1.0), (3, 3.0), (500, 0.25)])
+@pytest.mark.parametrize("drop", [1.0, 0.5])
+def test_downhill_moves_follow_the_boltzmann_factor(step, cooling, drop):
+    temperature = 2.0 / (cooling * math.log(1 + step))
+    share = acceptance(drop, step, cooling)
+    assert abs(z_score(share, math.exp(-drop / temperature))) < 4.5
+    # The same draws do not fit a temperature that is half as high or twice as high.
+    assert abs(z_score(share, math.exp(-drop / (temperature * 2)))) > 8
+    assert abs(z_score(share, math.exp(-drop / (temperature / 2)))) > 8
+
+
+def test_temperature_grows_with_its_scale():
+    assert abs(z_score(acceptance(1.0, 1, 1.0, scale=5.0), math.exp(-math.log(2) / 5))) < 4.5
+
+
+@pytest.mark.parametrize("drop", [-1.0, -1e-3, 0.0])
+def test_uphill_and_level_moves_are_always_accepted(drop):
+    assert acceptance(drop, 10_000, 1e6, number=2000) == 1.0
+
+
+def test_a_cold_chain_never_goes_downhill():
+    assert acceptance(1.0, 10_000, 1e6, number=2000) == 0.0
+
+
+def test_the_best_set_survives_a_downhill_move():
+    landscape = one_landscape([], index=[1.0, 0.0], num_clients=2)
+    state = state_at([True, False], landscape)
+    after, moved = steps_from(keys_of(100), state, jnp.asarray(1), landscape, 1e-30)
+    assert moved.all()
+    np.testing.assert_array_equal(after.energy, 0.0)
+    np.testing.assert_array_equal(after.best_energy, 1.0)
+    assert after.best_members[:, 0].all()
+
+
+def test_an_uphill_move_becomes_the_best_set():
+    landscape = one_landscape([], index=[0.0, 1.0], num_clients=2)
+    state = state_at([True, False], landscape)
+    after, _ = steps_from(keys_of(100), state, jnp.asarray(1), landscape, 1.0)
+    np.testing.assert_array_equal(after.best_energy, 1.0)
+    assert after.best_members[:, 1].all()

@@ -1,0 +1,157 @@
+"""Sweeps: rows equal single runs, one compilation a structure, labels, chunks, interrupts."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+from pause_jax import ConfigError, SweepInterrupted, config_file, presets, simulate, sweep
+
+# The package exports the function under the same name.
+sweep_module = importlib.import_module("pause_jax.sweep")
+
+FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
+
+
+def bandit(policy="pause", **changes):
+    return presets.digits_small(policy).replace(learning=None, num_rounds=20, **changes)
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return jax.random.split(jax.random.key(3), 3)
+
+
+@pytest.fixture(scope="module")
+def learned(keys):
+    base = presets.digits_small("pause").replace(num_rounds=20, eval_every=8)
+    configs = {"five": base, "zero": base.override({"reward.gamma": 0.0})}
+    return configs, sweep(configs, keys[:2], progress=False)
+
+
+def assert_row_is_single_run(row, config, key):
+    single = simulate(config, key)
+    np.testing.assert_array_equal(row.clients, single.clients)
+    np.testing.assert_array_equal(row.counts, single.counts)
+    for name in FLOATS:
+        np.testing.assert_allclose(row[name], getattr(single, name), rtol=1e-5, atol=1e-6)
+    # Batched matrix products round differently, and twenty rounds of Adam carry it on.
+    for name in ("train_loss", "test_loss", "test_accuracy"):
+        np.testing.assert_allclose(row[name], getattr(single, name), rtol=0.02, atol=0.02)
+
+
+def test_a_row_is_the_single_run(learned, keys):
+    configs, data = learned
+    for name, config in configs.items():
+        row = data.sel(config=name, seed=1)
+        assert_row_is_single_run(row, config, keys[1])
+
+
+def test_chunks_change_nothing(keys):
+    configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0, 50.0)]
+    whole = sweep(configs, keys, progress=False)
+    for max_batch in (1, 2, 4):
+        xr.testing.assert_allclose(
+            sweep(configs, keys, max_batch=max_batch, progress=False), whole, rtol=1e-6, atol=1e-5
+        )
+
+
+def test_one_compilation_for_each_static_structure(keys):
+    configs = [bandit(num_clients=12).override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0)]
+    before = sweep_module._advance._cache_size()
+    sweep(configs, keys, progress=False)
+    assert sweep_module._advance._cache_size() == before + 1
+    sweep([c.override({"reward.alpha": 3.0}) for c in configs], keys, progress=False)
+    assert sweep_module._advance._cache_size() == before + 1
+    sweep([bandit("bsfl", num_clients=12)], keys, progress=False)
+    assert sweep_module._advance._cache_size() == before + 2
+
+
+def test_a_tiny_memory_limit_runs_in_chunks_of_one(keys, monkeypatch):
+    sizes = []
+    original = sweep_module._run_group
+
+    def spy(group, keys, batch, tick):
+        sizes.append(batch)
+        return original(group, keys, batch, tick)
+
+    monkeypatch.setattr(sweep_module, "_run_group", spy)
+    sweep(bandit(), keys, memory_limit=1e-9, progress=False)
+    sweep(bandit(), keys, progress=False)
+    assert sizes[0] == 1
+    assert sizes[1] >= 3
+
+
+def test_labels_and_gaps(keys):
+    configs = {
+        "pause": bandit(),
+        "all": bandit("all").replace(num_rounds=10),
+        "small": bandit(num_clients=6, num_selected=2),
+    }
+    data = sweep(configs, keys, progress=False)
+    assert dict(data.sizes) == {
+        "config": 3, "seed": 3, "round": 20, "slot": 30, "client": 30, "eval_round": 4,
+    }  # fmt: skip
+    assert data.config.values.tolist() == ["pause", "all", "small"]
+    assert data["num_rounds"].values.tolist() == [20, 10, 20]
+    assert data["policy"].values.tolist() == ["pause", "all", "pause"]
+    assert "reward.gamma" not in data.coords
+    assert (data.clients.sel(config="pause").isel(slot=slice(5, None)) == -1).all()
+    assert (data.counts.sel(config="small").isel(client=slice(6, None)) == -1).all()
+    assert data.clock.sel(config="all", round=slice(11, None)).isnull().all()
+    assert data.clock.sel(config="all", round=10).notnull().all()
+    for name, config in configs.items():
+        text = data.config_toml.sel(config=name).item()
+        assert text == config_file.dumps(config)
+
+
+def test_a_swept_number_is_a_coordinate(learned):
+    _, data = learned
+    assert data["reward.gamma"].values.tolist() == [5.0, 0.0]
+    assert data.eval_round.values.tolist() == [8, 16, 20]
+    np.testing.assert_array_equal(data.eval_clock, data.clock.sel(round=[8, 16, 20]))
+    assert data.epsilon_unit.values.tolist() == ["coordinate", "coordinate"]
+
+
+@pytest.mark.parametrize("suffix", ["nc", "zarr"])
+def test_a_result_survives_a_file(learned, tmp_path, suffix):
+    _, data = learned
+    path = tmp_path / f"data.{suffix}"
+    if suffix == "nc":
+        data.to_netcdf(path)
+        back = xr.load_dataset(path)
+    else:
+        data.to_zarr(path, zarr_format=2, consolidated=True)
+        back = xr.open_zarr(path, consolidated=True).load()
+    for name in data.data_vars:
+        np.testing.assert_array_equal(back[name], data[name])
+    assert back.config_toml.values.tolist() == data.config_toml.values.tolist()
+
+
+def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
+    monkeypatch.setattr(sweep_module, "_run_group", lambda *_: pytest.fail("a run was started"))
+    bad = bandit().override({"privacy.budget.total_epsilon": 0.0})
+    with pytest.raises(ConfigError, match="total_epsilon"):
+        sweep([bandit(), bad], keys, progress=False)
+    with pytest.raises(ConfigError, match="typed JAX key"):
+        sweep([bandit()], np.arange(3), progress=False)
+    with pytest.raises(ConfigError, match="empty"):
+        sweep([], keys, progress=False)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError("out of memory")])
+def test_an_interrupt_keeps_what_is_finished(keys, monkeypatch, failure):
+    original = sweep_module._run_group
+
+    def fail_second(group, *args):
+        if group[0].label == "second":
+            raise failure
+        return original(group, *args)
+
+    monkeypatch.setattr(sweep_module, "_run_group", fail_second)
+    with pytest.raises(SweepInterrupted, match="1 of 2") as stopped:
+        sweep({"first": bandit(), "second": bandit("random")}, keys, progress=False)
+    assert stopped.value.finished.config.values.tolist() == ["first"]
+    assert stopped.value.finished.clock.notnull().all()
