@@ -33,6 +33,11 @@ def simulate(config: SimConfig, key: Array, data: Dataset | None = None) -> Resu
     """
     config, data = prepare(config, data)
     check_key(key)
+    if key.ndim:
+        raise ConfigError(
+            f"key has shape {key.shape}: simulate takes one key. For several, use "
+            "sweep(config, keys), or jax.vmap over the key."
+        )
     return _simulate(config, data, key)
 
 

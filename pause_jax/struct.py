@@ -177,9 +177,10 @@ def check_fields(config: Config) -> None:
             where = f"{path}.{name}" if path else name
             if is_node(field):
                 if not isinstance(value, Config) and not (rule.optional and value is None):
+                    example = getattr(field.default_factory, "__name__", "a config class")
                     raise ConfigError(
-                        f"{where} = {value!r}: must be a pause_jax config object, "
-                        f"such as {field.default_factory!r}()."
+                        f"{where} = {value!r}: must be a config object, such as {example}(). "
+                        "Presets and config files take choices by name."
                     )
             elif is_static(field):
                 _check_static(where, value, rule, field.default)

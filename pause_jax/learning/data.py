@@ -161,24 +161,22 @@ def _digits() -> Dataset:
 
 @functools.cache
 def _tfds(name: str, data_dir: str | None, download: bool) -> Dataset:
-    arrays = _cached(name, data_dir, lambda: _read_tfds(name, data_dir, download))
+    # A wrong data_dir is an error even if the cache could serve: a typo should not pass unnoticed.
+    if data_dir is not None and not download:
+        folder = pathlib.Path(data_dir).expanduser()
+        if not (folder / name).is_dir():
+            what = "has no such data set in it" if folder.is_dir() else "does not exist"
+            raise ConfigError(
+                f"learning.data.data_dir = {data_dir!r}: {what}; it must be a folder that holds "
+                f"{name} as tensorflow-datasets prepares it. Give its path, or use the data set "
+                "'digits', which needs no download."
+            )
+    arrays = _cached(name, lambda: _read_tfds(name, data_dir, download))
     return _on_device(arrays, pixel_max=255, num_classes=10, task="classification")
 
 
-def _cached(
-    name: str, data_dir: str | None, read: Callable[[], tuple[np.ndarray, ...]]
-) -> tuple[np.ndarray, ...]:
-    """Decode once: the images of a data set as uint8 arrays in one file of the cache folder.
-
-    A data_dir that does not exist is an error even if the cache could serve: a typo should not
-    pass unnoticed.
-    """
-    if data_dir is not None and not pathlib.Path(data_dir).expanduser().is_dir():
-        raise ConfigError(
-            f"learning.data.data_dir = {data_dir!r}: must be an existing folder that holds {name} "
-            "as tensorflow-datasets prepares it. Give its path, or use the data set 'digits', "
-            "which needs no download."
-        )
+def _cached(name: str, read: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    """Decode once: the images of a data set as uint8 arrays in one file of the cache folder."""
     path = cache_folder() / f"{name}.npz"
     if path.is_file():
         with np.load(path) as file:
