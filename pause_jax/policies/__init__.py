@@ -11,12 +11,26 @@ from pause_jax.policies.base import (
     no_info,
     stateless,
 )
-from pause_jax.policies.baselines import All, Fastest, Random
+from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
+from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser
+from pause_jax.policies.sampling import ClusteredSize, MdSampling
 from pause_jax.search import Annealing, Exhaustive
 from pause_jax.struct import ConfigError
 
-POLICIES: tuple[type[PolicyConfig], ...] = (Pause, Bsfl, Random, Fastest, All, Genie)
+POLICIES: tuple[type[PolicyConfig], ...] = (
+    Pause,
+    Bsfl,
+    CsUcb,
+    CsUcbQ,
+    MdSampling,
+    ClusteredSize,
+    Random,
+    RoundRobin,
+    Fastest,
+    All,
+    Genie,
+)
 
 # What a name on the command line or in `policy="..."` stands for: the registered policies, and
 # named settings of them.
@@ -24,6 +38,8 @@ NAMED: dict[str, PolicyConfig] = {
     **{policy.name: policy() for policy in POLICIES},
     "pause_exhaustive": Pause(search=Exhaustive()),
     "sa_pause": Pause(search=Annealing()),
+    "vanilla_sa": Pause(search=Annealing(neighbourhood="vanilla")),
+    "alsa": Bsfl(search=Annealing(neighbourhood="alsa")),
     "random_by_data": Random(weighting="data"),
 }
 

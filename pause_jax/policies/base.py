@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.privacy import Mechanism
 from pause_jax.reward import Reward
+from pause_jax.search.problem import shuffled
 from pause_jax.struct import Config
 
 
@@ -124,6 +126,29 @@ def by_data_size(clients: Array, available: Array, context: Context) -> Selectio
     size = jnp.where(available[clients], context.data_size[clients], 0.0)
     total = jnp.sum(size)
     return Selection(clients, size / jnp.where(total > 0, total, 1.0))
+
+
+def top_clients(score: Array, available: Array, num_selected: int, key: Array) -> Array:
+    """The m available clients of highest score, ties at random; absent ones only fill up."""
+    order = shuffled(score.shape[0], available, key)
+    ranked = order[jnp.argsort(-jnp.where(available, score, -jnp.inf)[order], stable=True)]
+    return ranked[:num_selected]
+
+
+def from_draws(draws: Array, drawn: Array, context: Context) -> Selection:
+    """A selection from m draws with repetition, each of weight 1/m: repeats add up.
+
+    Args:
+      draws: int [m], clients.
+      drawn: bool [m], False for a draw that found nobody.
+      context: the network.
+
+    Returns:
+      Distinct clients; slots that repeats have freed are empty. Weights sum to one.
+    """
+    weight = jnp.zeros(context.num_clients).at[draws].add(drawn.astype(jnp.float32))
+    weights, clients = jax.lax.top_k(weight, context.num_selected)
+    return Selection(clients, weights / jnp.maximum(jnp.sum(weights), 1.0))
 
 
 def stateless(select: Callable[[Array, Array], Selection]) -> Policy:

@@ -10,11 +10,15 @@ from jax import Array
 
 from pause_jax.policies.base import (
     Context,
+    Info,
+    Observation,
     Policy,
     PolicyConfig,
     Selection,
     by_data_size,
+    no_info,
     stateless,
+    top_clients,
 )
 from pause_jax.struct import static
 
@@ -37,10 +41,12 @@ class Random(PolicyConfig):
     def build(self, context: Context) -> Policy:
         def select(key: Array, available: Array) -> Selection:
             # Gumbel top-m: the m largest of log p + Gumbel are a draw without replacement.
-            score = jax.random.gumbel(key, (context.num_clients,))
+            score_key, tie_key = jax.random.split(key)
+            score = jax.random.gumbel(score_key, (context.num_clients,))
             if self.weighting == "data":
                 score += jnp.log(context.data_size)
-            return by_data_size(_top(score, available, context), available, context)
+            clients = top_clients(score, available, context.num_selected, tie_key)
+            return by_data_size(clients, available, context)
 
         return stateless(select)
 
@@ -55,7 +61,8 @@ class Fastest(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         def select(key: Array, available: Array) -> Selection:
-            clients = _top(-context.expected_latency, available, context)
+            score = -context.expected_latency
+            clients = top_clients(score, available, context.num_selected, key)
             return by_data_size(clients, available, context)
 
         return stateless(select)
@@ -78,7 +85,26 @@ class All(PolicyConfig):
         return stateless(select)
 
 
-def _top(score: Array, available: Array, context: Context) -> Array:
-    """The m available clients of highest score; unavailable ones only fill up the slots."""
-    score = jnp.where(available, score, -jnp.inf)
-    return jax.lax.top_k(score, context.num_selected)[1]
+class RoundRobin(PolicyConfig):
+    """The next m available clients in a fixed cyclic order."""
+
+    name: ClassVar[str] = "round_robin"
+    summary: ClassVar[str] = "the next m available clients in cyclic order"
+    reference: ClassVar[str] = "folklore"
+
+    def build(self, context: Context) -> Policy:
+        num_clients = context.num_clients
+
+        def select(
+            key: Array, cursor: Array, round: Array, available: Array
+        ) -> tuple[Selection, Info]:
+            distance = (jnp.arange(num_clients) - cursor) % num_clients
+            clients = top_clients(-distance, available, context.num_selected, key)
+            return by_data_size(clients, available, context), no_info()
+
+        def update(cursor: Array, selection: Selection, observation: Observation) -> Array:
+            distance = (selection.clients - cursor) % num_clients
+            furthest = jnp.max(jnp.where(selection.weights > 0, distance, -1))
+            return (cursor + furthest + 1) % num_clients
+
+        return Policy(lambda: jnp.asarray(0, jnp.int32), select, update)

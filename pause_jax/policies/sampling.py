@@ -1,0 +1,90 @@
+"""Unbiased sampling: clients are drawn with repetition so that the average is that of all data.
+
+Source: Li et al. 2020 (MD sampling); Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 1.
+A client that is drawn twice trains once and counts twice.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.policies.base import (
+    Context,
+    Policy,
+    PolicyConfig,
+    Selection,
+    from_draws,
+    stateless,
+)
+
+
+class MdSampling(PolicyConfig):
+    """m independent draws with probabilities proportional to data sizes, weight 1/m each."""
+
+    name: ClassVar[str] = "md_sampling"
+    summary: ClassVar[str] = "m independent draws by data size, weight 1/m each"
+    assumes: ClassVar[str] = "data sizes"
+    reference: ClassVar[str] = "Li et al. 2020"
+
+    def build(self, context: Context) -> Policy:
+        def select(key: Array, available: Array) -> Selection:
+            rows = jnp.broadcast_to(context.data_size, (context.num_selected, context.num_clients))
+            return _draw(key, rows, available, context)
+
+        return stateless(select)
+
+
+class ClusteredSize(PolicyConfig):
+    """Clustered sampling by sample size: one draw from each of m distributions.
+
+    Unbiased like MD sampling, with a variance of the aggregation weights that is never larger.
+    """
+
+    name: ClassVar[str] = "clustered_size"
+    summary: ClassVar[str] = "one draw from each of m clusters by data size"
+    assumes: ClassVar[str] = "data sizes"
+    reference: ClassVar[str] = "Fraboni et al. 2021, Alg. 1"
+
+    def build(self, context: Context) -> Policy:
+        rows = size_distributions(context.data_size, context.num_selected)
+
+        def select(key: Array, available: Array) -> Selection:
+            return _draw(key, rows, available, context)
+
+        return stateless(select)
+
+
+def size_distributions(data_size: Array, num_selected: int) -> Array:
+    """The m distributions of Algorithm 1, in closed form.
+
+    Clients, largest first, are poured into m bins of equal capacity. With the cumulative shares
+    P_i of the sorted clients, r_{k,i} = m max(0, min(P_i, k/m) - max(P_{i-1}, (k-1)/m)).
+
+    Args:
+      data_size: float [K], samples of each client.
+      num_selected: m.
+
+    Returns:
+      float [m, K]; each row sums to one, and column i to m p_i, also for a client that holds more
+      than 1/m of the data.
+    """
+    order = jnp.argsort(-data_size, stable=True)
+    end = jnp.cumsum(data_size[order]) / jnp.sum(data_size)
+    start = jnp.concatenate([jnp.zeros(1), end[:-1]])
+    edge = jnp.arange(num_selected + 1) / num_selected
+    overlap = jnp.minimum(end[None, :], edge[1:, None]) - jnp.maximum(
+        start[None, :], edge[:-1, None]
+    )
+    rows = num_selected * jnp.maximum(overlap, 0.0)
+    return jnp.zeros_like(rows).at[:, order].set(rows)
+
+
+def _draw(key: Array, rows: Array, available: Array, context: Context) -> Selection:
+    """One draw from each row [m, K], among the available clients."""
+    rows = jnp.where(available[None, :], rows, 0.0)
+    draws = jax.random.categorical(key, jnp.log(rows), axis=1)
+    return from_draws(draws, jnp.any(rows > 0, axis=1), context)
