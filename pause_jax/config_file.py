@@ -14,7 +14,7 @@ import tomli_w
 from pause_jax.config import Learning, SimConfig
 from pause_jax.latency import LATENCIES
 from pause_jax.learning import DATASETS, MODELS, PARTITIONS
-from pause_jax.policies import NAMED, POLICIES
+from pause_jax.policies import INDEX_RULES, NAMED, POLICIES
 from pause_jax.privacy import BUDGETS, MECHANISMS
 from pause_jax.reward import Reward
 from pause_jax.search import SEARCHES
@@ -24,6 +24,7 @@ from pause_jax.struct import Config, ConfigError, fields, is_node, is_static
 FAMILIES: dict[str, tuple[type[Config], ...]] = {
     "policy": POLICIES,
     "search": SEARCHES,
+    "index": INDEX_RULES,
     "reward": (Reward,),
     "latency": LATENCIES,
     "privacy": MECHANISMS,

@@ -23,7 +23,7 @@ from pause_jax.learning import (
     Mlp,
     Mnist,
 )
-from pause_jax.policies import Pause, PolicyConfig, named
+from pause_jax.policies import Pause, PolicyConfig, Ucb, named
 from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace
 from pause_jax.reward import Reward
 from pause_jax.search import Annealing
@@ -184,7 +184,7 @@ def _large(policy: str | PolicyConfig) -> PolicyConfig:
     """A policy by name with the authors' settings of the large network: zeta = 3, 3,000 steps."""
     chosen = named(policy)
     if isinstance(policy, str) and isinstance(chosen, Pause):
-        chosen = chosen.replace(speed_weight=3.0)
+        chosen = chosen.replace(index=Ucb(speed_weight=3.0))
         if isinstance(chosen.search, Annealing):
             chosen = chosen.replace(search=chosen.search.replace(steps=3000, cooling=30.0))
     return chosen

@@ -13,6 +13,7 @@ from pause_jax.policies.base import (
 )
 from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
+from pause_jax.policies.index import INDEX_RULES, IndexRule, KlUcb, Thompson, Ucb, UcbV
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 from pause_jax.search import Annealing, Exhaustive
@@ -40,6 +41,9 @@ NAMED: dict[str, PolicyConfig] = {
     "sa_pause": Pause(search=Annealing()),
     "vanilla_sa": Pause(search=Annealing(neighbourhood="vanilla")),
     "alsa": Bsfl(search=Annealing(neighbourhood="alsa")),
+    "pause_kl_ucb": Pause(index=KlUcb()),
+    "pause_ucb_v": Pause(index=UcbV()),
+    "pause_thompson": Pause(index=Thompson()),
     "random_by_data": Random(weighting="data"),
 }
 
@@ -58,20 +62,31 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 
 __all__ = [
+    "INDEX_RULES",
     "NAMED",
     "POLICIES",
     "All",
     "Bsfl",
+    "ClusteredSize",
     "Context",
+    "CsUcb",
+    "CsUcbQ",
     "Fastest",
     "Genie",
+    "IndexRule",
     "Info",
+    "KlUcb",
+    "MdSampling",
     "Observation",
     "Pause",
     "Policy",
     "PolicyConfig",
     "Random",
+    "RoundRobin",
     "Selection",
+    "Thompson",
+    "Ucb",
+    "UcbV",
     "by_data_size",
     "maximiser",
     "named",

@@ -5,12 +5,11 @@ Source: Peleg et al. 2025, (10), (14), Algorithms 1 and 2; Ben Ami et al. 2025 (
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import jax
 from jax import Array
 
-from pause_jax.bandit import ClientStats, empty_stats, ucb_index, update_stats
 from pause_jax.policies.base import (
     Context,
     Info,
@@ -20,46 +19,40 @@ from pause_jax.policies.base import (
     Selection,
     by_data_size,
 )
+from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
 from pause_jax.reward import additive_terms, cohort_problem, generalization_reward
 from pause_jax.search import Exact, Search
-from pause_jax.struct import node, number
+from pause_jax.struct import node
 
 
-def maximiser(
-    context: Context,
-    index: Callable[[ClientStats, Array], Array],
-    search: Search,
-    *,
-    with_privacy: bool,
-) -> Policy:
+def maximiser(context: Context, index: Index, search: Search, *, with_privacy: bool) -> Policy:
     """The policy that maximises ``min index + sum of g and p terms`` over cohorts.
 
     Args:
       context: the network.
-      index: (stats, round) -> float [K].
+      index: what stands for a client's speed.
       search: how to maximise.
       with_privacy: whether the privacy reward is a term.
 
     Returns:
-      A policy whose state is its own :class:`ClientStats`.
+      A policy whose state is the index's.
     """
 
-    def select(
-        key: Array, stats: ClientStats, round: Array, available: Array
-    ) -> tuple[Selection, Info]:
-        m = context.num_selected
-        g = generalization_reward(stats.counts, round, context.share, m, context.reward.beta)
-        p = context.privacy.remaining(stats.counts) if with_privacy else None
+    def select(key: Array, state: Any, round: Array, available: Array) -> tuple[Selection, Info]:
+        m, counts = context.num_selected, index.counts(state)
+        index_key, search_key = jax.random.split(key)
+        g = generalization_reward(counts, round, context.share, m, context.reward.beta)
+        p = context.privacy.remaining(counts) if with_privacy else None
         terms = additive_terms(context.reward, g, p, m)
-        problem = cohort_problem(index(stats, round), context.reward, terms)
-        clients, info = search(key, problem, m, available)
+        problem = cohort_problem(index.value(index_key, state, round), context.reward, terms)
+        clients, info = search(search_key, problem, m, available)
         return by_data_size(clients, available, context), Info(*info)
 
-    def update(stats: ClientStats, selection: Selection, observation: Observation) -> ClientStats:
+    def update(state: Any, selection: Selection, observation: Observation) -> Any:
         speed = context.min_latency / observation.latency
-        return update_stats(stats, selection.clients, speed, selection.weights > 0)
+        return index.update(state, selection.clients, speed, selection.weights > 0)
 
-    return Policy(lambda: empty_stats(context.num_clients), select, update)
+    return Policy(index.init, select, update)
 
 
 class Pause(PolicyConfig):
@@ -67,7 +60,7 @@ class Pause(PolicyConfig):
 
     Attributes:
       search: how (14) is maximised: Exact(), Exhaustive() or Annealing() (SA-PAUSE).
-      speed_weight: zeta, multiplies the mean speed in the index.
+      index: the optimistic estimate of a speed: Ucb() as in the paper, KlUcb(), UcbV(), Thompson().
     """
 
     name: ClassVar[str] = "pause"
@@ -78,12 +71,10 @@ class Pause(PolicyConfig):
     with_privacy: ClassVar[bool] = True
 
     search: Search = node(factory=Exact)
-    speed_weight: float = number(default=1.0, above=0)
+    index: IndexRule = node(factory=Ucb)
 
     def build(self, context: Context) -> Policy:
-        def index(stats: ClientStats, round: Array) -> Array:
-            return ucb_index(stats, round, context.num_selected, speed_weight=self.speed_weight)
-
+        index = self.index.build(context)
         return maximiser(context, index, self.search, with_privacy=self.with_privacy)
 
 
@@ -105,7 +96,5 @@ class Genie(PolicyConfig):
     reference: ClassVar[str] = "Peleg et al. 2025, (10)"
 
     def build(self, context: Context) -> Policy:
-        def index(stats: ClientStats, round: Array) -> Array:
-            return context.expected_speed
-
+        index = from_stats(context, lambda key, stats, round: context.expected_speed)
         return maximiser(context, index, Exact(), with_privacy=True)

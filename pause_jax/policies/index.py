@@ -1,0 +1,157 @@
+"""Index rules: the optimistic estimate of a client's speed that PAUSE and BSFL maximise over.
+
+The papers use :class:`Ucb`; the others are drop-in alternatives under the same maximisation. All
+give +inf to an untried client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy.special import xlogy
+
+from pause_jax.bandit import ClientStats, empty_stats, ucb_index, update_stats
+from pause_jax.policies.base import Context
+from pause_jax.struct import Config, number
+
+
+class Index(NamedTuple):
+    """An index rule, for one network.
+
+    Attributes:
+      init: () -> state.
+      value: (key, state, round) -> float [K].
+      update: (state, clients [m], speed [m], active [m]) -> state.
+      counts: state -> int [K], participations.
+    """
+
+    init: Callable[[], Any]
+    value: Callable[[Array, Any, Array], Array]
+    update: Callable[[Any, Array, Array, Array], Any]
+    counts: Callable[[Any], Array]
+
+
+class IndexRule(Config):
+    """An index rule's config."""
+
+    def build(self, context: Context) -> Index:
+        """The functions, for one network."""
+        raise NotImplementedError
+
+
+def from_stats(context: Context, value: Callable[[Array, ClientStats, Array], Array]) -> Index:
+    """An index computed from :class:`ClientStats` alone."""
+    return Index(
+        init=lambda: empty_stats(context.num_clients),
+        value=value,
+        update=update_stats,
+        counts=lambda stats: stats.counts,
+    )
+
+
+class Ucb(IndexRule):
+    """The papers' index (13): zeta * mean + sqrt((m + 1) ln t / T).
+
+    Attributes:
+      speed_weight: zeta, multiplies the mean speed (1 as printed, 3 in the large network).
+    """
+
+    name: ClassVar[str] = "ucb"
+    summary: ClassVar[str] = "mean + sqrt((m + 1) ln t / T), the papers' index"
+
+    speed_weight: float = number(default=1.0, above=0)
+
+    def build(self, context: Context) -> Index:
+        def value(key: Array, stats: ClientStats, round: Array) -> Array:
+            return ucb_index(stats, round, context.num_selected, speed_weight=self.speed_weight)
+
+        return from_stats(context, value)
+
+
+class KlUcb(IndexRule):
+    """KL-UCB: the largest q with T kl(mean, q) <= ln t (Garivier and Cappe 2011).
+
+    Speeds lie in [0, 1], for which the Bernoulli divergence gives a valid and tighter bound.
+    """
+
+    name: ClassVar[str] = "kl_ucb"
+    summary: ClassVar[str] = "Bernoulli KL-UCB"
+
+    def build(self, context: Context) -> Index:
+        def value(key: Array, stats: ClientStats, round: Array) -> Array:
+            mean = jnp.clip(stats.mean_speed, 0.0, 1.0)
+            counts = jnp.maximum(stats.counts, 1)
+            level = jnp.log(round.astype(mean.dtype)) / counts
+
+            def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+                low, high = bracket
+                middle = (low + high) / 2
+                inside = bernoulli_kl(mean, middle) <= level
+                return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
+
+            low, _ = lax.fori_loop(0, 24, halve, (mean, jnp.ones_like(mean)))
+            return jnp.where(stats.counts > 0, low, jnp.inf)
+
+        return from_stats(context, value)
+
+
+def bernoulli_kl(p: Array, q: Array) -> Array:
+    """Divergence of Bernoulli(p) from Bernoulli(q), elementwise, in nats."""
+    return xlogy(p, p) - xlogy(p, q) + xlogy(1 - p, 1 - p) - xlogy(1 - p, 1 - q)
+
+
+class Moments(NamedTuple):
+    """Statistics with a second moment: ``mean_square`` is float [K], the mean squared speed."""
+
+    stats: ClientStats
+    mean_square: Array
+
+
+class UcbV(IndexRule):
+    """UCB-V: mean + sqrt(2 v ln t / T) + 3 ln t / T with the empirical variance v.
+
+    Source: Audibert, Munos and Szepesvari 2009.
+    """
+
+    name: ClassVar[str] = "ucb_v"
+    summary: ClassVar[str] = "variance-aware UCB-V"
+
+    def build(self, context: Context) -> Index:
+        def init() -> Moments:
+            return Moments(empty_stats(context.num_clients), jnp.zeros(context.num_clients))
+
+        def value(key: Array, state: Moments, round: Array) -> Array:
+            counts, mean = state.stats
+            variance = jnp.maximum(state.mean_square - jnp.square(mean), 0.0)
+            level = jnp.log(round.astype(mean.dtype)) / jnp.maximum(counts, 1)
+            bound = mean + jnp.sqrt(2 * variance * level) + 3 * level
+            return jnp.where(counts > 0, bound, jnp.inf)
+
+        def update(state: Moments, clients: Array, speed: Array, active: Array) -> Moments:
+            squares = ClientStats(state.stats.counts, state.mean_square)
+            squares = update_stats(squares, clients, jnp.square(speed), active)
+            return Moments(update_stats(state.stats, clients, speed, active), squares.mean_speed)
+
+        return Index(init, value, update, lambda state: state.stats.counts)
+
+
+class Thompson(IndexRule):
+    """Thompson sampling: a draw from Beta(1 + sum of speeds, 1 + sum of (1 - speed))."""
+
+    name: ClassVar[str] = "thompson"
+    summary: ClassVar[str] = "Thompson sampling, Beta posterior"
+
+    def build(self, context: Context) -> Index:
+        def value(key: Array, stats: ClientStats, round: Array) -> Array:
+            total = stats.counts * stats.mean_speed
+            draw = jax.random.beta(key, 1 + total, 1 + jnp.maximum(stats.counts - total, 0.0))
+            return jnp.where(stats.counts > 0, draw, jnp.inf)
+
+        return from_stats(context, value)
+
+
+INDEX_RULES = (Ucb, KlUcb, UcbV, Thompson)

@@ -1,0 +1,78 @@
+"""The regret laboratory: fits on known curves, bounds by hand."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from pause_jax import SimConfig, sweep
+from pause_jax import regret as lab
+from pause_jax.policies import named
+from pause_jax.reward import Reward
+
+N = np.arange(1, 10_001)
+
+
+def noisy(curve):
+    rng = np.random.default_rng(0)
+    return curve * (1 + 0.05 * rng.standard_normal((8, 1)))
+
+
+def test_a_linear_curve_has_exponent_one():
+    fit = lab.growth(noisy(3.0 * N))
+    assert fit.exponent == pytest.approx(1, abs=1e-6)
+    assert fit.linear_r2 == pytest.approx(1)
+    assert fit.log_r2 < 0.97
+
+
+def test_a_square_root_has_exponent_one_half():
+    assert lab.growth(noisy(2.0 * np.sqrt(N))).exponent == pytest.approx(0.5, abs=1e-6)
+
+
+def test_a_logarithm_is_told_from_a_line():
+    fit = lab.growth(noisy(10 + 5 * np.log(N)))
+    assert fit.exponent < 0.2
+    assert fit.log_r2 == pytest.approx(1)
+    assert fit.linear_r2 < 0.97
+
+
+def test_zero_regret_has_no_exponent_and_short_curves_are_refused():
+    assert math.isnan(lab.growth(np.zeros((3, 100))).exponent)
+    with pytest.raises(ValueError, match="T >= 20"):
+        lab.growth(np.ones((3, 10)))
+
+
+def test_the_error_is_over_seeds():
+    slopes = np.array([0.4, 0.5, 0.6])
+    fit = lab.growth(N[None, :] ** slopes[:, None])
+    assert fit.exponent == pytest.approx(0.5, abs=1e-6)
+    assert fit.exponent_error == pytest.approx(slopes.std(ddof=1) / 3**0.5, rel=1e-4)
+
+
+def test_the_bounds_by_hand():
+    # K = 20, m = 5, delta = 0.1, Delta_max = 7: n = e makes ln n = 1.
+    assert lab.pause_bound(math.e, 20, 5, 0.1, 7.0) == pytest.approx(
+        20 * 7.1 * (24 / 0.01 + 1 + 2 * math.pi**2 / 3)
+    )
+    assert lab.bsfl_bound(math.e, 20, 5, 0.1, 7.0) == pytest.approx(
+        20 * 7.0 * (24 / 0.01 + 1 + math.pi**2 / 3)
+    )
+    assert lab.smallest_gap([0.5, 0.1, 0.45]) == pytest.approx(0.05)
+    reward = Reward(alpha=3.0, gamma=2.0)
+    assert lab.largest_gap([0.5, 0.1, 0.45], reward) == pytest.approx(8.4)
+
+
+def test_measured_regret_lies_below_the_bounds_and_pause_grows_slower_than_cs_ucb():
+    base = SimConfig(
+        num_clients=20, num_rounds=2000, learning=None, reward=Reward(alpha=3.0, gamma=0.0)
+    )
+    configs = {name: base.replace(policy=named(name)) for name in ("pause", "cs_ucb", "random")}
+    keys = jax.random.split(jax.random.key(0), 4)
+    curves = lab.cumulative(sweep(configs, keys, progress=False))
+    fits = {name: lab.growth(curves.sel(config=name)) for name in configs}
+    # At 2,000 rounds CS-UCB is still half exploring: linear growth shows later.
+    assert fits["pause"].exponent < 0.75 < fits["cs_ucb"].exponent
+    assert fits["random"].exponent == pytest.approx(1, abs=0.1)
+    for bound in lab.bounds_of(base, np.arange(1, 2001)).values():
+        assert (curves.sel(config="pause").values <= bound).all()
