@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -31,9 +32,9 @@ class Learning(Config):
         the next (as in the authors' code), or start anew.
     """
 
-    data: DataConfig = node(factory=Digits)
-    partition: PartitionConfig = node(factory=Iid)
-    model: Model = node(factory=Mlp)
+    data: DataConfig = node(factory=Digits, of=DataConfig)
+    partition: PartitionConfig = node(factory=Iid, of=PartitionConfig)
+    model: Model = node(factory=Mlp, of=Model)
     optimizer: str = static(default="adam", choices=("adam", "sgd"))
     learning_rate: float = number(default=0.01, above=0)
     batch_size: int = static(default=20, at_least=1)
@@ -65,12 +66,12 @@ class SimConfig(Config):
     num_rounds: int = static(default=200, at_least=1)
     eval_every: int = static(default=10, at_least=1)
     track_regret: bool = static(default=True)
-    policy: PolicyConfig = node(factory=Pause)
-    reward: Reward = node(factory=Reward)
-    latency: Latency = node(factory=TwoGroups)
+    policy: PolicyConfig = node(factory=Pause, of=PolicyConfig)
+    reward: Reward = node(factory=Reward, of=Reward)
+    latency: Latency = node(factory=TwoGroups, of=Latency)
     availability: float = number(default=1.0, above=0, at_most=1)
-    privacy: Mechanism = node(factory=PerCoordinateLaplace)
-    learning: Learning | None = node(factory=Learning, optional=True)
+    privacy: Mechanism = node(factory=PerCoordinateLaplace, of=Mechanism)
+    learning: Learning | None = node(factory=Learning, of=Learning, optional=True)
 
     @property
     def cohort_size(self) -> int:
@@ -98,7 +99,9 @@ class SimConfig(Config):
 
 def _set(config: Any, path: Sequence[str], value: Any, whole: str) -> Any:
     head, *rest = path
-    known = list(getattr(config, "__dataclass_fields__", ()))
+    known = (
+        [field.name for field in dataclasses.fields(config)] if isinstance(config, Config) else []
+    )
     if head not in known:
         raise ConfigError(
             f"{whole}: there is no field {head!r} in {type(config).__name__}; "

@@ -51,6 +51,11 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
     learning = config.learning
     if learning is None:
         return canonical(config), None
+    if data is not None and not isinstance(data, Dataset):
+        raise ConfigError(
+            f"data = {type(data).__name__}: must be a pause_jax.learning.Dataset, or None for the "
+            "data set that the config names."
+        )
     data = learning.data.load() if data is None else data
     num_train = data.y_train.shape[0]
     used = learning.data.num_train

@@ -13,7 +13,6 @@ rebuilds pytrees with tracers inside.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
@@ -37,6 +36,7 @@ class Rule(NamedTuple):
     at_most: float | None = None
     choices: tuple[str, ...] | None = None
     optional: bool = False
+    kind: type | None = None
 
     def describe(self) -> str:
         """The rule in words, for messages and help."""
@@ -79,15 +79,23 @@ def static(
     at_most: float | None = None,
     choices: tuple[str, ...] | None = None,
     optional: bool = False,
+    kind: type | None = None,
 ) -> Any:
-    """A compile-time constant (int, float, bool, str, tuple of these, or None if ``optional``)."""
-    rule = Rule(at_least, above, at_most, choices, optional)
+    """A compile-time constant: int, float, bool, str, or a tuple of int or float.
+
+    ``kind`` is the type of the value, or of a tuple's entries; by default that of the default, so
+    it is needed only where the default is None (``optional``).
+    """
+    if default is None and kind is None:
+        raise TypeError("a static field whose default is None needs its kind")
+    sample = default[0] if isinstance(default, tuple) and default else default
+    rule = Rule(at_least, above, at_most, choices, optional, kind or type(sample))
     return dataclasses.field(default=default, metadata={"pytree_node": False, "rule": rule})
 
 
-def node(*, factory: Callable[[], Any], optional: bool = False) -> Any:
-    """A nested config, ``factory()`` by default."""
-    rule = Rule(optional=optional)
+def node(*, factory: Callable[[], Any], of: type, optional: bool = False) -> Any:
+    """A nested config of class ``of``, ``factory()`` by default."""
+    rule = Rule(optional=optional, kind=of)
     return dataclasses.field(default_factory=factory, metadata={"rule": rule, "node": True})
 
 
@@ -176,11 +184,13 @@ def check_fields(config: Config) -> None:
         for name, value, rule, field in fields(part):
             where = f"{path}.{name}" if path else name
             if is_node(field):
-                if not isinstance(value, Config) and not (rule.optional and value is None):
-                    example = getattr(field.default_factory, "__name__", "a config class")
+                assert rule.kind is not None
+                if not isinstance(value, rule.kind) and not (rule.optional and value is None):
+                    example = getattr(field.default_factory, "__name__", rule.kind.__name__)
                     raise ConfigError(
-                        f"{where} = {value!r}: must be a config object, such as {example}(). "
-                        "Presets and config files take choices by name."
+                        f"{where} = {value!r}: must be a config object of class "
+                        f"{rule.kind.__name__}, such as {example}(). Presets and config files take "
+                        "choices by name."
                     )
             elif is_static(field):
                 _check_static(where, value, rule, field.default)
@@ -189,39 +199,48 @@ def check_fields(config: Config) -> None:
 
 
 def _check_number(where: str, value: Any, rule: Rule) -> None:
-    leaves = jax.tree.leaves(value)
-    if not leaves:
-        raise ConfigError(f"{where} = {value!r}: must be a number {rule.describe()}.")
-    for leaf in leaves:
-        if isinstance(leaf, jax.core.Tracer):
-            continue
-        if isinstance(leaf, (str, bool)) or not np.issubdtype(np.asarray(leaf).dtype, np.number):
-            raise ConfigError(f"{where} = {value!r}: must be a number {rule.describe()}.")
-        if not rule.admits(np.asarray(leaf)):
-            raise ConfigError(
-                f"{where} = {value!r}: must be finite and {rule.describe()}."
-                if rule.describe() != "finite"
-                else f"{where} = {value!r}: must be finite."
-            )
+    if isinstance(value, jax.core.Tracer):
+        return
+    array = np.asarray(value)
+    if array.ndim and np.issubdtype(array.dtype, np.number):
+        raise ConfigError(
+            f"{where} = {value!r}: must be one number. Use sweep(configs, keys) for several, or "
+            "vmap over stack(configs)."
+        )
+    real = not array.ndim and np.issubdtype(array.dtype, np.number) and np.isrealobj(array)
+    if not real or not rule.admits(_as_float32(array)):
+        words = dict.fromkeys(("finite", rule.describe()))
+        raise ConfigError(f"{where} = {value!r}: must be a float32 number, {' and '.join(words)}.")
+
+
+def _as_float32(array: np.ndarray) -> np.ndarray:
+    """What a simulation computes with: too large becomes infinite, too small becomes 0."""
+    with np.errstate(over="ignore", under="ignore"):
+        return array.astype(np.float32)
 
 
 def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
     if value is None:
-        if not rule.optional:
-            raise ConfigError(f"{where} = None: a value is needed, for example {default!r}.")
-        return
+        if rule.optional:
+            return
+        raise ConfigError(f"{where} = None: a value is needed, {rule.describe()}.")
     if rule.choices is not None:
         if value not in rule.choices:
             raise ConfigError(f"{where} = {value!r}: must be {rule.describe()}.")
         return
-    for entry in value if isinstance(value, tuple) else (value,):
-        if isinstance(entry, (str, bool)):
-            continue
-        if not isinstance(entry, (int, float)) or not math.isfinite(entry):
-            raise ConfigError(f"{where} = {value!r}: must be a plain finite number.")
-        sample = default[0] if isinstance(default, tuple) and default else default
-        whole = not isinstance(sample, float)
-        if whole and not isinstance(entry, int):
-            raise ConfigError(f"{where} = {value!r}: must be a whole number {rule.describe()}.")
-        if not rule.admits(np.asarray(entry)):
-            raise ConfigError(f"{where} = {value!r}: must be {rule.describe()}.")
+    several = isinstance(default, tuple)
+    kinds = (int, float) if rule.kind is float else (rule.kind or object,)
+    entries = value if several and isinstance(value, tuple) else (value,)
+    # A bool is an int to Python, but not to a reader.
+    right_kind = several == isinstance(value, tuple) and all(
+        isinstance(entry, kinds) and isinstance(entry, bool) == (rule.kind is bool)
+        for entry in entries
+    )
+    if rule.kind in (int, float):
+        words = "whole number" if rule.kind is int else "number"
+        words = f"tuple of {words}s" if several else f"{words}"
+        if not right_kind or not all(rule.admits(np.asarray(entry)) for entry in entries):
+            raise ConfigError(f"{where} = {value!r}: must be a {words}, {rule.describe()}.")
+    elif not right_kind:
+        words = {bool: "True or False", str: "a text"}.get(rule.kind or object, "a constant")
+        raise ConfigError(f"{where} = {value!r}: must be {words}.")

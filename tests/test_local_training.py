@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from pause_jax.learning import Dataset, Linear, Partition, server
+from pause_jax.learning import Cnn3, Dataset, Linear, Partition, server
 from pause_jax.learning.client import LocalTraining, local_steps, train_locally
 from pause_jax.learning.server import aggregate, all_finite, evaluate
 from tests.reference import sgd
@@ -86,6 +86,10 @@ def row(tree, i: int):
     return jax.tree.map(lambda leaf: leaf[i], tree)
 
 
+def assert_close(actual, expected) -> None:
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-6), actual, expected)
+
+
 def initial(training: LocalTraining):
     return training.module.init(jax.random.key(7), training.dataset.x_train[:1])
 
@@ -138,7 +142,7 @@ def test_a_fixed_number_of_steps_gives_the_same_update_as_the_masked_loop():
     keys = jax.random.split(jax.random.key(3), 2)
     expected = run(masked, variables, partition, [0, 1], keys, 3)
     actual = run(fixed, variables, partition, [0, 1], keys, 3)
-    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-6), actual, expected)
+    assert_close(actual, expected)
 
 
 def test_surplus_steps_change_neither_model_nor_moments_nor_loss():
@@ -149,17 +153,23 @@ def test_surplus_steps_change_neither_model_nor_moments_nor_loss():
     keys = jax.random.split(jax.random.key(5), 3)
     steps = [int(local_steps(training, size)) for size in partition.size]
     assert steps == [1, 3, 5]
-    together = run(training, variables, partition, [0, 1, 2], keys, max(steps))
-    for client, own in enumerate(steps):
-        alone = run(training, variables, partition, [client], keys[client : client + 1], own)
-        assert int(alone[1][0].count[0]) == own, "Adam counts the client's own steps"
-        jax.tree.map(
-            lambda t, a, c=client: np.testing.assert_allclose(t[c], a[0], atol=1e-6),
-            together,
-            alone,
+    fresh = training.optimizer.init(variables["params"])
+
+    def one(client, key, num_steps):
+        return train_locally(
+            training, variables, fresh, partition, client, key, NOISE_KEY, num_steps
         )
-    more = run(training, variables, partition, [0, 1, 2], keys, max(steps) + 4)
-    jax.tree.map(lambda t, m: np.testing.assert_array_equal(t, m), together, more)
+
+    everyone = jax.jit(jax.vmap(one, in_axes=(0, 0, None)))
+    together = everyone(jnp.arange(3), keys, max(steps))
+    single = jax.jit(one)
+    for client, own in enumerate(steps):
+        alone = single(client, keys[client], own)
+        assert int(alone[1][0].count) == own, "Adam counts the client's own steps"
+        assert_close(row(together, client), alone)
+    jax.tree.map(
+        np.testing.assert_array_equal, together, everyone(jnp.arange(3), keys, max(steps) + 4)
+    )
 
 
 def test_training_goes_on_from_the_given_moments():
@@ -204,16 +214,15 @@ def uses(partition: Partition, *, batch_size: int, max_samples: int, draws: int)
     )
     clients = jnp.arange(len(partition.size))
     steps = int(np.max(local_steps(training, partition.size)))
-    weights = []
-    for seed in range(draws):
-        keys = jax.random.split(jax.random.key(seed), len(clients))
-        if seed == 0:
-            variables = training.module.init(jax.random.key(0), dataset.x_train[:1])
-            train = jax.jit(
-                lambda keys: run(training, variables, partition, clients, keys, steps)[0]
-            )
-        weights.append(train(keys)["params"]["Dense_0"]["kernel"][:, :, 0])
-    weights = np.asarray(weights, np.float64)
+    variables = training.module.init(jax.random.key(0), dataset.x_train[:1])
+
+    def weights_after(key: jax.Array) -> jax.Array:
+        keys = jax.random.split(key, len(clients))
+        update, *_ = run(training, variables, partition, clients, keys, steps)
+        return update["params"]["Dense_0"]["kernel"][:, :, 0]
+
+    keys = jax.random.split(jax.random.key(0), draws)
+    weights = np.asarray(jax.jit(jax.vmap(weights_after))(keys), np.float64)
     size = np.minimum(np.asarray(partition.size), max_samples)
     last = size % batch_size
     found = np.zeros(weights.shape, int)
@@ -299,23 +308,26 @@ def test_input_noise_has_the_std_of_the_quality_and_is_fixed_for_a_sample():
     np.testing.assert_allclose(inputs(1), inputs(0), atol=1e-6)
 
 
-class _BatchNormed(nn.Module):
-    @nn.compact
-    def __call__(self, x, train: bool = False):
-        x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
-        return nn.Dense(NUM_CLASSES)(x)
-
-
-def test_batch_statistics_of_a_partial_batch_are_of_its_own_samples():
-    dataset = make_dataset("classification")
-    partition = make_partition(6)
-    keys = jax.random.split(jax.random.key(3), 1)
-    full = make_training(dataset, batch_size=6, max_samples=6, module=_BatchNormed())
-    partial = full._replace(batch_size=8)
-    variables = initial(full)
-    expected, *_ = run(full, variables, partition, [0], keys, 1)
-    actual, *_ = run(partial, variables, partition, [0], keys, 1)
-    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-6), actual, expected)
+def test_batch_statistics_of_a_partial_batch_are_those_of_its_own_samples():
+    rng = np.random.default_rng(5)
+    dataset = Dataset(
+        x_train=jnp.asarray(rng.integers(256, size=(5, 32, 32, 3)), jnp.uint8),
+        y_train=jnp.arange(5, dtype=jnp.int32) % NUM_CLASSES,
+        x_test=jnp.zeros((1, 32, 32, 3), jnp.uint8),
+        y_test=jnp.zeros(1, jnp.int32),
+        num_classes=NUM_CLASSES,
+    )
+    partition = make_partition(5, total=5)
+    module = Cnn3(norm="batch").module(NUM_CLASSES)
+    training = make_training(dataset, batch_size=8, max_samples=5, module=module)
+    inputs = dataset.to_input(dataset.x_train)
+    variables = jax.jit(module.init)(jax.random.key(7), inputs)
+    update, *_ = run(training, variables, partition, [0], jax.random.split(jax.random.key(3), 1), 1)
+    forward = jax.jit(lambda v, x: module.apply(v, x, train=True, mutable=["batch_stats"])[1])
+    trained = forward(variables, inputs)["batch_stats"]
+    expected = jax.tree.map(jnp.subtract, trained, variables["batch_stats"])
+    actual = row(update["batch_stats"], 0)
+    jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-4), actual, expected)
 
 
 def test_aggregate_is_the_weighted_mean_of_the_updates():

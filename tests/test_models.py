@@ -113,9 +113,7 @@ def test_initial_biases_are_uniform_within_one_over_root_fan_in():
 
 def test_initial_values_depend_on_the_key():
     one, other = variables_of(Mlp()), variables_of(Mlp(), seed=1)
-    assert not np.allclose(
-        one["params"]["output"]["kernel"], other["params"]["output"]["kernel"]
-    )
+    assert not np.allclose(one["params"]["output"]["kernel"], other["params"]["output"]["kernel"])
 
 
 def images(seed: int) -> jax.Array:
@@ -138,9 +136,7 @@ def test_batch_norm_updates_its_statistics_in_training_and_uses_them_in_evaluati
         assert np.all(new["var"] >= 0.9 * old["var"]), name
         assert not np.allclose(new["var"], old["var"]), name
     evaluated, unchanged = apply(model, variables, images(1), False)
-    jax.tree.map(
-        np.testing.assert_array_equal, unchanged["batch_stats"], variables["batch_stats"]
-    )
+    jax.tree.map(np.testing.assert_array_equal, unchanged["batch_stats"], variables["batch_stats"])
     assert not np.allclose(trained, evaluated)
 
 

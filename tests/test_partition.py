@@ -181,8 +181,9 @@ def test_vmap_over_keys_gives_the_single_draws(config):
     batched = draw(config, BALANCED, 200, 7, draws=3)
     keys = jax.random.split(jax.random.key(0), 3)
     single = jax.jit(lambda k: config.assign(k, jnp.asarray(BALANCED), 200, 7, NUM_LABELS))
-    for i in range(3):
-        jax.tree.map(lambda b, s, i=i: np.testing.assert_array_equal(b[i], s), batched, single(keys[i]))
+    for i, key in enumerate(keys):
+        row = jax.tree.map(lambda leaf, i=i: leaf[i], batched)
+        jax.tree.map(np.testing.assert_array_equal, row, single(key))
     assert not np.array_equal(batched.order[0], batched.order[1]), "the key has no effect"
 
 

@@ -50,7 +50,7 @@ class DataConfig(Config):
       num_train: use this many training samples, drawn at random by the key; all by default.
     """
 
-    num_train: int | None = static(default=None, at_least=1, optional=True)
+    num_train: int | None = static(default=None, at_least=1, optional=True, kind=int)
     num_classes: ClassVar[int] = 10
 
     def load(self) -> Dataset:
@@ -109,7 +109,7 @@ class Tfds(DataConfig):
       download: download and prepare it first if it is not there (needs tensorflow, once).
     """
 
-    data_dir: str | None = static(default=None, optional=True)
+    data_dir: str | None = static(default=None, optional=True, kind=str)
     download: bool = static(default=False)
 
     def load(self) -> Dataset:

@@ -70,8 +70,8 @@ class Pause(PolicyConfig):
     reference: ClassVar[str] = "Peleg et al. 2025"
     with_privacy: ClassVar[bool] = True
 
-    search: Search = node(factory=Exact)
-    index: IndexRule = node(factory=Ucb)
+    search: Search = node(factory=Exact, of=Search)
+    index: IndexRule = node(factory=Ucb, of=IndexRule)
 
     def build(self, context: Context) -> Policy:
         index = self.index.build(context)

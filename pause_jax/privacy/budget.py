@@ -61,7 +61,7 @@ class Geometric(Budget):
 
 
 class Uniform(Budget):
-    """eps_bar / n for each of the first n participations, then nothing.
+    """eps_bar / n for each of the first n participations, what is left for the next, then nothing.
 
     Attributes:
       horizon: n, participations of one client.
@@ -76,7 +76,8 @@ class Uniform(Budget):
         return 1 - jnp.minimum(participations / self.horizon, 1.0)
 
     def epsilon(self, participation: Array) -> Array:
-        return jnp.where(participation <= self.horizon, self.total_epsilon / self.horizon, 0.0)
+        whole = jnp.clip(self.horizon - (participation - 1), 0.0, 1.0)
+        return whole * self.total_epsilon / self.horizon
 
 
 class Power(Budget):

@@ -77,7 +77,7 @@ class Budgeted(Mechanism):
       budget: the schedule of epsilon over a client's participations.
     """
 
-    budget: Budget = node(factory=Geometric)
+    budget: Budget = node(factory=Geometric, of=Budget)
 
     def remaining(self, participations: Array) -> Array:
         return self.budget.remaining(participations)

@@ -12,11 +12,18 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.search.exact import exact
-from pause_jax.search.problem import Problem, SearchInfo, set_energy, shuffled
-from pause_jax.struct import Config, number, static
+from pause_jax.search.problem import (
+    Problem,
+    Search,
+    SearchInfo,
+    check_problem,
+    set_energy,
+    shuffled,
+)
+from pause_jax.struct import number, static
 
 NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
-# The omega of (19): C must exceed the largest energy difference.
+# The omega of (19): C must exceed the largest energy difference, in float32 too.
 OMEGA = 1e-6
 
 
@@ -106,14 +113,19 @@ def make_landscape(
 
     def rank(values: Array) -> Array:
         ascending = order[jnp.argsort(values[order], stable=True)]
-        return jnp.zeros(num_clients, jnp.int32).at[ascending].set(jnp.arange(num_clients))
+        return (
+            jnp.zeros(num_clients, jnp.int32)
+            .at[ascending]
+            .set(jnp.arange(num_clients, dtype=jnp.int32))
+        )
 
     ranks = jax.vmap(rank)(lists) if len(lists) else jnp.zeros((0, num_clients), jnp.int32)
 
     if neighbourhood == "pause":
         index_high, index_low = spread(index)
         highs, lows = jax.vmap(spread)(problem.terms)
-        scale = jnp.min(index_high) - jnp.min(index_low) + jnp.sum(highs) - jnp.sum(lows) + OMEGA
+        scale = jnp.min(index_high) - jnp.min(index_low) + jnp.sum(highs) - jnp.sum(lows)
+        scale = scale * (1 + OMEGA) + OMEGA
     else:
         scale = problem.energy_range
     return Landscape(index, weight, ranks, available, scale)
@@ -239,7 +251,11 @@ def anneal(
 
     Returns:
       The trace; its clients are m distinct clients, always.
+
+    Raises:
+      ValueError: if the shapes disagree or m is out of range.
     """
+    check_problem(problem.index, problem.weight, num_selected)
     num_clients = problem.index.shape[0]
     available = jnp.ones(num_clients, bool) if available is None else available
     landscape_key, chain_key = jax.random.split(key)
@@ -265,7 +281,7 @@ def anneal(
     return AnnealingTrace(clients, energy, best_energy, jnp.mean(moved))
 
 
-class Annealing(Config):
+class Annealing(Search):
     """Search by simulated annealing (see :func:`anneal`).
 
     Attributes:
@@ -296,6 +312,11 @@ class Annealing(Config):
             chains=self.chains,
             cooling=self.cooling,
         )
-        _, best = exact(problem.index, problem.weight, num_selected, available=available)
-        gap = jnp.where(best == trace.energy, 0.0, best - trace.energy)
+        weight = jnp.where(available, problem.weight, 0.0)
+        best_set, best = exact(problem.index, weight, num_selected, available=available)
+        # Between two infinite energies the sums of weights decide.
+        rest = jnp.sum(weight[best_set]) - jnp.sum(weight[trace.clients])
+        gap = jnp.where(
+            best == trace.energy, jnp.where(jnp.isinf(best), rest, 0.0), best - trace.energy
+        )
         return trace.clients, SearchInfo(trace.energy, gap, trace.acceptance_rate)

@@ -8,8 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.search.problem import Problem, SearchInfo, set_energy, shuffled
-from pause_jax.struct import Config
+from pause_jax.search.problem import (
+    Problem,
+    Search,
+    SearchInfo,
+    check_problem,
+    set_energy,
+    shuffled,
+)
 
 
 def exact(
@@ -44,12 +50,8 @@ def exact(
     Raises:
       ValueError: if the shapes disagree or m is out of range.
     """
+    check_problem(index, weight, num_selected)
     num_clients = index.shape[0]
-    if weight.shape != index.shape or not 1 <= num_selected <= num_clients:
-        raise ValueError(
-            f"index {index.shape}, weight {weight.shape}, num_selected = {num_selected}: "
-            "index and weight must be [K] with 1 <= num_selected <= K."
-        )
     available = jnp.ones(num_clients, bool) if available is None else available
     order_key, tie_key = (None, None) if key is None else jax.random.split(key)
 
@@ -91,7 +93,7 @@ def _lexicographic_argmax(first: Array, second: Array, feasible: Array, key: Arr
     return jnp.argmax(jnp.where(tied, lot, -1.0))
 
 
-class Exact(Config):
+class Exact(Search):
     """Search by the exact threshold sweep (see :func:`exact`)."""
 
     name: ClassVar[str] = "exact"

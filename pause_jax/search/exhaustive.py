@@ -9,8 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from pause_jax.search.problem import Problem, SearchInfo, set_energy, shuffled
-from pause_jax.struct import Config, ConfigError, static
+from pause_jax.search.problem import (
+    Problem,
+    Search,
+    SearchInfo,
+    check_problem,
+    set_energy,
+    shuffled,
+)
+from pause_jax.struct import ConfigError, static
 
 if TYPE_CHECKING:
     from pause_jax.config import SimConfig
@@ -45,8 +52,10 @@ def exhaustive(
       (clients, energy) as :func:`pause_jax.search.exact`.
 
     Raises:
+      ValueError: if the shapes disagree or m is out of range.
       ConfigError: if C(K, m) exceeds ``max_sets``; the message gives the count.
     """
+    check_problem(index, weight, num_selected)
     num_clients = index.shape[0]
     num_sets = count_sets(num_clients, num_selected, max_sets)
     available = jnp.ones(num_clients, bool) if available is None else available
@@ -113,7 +122,7 @@ def count_sets(num_clients: int, num_selected: int, max_sets: int = MAX_SETS) ->
     return num_sets
 
 
-class Exhaustive(Config):
+class Exhaustive(Search):
     """Search by scoring all sets (see :func:`exhaustive`).
 
     Attributes:

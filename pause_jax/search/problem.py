@@ -6,11 +6,13 @@ Equation (14) of PAUSE, (10) for the genie, (17) of BSFL.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from pause_jax.struct import Config
 
 
 class Problem(NamedTuple):
@@ -46,18 +48,23 @@ class SearchInfo(NamedTuple):
     acceptance_rate: Array
 
 
-class Search(Protocol):
+class Search(Config):
     """A search: a config object that is called within the trace."""
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array
     ) -> tuple[Array, SearchInfo]:
         """Return (int [m] distinct clients, ascending; diagnostics)."""
-        ...
+        raise NotImplementedError
 
-    def check(self, path: str, config: Any) -> None:
-        """Raise ConfigError if the search cannot serve this config."""
-        ...
+
+def check_problem(index: Array, weight: Array, num_selected: int) -> None:
+    """Raise ValueError unless index and weight are [K] and 1 <= num_selected <= K."""
+    if index.ndim != 1 or weight.shape != index.shape or not 1 <= num_selected <= len(index):
+        raise ValueError(
+            f"index {index.shape}, weight {weight.shape}, num_selected = {num_selected}: "
+            "index and weight must be [K] with 1 <= num_selected <= K."
+        )
 
 
 def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:

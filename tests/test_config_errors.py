@@ -1,0 +1,287 @@
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, Reward, SimConfig, presets, simulate, stack
+from pause_jax.latency import TwoGroups
+from pause_jax.learning import Cnn3, Digits, Dirichlet, LinearRegression, Mlp, Mnist
+from pause_jax.policies import Pause, named
+from pause_jax.privacy import Table
+from pause_jax.search import Exhaustive
+
+KEY = jax.random.key(0)
+BANDIT = SimConfig(num_clients=6, num_selected=2, num_rounds=3, learning=None)
+LEARN = BANDIT.replace(learning=Learning())
+NAN, INF = float("nan"), float("inf")
+
+
+def error_of(config: SimConfig, key=KEY, **kwargs) -> pytest.ExceptionInfo[ConfigError]:
+    """The ConfigError that ``simulate`` raises, without frames of JAX and not in many lines."""
+    with pytest.raises(ConfigError) as error:
+        simulate(config, key, **kwargs)
+    assert_clear(error)
+    return error
+
+
+def assert_clear(error: pytest.ExceptionInfo[ConfigError]) -> None:
+    frames = [str(entry.path).replace("\\", "/") for entry in error.traceback]
+    assert not [path for path in frames if "jax/_src" in path]
+    assert "\n" not in str(error.value)
+    assert "Traced" not in str(error.value)
+
+
+# Dotted path, value, and a word of the rule that the message must give.
+BAD_NUMBERS = [
+    ("reward.alpha", -1.0, ">= 0"),
+    ("reward.beta", 0.0, "> 0"),
+    ("reward.gamma", NAN, ">= 0"),
+    ("reward.gamma", INF, "finite"),
+    ("reward.alpha", True, "number"),
+    ("reward.alpha", "1", "number"),
+    ("reward.alpha", None, "number"),
+    ("availability", 0.0, "> 0"),
+    ("availability", 1.5, "<= 1"),
+    ("latency.std", -0.1, "> 0"),
+    ("latency.min_latency", "fast", "number"),
+    ("privacy.budget.total_epsilon", 0.0, "> 0"),
+    ("privacy.budget.total_epsilon", -5.0, "> 0"),
+    ("privacy.budget.total_epsilon", np.float32(0), "> 0"),
+    ("privacy.budget.decay", NAN, "> 0"),
+    ("privacy.sensitivity", False, "number"),
+    ("policy.index.speed_weight", 0, "> 0"),
+    ("learning.learning_rate", NAN, "> 0"),
+    ("learning.learning_rate", jnp.asarray(-0.1), "> 0"),
+    ("learning.learning_rate", "0.1", "number"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "rule"), BAD_NUMBERS)
+def test_a_bad_number_is_named_with_its_value_and_its_rule(path, value, rule):
+    message = str(error_of(LEARN.override({path: value})).value)
+    assert message.startswith(f"{path} = {value!r}")
+    assert rule in message
+
+
+BAD_STATICS = [
+    ("num_clients", 0, ">= 1"),
+    ("num_clients", 6.0, "whole number"),
+    ("num_clients", None, "needed"),
+    ("num_selected", -1, ">= 1"),
+    ("num_rounds", 2.5, "whole number"),
+    ("num_rounds", NAN, "number"),
+    ("eval_every", 0, ">= 1"),
+    ("learning.batch_size", 0, ">= 1"),
+    ("learning.batch_size", 20.0, "whole number"),
+    ("learning.max_steps", 0, ">= 1"),
+    ("learning.optimizer", "adamw", "adam, sgd"),
+    ("learning.data.num_train", 0, ">= 1"),
+    ("learning.data.num_train", 10.5, "whole number"),
+    ("learning.model.hidden", (32, 0), ">= 1"),
+    ("learning.model.hidden", (32.5,), "whole number"),
+    ("learning.partition.min_quality", 1.5, "<= 1"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "rule"), BAD_STATICS)
+def test_a_bad_constant_is_named_with_its_value_and_its_rule(path, value, rule):
+    message = str(error_of(LEARN.override({path: value})).value)
+    assert message.startswith(f"{path} = {value!r}")
+    assert rule in message
+
+
+# A text or a truth value where a whole number is due, and the other way round.
+WRONG_KINDS = [
+    ("num_clients", "6"),
+    ("num_clients", True),
+    ("num_selected", True),
+    ("num_rounds", "3"),
+    ("learning.batch_size", True),
+    ("learning.max_steps", "100"),
+    ("learning.data.num_train", "100"),
+    ("learning.model.hidden", ("32",)),
+    ("learning.model.hidden", 32),
+    ("learning.partition.min_quality", "0.5"),
+    ("track_regret", "no"),
+    ("track_regret", 3),
+    ("learning.keep_optimizer_state", "false"),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG_KINDS)
+def test_a_constant_of_the_wrong_kind_is_named_with_its_value(path, value):
+    message = str(error_of(LEARN.override({path: value})).value)
+    assert message.startswith(f"{path} = {value!r}")
+
+
+WRONG_NODES = [
+    ("policy", "pause"),
+    ("policy", Pause),
+    ("policy", TwoGroups()),
+    ("latency", Reward()),
+    ("reward", None),
+    ("learning", 3),
+    ("learning.model", "mlp"),
+    ("learning.partition", LinearRegression()),
+    ("privacy", 1.0),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG_NODES)
+def test_a_wrong_part_is_named_with_its_value(path, value):
+    message = str(error_of(LEARN.override({path: value})).value)
+    assert message.startswith(f"{path} = {value!r}")
+
+
+def test_more_selected_than_there_are_clients():
+    message = str(error_of(BANDIT.replace(num_selected=7)).value)
+    assert "num_selected = 7" in message
+    assert "num_clients = 6" in message
+
+
+def test_unknown_policy_name_lists_the_names():
+    for call in (named, presets.digits_small):
+        with pytest.raises(ConfigError, match=re.escape("policy = 'nope'")) as error:
+            call("nope")
+        assert_clear(error)
+        for name in ("pause", "bsfl", "random", "fastest", "all", "genie", "sa_pause"):
+            assert name in str(error.value)
+
+
+def test_missing_data_folder(tmp_path):
+    folder = str(tmp_path / "nowhere")
+    message = str(error_of(LEARN.override({"learning.data": Mnist(data_dir=folder)})).value)
+    assert f"learning.data.data_dir = {folder!r}" in message
+
+
+def test_more_clients_than_samples():
+    for config in (LEARN, LEARN.override({"learning.partition": Dirichlet()})):
+        message = str(error_of(config.replace(num_clients=2000)).value)
+        assert "num_clients = 2000" in message
+        assert "1437" in message
+    message = str(error_of(LEARN.override({"learning.data.num_train": 5})).value)
+    assert "num_clients = 6" in message
+    assert "5" in message
+
+
+def test_more_training_samples_than_there_are():
+    message = str(error_of(LEARN.override({"learning.data.num_train": 5000})).value)
+    assert "learning.data.num_train = 5000" in message
+    assert "1437" in message
+
+
+def test_exhaustive_search_of_a_large_network_gives_the_number_of_sets():
+    config = BANDIT.replace(
+        num_clients=300, num_selected=15, policy=Pause(search=Exhaustive()), num_rounds=1
+    )
+    message = str(error_of(config).value)
+    assert "7,687,875,149,867,948,862,546,720" in message
+    assert "num_clients = 300" in message
+    assert "num_selected = 15" in message
+    assert "exact" in message
+
+
+def test_images_too_small_for_the_model():
+    error = error_of(LEARN.override({"learning.model": Cnn3()}))
+    assert "learning.model = cnn3" in str(error.value)
+    assert "(8, 8, 1)" in str(error.value)
+    assert "digits" in str(error.value)
+
+
+@pytest.mark.parametrize("shares", [(), (0.9, 0.9), (-0.5,), (NAN,), (True,), ("half",)])
+def test_bad_budget_table(shares):
+    config = BANDIT.override({"privacy.budget": Table(shares=shares)})
+    assert str(error_of(config).value).startswith(f"privacy.budget.shares = {shares!r}")
+
+
+@pytest.mark.parametrize(
+    "key", [jax.random.PRNGKey(0), 0, None, np.zeros(2, np.uint32), "seed", jnp.zeros(())]
+)
+def test_a_key_that_is_not_a_typed_key(key):
+    message = str(error_of(BANDIT, key).value)
+    assert message.startswith("key = ")
+    assert "jax.random.key(0)" in message
+
+
+def test_several_keys_without_vmap():
+    message = str(error_of(BANDIT, jax.random.split(KEY, 3)).value)
+    assert "key" in message
+    assert "vmap" in message
+
+
+def test_several_configs_without_vmap():
+    message = str(error_of(stack([BANDIT, BANDIT])).value)
+    assert "vmap" in message
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], np.ones(3), 1j])
+def test_a_number_must_be_one_real_number(value):
+    message = str(error_of(BANDIT.override({"reward.gamma": value})).value)
+    assert message.startswith(f"reward.gamma = {value!r}".splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("learning.learning_rate", 1e40), ("privacy.budget.total_epsilon", 1e-50)],
+)
+def test_a_number_beyond_float32_is_refused(path, value):
+    assert str(error_of(LEARN.override({path: value})).value).startswith(f"{path} = {value!r}")
+
+
+def test_a_config_that_is_none():
+    assert "SimConfig" in str(error_of(None).value)
+    assert "SimConfig" in str(error_of(Learning()).value)
+
+
+def test_data_that_is_no_data_set():
+    assert str(error_of(LEARN, data=jnp.ones((3, 2))).value).startswith("data = ")
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("reward.gama", "gama"),
+        ("reword.gamma", "reword"),
+        ("reward.gamma.x", "x"),
+        ("", "''"),
+        # Names of classes, not fields of configs.
+        ("policy.name", "name"),
+        ("latency.summary", "summary"),
+    ],
+)
+def test_unknown_override_path_lists_the_fields(path, wrong):
+    with pytest.raises(ConfigError) as error:
+        BANDIT.override({path: 1.0})
+    assert_clear(error)
+    assert str(error.value).startswith(f"{path}:")
+    assert wrong in str(error.value)
+    if path == "reward.gama":
+        assert "alpha, beta, gamma" in str(error.value)
+        assert "summary" not in str(error.value), "a class variable is no field"
+
+
+def test_override_below_a_missing_part():
+    with pytest.raises(ConfigError, match=re.escape("learning.batch_size")):
+        BANDIT.override({"learning.batch_size": 1})
+
+
+def test_stacking_configs_of_different_structure():
+    with pytest.raises(ConfigError, match="static"):
+        stack([BANDIT, BANDIT.replace(num_clients=7)])
+
+
+def test_a_good_config_passes():
+    config = LEARN.override(
+        {
+            "reward.alpha": 0,
+            "reward.gamma": np.float32(1.5),
+            "latency.std": jnp.asarray(0.1),
+            "learning.model": Mlp(hidden=()),
+            "learning.partition.min_quality": 1,
+        }
+    )
+    data = Digits().load()
+    shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)
+    assert shapes.counts.shape == (6,)

@@ -1,0 +1,328 @@
+import dataclasses
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import struct
+from pause_jax.config import Learning, SimConfig, validate
+from pause_jax.latency import LATENCIES, TwoGroups
+from pause_jax.learning import DATASETS, MODELS, PARTITIONS, Digits, Iid, Mlp
+from pause_jax.policies import POLICIES, Pause, Random
+from pause_jax.privacy import BUDGETS, MECHANISMS, Geometric, PerCoordinateLaplace, Table
+from pause_jax.reward import Reward
+from pause_jax.search import SEARCHES, Annealing
+from pause_jax.struct import Config, ConfigError, check_fields, node, number, static
+
+FAMILIES = (*POLICIES, *SEARCHES, *LATENCIES, *BUDGETS, *MECHANISMS, *DATASETS, *MODELS)
+CONFIGS = (*FAMILIES, *PARTITIONS)
+
+
+class Inner(Config):
+    rate: float = number(default=0.5, above=0, at_most=1)
+
+
+class Outer(Config):
+    weight: float = number(default=1.0, at_least=0)
+    free: float = number(default=0.0)
+    size: int = static(default=4, at_least=2, at_most=9)
+    level: float = static(default=0.5, at_least=0)
+    mode: str = static(default="a", choices=("a", "b"))
+    limit: int | None = static(default=None, at_least=1, optional=True, kind=int)
+    shape: tuple[int, ...] = static(default=(3, 2), at_least=1)
+    inner: Inner = node(factory=Inner, of=Inner)
+    extra: Inner | None = node(factory=Inner, of=Inner, optional=True)
+
+
+# ---------------------------------------------------------------- messages
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weight": -1.0}, "weight = -1.0: must be a float32 number, finite and >= 0."),
+        ({"weight": math.nan}, "weight = nan: must be a float32 number, finite and >= 0."),
+        ({"weight": math.inf}, "weight = inf: must be a float32 number, finite and >= 0."),
+        ({"weight": "2"}, "weight = '2': must be a float32 number"),
+        ({"weight": True}, "weight = True: must be a float32 number"),
+        ({"weight": None}, "weight = None: must be a float32 number"),
+        ({"free": math.nan}, "free = nan: must be a float32 number, finite."),
+        ({"free": "x"}, "free = 'x': must be a float32 number"),
+        ({"size": 1}, "size = 1: must be a whole number, >= 2 and <= 9."),
+        ({"size": 10}, "size = 10: must be a whole number, >= 2 and <= 9."),
+        ({"size": 4.0}, "size = 4.0: must be a whole number, >= 2 and <= 9."),
+        ({"size": None}, "size = None: a value is needed, >= 2 and <= 9."),
+        ({"size": jnp.asarray(4)}, "must be a whole number"),
+        ({"level": -0.5}, "level = -0.5: must be a number, >= 0."),
+        ({"level": math.inf}, "level = inf: must be a number, >= 0."),
+        ({"mode": "c"}, "mode = 'c': must be one of a, b."),
+        ({"limit": 0}, "limit = 0: must be a whole number, >= 1."),
+        ({"shape": (3, 0)}, "shape = (3, 0): must be a tuple of whole numbers, >= 1."),
+        ({"shape": (3, 2.5)}, "shape = (3, 2.5): must be a tuple of whole numbers, >= 1."),
+        ({"inner": 3}, "inner = 3: must be a config object of class Inner, such as Inner()."),
+        ({"inner": None}, "inner = None: must be a config object of class Inner"),
+        ({"inner": Inner(rate=0.0)}, "inner.rate = 0.0: must be a float32 number, finite and > 0"),
+        ({"extra": Inner(rate=1.5)}, "extra.rate = 1.5: must be a float32 number, finite and > 0"),
+        ({"weight": np.array([1.0, -2.0])}, "must be one number"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value),
+)
+def test_bad_fields_are_named_with_value_and_rule(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        check_fields(Outer(**changes))
+    assert message in str(caught.value)
+    assert next(iter(changes)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"weight": 0.0, "size": 2, "level": 0.0},
+        {"weight": 3, "free": -1e9, "size": 9, "level": 7},
+        {"weight": jnp.array(1.0), "limit": 1, "shape": (1,)},
+        {"inner": Inner(rate=1.0), "extra": None, "mode": "b"},
+    ],
+)
+def test_good_fields_pass(changes):
+    check_fields(Outer(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"size": "4"},
+        {"size": True},
+        {"size": (4, 5)},
+        {"shape": (3, "2")},
+        {"shape": 3},
+        {"level": "high"},
+    ],
+    ids=str,
+)
+def test_static_fields_refuse_values_of_another_kind(changes):
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        check_fields(Outer(**changes))
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (SimConfig(num_clients="30"), "num_clients"),
+        (SimConfig(num_rounds=True), "num_rounds"),
+        (SimConfig(track_regret="no"), "track_regret"),
+        (SimConfig(learning=Learning(model=Mlp(hidden=32))), "learning.model.hidden"),
+        (SimConfig(learning=Learning(data=Digits(num_train="all"))), "learning.data.num_train"),
+        (SimConfig(privacy=TwoGroups()), "privacy"),
+        (SimConfig(policy=Random(), latency=Reward()), "latency"),
+        (SimConfig(privacy=PerCoordinateLaplace(budget=Reward())), "privacy.budget"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "config",
+)
+def test_simulations_refuse_values_of_another_kind(config, field):
+    with pytest.raises(ConfigError, match=field):
+        validate(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (SimConfig(num_clients=4), "num_selected = 5: must be <= num_clients = 4"),
+        (SimConfig(reward=Reward(beta=0.0)), "reward.beta = 0.0: must be a float32 number, finite and > 0."),
+        (
+            SimConfig(policy=Pause(search=Annealing(neighbourhood="all"))),
+            "policy.search.neighbourhood = 'all': must be one of pause, alsa, vanilla.",
+        ),
+        (
+            SimConfig(privacy=PerCoordinateLaplace(budget=Table(shares=(0.9, 0.2)))),
+            "privacy.budget.shares = (0.9, 0.2): must hold at least one share and sum to at most 1",
+        ),
+        (
+            SimConfig(privacy=PerCoordinateLaplace(budget=Geometric(decay=-0.1))),
+            "privacy.budget.decay = -0.1: must be a float32 number, finite and > 0.",
+        ),
+        ("pause", "config = 'pause': must be a pause_jax.SimConfig."),
+    ],
+    ids=range(6),
+)
+def test_messages_at_the_door_carry_the_dotted_path(config, message):
+    with pytest.raises(ConfigError) as caught:
+        validate(config)
+    assert message in str(caught.value)
+
+
+def test_config_error_is_a_value_error():
+    assert issubclass(ConfigError, ValueError)
+
+
+def test_rules_in_words():
+    assert struct.Rule().describe() == "finite"
+    assert struct.Rule(above=0, at_most=1).describe() == "> 0 and <= 1"
+    assert struct.Rule(choices=("a", "b")).describe() == "one of a, b"
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_defaults_of_every_config_keep_their_own_rules(config):
+    check_fields(config())
+
+
+# ---------------------------------------------------------------- pytrees
+
+
+def test_structures_of_all_config_classes_differ():
+    structures = [jax.tree.structure(config()) for config in CONFIGS]
+    assert len(structures) > 20
+    for one, other in itertools.combinations(range(len(CONFIGS)), 2):
+        assert structures[one] != structures[other], (CONFIGS[one], CONFIGS[other])
+    assert len(set(structures)) == len(structures)
+
+
+def test_jit_tells_two_classes_with_equal_fields_apart():
+    class Plus(Config):
+        x: float = number(default=1.0)
+
+        def apply(self, y):
+            return y + self.x
+
+    class Minus(Config):
+        x: float = number(default=1.0)
+
+        def apply(self, y):
+            return y - self.x
+
+    assert jax.tree.structure(Plus()) != jax.tree.structure(Minus())
+    run = jax.jit(lambda config, y: config.apply(y))
+    assert run(Plus(), 5.0) == 6.0
+    assert run(Minus(), 5.0) == 4.0
+
+
+@pytest.mark.skipif(jax.__version_info__[:2] != (0, 10), reason="describes JAX 0.10")
+def test_why_not_register_dataclass():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class One:
+        x: float
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Two:
+        x: float
+
+    assert jax.tree.structure(One(1.0)) == jax.tree.structure(Two(1.0))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
+def test_flatten_and_unflatten_return_the_same_config(config):
+    config = config()
+    leaves, structure = jax.tree.flatten(config)
+    back = jax.tree.unflatten(structure, leaves)
+    assert type(back) is type(config)
+    assert back == config
+    assert hash(structure) == hash(jax.tree.structure(back))
+
+
+def test_leaves_are_the_traced_numbers_with_their_paths():
+    config = Outer(weight=2.0, inner=Inner(rate=0.25), extra=None)
+    paths = {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(config)
+    }
+    assert paths == {".weight": 2.0, ".free": 0.0, ".inner.rate": 0.25}
+
+
+def test_traced_numbers_share_a_compilation_and_static_ones_do_not():
+    traces = []
+
+    @jax.jit
+    def run(config):
+        traces.append(config.size)
+        return config.weight * config.size + config.inner.rate
+
+    assert run(Outer(weight=1.0)) == 4.5
+    assert run(Outer(weight=2.0, inner=Inner(rate=0.25))) == 8.25
+    assert traces == [4]
+    assert run(Outer(weight=1.0, size=3)) == 3.5
+    assert traces == [4, 3]
+    run(Outer(mode="b"))
+    assert traces == [4, 3, 4]
+
+
+def test_tracers_pass_the_door():
+    def run(weight):
+        check_fields(Outer(weight=weight))
+        return weight
+
+    assert jax.jit(run)(-1.0) == -1.0
+
+
+def test_vmap_and_grad_over_a_traced_number():
+    def energy(config):
+        return config.weight**2 * config.size
+
+    batch = Outer().replace(weight=jnp.array([1.0, 2.0]))
+    axes = jax.tree.map(lambda leaf: 0 if jnp.ndim(leaf) else None, batch)
+    np.testing.assert_allclose(jax.vmap(energy, in_axes=(axes,))(batch), [4.0, 16.0])
+    gradient = jax.grad(energy)(Outer(weight=3.0))
+    assert gradient.weight == 24.0
+    assert gradient.size == 4
+
+
+def test_replace_copies_and_leaves_the_original():
+    config = Outer()
+    changed = config.replace(weight=7.0, size=5)
+    assert (changed.weight, changed.size, changed.inner) == (7.0, 5, config.inner)
+    assert (config.weight, config.size) == (1.0, 4)
+    assert type(changed) is Outer
+    with pytest.raises(TypeError, match="no_such_field"):
+        config.replace(no_such_field=1)
+
+
+def test_configs_are_frozen_and_keyword_only():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Outer().weight = 2.0
+    with pytest.raises(TypeError):
+        Outer(1.0)
+
+
+def test_fields_nested_and_kinds():
+    kinds = {
+        name: "node" if struct.is_node(field) else "static" if struct.is_static(field) else "number"
+        for name, _, _, field in struct.fields(Outer())
+    }
+    assert kinds == {
+        "weight": "number",
+        "free": "number",
+        "size": "static",
+        "level": "static",
+        "mode": "static",
+        "limit": "static",
+        "shape": "static",
+        "inner": "node",
+        "extra": "node",
+    }
+    assert [path for path, _ in struct.nested(Outer())] == ["", "inner", "extra"]
+    assert [path for path, _ in struct.nested(Outer(extra=None))] == ["", "inner"]
+    paths = {path for path, _ in struct.nested(SimConfig())}
+    assert {"policy.search", "privacy.budget", "learning.partition"} <= paths
+
+
+def test_override_by_dotted_path():
+    config = SimConfig(learning=Learning(partition=Iid()))
+    changed = config.override({"reward.gamma": 0.25, "policy.search": Annealing(steps=7)})
+    assert changed.reward.gamma == 0.25
+    assert changed.policy.search.steps == 7
+    assert config.reward.gamma != 0.25
+    with pytest.raises(ConfigError, match=r"reward\.delta: there is no field 'delta' in Reward"):
+        config.override({"reward.delta": 1.0})
+
+
+@pytest.mark.parametrize("path", ["reward.delta", "reward.name", "policy.summary"])
+def test_override_of_no_field_lists_the_fields_and_nothing_else(path):
+    # `name` and `summary` describe the class; they are not fields.
+    with pytest.raises(ConfigError) as caught:
+        SimConfig().override({path: "x"})
+    assert path in str(caught.value)
+    assert "name, summary" not in str(caught.value)
