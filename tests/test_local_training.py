@@ -189,7 +189,7 @@ class _Weights(nn.Module):
     """One weight a feature, starting at zero and without bias."""
 
     @nn.compact
-    def __call__(self, x, train: bool = False):
+    def __call__(self, x, train: bool = False, mask=None):
         return nn.Dense(1, use_bias=False, kernel_init=nn.initializers.zeros)(x)
 
 

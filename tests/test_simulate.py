@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from pause_jax import Learning, Result, SimConfig, simulate, stack
+from pause_jax import Learning, Result, SimConfig, policies, simulate, stack
 from pause_jax.config import canonical
 from pause_jax.learning import Cnn3, Dataset, Digits, Dirichlet, Linear, LinearRegression
 from pause_jax.learning import data as data_module
@@ -31,8 +31,8 @@ from pause_jax.rounds import Streams, advance, init
 from pause_jax.simulate import prepare
 
 KEY = jax.random.key(0)
-# Annealing is here once; all names go through the contract in test_policies.
-POLICIES = sorted(set(NAMED) - {"alsa", "vanilla_sa"})
+# Every registered policy, and each search once; all names go through the contract in test_policies.
+POLICIES = [*(policy.name for policy in policies.POLICIES), "pause_exhaustive", "sa_pause"]
 # Draws with repetition: a client that is drawn twice leaves a slot empty.
 WITH_REPETITION = {"md_sampling", "clustered_size"}
 K, M, T = 6, 4, 20
@@ -581,9 +581,10 @@ class _Normed(nn.Module):
     num_outputs: int
 
     @nn.compact
-    def __call__(self, x, train: bool = False):
+    def __call__(self, x, train: bool = False, mask=None):
         x = x.reshape(x.shape[0], -1)
-        x = nn.BatchNorm(use_running_average=not train, momentum=0.9, name="norm")(x)
+        norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, name="norm")
+        x = norm(x, mask=None if mask is None else mask[:, None])
         return nn.Dense(self.num_outputs)(x)
 
 

@@ -131,7 +131,10 @@ def test_simulations_refuse_values_of_another_kind(config, field):
     ("config", "message"),
     [
         (SimConfig(num_clients=4), "num_selected = 5: must be <= num_clients = 4"),
-        (SimConfig(reward=Reward(beta=0.0)), "reward.beta = 0.0: must be a float32 number, finite and > 0."),
+        (
+            SimConfig(reward=Reward(beta=0.0)),
+            "reward.beta = 0.0: must be a float32 number, finite and > 0.",
+        ),
         (
             SimConfig(policy=Pause(search=Annealing(neighbourhood="all"))),
             "policy.search.neighbourhood = 'all': must be one of pause, alsa, vanilla.",

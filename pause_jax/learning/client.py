@@ -89,7 +89,7 @@ def train_locally(
 
     def loss_of(params: Any, rest: Variables, x: Array, y: Array, weight: Array) -> Any:
         outputs, changed = training.module.apply(
-            {"params": params, **rest}, x, train=True, mutable=list(rest)
+            {"params": params, **rest}, x, train=True, mask=weight > 0, mutable=list(rest)
         )
         loss = losses(data, outputs, y)
         return jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1), changed

@@ -205,6 +205,7 @@ def _read_tfds(name: str, data_dir: str | None, download: bool) -> tuple[np.ndar
             f"learning.data = {name}: tensorflow-datasets is missing. {fix}"
         ) from error
     folder = None if data_dir is None else str(pathlib.Path(data_dir).expanduser())
+    arrays: list[np.ndarray] = []
     try:
         source = tfds.data_source(
             name,
@@ -212,16 +213,15 @@ def _read_tfds(name: str, data_dir: str | None, download: bool) -> tuple[np.ndar
             download=download,
             builder_kwargs={"file_format": "array_record"},
         )
+        for split in ("train", "test"):
+            records = source[split].__getitems__(list(range(len(source[split]))))
+            arrays.append(np.stack([record["image"] for record in records]))
+            arrays.append(np.asarray([record["label"] for record in records], np.int32))
     except Exception as error:  # tfds raises many types here, all of which mean "not readable"
         raise ConfigError(
             f"learning.data = {name}: cannot be read from data_dir = {data_dir!r} "
-            f"({type(error).__name__}). {fix}"
+            f"({type(error).__name__}: {error}). {fix}"
         ) from error
-    arrays: list[np.ndarray] = []
-    for split in ("train", "test"):
-        records = source[split].__getitems__(list(range(len(source[split]))))
-        arrays.append(np.stack([record["image"] for record in records]))
-        arrays.append(np.asarray([record["label"] for record in records], np.int32))
     return tuple(arrays)
 
 

@@ -37,7 +37,7 @@ class _Mlp(nn.Module):
     num_outputs: int
 
     @nn.compact
-    def __call__(self, x: Array, train: bool = False) -> Array:
+    def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
         x = x.reshape(x.shape[0], -1)
         for i, width in enumerate(self.hidden):
             x = nn.relu(_dense(x, width, f"hidden_{i}"))
@@ -49,7 +49,7 @@ class _Cnn3(nn.Module):
     num_outputs: int
 
     @nn.compact
-    def __call__(self, x: Array, train: bool = False) -> Array:
+    def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
         for i, width in enumerate((32, 64, 128)):
             conv = nn.Conv(
                 width,
@@ -61,7 +61,8 @@ class _Cnn3(nn.Module):
             )
             x = nn.max_pool(nn.relu(conv(x)), (2, 2), strides=(2, 2))
             if self.norm == "batch":
-                x = nn.BatchNorm(use_running_average=not train, momentum=0.9, name=f"norm_{i}")(x)
+                norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, name=f"norm_{i}")
+                x = norm(x, mask=None if mask is None else mask[:, None, None, None])
             elif self.norm == "group":
                 x = nn.GroupNorm(num_groups=8, name=f"norm_{i}")(x)
         x = x.reshape(x.shape[0], -1)
@@ -74,7 +75,11 @@ class Model(Config):
     """A model's config."""
 
     def module(self, num_outputs: int) -> nn.Module:
-        """The Flax module; ``apply(variables, x [B, ...], train=...)`` gives [B, num_outputs]."""
+        """The Flax module.
+
+        ``apply(variables, x [B, ...], train=..., mask=...)`` gives [B, num_outputs]; ``mask`` is
+        bool [B], False for rows that only fill up a batch and must not enter batch statistics.
+        """
         raise NotImplementedError
 
 

@@ -115,8 +115,8 @@ class Dirichlet(PartitionConfig):
 
     Every client gets at least one sample. The dominant labels are dealt out evenly; a client first
     takes samples of its label until it would hold ``dominant_share`` of it in expectation (as long
-    as there are any left), then the rest comes at random from all samples that are left. Two sorts
-    do it, so it always ends.
+    as there are any left), then the rest comes at random from all samples that are left. A few
+    sorts do it, so it always ends.
 
     Attributes:
       concentration: parameter of the Dirichlet distribution of sizes (2 or 3 in the papers).
@@ -132,7 +132,7 @@ class Dirichlet(PartitionConfig):
     def _assign(
         self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
     ) -> tuple[Array, Array]:
-        shuffle_key, size_key, label_key = jax.random.split(key, 3)
+        shuffle_key, size_key, label_key, free_key = jax.random.split(key, 4)
         sample = jax.random.permutation(shuffle_key, labels.shape[0])[:num_samples]
         size = self._sizes(size_key, num_samples, num_clients)
         if not jnp.issubdtype(labels.dtype, jnp.integer):
@@ -148,7 +148,8 @@ class Dirichlet(PartitionConfig):
         frequency = (count / num_samples)[dominant]
         target = (self.dominant_share - frequency) / jnp.maximum(1 - frequency, 1e-6)
         want = jnp.floor(jnp.clip(target, 0, 1) * size).astype(jnp.int32)
-        wanted = jnp.where(dominant[:, None] == jnp.arange(num_classes), want[:, None], 0)
+        own = dominant[:, None] == jnp.arange(num_classes)[None, :]
+        wanted = jnp.where(own, want[:, None], 0)
         before = jnp.take_along_axis(jnp.cumsum(wanted, axis=0), dominant[:, None], axis=1)[:, 0]
         before -= want
         take = jnp.clip(count[dominant] - before, 0, want)
@@ -161,8 +162,10 @@ class Dirichlet(PartitionConfig):
         owner = jnp.full(num_samples, num_clients, jnp.int32)
         owner = owner.at[jnp.where(is_reserved, reserved, num_samples)].set(client, mode="drop")
 
-        # Deal out the free samples, in their shuffled order.
-        free = jnp.argsort(owner < num_clients, stable=True)
+        # Deal out the free samples in a new random order: what was reserved stood early in the old
+        # one, so its first free samples are poor in the dominant labels.
+        order = jax.random.permutation(free_key, num_samples)
+        free = order[jnp.argsort(owner[order] < num_clients, stable=True)]
         rest = jnp.repeat(jnp.arange(num_clients), size - take, total_repeat_length=num_samples)
         is_free = place < num_samples - jnp.sum(take)
         owner = owner.at[jnp.where(is_free, free, num_samples)].set(rest, mode="drop")
@@ -172,8 +175,9 @@ class Dirichlet(PartitionConfig):
         """One sample each and the others by rounded cumulative shares: the sum is exact."""
         shares = jax.random.dirichlet(key, jnp.full(num_clients, self.concentration))
         spare = num_samples - num_clients
-        edges = jnp.round(jnp.clip(jnp.cumsum(shares), 0, 1) * spare).astype(jnp.int32)
-        edges = edges.at[-1].set(spare)
+        # XLA's parallel cumulative sum may step back by a rounding error: keep it monotone.
+        cumulative = jax.lax.cummax(jnp.clip(jnp.cumsum(shares), 0, 1))
+        edges = jnp.round(cumulative * spare).astype(jnp.int32).at[-1].set(spare)
         return 1 + jnp.diff(edges, prepend=0)
 
 
