@@ -168,7 +168,11 @@ def advance(
             regret=regret,
             optimality_gap=info.optimality_gap,
             acceptance_rate=info.acceptance_rate,
-            train_loss=jnp.sum(jnp.where(active, selection.weights * loss, 0.0)),
+            train_loss=jnp.where(
+                jnp.any(active),
+                jnp.sum(jnp.where(active, selection.weights * loss, 0.0)),
+                jnp.nan,
+            ),
             test_loss=test_loss,
             test_accuracy=test_accuracy,
             finite=jnp.asarray(True) if variables is None else all_finite(variables),

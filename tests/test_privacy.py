@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
+from pause_jax import ConfigError, SimConfig
+from pause_jax.config import validate
 from pause_jax.privacy import (
     MECHANISMS,
     Geometric,
@@ -255,3 +257,9 @@ def test_no_privacy_reports_an_infinite_loss():
     np.testing.assert_array_equal(NoPrivacy().spent(n), [0, math.inf, math.inf])
     np.testing.assert_array_equal(NoPrivacy().remaining(n), [1, 1, 1])
     np.testing.assert_array_equal(NoPrivacy().epsilon(n), [math.inf] * 3)
+
+
+def test_a_table_with_a_zero_share_is_refused():
+    table = Table(shares=(0.5, 0.0, 0.5))
+    with pytest.raises(ConfigError, match="Leave the zeros out"):
+        validate(SimConfig(privacy=PerCoordinateLaplace(budget=table)))

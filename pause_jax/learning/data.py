@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -232,7 +233,9 @@ def _split(x: np.ndarray, y: np.ndarray, num_train: int) -> tuple[np.ndarray, ..
 def _on_device(
     arrays: tuple[np.ndarray, ...], *, pixel_max: int, num_classes: int, task: Task
 ) -> Dataset:
-    x_train, y_train, x_test, y_test = map(jnp.asarray, arrays)
+    # Loaded data sets are kept, so they must be arrays even if the first load is inside a trace.
+    with jax.ensure_compile_time_eval():
+        x_train, y_train, x_test, y_test = map(jnp.asarray, arrays)
     return Dataset(
         x_train=x_train,
         y_train=y_train,

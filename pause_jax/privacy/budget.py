@@ -107,7 +107,7 @@ class Table(Budget):
     """Shares of eps_bar for the first participations, given as a table; then nothing.
 
     Attributes:
-      shares: eps_i / eps_bar for i = 1, 2, ...; each >= 0, their sum at most 1.
+      shares: eps_i / eps_bar for i = 1, 2, ...; each > 0, their sum at most 1.
     """
 
     name: ClassVar[str] = "table"
@@ -120,6 +120,11 @@ class Table(Budget):
             raise ConfigError(
                 f"{path}.shares = {self.shares!r}: must hold at least one share and sum to at "
                 f"most 1 (the sum is {sum(self.shares):g})."
+            )
+        if min(self.shares) == 0:
+            raise ConfigError(
+                f"{path}.shares = {self.shares!r}: must all be > 0, because a client without budget "
+                "for its next participation is never chosen again. Leave the zeros out."
             )
 
     def remaining(self, participations: Array) -> Array:
