@@ -123,8 +123,8 @@ class Table(Budget):
             )
         if min(self.shares) == 0:
             raise ConfigError(
-                f"{path}.shares = {self.shares!r}: must all be > 0, because a client without budget "
-                "for its next participation is never chosen again. Leave the zeros out."
+                f"{path}.shares = {self.shares!r}: must all be > 0, because a client without "
+                "budget for its next participation is never chosen again. Leave the zeros out."
             )
 
     def remaining(self, participations: Array) -> Array:
