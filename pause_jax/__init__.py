@@ -11,6 +11,7 @@ from pause_jax import (
     policies,
     presets,
     privacy,
+    regret,
     reward,
     search,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "policies",
     "presets",
     "privacy",
+    "regret",
     "reward",
     "search",
     "simulate",

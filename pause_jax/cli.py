@@ -84,6 +84,8 @@ def compare(
         if mechanism:
             config = config.replace(privacy=_mechanism(mechanism, config.privacy))
             label = f"{policy}, {'no privacy' if mechanism == NoPrivacy.name else mechanism}"
+        if label in configs:
+            raise ConfigError(f"--policies {policies}: {entry} is named twice.")
         configs[label] = config
     _run(configs, seeds, seed, target, name or f"compare-{preset}", name, out, force, figures)
 
@@ -131,7 +133,7 @@ def list_policies() -> None:
     """List the selection policies: what each observes and what it assumes known."""
     table = Table("name", "what it does", "observes", "assumes known", "reference")
     for label, policy in NAMED.items():
-        note = "" if label == policy.name else f" [{_difference(policy)}]"
+        note = "" if label == policy.name else f" ({_difference(policy)})"
         table.add_row(
             label, policy.summary + note, policy.observes, policy.assumes, policy.reference
         )
@@ -156,7 +158,9 @@ def _difference(policy: Config) -> str:
     parts = []
     for field, value in config_file.to_dict(policy).items():
         if value != default[field]:
-            parts.append(f"{field} = {value['name'] if isinstance(value, dict) else value}")
+            chosen = value["name"] if isinstance(value, dict) else value
+            kind = value.get("neighbourhood", "") if isinstance(value, dict) else ""
+            parts.append(f"{field} = {chosen}" + (f", neighbourhood {kind}" if kind else ""))
     return ", ".join(parts)
 
 
@@ -237,9 +241,9 @@ def _report(
 
         save_figures(result, folder / "figures", target)
     sizes = result.data_size.where(result.data_size >= 0)
-    console.print(
-        f"{result.sizes['client']} clients, {int(sizes.min())} to {int(sizes.max())} samples each"
-    )
+    if sizes.max() > 1:  # without learning every client counts as one sample
+        low, high = int(sizes.min()), int(sizes.max())
+        console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
     console.print(report.table(report.summary(result, target), target))
     for sentence in report.explanations(result, target):
         console.print(f"- {sentence}", highlight=False)

@@ -32,7 +32,9 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
     seconds = result.eval_clock.mean("seed")
     for i, name in enumerate(result.config.values):
         x, y, e = (a.sel(config=name).values for a in (seconds, mean, error))
-        axes.plot(x, y, label=str(name), lw=1.6, **_style(i))
+        # A run with one evaluation has one point, which a line alone would not show.
+        marker = "o" if np.isfinite(y).sum() < 5 else None
+        axes.plot(x, y, label=str(name), lw=1.6, marker=marker, **_style(i))
         axes.fill_between(x, y - e, y + e, color=_style(i)["color"], alpha=0.2, lw=0)
     if target is not None and not regression:
         axes.axhline(100 * target, color="0.6", lw=0.8, zorder=0)

@@ -22,6 +22,7 @@ from pause_jax.struct import ConfigError
 
 _PACKAGES = ("pause_jax", "jax", "jaxlib", "flax", "optax", "numpy", "xarray")
 _UNIT_WORDS = {"coordinate": "per coordinate", "update": "per update"}
+_UNIT_MARKS = {"coordinate": "/coord", "update": "/update", "none": ""}
 
 
 def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
@@ -77,8 +78,12 @@ def table(rows: list[dict[str, Any]], target: float) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
+    learned = any(not math.isnan(row["best_accuracy"]) for row in rows)
+    headings = (
+        ("end, %", "best, %", f"s to {100 * target:g} %") if learned else ("s in all", "regret")
+    )
     out.add_column("policy", no_wrap=True)
-    for heading in ("end, %", "best, %", f"s to {100 * target:g} %", "spent eps", "fairness"):
+    for heading in (*headings, "spent eps", "fairness"):
         out.add_column(heading, justify="right", no_wrap=True)
 
     def soonest_first(row: dict[str, Any]) -> tuple[int, float]:
@@ -90,16 +95,13 @@ def table(rows: list[dict[str, Any]], target: float) -> Table:
         if 0 < reached < seeds:
             to_target += f" ({reached}/{seeds})"
         spent = "no limit" if math.isinf(row["max_spent"]) else _pm(row, "max_spent", 1)
-        if one_unit is None and row["epsilon_unit"] != "none":
-            spent += f" {_UNIT_WORDS[row['epsilon_unit']]}"
-        out.add_row(
-            row["policy"],
-            _pm(row, "accuracy", 1, 100),
-            _pm(row, "best_accuracy", 1, 100),
-            to_target,
-            spent,
-            _pm(row, "fairness", 2),
-        )
+        if one_unit is None:
+            spent += _UNIT_MARKS[row["epsilon_unit"]]
+        if learned:
+            cells = [_pm(row, "accuracy", 1, 100), _pm(row, "best_accuracy", 1, 100), to_target]
+        else:
+            cells = [_pm(row, "seconds", 1), _pm(row, "regret", 1)]
+        out.add_row(row["policy"], *cells, spent, _pm(row, "fairness", 2))
     return out
 
 
@@ -119,8 +121,8 @@ def explanations(result: xr.Dataset, target: float) -> Iterator[str]:
             yield f"{name}: leaves the clients without noise: {one.unnoised.item()}."
     if "coordinate" in result.epsilon_unit.values:
         yield (
-            "Budgets are per coordinate (the papers' practice): for a whole update of d parameters "
-            "the guarantee is d times weaker."
+            "A budget per coordinate (the papers' practice) says d times less of a whole update of "
+            "d parameters: multiply it by d before you quote it."
         )
 
 

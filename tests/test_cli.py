@@ -104,6 +104,7 @@ def test_policies_and_datasets_are_listed(monkeypatch, tmp_path, capsys):
     ("arguments", "words"),
     [
         (("compare", "--policies", "best"), ["policy = 'best'", "pause"]),
+        (("compare", "--policies", "pause,pause"), ["pause is named twice"]),
         (("compare", "--policies", "all:lots"), ["privacy = 'lots'", "l1_vector"]),
         (("compare", "--preset", "big"), ["--preset big", "digits_small"]),
         (("compare", "--set", "reward.gama=3"), ["reward.gama", "gamma"]),

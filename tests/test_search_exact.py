@@ -300,3 +300,10 @@ def test_search_configs_sum_the_terms_and_report_no_gap(search):
     assert info.energy == 7.5
     assert info.optimality_gap == 0
     assert jnp.isnan(info.acceptance_rate)
+
+
+@pytest.mark.parametrize("search", [exact, exhaustive])
+def test_plain_numpy_and_lists_are_taken(search):
+    clients, energy = search(np.array([3.0, 1.0, 2.0]), [0.0, 9.0, 1.0], 2)
+    assert clients.tolist() == [1, 2]
+    assert float(energy) == 11.0

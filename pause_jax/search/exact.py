@@ -50,9 +50,10 @@ def exact(
     Raises:
       ValueError: if the shapes disagree or m is out of range.
     """
+    index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)
     num_clients = index.shape[0]
-    available = jnp.ones(num_clients, bool) if available is None else available
+    available = jnp.ones(num_clients, bool) if available is None else jnp.asarray(available)
     order_key, tie_key = (None, None) if key is None else jax.random.split(key)
 
     order = shuffled(num_clients, available, order_key)

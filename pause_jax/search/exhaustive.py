@@ -55,10 +55,11 @@ def exhaustive(
       ValueError: if the shapes disagree or m is out of range.
       ConfigError: if C(K, m) exceeds ``max_sets``; the message gives the count.
     """
+    index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)
     num_clients = index.shape[0]
     num_sets = count_sets(num_clients, num_selected, max_sets)
-    available = jnp.ones(num_clients, bool) if available is None else available
+    available = jnp.ones(num_clients, bool) if available is None else jnp.asarray(available)
     order = shuffled(num_clients, available, key)
     u, w, usable = index[order], weight[order], available[order]
     # choose[i][c] = C(c, i + 1), clipped: larger entries are never reached.
