@@ -13,6 +13,7 @@ import jax
 import typer
 import xarray as xr
 
+from experiments.outcome import Outcome
 from pause_jax import SimConfig, metrics, presets, sweep
 from pause_jax.plotting import save_figures
 from pause_jax.privacy import NoPrivacy
@@ -35,15 +36,14 @@ def configs(data_dir: str | None, rounds: int) -> dict[str, SimConfig]:
     }
 
 
-def compare(result: xr.Dataset, expected: dict[str, Any]) -> tuple[list[str], dict[str, bool]]:
-    """Lines of a table, ours beside theirs, and the checks."""
-    lines, checks = [], {}
+def compare(result: xr.Dataset, expected: dict[str, Any], outcome: Outcome) -> None:
+    """Add a table, ours beside theirs, and the checks."""
     rules = expected["checks"]
-    lines.append(f"{'policy':16} {'quantity':22} {'authors':>9} {'ours, mean':>11} {'sd':>7}")
+    outcome.add(f"{'policy':16} {'quantity':22} {'authors':>9} {'ours, mean':>11} {'sd':>7}")
 
     def add(policy: str, quantity: str, theirs: float, ours: xr.DataArray) -> tuple[float, float]:
         mean, sd = ours.mean().item(), ours.std(ddof=1).item()
-        lines.append(f"{policy:16} {quantity:22} {theirs:9.2f} {mean:11.2f} {sd:7.2f}")
+        outcome.add(f"{policy:16} {quantity:22} {theirs:9.2f} {mean:11.2f} {sd:7.2f}")
         return mean, sd
 
     for policy, theirs in expected["authors"].items():
@@ -53,7 +53,7 @@ def compare(result: xr.Dataset, expected: dict[str, Any]) -> tuple[list[str], di
         mean, _ = add(policy, f"seconds at round {last}", theirs["seconds"], seconds)
         if (bound := rules["seconds_within_percent"].get(policy)) is not None:
             off = 100 * abs(mean / theirs["seconds"] - 1)
-            checks[f"{policy}: seconds within {bound} %"] = off <= bound
+            outcome.check(f"{policy}: seconds within {bound} %", off <= bound)
         for at, accuracy in theirs["accuracy"].items():
             if int(at) not in result.eval_round:
                 continue
@@ -61,8 +61,9 @@ def compare(result: xr.Dataset, expected: dict[str, Any]) -> tuple[list[str], di
             mean, sd = add(policy, f"accuracy % at {at}", accuracy, ours)
             if policy in rules["accuracy_within_sd"]["policies"]:
                 deviations = rules["accuracy_within_sd"]["deviations"]
-                checks[f"{policy}: accuracy at {at} within {deviations} sd"] = (
-                    abs(accuracy - mean) <= deviations * sd
+                outcome.check(
+                    f"{policy}: accuracy at {at} within {deviations} sd",
+                    abs(accuracy - mean) <= deviations * sd,
                 )
         peak = 100 * one.test_accuracy.max("eval_round")
         add(policy, "peak accuracy %", theirs["peak_accuracy"], peak)
@@ -71,14 +72,15 @@ def compare(result: xr.Dataset, expected: dict[str, Any]) -> tuple[list[str], di
             end = 100 * metrics.final_accuracy(result).sel(config=policy)
             add(policy, "accuracy % at the end", list(theirs["accuracy"].values())[-1], end)
             above = int((peak > collapse["peak_above"]).sum())
-            checks[
+            outcome.check(
                 f"{policy}: mean peak above {collapse['peak_above']} % "
-                f"({above} of {peak.size} seeds, lowest {peak.min().item():.1f} %)"
-            ] = peak.mean().item() > collapse["peak_above"]
-            checks[f"{policy}: end below {collapse['end_below']} % in every seed"] = bool(
-                (end < collapse["end_below"]).all()
+                f"({above} of {peak.size} seeds, lowest {peak.min().item():.1f} %)",
+                peak.mean().item() > collapse["peak_above"],
             )
-    return lines, checks
+            outcome.check(
+                f"{policy}: end below {collapse['end_below']} % in every seed",
+                (end < collapse["end_below"]).all(),
+            )
 
 
 def main(
@@ -91,15 +93,10 @@ def main(
     keys = jax.random.split(jax.random.key(0), seeds)
     result = sweep(configs(data_dir, rounds), keys)
     expected = json.loads((HERE / "expected.json").read_text())
-    lines, checks = compare(result, expected)
-    lines += [f"{'ok  ' if passed else 'FAIL'} {what}" for what, passed in checks.items()]
-    text = f"{seeds} seeds, {rounds} rounds\n" + "\n".join(lines) + "\n"
-    typer.echo(text, nl=False)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "output.txt").write_text(text)
+    outcome = Outcome(f"{seeds} seeds, {rounds} rounds")
+    compare(result, expected, outcome)
     save_figures(result, out / "figures", target=0.8)
-    if not all(checks.values()):
-        raise typer.Exit(1)
+    outcome.finish(out)
 
 
 if __name__ == "__main__":
