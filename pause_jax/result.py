@@ -23,12 +23,14 @@ class Result(PyTree):
     Attributes:
       config: the config that made it.
       clients: int32 [T, m], chosen clients; -1 for an empty slot.
-      latency: float [T], seconds of each round (3).
+      latency: float [T], seconds of each round: (3), after the wait for queries.
+      query_seconds: float [T], seconds of it that the policy's queries took.
       clock: float [T], simulated seconds at the end of each round.
       max_spent: float [T], largest budget spent by any client so far, in units of ``epsilon_unit``;
         infinite without privacy.
       spent: float [K], budget spent by each client at the end.
       counts: int32 [K], rounds in which each client took part.
+      queried: int32 [K], rounds in which the policy asked each client before it chose.
       data_size: int32 [K], samples of each client; ones without learning.
       energy: float [T], energy (18) of the cohort in the policy's own search; NaN if it has none.
       reward: float [T], realised reward (9).
@@ -43,16 +45,19 @@ class Result(PyTree):
       first_nonfinite_round: int32, first round after which the model was not finite; 0 if none.
       epsilon_unit: what the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
-      unnoised: names of what left clients without noise, besides sizes and latencies.
+      unnoised: what left clients without noise, besides sizes and latencies: running statistics
+        of the model, and what the policy reads of the data.
     """
 
     config: SimConfig
     clients: Array
     latency: Array
+    query_seconds: Array
     clock: Array
     max_spent: Array
     spent: Array
     counts: Array
+    queried: Array
     data_size: Array
     energy: Array
     reward: Array
@@ -80,10 +85,12 @@ def finish(config: SimConfig, state: State, record: Record) -> Result:
         config=config,
         clients=record.clients,
         latency=record.latency,
+        query_seconds=record.query_seconds,
         clock=record.clock,
         max_spent=record.max_spent,
         spent=config.privacy.spent(state.stats.counts),
         counts=state.stats.counts,
+        queried=state.queried,
         data_size=state.partition.size,
         energy=record.energy,
         reward=record.reward,
@@ -98,7 +105,7 @@ def finish(config: SimConfig, state: State, record: Record) -> Result:
         variables=state.variables,
         first_nonfinite_round=jnp.where(jnp.any(bad), jnp.argmax(bad) + 1, 0),
         epsilon_unit=config.privacy.unit,
-        unnoised=_leaf_names(rest),
+        unnoised=_leaf_names(rest) + (() if config.learning is None else config.policy.releases),
     )
 
 

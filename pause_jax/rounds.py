@@ -10,17 +10,25 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array, lax
-from jax.flatten_util import ravel_pytree
 
 from pause_jax.bandit import ClientStats, empty_stats, update_stats
-from pause_jax.config import Learning, SimConfig
-from pause_jax.learning.client import LocalTraining, Variables, local_steps, train_locally
+from pause_jax.config import SimConfig
+from pause_jax.learning.client import LocalLoss, LocalTraining, Variables
+from pause_jax.learning.cohort import (
+    ClientKeys,
+    Trained,
+    keys_of,
+    local_training,
+    max_size,
+    num_samples,
+    query_losses,
+    train_cohort,
+)
 from pause_jax.learning.data import Dataset
 from pause_jax.learning.partition import Partition
-from pause_jax.learning.server import aggregate, all_finite, evaluate
-from pause_jax.policies import Context, Observation, Selection
+from pause_jax.learning.server import all_finite, evaluate
+from pause_jax.policies import Answer, Context, Observation, Query, Selection
 from pause_jax.reward import additive_terms, cohort_problem, cohort_value, generalization_reward
 from pause_jax.search import exact
 
@@ -43,6 +51,7 @@ class State(NamedTuple):
     partition: Partition
     policy: Any
     stats: ClientStats
+    queried: Array
     variables: Variables | None
     opt_state: Any
     clock: Array
@@ -53,6 +62,7 @@ class Record(NamedTuple):
 
     clients: Array
     latency: Array
+    query_seconds: Array
     clock: Array
     max_spent: Array
     energy: Array
@@ -84,18 +94,19 @@ def init(config: SimConfig, data: Dataset | None, key: Array) -> State:
             num_clients,
             data.num_classes,
         )
-        training = _training(learning, data, num_clients)
+        training = local_training(learning, data, num_clients)
         variables = dict(training.module.init(keys.model, data.to_input(data.x_train[:1])))
         opt_state = None
         if learning.keep_optimizer_state:
             fresh = training.optimizer.init(variables["params"])
             opt_state = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), fresh)
-    policy = config.policy.build(_context(config, partition))
+    policy = config.policy.build(_context(config, data, partition, variables))
     return State(
         keys=keys,
         partition=partition,
         policy=policy.init(),
         stats=empty_stats(num_clients),
+        queried=jnp.zeros(num_clients, jnp.int32),
         variables=variables,
         opt_state=opt_state,
         clock=jnp.zeros(()),
@@ -116,16 +127,15 @@ def advance(
     Returns:
       (state, record with leaves [R, ...]).
     """
-    context = _context(config, state.partition)
+    context = _context(config, data, state.partition, state.variables)
     policy = config.policy.build(context)
     training = None
     if config.learning is not None and data is not None:
-        training = _training(config.learning, data, config.num_clients)
+        training = local_training(config.learning, data, config.num_clients)
 
     def play(state: State, round: Array) -> tuple[State, Record]:
-        latency = config.latency.sample(
-            jax.random.fold_in(state.keys.world, 2 * round), config.num_clients
-        )
+        world_key = jax.random.fold_in(state.keys.world, 2 * round)
+        latency = config.latency.sample(world_key, config.num_clients)
         present = jax.random.bernoulli(
             jax.random.fold_in(state.keys.world, 2 * round + 1),
             config.availability,
@@ -134,32 +144,34 @@ def advance(
         # A client whose budget is spent can release nothing more, so it cannot be chosen.
         epsilon = config.privacy.epsilon(state.stats.counts + 1)
         available = present & (epsilon > 0)
-        selection, info = policy.select(
-            jax.random.fold_in(state.keys.policy, round), state.policy, round, available
-        )
+        policy_key = jax.random.fold_in(state.keys.policy, round)
+        query_seconds = jnp.zeros(())
+        if policy.query is not None:
+            features = config.latency.features(world_key, config.num_clients)
+            ask_key, policy_key = jax.random.split(policy_key)
+            state, query_seconds = _query(
+                config, training, policy.query, state, ask_key, round, available, latency, features
+            )
+        selection, info = policy.select(policy_key, state.policy, round, available)
         clients, active = selection.clients, selection.weights > 0
 
-        variables, opt_state = state.variables, state.opt_state
-        loss = jnp.full(clients.shape, jnp.nan)
-        if training is not None:
-            assert variables is not None
-            variables, opt_state, loss = _train_round(
-                config, training, state, selection, epsilon[clients], round
-            )
-
-        observation = Observation(latency[clients], loss)
+        trained = _train(config, training, state, selection, epsilon[clients], round)
+        observation = Observation(
+            latency[clients], trained.loss.mean, trained.loss.square, trained.released
+        )
         stats = update_stats(
             state.stats, clients, context.min_latency / observation.latency, active
         )
-        seconds = jnp.max(jnp.where(active, observation.latency, 0.0))
+        seconds = query_seconds + jnp.max(jnp.where(active, observation.latency, 0.0))
         clock = state.clock + seconds
         reward, genie_reward, regret = _rewards(
             config, context, state.stats, latency, selection, available, round
         )
-        test_loss, test_accuracy = _evaluate_if_due(config, training, variables, round)
+        test_loss, test_accuracy = _evaluate_if_due(config, training, trained.variables, round)
         record = Record(
             clients=jnp.where(active, clients, -1),
             latency=seconds,
+            query_seconds=query_seconds,
             clock=clock,
             max_spent=jnp.max(config.privacy.spent(stats.counts)),
             energy=info.energy,
@@ -169,13 +181,13 @@ def advance(
             optimality_gap=info.optimality_gap,
             acceptance_rate=info.acceptance_rate,
             train_loss=jnp.where(
-                jnp.any(active),
-                jnp.sum(jnp.where(active, selection.weights * loss, 0.0)),
+                jnp.any(active) & (training is not None),
+                jnp.sum(jnp.where(active, selection.weights * trained.loss.mean, 0.0)),
                 jnp.nan,
             ),
             test_loss=test_loss,
             test_accuracy=test_accuracy,
-            finite=jnp.asarray(True) if variables is None else all_finite(variables),
+            finite=jnp.asarray(True) if training is None else all_finite(trained.variables),
         )
         new_policy = policy.update(state.policy, selection, observation)
         state = State(
@@ -183,8 +195,9 @@ def advance(
             partition=state.partition,
             policy=new_policy,
             stats=stats,
-            variables=variables,
-            opt_state=opt_state,
+            queried=state.queried,
+            variables=trained.variables,
+            opt_state=trained.opt_state,
             clock=clock,
         )
         return state, record
@@ -192,17 +205,24 @@ def advance(
     return lax.scan(play, state, rounds)
 
 
-def num_samples(learning: Learning, data: Dataset) -> int:
-    """Training samples in use."""
-    return learning.data.num_train or int(data.y_train.shape[0])
-
-
-def _context(config: SimConfig, partition: Partition) -> Context:
+def _context(
+    config: SimConfig, data: Dataset | None, partition: Partition, variables: Variables | None
+) -> Context:
     num_clients = config.num_clients
+    data_size = partition.size.astype(jnp.float32)
+    local_samples, update_size = data_size, 0
+    if config.learning is not None and data is not None and variables is not None:
+        bound = local_training(config.learning, data, num_clients).max_samples
+        local_samples = jnp.minimum(data_size, bound)
+        update_size = sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
     return Context(
         num_clients=num_clients,
         num_selected=config.cohort_size,
-        data_size=partition.size.astype(jnp.float32),
+        num_rounds=config.num_rounds,
+        update_size=update_size,
+        num_features=config.latency.num_features,
+        data_size=data_size,
+        local_samples=local_samples,
         share=partition.share,
         reward=config.reward,
         privacy=config.privacy,
@@ -212,79 +232,67 @@ def _context(config: SimConfig, partition: Partition) -> Context:
     )
 
 
-def _training(learning: Learning, data: Dataset, num_clients: int) -> LocalTraining:
-    bound = learning.partition.max_size(num_samples(learning, data), num_clients)
-    max_samples = min(learning.max_steps * learning.batch_size, bound)
-    make = {"adam": optax.adam, "sgd": optax.sgd}[learning.optimizer]
-    return LocalTraining(
-        module=learning.model.module(data.num_classes),
-        optimizer=make(learning.learning_rate),
-        dataset=data,
-        batch_size=learning.batch_size,
-        max_samples=max_samples,
-        equal_steps=-(-max_samples // learning.batch_size) if learning.partition.equal else None,
-        noisy_inputs=learning.partition.min_quality < 1,
-    )
-
-
-def _train_round(
+def _query(
     config: SimConfig,
-    training: LocalTraining,
+    training: LocalTraining | None,
+    query: Query,
+    state: State,
+    key: Array,
+    round: Array,
+    available: Array,
+    latency: Array,
+    features: Array,
+) -> tuple[State, Array]:
+    """Put the policy's question to the clients; returns the state and the seconds it took."""
+    clients, asked = query.ask(key, state.policy, round, available)
+    loss = jnp.ones(clients.shape)
+    if query.wants == "loss" and training is not None:
+        assert config.learning is not None
+        assert state.variables is not None
+        loss = query_losses(
+            training,
+            state.variables,
+            state.partition,
+            clients,
+            keys_of(jax.random.fold_in(state.keys.training, 0), round, clients),
+            jax.random.fold_in(state.keys.data, 1),
+            query.batch_size,
+            max_size(config.learning, training.dataset, config.num_clients),
+        )
+    told = query.hear(state.policy, clients, asked, Answer(loss, features[clients]))
+    waited = jnp.where(asked, query.seconds(latency)[clients], 0.0)
+    queried = state.queried.at[clients].add(asked.astype(jnp.int32))
+    return state._replace(policy=told, queried=queried), jnp.max(waited)
+
+
+def _train(
+    config: SimConfig,
+    training: LocalTraining | None,
     state: State,
     selection: Selection,
     epsilon: Array,
     round: Array,
-) -> tuple[Variables, Any, Array]:
-    """Local training of the cohort, release of its updates, aggregation."""
-    assert state.variables is not None
-    clients, active = selection.clients, selection.weights > 0
-
-    def client_keys(stream: Array) -> Array:
-        of_round = jax.random.fold_in(stream, round)
-        return jax.vmap(lambda client: jax.random.fold_in(of_round, client))(clients)
-
-    keep = state.opt_state is not None
-    if keep:
-        opt_state = jax.tree.map(lambda x: x[clients], state.opt_state)
-    else:
-        opt_state = training.optimizer.init(state.variables["params"])
-    num_steps: Array | int
-    if training.equal_steps is None:
-        steps = local_steps(training, state.partition.size[clients])
-        num_steps = jnp.max(jnp.where(active, steps, 0))
-    else:
-        num_steps = training.equal_steps
-    train = jax.vmap(
-        train_locally, in_axes=(None, None, 0 if keep else None, None, 0, 0, None, None)
-    )
-    updates, opt_state, loss = train(
+) -> Trained:
+    """A round of training; without learning nothing changes, and losses are 1."""
+    clients = selection.clients
+    if training is None or state.variables is None:
+        loss = LocalLoss(jnp.ones(clients.shape), jnp.ones(clients.shape))
+        return Trained(state.variables, state.opt_state, loss, jnp.zeros((clients.size, 0)))
+    return train_cohort(
         training,
+        config.privacy,
         state.variables,
-        opt_state,
+        state.opt_state,
         state.partition,
         clients,
-        client_keys(state.keys.training),
-        jax.random.fold_in(state.keys.data, 1),
-        num_steps,
+        selection.weights,
+        epsilon,
+        ClientKeys(
+            keys_of(state.keys.training, round, clients),
+            keys_of(state.keys.privacy, round, clients),
+            jax.random.fold_in(state.keys.data, 1),
+        ),
     )
-
-    def release(key: Array, update: Any, epsilon: Array) -> Any:
-        flat, unravel = ravel_pytree(update)
-        return unravel(config.privacy.privatize(key, flat, epsilon))
-
-    released = jax.vmap(release)(client_keys(state.keys.privacy), updates["params"], epsilon)
-    # Running statistics, if the model has any, leave in the clear: Result.unnoised names them.
-    updates = {**updates, "params": released}
-    variables = aggregate(state.variables, updates, selection.weights)
-
-    if keep:
-
-        def store(old: Array, new: Array) -> Array:
-            took_part = active.reshape(-1, *[1] * (new.ndim - 1))
-            return old.at[clients].set(jnp.where(took_part, new, old[clients]))
-
-        opt_state = jax.tree.map(store, state.opt_state, opt_state)
-    return variables, opt_state if keep else None, loss
 
 
 def _rewards(

@@ -29,10 +29,12 @@ from pause_jax.struct import ConfigError, fields, is_node, nested
 _VARIABLES: dict[str, tuple[tuple[str, ...], float]] = {
     "clients": (("round", "slot"), -1),
     "latency": (("round",), np.nan),
+    "query_seconds": (("round",), np.nan),
     "clock": (("round",), np.nan),
     "max_spent": (("round",), np.nan),
     "spent": (("client",), np.nan),
     "counts": (("client",), -1),
+    "queried": (("client",), -1),
     "data_size": (("client",), -1),
     "energy": (("round",), np.nan),
     "reward": (("round",), np.nan),
@@ -45,7 +47,13 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], float]] = {
     "test_accuracy": (("eval_round",), np.nan),
     "first_nonfinite_round": ((), -1),
 }
-_UNITS = {"latency": "s", "clock": "s", "eval_clock": "s", "test_accuracy": "1"}
+_UNITS = {
+    "latency": "s",
+    "query_seconds": "s",
+    "clock": "s",
+    "eval_clock": "s",
+    "test_accuracy": "1",
+}
 # Segments a run is played in, so that progress shows and an interrupt is heard.
 _SEGMENTS = 20
 

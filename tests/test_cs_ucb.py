@@ -5,23 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import SimConfig, policies, simulate
-from pause_jax.policies import CsUcb, CsUcbQ, Observation
+from pause_jax import SimConfig, simulate
+from pause_jax.policies import CsUcb, CsUcbQ
 from pause_jax.policies.cs_ucb import next_queue
-from pause_jax.privacy import NoPrivacy
-from pause_jax.reward import Reward
+from tests.network import context, observation
 from tests.reference import policies as oracle
 
 K, M, ROUNDS = 7, 3, 60
 SIZES = [1, 2, 2, 3, 4, 5, 8]
-
-
-def context():
-    size = jnp.asarray(SIZES, jnp.float32)
-    speed = jnp.linspace(0.2, 0.9, K)
-    return policies.Context(
-        K, M, size, size / size.sum(), Reward(), NoPrivacy(), jnp.asarray(0.05), speed, 0.05 / speed
-    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +27,7 @@ def context():
     ids=["cs_ucb", "cs_ucb_q"],
 )
 def test_every_choice_is_among_the_oracles_best(config, slow):
-    policy = config.build(context())
+    policy = config.build(context(SIZES, M))
     select, update = jax.jit(policy.select), jax.jit(policy.update)
     state = policy.init()
     rng = np.random.default_rng(0)
@@ -51,15 +42,15 @@ def test_every_choice_is_among_the_oracles_best(config, slow):
         np.testing.assert_allclose(np.sort(scores[chosen])[::-1], best, rtol=1e-4)
         latency = rng.uniform(0.05, 1.2, M).astype(np.float32)
         slow.update(chosen.tolist(), latency.tolist())
-        state = update(state, selection, Observation(jnp.asarray(latency), jnp.zeros(M)))
+        state = update(state, selection, observation(latency))
 
 
 def test_untried_clients_count_as_one_and_nobody_is_swept_first():
     # A queue weight near 0 and a first client with reward 1: it ties with the untried ones.
-    policy = CsUcbQ(queue_weight=1e-6, fairness=1e-3).build(context())
+    policy = CsUcbQ(queue_weight=1e-6, fairness=1e-3).build(context(SIZES, M))
     state = policy.init()
     selection, _ = policy.select(jax.random.key(0), state, jnp.asarray(1), jnp.ones(K, bool))
-    state = policy.update(state, selection, Observation(jnp.full(M, 0.9), jnp.zeros(M)))
+    state = policy.update(state, selection, observation([0.9] * M))
     again, _ = policy.select(jax.random.key(1), state, jnp.asarray(1), jnp.ones(K, bool))
     # Reward 0.1 and t = 1, so no bonus: the tried rank below every untried client.
     assert not set(np.asarray(again.clients).tolist()) & set(np.asarray(selection.clients).tolist())
@@ -67,10 +58,10 @@ def test_untried_clients_count_as_one_and_nobody_is_swept_first():
 
 def test_a_queue_that_never_sees_a_choice_only_grows():
     # A published implementation never set b_k; ours must fall again after a choice.
-    policy = CsUcbQ().build(context())
+    policy = CsUcbQ().build(context(SIZES, M))
     state = policy.init()
     selection, _ = policy.select(jax.random.key(0), state, jnp.asarray(1), jnp.ones(K, bool))
-    state = policy.update(state, selection, Observation(jnp.full(M, 0.5), jnp.zeros(M)))
+    state = policy.update(state, selection, observation([0.5] * M))
     target = 0.5 * M * np.asarray(SIZES) / sum(SIZES)
     coming = np.asarray(next_queue(state, jnp.asarray(target, jnp.float32)))
     chosen = np.asarray(selection.clients)

@@ -12,17 +12,10 @@ from pause_jax import SimConfig, policies, simulate
 from pause_jax.bandit import ClientStats
 from pause_jax.policies import INDEX_RULES, KlUcb, Thompson, Ucb, UcbV
 from pause_jax.policies.index import bernoulli_kl
-from pause_jax.privacy import NoPrivacy
 from pause_jax.reward import Reward
+from tests.network import context
 
 K = 6
-
-
-def context():
-    ones = jnp.ones(K)
-    return policies.Context(
-        K, 2, ones, ones / K, Reward(), NoPrivacy(), jnp.asarray(0.05), ones, ones
-    )
 
 
 @pytest.fixture
@@ -34,7 +27,7 @@ def history():
 
 def played(rule, history):
     """The rule's state after observing the history one speed at a time."""
-    index = rule.build(context())
+    index = rule.build(context([1] * K, 2))
     state = index.init()
     for k, speeds in enumerate(history):
         for speed in speeds:
@@ -89,7 +82,7 @@ def test_ucb_v_uses_the_empirical_variance(history):
 
 
 def test_thompson_draws_from_its_posterior():
-    index = Thompson().build(context())
+    index = Thompson().build(context([1] * K, 2))
     state = ClientStats(jnp.asarray([10, 0, 1, 1, 1, 1]), jnp.asarray([0.3, 0, 0.5, 0.5, 0.5, 0.5]))
     draws = jax.vmap(lambda key: index.value(key, state, jnp.asarray(5)))(
         jax.random.split(jax.random.key(0), 5000)

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pause_jax import policies
-from pause_jax.policies import ClusteredSize, MdSampling, Observation, RoundRobin
+from pause_jax.policies import ClusteredSize, MdSampling, RoundRobin
 from pause_jax.policies.sampling import size_distributions
-from pause_jax.privacy import NoPrivacy
-from pause_jax.reward import Reward
+from tests.network import context, observation
 from tests.reference.policies import poured_bins
 
 M = 4
@@ -19,17 +17,9 @@ M = 4
 SIZES = np.array([3, 1, 14, 2, 2, 5, 1, 4])
 
 
-def context(sizes=SIZES, m=M):
-    size = jnp.asarray(sizes, jnp.float32)
-    ones = jnp.ones(len(sizes))
-    return policies.Context(
-        len(sizes), m, size, size / size.sum(), Reward(), NoPrivacy(), jnp.asarray(0.05), ones, ones
-    )
-
-
 def weights_of(config, draws=20_000, available=None, sizes=SIZES):
     """Aggregation weight of each client in many independent rounds, [draws, K]."""
-    policy = config.build(context(sizes))
+    policy = config.build(context(sizes, M))
     mask = jnp.ones(len(sizes), bool) if available is None else jnp.asarray(available)
 
     def one(key):
@@ -100,6 +90,6 @@ def test_round_robin_takes_turns_and_skips_the_absent():
         selection, _ = policy.select(
             jax.random.key(t), state, jnp.asarray(t), jnp.asarray(mask, bool)
         )
-        state = policy.update(state, selection, Observation(jnp.ones(2), jnp.zeros(2)))
+        state = policy.update(state, selection, observation([1.0, 1.0]))
         seen.append(selection.clients.tolist())
     assert seen == [[0, 1], [2, 3], [4, 0], [2, 3]]

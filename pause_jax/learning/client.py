@@ -1,4 +1,4 @@
-"""What a client does in a round: train on its own data from the global model, form the update."""
+"""What a client does: train on its own data from the global model, or say how well it fits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pause_jax.learning.data import Dataset
 from pause_jax.learning.partition import Partition
 
 Variables = dict[str, Any]
+# Samples whose loss is computed at a time when a client is asked for its loss on all its data.
+QUERY_CHUNK = 256
 
 
 class LocalTraining(NamedTuple):
@@ -38,6 +40,18 @@ class LocalTraining(NamedTuple):
     noisy_inputs: bool
 
 
+class LocalLoss(NamedTuple):
+    """Losses that local training meets on its way, at the moving local weights.
+
+    Attributes:
+      mean: mean over the steps of the mini-batch loss.
+      square: mean over the samples used of the squared sample loss.
+    """
+
+    mean: Array
+    square: Array
+
+
 def losses(dataset: Dataset, outputs: Array, targets: Array) -> Array:
     """Loss of each sample, [B]: cross entropy, or half the squared error."""
     if dataset.task == "regression":
@@ -59,7 +73,7 @@ def train_locally(
     key: Array,
     noise_key: Array,
     num_steps: Array | int,
-) -> tuple[Variables, optax.OptState, Array]:
+) -> tuple[Variables, optax.OptState, LocalLoss]:
     """One client's local SGD: one pass over its data in a fresh random order.
 
     A client with more than ``max_samples`` samples uses a random window of its (shuffled) data.
@@ -75,7 +89,7 @@ def train_locally(
       num_steps: steps to run, at least this client's own; surplus steps change nothing.
 
     Returns:
-      (update h_k = local - global for every collection, optimiser state, mean mini-batch loss).
+      (update h_k = local - global for every collection, optimiser state, losses on the way).
     """
     data, batch = training.dataset, training.batch_size
     size, own_steps = partition.size[client], local_steps(training, partition.size[client])
@@ -92,18 +106,17 @@ def train_locally(
             {"params": params, **rest}, x, train=True, mask=weight > 0, mutable=list(rest)
         )
         loss = losses(data, outputs, y)
-        return jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1), changed
+        mean = jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1)
+        return mean, (changed, jnp.sum(weight * jnp.square(loss)))
 
     def step(i: Array, carry: Any) -> Any:
-        variables, opt_state, total = carry
+        variables, opt_state, total, total_square = carry
         rows = lax.dynamic_slice_in_dim(samples, i * batch, batch)
         weight = (i * batch + jnp.arange(batch) < used).astype(jnp.float32)
-        x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
-        if training.noisy_inputs:
-            x += _input_noise(noise_key, rows, x, partition.quality[client], data)
+        x, y = client_inputs(training, rows, partition.quality[client], noise_key)
         params = variables["params"]
         rest = {name: value for name, value in variables.items() if name != "params"}
-        (loss, changed), grads = jax.value_and_grad(loss_of, has_aux=True)(
+        (loss, (changed, square)), grads = jax.value_and_grad(loss_of, has_aux=True)(
             params, rest, x, y, weight
         )
         moves, new_opt_state = training.optimizer.update(grads, opt_state, params)
@@ -113,12 +126,84 @@ def train_locally(
                 lambda a, b: jnp.where(i < own_steps, a, b), new, (variables, opt_state)
             )
             loss = jnp.where(i < own_steps, loss, 0.0)
-        return (*new, total + loss)
+        return (*new, total + loss, total_square + square)
 
-    start = (variables, opt_state, jnp.zeros(()))
-    trained, opt_state, total = lax.fori_loop(0, num_steps, step, start)
+    start = (variables, opt_state, jnp.zeros(()), jnp.zeros(()))
+    trained, opt_state, total, total_square = lax.fori_loop(0, num_steps, step, start)
     update = jax.tree.map(jnp.subtract, trained, variables)
-    return update, opt_state, total / own_steps
+    return update, opt_state, LocalLoss(total / own_steps, total_square / used)
+
+
+def local_loss(
+    training: LocalTraining,
+    variables: Variables,
+    partition: Partition,
+    client: Array,
+    key: Array,
+    noise_key: Array,
+    batch_size: int | None,
+    max_size: int,
+) -> Array:
+    """Mean loss of the global model on one client's data: what Power-of-Choice asks for.
+
+    Args:
+      training: the fixed parts.
+      variables: the global model.
+      partition: who holds what.
+      client: its number.
+      key: for the mini-batch.
+      noise_key: for the noise of low-quality inputs, as in training.
+      batch_size: samples of a mini-batch drawn uniformly without replacement (all data if the
+        client has fewer); None for all local data.
+      max_size: bound on a client's number of samples (static).
+
+    Returns:
+      A scalar.
+    """
+    size, start = partition.size[client], partition.start[client]
+
+    def total(places: Array, valid: Array) -> Array:
+        rows = partition.order[start + jnp.where(valid, places, 0)]
+        x, y = client_inputs(training, rows, partition.quality[client], noise_key)
+        outputs: Any = training.module.apply(variables, x)
+        return jnp.sum(valid * losses(training.dataset, outputs, y))
+
+    if batch_size is not None and batch_size < max_size:
+        places = distinct_places(key, size, batch_size)
+        return total(places, places >= 0) / jnp.minimum(size, batch_size)
+    chunk = min(QUERY_CHUNK, max_size)
+
+    def visit(i: Array, so_far: Array) -> Array:
+        places = i * chunk + jnp.arange(chunk)
+        return so_far + total(places, places < size)
+
+    return lax.fori_loop(0, -(-size // chunk), visit, jnp.zeros(())) / size
+
+
+def distinct_places(key: Array, size: Array | int, count: int) -> Array:
+    """``count`` distinct places in [0, size), a uniform subset; -1 for what ``size`` lacks.
+
+    Floyd's algorithm: no permutation of all places is needed. Returns int32 [count].
+    """
+
+    def draw(i: Array, drawn: Array) -> Array:
+        last = size - count + i
+        place = jax.random.randint(jax.random.fold_in(key, i), (), 0, jnp.maximum(last, 0) + 1)
+        place = jnp.where(jnp.any(drawn == place), last, place)
+        return drawn.at[i].set(jnp.where(last >= 0, place, -1))
+
+    return lax.fori_loop(0, count, draw, jnp.full(count, -1, jnp.int32))
+
+
+def client_inputs(
+    training: LocalTraining, rows: Array, quality: Array, noise_key: Array
+) -> tuple[Array, Array]:
+    """Inputs and targets of some samples as their client sees them."""
+    data = training.dataset
+    x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
+    if training.noisy_inputs:
+        x += _input_noise(noise_key, rows, x, quality, data)
+    return x, y
 
 
 def _input_noise(key: Array, rows: Array, x: Array, quality: Array, data: Dataset) -> Array:

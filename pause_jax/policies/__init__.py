@@ -1,20 +1,27 @@
 """Selection policies and their registry."""
 
 from pause_jax.policies.base import (
+    Answer,
     Context,
     Info,
     Observation,
     Policy,
     PolicyConfig,
+    Query,
     Selection,
     by_data_size,
     no_info,
     stateless,
 )
 from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
+from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
+from pause_jax.policies.fedcs import FedCs
 from pause_jax.policies.index import INDEX_RULES, IndexRule, KlUcb, Thompson, Ucb, UcbV
+from pause_jax.policies.oort import Oort
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser
+from pause_jax.policies.power_of_choice import PowerOfChoice
+from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 from pause_jax.search import Annealing, Exhaustive
 from pause_jax.struct import ConfigError
@@ -24,8 +31,13 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     Bsfl,
     CsUcb,
     CsUcbQ,
+    RbcsF,
+    PowerOfChoice,
+    Oort,
+    FedCs,
     MdSampling,
     ClusteredSize,
+    ClusteredSimilarity,
     Random,
     RoundRobin,
     Fastest,
@@ -44,6 +56,9 @@ NAMED: dict[str, PolicyConfig] = {
     "pause_kl_ucb": Pause(index=KlUcb()),
     "pause_ucb_v": Pause(index=UcbV()),
     "pause_thompson": Pause(index=Thompson()),
+    "cpow_d": PowerOfChoice(loss="batch"),
+    "rpow_d": PowerOfChoice(loss="stale"),
+    "adapow_d": PowerOfChoice(schedule="linear"),
     "random_by_data": Random(weighting="data"),
 }
 
@@ -66,22 +81,29 @@ __all__ = [
     "NAMED",
     "POLICIES",
     "All",
+    "Answer",
     "Bsfl",
+    "ClusteredSimilarity",
     "ClusteredSize",
     "Context",
     "CsUcb",
     "CsUcbQ",
     "Fastest",
+    "FedCs",
     "Genie",
     "IndexRule",
     "Info",
     "KlUcb",
     "MdSampling",
     "Observation",
+    "Oort",
     "Pause",
     "Policy",
     "PolicyConfig",
+    "PowerOfChoice",
+    "Query",
     "Random",
+    "RbcsF",
     "RoundRobin",
     "Selection",
     "Thompson",

@@ -35,14 +35,54 @@ class Selection(NamedTuple):
 class Observation(NamedTuple):
     """What the chosen clients returned, in the order of ``Selection.clients``.
 
+    A policy that reads a loss learns more about the data than the mechanism protects: it says so in
+    ``PolicyConfig.releases``. Without learning both losses are 1 and updates have no entries.
+
     Attributes:
       latency: float [m], seconds.
-      loss: float [m], mean training loss; a policy that reads it learns more about the data than
-        the mechanism protects.
+      loss: float [m], mean over the local steps of the mini-batch loss.
+      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights.
+      update: float [m, d], what the server received of each update: flat, clipped and noised.
     """
 
     latency: Array
     loss: Array
+    square_loss: Array
+    update: Array
+
+
+class Answer(NamedTuple):
+    """What asked clients answer, in the order of ``ask``'s clients.
+
+    Attributes:
+      loss: float [d], mean loss of the current global model on local data, if ``wants`` is
+        ``loss``; 1 without learning.
+      features: float [d, F], what the latency model shows of the coming round (see
+        ``Latency.features``).
+    """
+
+    loss: Array
+    features: Array
+
+
+class Query(NamedTuple):
+    """A question to some clients before the choice. Its time is charged to the round.
+
+    Attributes:
+      ask: (key, state, round, available [K]) -> (int32 [d] distinct clients, bool [d] whether each
+        is asked).
+      hear: (state, clients [d], asked [d], Answer) -> state, which ``select`` then reads.
+      wants: ``loss`` or ``features``: what must be computed for the answer.
+      batch_size: samples of a mini-batch that a loss is computed on; None for all local data.
+      seconds: (latency of the round [K]) -> float [K], seconds until each client's answer; the
+        round waits for the slowest.
+    """
+
+    ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]]
+    hear: Callable[[Any, Array, Array, Answer], Any]
+    wants: str
+    batch_size: int | None
+    seconds: Callable[[Array], Array]
 
 
 class Info(NamedTuple):
@@ -60,11 +100,13 @@ class Policy(NamedTuple):
       init: () -> state.
       select: (key, state, round, available [K]) -> (Selection, Info).
       update: (state, Selection, Observation) -> state; reads only what the chosen returned.
+      query: what it asks clients before it selects; None for most policies.
     """
 
     init: Callable[[], Any]
     select: Callable[[Array, Any, Array, Array], tuple[Selection, Info]]
     update: Callable[[Any, Selection, Observation], Any]
+    query: Query | None = None
 
 
 class Context(NamedTuple):
@@ -73,18 +115,26 @@ class Context(NamedTuple):
     Attributes:
       num_clients: K.
       num_selected: m, size of this policy's cohort.
+      num_rounds: T, length of the run.
+      update_size: d, parameters of the model; 0 without learning.
+      num_features: F, entries of a client's latency features.
       data_size: float [K], samples of each client, |D_k|.
+      local_samples: float [K], samples that a client trains on in a round, at most |D_k|.
       share: float [K], quality-weighted share of the data; sums to one.
       reward: weights of the reward.
       privacy: the mechanism; a policy may read its schedule, not its releases.
       min_latency: tau_min, seconds.
       expected_speed: float [K], mu_k. For the genie only.
-      expected_latency: float [K], E[tau_k], seconds. For "fastest in expectation" only.
+      expected_latency: float [K], E[tau_k], seconds. For policies that assume it known.
     """
 
     num_clients: int
     num_selected: int
+    num_rounds: int
+    update_size: int
+    num_features: int
     data_size: Array
+    local_samples: Array
     share: Array
     reward: Reward
     privacy: Mechanism
@@ -105,6 +155,11 @@ class PolicyConfig(Config):
     observes: ClassVar[str] = "nothing"
     assumes: ClassVar[str] = "nothing"
     reference: ClassVar[str] = ""
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """What clients must send for it without noise, besides sizes and latencies."""
+        return ()
 
     def cohort_size(self, num_clients: int, num_selected: int) -> int:
         """Clients chosen a round."""
@@ -133,6 +188,30 @@ def top_clients(score: Array, available: Array, num_selected: int, key: Array) -
     order = shuffled(score.shape[0], available, key)
     ranked = order[jnp.argsort(-jnp.where(available, score, -jnp.inf)[order], stable=True)]
     return ranked[:num_selected]
+
+
+def draw_clients(weight: Array, among: Array, count: int, key: Array) -> Array:
+    """``count`` clients without replacement, each draw in proportion to weight among those left.
+
+    Args:
+      weight: float [K], >= 0; clients of weight 0 come after all others.
+      among: bool [K], who can be drawn; the others only fill up.
+      count: how many (static).
+      key: of this draw.
+
+    Returns:
+      int32 [count] distinct clients, in the order of the draws.
+    """
+    # Gumbel top-k: the largest log w + Gumbel are draws without replacement.
+    score_key, tie_key = jax.random.split(key)
+    score = jnp.log(weight) + jax.random.gumbel(score_key, weight.shape)
+    return top_clients(score, among, count, tie_key)
+
+
+def equal_weights(clients: Array, active: Array) -> Selection:
+    """A selection whose active slots all weigh the same; the others are empty."""
+    weights = active / jnp.maximum(jnp.sum(active), 1)
+    return Selection(clients, weights.astype(jnp.float32))
 
 
 def from_draws(draws: Array, drawn: Array, context: Context) -> Selection:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -16,6 +15,7 @@ from pause_jax.policies.base import (
     PolicyConfig,
     Selection,
     by_data_size,
+    draw_clients,
     no_info,
     stateless,
     top_clients,
@@ -40,12 +40,10 @@ class Random(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         def select(key: Array, available: Array) -> Selection:
-            # Gumbel top-m: the m largest of log p + Gumbel are a draw without replacement.
-            score_key, tie_key = jax.random.split(key)
-            score = jax.random.gumbel(score_key, (context.num_clients,))
-            if self.weighting == "data":
-                score += jnp.log(context.data_size)
-            clients = top_clients(score, available, context.num_selected, tie_key)
+            weight = context.data_size
+            if self.weighting == "uniform":
+                weight = jnp.ones_like(weight)
+            clients = draw_clients(weight, available, context.num_selected, key)
             return by_data_size(clients, available, context)
 
         return stateless(select)

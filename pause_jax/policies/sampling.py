@@ -33,7 +33,7 @@ class MdSampling(PolicyConfig):
     def build(self, context: Context) -> Policy:
         def select(key: Array, available: Array) -> Selection:
             rows = jnp.broadcast_to(context.data_size, (context.num_selected, context.num_clients))
-            return _draw(key, rows, available, context)
+            return draw_from_rows(key, rows, available, context)
 
         return stateless(select)
 
@@ -53,7 +53,7 @@ class ClusteredSize(PolicyConfig):
         rows = size_distributions(context.data_size, context.num_selected)
 
         def select(key: Array, available: Array) -> Selection:
-            return _draw(key, rows, available, context)
+            return draw_from_rows(key, rows, available, context)
 
         return stateless(select)
 
@@ -83,8 +83,8 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
     return jnp.zeros_like(rows).at[:, order].set(rows)
 
 
-def _draw(key: Array, rows: Array, available: Array, context: Context) -> Selection:
-    """One draw from each row [m, K], among the available clients."""
+def draw_from_rows(key: Array, rows: Array, available: Array, context: Context) -> Selection:
+    """One draw from each row [m, K] of probabilities, among the available clients."""
     rows = jnp.where(available[None, :], rows, 0.0)
     draws = jax.random.categorical(key, jnp.log(rows), axis=1)
     return from_draws(draws, jnp.any(rows > 0, axis=1), context)

@@ -1,0 +1,199 @@
+"""Oort's training selector: clients of high loss that are fast enough.
+
+Source: Lai et al., "Oort: efficient federated learning via guided participant selection", OSDI
+2021, and its program.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.policies.base import (
+    Context,
+    Info,
+    Observation,
+    Policy,
+    PolicyConfig,
+    Selection,
+    by_data_size,
+    draw_clients,
+    no_info,
+    top_clients,
+)
+from pause_jax.struct import number, static
+
+
+class OortState(NamedTuple):
+    """State of Oort.
+
+    Attributes:
+      round: int32, rounds so far.
+      utility: float [K], statistical utility at a client's last participation.
+      duration: float [K], seconds: expected before its first participation, then the last one's.
+      last_round: int32 [K], last round it took part in; 0 if never.
+      threshold: scalar, percentile of durations from which on clients are penalised.
+      exploited: float [2 W], mean utility of the exploited clients of the last rounds, oldest
+        first; 0 for a round without.
+    """
+
+    round: Array
+    utility: Array
+    duration: Array
+    last_round: Array
+    threshold: Array
+    exploited: Array
+
+
+class Oort(PolicyConfig):
+    """Exploit clients of high utility, explore others, and penalise the slow.
+
+    Statistical utility |B| sqrt(mean squared sample loss), cut at a quantile and scaled to [0, 1],
+    plus sqrt(0.1 ln R / L) for a client last seen in round L, times (T / t)^a for one whose
+    duration t exceeds T, a percentile of all durations that a pacer moves.
+
+    Not included: over-commitment and the blacklist, which are off by default in the program.
+
+    Attributes:
+      exploration: share of explored clients in round 1.
+      exploration_decay: its factor a round.
+      exploration_min: its lower bound.
+      clip: quantile at which utilities are cut.
+      penalty: a, exponent of the system penalty.
+      threshold: percentile of durations at the start; from 100 on nobody is penalised.
+      cutoff: clients of this share of the last exploited score are exploited too, at random.
+      pacer_step: W, rounds between looks of the pacer.
+      pacer_delta: by how much the pacer moves the threshold.
+      window: explored clients are drawn from so many times as many of largest prior.
+    """
+
+    name: ClassVar[str] = "oort"
+    summary: ClassVar[str] = "high loss and fast enough, with exploration"
+    observes: ClassVar[str] = "latency, squared loss"
+    assumes: ClassVar[str] = "data sizes, expected latencies"
+    reference: ClassVar[str] = "Lai et al. 2021"
+
+    exploration: float = number(default=0.9, at_least=0, at_most=1)
+    exploration_decay: float = number(default=0.95, above=0, at_most=1)
+    exploration_min: float = number(default=0.2, at_least=0, at_most=1)
+    clip: float = number(default=0.98, above=0, at_most=1)
+    penalty: float = number(default=2.0, at_least=0)
+    threshold: float = number(default=10.0, above=0, at_most=100)
+    cutoff: float = number(default=0.7, at_least=0, at_most=1)
+    pacer_step: int = static(default=20, at_least=1)
+    pacer_delta: float = number(default=5.0, at_least=0)
+    window: float = number(default=5.0, at_least=1)
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        return ("the squared training loss of each chosen client",)
+
+    def build(self, context: Context) -> Policy:
+        num_clients, m = context.num_clients, context.num_selected
+        prior = context.local_samples
+
+        def init() -> OortState:
+            return OortState(
+                round=jnp.zeros((), jnp.int32),
+                utility=jnp.zeros(num_clients),
+                duration=context.expected_latency.astype(jnp.float32),
+                last_round=jnp.zeros(num_clients, jnp.int32),
+                threshold=jnp.asarray(self.threshold, jnp.float32),
+                exploited=jnp.zeros(2 * self.pacer_step),
+            )
+
+        def select(
+            key: Array, state: OortState, round: Array, available: Array
+        ) -> tuple[Selection, Info]:
+            exploit_key, window_key, explore_key, fill_key = jax.random.split(key, 4)
+            seen, fresh = available & (state.last_round > 0), available & (state.last_round == 0)
+            score, explore_score = self.scores(state, prior, round, available)
+            share = self.exploration * self.exploration_decay ** (round - 1)
+            share = jnp.maximum(share, self.exploration_min)
+            # A float32 product just below a whole number must not lose a client.
+            planned = jnp.floor(m * (1 - share) + 1e-4).astype(jnp.int32)
+            num_explore = jnp.minimum(jnp.sum(fresh), m - planned)
+            num_exploit = jnp.minimum(jnp.sum(seen), m - num_explore)
+
+            ranked = jnp.sort(jnp.where(seen, score, -jnp.inf), descending=True)
+            pool = seen & (score >= self.cutoff * ranked[jnp.maximum(num_exploit - 1, 0)])
+            exploits = _first(draw_clients(score, pool, num_clients, exploit_key), num_exploit)
+            best = top_clients(explore_score, fresh, num_clients, window_key)
+            pool = fresh & _first(best, jnp.ceil(self.window * num_explore))
+            explores = _first(
+                draw_clients(explore_score, pool, num_clients, explore_key), num_explore
+            )
+            # If too few were seen before, the best of the rest fill up.
+            rank = jnp.where(exploits | explores, jnp.inf, jnp.where(seen, score, explore_score))
+            clients = top_clients(rank, available, m, fill_key)
+            return by_data_size(clients, available, context), no_info()
+
+        def update(state: OortState, selection: Selection, observation: Observation) -> OortState:
+            clients, active = selection.clients, selection.weights > 0
+            round = state.round + 1
+            utility = prior[clients] * jnp.sqrt(observation.square_loss)
+            exploited = active & (state.last_round[clients] > 0)
+            mean = jnp.sum(jnp.where(exploited, utility, 0.0)) / jnp.maximum(jnp.sum(exploited), 1)
+            history = jnp.append(state.exploited[1:], mean)
+
+            def store(old: Array, new: Array) -> Array:
+                return old.at[clients].set(jnp.where(active, new, old[clients]))
+
+            return OortState(
+                round=round,
+                utility=store(state.utility, utility),
+                duration=store(state.duration, observation.latency),
+                last_round=store(state.last_round, round),
+                threshold=self.paced(state.threshold, history, round),
+                exploited=history,
+            )
+
+        return Policy(init, select, update)
+
+    def scores(
+        self, state: OortState, prior: Array, round: Array, available: Array
+    ) -> tuple[Array, Array]:
+        """Score of every client if it is exploited, and if it is explored, float [K] each.
+
+        Args:
+          state: before the choice.
+          prior: float [K], samples that a client trains on.
+          round: R >= 1.
+          available: bool [K]; least, largest and clipped utility are taken over these.
+        """
+        seen = state.last_round > 0
+        utility = jnp.where(seen, state.utility, prior)
+        counted = jnp.where(available & (utility > 0), utility, jnp.nan)
+        top = jnp.nanquantile(counted, self.clip)
+        low = 0.999 * jnp.nanmin(counted)
+        spread = jnp.maximum(jnp.nanmax(counted) - low, 1e-4)
+        score = (jnp.minimum(utility, top) - low) / spread
+        last = jnp.maximum(state.last_round, 1)
+        score += jnp.sqrt(0.1 * jnp.log(round.astype(jnp.float32)) / last)
+        slowest = jnp.percentile(state.duration, jnp.minimum(state.threshold, 100.0))
+        slowest = jnp.where(state.threshold >= 100, jnp.inf, slowest)
+        slow = state.duration > slowest
+        penalty = jnp.where(slow, (slowest / state.duration) ** self.penalty, 1.0)
+        return jnp.nan_to_num(score) * penalty, prior * penalty
+
+    def paced(self, threshold: Array, history: Array, round: Array) -> Array:
+        """The percentile after this round: the pacer looks every W rounds from 2 W on."""
+        step = self.pacer_step
+        before, now = jnp.sum(history[:step]), jnp.sum(history[step:])
+        change = jnp.abs(now - before)
+        moved = jnp.where(
+            change <= 0.1 * before,
+            jnp.minimum(threshold + self.pacer_delta, 100.0),
+            jnp.where(
+                change >= 5 * before, jnp.maximum(threshold - self.pacer_delta, 5.0), threshold
+            ),
+        )
+        return jnp.where((round >= 2 * step) & (round % step == 0), moved, threshold)
+
+
+def _first(order: Array, count: Array) -> Array:
+    """Mask [K] of the first ``count`` clients of an order of all clients."""
+    return jnp.zeros(order.shape, bool).at[order].set(jnp.arange(order.shape[0]) < count)

@@ -1,0 +1,164 @@
+"""Power-of-Choice: the clients of largest loss among random candidates.
+
+Source: Cho, Wang and Joshi, "Towards understanding biased client selection in federated learning",
+AISTATS 2022.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.policies.base import (
+    Answer,
+    Context,
+    Info,
+    Observation,
+    Policy,
+    PolicyConfig,
+    Query,
+    Selection,
+    draw_clients,
+    equal_weights,
+    no_info,
+    top_clients,
+)
+from pause_jax.struct import ConfigError, number, static
+
+if TYPE_CHECKING:
+    from pause_jax.config import SimConfig
+
+
+class ChoiceState(NamedTuple):
+    """State of Power-of-Choice.
+
+    Attributes:
+      loss: float [K], what the choice ranks by: the latest known loss of each client; +inf if none.
+      candidates: bool [K], this round's candidates, if they were asked.
+    """
+
+    loss: Array
+    candidates: Array
+
+
+class PowerOfChoice(PolicyConfig):
+    """The m largest losses among d candidates, drawn by data size without replacement.
+
+    Aggregation is the plain mean, biased by design.
+
+    Attributes:
+      loss: what a client is ranked by. ``full`` (pow-d): its loss on all its data, asked before the
+        choice. ``batch`` (cpow-d): the same on a mini-batch. ``stale`` (rpow-d): the mean loss of
+        its last local training, not asked for; never chosen clients rank first.
+      candidates: d, m <= d <= K; 2 m (at most K) if left out.
+      schedule: ``constant``; ``half``: d for the first half of the run, then m; ``linear``: d falls
+        to m in equal steps (adapow-d).
+      batch_size: samples of a mini-batch for ``batch``.
+      query_share: a query takes this share of a client's latency of the round. The default counts
+        the forward pass as a third of training; ``batch`` takes as much less as it has samples.
+    """
+
+    name: ClassVar[str] = "power_of_choice"
+    summary: ClassVar[str] = "the m largest losses among d random candidates"
+    observes: ClassVar[str] = "loss"
+    assumes: ClassVar[str] = "data sizes"
+    reference: ClassVar[str] = "Cho et al. 2022"
+
+    loss: str = static(default="full", choices=("full", "batch", "stale"))
+    candidates: int | None = static(default=None, at_least=1, optional=True, kind=int)
+    schedule: str = static(default="constant", choices=("constant", "half", "linear"))
+    batch_size: int = static(default=64, at_least=1)
+    query_share: float = number(default=1 / 3, at_least=0)
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        if self.loss == "stale":
+            return ("the training loss of each chosen client",)
+        return ("the loss of each asked client",)
+
+    def check(self, path: str, config: SimConfig) -> None:
+        m, num_clients = config.num_selected, config.num_clients
+        if self.candidates is not None and not m <= self.candidates <= num_clients:
+            raise ConfigError(
+                f"{path}.candidates = {self.candidates}: must be >= num_selected = {m} and <= "
+                f"num_clients = {num_clients}. Leave it out for twice num_selected."
+            )
+
+    def build(self, context: Context) -> Policy:
+        num_clients, m = context.num_clients, context.num_selected
+        most = min(2 * m, num_clients) if self.candidates is None else self.candidates
+
+        def draw(key: Array, round: Array, available: Array) -> tuple[Array, Array]:
+            clients = draw_clients(context.data_size, available, most, key)
+            wanted = self._wanted(round, m, most, context.num_rounds)
+            # Clients come in the order of the draws, the available ones first.
+            return clients, available[clients] & (jnp.arange(most) < wanted)
+
+        def init() -> ChoiceState:
+            return ChoiceState(jnp.full(num_clients, jnp.inf), jnp.zeros(num_clients, bool))
+
+        def ask(
+            key: Array, state: ChoiceState, round: Array, available: Array
+        ) -> tuple[Array, Array]:
+            return draw(key, round, available)
+
+        def hear(state: ChoiceState, clients: Array, asked: Array, answer: Answer) -> ChoiceState:
+            loss = state.loss.at[clients].set(jnp.where(asked, answer.loss, state.loss[clients]))
+            return ChoiceState(loss, _mask(clients, asked, num_clients))
+
+        def select(
+            key: Array, state: ChoiceState, round: Array, available: Array
+        ) -> tuple[Selection, Info]:
+            draw_key, tie_key = jax.random.split(key)
+            candidates = state.candidates
+            if self.loss == "stale":
+                candidates = _mask(*draw(draw_key, round, available), num_clients)
+            # A model that has diverged answers NaN: nothing is worse.
+            loss = jnp.where(jnp.isnan(state.loss), jnp.inf, state.loss)
+            clients = top_clients(loss, candidates, m, tie_key)
+            return equal_weights(clients, candidates[clients]), no_info()
+
+        def update(
+            state: ChoiceState, selection: Selection, observation: Observation
+        ) -> ChoiceState:
+            if self.loss != "stale":
+                return state
+            clients, active = selection.clients, selection.weights > 0
+            loss = jnp.where(active, observation.loss, state.loss[clients])
+            return state._replace(loss=state.loss.at[clients].set(loss))
+
+        query = None
+        if self.loss != "stale":
+            batch_size = self.batch_size if self.loss == "batch" else None
+            share = self._share(context)
+            query = Query(
+                ask,
+                hear,
+                wants="loss",
+                batch_size=batch_size,
+                seconds=lambda latency: share * latency,
+            )
+        return Policy(init, select, update, query)
+
+    def _wanted(self, round: Array, m: int, most: int, num_rounds: int) -> Array:
+        """D of this round."""
+        past = {
+            "constant": jnp.zeros(()),
+            "half": (2 * round > num_rounds).astype(jnp.float32),
+            "linear": (round - 1) / max(num_rounds - 1, 1),
+        }[self.schedule]
+        return jnp.round(most - past * (most - m)).astype(jnp.int32)
+
+    def _share(self, context: Context) -> Array:
+        """Share of each client's latency that its answer takes: float [K]."""
+        samples = context.data_size
+        if self.loss == "batch":
+            samples = jnp.minimum(samples, self.batch_size)
+        return self.query_share * samples / context.local_samples
+
+
+def _mask(clients: Array, chosen: Array, num_clients: int) -> Array:
+    return jnp.zeros(num_clients, bool).at[clients].set(chosen)
