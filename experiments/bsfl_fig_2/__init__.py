@@ -1,0 +1,1 @@
+"""BSFL Fig. 2: the generalization function."""

@@ -1,0 +1,1 @@
+"""PAUSE Fig. 1: the generalization reward."""

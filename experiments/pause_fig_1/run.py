@@ -1,0 +1,37 @@
+"""Reproduce PAUSE Fig. 1: the generalization reward against a client's rate of participation.
+
+python -m experiments.pause_fig_1.run
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Annotated
+
+import typer
+
+from experiments.outcome import Outcome
+from experiments.reward_curve import compare, curves, draw
+
+HERE = pathlib.Path(__file__).parent
+BETAS = (1.5, 2.0, 3.0, 5.0)
+
+
+def main(
+    clients: int = 30,
+    selected: int = 5,
+    rounds: int = 600,
+    out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
+) -> None:
+    """Compute, draw and check the curves; exit status 1 if a check fails."""
+    outcome = Outcome(f"K = {clients}, m = {selected}, equal shares, t = {rounds}")
+    g = curves(BETAS, clients, selected, rounds)
+    expected = json.loads((HERE / "expected.json").read_text())
+    compare(g, clients, selected, expected, outcome)
+    draw(g, selected / clients, r"$T_k(t) / t$", out / "figures" / "generalization_reward.png")
+    outcome.finish(out)
+
+
+if __name__ == "__main__":
+    typer.run(main)
