@@ -7,14 +7,20 @@ Regret of a round is C^G(genie) - C^G(cohort), (10), given the policy's own hist
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
+from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from pause_jax.config import SimConfig
+from pause_jax.config import SimConfig, validate
 from pause_jax.reward import Reward
+from pause_jax.struct import ConfigError
+from pause_jax.sweep import sweep
 
 Floats = NDArray[np.float64]
 
@@ -35,8 +41,63 @@ class Growth(NamedTuple):
 
 
 def cumulative(result: xr.Dataset) -> xr.DataArray:
-    """Cumulative regret R(n), [config, seed, round]."""
-    return result.regret.cumsum("round")
+    """Cumulative regret R(n) in float64, [config, seed, round]."""
+    return result.regret.astype(np.float64).cumsum("round")
+
+
+def measure(
+    configs: Mapping[str, SimConfig], keys: Array, *, workers: int | None = None
+) -> xr.DataArray:
+    """Cumulative regret of many configs, each swept over the same keys.
+
+    Configs run side by side in threads: a small network leaves cores idle, and so does compiling.
+
+    Args:
+      configs: what to run, by name; each must have ``track_regret``.
+      keys: typed keys [S].
+      workers: configs at a time; as many as there are cores by default.
+
+    Returns:
+      R(n) in float64, [config, seed, round].
+
+    Raises:
+      ConfigError: before any run, if one of the configs cannot run.
+    """
+    for name, config in configs.items():
+        validate(config)
+        if not config.track_regret:
+            raise ConfigError(f"{name}: track_regret = False: must be True to measure regret.")
+
+    def one(config: SimConfig) -> xr.DataArray:
+        return cumulative(sweep(config, keys, progress=False)).isel(config=0, drop=True)
+
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        curves = list(pool.map(one, configs.values()))
+    names = xr.Variable("config", list(configs))
+    # Coordinates that tell the configs apart are the names here.
+    return xr.concat([curve.reset_coords(drop=True) for curve in curves], dim=names)
+
+
+def decade_ratios(regret: ArrayLike) -> dict[int, float]:
+    """How much the regret of a decade of rounds exceeds that of the decade before.
+
+    (R(10 n) - R(n)) / (R(n) - R(n / 10)) of the mean curve: 1 for a logarithm, 10^p for n^p, 10 for
+    a line, and tends to 0 if the regret is bounded. Unlike an exponent it does not remember the
+    first rounds.
+
+    Args:
+      regret: [seeds, T], cumulative.
+
+    Returns:
+      The ratio by n, for the powers of ten n with 10 <= n <= T / 10.
+    """
+    mean = np.asarray(regret, np.float64).mean(axis=0)
+    ratios, n = {}, 10
+    while 10 * n <= mean.size:
+        last = mean[n - 1] - mean[n // 10 - 1]
+        ratios[n] = float((mean[10 * n - 1] - mean[n - 1]) / last) if last > 0 else math.nan
+        n *= 10
+    return ratios
 
 
 def growth(regret: ArrayLike) -> Growth:

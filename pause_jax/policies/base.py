@@ -15,7 +15,7 @@ from jax import Array
 
 from pause_jax.privacy import Mechanism
 from pause_jax.reward import Reward
-from pause_jax.search.problem import shuffled
+from pause_jax.search.problem import ordered
 from pause_jax.struct import Config
 
 
@@ -185,9 +185,7 @@ def by_data_size(clients: Array, available: Array, context: Context) -> Selectio
 
 def top_clients(score: Array, available: Array, num_selected: int, key: Array) -> Array:
     """The m available clients of highest score, ties at random; absent ones only fill up."""
-    order = shuffled(score.shape[0], available, key)
-    ranked = order[jnp.argsort(-jnp.where(available, score, -jnp.inf)[order], stable=True)]
-    return ranked[:num_selected]
+    return ordered(score, available, key)[:num_selected]
 
 
 def draw_clients(weight: Array, among: Array, count: int, key: Array) -> Array:

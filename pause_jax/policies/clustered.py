@@ -25,7 +25,7 @@ from pause_jax.policies.base import (
     Selection,
     no_info,
 )
-from pause_jax.policies.sampling import draw_from_rows
+from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
 from pause_jax.struct import static
 
 
@@ -34,6 +34,7 @@ class ClusteredSimilarity(PolicyConfig):
 
     A client's update is the last one that the server received, clipped and noised, so nothing
     more is released; zero until its first. Clusters are by Ward's method (SciPy, on the host).
+    Without learning there is nothing to compare, and it is ``clustered_size``.
 
     Attributes:
       distance: ``arccos`` of the cosine similarity (0 if either update is zero), ``l2`` or ``l1``.
@@ -49,6 +50,8 @@ class ClusteredSimilarity(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
+        if context.update_size == 0:
+            return ClusteredSize().build(context)
         measure = {"arccos": arccos, "l2": euclidean, "l1": manhattan}[self.distance]
         rows_like = jax.ShapeDtypeStruct((m, num_clients), jnp.float32)
 

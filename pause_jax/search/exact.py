@@ -1,4 +1,4 @@
-"""Exact search by a threshold sweep: O(K log K + K m) for any K, under jit and vmap."""
+"""Exact search by a threshold sweep: O(K log K + K m) for large K, under jit and vmap."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from pause_jax.search.problem import (
     Search,
     SearchInfo,
     check_problem,
+    ordered,
     set_energy,
-    shuffled,
 )
+
+# Up to so many clients all prefixes are compared side by side.
+SMALL = 64
 
 
 def exact(
@@ -54,12 +57,51 @@ def exact(
     check_problem(index, weight, num_selected)
     num_clients = index.shape[0]
     available = jnp.ones(num_clients, bool) if available is None else jnp.asarray(available)
-    order_key, tie_key = (None, None) if key is None else jax.random.split(key)
+    find = _by_counting if num_clients <= SMALL else _by_sorting
+    clients = find(index, weight, num_selected, available, key)
+    return clients, set_energy(index, weight, clients, available)
 
-    order = shuffled(num_clients, available, order_key)
-    # Stable, so equal indices stay shuffled, and available clients stay before unavailable ones.
-    order = order[jnp.argsort(-index[order], stable=True)]
-    order = order[jnp.argsort(~available[order], stable=True)]
+
+def _by_counting(
+    index: Array, weight: Array, num_selected: int, available: Array, key: Array | None
+) -> Array:
+    """All prefixes side by side: K^2 work, but neither a loop nor a sort."""
+    index_key, weight_key, tie_key = (None,) * 3 if key is None else jax.random.split(key, 3)
+    rank = _precedence(index, available, index_key)  # [i, j]: i stands before j
+    inside = ~rank & available[:, None] & available[None, :]  # [j, i]: i is in the prefix of j
+    heavier = _precedence(weight, available, weight_key) | jnp.eye(index.shape[0], dtype=bool)
+    place = inside.astype(jnp.float32) @ heavier.astype(jnp.float32)
+    taken = inside & (place <= num_selected)
+    total = jnp.sum(jnp.where(taken, weight[None, :], 0.0), axis=1)
+    feasible = available & (jnp.sum(inside, axis=1) >= num_selected)
+    value = jnp.where(jnp.isinf(index), index, index + total)
+    best = _lexicographic_argmax(value, total, feasible, tie_key)
+    first = jnp.sum(rank, axis=0) < num_selected  # the available ones, and others to fill up
+    chosen = jnp.where(jnp.any(feasible), taken[best], first)
+    return jnp.flatnonzero(chosen, size=num_selected).astype(jnp.int32)
+
+
+def _precedence(value: Array, available: Array, key: Array | None) -> Array:
+    """Whether i stands before j in ``ordered(value, available, key)``, bool [K, K]."""
+    number = jnp.arange(value.shape[0])
+    lots = number if key is None else jax.random.bits(key, value.shape)
+
+    def pair(x: Array) -> tuple[Array, Array]:
+        return x[:, None], x[None, :]
+
+    before = number[:, None] < number[None, :]
+    for ours, theirs in (pair(lots), pair(-value), pair(~available)):
+        before = (ours < theirs) | ((ours == theirs) & before)
+    return before
+
+
+def _by_sorting(
+    index: Array, weight: Array, num_selected: int, available: Array, key: Array | None
+) -> Array:
+    """A sort by index, then a scan with a running top-m."""
+    num_clients = index.shape[0]
+    order_key, tie_key = (None, None) if key is None else jax.random.split(key)
+    order = ordered(index, available, order_key)
     sorted_index, sorted_weight = index[order], weight[order]
 
     def add(top: Array, w: Array) -> tuple[Array, Array]:
@@ -80,8 +122,7 @@ def exact(
     _, top_places = lax.top_k(within, num_selected)
     enough = num_available >= num_selected
     places = jnp.where(enough, top_places, jnp.arange(num_selected))
-    clients = jnp.sort(order[places]).astype(jnp.int32)
-    return clients, set_energy(index, weight, clients, available)
+    return jnp.sort(order[places]).astype(jnp.int32)
 
 
 def _lexicographic_argmax(first: Array, second: Array, feasible: Array, key: Array | None) -> Array:

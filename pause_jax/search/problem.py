@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from pause_jax.struct import Config
 
@@ -85,12 +85,25 @@ def set_energy(index: Array, weight: Array, clients: Array, available: Array) ->
     return jnp.where(jnp.any(counted), slowest + added, -jnp.inf)
 
 
+def ordered(value: Array, available: Array, key: Array | None) -> Array:
+    """Clients by descending value, all available ones before the others; ties at random.
+
+    Args:
+      value: float [K], no NaN.
+      available: bool [K].
+      key: breaks ties; without it they are broken by client number.
+
+    Returns:
+      int32 [K], a permutation.
+    """
+    number = jnp.arange(value.shape[0], dtype=jnp.int32)
+    lots = number if key is None else jax.random.bits(key, value.shape)
+    return lax.sort((~available, -value, lots, number), num_keys=3)[-1]
+
+
 def shuffled(num_clients: int, available: Array, key: Array | None) -> Array:
     """An order of the clients, available ones first; random within each part if there is a key.
 
     Searching in this order breaks ties at random instead of by client number.
     """
-    order = jnp.arange(num_clients)
-    if key is not None:
-        order = jax.random.permutation(key, order)
-    return order[jnp.argsort(~available[order], stable=True)]
+    return ordered(jnp.zeros(num_clients), available, key)
