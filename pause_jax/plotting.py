@@ -73,6 +73,17 @@ def plot_participation(result: xr.Dataset, axes: Sequence[Axes]) -> None:
     axes[-1].set_xlabel("client")
 
 
+def plot_regret(curves: xr.DataArray, axes: Axes) -> None:
+    """Cumulative regret against rounds on two logarithmic axes, mean over seeds."""
+    n = curves["round"].values
+    shown = np.unique(np.geomspace(1, n.size, 400).astype(int)) - 1
+    for i, name in enumerate(curves.config.values):
+        mean = curves.sel(config=name).mean("seed").values[shown]
+        axes.plot(n[shown], np.where(mean > 0, mean, np.nan), label=str(name), lw=1.4, **_style(i))
+    axes.set(xscale="log", yscale="log", xlabel="round n", ylabel="cumulative regret R(n)")
+    axes.legend(fontsize="x-small", ncols=2)
+
+
 def save_figures(result: xr.Dataset, folder: pathlib.Path, target: float) -> list[pathlib.Path]:
     """Write the figures of a comparison as PNG files.
 

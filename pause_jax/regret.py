@@ -130,6 +130,44 @@ def growth(regret: ArrayLike) -> Growth:
     return Growth(float(np.mean(slopes)), float(error), _r2(x, mean), _r2(n.astype(float), mean))
 
 
+class Row(NamedTuple):
+    """One config's cumulative regret at the end: mean over seeds, standard error, growth."""
+
+    name: str
+    regret: float
+    regret_error: float
+    growth: Growth
+
+    def __str__(self) -> str:
+        growth = self.growth
+        return (
+            f"{self.name:22} {self.regret:9.1f} +- {self.regret_error:6.1f}   "
+            f"{growth.exponent:5.2f} +- {growth.exponent_error:5.3f}   "
+            f"{growth.log_r2:6.3f} {growth.linear_r2:6.3f}"
+        )
+
+
+HEADING = (
+    f"{'policy':22} {'R(n)':>9} +- {'error':>6}   {'d ln R / d ln n':>14}   "
+    f"{'R2 log':>6} {'linear':>6}"
+)
+
+
+def rows(curves: xr.DataArray) -> list[Row]:
+    """The end and the growth of every curve, least regret first; print them under ``HEADING``.
+
+    Args:
+      curves: R(n), [config, seed, round].
+    """
+    table = []
+    for name in curves.config.values:
+        values = curves.sel(config=name).values
+        last = values[:, -1]
+        error = last.std(ddof=1) / math.sqrt(last.size) if last.size > 1 else math.nan
+        table.append(Row(str(name), float(last.mean()), float(error), growth(values)))
+    return sorted(table, key=lambda row: row.regret)
+
+
 def _r2(x: Floats, y: Floats) -> float:
     residual = y - np.polyval(np.polyfit(x, y, 1), x)
     return float(1 - residual.var() / y.var()) if y.var() > 0 else math.nan

@@ -1,0 +1,1 @@
+"""The authors' recorded MNIST runs, reproduced."""

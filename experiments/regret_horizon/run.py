@@ -1,0 +1,100 @@
+"""At which horizon does PAUSE's regret become logarithmic? Bandit-only runs to a million rounds.
+
+python -m experiments.regret_horizon.run
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pathlib
+from typing import Annotated
+
+import jax
+import numpy as np
+import typer
+
+from experiments import regret_setting
+from experiments.outcome import Outcome
+from pause_jax import regret, simulate
+from pause_jax.policies import Genie, Pause, Thompson, Ucb, UcbV
+
+HERE = pathlib.Path(__file__).parent
+
+
+def second_best(rounds: int) -> tuple[list[int], list[float]]:
+    """How far the second best cohort is behind the best, along the genie's own history.
+
+    Returns:
+      Rounds t, and the median over the 25 rounds from t on of the least positive gap.
+    """
+    config = regret_setting.config(Genie(), rounds + 25)
+    clients = np.asarray(simulate(config, jax.random.key(0)).clients)
+    speed = np.asarray(config.latency.expected_speed(config.num_clients), np.float64)
+    m, reward = config.num_selected, config.reward
+    sets = np.array(list(itertools.combinations(range(config.num_clients), m)))
+    slowest = speed[sets].min(axis=1)
+    times = np.unique(np.geomspace(100, rounds, 12).astype(int))
+    medians = []
+    for start in times:
+        gaps = []
+        for t in range(start, start + 25):
+            counts = np.bincount(clients[: t - 1].ravel(), minlength=config.num_clients)
+            x = m / config.num_clients - counts / t
+            g = np.sign(x) * np.abs(x) ** float(reward.beta)
+            value = slowest + float(reward.alpha) / m * g[sets].sum(axis=1)
+            behind = value.max() - value
+            gaps.append(behind[behind > 1e-12].min())
+        medians.append(float(np.median(gaps)))
+    return times.tolist(), medians
+
+
+def main(
+    rounds: int = 1_000_000,
+    seeds: int = 8,
+    out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
+) -> None:
+    """Run, print and write growth by decade; exit status 1 if a check fails."""
+    rules = json.loads((HERE / "expected.json").read_text())
+    configs = {
+        rule.name: regret_setting.config(Pause(index=rule()), rounds)
+        for rule in (Ucb, UcbV, Thompson)
+    }
+    # The control: without g the best cohort is the same in every round, and its gap is constant.
+    configs["thompson, alpha = 0"] = configs["thompson"].override({"reward.alpha": 0.0})
+    curves = regret.measure(configs, jax.random.split(jax.random.key(0), seeds))
+    outcome = Outcome(f"{seeds} seeds, {rounds} rounds, K = 20, m = 5, two_groups")
+    for name in configs:
+        values = curves.sel(config=name).values
+        outcome.add(f"-- {name}")
+        for end in (10**k for k in range(3, 10) if 10**k <= rounds):
+            fit = regret.growth(values[:, :end])
+            outcome.add(
+                f"n = {end:>9,}: R = {values[:, end - 1].mean():8.1f}, exponent over the last "
+                f"decade {fit.exponent:.3f} +- {fit.exponent_error:.3f}"
+            )
+        ratios = regret.decade_ratios(values)
+        outcome.add(
+            "regret of a decade over that of the decade before (1: logarithm, 3.2: square root, "
+            "10: line): " + ", ".join(f"{r:.2f} from n = {n:,}" for n, r in ratios.items())
+        )
+        least, most = rules["last_ratio"][name]
+        last = list(ratios.values())[-1]
+        outcome.check(
+            f"{name}: last ratio {last:.2f}, from {least} to {most}", least <= last <= most
+        )
+    times, gaps = second_best(min(rounds, 100_000))
+    slope = np.polyfit(np.log(times), np.log(gaps), 1)[0]
+    outcome.add("-- gap between the best and the second best cohort, along the genie's history")
+    outcome.add(*(f"t = {t:>7,}: {gap:.2e}" for t, gap in zip(times, gaps, strict=True)))
+    least, most = rules["gap_slope"]
+    outcome.check(
+        f"it shrinks like t^{slope:.2f}, exponent from {least} to {most}: no constant delta",
+        least <= slope <= most,
+    )
+    regret_setting.draw({"PAUSE, two_groups": curves}, out / "figures/regret.png")
+    outcome.finish(out)
+
+
+if __name__ == "__main__":
+    typer.run(main)
