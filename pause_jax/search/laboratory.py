@@ -146,6 +146,22 @@ def degrees(landscape: Landscape, members: Array | NDArray[np.bool_]) -> NDArray
     return removable * outside + others * below
 
 
+def sampled_degrees(
+    key: Array, problems: Problem, num_selected: int, rule: str, number: int
+) -> NDArray[np.int64]:
+    """Degrees of ``number`` random sets in each problem of a batch of n, int [n, number].
+
+    The same key draws the same sets for every rule.
+    """
+    num_clients = problems.index.shape[1]
+    members = random_sets(key, num_clients, num_selected, number)
+    rows = []
+    for i in range(len(problems.index)):
+        problem = Problem(*(leaf[i] for leaf in problems))
+        rows.append(degrees(landscape_for(key, problem, num_selected, rule), members))
+    return np.stack(rows)
+
+
 def log_num_sets(num_clients: int, num_selected: int) -> float:
     """Natural logarithm of C(K, m), the cohorts that exhaustive search scores."""
     inside, outside = num_selected + 1, num_clients - num_selected + 1
