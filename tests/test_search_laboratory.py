@@ -102,7 +102,7 @@ def test_degrees_and_graph_equal_the_definition(rule):
         landscape = laboratory.landscape_for(key, problem, num_selected, rule)
         adjacency = laboratory.search_graph(landscape, members)
         np.testing.assert_array_equal(adjacency, adjacency.T)
-        found = laboratory.degrees(landscape, members)
+        found = np.asarray(laboratory.degrees(landscape, members))
         np.testing.assert_array_equal(found, adjacency.sum(axis=1))
         # The oracle takes any ordering, so values serve as ranks.
         values = np.concatenate([problem.index[None], problem.terms])[:lists].tolist()

@@ -139,27 +139,28 @@ def random_sets(key: Array, num_clients: int, num_selected: int, number: int) ->
 _masks = jax.jit(jax.vmap(neighbour_masks, in_axes=(None, 0)))
 
 
-def degrees(landscape: Landscape, members: Array | NDArray[np.bool_]) -> NDArray[np.int64]:
+@jax.jit
+def degrees(landscape: Landscape, members: ArrayLike) -> Array:
     """Number of neighbours of each set; ``members`` is bool [n, K], the result int [n]."""
-    parts = _masks(landscape, members)
-    removable, outside, others, below = (np.asarray(part).sum(axis=1) for part in parts)
+    parts = _masks(landscape, jnp.asarray(members))
+    removable, outside, others, below = (jnp.sum(part, axis=1) for part in parts)
     return removable * outside + others * below
 
 
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def sampled_degrees(
     key: Array, problems: Problem, num_selected: int, rule: str, number: int
-) -> NDArray[np.int64]:
+) -> Array:
     """Degrees of ``number`` random sets in each problem of a batch of n, int [n, number].
 
     The same key draws the same sets for every rule.
     """
-    num_clients = problems.index.shape[1]
-    members = random_sets(key, num_clients, num_selected, number)
-    rows = []
-    for i in range(len(problems.index)):
-        problem = Problem(*(leaf[i] for leaf in problems))
-        rows.append(degrees(landscape_for(key, problem, num_selected, rule), members))
-    return np.stack(rows)
+    members = random_sets(key, problems.index.shape[1], num_selected, number)
+
+    def sample(problem: Problem) -> Array:
+        return degrees(landscape_for(key, problem, num_selected, rule), members)
+
+    return jax.vmap(sample)(problems)
 
 
 def log_num_sets(num_clients: int, num_selected: int) -> float:
