@@ -159,6 +159,38 @@ def test_result_types_and_jit_equals_no_jit(name):
     np.testing.assert_array_equal(found[1], energy)
 
 
+@pytest.mark.parametrize(
+    ("num_clients", "num_selected"), [(14, 4), (12, 6), (11, 3), (10, 9), (6, 1)]
+)
+def test_exact_equals_exhaustive_on_ten_thousand_instances(num_clients, num_selected):
+    # 2,000 for each shape: ties, infinities of both signs, masks; sums of dyadics have no rounding.
+    parts = [
+        random_instances(num_clients, 1000, kind, seed=11) for kind in ("ties", "mostly_untried")
+    ]
+    index, weight, available = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    keys = jax.random.split(jax.random.key(3), len(index))
+    values = {}
+    for name in SEARCHES:
+        found = jitted(name, num_selected, batched=True)(index, weight, available, keys)
+        clients, energy = map(np.asarray, found)
+        assert (np.diff(clients, axis=1) > 0).all()
+        chosen = np.take_along_axis(weight, clients, axis=1)
+        counted = np.take_along_axis(available, clients, axis=1)
+        total = np.where(counted, chosen, 0).sum(axis=1)
+        lowest = np.where(counted, np.take_along_axis(index, clients, axis=1), np.inf).min(axis=1)
+        expected = np.where(counted.any(axis=1), lowest + total, -np.inf)
+        np.testing.assert_array_equal(energy, expected)
+        # Between two infinite energies the sums of weights decide.
+        values[name] = (energy, np.where(np.isinf(energy), total, 0), counted.sum(axis=1))
+    for fast, slow in zip(values["exact"], values["exhaustive"], strict=True):
+        np.testing.assert_array_equal(fast, slow)
+    enough = available.sum(axis=1) >= num_selected
+    assert 0.1 < enough.mean() < 1
+    assert np.isposinf(energy).any()
+    assert np.isneginf(energy).any()
+    assert np.isfinite(energy).any()
+
+
 # ---------------------------------------------------------------- ties
 
 

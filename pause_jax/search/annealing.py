@@ -62,12 +62,15 @@ class AnnealingTrace(NamedTuple):
       energy: its energy (18).
       best_energy: float [chains, steps], best energy seen by each chain after each step. In a round
         with untried clients their +inf is replaced by a finite value that keeps the order.
+      current_energy: float [chains, steps], energy of each chain's set after each step; the same
+        finite values.
       acceptance_rate: share of steps that moved, over all chains.
     """
 
     clients: Array
     energy: Array
     best_energy: Array
+    current_energy: Array
     acceptance_rate: Array
 
 
@@ -261,24 +264,23 @@ def anneal(
     landscape_key, chain_key = jax.random.split(key)
     landscape = make_landscape(problem, num_selected, available, neighbourhood, landscape_key)
 
-    def run(key: Array) -> tuple[ChainState, Array, Array]:
+    def run(key: Array) -> tuple[ChainState, tuple[Array, Array, Array]]:
         init_key, steps_key = jax.random.split(key)
 
-        def body(state: ChainState, step: Array) -> tuple[ChainState, tuple[Array, Array]]:
+        def body(state: ChainState, step: Array) -> tuple[ChainState, tuple[Array, Array, Array]]:
             step_key = jax.random.fold_in(steps_key, step)
             state, moved = chain_step(step_key, state, step, landscape, cooling)
-            return state, (state.best_energy, moved)
+            return state, (state.best_energy, state.energy, moved)
 
         start = init_chain(init_key, landscape, num_selected)
-        final, (best_energy, moved) = lax.scan(body, start, jnp.arange(1, steps + 1))
-        return final, best_energy, moved
+        return lax.scan(body, start, jnp.arange(1, steps + 1))
 
-    final, best_energy, moved = jax.vmap(run)(jax.random.split(chain_key, chains))
+    final, (best_energy, current_energy, moved) = jax.vmap(run)(jax.random.split(chain_key, chains))
     members = final.best_members[jnp.argmax(final.best_energy)]
     # Members first; only if fewer than m are available do others fill up the slots.
     clients = jnp.sort(jnp.argsort(~members, stable=True)[:num_selected]).astype(jnp.int32)
     energy = set_energy(problem.index, problem.weight, clients, available)
-    return AnnealingTrace(clients, energy, best_energy, jnp.mean(moved))
+    return AnnealingTrace(clients, energy, best_energy, current_energy, jnp.mean(moved))
 
 
 class Annealing(Search):

@@ -1,0 +1,1 @@
+"""PAUSE Table I: neighbours and time against K, connectivity, the sign as printed."""

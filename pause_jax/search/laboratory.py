@@ -1,0 +1,221 @@
+"""A laboratory for the searches: energies and gaps, the search graph, times.
+
+For the host: call it from a script, not within a trace. Sources: PAUSE Table I and section IV-B;
+BSFL section V and Figs. 3-4. The paths of the convergence proofs are in ``proofs``.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+
+from pause_jax.search.annealing import (
+    NEIGHBOURHOODS,
+    AnnealingTrace,
+    Landscape,
+    anneal,
+    make_landscape,
+    neighbour_masks,
+)
+from pause_jax.search.exact import exact
+from pause_jax.search.problem import Problem, shuffled
+
+# "ucb" is R2 with the ucb list alone, which Algorithm 3 needs and nothing more.
+RULES = (*NEIGHBOURHOODS, "ucb")
+# What two float32 sums of the same cohort may differ by, relative to 1 + |energy|.
+TOLERANCE = 1e-5
+# kappa at which every move is accepted, as by the acceptance rule with the sign that is printed.
+ACCEPT_ALL = 1e-30
+
+
+# ---------------------------------------------------------------- energies and gaps
+
+
+@functools.partial(jax.jit, static_argnames=("num_selected", "neighbourhood", "steps", "chains"))
+def traces(
+    keys: Array,
+    problems: Problem,
+    num_selected: int,
+    *,
+    neighbourhood: str = "pause",
+    steps: int = 500,
+    chains: int = 1,
+    cooling: Array | float = 1.0,
+) -> AnnealingTrace:
+    """Anneal a batch of problems.
+
+    Args:
+      keys: typed keys [n].
+      problems: leaves [n, ...].
+      num_selected: m.
+      neighbourhood: as in :func:`pause_jax.search.anneal`.
+      steps: of a chain.
+      chains: for each problem.
+      cooling: kappa. ``ACCEPT_ALL`` makes a random walk: the acceptance rule as printed,
+        ``exp(-(E(U) - E(V)) / tau)``, is at least 1 downhill, and so it is at infinite temperature.
+
+    Returns:
+      Leaves [n, ...].
+    """
+
+    def run(key: Array, problem: Problem) -> AnnealingTrace:
+        return anneal(
+            key,
+            problem,
+            num_selected,
+            neighbourhood=neighbourhood,
+            steps=steps,
+            chains=chains,
+            cooling=cooling,
+        )
+
+    return jax.vmap(run)(keys, problems)
+
+
+@functools.partial(jax.jit, static_argnames="num_selected")
+def optima(problems: Problem, num_selected: int) -> Array:
+    """Exact optimum of each problem of a batch, float [n]."""
+    return jax.vmap(lambda problem: exact(problem.index, problem.weight, num_selected)[1])(problems)
+
+
+def gap_curves(trace: AnnealingTrace, optimum: ArrayLike, chains: int) -> NDArray[np.float64]:
+    """Optimality gap of the best of ``chains`` chains after each step.
+
+    Args:
+      trace: of n problems, with C chains each.
+      optimum: float [n].
+      chains: divides C; chains are taken in groups of so many, so C / chains groups.
+
+    Returns:
+      [n, C / chains, steps]; below zero by rounding alone.
+    """
+    best = np.asarray(trace.best_energy, np.float64)
+    number, total, steps = best.shape
+    best = best.reshape(number, total // chains, chains, steps).max(axis=2)
+    return np.asarray(optimum, np.float64)[:, None, None] - best
+
+
+def at_optimum(gaps: NDArray[np.float64], optimum: ArrayLike) -> NDArray[np.bool_]:
+    """Where gaps [n, ...] are zero up to ``TOLERANCE`` of the optimum [n]."""
+    allowed = TOLERANCE * (1 + np.abs(np.asarray(optimum, np.float64)))
+    return gaps <= allowed.reshape(-1, *(1,) * (gaps.ndim - 1))
+
+
+# ---------------------------------------------------------------- the search graph
+
+
+@functools.partial(jax.jit, static_argnames=("num_selected", "rule"))
+def landscape_for(key: Array, problem: Problem, num_selected: int, rule: str) -> Landscape:
+    """The landscape of one of ``RULES``, all clients available."""
+    name = "alsa" if rule == "ucb" else rule
+    available = jnp.ones(problem.index.shape, bool)
+    landscape = make_landscape(problem, num_selected, available, name, key)
+    return landscape._replace(ranks=landscape.ranks[:1]) if rule == "ucb" else landscape
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def random_sets(key: Array, num_clients: int, num_selected: int, number: int) -> Array:
+    """Membership masks of uniformly random sets, bool [number, K]."""
+    everyone = jnp.ones(num_clients, bool)
+
+    def draw(key: Array) -> Array:
+        order = shuffled(num_clients, everyone, key)
+        return ~everyone.at[order[:num_selected]].set(False)
+
+    return jax.vmap(draw)(jax.random.split(key, number))
+
+
+_masks = jax.jit(jax.vmap(neighbour_masks, in_axes=(None, 0)))
+
+
+@jax.jit
+def degrees(landscape: Landscape, members: ArrayLike) -> Array:
+    """Number of neighbours of each set; ``members`` is bool [n, K], the result int [n]."""
+    parts = _masks(landscape, jnp.asarray(members))
+    removable, outside, others, below = (jnp.sum(part, axis=1) for part in parts)
+    return removable * outside + others * below
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def sampled_degrees(
+    key: Array, problems: Problem, num_selected: int, rule: str, number: int
+) -> Array:
+    """Degrees of ``number`` random sets in each problem of a batch of n, int [n, number].
+
+    The same key draws the same sets for every rule.
+    """
+    members = random_sets(key, problems.index.shape[1], num_selected, number)
+
+    def sample(problem: Problem) -> Array:
+        return degrees(landscape_for(key, problem, num_selected, rule), members)
+
+    return jax.vmap(sample)(problems)
+
+
+def log_num_sets(num_clients: int, num_selected: int) -> float:
+    """Natural logarithm of C(K, m), the cohorts that exhaustive search scores."""
+    inside, outside = num_selected + 1, num_clients - num_selected + 1
+    return math.lgamma(num_clients + 1) - math.lgamma(inside) - math.lgamma(outside)
+
+
+def enumerate_sets(num_clients: int, num_selected: int) -> NDArray[np.bool_]:
+    """All C(K, m) sets as masks, in lexicographic order; for small K."""
+    sets = list(itertools.combinations(range(num_clients), num_selected))
+    masks = np.zeros((len(sets), num_clients), bool)
+    np.put_along_axis(masks, np.array(sets), True, axis=1)
+    return masks
+
+
+def search_graph(landscape: Landscape, members: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Adjacency, bool [n, n], of sets given as masks [n, K]; row i holds the neighbours of i."""
+    parts = _masks(landscape, members)
+    removable, outside, others, below = (np.asarray(part, np.int64) for part in parts)
+    inside, missing = members.astype(np.int64).T, (~members).astype(np.int64).T
+    # One client leaves and one enters, so each product counts no more than that client.
+    one_swap = members.astype(np.int64) @ missing == 1
+    allowed = (removable @ missing) * (outside @ inside) + (others @ missing) * (below @ inside)
+    return one_swap & (allowed > 0)
+
+
+def is_connected(adjacency: NDArray[np.bool_]) -> bool:
+    """Whether every node can be reached from the first."""
+    reached = np.arange(len(adjacency)) == 0
+    while (grown := reached | adjacency[reached].any(axis=0)).sum() > reached.sum():
+        reached = grown
+    return bool(reached.all())
+
+
+# ---------------------------------------------------------------- times and slopes
+
+
+def median_seconds(call: Callable[[], Any], repeats: int = 5) -> float:
+    """Median wall time of a call after one that compiles, waiting for its result."""
+    jax.block_until_ready(call())
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        jax.block_until_ready(call())
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def fit_slope(x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
+    """Exponent of a power law y ~ x^slope by least squares on logarithms, and its standard error.
+
+    Args:
+      x: positive, three values or more.
+      y: positive.
+    """
+    line, covariance = np.polyfit(np.log(np.asarray(x)), np.log(np.asarray(y)), 1, cov=True)
+    return float(line[0]), float(np.sqrt(covariance[0, 0]))
