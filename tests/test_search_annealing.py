@@ -98,6 +98,10 @@ def keys_of(number, seed=0):
     return jax.random.split(jax.random.key(seed), number)
 
 
+def lots_of(number):
+    return jax.random.uniform(jax.random.key(0), (number, 4))
+
+
 # ---------------------------------------------------------------- the answer
 
 
@@ -351,13 +355,13 @@ def test_walk_moves_to_neighbours_only(neighbourhood):
     _, found = landscapes(neighbourhood, "ties", number=1, seed=7)
     landscape = found[0]._replace(available=np.array([True] * 6 + [False]))
 
-    def body(state, key):
-        state, moved = chain_step(key, state, jnp.asarray(1), landscape, 1.0)
+    def body(state, lots):
+        state, moved = chain_step(lots, state, jnp.asarray(1), landscape, 1.0)
         return state, (state.members, state.energy, moved)
 
     landscape = jax.tree.map(jnp.asarray, landscape)
     start = init_chain(jax.random.key(1), landscape, M)
-    _, (members, energy, moved) = jax.lax.scan(body, start, keys_of(300))
+    _, (members, energy, moved) = jax.lax.scan(body, start, lots_of(300))
     path = [frozenset(np.flatnonzero(row).tolist()) for row in [start.members, *members]]
     known = {}
     for here, there, did in zip(path[:-1], path[1:], np.asarray(moved), strict=True):
@@ -382,7 +386,7 @@ def drawn_neighbours(ranks, clients, number=20_000, available=None):
     """How often each neighbour is drawn where every move is accepted, and all of them."""
     landscape = one_landscape(ranks, index=np.arange(K) * 0.5, available=available)
     state = state_at(masks([clients])[0], landscape)
-    moved_to, moved = steps_from(keys_of(number), state, jnp.asarray(1), landscape, 1e-30)
+    moved_to, moved = steps_from(lots_of(number), state, jnp.asarray(1), landscape, 1e-30)
     assert moved.all()
     free = landscape.available.tolist()
     expected = oracles.neighbours(np.asarray(ranks).tolist(), clients, free, len(ranks) > 0)
@@ -442,7 +446,7 @@ def acceptance(drop, step, cooling, scale=2.0, number=20_000):
     """Share of accepted moves between two sets whose energies differ by ``drop``."""
     landscape = one_landscape([], index=[drop, 0.0], scale=scale, num_clients=2)
     state = state_at([True, False], landscape)
-    moved_to, moved = steps_from(keys_of(number), state, jnp.asarray(step), landscape, cooling)
+    moved_to, moved = steps_from(lots_of(number), state, jnp.asarray(step), landscape, cooling)
     np.testing.assert_array_equal(moved_to.members[:, 1], moved)
     np.testing.assert_array_equal(moved_to.energy, jnp.where(moved, 0.0, drop))
     return float(jnp.mean(moved))
@@ -479,7 +483,7 @@ def test_a_cold_chain_never_goes_downhill():
 def test_the_best_set_survives_a_downhill_move():
     landscape = one_landscape([], index=[1.0, 0.0], num_clients=2)
     state = state_at([True, False], landscape)
-    after, moved = steps_from(keys_of(100), state, jnp.asarray(1), landscape, 1e-30)
+    after, moved = steps_from(lots_of(100), state, jnp.asarray(1), landscape, 1e-30)
     assert moved.all()
     np.testing.assert_array_equal(after.energy, 0.0)
     np.testing.assert_array_equal(after.best_energy, 1.0)
@@ -489,6 +493,6 @@ def test_the_best_set_survives_a_downhill_move():
 def test_an_uphill_move_becomes_the_best_set():
     landscape = one_landscape([], index=[0.0, 1.0], num_clients=2)
     state = state_at([True, False], landscape)
-    after, _ = steps_from(keys_of(100), state, jnp.asarray(1), landscape, 1.0)
+    after, _ = steps_from(lots_of(100), state, jnp.asarray(1), landscape, 1.0)
     np.testing.assert_array_equal(after.best_energy, 1.0)
     assert after.best_members[:, 1].all()

@@ -177,7 +177,7 @@ def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainStat
 
 
 def chain_step(
-    key: Array, state: ChainState, step: Array, landscape: Landscape, cooling: Array | float
+    lots: Array, state: ChainState, step: Array, landscape: Landscape, cooling: Array | float
 ) -> tuple[ChainState, Array]:
     """Propose a uniform neighbour and accept it by the Metropolis rule.
 
@@ -186,7 +186,7 @@ def chain_step(
     opposite sign, which would accept every move.)
 
     Args:
-      key: for this step.
+      lots: float [4], independent U[0, 1) numbers of this step.
       state: the chain.
       step: j >= 1.
       landscape: the landscape.
@@ -198,7 +198,7 @@ def chain_step(
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active = jnp.sum(removable) * jnp.sum(outside)
     num_passive = jnp.sum(others) * jnp.sum(below)
-    kind, leave, enter, luck = jax.random.uniform(key, (4,))
+    kind, leave, enter, luck = lots
     active = kind * (num_active + num_passive) < num_active
     i = _pick(jnp.where(active, removable, others), leave)
     j = _pick(jnp.where(active, outside, below), enter)
@@ -267,13 +267,17 @@ def anneal(
     def run(key: Array) -> tuple[ChainState, tuple[Array, Array, Array]]:
         init_key, steps_key = jax.random.split(key)
 
-        def body(state: ChainState, step: Array) -> tuple[ChainState, tuple[Array, Array, Array]]:
-            step_key = jax.random.fold_in(steps_key, step)
-            state, moved = chain_step(step_key, state, step, landscape, cooling)
+        def body(
+            state: ChainState, inputs: tuple[Array, Array]
+        ) -> tuple[ChainState, tuple[Array, Array, Array]]:
+            step, lots = inputs
+            state, moved = chain_step(lots, state, step, landscape, cooling)
             return state, (state.best_energy, state.energy, moved)
 
         start = init_chain(init_key, landscape, num_selected)
-        return lax.scan(body, start, jnp.arange(1, steps + 1))
+        # All numbers at once: drawing them step by step costs more than the step.
+        lots = jax.random.uniform(steps_key, (steps, 4))
+        return lax.scan(body, start, (jnp.arange(1, steps + 1), lots))
 
     final, (best_energy, current_energy, moved) = jax.vmap(run)(jax.random.split(chain_key, chains))
     members = final.best_members[jnp.argmax(final.best_energy)]
