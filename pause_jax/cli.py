@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import runpy
 import sys
 import time
 from typing import Annotated, Any
@@ -42,6 +43,10 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change a field, e.g. reward.gamma=0."),
 ]
+Load = Annotated[
+    list[pathlib.Path] | None,
+    typer.Option("--load", metavar="FILE.py", help="Python file with a policy of your own."),
+]
 Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 'plot').")]
 
 
@@ -64,6 +69,7 @@ def compare(
         str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")
     ] = None,
     change: Set = None,
+    load: Load = None,
     target: Target = 0.8,
     name: Name = None,
     out: Out = pathlib.Path("results"),
@@ -73,6 +79,7 @@ def compare(
     """Compare selection policies on one data set, with the same worlds for all."""
     if preset not in PRESETS:
         raise ConfigError(f"--preset {preset}: must be one of {', '.join(PRESETS)}.")
+    _load(load)
     configs: dict[str, SimConfig] = {}
     for entry in filter(None, (part.strip() for part in policies.split(","))):
         policy, _, mechanism = entry.partition(":")
@@ -96,6 +103,7 @@ def run(
     seeds: Seeds = 1,
     seed: Seed = 0,
     change: Set = None,
+    load: Load = None,
     target: Target = 0.8,
     name: Name = None,
     out: Out = pathlib.Path("results"),
@@ -106,6 +114,7 @@ def run(
 
     A file is what 'pause-jax show PRESET' prints, with fields changed or left out.
     """
+    _load(load)
     configs: dict[str, SimConfig] = {}
     for file in files:
         label = file.stem if file.stem not in configs else str(file)
@@ -150,6 +159,14 @@ def list_datasets() -> None:
         table.add_row(data.name, data.summary, "-" if needs else "yes" if cached else "no")
     Console().print(table)
     Console().print(f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it)")
+
+
+def _load(files: list[pathlib.Path] | None) -> None:
+    """Run Python files; the config classes that they define are then known by name."""
+    for file in files or ():
+        if not file.is_file():
+            raise ConfigError(f"--load {file}: there is no such file.")
+        runpy.run_path(str(file))
 
 
 def _difference(policy: Config) -> str:

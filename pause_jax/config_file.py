@@ -18,7 +18,7 @@ from pause_jax.policies import INDEX_RULES, NAMED, POLICIES
 from pause_jax.privacy import BUDGETS, MECHANISMS
 from pause_jax.reward import Reward
 from pause_jax.search import SEARCHES
-from pause_jax.struct import Config, ConfigError, fields, is_node, is_static
+from pause_jax.struct import Config, ConfigError, choices, fields, is_node, is_static
 
 # What may stand at a nested field, by the field's name.
 FAMILIES: dict[str, tuple[type[Config], ...]] = {
@@ -130,14 +130,23 @@ def _node(path: str, value: Any) -> Config:
         raise ConfigError(f"{path} = {value!r}: must be a table or a name.")
     if len(family) == 1:
         return _build(family[0], value, path)
-    choices = {cls.name: cls for cls in family}
+    known = {cls.name: cls for cls in family}
     name = value.get("name")
-    if name not in choices:
+    if name not in known:
+        # A user's own class stands in a file by its name too, once it is imported.
+        known = choices(_base(family)) | known
+    if name not in known:
         raise ConfigError(
-            f"{path}.name = {name!r}: must be one of {', '.join(choices)}."
-            f"{_nearest(str(name), choices)}"
+            f"{path}.name = {name!r}: must be one of {', '.join(known)}."
+            f"{_nearest(str(name), known)}"
         )
-    return _build(choices[name], value, path)
+    return _build(known[name], value, path)
+
+
+def _base(family: tuple[type[Config], ...]) -> type[Config]:
+    """The class right below Config that all of a family descend from."""
+    lineage = family[0].__mro__
+    return lineage[lineage.index(Config) - 1]
 
 
 def _nearest(name: str, known: Any) -> str:

@@ -149,6 +149,19 @@ class Config(PyTree):
         """Rules that involve more than one field. Raises :class:`ConfigError`."""
 
 
+def choices(base: type[Config]) -> dict[str, type[Config]]:
+    """Every config class below ``base`` that has a name, by its name; also a user's own.
+
+    Where a class was defined twice under one name (a notebook's cell run again) the last counts.
+    """
+    found: dict[str, type[Config]] = {}
+    for cls in base.__subclasses__():
+        if cls.name:
+            found[cls.name] = cls
+        found |= choices(cls)
+    return found
+
+
 def fields(config: Config) -> Iterator[tuple[str, Any, Rule, dataclasses.Field[Any]]]:
     """Yield (name, value, rule, dataclass field) of every field of a config."""
     for field in dataclasses.fields(config):

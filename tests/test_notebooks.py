@@ -10,7 +10,10 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.ipy
 
 
 def test_there_are_notebooks():
-    assert [path.name for path in NOTEBOOKS] == ["01_quickstart.ipynb"]
+    assert [path.name for path in NOTEBOOKS] == [
+        "01_quickstart.ipynb",
+        "02_write_a_policy.ipynb",
+    ]
 
 
 # The kernel's own libraries warn about their event loops; the notebook's code is what is tested.

@@ -1,5 +1,7 @@
 """Selection policies and their registry."""
 
+from typing import cast
+
 from pause_jax.policies.base import (
     Answer,
     Context,
@@ -10,8 +12,11 @@ from pause_jax.policies.base import (
     Query,
     Selection,
     by_data_size,
+    draw_clients,
+    equal_weights,
     no_info,
     stateless,
+    top_clients,
 )
 from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
 from pause_jax.policies.clustered import ClusteredSimilarity
@@ -24,7 +29,7 @@ from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 from pause_jax.search import Annealing, Exhaustive
-from pause_jax.struct import ConfigError
+from pause_jax.struct import ConfigError, choices
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause,
@@ -64,16 +69,19 @@ NAMED: dict[str, PolicyConfig] = {
 
 
 def named(policy: str | PolicyConfig) -> PolicyConfig:
-    """The config that a name stands for; a config passes through.
+    """The config that a name stands for, also a user's own policy's; a config passes through.
 
     Raises:
       ConfigError: for an unknown name, with the names that exist.
     """
     if isinstance(policy, PolicyConfig):
         return policy
-    if policy not in NAMED:
-        raise ConfigError(f"policy = {policy!r}: must be one of {', '.join(NAMED)}.")
-    return NAMED[policy]
+    if policy in NAMED:
+        return NAMED[policy]
+    own = choices(PolicyConfig)
+    if policy not in own:
+        raise ConfigError(f"policy = {policy!r}: must be one of {', '.join({**NAMED, **own})}.")
+    return cast(PolicyConfig, own[policy]())
 
 
 __all__ = [
@@ -110,8 +118,11 @@ __all__ = [
     "Ucb",
     "UcbV",
     "by_data_size",
+    "draw_clients",
+    "equal_weights",
     "maximiser",
     "named",
     "no_info",
     "stateless",
+    "top_clients",
 ]

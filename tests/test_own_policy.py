@@ -1,0 +1,89 @@
+"""A policy of a user's own, as the README shows it: no registration, no change to the library."""
+
+import pathlib
+import re
+import runpy
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pause_jax import ConfigError, SimConfig, config_file, presets, simulate, sweep
+from pause_jax.cli import app
+from pause_jax.policies import named
+
+README = pathlib.Path(__file__).parents[1] / "README.md"
+
+
+@pytest.fixture(scope="module")
+def source() -> str:
+    """The README's example."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (found,) = [block for block in blocks if "class EpsilonGreedy" in block]
+    return found
+
+
+@pytest.fixture(scope="module")
+def file(source, tmp_path_factory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("own") / "my_policy.py"
+    path.write_text(source)
+    return path
+
+
+@pytest.fixture(scope="module")
+def policy(file):
+    return runpy.run_path(str(file))["EpsilonGreedy"]
+
+
+def test_it_is_twenty_lines(source):
+    lines = source[source.index("class ") :].splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 20
+
+
+def test_it_runs_without_learning_and_learns_which_are_fast(policy):
+    config = SimConfig(num_clients=20, num_rounds=400, availability=0.8, learning=None)
+    own = simulate(config.replace(policy=policy(explore=0.1)), jax.random.key(0))
+    random = simulate(config.replace(policy=policy(explore=1.0)), jax.random.key(0))
+    assert own.latency[100:].mean() < 0.6 * random.latency[100:].mean()
+    assert (own.counts[:10] > own.counts[10:].max()).sum() >= 5
+
+
+def test_it_trains(policy):
+    config = presets.digits_small(policy()).replace(num_rounds=20, eval_every=20)
+    assert 0.1 < float(simulate(config, jax.random.key(0)).test_accuracy[-1]) < 1
+
+
+def test_its_number_is_swept_in_one_compilation_and_is_a_coordinate(policy):
+    base = SimConfig(num_clients=10, num_selected=3, num_rounds=40, learning=None)
+    shares = [0.0, 0.5, 1.0]
+    configs = [base.replace(policy=policy(explore=share)) for share in shares]
+    keys = jax.random.split(jax.random.key(1), 2)
+    data = sweep(configs, keys, progress=False)
+    np.testing.assert_allclose(data["policy.explore"], shares)
+    assert len({jax.tree.structure(config) for config in configs}) == 1
+    one = simulate(configs[1], keys[1])
+    np.testing.assert_array_equal(data.clients[1, 1], one.clients)
+
+
+def test_its_rule_is_checked_at_the_door(policy):
+    with pytest.raises(ConfigError, match=r"policy\.explore = 2\.0: .*<= 1"):
+        simulate(SimConfig(policy=policy(explore=2.0), learning=None), jax.random.key(0))
+
+
+def test_a_config_file_keeps_it(policy):
+    config = SimConfig(policy=policy(explore=0.25), learning=None)
+    again = config_file.loads(config_file.dumps(config))
+    assert type(again.policy).__name__ == "EpsilonGreedy"
+    assert again.policy.explore == 0.25
+    assert type(named("epsilon_greedy")).__name__ == "EpsilonGreedy"
+
+
+def test_the_command_line_loads_it(file, tmp_path):
+    arguments = ["compare", "--load", str(file), "--policies", "epsilon_greedy,random"]
+    arguments += ["--rounds", "6", "--seeds", "1", "--no-figures", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "epsilon_greedy" in result.output
+    missing = CliRunner().invoke(app, ["compare", "--load", str(tmp_path / "no.py")])
+    assert isinstance(missing.exception, ConfigError)
