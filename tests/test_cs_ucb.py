@@ -70,6 +70,48 @@ def test_a_queue_that_never_sees_a_choice_only_grows():
     np.testing.assert_allclose(coming[rest], 2 * target[rest], rtol=1e-6)
 
 
+@pytest.mark.parametrize("error", ["raised", "all_clients", "queue_only_grows"])
+def test_published_errors_of_cs_ucb_q_choose_others(error):
+    """Replays our choices and counts the rounds in which the erroneous rule ranks otherwise."""
+    config = CsUcbQ(queue_weight=0.4, fairness=0.7)
+    policy = config.build(context(SIZES, M))
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    state, slow = policy.init(), oracle.CsUcbQ(SIZES, M, beta=0.4, phi=0.7)
+    rng, others, absent = np.random.default_rng(2), 0, 0
+    mean_latency, grown = rng.uniform(0.1, 1.0, K), np.zeros(K)
+    for t in range(1, ROUNDS + 1):
+        available = rng.random(K) < 0.7
+        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.asarray(available))
+        chosen = np.asarray(selection.clients)[np.asarray(selection.weights) > 0]
+        scores = np.array(slow.scores(t))
+        size = min(M, available.sum())
+        wrong = scores.copy()
+        if error == "raised":
+            # The bound is raised to 1 where it is below, instead of cut where it is above.
+            wrong = np.array(
+                [
+                    0.6 * (max(y + np.sqrt(2 * np.log(t) / n), 1.0) if n else 1.0) + 0.4 * d
+                    for y, n, d in zip(slow.mean, slow.count, slow.queue, strict=True)
+                ]
+            )
+        elif error == "queue_only_grows":
+            grown += slow.target
+            wrong += 0.4 * (grown - slow.queue)
+        if error != "all_clients":
+            wrong[~available] = -np.inf
+        picked = np.argsort(-wrong)[:size]
+        # Only the number uses availability in the published program, not who it picks.
+        absent += not available[picked].all()
+        scores[~available] = -np.inf
+        best = np.sort(scores)[::-1][:size]
+        np.testing.assert_allclose(np.sort(scores[chosen])[::-1], best, rtol=1e-4)
+        others += available[picked].all() and scores[picked].sum() < best.sum() - 1e-3
+        latency = np.clip(mean_latency + rng.normal(0, 0.05, K), 0.05, 1.2).astype(np.float32)
+        slow.update(chosen.tolist(), latency[chosen].tolist())
+        state = update(state, selection, observation(latency[np.asarray(selection.clients)]))
+    assert (absent if error == "all_clients" else others) >= 5
+
+
 def test_participation_stays_above_the_target_in_the_long_run():
     config = SimConfig(
         num_clients=20, num_selected=5, num_rounds=3000, learning=None, policy=CsUcbQ(fairness=0.8)

@@ -1,0 +1,114 @@
+"""Clustered sampling by similarity in whole numbers and fractions, and the published program's."""
+
+import collections
+from fractions import Fraction
+
+import numpy as np
+
+
+def large_clients(sizes, m):
+    """(private bins, their clients' rests) of Algorithm 2: floor(m p_i) bins for client i."""
+    capacity, rest, private = sum(sizes), [m * n for n in sizes], []
+    for i, n in enumerate(sizes):
+        for _ in range(m * n // capacity):
+            private.append(i)
+            rest[i] -= capacity
+    return private, rest
+
+
+def poured(sizes, m, groups, rest=None, private=()):
+    """Bins of Algorithm 2 for given groups: a list of m dicts client -> probability.
+
+    Args:
+      sizes: whole numbers of samples.
+      m: number of bins.
+      groups: lists of clients, each in the order in which it is poured; they are sorted by mass
+        here, those of equal mass stay as they come.
+      rest: mass of each client left for the groups; m n_i if left out.
+      private: clients that fill a bin each.
+    """
+    capacity = sum(sizes)
+    rest = [m * n for n in sizes] if rest is None else list(rest)
+    bins = [collections.Counter({i: capacity}) for i in private]
+    groups = sorted(groups, key=lambda group: sum(rest[i] for i in group))
+    open_bins = m - len(bins)
+    seeds, others = groups[len(groups) - open_bins :], groups[: len(groups) - open_bins]
+    for seed in reversed(seeds):
+        bins.append(collections.Counter({i: rest[i] for i in seed}))
+    k = len(private)
+    for group in others:
+        for i in group:
+            mass = rest[i]
+            while mass:
+                while sum(bins[k].values()) == capacity:
+                    k += 1
+                some = min(mass, capacity - sum(bins[k].values()))
+                bins[k][i] += some
+                mass -= some
+    return [{i: Fraction(v, capacity) for i, v in bin.items() if v} for bin in bins]
+
+
+def matrix(bins, num_clients):
+    rows = np.zeros((len(bins), num_clients))
+    for row, bin in zip(rows, bins, strict=True):
+        for i, value in bin.items():
+            row[i] = float(value)
+    return rows
+
+
+def published_marginals(sizes, m):
+    """Sum of the rows of the published program / m, for clients that are groups of their own.
+
+    Its largest m groups seed the bins even if one is larger than a bin, and a draw normalises.
+    """
+    mass = sorted(((Fraction(m * n, sum(sizes)), i) for i, n in enumerate(sizes)))
+    seeds, others = mass[len(mass) - m :], mass[: len(mass) - m]
+    bins = [collections.Counter({i: value}) for value, i in seeds]
+    k = 0
+    for value, i in others:
+        while value and k < m:
+            some = min(value, max(1 - sum(bins[k].values()), 0))
+            bins[k][i] += some
+            value -= some
+            k += sum(bins[k].values()) >= 1
+    total = [Fraction(0)] * len(sizes)
+    for bin in bins:
+        for i, value in bin.items():
+            total[i] += value / sum(bin.values()) / m
+    return total
+
+
+def ward_clusters(distance, mass, capacity):
+    """Ward's tree by Lance and Williams' recursion, cut where a group outgrows ``capacity``.
+
+    Slow: looks at all pairs for every merge. A merge's group stays whole if it fits.
+    """
+    apart = {
+        (i, j): float(distance[i][j]) for i in range(len(mass)) for j in range(len(mass)) if i < j
+    }
+    members = {i: [i] for i in range(len(mass))}
+
+    def get(a, b):
+        return apart[(a, b) if a < b else (b, a)]
+
+    alive, whole, new = list(members), {i: [i] for i in members}, len(mass)
+    while len(alive) > 1:
+        a, b = min(
+            ((a, b) for x, a in enumerate(alive) for b in alive[x + 1 :]), key=lambda p: get(*p)
+        )
+        members[new] = members[a] + members[b]
+        for c in alive:
+            if c in (a, b):
+                continue
+            na, nb, nc = len(members[a]), len(members[b]), len(members[c])
+            square = (
+                (na + nc) * get(a, c) ** 2 + (nb + nc) * get(b, c) ** 2 - nc * get(a, b) ** 2
+            ) / (na + nb + nc)
+            apart[(c, new)] = max(square, 0.0) ** 0.5
+        alive = [c for c in alive if c not in (a, b)] + [new]
+        if sum(mass[i] for i in members[new]) <= capacity:
+            whole[new] = members[new]
+            whole.pop(a)
+            whole.pop(b)
+        new += 1
+    return sorted(sorted(group) for group in whole.values())
