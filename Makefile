@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format reproduce clean
+.PHONY: help demo test lint format experiment clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,8 +33,9 @@ format: $(STAMP)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-reproduce: $(STAMP)  ## reproduce the authors' recorded MNIST runs (DATA_DIR=folder of prepared MNIST)
-	$(BIN)/python -m experiments.mnist_mlp_30_5.run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
+experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (mnist_mlp_30_5 also needs DATA_DIR=folder)
+	@test -n "$(NAME)" || { ls -d experiments/*/ | grep -v __ | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }
+	$(BIN)/python -m experiments.$(NAME).run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

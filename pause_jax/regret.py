@@ -142,13 +142,13 @@ class Row(NamedTuple):
         growth = self.growth
         return (
             f"{self.name:22} {self.regret:9.1f} +- {self.regret_error:6.1f}   "
-            f"{growth.exponent:5.2f} +- {growth.exponent_error:5.3f}   "
+            f"{growth.exponent:6.2f} +- {growth.exponent_error:5.3f}  "
             f"{growth.log_r2:6.3f} {growth.linear_r2:6.3f}"
         )
 
 
 HEADING = (
-    f"{'policy':22} {'R(n)':>9} +- {'error':>6}   {'d ln R / d ln n':>14}   "
+    f"{'policy':22} {'R(n)':>9} +- {'error':>6}   {'d ln R / d ln n':>15}  "
     f"{'R2 log':>6} {'linear':>6}"
 )
 

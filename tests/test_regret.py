@@ -5,8 +5,9 @@ import math
 import jax
 import numpy as np
 import pytest
+import xarray as xr
 
-from pause_jax import SimConfig, sweep
+from pause_jax import ConfigError, SimConfig, simulate, sweep
 from pause_jax import regret as lab
 from pause_jax.policies import named
 from pause_jax.reward import Reward
@@ -76,3 +77,48 @@ def test_measured_regret_lies_below_the_bounds_and_pause_grows_slower_than_cs_uc
     assert fits["random"].exponent == pytest.approx(1, abs=0.1)
     for bound in lab.bounds_of(base, np.arange(1, 2001)).values():
         assert (curves.sel(config="pause").values <= bound).all()
+
+
+def test_decade_ratios_of_known_curves():
+    n = np.arange(1, 100_001)
+    assert set(lab.decade_ratios(np.log(n)[None])) == {10, 100, 1000, 10_000}
+    for curve, ratio in ((5 * np.log(n) + 1, 1), (n**0.5, 10**0.5), (3.0 * n, 10)):
+        found = lab.decade_ratios(np.stack([curve, 2 * curve]))
+        assert found[10_000] == pytest.approx(ratio, rel=2e-3)
+    assert math.isnan(lab.decade_ratios(np.zeros((2, 1000)))[100])
+
+
+def test_measure_is_the_sum_of_each_runs_own_regret():
+    base = SimConfig(num_clients=10, num_selected=3, num_rounds=60, learning=None)
+    configs = {name: base.replace(policy=named(name)) for name in ("pause", "random")}
+    keys = jax.random.split(jax.random.key(3), 3)
+    curves = lab.measure(configs, keys)
+    assert curves.dims == ("config", "seed", "round")
+    assert curves.dtype == np.float64
+    one = simulate(configs["random"], keys[2])
+    np.testing.assert_allclose(
+        curves.sel(config="random", seed=2),
+        np.cumsum(np.asarray(one.regret, np.float64)),
+        rtol=1e-5,
+    )
+    np.testing.assert_array_equal(curves, lab.measure(configs, keys, workers=1))
+
+
+def test_measure_refuses_before_it_runs():
+    good = SimConfig(num_clients=10, learning=None)
+    with pytest.raises(ConfigError, match="blind: track_regret = False"):
+        lab.measure({"good": good, "blind": good.replace(track_regret=False)}, jax.random.key(0))
+
+
+def test_rows_are_sorted_and_say_mean_and_error():
+    curves = xr.DataArray(
+        np.stack([noisy(3.0 * N), noisy(np.sqrt(N))]),
+        dims=("config", "seed", "round"),
+        coords={"config": ["line", "root"], "round": N},
+    )
+    root, line = lab.rows(curves)
+    assert (root.name, line.name) == ("root", "line")
+    last = curves.sel(config="line").values[:, -1]
+    assert line.regret == pytest.approx(last.mean())
+    assert line.regret_error == pytest.approx(last.std(ddof=1) / 8**0.5)
+    assert len(str(root)) == len(lab.HEADING)

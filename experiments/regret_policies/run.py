@@ -47,7 +47,7 @@ def policies(names: list[str], steps: int) -> dict[str, PolicyConfig]:
 def main(
     rounds: int = 10_000,
     seeds: int = 32,
-    steps: Annotated[int, typer.Option(help="Annealing steps a round.")] = 100,
+    steps: Annotated[int, typer.Option(help="Annealing steps a round.")] = 200,
     only: Annotated[str, typer.Option(help="Comma-separated policies; all if left out.")] = "",
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:

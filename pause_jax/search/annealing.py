@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.search.exact import exact
+from pause_jax.search.exact import SMALL, exact
 from pause_jax.search.problem import (
     Problem,
     Search,
@@ -224,7 +224,11 @@ def chain_step(
 
 def _pick(mask: Array, uniform: Array) -> Array:
     """A uniformly random true entry of a mask, from one uniform number in [0, 1)."""
-    place = jnp.cumsum(mask)
+    # The running count; XLA's cumulative sum is slow on a CPU, a product of [K, K] is not if small.
+    if mask.shape[0] <= SMALL:
+        place = mask.astype(jnp.float32) @ jnp.triu(jnp.ones((mask.shape[0],) * 2))
+    else:
+        place = jnp.cumsum(mask)
     nth = jnp.minimum(jnp.floor(uniform * place[-1]), place[-1] - 1)
     return jnp.argmax(place > nth)
 
