@@ -149,7 +149,7 @@ class Row(NamedTuple):
 
 HEADING = (
     f"{'policy':22} {'R(n)':>9} +- {'error':>6}   {'d ln R / d ln n':>15}  "
-    f"{'R2 log':>6} {'linear':>6}"
+    f"{'log R2':>6} {'linear':>6}"
 )
 
 

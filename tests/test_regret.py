@@ -96,11 +96,8 @@ def test_measure_is_the_sum_of_each_runs_own_regret():
     assert curves.dims == ("config", "seed", "round")
     assert curves.dtype == np.float64
     one = simulate(configs["random"], keys[2])
-    np.testing.assert_allclose(
-        curves.sel(config="random", seed=2),
-        np.cumsum(np.asarray(one.regret, np.float64)),
-        rtol=1e-5,
-    )
+    summed = np.cumsum(np.asarray(one.regret, np.float64))
+    np.testing.assert_allclose(curves.sel(config="random", seed=2), summed, rtol=1e-5)
     np.testing.assert_array_equal(curves, lab.measure(configs, keys, workers=1))
 
 
@@ -121,4 +118,4 @@ def test_rows_are_sorted_and_say_mean_and_error():
     last = curves.sel(config="line").values[:, -1]
     assert line.regret == pytest.approx(last.mean())
     assert line.regret_error == pytest.approx(last.std(ddof=1) / 8**0.5)
-    assert len(str(root)) == len(lab.HEADING)
+    assert len(str(line)) == len(lab.HEADING)
