@@ -143,8 +143,13 @@ def list_policies() -> None:
     table = Table("name", "what it does", "observes", "assumes known", "reference")
     for label, policy in NAMED.items():
         note = "" if label == policy.name else f" ({_difference(policy)})"
+        released = "".join(f"; released: {what}" for what in policy.releases)
         table.add_row(
-            label, policy.summary + note, policy.observes, policy.assumes, policy.reference
+            label,
+            policy.summary + note,
+            policy.observes + released,
+            policy.assumes,
+            policy.reference,
         )
     Console().print(table)
 

@@ -117,6 +117,12 @@ def explanations(result: xr.Dataset, target: float) -> Iterator[str]:
                 f"in {(bad > 0).sum()} of {bad.size} seeds."
             )
         yield from _collapse(str(name), one)
+        waited = (one.query_seconds.sum("round") / one.latency.sum("round")).mean().item()
+        if waited > 0:
+            yield (
+                f"{name}: asks clients before it chooses; that takes {100 * waited:.0f} % of its "
+                "simulated seconds."
+            )
         if one.unnoised.item():
             yield f"{name}: leaves the clients without noise: {one.unnoised.item()}."
     if "coordinate" in result.epsilon_unit.values:

@@ -46,7 +46,7 @@ def panels(rounds: int) -> dict[str, dict[str, SimConfig]]:
 
 
 def main(
-    rounds: int = 5000,
+    rounds: int = 10_000,
     seeds: int = 10,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
