@@ -7,6 +7,7 @@ import pathlib
 import xarray as xr
 from matplotlib.figure import Figure
 
+from experiments import figures
 from pause_jax import Reward, SimConfig
 from pause_jax.latency import Latency, TwoGroups
 from pause_jax.plotting import plot_regret
@@ -28,12 +29,11 @@ def config(policy: PolicyConfig, rounds: int, latency: Latency | None = None) ->
     )
 
 
-def draw(panels: dict[str, xr.DataArray], file: pathlib.Path) -> None:
-    """Curves of cumulative regret, one panel each, as a PNG file."""
+def draw(panels: dict[str, xr.DataArray], out: pathlib.Path) -> None:
+    """Curves of cumulative regret, one panel each: ``out/figures/regret.png``."""
     figure = Figure(figsize=(5.5 * len(panels), 4.6), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for (title, curves), panel in zip(panels.items(), axes, strict=True):
         plot_regret(curves, panel)
         panel.set_title(title, fontsize="medium")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=130)
+    figures.save(figure, out, "regret")

@@ -292,3 +292,17 @@ def test_utility_is_samples_times_the_root_of_the_square_loss():
     expected = np.minimum(SIZES[chosen], 6) * np.sqrt(square)
     np.testing.assert_allclose(state.utility[chosen], expected, rtol=1e-6)
     np.testing.assert_array_equal(np.asarray(state.last_round)[chosen], 1)
+
+
+def test_a_diverged_client_does_not_break_the_choice():
+    policy = Oort().build(context([5] * 8, 3))
+    state = policy.init()
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    for t in range(1, 12):
+        available = np.arange(8) != t % 8
+        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.asarray(available))
+        clients = np.asarray(selection.clients)
+        assert available[clients].all()
+        assert len(set(clients)) == 3
+        square = [np.nan, np.inf, 1.0][t % 3]
+        state = update(state, selection, observation([0.1, 0.2, 0.3], square_loss=square))

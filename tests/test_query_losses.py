@@ -11,6 +11,7 @@ import pytest
 from pause_jax import Learning, SimConfig, simulate
 from pause_jax.config import canonical
 from pause_jax.learning import Digits, Dirichlet, Linear
+from pause_jax.learning import client as client_module
 from pause_jax.learning.client import distinct_places, local_loss
 from pause_jax.learning.cohort import keys_of, local_training, max_size, query_losses
 from pause_jax.policies import PowerOfChoice
@@ -58,7 +59,9 @@ def sample_losses(client):
     return oracle.softmax_losses(layer["kernel"], layer["bias"], x, np.asarray(data.y_train)[rows])
 
 
-def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client():
+@pytest.mark.parametrize("chunk", [256, 16])
+def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client(monkeypatch, chunk):
+    monkeypatch.setattr(client_module, "QUERY_CHUNK", chunk)
     training, state, bound = network()
     clients = jnp.arange(LEARN.num_clients)
 

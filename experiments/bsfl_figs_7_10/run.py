@@ -75,7 +75,7 @@ def main(
             if name not in rules["sublinear"]:
                 grown, edge = row.growth.exponent, rules["linear_at_least"]
                 outcome.check(f"{title}: {name} has exponent {grown:.2f} >= {edge}", grown >= edge)
-    regret_setting.draw(drawn, out / "figures/regret.png")
+    regret_setting.draw(drawn, out)
     outcome.finish(out)
 
 

@@ -57,7 +57,7 @@ def main(
                     outcome.check(f"{what}, at least {least} in every seed", low >= least)
                 else:
                     outcome.add(what)
-    regret_setting.draw(panels, out / "figures/regret.png")
+    regret_setting.draw(panels, out)
     outcome.finish(out)
 
 

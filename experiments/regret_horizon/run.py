@@ -92,7 +92,7 @@ def main(
         f"it shrinks like t^{slope:.2f}, exponent from {least} to {most}: no constant delta",
         least <= slope <= most,
     )
-    regret_setting.draw({"PAUSE, two_groups": curves}, out / "figures/regret.png")
+    regret_setting.draw({"PAUSE, two_groups": curves}, out)
     outcome.finish(out)
 
 

@@ -92,7 +92,7 @@ def main(
             last = table[name].regret
             outcome.check(f"{name} has no regret: {last:.1e}", last < rules["no_regret"])
     curves = curves.sel(config=[name for name in names if name not in NEVER_WRONG])
-    regret_setting.draw({"regret without learning, two_groups": curves}, out / "figures/regret.png")
+    regret_setting.draw({"regret without learning, two_groups": curves}, out)
     typer.echo(f"{seconds:.0f} s for {len(names)} policies")
     outcome.finish(out)
 

@@ -7,7 +7,7 @@ within the trace, so every number in the config can be swept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,10 @@ from jax import Array
 from pause_jax.privacy import Mechanism
 from pause_jax.reward import Reward
 from pause_jax.search.problem import ordered
-from pause_jax.struct import Config
+from pause_jax.struct import Config, ConfigError
+
+if TYPE_CHECKING:
+    from pause_jax.config import SimConfig
 
 
 class Selection(NamedTuple):
@@ -210,6 +213,23 @@ def equal_weights(clients: Array, active: Array) -> Selection:
     """A selection whose active slots all weigh the same; the others are empty."""
     weights = active / jnp.maximum(jnp.sum(active), 1)
     return Selection(clients, weights.astype(jnp.float32))
+
+
+def num_candidates(candidates: int | None, context: Context) -> int:
+    """How many clients are candidates: as configured, or 2 m and at most K."""
+    if candidates is None:
+        return min(2 * context.num_selected, context.num_clients)
+    return candidates
+
+
+def check_candidates(path: str, candidates: int | None, config: SimConfig) -> None:
+    """Raise ConfigError unless m <= candidates <= K."""
+    m, num_clients = config.num_selected, config.num_clients
+    if candidates is not None and not m <= candidates <= num_clients:
+        raise ConfigError(
+            f"{path}.candidates = {candidates}: must be >= num_selected = {m} and <= "
+            f"num_clients = {num_clients}. Leave it out for twice num_selected."
+        )
 
 
 def from_draws(draws: Array, drawn: Array, context: Context) -> Selection:

@@ -21,10 +21,12 @@ from pause_jax.policies.base import (
     Query,
     Selection,
     by_data_size,
+    check_candidates,
     draw_clients,
     no_info,
+    num_candidates,
 )
-from pause_jax.struct import ConfigError, number, static
+from pause_jax.struct import number, static
 
 if TYPE_CHECKING:
     from pause_jax.config import SimConfig
@@ -61,16 +63,11 @@ class FedCs(PolicyConfig):
     query_seconds: float = number(default=0.01, at_least=0)
 
     def check(self, path: str, config: SimConfig) -> None:
-        m, num_clients = config.num_selected, config.num_clients
-        if self.candidates is not None and not m <= self.candidates <= num_clients:
-            raise ConfigError(
-                f"{path}.candidates = {self.candidates}: must be >= num_selected = {m} and <= "
-                f"num_clients = {num_clients}. Leave it out for twice num_selected."
-            )
+        check_candidates(path, self.candidates, config)
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
-        count = min(2 * m, num_clients) if self.candidates is None else self.candidates
+        count = num_candidates(self.candidates, context)
         upload = self.upload_share * context.expected_latency
         compute = context.expected_latency - upload
 

@@ -21,12 +21,14 @@ from pause_jax.policies.base import (
     PolicyConfig,
     Query,
     Selection,
+    check_candidates,
     draw_clients,
     equal_weights,
     no_info,
+    num_candidates,
     top_clients,
 )
-from pause_jax.struct import ConfigError, number, static
+from pause_jax.struct import number, static
 
 if TYPE_CHECKING:
     from pause_jax.config import SimConfig
@@ -80,16 +82,11 @@ class PowerOfChoice(PolicyConfig):
         return ("the loss of each asked client",)
 
     def check(self, path: str, config: SimConfig) -> None:
-        m, num_clients = config.num_selected, config.num_clients
-        if self.candidates is not None and not m <= self.candidates <= num_clients:
-            raise ConfigError(
-                f"{path}.candidates = {self.candidates}: must be >= num_selected = {m} and <= "
-                f"num_clients = {num_clients}. Leave it out for twice num_selected."
-            )
+        check_candidates(path, self.candidates, config)
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
-        most = min(2 * m, num_clients) if self.candidates is None else self.candidates
+        most = num_candidates(self.candidates, context)
 
         def draw(key: Array, round: Array, available: Array) -> tuple[Array, Array]:
             clients = draw_clients(context.data_size, available, most, key)
