@@ -34,7 +34,7 @@ format: $(STAMP)  ## format the code
 	$(BIN)/ruff format .
 
 experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (mnist_mlp_30_5 also needs DATA_DIR=folder)
-	@test -n "$(NAME)" || { ls -d experiments/*/ | grep -v __ | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }
+	@test -f "experiments/$(NAME)/run.py" || { ls -d experiments/*/ | grep -v __ | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }
 	$(BIN)/python -m experiments.$(NAME).run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 clean:  ## remove the environment and caches

@@ -12,7 +12,7 @@ import jax
 import typer
 import xarray as xr
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from pause_jax import config_file, report
 from pause_jax.config import SimConfig, validate
@@ -140,7 +140,8 @@ def show(
 @app.command("policies")
 def list_policies() -> None:
     """List the selection policies: what each observes and what it assumes known."""
-    table = Table("name", "what it does", "observes", "assumes known", "reference")
+    name = Column("name", no_wrap=True)
+    table = Table(name, "what it does", "observes", "assumes known", "reference")
     for label, policy in NAMED.items():
         note = "" if label == policy.name else f" ({_difference(policy)})"
         released = "".join(f"; released: {what}" for what in policy.releases)
@@ -170,8 +171,11 @@ def _load(files: list[pathlib.Path] | None) -> None:
     """Run Python files; the config classes that they define are then known by name."""
     for file in files or ():
         if not file.is_file():
-            raise ConfigError(f"--load {file}: there is no such file.")
-        runpy.run_path(str(file))
+            raise ConfigError(f"--load {file}: must be a Python file, and there is none.")
+        try:
+            runpy.run_path(str(file))
+        except Exception as error:
+            raise ConfigError(f"--load {file}: {type(error).__name__}: {error}.") from error
 
 
 def _difference(policy: Config) -> str:

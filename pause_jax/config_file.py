@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import pathlib
 import tomllib
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from pause_jax.policies import INDEX_RULES, NAMED, POLICIES
 from pause_jax.privacy import BUDGETS, MECHANISMS
 from pause_jax.reward import Reward
 from pause_jax.search import SEARCHES
-from pause_jax.struct import Config, ConfigError, choices, fields, is_node, is_static
+from pause_jax.struct import Config, ConfigError, choices, fields, is_node, is_static, nearest
 
 # What may stand at a nested field, by the field's name.
 FAMILIES: dict[str, tuple[type[Config], ...]] = {
@@ -107,7 +106,7 @@ def _build(cls: type[C], table: dict[str, Any], path: str) -> C:
             continue
         if name not in known:
             raise ConfigError(
-                f"{where}: there is no such field.{_nearest(name, known)} "
+                f"{where}: there is no such field.{nearest(name, known)} "
                 f"{cls.__name__} has {', '.join(known)}."
             )
         if is_node(known[name]):
@@ -138,7 +137,7 @@ def _node(path: str, value: Any) -> Config:
     if name not in known:
         raise ConfigError(
             f"{path}.name = {name!r}: must be one of {', '.join(known)}."
-            f"{_nearest(str(name), known)}"
+            f"{nearest(str(name), known)} A class of your own must be loaded first (--load FILE)."
         )
     return _build(known[name], value, path)
 
@@ -147,8 +146,3 @@ def _base(family: tuple[type[Config], ...]) -> type[Config]:
     """The class right below Config that all of a family descend from."""
     lineage = family[0].__mro__
     return lineage[lineage.index(Config) - 1]
-
-
-def _nearest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""

@@ -124,7 +124,7 @@ def explanations(result: xr.Dataset, target: float) -> Iterator[str]:
                 "simulated seconds."
             )
         if one.unnoised.item():
-            yield f"{name}: leaves the clients without noise: {one.unnoised.item()}."
+            yield f"{name}: sent without noise, outside of any epsilon: {one.unnoised.item()}."
     if "coordinate" in result.epsilon_unit.values:
         yield (
             "A budget per coordinate (the papers' practice) says d times less of a whole update of "

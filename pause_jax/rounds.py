@@ -28,7 +28,7 @@ from pause_jax.learning.cohort import (
 from pause_jax.learning.data import Dataset
 from pause_jax.learning.partition import Partition
 from pause_jax.learning.server import all_finite, evaluate
-from pause_jax.policies import Answer, Context, Observation, Query, Selection
+from pause_jax.policies import Answer, Context, Observation, Query, Selection, check_selected
 from pause_jax.reward import additive_terms, cohort_problem, cohort_value, generalization_reward
 from pause_jax.search import exact
 
@@ -152,7 +152,9 @@ def advance(
             state, query_seconds = _query(
                 config, training, policy.query, state, ask_key, round, available, latency, features
             )
-        selection, info = policy.select(policy_key, state.policy, round, available)
+        selection, info = check_selected(
+            policy.select(policy_key, state.policy, round, available), context.num_selected
+        )
         clients, active = selection.clients, selection.weights > 0
 
         trained = _train(config, training, state, selection, epsilon[clients], round)

@@ -13,7 +13,8 @@ rebuilds pytrees with tracers inside.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 import jax
@@ -147,6 +148,12 @@ class Config(PyTree):
 
     def check(self, path: str, config: SimConfig) -> None:
         """Rules that involve more than one field. Raises :class:`ConfigError`."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question that names what was perhaps meant, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def choices(base: type[Config]) -> dict[str, type[Config]]:

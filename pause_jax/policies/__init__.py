@@ -12,6 +12,7 @@ from pause_jax.policies.base import (
     Query,
     Selection,
     by_data_size,
+    check_selected,
     draw_clients,
     equal_weights,
     no_info,
@@ -29,7 +30,7 @@ from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 from pause_jax.search import Annealing, Exhaustive
-from pause_jax.struct import ConfigError, choices
+from pause_jax.struct import ConfigError, choices, nearest
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause,
@@ -76,11 +77,21 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
     """
     if isinstance(policy, PolicyConfig):
         return policy
+    own = choices(PolicyConfig)
+    for cls in POLICIES:
+        if own[cls.name] is not cls:
+            raise ConfigError(
+                f"{own[cls.name].__module__}.{own[cls.name].__name__}.name = {cls.name!r}: is the "
+                "name of a policy of the library. Give your policy another one."
+            )
     if policy in NAMED:
         return NAMED[policy]
-    own = choices(PolicyConfig)
     if policy not in own:
-        raise ConfigError(f"policy = {policy!r}: must be one of {', '.join({**NAMED, **own})}.")
+        known = [*NAMED, *(name for name in own if name not in NAMED)]
+        raise ConfigError(
+            f"policy = {policy!r}: must be one of {', '.join(known)}.{nearest(policy, known)} "
+            "A policy of your own needs a `name`, and its file must be loaded (--load FILE.py)."
+        )
     return cast(PolicyConfig, own[policy]())
 
 
@@ -118,6 +129,7 @@ __all__ = [
     "Ucb",
     "UcbV",
     "by_data_size",
+    "check_selected",
     "draw_clients",
     "equal_weights",
     "maximiser",

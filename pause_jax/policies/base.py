@@ -170,7 +170,38 @@ class PolicyConfig(Config):
 
     def build(self, context: Context) -> Policy:
         """The three functions, for one network."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no build(context) -> Policy.")
+
+
+def check_selected(selected: Any, num_selected: int) -> tuple[Selection, Info]:
+    """What ``select`` returned, if its form is right; values are known in the run only.
+
+    Raises:
+      TypeError: if it is not (Selection, Info) with m integer clients and m weights.
+    """
+    if not (
+        isinstance(selected, tuple)
+        and len(selected) == 2
+        and isinstance(selected[0], Selection)
+        and isinstance(selected[1], Info)
+    ):
+        raise TypeError(
+            f"select returned {type(selected).__name__}: must be (Selection, Info), for example "
+            "by_data_size(clients, available, context), no_info()."
+        )
+    clients, weights = selected[0]
+    integers = jnp.issubdtype(jnp.result_type(clients), jnp.integer)
+    if (
+        jnp.shape(clients) != (num_selected,)
+        or jnp.shape(weights) != (num_selected,)
+        or not integers
+    ):
+        raise TypeError(
+            f"select chose clients {jnp.shape(clients)} {jnp.result_type(clients)}, weights "
+            f"{jnp.shape(weights)}: must be integers of shape ({num_selected},) and weights of the same; a "
+            "weight of 0 marks an empty slot."
+        )
+    return selected
 
 
 def no_info() -> Info:

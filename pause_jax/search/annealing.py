@@ -260,9 +260,15 @@ def anneal(
       The trace; its clients are m distinct clients, always.
 
     Raises:
-      ValueError: if the shapes disagree or m is out of range.
+      ValueError: if the shapes disagree, m is out of range, the neighbourhood is unknown, or there
+        are no steps or chains.
     """
     check_problem(problem.index, problem.weight, num_selected)
+    if neighbourhood not in NEIGHBOURHOODS or steps < 1 or chains < 1:
+        raise ValueError(
+            f"neighbourhood = {neighbourhood!r}, steps = {steps}, chains = {chains}: must be one "
+            f"of {', '.join(NEIGHBOURHOODS)}, and steps and chains >= 1."
+        )
     num_clients = problem.index.shape[0]
     available = jnp.ones(num_clients, bool) if available is None else available
     landscape_key, chain_key = jax.random.split(key)

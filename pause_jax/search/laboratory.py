@@ -57,7 +57,9 @@ def traces(
 
     Args:
       keys: typed keys [n].
-      problems: leaves [n, ...].
+      problems: a batch of n: index [n, K], terms [n, L, K] (g first, then p), energy_range [n]. A
+        single problem p becomes one by ``jax.tree.map(lambda leaf: leaf[None], p)``; build it with
+        ``pause_jax.reward.cohort_problem``.
       num_selected: m.
       neighbourhood: as in :func:`pause_jax.search.anneal`.
       steps: of a chain.
@@ -102,6 +104,11 @@ def gap_curves(trace: AnnealingTrace, optimum: ArrayLike, chains: int) -> NDArra
     """
     best = np.asarray(trace.best_energy, np.float64)
     number, total, steps = best.shape
+    if chains < 1 or total % chains or np.shape(optimum) != (number,):
+        raise ValueError(
+            f"chains = {chains}, optimum {np.shape(optimum)}: chains must divide {total}, those "
+            f"of the trace, and there must be {number} optima."
+        )
     best = best.reshape(number, total // chains, chains, steps).max(axis=2)
     return np.asarray(optimum, np.float64)[:, None, None] - best
 
