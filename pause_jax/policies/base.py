@@ -198,8 +198,8 @@ def check_selected(selected: Any, num_selected: int) -> tuple[Selection, Info]:
     ):
         raise TypeError(
             f"select chose clients {jnp.shape(clients)} {jnp.result_type(clients)}, weights "
-            f"{jnp.shape(weights)}: must be integers of shape ({num_selected},) and weights of the same; a "
-            "weight of 0 marks an empty slot."
+            f"{jnp.shape(weights)}: must be integers [{num_selected}] and weights of that "
+            "shape; a weight of 0 marks an empty slot."
         )
     return selected
 
