@@ -3,6 +3,8 @@
 import pathlib
 import re
 import runpy
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -87,3 +89,54 @@ def test_the_command_line_loads_it(file, tmp_path):
     assert "epsilon_greedy" in result.output
     missing = CliRunner().invoke(app, ["compare", "--load", str(tmp_path / "no.py")])
     assert isinstance(missing.exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("top_clients(score, available, 7, ties)", r"clients \(7,\) int32.*integers \[5\]"),
+        ("score[:5]", r"clients \(5,\) float32"),
+    ],
+)
+def test_a_selection_of_the_wrong_form_is_named(source, tmp_path, returned, message):
+    wrong = source.replace("top_clients(score, available, context.num_selected, ties)", returned)
+    wrong = wrong.replace(
+        "by_data_size(clients,", "Selection(clients, clients * 0.0 + 0.2) if 1 else ("
+    )
+    assert wrong != source
+    path = tmp_path / "wrong.py"
+    path.write_text("from pause_jax.policies import Selection\n" + wrong)
+    config = SimConfig(
+        num_clients=20, learning=None, policy=runpy.run_path(str(path))["EpsilonGreedy"]()
+    )
+    with pytest.raises(TypeError, match=message):
+        simulate(config, jax.random.key(0))
+
+
+def test_a_policy_that_returns_something_else_is_told_what_to_return(source, tmp_path):
+    path = tmp_path / "bare.py"
+    path.write_text(source.replace(", no_info()", ""))
+    config = SimConfig(learning=None, policy=runpy.run_path(str(path))["EpsilonGreedy"]())
+    with pytest.raises(TypeError, match=r"select returned Selection: must be \(Selection, Info\)"):
+        simulate(config, jax.random.key(0))
+
+
+def test_a_file_that_cannot_be_loaded_is_one_line(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("def (")
+    error = CliRunner().invoke(app, ["compare", "--load", str(path)]).exception
+    assert isinstance(error, ConfigError)
+    assert "SyntaxError" in str(error)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_a_hint():
+    with pytest.raises(ConfigError, match="Did you mean 'power_of_choice'.*--load FILE"):
+        named("power_of_choise")
+
+
+def test_the_librarys_names_cannot_be_taken(source):
+    code = source.replace('"epsilon_greedy"', '"round_robin"')
+    program = f"{code}\nfrom pause_jax.policies import named\nnamed('random')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "EpsilonGreedy.name = 'round_robin': is the name of a policy" in done.stderr
