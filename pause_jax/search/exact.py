@@ -72,7 +72,13 @@ def _by_counting(
     heavier = _precedence(weight, available, weight_key) | jnp.eye(index.shape[0], dtype=bool)
     place = inside.astype(jnp.float32) @ heavier.astype(jnp.float32)
     taken = inside & (place <= num_selected)
-    total = jnp.sum(jnp.where(taken, weight[None, :], 0.0), axis=1)
+    # Each sum has one term, and the m largest are added one after the other: the same weights
+    # give the same bits whoever holds them and whatever is batched beside this search.
+    slot = taken[:, :, None] & (place[:, :, None] == 1 + jnp.arange(num_selected)[None, None, :])
+    largest = jnp.sum(jnp.where(slot, weight[None, :, None], 0.0), axis=1)
+    total = largest[:, 0]
+    for r in range(1, num_selected):
+        total = total + largest[:, r]
     feasible = available & (jnp.sum(inside, axis=1) >= num_selected)
     value = jnp.where(jnp.isinf(index), index, index + total)
     best = _lexicographic_argmax(value, total, feasible, tie_key)
