@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pause_jax.privacy.budget import Budget
@@ -33,7 +34,8 @@ class Projected(Mechanism):
 
     The projection is the subsampled randomised Hadamard transform: random signs, Walsh-Hadamard
     transform of the update padded to the next power of two n, k of its n coordinates times
-    sqrt(n / k). The way back is its transpose. It costs n log n and no matrix.
+    sqrt(n / k). The k are drawn one from each of k equal runs, which serves as well as any draw
+    without replacement and needs no sort. The way back is the transpose. No matrix is built.
 
     Formal guarantees:
       Those of ``inner`` for the whole update: the projection depends on no data, and ``inner``
@@ -89,11 +91,11 @@ class Projected(Mechanism):
         # Of this pair the first is public: the server needs it for the way back.
         public, secret = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
         padded = 2 ** math.ceil(math.log2(max(update.size, 2)))
-        size = min(self.dimension, padded)
+        edges = np.arange(min(self.dimension, padded) + 1) * padded // min(self.dimension, padded)
         sign_key, choice_key = jax.random.split(public)
         signs = jax.random.rademacher(sign_key, (padded,), update.dtype)
-        chosen = jax.random.choice(choice_key, padded, (size,), replace=False)
-        stretch = math.sqrt(padded / size)
+        chosen = jax.random.randint(choice_key, edges[1:].shape, edges[:-1], edges[1:])
+        stretch = jnp.asarray(np.sqrt(np.diff(edges)), update.dtype)
 
         whole = signs * jnp.pad(update, (0, padded - update.size))
         released = self.inner.privatize(secret, stretch * walsh_hadamard(whole)[chosen], epsilon)

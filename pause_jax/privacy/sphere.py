@@ -1,7 +1,7 @@
 """Mechanisms for vectors of bounded Euclidean norm that draw a direction near the true one.
 
-At epsilon 8 and 50,890 parameters PrivUnitG has a tenth of the error of the Gaussian mechanism, and a
-thirty-thousandth of that of Laplace noise behind an L1 clip that leaves a unit vector whole.
+At epsilon 8 and 50,890 parameters PrivUnitG has a tenth of the error of the Gaussian mechanism and
+a thirty-thousandth of that of Laplace noise behind an L1 clip that leaves a unit vector whole.
 """
 
 from __future__ import annotations
