@@ -20,7 +20,7 @@ from pause_jax.learning import DATASETS
 from pause_jax.learning.data import cache_folder
 from pause_jax.policies import NAMED
 from pause_jax.presets import PRESETS
-from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
+from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy, Projected
 from pause_jax.struct import Config, ConfigError
 from pause_jax.sweep import SweepInterrupted, sweep
 
@@ -195,8 +195,12 @@ def _mechanism(name: str, current: Mechanism) -> Mechanism:
         if cls.name == name:
             if isinstance(current, cls):
                 return current
-            keep = {"budget": current.budget} if hasattr(current, "budget") else {}
-            return cls() if cls is NoPrivacy else cls(**keep)
+            fresh = cls()
+            if not hasattr(current, "budget") or cls is NoPrivacy:
+                return fresh
+            if isinstance(fresh, Projected):
+                return fresh.replace(inner=fresh.inner.replace(budget=current.budget))
+            return fresh.replace(budget=current.budget)
     raise ConfigError(
         f"privacy = {name!r}: must be one of {', '.join(cls.name for cls in MECHANISMS)}."
     )

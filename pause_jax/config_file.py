@@ -14,7 +14,7 @@ from pause_jax.config import Learning, SimConfig
 from pause_jax.latency import LATENCIES
 from pause_jax.learning import DATASETS, MODELS, PARTITIONS
 from pause_jax.policies import INDEX_RULES, NAMED, POLICIES
-from pause_jax.privacy import BUDGETS, MECHANISMS
+from pause_jax.privacy import BUDGETS, MECHANISMS, Projected
 from pause_jax.reward import Reward
 from pause_jax.search import SEARCHES
 from pause_jax.struct import Config, ConfigError, choices, fields, is_node, is_static, nearest
@@ -27,6 +27,7 @@ FAMILIES: dict[str, tuple[type[Config], ...]] = {
     "reward": (Reward,),
     "latency": LATENCIES,
     "privacy": MECHANISMS,
+    "inner": tuple(m for m in MECHANISMS if m.unit == "update" and m is not Projected),
     "budget": BUDGETS,
     "learning": (Learning,),
     "data": DATASETS,

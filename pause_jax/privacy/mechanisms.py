@@ -1,12 +1,14 @@
 """Local differential privacy: what a client does to its update before the update leaves it.
 
 float32 noise is a statistical simulation, not a secure mechanism (Mironov 2012): an adversary who
-sees the bits of a release can tell inputs apart. Do not deploy it.
+sees the bits of a release can tell inputs apart. Do not deploy it. There is no option that repairs
+it (snapping, discrete noise): XLA may fuse, reorder and round float32 as it likes, so it gives no
+arithmetic on which such a proof could stand.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +23,13 @@ class Mechanism(Config):
 
     Attributes:
       unit: what its epsilon protects: ``coordinate``, ``update``, or ``none``.
+      pure: whether a release is epsilon-LDP with ``delta`` = 0.
+      delta: of one release; n releases of a client have n times as much by basic composition.
     """
 
     unit: ClassVar[str] = "none"
+    pure: ClassVar[bool] = True
+    delta: ClassVar[Any] = 0.0
 
     def remaining(self, participations: Array) -> Array:
         """Share of the budget left after n participations, [K] in [0, 1]."""
@@ -135,6 +141,3 @@ class L1Laplace(Budgeted):
         clipped = update * jnp.minimum(1.0, self.clip_norm / jnp.maximum(norm, 1e-30))
         noise = jax.random.laplace(key, update.shape, update.dtype)
         return clipped + noise * (2 * self.clip_norm / epsilon)
-
-
-MECHANISMS = (NoPrivacy, PerCoordinateLaplace, L1Laplace)

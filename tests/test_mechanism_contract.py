@@ -1,0 +1,167 @@
+"""What every mechanism keeps: independent noise, one compilation, finite output, files, rounds."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, config_file, presets, simulate
+from pause_jax.config import validate
+from pause_jax.learning import Digits, Mlp
+from pause_jax.privacy import (
+    MECHANISMS,
+    DuchiL2,
+    GaussianMechanism,
+    L1Laplace,
+    NoPrivacy,
+    PerCoordinateLaplace,
+    PrivUnitG,
+    Projected,
+    Uniform,
+)
+
+NOISY = [
+    *(cls() for cls in MECHANISMS if cls is not NoPrivacy),
+    PrivUnitG(norm="fixed"),
+    PrivUnitG(norm="private", norm_share=0.3),
+    Projected(inner=DuchiL2(), dimension=8),
+    Projected(inner=GaussianMechanism(), dimension=8),
+    Projected(inner=L1Laplace(), dimension=8),
+]
+every = pytest.mark.parametrize("mechanism", NOISY, ids=lambda m: f"{m.name}-{NOISY.index(m)}")
+
+
+@every
+def test_clients_with_different_keys_have_independent_noise(mechanism):
+    keys = jax.random.split(jax.random.key(0), 4000)
+    run = jax.jit(jax.vmap(lambda key: mechanism.privatize(key, jnp.zeros(16), 2.0)))
+    noise = np.asarray(run(keys), float)
+    assert not np.array_equal(noise[0], noise[1])
+    np.testing.assert_array_equal(noise, run(keys))
+    limit = 5 / math.sqrt(noise[1:].size)
+    assert abs(np.corrcoef(noise[:-1].ravel(), noise[1:].ravel())[0, 1]) < limit
+    # One key for every two clients: what the limit must catch.
+    twice = np.repeat(noise[::2], 2, axis=0)
+    assert abs(np.corrcoef(twice[:-1].ravel(), twice[1:].ravel())[0, 1]) > limit
+
+
+@every
+def test_epsilon_and_numbers_are_traced(mechanism):
+    traces = []
+
+    @jax.jit
+    def run(mechanism, epsilon):
+        traces.append(1)
+        keys = jax.random.split(jax.random.key(0), 20)
+        return jax.vmap(lambda key: mechanism.privatize(key, jnp.ones(16), epsilon))(keys)
+
+    outputs = [run(mechanism, jnp.float32(epsilon)) for epsilon in (0.1, 1.0, 64.0)]
+    run(jax.tree.map(lambda leaf: leaf * 0.5, mechanism), jnp.float32(1.0))
+    assert len(traces) == 1
+    assert len({float(jnp.sum(out)) for out in outputs}) == 3
+
+
+@every
+def test_any_update_gives_a_finite_release(mechanism):
+    value, epsilon = np.meshgrid([0.0, 1e-42, 1e-30, 1.0, 1e30], [0.01, 0.1, 1.0, 64.0, 1e3])
+    value, epsilon = (jnp.asarray(x.ravel(), jnp.float32) for x in (value, epsilon))
+    keys = jax.random.split(jax.random.key(3), value.size)
+    for size in (1, 17):
+        updates = jnp.broadcast_to(value[:, None], (value.size, size))
+        out = jax.jit(jax.vmap(mechanism.privatize))(keys, updates, epsilon)
+        assert out.shape == updates.shape
+        assert jnp.isfinite(out).all()
+
+
+@every
+def test_noise_grows_as_epsilon_falls(mechanism):
+    # The same direction and seeds, so that even Duchi's slow growth is seen.
+    keys = jax.random.split(jax.random.key(0), 200)
+    run = jax.jit(
+        lambda epsilon: jax.vmap(lambda key: mechanism.privatize(key, jnp.ones(16), epsilon))(keys)
+    )
+    size = [float(jnp.mean(run(jnp.float32(e)) ** 2)) for e in (0.1, 1.0, 4.0)]
+    assert size[0] > 2 * size[1] > 2 * size[2]
+
+
+def small(mechanism):
+    config = presets.digits_small().replace(privacy=mechanism, num_rounds=3, eval_every=3)
+    return config.override({"learning.model": Mlp(hidden=(4,)), "learning.max_steps": 2})
+
+
+@every
+def test_a_config_with_it_survives_a_file(mechanism):
+    config = small(mechanism)
+    back = config_file.loads(config_file.dumps(config))
+    assert back.privacy == mechanism
+    assert jax.tree.structure(back) == jax.tree.structure(config)
+    validate(config)
+
+
+@pytest.fixture(scope="module")
+def without_noise():
+    return simulate(small(NoPrivacy()), jax.random.key(0), Digits().load()).test_loss
+
+
+@pytest.mark.parametrize("cls", MECHANISMS, ids=lambda cls: cls.name)
+def test_three_rounds_of_learning(cls, without_noise):
+    result = simulate(small(cls()), jax.random.key(0), Digits().load())
+    assert int(result.first_nonfinite_round) == 0
+    assert np.isfinite(np.asarray(result.test_loss)).all()
+    assert result.epsilon_unit == cls.unit
+    assert np.array_equal(result.test_loss, without_noise) == (cls is NoPrivacy)
+
+
+def test_only_the_gaussian_has_a_delta():
+    pure = {mechanism.name: mechanism.pure for mechanism in NOISY[:5]}
+    assert pure == {
+        "per_coordinate": True,
+        "l1_vector": True,
+        "gaussian": False,
+        "priv_unit_g": True,
+        "duchi_l2": True,
+    }
+    assert PrivUnitG().delta == 0
+    assert GaussianMechanism(delta=1e-4).delta == 1e-4
+    around = Projected(inner=GaussianMechanism(delta=1e-4))
+    assert (around.pure, around.delta) == (False, 1e-4)
+    assert (Projected().pure, Projected().delta) == (True, 0)
+
+
+def test_a_projection_draws_on_the_budget_of_its_inner_mechanism():
+    budget = Uniform(total_epsilon=9.0, horizon=3.0)
+    mechanism, n = Projected(inner=DuchiL2(budget=budget)), jnp.arange(5)
+    assert mechanism.budget is budget
+    np.testing.assert_allclose(mechanism.remaining(n), [1, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(mechanism.spent(n), [0, 3, 6, 9, 9], atol=1e-5)
+    np.testing.assert_allclose(mechanism.epsilon(n + 1), [3, 3, 3, 0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("inner", [NoPrivacy(), PerCoordinateLaplace()], ids=lambda m: m.name)
+def test_a_projection_refuses_a_mechanism_that_is_not_for_whole_updates(inner):
+    with pytest.raises(ConfigError, match=f"privacy.inner = {inner.name}"):
+        validate(small(Projected(inner=inner)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"privacy": GaussianMechanism(delta=0.0)}, "privacy.delta = 0.0"),
+        ({"privacy": PrivUnitG(norm="l2")}, "must be one of lift, fixed, private"),
+        ({"privacy": PrivUnitG(norm_share=1.0)}, "privacy.norm_share = 1.0"),
+        ({"privacy": Projected(dimension=1)}, "privacy.dimension = 1"),
+        ({"privacy": Projected(inner=DuchiL2(clip_norm=0.0))}, "privacy.inner.clip_norm = 0.0"),
+    ],
+)
+def test_bad_values_are_named(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        validate(small(NoPrivacy()).override(changes))
+
+
+def test_the_inner_mechanism_may_stand_by_its_name():
+    config = config_file.loads('[privacy]\nname = "projected"\ninner = "gaussian"\n')
+    assert isinstance(config.privacy.inner, GaussianMechanism)
+    with pytest.raises(ConfigError, match=r"privacy\.inner\.name = 'lots'.*priv_unit_g"):
+        config_file.loads('[privacy]\nname = "projected"\ninner = "lots"\n')

@@ -1,0 +1,295 @@
+"""Mechanisms for whole updates: the laws of their noise, their means and their errors."""
+
+import math
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from pause_jax.privacy import DuchiL2, GaussianMechanism, PrivUnitG, Projected
+from pause_jax.privacy.normal import gaussian_multiplier, upper_quantile
+from pause_jax.privacy.projection import walsh_hadamard
+from pause_jax.privacy.sphere import best_cap
+
+MLP = 50_890  # parameters of the papers' MNIST network
+ACCEPT, REJECT = 1e-3, 1e-9
+
+
+@jax.jit
+def releases(mechanism, keys, update, epsilon):
+    return jax.vmap(lambda key: mechanism.privatize(key, update, epsilon))(keys)
+
+
+@jax.jit
+def errors(mechanism, keys, update, epsilon):
+    """Squared error of each release."""
+    return jax.lax.map(
+        lambda key: jnp.sum((mechanism.privatize(key, update, epsilon) - update) ** 2), keys
+    )
+
+
+def keys(number, seed=0):
+    return jax.random.split(jax.random.key(seed), number)
+
+
+def vector(length, dimension=16, seed=5):
+    x = jax.random.normal(jax.random.key(seed), (dimension,))
+    return length * x / jnp.linalg.norm(x)
+
+
+def fits(sample, cdf):
+    """Kolmogorov-Smirnov p-value."""
+    return stats.kstest(np.asarray(sample, float).ravel(), cdf).pvalue
+
+
+# ---------------------------------------------------------------- Gaussian
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+def test_gaussian_multiplier_is_never_below_the_analytic_one(delta):
+    epsilon = np.geomspace(0.01, 50, 25)
+    ours = jax.vmap(lambda e: gaussian_multiplier(e, delta))(jnp.asarray(epsilon, jnp.float32))
+    exact = np.array([dp_accounting.get_sigma_gaussian(e, delta) for e in epsilon])
+    assert (ours / exact >= 1).all()
+    assert (ours / exact <= 1.001).all()
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8.0])
+def test_gaussian_noise_has_the_calibrated_scale(epsilon):
+    mechanism = GaussianMechanism(clip_norm=1.5, delta=1e-4)
+    sample = releases(mechanism, keys(4000), jnp.zeros(8), epsilon)
+    sigma = 2 * 1.5 * dp_accounting.get_sigma_gaussian(epsilon, 1e-4)
+    assert fits(sample, stats.norm(scale=sigma).cdf) > ACCEPT
+    for wrong in (2 / 3, 3 / 2):
+        assert fits(sample, stats.norm(scale=wrong * sigma).cdf) < REJECT
+
+
+@pytest.mark.parametrize(("length", "kept"), [(1.0, 1.0), (6.0, 1.5), (0.0, 0.0), (1e30, 1.5)])
+def test_gaussian_noise_is_added_to_the_clipped_update(length, kept):
+    mechanism = GaussianMechanism(clip_norm=1.5)
+    update = vector(length)
+    key = jax.random.key(1)
+    sent = mechanism.privatize(key, update, 2.0) - mechanism.privatize(key, 0 * update, 2.0)
+    np.testing.assert_allclose(sent, vector(kept), atol=1e-5)
+
+
+# ---------------------------------------------------------------- PrivUnitG
+
+
+def exact_cap(log_odds, epsilon):
+    """(p, gamma, sigma) by the published formulas, in float64."""
+    p = 1 / (1 + math.exp(-log_odds))
+    q = 1 / (1 + math.exp(epsilon - log_odds))
+    gamma = stats.norm.isf(q)
+    return p, gamma, 1 / (stats.norm.pdf(gamma) * (p / q - (1 - p) / (1 - q)))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 32.0, 64.0])
+def test_cap_has_the_least_sigma_and_exactly_its_epsilon(epsilon):
+    cap = jax.jit(best_cap)(jnp.float32(epsilon))
+    _, gamma, sigma = exact_cap(float(cap.log_odds), epsilon)
+    np.testing.assert_allclose(cap.edge, gamma, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(cap.scale, sigma, rtol=1e-5)
+    least = optimize.minimize_scalar(
+        lambda odds: exact_cap(odds, epsilon)[2], bounds=(-5, 20), method="bounded"
+    )
+    assert cap.scale <= least.fun * 1.0005
+    log_q, log_rest = stats.norm.logsf(float(cap.edge)), stats.norm.logcdf(float(cap.edge))
+    ratio = float(cap.log_odds) - log_q + log_rest
+    np.testing.assert_allclose(ratio, epsilon, rtol=1e-5)
+
+
+def test_quantiles_hold_far_in_the_tail():
+    log_p = jnp.array([-1e4, -200.0, -64.0, -2.0, -0.7, -0.5, -1e-3, -1e-6])
+    x = np.asarray(jax.jit(upper_quantile)(log_p), float)
+    np.testing.assert_allclose(stats.norm.logsf(x), log_p, rtol=1e-5)
+
+
+def mixture(p, gamma, sigma):
+    """CDF of sigma times: N given N >= gamma with probability p, else N given N < gamma."""
+
+    def cdf(t):
+        z = t / sigma
+        low = np.minimum(stats.norm.cdf(z) / stats.norm.cdf(gamma), 1)
+        high = np.clip(1 - stats.norm.sf(z) / stats.norm.sf(gamma), 0, 1)
+        return p * high + (1 - p) * low
+
+    return cdf
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0, 64.0])
+def test_priv_unit_g_along_the_update_is_a_mixture_of_truncated_normals(epsilon):
+    x = vector(2.0)
+    out = releases(PrivUnitG(clip_norm=2.0, norm="fixed"), keys(60_000), x, epsilon)
+    along = np.asarray(out @ x) / 4
+    cap = best_cap(jnp.float32(epsilon))
+    law = exact_cap(float(cap.log_odds), epsilon)
+    assert fits(along, mixture(*law)) > ACCEPT
+    for wrong in (2 / 3, 3 / 2):
+        assert fits(along, mixture(law[0], law[1], wrong * law[2])) < REJECT
+        assert fits(along, mixture(*exact_cap(float(cap.log_odds), wrong * epsilon))) < REJECT
+
+
+def test_priv_unit_g_across_the_update_is_normal():
+    x = jnp.zeros(16).at[0].set(1.0)
+    across = releases(PrivUnitG(norm="fixed"), keys(4000), x, 4.0)[:, 1:]
+    sigma = float(best_cap(jnp.float32(4.0)).scale)
+    assert fits(across, stats.norm(scale=sigma).cdf) > ACCEPT
+    for wrong in (2 / 3, 3 / 2):
+        assert fits(across, stats.norm(scale=wrong * sigma).cdf) < REJECT
+
+
+# ---------------------------------------------------------------- Duchi et al.
+
+
+def halves(dimension, positive, radius):
+    """CDF of <Z, x> radius: Z uniform on the sphere, its sign positive with this probability."""
+    coordinate = stats.beta(0.5, (dimension - 1) / 2)
+
+    def cdf(t):
+        inner = coordinate.cdf(np.minimum((t / radius) ** 2, 1))
+        return np.where(t < 0, (1 - positive) * (1 - inner), 1 - positive + positive * inner)
+
+    return cdf
+
+
+def exact_radius(dimension, epsilon):
+    log_ratio = math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2)
+    return math.sqrt(math.pi) * math.exp(log_ratio) / math.tanh(epsilon / 2)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_duchi_along_the_update_has_two_halves(epsilon):
+    x = vector(1.5)
+    along = releases(DuchiL2(clip_norm=2.0), keys(60_000), x, epsilon) @ x / 1.5
+    radius = 2 * exact_radius(16, epsilon)
+
+    def positive(e):
+        keep, end = 1 / (1 + math.exp(-e)), (1 + 1.5 / 2) / 2
+        return end * keep + (1 - end) * (1 - keep)
+
+    assert fits(along, halves(16, positive(epsilon), radius)) > ACCEPT
+    for wrong in (2 / 3, 3 / 2):
+        assert fits(along, halves(16, positive(epsilon), wrong * radius)) < REJECT
+    assert fits(along, halves(16, positive(epsilon / 3), radius)) < REJECT
+
+
+def test_duchi_releases_lie_on_the_sphere():
+    out = releases(DuchiL2(clip_norm=2.0), keys(50), vector(1.5), 4.0)
+    np.testing.assert_allclose(jnp.linalg.norm(out, axis=1), 2 * exact_radius(16, 4.0), rtol=1e-5)
+
+
+# ---------------------------------------------------------------- projection
+
+
+def test_walsh_hadamard_is_the_orthonormal_transform():
+    matrix = np.ones((1, 1))
+    for _ in range(5):
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    x = jax.random.normal(jax.random.key(0), (32,))
+    np.testing.assert_allclose(walsh_hadamard(x), matrix @ x / math.sqrt(32), atol=1e-5)
+    np.testing.assert_allclose(walsh_hadamard(walsh_hadamard(x)), x, atol=1e-5)
+
+
+def test_projection_to_all_dimensions_changes_nothing_but_the_basis():
+    x = vector(0.9, dimension=30)
+    inner = GaussianMechanism(delta=0.5)
+    out = Projected(inner=inner, dimension=1000).privatize(jax.random.key(0), x, 1e4)
+    np.testing.assert_allclose(out, x, atol=0.1)
+
+
+def test_projection_loses_the_stated_part_of_an_update_at_the_bound():
+    k, x = 64, vector(1.0, dimension=4000)
+    # So little noise that the clip is what is measured; the mean is along x by symmetry.
+    mechanism = Projected(inner=GaussianMechanism(delta=0.5), dimension=k)
+    along = np.asarray(releases(mechanism, keys(4000), x, 1e4) @ x)
+    error = along.std() / math.sqrt(len(along))
+    assert abs(along.mean() - (1 - 0.28 / math.sqrt(k))) < 4 * error + 2e-3
+    assert along.mean() < 1 - 5 * error, "the loss is visible"
+    far_inside = np.asarray(releases(mechanism, keys(4000), x / 2, 1e4) @ x) * 2
+    assert abs(far_inside.mean() - 1) < 4 * far_inside.std() / math.sqrt(len(far_inside))
+
+
+# ---------------------------------------------------------------- means and errors
+
+UNBIASED = [
+    PrivUnitG(clip_norm=2.0),
+    DuchiL2(clip_norm=2.0),
+    GaussianMechanism(clip_norm=2.0),
+    Projected(inner=PrivUnitG(clip_norm=2.0), dimension=8),
+    Projected(inner=DuchiL2(clip_norm=2.0), dimension=16),
+]
+
+
+def deviation(sample, mean):
+    """How improbable the sample's mean is: p-value of the squared t statistics together."""
+    sample = np.asarray(sample, float)
+    t = (sample.mean(0) - np.asarray(mean, float)) / sample.std(0) * math.sqrt(len(sample))
+    return stats.chi2(len(t)).sf(t @ t)
+
+
+@pytest.mark.parametrize("mechanism", UNBIASED, ids=lambda m: m.name)
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_unbiased_for_an_update_within_the_bound(mechanism, epsilon):
+    x = vector(0.6)
+    out = releases(mechanism, keys(60_000), x, epsilon)
+    assert deviation(out, x) > ACCEPT
+    assert deviation(out, 3 * x) < REJECT
+    assert deviation(out, 0 * x) < REJECT
+
+
+@pytest.mark.parametrize("mechanism", UNBIASED[:3], ids=lambda m: m.name)
+def test_unbiased_for_the_clipped_update(mechanism):
+    out = releases(mechanism, keys(50_000), vector(50.0), 4.0)
+    assert deviation(out, vector(2.0)) > ACCEPT
+    assert deviation(out, vector(2.8)) < REJECT
+
+
+def test_fixed_length_is_unbiased_for_the_direction():
+    out = releases(PrivUnitG(clip_norm=2.0, norm="fixed"), keys(50_000), vector(0.1), 4.0)
+    assert deviation(out, vector(2.0)) > ACCEPT
+    assert deviation(out, vector(1.5)) < REJECT
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5])
+def test_private_length_has_the_mean_of_a_cut_laplace_draw(share):
+    epsilon, length = 8.0, 0.5
+    mechanism = PrivUnitG(clip_norm=2.0, norm="private", norm_share=share)
+    out = releases(mechanism, keys(50_000), vector(length), epsilon)
+    noisy = stats.laplace(loc=length, scale=2.0 / (share * epsilon))
+    t = np.linspace(0, 2, 20_001)
+    mean = np.trapezoid(noisy.sf(t), t)
+    assert deviation(out, vector(mean)) > ACCEPT
+    assert deviation(out, vector(length)) < REJECT, "the stated bias"
+
+
+def test_error_at_the_size_of_a_network():
+    x, epsilon = vector(1.0, dimension=MLP), 8.0
+    _, _, sigma = exact_cap(float(best_cap(jnp.float32(epsilon)).log_odds), epsilon)
+    closed = {
+        PrivUnitG(): sigma**2 * MLP,
+        PrivUnitG(norm="fixed"): sigma**2 * MLP,
+        DuchiL2(): exact_radius(MLP, epsilon) ** 2 - 1,
+        GaussianMechanism(): MLP * (2 * dp_accounting.get_sigma_gaussian(epsilon, 1e-5)) ** 2,
+        Projected(inner=PrivUnitG(), dimension=4096): sigma**2 * MLP,
+    }
+    for mechanism, error in closed.items():
+        measured = float(errors(mechanism, keys(10), x, epsilon).mean())
+        assert abs(measured / error - 1) < 0.05, mechanism
+        other = 1.0 if isinstance(mechanism, DuchiL2) else 7.0
+        measured = float(errors(mechanism, keys(10), x, other).mean())
+        assert abs(measured / error - 1) > 0.05, "another epsilon has another error"
+    assert abs(sigma**2 * MLP / 6.8e3 - 1) < 0.01
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_error_of_a_zero_update_is_finite_and_as_large(epsilon):
+    zero = jnp.zeros(MLP)
+    sigma = float(best_cap(jnp.float32(epsilon)).scale)
+    measured = float(errors(PrivUnitG(), keys(5), zero, epsilon).mean())
+    assert abs(measured / (sigma**2 * MLP) - 1) < 0.05
+    duchi = float(errors(DuchiL2(), keys(5), zero, epsilon).mean())
+    assert abs(duchi / exact_radius(MLP, epsilon) ** 2 - 1) < 1e-3
