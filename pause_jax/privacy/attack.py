@@ -62,13 +62,17 @@ def two_point(
     pilot = max(4, min(samples // (20 * len(pairs)), 2**24 // entries))
     choosing, measuring = max(4, samples // (5 * len(pairs))), samples // 4
     chunk = max(1, min(pilot, 2**20 // entries))
-    run = jax.jit(jax.vmap(release, in_axes=(0, None)))
+
+    @jax.jit
+    def run(key: Array, part: int, x: Array) -> Array:
+        keys = jax.random.split(jax.random.fold_in(key, part), chunk)
+        return jax.vmap(release, in_axes=(0, None))(keys, x)
 
     def draw(key: Array, x: np.ndarray, number: int, see: Callable[[np.ndarray], Any]) -> Any:
         parts = []
-        for i in range(-(-number // chunk)):
-            y = run(jax.random.split(jax.random.fold_in(key, i), chunk), x)
-            parts.append(see(np.asarray(y, float).reshape(chunk, -1)))
+        for part in range(-(-number // chunk)):
+            y = np.asarray(run(key, part, x), float)
+            parts.append(see(y.reshape(chunk, -1)))
         return np.concatenate(parts)[:number]
 
     attacks = []

@@ -40,7 +40,7 @@ class Audit(NamedTuple):
       delta: claimed.
       lower_bound: the true epsilon is at least this, with the confidence below.
       confidence: probability that the lower bound holds.
-      resolution: largest lower bound that these samples can show, about ln(samples / 15).
+      resolution: largest lower bound that can be shown: about ln(samples / 15), one run ln(r / 3).
       samples: releases drawn (two-point) or guesses made (one run).
       attack: inputs and score of the strongest attack.
       violated: the lower bound is above the claim.
@@ -101,7 +101,11 @@ def audit(
         # A clip that is too wide on dense updates only shows on the second pair.
         pairs |= {"+-(1, .., 1)": (full, -full)}
     else:
-        pairs |= {"+-e_1 among large": (full, full - 2 * axis)}
+        # A clip to a norm moves the other coordinates too, though the claim is about one.
+        pairs |= {
+            "+-e_1 among large": (full, full - 2 * axis),
+            "0 or huge e_1 among large": (full - axis, full + 1e4 * axis),
+        }
 
     def release(key: Array, update: Array) -> Array:
         return mechanism.privatize(key, update, jnp.float32(epsilon))
