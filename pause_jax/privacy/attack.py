@@ -14,6 +14,10 @@ from jax import Array
 from scipy.stats import beta
 
 SCORES = ("projection", "likelihood", "discriminant", "norm")
+# Of the bounds that choose an attack. It is the best of thousands, so a lax bound would favour luck
+# in a thin tail.
+CHOICE_CONFIDENCE = 0.999
+THRESHOLDS = 201  # tried per score
 MAX_DISCRIMINANT = 256  # entries of a release up to which its covariance is estimated
 
 Release = Callable[[Array, Array], Array]  # (key, input) -> release
@@ -81,7 +85,7 @@ def two_point(
         seen0, seen1 = draw(keys[0], x0, pilot, _numbers), draw(keys[1], x1, pilot, _numbers)
         score = _scores(np.sign(x0 - x1).ravel(), seen0, seen1)
         scores0, scores1 = draw(keys[2], x0, choosing, score), draw(keys[3], x1, choosing, score)
-        attacks.append((_choose(scores0, scores1, delta, confidence), name, score, (x0, x1)))
+        attacks.append((_choose(scores0, scores1, delta), name, score, (x0, x1)))
     attack, name, score, inputs = max(attacks, key=lambda entry: entry[0].value)
 
     hits = []
@@ -125,19 +129,19 @@ def _numbers(y: np.ndarray) -> np.ndarray:
     return np.nan_to_num(y, nan=1e30, posinf=1e30, neginf=-1e30)
 
 
-def _choose(scores0: np.ndarray, scores1: np.ndarray, delta: float, confidence: float) -> Attack:
+def _choose(scores0: np.ndarray, scores1: np.ndarray, delta: float) -> Attack:
     """The attack with the largest lower bound on these scores [n, scores] of x0 and x1."""
     best = Attack(0, 0.0, False, False, -1.0)
     for index in range(scores0.shape[1]):
         first, second = np.sort(scores0[:, index]), np.sort(scores1[:, index])
         pooled = np.sort(np.concatenate([first, second]))
-        thresholds = np.unique(pooled[np.linspace(0, pooled.size - 1, 401).astype(int)])
+        thresholds = np.unique(pooled[np.linspace(0, pooled.size - 1, THRESHOLDS).astype(int)])
         above = [first.size - np.searchsorted(part, thresholds) for part in (first, second)]
         for below in (False, True):
             hits = [first.size - x for x in above] if below else above
             for swapped in (False, True):
                 true, false = hits[::-1] if swapped else hits
-                values = epsilon_bound(true, false, first.size, delta, confidence)
+                values = epsilon_bound(true, false, first.size, delta, CHOICE_CONFIDENCE)
                 at = int(np.argmax(values))
                 if values[at] > best.value:
                     best = Attack(index, float(thresholds[at]), below, swapped, float(values[at]))
