@@ -67,12 +67,13 @@ def audit(
     for heading in ("mechanism", "per", "claimed", "at least", "resolution", "verdict"):
         table.add_column(heading, no_wrap=True)
     for found in results:
-        claimed = f"{found.epsilon:g}" + (f", delta {found.delta:g}" if found.delta else "")
-        numbers = (claimed, f"{found.lower_bound:.3f}", f"{found.resolution:.2f}")
+        numbers = f"{found.epsilon:g}", f"{found.lower_bound:.3f}", f"{found.resolution:.2f}"
         table.add_row(found.mechanism, found.claim, *numbers, _verdict(found))
     console.print(table)
     for found in results:
-        console.print(f"- {found.mechanism}: strongest attack {found.attack}", highlight=False)
+        delta = f" (delta {found.delta:g})" if found.delta else ""
+        sentence = f"- {found.mechanism}{delta}: strongest attack {found.attack}"
+        console.print(sentence, highlight=False)
     if any(found.violated for found in results):
         raise typer.Exit(1)
 
