@@ -42,6 +42,8 @@ def audit(
     Exit status 1 if a lower bound is above the claim. No finding is no proof: nothing above the
     resolution can be seen, and only the built-in attacks are tried. If all are honest, one is
     accused with probability at most 5 %: repeat a narrow verdict with another seed.
+
+    With a delta, a large one shows most (--set delta=0.1): at 1e-5 the telling events are too rare.
     """
     if mechanism is None and change:
         raise ConfigError(f"--set {change[0]}: name the mechanism it belongs to (--mechanism).")

@@ -73,6 +73,7 @@ def audit(
 
     Args:
       mechanism: anything with ``privatize``; its ``delta``, if it has one, is part of the claim.
+        Gaussian noise is best audited at a delta of 0.1: at 1e-5 the telling events are too rare.
       key: of the whole audit; the same key gives the same result.
       epsilon: claimed, of one release.
       claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (in all of them);
