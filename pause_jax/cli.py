@@ -14,7 +14,7 @@ import xarray as xr
 from rich.console import Console
 from rich.table import Column, Table
 
-from pause_jax import config_file, report
+from pause_jax import cli_audit, config_file, report
 from pause_jax.config import SimConfig, validate
 from pause_jax.learning import DATASETS
 from pause_jax.learning.data import cache_folder
@@ -165,6 +165,9 @@ def list_datasets() -> None:
         table.add_row(data.name, data.summary, "-" if needs else "yes" if cached else "no")
     Console().print(table)
     Console().print(f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it)")
+
+
+app.command("audit")(cli_audit.audit)
 
 
 def _load(files: list[pathlib.Path] | None) -> None:

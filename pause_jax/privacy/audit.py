@@ -1,0 +1,249 @@
+"""Empirical audits: lower bounds on the epsilon that a mechanism really has.
+
+An audit plays the adversary. It can show that a claimed epsilon is wrong (a lower bound above it);
+it never proves one right. Every bound holds with the stated confidence: what the adversary does is
+chosen on one part of the releases and counted on another. Host side: not within a trace.
+
+Sources: Jagielski, Ullman, Oprea (2020) for the two-point test; Steinke, Nasr, Jagielski (2023) for
+the one-run audit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from scipy.stats import binom
+
+from pause_jax.privacy.attack import MAX_DISCRIMINANT, two_point
+from pause_jax.privacy.mechanisms import Mechanism
+from pause_jax.struct import ConfigError
+
+CLAIMS = ("coordinate", "update")
+LARGE = 1e6  # entries of the worst-case updates: far beyond any sensible clip
+MIN_SAMPLES = 1000
+
+
+class Audit(NamedTuple):
+    """What an audit found.
+
+    Attributes:
+      mechanism: its name.
+      unit: what its own epsilon protects.
+      claim: what the claimed epsilon is held against: ``coordinate``, ``update`` or ``client``.
+      epsilon: claimed.
+      delta: claimed.
+      lower_bound: the true epsilon is at least this, with the confidence below.
+      confidence: probability that the lower bound holds.
+      resolution: largest lower bound that can be shown: about ln(samples / 15), one run ln(r / 3).
+      samples: releases drawn (two-point) or guesses made (one run).
+      attack: inputs and score of the strongest attack.
+      violated: the lower bound is above the claim.
+    """
+
+    mechanism: str
+    unit: str
+    claim: str
+    epsilon: float
+    delta: float
+    lower_bound: float
+    confidence: float
+    resolution: float
+    samples: int
+    attack: str
+    violated: bool
+
+
+def audit(
+    mechanism: Mechanism,
+    key: Array,
+    *,
+    epsilon: float,
+    claim: str | None = None,
+    dimension: int = 16,
+    samples: int = 200_000,
+    confidence: float = 0.95,
+) -> Audit:
+    """Two-point audit of a mechanism on the worst pairs of updates of a claim.
+
+    Args:
+      mechanism: anything with ``privatize``; its ``delta``, if it has one, is part of the claim.
+        Gaussian noise is best audited at a delta of 0.1: at 1e-5 the telling events are too rare.
+      key: of the whole audit; the same key gives the same result.
+      epsilon: claimed, of one release.
+      claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (in all of them);
+        the mechanism's own unit by default.
+      dimension: d, coordinates of an update.
+      samples: releases in all; half of them choose the attack and half measure it.
+      confidence: of the lower bound.
+
+    Raises:
+      ConfigError: for a claim, epsilon, dimension or number of samples that cannot be audited.
+    """
+    unit, name = mechanism.unit, mechanism.name or type(mechanism).__name__
+    claim = unit if claim is None else claim
+    if claim not in CLAIMS:
+        raise ConfigError(
+            f"claim = {claim!r} of mechanism {name}: must be one of {', '.join(CLAIMS)}. "
+            "Name one for a mechanism that claims nothing itself."
+        )
+    _check(epsilon, samples, confidence, dimension=dimension)
+    axis = np.zeros(dimension, np.float32)
+    axis[0] = LARGE
+    full = np.full(dimension, LARGE, np.float32)
+    zero = np.zeros_like(axis)
+    pairs = {"+-e_1": (axis, -axis), "0 or e_1": (zero, axis)}
+    if claim == "update":
+        # A clip that is too wide on dense updates only shows on the second pair.
+        pairs |= {"+-(1, .., 1)": (full, -full)}
+    else:
+        # A clip to a norm moves the other coordinates too, though the claim is about one.
+        pairs |= {
+            "+-e_1 among large": (full, full - 2 * axis),
+            "0 or huge e_1 among large": (full - axis, full + 1e4 * axis),
+        }
+
+    def release(key: Array, update: Array) -> Array:
+        return mechanism.privatize(key, update, jnp.float32(epsilon))
+
+    delta = float(getattr(mechanism, "delta", 0.0))
+    found = two_point(release, pairs, key, delta, samples, confidence)
+    return _result(name, unit, claim, epsilon, delta, confidence, samples, *found)
+
+
+def across_clients(
+    release: Callable[[Array, Array], Array],
+    key: Array,
+    *,
+    epsilon: float,
+    clients: int = 4,
+    dimension: int = 4,
+    samples: int = 200_000,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+) -> Audit:
+    """Two-point audit of a cohort's release, seen as a whole: one client's update is in question.
+
+    Noise that two clients share cancels in the difference of their releases. The adversary finds
+    such combinations by itself (a linear discriminant over the entries of all releases).
+
+    Args:
+      release: (keys [n], updates [n, d]) -> releases [n, d], for example a vmapped ``privatize``.
+      key: of the whole audit.
+      epsilon: claimed, of each client's release.
+      clients: n; each is the one in question once.
+      dimension: d; n d is at most 256.
+      samples: releases of the whole cohort.
+      delta: claimed.
+      confidence: of the lower bound.
+    """
+    _check(epsilon, samples, confidence, dimension=dimension, clients=clients)
+    if clients * dimension > MAX_DISCRIMINANT:
+        raise ConfigError(
+            f"clients = {clients}, dimension = {dimension}: their product must be <= "
+            f"{MAX_DISCRIMINANT}; take fewer clients or coordinates."
+        )
+    pairs = {}
+    for client in range(clients):
+        update = np.zeros((clients, dimension), np.float32)
+        update[client, 0] = LARGE
+        pairs[f"+-e_1 of client {client}"] = (update, -update)
+
+    def cohort(key: Array, updates: Array) -> Array:
+        return release(jax.random.split(key, clients), updates)
+
+    found = two_point(cohort, pairs, key, delta, samples, confidence)
+    name = getattr(release, "__name__", "release")
+    return _result(name, "client", "client", epsilon, delta, confidence, samples, *found)
+
+
+def one_run(
+    mechanism: Mechanism,
+    key: Array,
+    *,
+    epsilon: float,
+    canaries: int = 4096,
+    guesses: int | None = None,
+    confidence: float = 0.95,
+) -> Audit:
+    """One-run audit of the per-coordinate claim: every coordinate of one release is a canary.
+
+    Args:
+      mechanism: anything with ``privatize``.
+      key: of the signs and of the release.
+      epsilon: claimed, of one coordinate.
+      canaries: d, coordinates with a random sign.
+      guesses: r, of the coordinates largest in magnitude; half of all by default.
+      confidence: of the lower bound.
+    """
+    guesses = canaries // 2 if guesses is None else guesses
+    _check(epsilon, MIN_SAMPLES, confidence, canaries=canaries, guesses=guesses)
+    if guesses > canaries:
+        raise ConfigError(f"guesses = {guesses}: must be <= canaries = {canaries}.")
+    sign_key, noise_key = jax.random.split(key)
+    signs = jax.random.rademacher(sign_key, (canaries,), jnp.float32)
+    y = np.asarray(mechanism.privatize(noise_key, signs * LARGE, jnp.float32(epsilon)))
+    surest = np.argsort(-np.abs(y), kind="stable")[:guesses]
+    right = int(np.sum(np.sign(y[surest]) == np.asarray(signs)[surest]))
+    delta = float(getattr(mechanism, "delta", 0.0))
+    lower, resolution = (
+        one_run_bound(canaries, guesses, v, delta, confidence) for v in (right, guesses)
+    )
+    name = mechanism.name or type(mechanism).__name__
+    return _result(
+        name, mechanism.unit, "coordinate", epsilon, delta, confidence, guesses,
+        lower, resolution, f"one run, {right} of {guesses} guesses right",
+    )  # fmt: skip
+
+
+def one_run_bound(
+    canaries: int, guesses: int, right: int, delta: float = 0.0, confidence: float = 0.95
+) -> float:
+    """Largest epsilon that is rejected when ``right`` of r guesses on m canaries are right.
+
+    The p-value of Steinke et al. (2023), for B ~ Binomial(r, e^eps / (1 + e^eps)):
+    P[B >= right] + 2 m delta max_i P[right > B >= right - i] / i.
+    """
+
+    def rejected(eps: float) -> bool:
+        chance = 1 / (1 + math.exp(-eps))
+        p_value = float(binom.sf(right - 1, guesses, chance))
+        if delta and right:
+            below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, chance))
+            p_value += 2 * canaries * delta * float(np.max(below / np.arange(1, right + 1)))
+        return p_value < 1 - confidence
+
+    low, high = 0.0, 50.0
+    if not rejected(low):
+        return 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low
+
+
+def _check(epsilon: float, samples: int, confidence: float, **counts: int) -> None:
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise ConfigError(f"epsilon = {epsilon}: must be finite and > 0.")
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence = {confidence}: must be > 0 and < 1 (0.95 is 95 %).")
+    if samples < MIN_SAMPLES:
+        raise ConfigError(f"samples = {samples}: must be >= {MIN_SAMPLES}; fewer show nothing.")
+    for name, count in counts.items():
+        if count < 1:
+            raise ConfigError(f"{name} = {count}: must be >= 1.")
+
+
+def _result(
+    name: str, unit: str, claim: str, epsilon: float, delta: float, confidence: float,
+    samples: int, lower: float, resolution: float, attack: str,
+) -> Audit:  # fmt: skip
+    violated = lower > epsilon
+    return Audit(
+        name, unit, claim, epsilon, delta, lower, confidence, resolution, samples, attack, violated
+    )

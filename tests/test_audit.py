@@ -1,0 +1,372 @@
+"""Audits: honest mechanisms are not accused, planted faults are found."""
+
+import math
+import sys
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from pause_jax import ConfigError, cli
+from pause_jax.privacy import L1Laplace, Mechanism, NoPrivacy, PerCoordinateLaplace
+from pause_jax.privacy.attack import clopper_pearson, epsilon_bound
+from pause_jax.privacy.audit import across_clients, audit, one_run, one_run_bound
+
+SAMPLES = 20_000
+HONEST = [PerCoordinateLaplace(), L1Laplace()]
+by_name = pytest.mark.parametrize("mechanism", HONEST, ids=lambda mechanism: mechanism.name)
+
+
+def laplace(key, update, scale):
+    return update + scale * jax.random.laplace(key, update.shape)
+
+
+# ---------------------------------------------------------------- planted faults
+
+
+class HalfTheNoise(PerCoordinateLaplace):
+    def privatize(self, key, update, epsilon):
+        return super().privatize(key, update, 2 * epsilon)
+
+
+class NoClip(L1Laplace):
+    def privatize(self, key, update, epsilon):
+        return laplace(key, update, 2 * self.clip_norm / epsilon)
+
+
+class AddRemoveScale(L1Laplace):
+    """C/eps: right for replace-with-zero neighbours, half of what replace-one needs."""
+
+    def privatize(self, key, update, epsilon):
+        return laplace(key, super().privatize(key, update, jnp.inf), self.clip_norm / epsilon)
+
+
+class L2Clip(L1Laplace):
+    """Clips the L2 norm, adds noise for the L1 norm: right on the axes, wrong on dense updates."""
+
+    def privatize(self, key, update, epsilon):
+        norm = jnp.maximum(jnp.linalg.norm(update), 1e-30)
+        clipped = update * jnp.minimum(1, self.clip_norm / norm)
+        return laplace(key, clipped, 2 * self.clip_norm / epsilon)
+
+
+class ScaleByTheLargest(PerCoordinateLaplace):
+    """One coordinate moves all others, though the noise is for one."""
+
+    def privatize(self, key, update, epsilon):
+        half = self.sensitivity / 2
+        largest = jnp.maximum(jnp.max(jnp.abs(update)), half)
+        return laplace(key, update * (half / largest), self.sensitivity / epsilon)
+
+
+class SharedNoise(L1Laplace):
+    """The same noise on all coordinates: it cancels in differences."""
+
+    def privatize(self, key, update, epsilon):
+        scale = 2 * self.clip_norm / epsilon
+        return super().privatize(key, update, jnp.inf) + scale * jax.random.laplace(key, (1,))
+
+
+class NotANumberAtZero(L1Laplace):
+    """A division by the norm that nobody guarded."""
+
+    def privatize(self, key, update, epsilon):
+        return super().privatize(key, update, epsilon) + 0 * (update / jnp.sum(jnp.abs(update)))
+
+
+class ClaimsTheUpdate(PerCoordinateLaplace):
+    unit: ClassVar[str] = "update"
+
+
+@pytest.mark.parametrize(
+    ("fault", "at_least"),
+    [
+        (HalfTheNoise(), 1.4),
+        (NoClip(), 5.0),
+        (AddRemoveScale(), 1.4),
+        (L2Clip(), 1.5),
+        (ScaleByTheLargest(), 1.4),
+        (SharedNoise(), 5.0),
+        (NotANumberAtZero(), 5.0),
+        (ClaimsTheUpdate(), 4.0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Mechanism) else None,
+)
+def test_a_planted_fault_is_found(fault, at_least, key):
+    found = audit(fault, key, epsilon=1.0, samples=10_000)
+    assert found.violated
+    assert at_least < found.lower_bound <= found.resolution
+
+
+# ---------------------------------------------------------------- honest mechanisms
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+@by_name
+def test_an_honest_mechanism_is_not_accused(mechanism, epsilon, seed):
+    found = audit(mechanism, jax.random.key(seed), epsilon=epsilon, dimension=8, samples=6000)
+    assert found.claim == mechanism.unit
+    assert not found.violated
+    assert found.lower_bound <= min(epsilon, found.resolution)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 2.0])
+@by_name
+def test_the_bound_is_not_trivial(mechanism, epsilon):
+    found = audit(mechanism, jax.random.key(7), epsilon=epsilon, samples=60_000)
+    assert 0.85 * epsilon < found.lower_bound <= epsilon
+
+
+def test_a_guarantee_for_the_update_covers_each_coordinate(key):
+    found = audit(L1Laplace(), key, epsilon=1.0, claim="coordinate", samples=SAMPLES)
+    assert (found.unit, found.claim, found.violated) == ("update", "coordinate", False)
+    assert found.lower_bound > 0.7
+
+
+def test_a_guarantee_for_a_coordinate_does_not_cover_the_update(key):
+    found = audit(PerCoordinateLaplace(), key, epsilon=1.0, claim="update", samples=SAMPLES)
+    assert found.violated
+
+
+def test_no_privacy_shows_all_that_the_samples_can_show(key):
+    found = audit(NoPrivacy(), key, epsilon=1.0, claim="update", samples=SAMPLES)
+    np.testing.assert_allclose(found.lower_bound, found.resolution)
+    # No hits among n: the upper bound of the false rate is 1 - 0.025^(1/n).
+    n = SAMPLES // 4
+    rate = 1 - 0.025 ** (1 / n)
+    np.testing.assert_allclose(found.resolution, math.log((1 - rate) / rate), rtol=1e-6)
+
+
+class Gaussian(Mechanism):
+    """Classic Gaussian mechanism of an update clipped to L2 norm 1, replace-one; for eps <= 1."""
+
+    unit: ClassVar[str] = "update"
+    delta: float = 0.01
+    shrink: float = 1.0
+
+    def privatize(self, key, update, epsilon):
+        clipped = update / jnp.maximum(jnp.linalg.norm(update), 1)
+        scale = 2 * jnp.sqrt(2 * jnp.log(1.25 / self.delta)) / epsilon
+        return clipped + self.shrink * scale * jax.random.normal(key, update.shape)
+
+
+def test_delta_is_part_of_the_claim(key):
+    honest = audit(Gaussian(), key, epsilon=1.0, samples=SAMPLES)
+    assert honest.delta == 0.01
+    assert not honest.violated
+    assert audit(Gaussian(shrink=0.3), key, epsilon=1.0, samples=SAMPLES).violated
+
+
+def test_an_update_of_one_coordinate(key):
+    assert not audit(L1Laplace(), key, epsilon=1.0, dimension=1, samples=2000).violated
+
+
+def test_a_dimension_beyond_the_discriminant(key):
+    found = audit(L1Laplace(), key, epsilon=4.0, dimension=1000, samples=2000)
+    assert 1.5 < found.lower_bound <= 4.0
+
+
+def test_the_same_seed_gives_the_same_result():
+    first, again, other = (
+        audit(L1Laplace(), jax.random.key(seed), epsilon=1.0, samples=4000) for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first.lower_bound != other.lower_bound
+
+
+# ---------------------------------------------------------------- several clients
+
+
+def own_keys(keys, updates):
+    return jax.vmap(L1Laplace().privatize, (0, 0, None))(keys, updates, 1.0)
+
+
+def one_key_for_all(keys, updates):
+    return jax.vmap(L1Laplace().privatize, (None, 0, None))(keys[0], updates, 1.0)
+
+
+def the_last_two_share_a_key(keys, updates):
+    return own_keys(keys.at[-1].set(keys[-2]), updates)
+
+
+def test_clients_with_keys_of_their_own_are_not_accused(key):
+    found = across_clients(own_keys, key, epsilon=1.0, clients=3, samples=SAMPLES)
+    assert not found.violated
+    assert found.lower_bound > 0.6
+
+
+@pytest.mark.parametrize("release", [one_key_for_all, the_last_two_share_a_key])
+def test_a_noise_key_used_by_two_clients_is_found(release, key):
+    found = across_clients(release, key, epsilon=1.0, clients=3, samples=8000)
+    assert found.violated
+    assert found.lower_bound > 5
+    assert found.mechanism == release.__name__
+
+
+def test_one_client_alone_does_not_give_a_shared_key_away(key):
+    found = across_clients(one_key_for_all, key, epsilon=1.0, clients=1, samples=4000)
+    assert not found.violated
+
+
+# ---------------------------------------------------------------- one run
+
+
+class RandomizedResponse(Mechanism):
+    """Each coordinate's sign, kept with probability e^eps / (1 + e^eps): exactly eps each."""
+
+    unit: ClassVar[str] = "coordinate"
+
+    def privatize(self, key, update, epsilon):
+        keep = jax.random.bernoulli(key, jax.nn.sigmoid(epsilon), update.shape)
+        return jnp.where(keep, 1.0, -1.0) * jnp.sign(update)
+
+
+def test_one_run_covers_randomized_response():
+    """Known epsilon: at most 5 % of the seeds may exceed it, and the bound is near it."""
+    bounds = [
+        one_run(RandomizedResponse(), jax.random.key(seed), epsilon=2.0, canaries=2000).lower_bound
+        for seed in range(60)
+    ]
+    assert np.mean(np.array(bounds) > 2.0) <= 0.10
+    assert 1.7 < np.median(bounds) < 2.0
+
+
+def test_one_run_bound_covers_binomial_guesses():
+    rng = np.random.default_rng(0)
+    for epsilon in (0.5, 2.0, 4.0):
+        right = rng.binomial(500, 1 / (1 + math.exp(-epsilon)), 1000)
+        table = {v: one_run_bound(500, 500, v) for v in set(right.tolist())}
+        assert np.mean([table[v] > epsilon for v in right.tolist()]) <= 0.06
+
+
+def test_one_run_bound_is_where_the_binomial_test_rejects():
+    for right in (40, 60, 80, 99, 100):
+        bound = one_run_bound(100, 100, right)
+        low = stats.binomtest(right, 100, alternative="greater").proportion_ci(0.95).low
+        np.testing.assert_allclose(bound, max(0.0, math.log(low / (1 - low))), atol=1e-6)
+
+
+def test_one_run_bound_falls_with_delta():
+    """Against the p-value of the paper, term by term."""
+    m, r, v, delta = 300, 100, 90, 1e-5
+    with_delta, without = one_run_bound(m, r, v, delta), one_run_bound(m, r, v)
+    assert 0 < with_delta < without
+    chance = 1 / (1 + math.exp(-with_delta))
+    law = stats.binom(r, chance)
+    tails = [sum(law.pmf(v - j) for j in range(1, i + 1)) / i for i in range(1, v + 1)]
+    np.testing.assert_allclose(law.sf(v - 1) + 2 * m * delta * max(tails), 0.05, rtol=1e-6)
+
+
+def test_one_run_of_the_clamp(key):
+    honest = one_run(PerCoordinateLaplace(), key, epsilon=2.0)
+    assert 1.4 < honest.lower_bound <= 2.0
+    assert (honest.samples, honest.violated) == (2048, False)
+    assert one_run(HalfTheNoise(), key, epsilon=2.0).violated
+
+
+# ---------------------------------------------------------------- statistics
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_clopper_pearson_against_scipy(confidence):
+    for trials in (1, 7, 500):
+        hits = np.unique(np.linspace(0, trials, 8).astype(int))
+        low, high = clopper_pearson(hits, trials, confidence)
+        for index, k in enumerate(hits.tolist()):
+            exact = stats.binomtest(k, trials).proportion_ci(confidence, method="exact")
+            np.testing.assert_allclose((low[index], high[index]), exact, rtol=1e-9)
+
+
+def test_the_two_point_bound_covers():
+    """Rates at the limit that epsilon = 1, delta = 0.05 allows: few bounds may exceed 1."""
+    rng = np.random.default_rng(1)
+    false = 0.2
+    true = 0.05 + math.e * false
+    hits = (rng.binomial(1000, rate, 4000) for rate in (true, false))
+    bounds = epsilon_bound(*hits, 1000, 0.05, 0.95)
+    assert np.mean(bounds > 1) <= 0.05
+    assert bounds.min() >= 0
+    assert np.median(bounds) > 0.7
+
+
+# ---------------------------------------------------------------- errors and command line
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": 0.0}, "epsilon = 0.0: must be finite and > 0"),
+        ({"epsilon": math.inf}, "epsilon = inf"),
+        ({"claim": "user"}, "claim = 'user'.*coordinate, update"),
+        ({"dimension": 0}, "dimension = 0: must be >= 1"),
+        ({"samples": 10}, "samples = 10: must be >= 1000"),
+        ({"confidence": 95.0}, "confidence = 95.0.*0.95 is 95 %"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(changes, words, key):
+    with pytest.raises(ConfigError, match=words):
+        audit(L1Laplace(), key, **{"epsilon": 1.0, **changes})
+
+
+def test_other_audits_refuse_too(key):
+    with pytest.raises(ConfigError, match="Name one for a mechanism that claims nothing"):
+        audit(NoPrivacy(), key, epsilon=1.0)
+    with pytest.raises(ConfigError, match="guesses = 9: must be <= canaries = 8"):
+        one_run(PerCoordinateLaplace(), key, epsilon=1.0, canaries=8, guesses=9)
+    with pytest.raises(ConfigError, match="clients = 100, dimension = 100"):
+        across_clients(own_keys, key, epsilon=1.0, clients=100, dimension=100)
+
+
+def command(monkeypatch, *arguments):
+    """Run ``pause-jax audit``; return its exit status."""
+    monkeypatch.setattr(sys, "argv", ["pause-jax", "audit", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code or 0
+
+
+def test_the_command_audits_every_private_mechanism(monkeypatch, capsys):
+    assert command(monkeypatch, "--samples", "4000", "--dimension", "4") == 0
+    printed = capsys.readouterr().out
+    for word in ("per_coordinate", "l1_vector", "not refuted", "resolution", "95 %", "5.43"):
+        assert word in printed
+    assert "VIOLATED" not in printed
+
+
+def test_the_command_fails_on_a_violation(monkeypatch, capsys):
+    arguments = ("--mechanism", "per_coordinate", "--claim", "update", "--samples", "4000")
+    assert command(monkeypatch, *arguments, "--set", "sensitivity=2", "--seed", "5") == 1
+    printed = capsys.readouterr().out
+    assert "VIOLATED" in printed
+    assert "l1_vector" not in printed
+
+
+def test_the_command_says_when_samples_are_too_few(monkeypatch, capsys):
+    arguments = ("--mechanism", "l1_vector", "--epsilon", "12", "--samples", "2000")
+    assert command(monkeypatch, *arguments) == 0
+    assert "too few samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--mechanism", "lots"), ["--mechanism lots", "l1_vector"]),
+        (("--mechanism", "none"), ["claim = 'none'", "coordinate, update"]),
+        (("--mechanism", "l1_vector", "--set", "clip=2"), ["privacy.clip", "clip_norm"]),
+        (("--mechanism", "l1_vector", "--set", "clip_norm=-2"), ["clip_norm = -2", "> 0"]),
+        (("--mechanism", "l1_vector", "--set", "clip_norm"), ["FIELD=VALUE"]),
+        (("--set", "clip_norm=2"), ["--set clip_norm=2", "--mechanism"]),
+        (("--samples", "3"), ["samples = 3", ">= 1000"]),
+        (("--epsilon", "-1"), ["epsilon = -1.0", "> 0"]),
+    ],
+)
+def test_bad_input_is_one_message(monkeypatch, capsys, arguments, words):
+    assert command(monkeypatch, *arguments) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    for word in words:
+        assert word in error.replace("\n", " ")
