@@ -14,7 +14,7 @@ import xarray as xr
 from rich.console import Console
 from rich.table import Table
 
-from pause_jax import config_file, report
+from pause_jax import config_file, privacy_report, report
 from pause_jax.config import SimConfig, validate
 from pause_jax.learning import DATASETS
 from pause_jax.learning.data import cache_folder
@@ -267,7 +267,9 @@ def _report(
         low, high = int(sizes.min()), int(sizes.max())
         console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
     console.print(report.table(report.summary(result, target), target))
-    for sentence in report.explanations(result, target):
+    books = privacy_report.ledgers(result)
+    console.print(privacy_report.table(books))
+    for sentence in (*privacy_report.notes(books), *report.explanations(result, target)):
         console.print(f"- {sentence}", highlight=False)
 
 

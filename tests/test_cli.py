@@ -43,6 +43,7 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
     assert files == {
         "data.nc",
         "summary.csv",
+        "ledger.csv",
         "versions.json",
         "configs/random.toml",
         "configs/all__no_privacy.toml",
