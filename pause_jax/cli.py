@@ -12,6 +12,7 @@ import jax
 import typer
 import xarray as xr
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pause_jax import config_file, privacy_report, report
@@ -250,7 +251,7 @@ def _run(
     _report(console, result, folder, target, figures)
     console.print(f"{time.perf_counter() - start:.0f} s. Written to {folder}/")
     if interrupted is not None:
-        console.print(f"[red]{interrupted}[/red]")
+        console.print(f"[red]{escape(str(interrupted))}[/red]")
         raise typer.Exit(130)
 
 
@@ -270,7 +271,7 @@ def _report(
     books = privacy_report.ledgers(result)
     console.print(privacy_report.table(books))
     for sentence in (*privacy_report.notes(books), *report.explanations(result, target)):
-        console.print(f"- {sentence}", highlight=False)
+        console.print(f"- {sentence}", highlight=False, markup=False)
 
 
 def main() -> None:
@@ -278,7 +279,8 @@ def main() -> None:
     try:
         app()
     except (ConfigError, SweepInterrupted) as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
+        # A message may hold brackets that are no markup: pause_jax[plot].
+        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 
