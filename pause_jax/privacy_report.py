@@ -63,13 +63,16 @@ def table(books: dict[str, Ledger]) -> Table:
 
 
 def notes(books: dict[str, Ledger]) -> Iterator[str]:
-    """What must be said beside the table: warnings, and a missing package."""
+    """What must be said beside the table: warnings, deltas of sums, and a missing package."""
     warnings: dict[str, list[str]] = {}
     for name, book in books.items():
         if book.warning:
             warnings.setdefault(book.warning, []).append(name)
     for warning, names in warnings.items():
         yield f"(!) {', '.join(names)}: {warning}"
+    for name, book in books.items():
+        if book.basic_delta:
+            yield f"{name}: its sums of epsilon hold at delta {book.basic_delta:.2g} (also a sum)."
     if any(math.isnan(book.tight) for book in books.values()):
         yield f"PLD -: {HINT}."
 

@@ -246,6 +246,15 @@ def test_losses_void_the_guarantee_and_count_as_releases():
     assert (book.releases == 5).all()
 
 
+def test_a_sum_of_gaussian_releases_is_told_with_its_delta():
+    config = presets.digits_small("random").replace(privacy=geometric(10, L1Laplace), num_rounds=2)
+    result = played(config, [3] * 30)
+    book = ledger(result.replace(config=config.replace(privacy=geometric(10, Gaussian))))
+    assert book.basic_delta == pytest.approx(3e-6)
+    assert book.tight == total_epsilon(geometric(10, Gaussian), 3, DELTA)
+    assert "at delta 3e-06" in text_of({"mine": book})
+
+
 def test_without_noise_the_updates_are_named():
     config = presets.digits_small("random").replace(privacy=NoPrivacy(), num_rounds=2)
     book = ledger(played(config, [0] * 29 + [2]))
