@@ -12,9 +12,10 @@ import jax
 import typer
 import xarray as xr
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
-from pause_jax import cli_audit, config_file, report
+from pause_jax import cli_audit, config_file, privacy_report, report
 from pause_jax.config import SimConfig, validate
 from pause_jax.learning import DATASETS
 from pause_jax.learning.data import cache_folder
@@ -261,7 +262,7 @@ def _run(
     _report(console, result, folder, target, figures)
     console.print(f"{time.perf_counter() - start:.0f} s. Written to {folder}/")
     if interrupted is not None:
-        console.print(f"[red]{interrupted}[/red]")
+        console.print(f"[red]{escape(str(interrupted))}[/red]")
         raise typer.Exit(130)
 
 
@@ -278,8 +279,10 @@ def _report(
         low, high = int(sizes.min()), int(sizes.max())
         console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
     console.print(report.table(report.summary(result, target), target))
-    for sentence in report.explanations(result, target):
-        console.print(f"- {sentence}", highlight=False)
+    books = privacy_report.ledgers(result)
+    console.print(privacy_report.table(books))
+    for sentence in (*privacy_report.notes(books), *report.explanations(result, target)):
+        console.print(f"- {sentence}", highlight=False, markup=False)
 
 
 def main() -> None:
@@ -287,7 +290,8 @@ def main() -> None:
     try:
         app()
     except (ConfigError, SweepInterrupted) as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
+        # A message may hold brackets that are no markup: pause_jax[plot].
+        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
 
 

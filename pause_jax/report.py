@@ -17,7 +17,7 @@ import xarray as xr
 from rich import box
 from rich.table import Table
 
-from pause_jax import config_file, metrics
+from pause_jax import config_file, metrics, privacy_report
 from pause_jax.struct import ConfigError
 
 _PACKAGES = ("pause_jax", "jax", "jaxlib", "flax", "optax", "numpy", "xarray")
@@ -123,13 +123,6 @@ def explanations(result: xr.Dataset, target: float) -> Iterator[str]:
                 f"{name}: asks clients before it chooses; that takes {100 * waited:.0f} % of its "
                 "simulated seconds."
             )
-        if one.unnoised.item():
-            yield f"{name}: sent without noise, outside of any epsilon: {one.unnoised.item()}."
-    if "coordinate" in result.epsilon_unit.values:
-        yield (
-            "A budget per coordinate (the papers' practice) says d times less of a whole update of "
-            "d parameters: multiply it by d before you quote it."
-        )
 
 
 def _faster_than_random(result: xr.Dataset, target: float) -> Iterator[str]:
@@ -213,7 +206,8 @@ def reserve(root: pathlib.Path, name: str, *, explicit: bool, force: bool) -> pa
 def save(result: xr.Dataset, folder: pathlib.Path, target: float) -> None:
     """Write data, configs, summary and versions of a result into its folder.
 
-    Files: ``data.nc``, ``configs/<config>.toml``, ``summary.csv``, ``versions.json``.
+    Files: ``data.nc``, ``configs/<config>.toml``, ``summary.csv``, ``ledger.csv`` and
+    ``versions.json``.
     """
     result.to_netcdf(folder / "data.nc")
     configs = folder / "configs"
@@ -226,6 +220,7 @@ def save(result: xr.Dataset, folder: pathlib.Path, target: float) -> None:
         writer = csv.DictWriter(out, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+    privacy_report.save(privacy_report.ledgers(result), folder / "ledger.csv")
     (folder / "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")
 
 

@@ -45,6 +45,7 @@ class Result(PyTree):
       first_nonfinite_round: int32, first round after which the model was not finite; 0 if none.
       epsilon_unit: what the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
+      num_parameters: d, entries of an update; 0 without learning.
       unnoised: what left clients without noise, besides sizes and latencies: running statistics
         of the model, and what the policy reads of the data.
     """
@@ -72,6 +73,7 @@ class Result(PyTree):
     variables: Variables | None
     first_nonfinite_round: Array
     epsilon_unit: str = static(default="none")
+    num_parameters: int = static(default=0, at_least=0)
     unnoised: tuple[str, ...] = static(default=())
 
 
@@ -80,6 +82,7 @@ def finish(config: SimConfig, state: State, record: Record) -> Result:
     due = np.arange(1, config.num_rounds + 1)
     due = due[(due % config.eval_every == 0) | (due == config.num_rounds)]
     bad = ~record.finite
+    parameters = jax.tree.leaves((state.variables or {}).get("params"))
     rest = {k: v for k, v in (state.variables or {}).items() if k != "params"}
     return Result(
         config=config,
@@ -105,6 +108,7 @@ def finish(config: SimConfig, state: State, record: Record) -> Result:
         variables=state.variables,
         first_nonfinite_round=jnp.where(jnp.any(bad), jnp.argmax(bad) + 1, 0),
         epsilon_unit=config.privacy.unit,
+        num_parameters=sum(leaf.size for leaf in parameters),
         unnoised=_leaf_names(rest) + (() if config.learning is None else config.policy.releases),
     )
 

@@ -241,6 +241,7 @@ def _label(group: list[_Job], result: Result, num_seeds: int) -> dict[str, xr.Da
                 "client": np.arange(job.config.num_clients),
                 "slot": np.arange(job.config.cohort_size),
                 "epsilon_unit": result.epsilon_unit,
+                "num_parameters": result.num_parameters,
                 "unnoised": ", ".join(result.unnoised),
                 "config_toml": config_file.dumps(job.config),
             },
@@ -263,7 +264,7 @@ def _join(jobs: list[_Job], done: dict[str, xr.Dataset]) -> xr.Dataset:
     whole = whole.assign_coords(
         {name: ("config", values) for name, values in _differing(jobs).items()}
     )
-    for name in ("epsilon_unit", "unnoised", "config_toml"):
+    for name in ("epsilon_unit", "num_parameters", "unnoised", "config_toml"):
         if whole[name].ndim == 0:
             whole = whole.assign_coords({name: ("config", [whole[name].item()] * len(jobs))})
     for name, unit in _UNITS.items():

@@ -43,6 +43,7 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
     assert files == {
         "data.nc",
         "summary.csv",
+        "ledger.csv",
         "versions.json",
         "configs/random.toml",
         "configs/all__no_privacy.toml",
@@ -139,3 +140,9 @@ def test_the_module_is_the_program(tmp_path):
     ).stdout
     for command in ("compare", "run", "show", "policies", "datasets"):
         assert command in help_text
+
+
+def test_the_hint_for_a_missing_extra_is_printed_whole(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run(monkeypatch, tmp_path, "compare") == 2
+    assert "pip install 'pause_jax[plot]'" in capsys.readouterr().err

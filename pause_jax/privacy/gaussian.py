@@ -35,7 +35,11 @@ class GaussianMechanism(Budgeted):
     clip_norm: float = number(default=1.0, above=0)
     delta: float = number(default=1e-5, at_least=1e-9, at_most=0.5)  # type: ignore[misc]
 
+    def noise_multiplier(self, epsilon: Array) -> Array:
+        """Sigma over 2C, the distance of two clipped updates."""
+        return gaussian_multiplier(epsilon, self.delta)
+
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        sigma = 2 * self.clip_norm * gaussian_multiplier(epsilon, self.delta)
+        sigma = 2 * self.clip_norm * self.noise_multiplier(epsilon)
         noise = jax.random.normal(key, update.shape, update.dtype)
         return clip(update, self.clip_norm) + noise * sigma

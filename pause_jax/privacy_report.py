@@ -1,0 +1,105 @@
+"""The ledger of a comparison: a table for the terminal, and a file with every client."""
+
+from __future__ import annotations
+
+import csv
+import math
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+import xarray as xr
+from rich import box
+from rich.table import Table
+
+from pause_jax.privacy.accounting import HINT, SIZES, Ledger, ledger
+
+COLUMNS = (
+    "policy", "seed", "client", "mechanism", "unit", "participations", "releases", "spent",
+    "eps_per_coordinate", "eps_whole_update", "exhausted", "tight_of_the_busiest", "delta",
+    "unnoised", "warning",
+)  # fmt: skip
+_UNITS = {"coordinate": "coord", "update": "update", "none": "-"}
+
+
+def ledgers(result: xr.Dataset) -> dict[str, Ledger]:
+    """The ledger of each config of a ``sweep``, over all its seeds."""
+    return {str(name): ledger(result.sel(config=name)) for name in result.config.values}
+
+
+def table(books: dict[str, Ledger]) -> Table:
+    """What the busiest client of each config has spent, in every unit side by side."""
+    delta = next(iter(books.values())).delta
+    out = Table(
+        title="privacy",
+        title_justify="left",
+        caption=(
+            "of the busiest client, all rounds. basic: sum over its releases; a whole update has d "
+            f"times the epsilon of a coordinate if that is the unit. PLD: at delta {delta:g}, as "
+            "if its participations were a fixed number. Sizes of data sets count as public."
+        ),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    out.add_column("policy", overflow="fold")
+    out.add_column("unit", no_wrap=True)
+    for heading in ("eps/coord\nbasic", "eps/update\nbasic", "eps/unit\nPLD", "most\nparticip."):
+        out.add_column(heading, justify="right", no_wrap=True)
+    out.add_column("un-noised", overflow="fold")
+    for name, book in books.items():
+        mark = " (!)" if book.warning else ""
+        spent = int(book.exhausted.sum())
+        out.add_row(
+            name,
+            _UNITS[book.unit],
+            _epsilon(book.per_coordinate.max()),
+            _epsilon(book.whole_update.max()) + mark,
+            _epsilon(book.tight) + (mark if book.unit == "update" else ""),
+            str(book.participations.max()) + (f", {spent} spent" if spent else ""),
+            ", ".join(n for n in book.unnoised if n != SIZES) or "-",
+        )
+    return out
+
+
+def notes(books: dict[str, Ledger]) -> Iterator[str]:
+    """What must be said beside the table: warnings, deltas of sums, and a missing package."""
+    warnings: dict[str, list[str]] = {}
+    for name, book in books.items():
+        if book.warning:
+            warnings.setdefault(book.warning, []).append(name)
+    for warning, names in warnings.items():
+        yield f"(!) {', '.join(names)}: {warning}"
+    for name, book in books.items():
+        if book.basic_delta:
+            yield f"{name}: its sums of epsilon hold at delta {book.basic_delta:.2g} (also a sum)."
+    if any(math.isnan(book.tight) for book in books.values()):
+        yield f"PLD -: {HINT}."
+
+
+def save(books: dict[str, Ledger], path: pathlib.Path) -> None:
+    """Write one row a client, seed and config as CSV."""
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(COLUMNS)
+        for name, book in books.items():
+            for where in np.ndindex(book.participations.shape):
+                seed, client = where if len(where) == 2 else (0, *where)
+                counts = (book.participations[where], book.releases[where])
+                spent = (book.spent, book.per_coordinate, book.whole_update)
+                out.writerow(
+                    (
+                        *(name, seed, client, book.mechanism, book.unit, *counts),
+                        *(f"{epsilon[where]:.7g}" for epsilon in spent),
+                        *(bool(book.exhausted[where]), f"{book.tight:.7g}", book.delta),
+                        *(", ".join(book.unnoised), book.warning),
+                    )
+                )
+
+
+def _epsilon(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "no limit"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

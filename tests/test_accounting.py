@@ -1,0 +1,374 @@
+"""The privacy ledger: totals against dp-accounting, units, warnings, exhausted budgets, report."""
+
+import csv
+import functools
+import io
+import math
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pause_jax import (
+    ConfigError,
+    Learning,
+    SimConfig,
+    cli,
+    policies,
+    presets,
+    privacy_report,
+    simulate,
+    sweep,
+)
+from pause_jax.learning import Cnn3, Dataset
+from pause_jax.policies import PowerOfChoice
+from pause_jax.privacy import (
+    Geometric,
+    L1Laplace,
+    NoPrivacy,
+    PerCoordinateLaplace,
+    Power,
+    Table,
+    Uniform,
+    accounting,
+)
+from pause_jax.privacy.accounting import SIZES, ledger, total_epsilon
+from pause_jax.privacy.mechanisms import Budgeted
+
+dp = pytest.importorskip("dp_accounting")
+pld = pytest.importorskip("dp_accounting.pld")
+DELTA = 1e-5
+KEY = jax.random.key(0)
+
+
+class Pure(Budgeted):
+    """A pure mechanism that the accounting does not know."""
+
+
+class Gaussian(Budgeted):
+    """A Gaussian mechanism as far as the accounting looks at it."""
+
+    @property
+    def delta(self):
+        return 1e-6
+
+    def noise_multiplier(self, epsilon):
+        return 5.0 / epsilon
+
+
+def geometric(total, kind=PerCoordinateLaplace):
+    return kind(budget=Geometric(total_epsilon=float(total)))
+
+
+def composed(events, interval=1e-3):
+    accountant = pld.PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, interval)
+    return accountant.compose(dp.ComposedDpEvent(events)).get_epsilon(DELTA)
+
+
+# ---------------------------------------------------------------- totals
+
+
+@pytest.mark.parametrize(("total", "basic", "tight"), [(10, 9.09, 5.75), (200, 181.9, 165.9)])
+@pytest.mark.parametrize("kind", [PerCoordinateLaplace, L1Laplace])
+def test_the_schedule_of_the_paper_over_60_participations(kind, total, basic, tight):
+    assert total_epsilon(geometric(total, kind), 60, DELTA) == pytest.approx(tight, rel=5e-3)
+    assert total_epsilon(geometric(total, kind), 60, 0.0) == pytest.approx(basic, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("each", "tight"), [(0.1, 4.22), (0.5, 28.5), (1.0, 68.3)], ids=lambda value: str(value)
+)
+def test_100_equal_releases(each, tight):
+    mechanism = L1Laplace(budget=Uniform(total_epsilon=100 * each, horizon=100.0))
+    # The budget is spent after 100: further rounds release nothing.
+    for n in (100, 250):
+        assert total_epsilon(mechanism, n, DELTA) == pytest.approx(tight, rel=5e-3)
+
+
+def test_laplace_equals_the_accountants_composition_of_events():
+    mechanism = PerCoordinateLaplace(budget=Table(total_epsilon=3.0, shares=(0.3, 0.3, 0.2, 0.1)))
+    events = [dp.LaplaceDpEvent(1 / epsilon) for epsilon in (0.9, 0.9, 0.6, 0.3)]
+    for n in (1, 2, 3, 4):
+        theirs = composed(events[:n])
+        assert total_epsilon(mechanism, n, DELTA) == pytest.approx(theirs, rel=1e-4)
+
+
+def test_gaussian_equals_the_accountants_composition_of_events():
+    mechanism = geometric(10, Gaussian)
+    epsilon = np.asarray(mechanism.epsilon(jnp.arange(1, 9)))
+    theirs = composed([dp.GaussianDpEvent(5.0 / e) for e in epsilon.tolist()])
+    ours = total_epsilon(mechanism, 8, DELTA)
+    assert ours == pytest.approx(theirs, rel=1e-3)
+    assert ours <= theirs  # theirs is an upper estimate, ours exact
+    assert math.isinf(total_epsilon(mechanism, 8, 0.0)), "no pure guarantee"
+
+
+def test_any_pure_mechanism_is_bounded_by_randomised_response():
+    mechanism = Pure(budget=Uniform(total_epsilon=2.0, horizon=4.0))
+    # (epsilon, delta) of n binary randomised responses, by hand (Kairouz et al. 2015, Theorem 3.3).
+    n, e = 4, 0.5
+    truth = total_epsilon(mechanism, n, DELTA)
+
+    def delta(epsilon):
+        return sum(
+            math.comb(n, k) * max(math.exp((n - k) * e) - math.exp(epsilon + k * e), 0)
+            for k in range(n + 1)
+        ) / (1 + math.exp(e)) ** n  # fmt: skip
+
+    assert delta(truth) == pytest.approx(DELTA, rel=1e-6)
+    # It is the worst of all pure mechanisms.
+    laplace = total_epsilon(PerCoordinateLaplace(budget=mechanism.budget), n, DELTA)
+    assert laplace < truth
+
+
+def test_spreading_a_distance_over_coordinates_is_no_worse_than_one_coordinate():
+    # What lets the l1 mechanism be counted as a Laplace of one number.
+    single = [pld.privacy_loss_distribution.from_laplace_mechanism(1 / 2.0)]
+    spread = [
+        pld.privacy_loss_distribution.from_laplace_mechanism(1 / epsilon)
+        for epsilon in (1.2, 0.5, 0.2, 0.1)
+    ]
+    one, many = (functools.reduce(lambda a, b: a.compose(b), parts) for parts in (single, spread))
+    for epsilon in np.linspace(0, 1.99, 20):
+        assert many.get_delta_for_epsilon(epsilon) <= one.get_delta_for_epsilon(epsilon) + 1e-9
+
+
+@pytest.mark.parametrize("kind", [PerCoordinateLaplace, Pure, Gaussian])
+@pytest.mark.parametrize("budget", [Geometric(total_epsilon=8.0), Power(total_epsilon=8.0)])
+def test_totals_grow_with_n_and_fall_with_delta(kind, budget):
+    mechanism = kind(budget=budget)
+    totals = [total_epsilon(mechanism, n, DELTA) for n in (0, 1, 2, 5, 20, 60)]
+    assert totals[0] == 0
+    assert (np.diff(totals) > 0).all()
+    if kind is not Gaussian:
+        for n, total in zip((1, 2, 5, 20, 60), totals[1:], strict=True):
+            assert total <= total_epsilon(mechanism, n, 0.0)
+        assert totals[-1] < total_epsilon(mechanism, 60, 0.0)
+    by_delta = [total_epsilon(mechanism, 20, delta) for delta in (1e-9, 1e-7, 1e-5, 1e-3, 0.1)]
+    assert (np.diff(by_delta) < 0).all()
+
+
+@pytest.mark.parametrize("kind", [PerCoordinateLaplace, Pure])
+def test_epsilons_beyond_floating_point_fall_back_to_the_sum(kind):
+    total = total_epsilon(geometric(1e6, kind), 3, DELTA)
+    assert total == pytest.approx(total_epsilon(geometric(1e6, kind), 3, 0.0), rel=1e-6)
+
+
+def test_no_privacy_has_no_total_and_a_bad_delta_is_refused():
+    assert total_epsilon(NoPrivacy(), 0, DELTA) == 0
+    assert math.isinf(total_epsilon(NoPrivacy(), 1, DELTA))
+    for delta in (-0.1, 1.0, math.nan):
+        with pytest.raises(ConfigError, match="delta"):
+            total_epsilon(geometric(1), 3, delta)
+
+
+# ---------------------------------------------------------------- ledger
+
+
+def images(side, channels, count=40):
+    shape = (side, side, channels) if channels > 1 else (side, side)
+    return Dataset(
+        x_train=jnp.zeros((count, *shape), jnp.uint8),
+        y_train=jnp.arange(count, dtype=jnp.int32) % 10,
+        x_test=jnp.zeros((4, *shape), jnp.uint8),
+        y_test=jnp.arange(4, dtype=jnp.int32),
+    )
+
+
+def played(config, counts, data=None):
+    """A result with these participation counts, without the run: shapes are real, all else 0."""
+    shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)
+    result = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    spent = np.asarray(config.privacy.spent(jnp.asarray(counts)))
+    return result.replace(config=config, counts=np.asarray(counts), spent=spent)
+
+
+def text_of(books):
+    console = Console(file=io.StringIO(), width=200)
+    console.print(privacy_report.table(books))
+    for note in privacy_report.notes(books):
+        console.print(note, markup=False)
+    return console.file.getvalue()
+
+
+def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
+    config = presets.mnist_small("random").replace(num_rounds=2, track_regret=False)
+    book = ledger(played(config, [0] * 28 + [60, 300], images(28, 1, 2000)))
+    assert book.num_parameters == 25_818
+    assert (book.unit, book.mechanism) == ("coordinate", "per_coordinate")
+    assert book.per_coordinate.max() <= 200
+    np.testing.assert_allclose(book.whole_update, 25_818 * book.per_coordinate, rtol=1e-6)
+    np.testing.assert_allclose(book.per_coordinate[-2:], [181.9, 200.0], rtol=1e-3)
+    assert book.tight == pytest.approx(170.4, rel=1e-3)
+    assert book.basic == book.per_coordinate.max()
+    assert book.unnoised == (SIZES,)
+    assert book.warning == ""
+    text = text_of({"random": book})
+    assert "5,163,5" in text
+    assert "(!)" not in text
+    assert "un-noised" in text
+
+
+def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():
+    config = presets.digits_small("random").replace(privacy=geometric(10, L1Laplace), num_rounds=2)
+    book = ledger(played(config, [60] * 30))
+    assert book.unit == "update"
+    np.testing.assert_array_equal(book.whole_update, book.per_coordinate)
+    assert book.tight == pytest.approx(5.75, rel=5e-3)
+    assert not book.exhausted.any()
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_batch_statistics_void_the_guarantee(norm):
+    config = SimConfig(
+        num_clients=2, num_selected=1, num_rounds=1, track_regret=False,
+        policy=policies.named("random"), learning=Learning(model=Cnn3(norm=norm), max_steps=1),
+    )  # fmt: skip
+    book = ledger(played(config, [1, 0], images(32, 3)))
+    text = text_of({"mine": book})
+    assert ("batch_stats/norm_0/mean" in book.unnoised) == (norm == "batch")
+    assert book.unnoised[-1] == SIZES
+    assert bool(book.warning) == (norm == "batch")
+    assert ("NO GUARANTEE" in text) == ("(!)" in text) == (norm == "batch")
+    assert ("batch_stats/norm_2/var" in text) == (norm == "batch")
+
+
+def test_losses_void_the_guarantee_and_count_as_releases():
+    config = presets.digits_small(PowerOfChoice()).replace(num_rounds=2)
+    result = played(config, [1] * 30).replace(queried=np.full(30, 4))
+    book = ledger(result)
+    assert book.unnoised == ("the loss of each asked client", SIZES)
+    assert "the loss of each asked client" in book.warning
+    assert (book.participations == 1).all()
+    assert (book.releases == 5).all()
+
+
+def test_a_sum_of_gaussian_releases_is_told_with_its_delta():
+    config = presets.digits_small("random").replace(privacy=geometric(10, L1Laplace), num_rounds=2)
+    result = played(config, [3] * 30)
+    book = ledger(result.replace(config=config.replace(privacy=geometric(10, Gaussian))))
+    assert book.basic_delta == pytest.approx(3e-6)
+    assert book.tight == total_epsilon(geometric(10, Gaussian), 3, DELTA)
+    assert "at delta 3e-06" in text_of({"mine": book})
+
+
+def test_without_noise_the_updates_are_named():
+    config = presets.digits_small("random").replace(privacy=NoPrivacy(), num_rounds=2)
+    book = ledger(played(config, [0] * 29 + [2]))
+    assert book.unnoised == ("updates", SIZES)
+    assert "updates" in book.warning
+    assert book.whole_update.tolist() == [0] * 29 + [math.inf]
+    assert math.isinf(book.tight)
+    assert "no limit" in text_of({"random": book})
+
+
+BANDIT = SimConfig(
+    num_clients=6, num_selected=2, num_rounds=7, track_regret=False,
+    policy=policies.named("random"), learning=None,
+    privacy=PerCoordinateLaplace(budget=Uniform(total_epsilon=6.0, horizon=3.0)),
+)  # fmt: skip
+SHORT = BANDIT.replace(
+    num_clients=5,
+    num_rounds=4,
+    privacy=L1Laplace(budget=Table(total_epsilon=4.0, shares=(0.5, 0.25))),
+)
+
+
+@functools.cache
+def swept():
+    configs = {"uniform": BANDIT, "table": SHORT}
+    return sweep(configs, jax.random.split(KEY, 3), progress=False)
+
+
+@pytest.mark.parametrize(("name", "horizon", "most"), [("uniform", 3, 6.0), ("table", 2, 3.0)])
+def test_spent_clients_stop_and_the_others_go_on(name, horizon, most):
+    row = swept().sel(config=name)
+    book = ledger(row)
+    num_clients = {"uniform": 6, "table": 5}[name]
+    assert book.participations.shape == (3, num_clients), "no clients that fill a gap"
+    np.testing.assert_array_equal(book.exhausted, book.participations == horizon)
+    assert 0 < book.exhausted.sum() < book.exhausted.size
+    assert book.participations.max() == horizon
+    np.testing.assert_allclose(book.spent[book.exhausted], most, rtol=1e-6)
+    assert (book.spent[~book.exhausted] < most).all()
+    assert book.basic == pytest.approx(most)
+    went_on = 0
+    for clients in row.clients.values.astype(int):
+        for client in range(num_clients):
+            rounds = np.flatnonzero((clients == client).any(axis=1))
+            assert len(rounds) <= horizon
+            if len(rounds) == horizon:
+                later = clients[rounds[-1] + 1 :]
+                went_on += int((later >= 0).any())
+    assert went_on > 0, "somebody was spent while others still took part"
+    assert np.isnan(book.whole_update).all(), "nothing is trained, so there is no update"
+    assert f", {book.exhausted.sum()} spent" in text_of({name: book})
+
+
+def test_a_row_of_a_sweep_and_a_result_give_the_same_ledger():
+    one = ledger(simulate(BANDIT, jax.random.split(KEY, 3)[1]))
+    row = ledger(swept().sel(config="uniform").isel(seed=1))
+    for ours, theirs in zip(one, row, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_several_configs_at_once_are_refused():
+    with pytest.raises(ConfigError, match="choose one"):
+        ledger(swept())
+    one = played(BANDIT, [1] * 6)
+    batch = jax.tree.map(lambda x: np.stack([x, x]), one)
+    with pytest.raises(ConfigError, match="choose one"):
+        ledger(batch)
+
+
+# ---------------------------------------------------------------- report
+
+
+def test_without_dp_accounting_the_table_has_a_hint(monkeypatch):
+    accounting._pure.cache_clear()
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
+    books = privacy_report.ledgers(swept())
+    assert all(math.isnan(book.tight) for book in books.values())
+    assert books["uniform"].basic == 6.0
+    assert "pip install 'pause_jax[accounting]'" in text_of(books)
+    with pytest.raises(ModuleNotFoundError, match="accounting"):
+        total_epsilon(BANDIT.privacy, 2, DELTA)
+    assert total_epsilon(BANDIT.privacy, 2, 0.0) == 4.0
+
+
+def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    arguments = (
+        "pause-jax", "compare", "--policies", "power_of_choice", "--rounds", "3",
+        "--seeds", "2", "--set", "learning.model=linear", "--set", "track_regret=false",
+        "--no-figures", "--name", "mine",
+    )  # fmt: skip
+    monkeypatch.setattr(sys, "argv", list(arguments))
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    printed = capsys.readouterr().out
+    for words in ("privacy", "eps/coord", "eps/update", "un-noised", "power_of_choice", "(!)"):
+        assert words in printed
+    assert "NO GUARANTEE" in printed
+    with (tmp_path / "results" / "mine" / "ledger.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 30
+    assert set(rows[0]) == set(privacy_report.COLUMNS)
+    size = 64 * 10 + 10
+    for row in rows:
+        spent, whole = float(row["eps_per_coordinate"]), float(row["eps_whole_update"])
+        assert whole == pytest.approx(size * spent, rel=1e-5)
+        n = int(row["participations"])
+        assert spent == pytest.approx(200 * (1 - math.exp(-0.04 * n)), rel=1e-4, abs=1e-4)
+        assert row["unit"] == "coordinate"
+        assert row["exhausted"] == "False"
+        assert "NO GUARANTEE" in row["warning"]
+        assert SIZES in row["unnoised"]
+    assert sum(int(row["participations"]) for row in rows) == 2 * 3 * 5
+    assert any(int(row["releases"]) > int(row["participations"]) for row in rows)
