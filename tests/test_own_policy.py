@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_loaded_is_one_line(tmp_path):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_a_hint():
-    with pytest.raises(ConfigError, match="Did you mean 'power_of_choice'.*--load FILE"):
+    with pytest.raises(ConfigError, match=r"Did you mean 'power_of_choice'.*--load FILE"):
         named("power_of_choise")
 
 
