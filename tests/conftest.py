@@ -18,6 +18,13 @@ SHARED = pathlib.Path(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def bounded_compilations():
+    """Drop compiled programs after each file: XLA's memory maps run into the system's limit."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def shared() -> pathlib.Path:
     """The folder with real data sets and the authors' recorded runs, beside the checkout."""
