@@ -130,7 +130,7 @@ def test_update_and_loss_are_those_of_a_numpy_pass(task, optimizer):
         update = row(updates, client)["params"]["output"]
         np.testing.assert_allclose(update["kernel"], expected.kernel - start["kernel"], atol=2e-6)
         np.testing.assert_allclose(update["bias"], expected.bias - start["bias"], atol=2e-6)
-        np.testing.assert_allclose(losses[client], expected.loss, rtol=1e-5)
+        np.testing.assert_allclose(losses.mean[client], expected.loss, rtol=1e-5)
 
 
 def test_a_fixed_number_of_steps_gives_the_same_update_as_the_masked_loop():

@@ -34,7 +34,9 @@ KEY = jax.random.key(0)
 # Every registered policy, and each search once; all names go through the contract in test_policies.
 POLICIES = [*(policy.name for policy in policies.POLICIES), "pause_exhaustive", "sa_pause"]
 # Draws with repetition: a client that is drawn twice leaves a slot empty.
-WITH_REPETITION = {"md_sampling", "clustered_size"}
+WITH_REPETITION = {"md_sampling", "clustered_size", "clustered_similarity"}
+# Its candidates are few and it keeps a deadline.
+MAY_LEAVE_EMPTY = {"fedcs"}
 K, M, T = 6, 4, 20
 
 # Without learning; one compilation a policy, shared by all availabilities and horizons.
@@ -235,7 +237,7 @@ def test_a_round_lasts_as_long_as_its_slowest_client_in_the_common_world(policy,
     result = bandit_run(policy, availability)
     latency, _ = world_of(BANDIT.replace(availability=availability), KEY)
     expected = [max(latency[t, ks], default=0.0) for t, ks in enumerate(chosen_sets(result))]
-    np.testing.assert_allclose(result.latency, expected, rtol=1e-5)
+    np.testing.assert_allclose(result.latency - result.query_seconds, expected, rtol=2e-5)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -246,7 +248,9 @@ def test_only_available_clients_are_chosen_and_as_many_as_fit(policy):
     for chosen, here in zip(chosen_sets(result), present, strict=True):
         assert set(chosen) <= set(np.flatnonzero(here))
         slots = min(result.clients.shape[1], here.sum())
-        if policy in WITH_REPETITION:
+        if policy in MAY_LEAVE_EMPTY:
+            assert len(chosen) <= slots
+        elif policy in WITH_REPETITION:
             assert min(slots, 1) <= len(chosen) <= slots
         else:
             assert len(chosen) == slots
