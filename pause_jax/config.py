@@ -58,6 +58,9 @@ class SimConfig(Config):
       latency: the world's latency model.
       availability: probability that a client is available in a round, independently.
       privacy: the mechanism that releases updates, with its budget schedule.
+      when_spent: a client whose budget is spent releases nothing more. ``exclude``: no policy can
+        choose it. ``silent``: policies do not know; a chosen one takes its time, takes part, and
+        sends nothing, and the server averages the updates that it receives (static).
       learning: data, model and local training; None for a simulation of the bandit alone.
     """
 
@@ -71,6 +74,7 @@ class SimConfig(Config):
     latency: Latency = node(factory=TwoGroups, of=Latency)
     availability: float = number(default=1.0, above=0, at_most=1)
     privacy: Mechanism = node(factory=PerCoordinateLaplace, of=Mechanism)
+    when_spent: str = static(default="exclude", choices=("exclude", "silent"))
     learning: Learning | None = node(factory=Learning, of=Learning, optional=True)
 
     @property

@@ -16,8 +16,8 @@ from pause_jax.privacy.accounting import HINT, SIZES, Ledger, ledger
 
 COLUMNS = (
     "policy", "seed", "client", "mechanism", "unit", "participations", "releases", "spent",
-    "eps_per_coordinate", "eps_whole_update", "exhausted", "tight_of_the_busiest", "delta",
-    "unnoised", "warning",
+    "eps_per_coordinate", "eps_whole_update", "exhausted", "tight_of_the_busiest", "tight_at_most",
+    "delta", "unnoised", "warning",
 )  # fmt: skip
 _UNITS = {"coordinate": "coord", "update": "update", "none": "-"}
 
@@ -36,7 +36,8 @@ def table(books: dict[str, Ledger]) -> Table:
         caption=(
             "of the busiest client, all rounds. basic: sum over its releases; a whole update has d "
             f"times the epsilon of a coordinate if that is the unit. PLD: at delta {delta:g}, as "
-            "if its participations were a fixed number. Sizes of data sets count as public."
+            "if its participations were a fixed number; at most: as if it took part in every round, "
+            "which holds in any case. Sizes of data sets count as public."
         ),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -44,7 +45,10 @@ def table(books: dict[str, Ledger]) -> Table:
     )
     out.add_column("policy", overflow="fold")
     out.add_column("unit", no_wrap=True)
-    for heading in ("eps/coord\nbasic", "eps/update\nbasic", "eps/unit\nPLD", "most\nparticip."):
+    for heading in (
+        *("eps/coord\nbasic", "eps/update\nbasic", "eps/unit\nPLD", "PLD,\nat most"),
+        "times\nchosen",
+    ):
         out.add_column(heading, justify="right", no_wrap=True)
     out.add_column("un-noised", overflow="fold")
     for name, book in books.items():
@@ -55,7 +59,7 @@ def table(books: dict[str, Ledger]) -> Table:
             _UNITS[book.unit],
             _epsilon(book.per_coordinate.max()),
             _epsilon(book.whole_update.max()) + mark,
-            _epsilon(book.tight) + (mark if book.unit == "update" else ""),
+            *(_epsilon(e) + (mark if book.unit == "update" else "") for e in _tight(book)),
             str(book.participations.max()) + (f", {spent} spent" if spent else ""),
             ", ".join(n for n in book.unnoised if n != SIZES) or "-",
         )
@@ -91,10 +95,16 @@ def save(books: dict[str, Ledger], path: pathlib.Path) -> None:
                     (
                         *(name, seed, client, book.mechanism, book.unit, *counts),
                         *(f"{epsilon[where]:.7g}" for epsilon in spent),
-                        *(bool(book.exhausted[where]), f"{book.tight:.7g}", book.delta),
+                        bool(book.exhausted[where]),
+                        *(f"{epsilon:.7g}" for epsilon in _tight(book)),
+                        book.delta,
                         *(", ".join(book.unnoised), book.warning),
                     )
                 )
+
+
+def _tight(book: Ledger) -> tuple[float, float]:
+    return book.tight, book.tight_at_most
 
 
 def _epsilon(value: float) -> str:

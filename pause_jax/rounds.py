@@ -141,9 +141,8 @@ def advance(
             config.availability,
             (config.num_clients,),
         )
-        # A client whose budget is spent can release nothing more, so it cannot be chosen.
         epsilon = config.privacy.epsilon(state.stats.counts + 1)
-        available = present & (epsilon > 0)
+        available = present & (epsilon > 0) if config.when_spent == "exclude" else present
         policy_key = jax.random.fold_in(state.keys.policy, round)
         query_seconds = jnp.zeros(())
         if policy.query is not None:
@@ -157,7 +156,10 @@ def advance(
         )
         clients, active = selection.clients, selection.weights > 0
 
-        trained = _train(config, training, state, selection, epsilon[clients], round)
+        sent = selection
+        if config.when_spent == "silent":
+            sent = without_silent(selection, epsilon[clients])
+        trained = _train(config, training, state, sent, epsilon[clients], round)
         observation = Observation(
             latency[clients], trained.loss.mean, trained.loss.square, trained.released
         )
@@ -183,8 +185,8 @@ def advance(
             optimality_gap=info.optimality_gap,
             acceptance_rate=info.acceptance_rate,
             train_loss=jnp.where(
-                jnp.any(active) & (training is not None),
-                jnp.sum(jnp.where(active, selection.weights * trained.loss.mean, 0.0)),
+                jnp.any(sent.weights > 0) & (training is not None),
+                jnp.sum(jnp.where(sent.weights > 0, sent.weights * trained.loss.mean, 0.0)),
                 jnp.nan,
             ),
             test_loss=test_loss,
@@ -265,6 +267,13 @@ def _query(
     waited = jnp.where(asked, query.seconds(latency)[clients], 0.0)
     queried = state.queried.at[clients].add(asked.astype(jnp.int32))
     return state._replace(policy=told, queried=queried), jnp.max(waited)
+
+
+def without_silent(selection: Selection, epsilon: Array) -> Selection:
+    """The slots that send an update; the server averages what it receives."""
+    weights = jnp.where(epsilon > 0, selection.weights, 0.0)
+    total, received = jnp.sum(selection.weights), jnp.sum(weights)
+    return selection._replace(weights=weights * total / jnp.where(received > 0, received, 1.0))
 
 
 def _train(

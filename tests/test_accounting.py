@@ -221,6 +221,16 @@ def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():
     assert not book.exhausted.any()
 
 
+def test_the_total_at_most_is_that_of_a_client_in_every_round():
+    config = presets.digits_small("random").replace(num_rounds=60, eval_every=60)
+    book = ledger(played(config, [3] * 30))
+    assert book.tight == total_epsilon(config.privacy, 3, DELTA) < 30
+    assert book.tight_at_most == total_epsilon(config.privacy, 60, DELTA)
+    assert book.tight_at_most == pytest.approx(165.9, rel=5e-3)
+    assert "165.9" in text_of({"random": book})
+    assert math.isnan(ledger(played(BANDIT, [1] * 6)).tight_at_most), "nothing is trained"
+
+
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_batch_statistics_void_the_guarantee(norm):
     config = SimConfig(

@@ -36,8 +36,9 @@ class Trained(NamedTuple):
     Attributes:
       variables: the new global model; None without learning.
       opt_state: the clients' optimiser states [K, ...], or None if they start anew.
-      loss: losses of the cohort, leaves [m].
-      released: float [m, d], flat updates as the server received them: clipped and noised.
+      loss: losses of the cohort, leaves [m]; zeros of an empty slot.
+      released: float [m, d], flat updates as the server received them: clipped and noised; zeros
+        from an empty slot.
     """
 
     variables: Variables | None
@@ -140,7 +141,10 @@ def train_cohort(
 
     _, unravel = ravel_pytree(variables["params"])
     flat = jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"])
-    released = jax.vmap(privacy.privatize)(keys.privacy, flat, epsilon)
+    # Nothing is released at an epsilon of 0, and nothing is heard from an empty slot.
+    released = jax.vmap(privacy.privatize)(keys.privacy, flat, jnp.where(active, epsilon, 1.0))
+    released = jnp.where(active[:, None], released, 0.0)
+    loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
     # Running statistics, if the model has any, leave in the clear: Result.unnoised names them.
     updates = {**updates, "params": jax.vmap(unravel)(released)}
     if keep:

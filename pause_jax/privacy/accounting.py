@@ -35,14 +35,17 @@ class Ledger(NamedTuple):
       unit: what its epsilon protects: ``coordinate``, ``update`` or ``none``.
       num_parameters: d, entries of an update; 0 without learning.
       delta: of ``tight``.
-      participations: int, rounds in which the client sent an update.
-      releases: int, messages about its data: updates, and un-noised answers to queries.
+      participations: int, rounds in which the client took part.
+      releases: int, messages about its data: updates (none once its budget is spent), and un-noised
+        answers to queries.
       spent: float, epsilon by basic composition (a plain sum), in the mechanism's unit.
       per_coordinate: float, the same for one coordinate of its updates.
       whole_update: float, the same for all d coordinates; NaN if d is 0.
-      exhausted: bool, nothing is left of its budget, so it cannot be chosen any more.
+      exhausted: bool, nothing is left of its budget, so it releases nothing more.
       basic, basic_delta: the most ``spent``, and its delta: 0 for a pure mechanism.
       tight: :func:`total_epsilon` of the same releases; NaN if dp-accounting is missing.
+      tight_at_most: the same for a client that takes part in every round: holds whatever the number
+        of its participations depends on. NaN without learning.
       unnoised: all that left clients without noise.
     """
 
@@ -59,6 +62,7 @@ class Ledger(NamedTuple):
     basic: float
     basic_delta: float
     tight: float
+    tight_at_most: float
     unnoised: tuple[str, ...]
 
     @property
@@ -83,7 +87,7 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
     Returns:
       The ledger. ``tight`` is at the most participations that happened, as if that number had been
       fixed beforehand. Where a policy's choice depends on releases the number depends on the data:
-      then quote ``total_epsilon(mechanism, num_rounds, delta)``, which holds in every case.
+      then quote ``tight_at_most``, which holds in every case.
 
     Raises:
       ConfigError: for several configs at once, or a bad delta.
@@ -106,23 +110,28 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
     if learns:
         unnoised += ("updates", SIZES) if mechanism.unit == "none" else (SIZES,)
     times = size if mechanism.unit == "coordinate" else 1
-    most, tight = int(counts.max()), math.nan
+    most, tight, tight_at_most = int(counts.max()), math.nan, math.nan
+    sends = np.asarray(mechanism.epsilon(jnp.arange(1, most + 1))) > 0
+    updates = np.concatenate([[0], np.cumsum(sends)])[counts]  # after n participations
     with contextlib.suppress(ModuleNotFoundError):
         tight = total_epsilon(mechanism, most, delta)
+        if learns:
+            tight_at_most = total_epsilon(mechanism, config.num_rounds, delta)
     return Ledger(
         mechanism=mechanism.name,
         unit=mechanism.unit,
         num_parameters=size,
         delta=delta,
         participations=counts,
-        releases=counts + (queried if learns and config.policy.releases else 0),
+        releases=updates + (queried if learns and config.policy.releases else 0),
         spent=spent,
         per_coordinate=spent,
         whole_update=spent.astype(float) * times if size else np.full(spent.shape, math.nan),
         exhausted=np.asarray(mechanism.epsilon(jnp.asarray(counts + 1))) == 0,
         basic=float(spent.max()),
-        basic_delta=most * float(getattr(mechanism, "delta", 0.0)),
+        basic_delta=int(updates.max()) * float(mechanism.delta),
         tight=tight,
+        tight_at_most=tight_at_most,
         unnoised=unnoised,
     )
 

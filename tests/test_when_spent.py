@@ -1,0 +1,109 @@
+"""Clients whose budget is spent: excluded, or chosen and silent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, SimConfig, simulate
+from pause_jax.config import validate
+from pause_jax.learning import Digits, Linear
+from pause_jax.policies import NAMED, Fastest, Selection
+from pause_jax.privacy import Geometric, L1Laplace, PerCoordinateLaplace, Table, Uniform
+from pause_jax.privacy.accounting import ledger
+from pause_jax.rounds import without_silent
+
+KEY = jax.random.key(0)
+HORIZON = 3
+# `fastest` asks the same two clients in every round, so they are spent after three.
+BANDIT = SimConfig(
+    num_clients=6,
+    num_selected=2,
+    num_rounds=8,
+    policy=Fastest(),
+    privacy=PerCoordinateLaplace(budget=Uniform(total_epsilon=6.0, horizon=float(HORIZON))),
+    learning=None,
+)
+LEARN = BANDIT.replace(
+    num_rounds=6,
+    eval_every=1,
+    track_regret=False,
+    learning=Learning(data=Digits(num_train=240), model=Linear(), max_steps=3),
+)
+
+
+def test_excluded_clients_are_replaced_and_silent_ones_are_not():
+    excluded = simulate(BANDIT, KEY)
+    silent = simulate(BANDIT.replace(when_spent="silent"), KEY)
+    np.testing.assert_array_equal(excluded.counts.max(), HORIZON)
+    np.testing.assert_array_equal(np.sort(silent.counts), [0, 0, 0, 0, 8, 8])
+    # The server waits for a client that it does not know to be spent.
+    assert (silent.latency > 0).all()
+    np.testing.assert_allclose(silent.spent.max(), 6.0, rtol=1e-6)
+    np.testing.assert_array_equal(silent.clients[:HORIZON], excluded.clients[:HORIZON])
+
+
+def test_the_ledger_counts_what_a_silent_client_released():
+    book = ledger(simulate(BANDIT.replace(when_spent="silent"), KEY))
+    chosen = book.participations == 8
+    assert chosen.sum() == 2
+    assert (book.releases[chosen] == HORIZON).all()
+    assert book.exhausted[chosen].all()
+    assert book.spent.max() == pytest.approx(6.0)
+
+
+def test_training_goes_on_and_only_spent_clients_stop():
+    """Two clients are spent after the third round: from then on the model stands still."""
+    silent = simulate(LEARN.replace(when_spent="silent"), KEY)
+    excluded = simulate(LEARN, KEY)
+    loss = np.asarray(silent.test_loss)
+    assert np.isfinite(loss).all()
+    assert (np.diff(loss[:HORIZON]) != 0).all()
+    np.testing.assert_array_equal(loss[HORIZON:], loss[HORIZON - 1])
+    assert (np.diff(np.asarray(excluded.test_loss)) != 0).all()
+    assert np.isnan(silent.train_loss[HORIZON:]).all()
+    np.testing.assert_array_equal(silent.test_loss[:HORIZON], excluded.test_loss[:HORIZON])
+
+
+@pytest.mark.parametrize("name", ["random", "oort", "clustered_similarity"])
+def test_a_cohort_with_some_silent_clients_learns_from_the_others(name):
+    budget = Table(total_epsilon=1e6, shares=(0.5,))
+    config = LEARN.replace(
+        policy=NAMED[name],
+        num_selected=4,
+        when_spent="silent",
+        privacy=L1Laplace(budget=budget, clip_norm=20.0),
+    )
+    result = simulate(config, KEY)
+    assert int(result.first_nonfinite_round) == 0
+    assert int(result.counts.sum()) > 6, "some were chosen twice or more"
+    book = ledger(result)
+    assert (book.releases == np.minimum(book.participations, 1)).all()
+
+
+def test_the_weights_of_silent_clients_go_to_the_others():
+    selection = Selection(jnp.arange(4), jnp.asarray([0.4, 0.3, 0.1, 0.2]))
+    some = without_silent(selection, jnp.asarray([1.0, 0.0, 2.0, 0.0]))
+    np.testing.assert_allclose(some.weights, [0.8, 0.0, 0.2, 0.0], rtol=1e-6)
+    np.testing.assert_array_equal(without_silent(selection, jnp.zeros(4)).weights, jnp.zeros(4))
+    # An empty slot stays empty, and weights that do not sum to 1 keep their sum.
+    selection = Selection(jnp.arange(3), jnp.asarray([0.0, 1.0, 2.0]))
+    some = without_silent(selection, jnp.asarray([1.0, 1.0, 0.0]))
+    np.testing.assert_allclose(some.weights, [0.0, 3.0, 0.0], rtol=1e-6)
+
+
+def test_silence_changes_nothing_while_budgets_last():
+    geometric = LEARN.replace(privacy=PerCoordinateLaplace(budget=Geometric()), num_rounds=3)
+    first, second = (
+        simulate(geometric.replace(when_spent=how), KEY) for how in ("exclude", "silent")
+    )
+    for a, b in zip(
+        jax.tree.leaves(first.variables), jax.tree.leaves(second.variables), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert jnp.array_equal(first.clients, second.clients)
+
+
+def test_another_word_is_refused():
+    with pytest.raises(ConfigError, match=r"when_spent = 'ignore'.*exclude, silent"):
+        validate(BANDIT.replace(when_spent="ignore"))
