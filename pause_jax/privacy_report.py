@@ -36,7 +36,7 @@ def table(books: dict[str, Ledger]) -> Table:
         caption=(
             "of the busiest client, all rounds. basic: sum over its releases; a whole update has d "
             f"times the epsilon of a coordinate if that is the unit. PLD: at delta {delta:g}, as "
-            "if its participations were a fixed number; at most: as if it took part in every round, "
+            "if its participations were a fixed number; at most: as if it took part in each round, "
             "which holds in any case. Sizes of data sets count as public."
         ),
         caption_justify="left",

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from scipy.stats import beta
 
-SCORES = ("projection", "likelihood", "discriminant", "norm")
+SCORES = ("projection", "likelihood", "discriminant", "quadratic", "norm")
 # Of the bounds that choose an attack. It is the best of thousands, so a lax bound would favour luck
 # in a thin tail.
 CHOICE_CONFIDENCE = 0.999
@@ -104,22 +104,31 @@ def _scores(
     """Statistics of releases [n, entries] -> [n, scores], fitted to pilot releases of x0 and x1.
 
     In the order of ``SCORES``: <y, x0 - x1>; the log-likelihood ratio of Laplace noise (up to its
-    scale); Fisher's linear discriminant, which finds noise that cancels; the L1 norm.
+    scale); Fisher's linear discriminant, which finds noise that cancels; the log-likelihood ratio
+    of two normal laws, which finds releases that go together under one input; the L1 norm.
     """
     means = [seen.mean(axis=0) for seen in (seen0, seen1)]
     touched = direction != 0
     low, high = sorted(float((mean * direction)[touched].mean()) for mean in means)
-    weights = direction
+    weights, precisions = direction, None
     if direction.size <= MAX_DISCRIMINANT:
-        within = sum(np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
-        ridge = 1e-6 * np.trace(within) / direction.size + 1e-30
-        weights = np.linalg.solve(within + ridge * np.eye(direction.size), means[0] - means[1])
+        spreads = [np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1)]
+        ridge = 1e-6 * np.trace(sum(spreads)) / direction.size + 1e-30
+        ridge = ridge * np.eye(direction.size)
+        weights = np.linalg.solve(sum(spreads) + ridge, means[0] - means[1])
+        precisions = [np.linalg.inv(spread + ridge) for spread in spreads]
+
+    def distance(y: np.ndarray, side: int) -> np.ndarray:
+        off = y - means[side]
+        return np.einsum("ij,jk,ik->i", off, precisions[side], off, optimize=True)
 
     def score(y: np.ndarray) -> np.ndarray:
         y = _numbers(y)
         along = y[:, touched] * direction[touched]
         clipped = np.clip(along, low, high).sum(axis=1)
-        return np.stack([along.sum(axis=1), clipped, y @ weights, np.abs(y).sum(axis=1)], axis=1)
+        linear, size = y @ weights, np.abs(y).sum(axis=1)
+        quadratic = linear if precisions is None else distance(y, 1) - distance(y, 0)
+        return np.stack([along.sum(axis=1), clipped, linear, quadratic, size], axis=1)
 
     return score
 

@@ -129,8 +129,10 @@ def across_clients(
 ) -> Audit:
     """Two-point audit of a cohort's release, seen as a whole: one client's update is in question.
 
-    Noise that two clients share cancels in the difference of their releases. The adversary finds
-    such combinations by itself (a linear discriminant over the entries of all releases).
+    Noise that two clients share cancels in the difference of their releases, and lots that they
+    share make releases of equal updates go together. The adversary knows the other clients'
+    updates (all zero, or all like the one in question) and finds such combinations by itself
+    (linear and quadratic discriminants over the entries of all releases).
 
     Args:
       release: (keys [n], updates [n, d]) -> releases [n, d], for example a vmapped ``privatize``.
@@ -150,9 +152,12 @@ def across_clients(
         )
     pairs = {}
     for client in range(clients):
-        update = np.zeros((clients, dimension), np.float32)
-        update[client, 0] = LARGE
-        pairs[f"+-e_1 of client {client}"] = (update, -update)
+        for others, value in {"at 0": 0.0, "at e_1": LARGE}.items():
+            known = np.zeros((clients, dimension), np.float32)
+            known[:, 0] = value
+            first, second = known.copy(), known.copy()
+            first[client, 0], second[client, 0] = LARGE, -LARGE
+            pairs[f"+-e_1 of client {client}, others {others}"] = (first, second)
 
     def cohort(key: Array, updates: Array) -> Array:
         return release(jax.random.split(key, clients), updates)
