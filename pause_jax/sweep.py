@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +16,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 import pause_jax
 from pause_jax import config_file
+from pause_jax.batch import mesh_of, plan, play
 from pause_jax.config import SimConfig, stack
 from pause_jax.learning.data import Dataset
-from pause_jax.result import Result, finish
-from pause_jax.rounds import Record, advance, init
+from pause_jax.result import Result
 from pause_jax.simulate import check_key, prepare
 from pause_jax.struct import ConfigError, fields, is_node, nested
 
@@ -54,15 +53,14 @@ _UNITS = {
     "eval_clock": "s",
     "test_accuracy": "1",
 }
-# Segments a run is played in, so that progress shows and an interrupt is heard.
-_SEGMENTS = 20
 
 
 class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
     """A sweep that stopped early.
 
     Attributes:
-      finished: the data of the configs that were finished, or None.
+      finished: the data of the configs that were finished; if none was, the finished seeds of the
+        first one; or None.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -83,19 +81,25 @@ def sweep(
     data: Dataset | None = None,
     memory_limit: float = 2.0,
     max_batch: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
     """Run every config with every key.
 
     Configs that differ only in traced numbers share one compilation and run as one batch; a row of
-    the result equals the single run ``simulate(config, key)``.
+    the result equals the single run ``simulate(config, key)``. A batch is spread over all devices.
+    In a program of several processes (``pause_jax.distributed``) each calls ``sweep`` with the same
+    arguments, plays its part, and gets the whole result.
 
     Args:
       configs: one or several; a mapping names them.
       keys: typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: a data set to use instead of the one that each config names.
-      memory_limit: GiB that a batch may take, by a rough estimate; larger sweeps run in chunks.
-      max_batch: runs in a chunk at most; from the memory limit by default.
+      memory_limit: GiB that a batch may take on a device, by a rough estimate; larger sweeps run in
+        chunks.
+      max_batch: runs in a chunk at most; from the memory limit by default. Rounded up to a
+        multiple of the number of devices.
+      devices: where to run; all devices of all processes by default.
       progress: show a progress bar on the terminal's standard error.
 
     Returns:
@@ -116,28 +120,44 @@ def sweep(
     for job in jobs:
         groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
 
-    batches = [_batch_size(group[0], keys, memory_limit, max_batch) for group in groups.values()]
+    mesh = mesh_of(jax.devices() if devices is None else devices)
+    plans = [
+        plan(job.config, job.data, len(group) * len(keys), mesh.size, memory_limit, max_batch)
+        for group in groups.values()
+        for job in group[:1]
+    ]
     done: dict[str, xr.Dataset] = {}
     with _progress(progress) as bar:
-        task = bar.add_task("", total=sum(
-            math.ceil(len(group) * len(keys) / batch) * _num_segments(group[0].config.num_rounds)
-            for group, batch in zip(groups.values(), batches, strict=True)
-        ))  # fmt: skip
-        try:
-            for group, batch in zip(groups.values(), batches, strict=True):
-                labels = ", ".join(job.label for job in group)
-                bar.update(task, description=labels if len(labels) < 40 else f"{labels[:37]}...")
-                result = _run_group(group, keys, batch, lambda: bar.advance(task))
-                done |= _label(group, result, len(keys))
-        except (KeyboardInterrupt, RuntimeError) as error:
-            finished = _join([job for job in jobs if job.label in done], done) if done else None
-            raise SweepInterrupted(
-                f"stopped after {len(done)} of {len(jobs)} configs "
-                f"({type(error).__name__}: {error or 'interrupt'}). "
-                "A smaller memory_limit or max_batch helps if memory ran out.",
-                finished,
-            ) from error
+        task = bar.add_task("", total=sum(cut.steps for cut in plans))
+        for group, cut in zip(groups.values(), plans, strict=True):
+            labels = ", ".join(job.label for job in group)
+            bar.update(task, description=labels if len(labels) < 40 else f"{labels[:37]}...")
+            parts: list[Result] = []
+            configs = stack([job.config for job in group])
+            try:
+                for part in play(
+                    configs, group[0].data, keys, cut, mesh, lambda: bar.advance(task)
+                ):
+                    parts.append(part)  # noqa: PERF402
+            except (KeyboardInterrupt, RuntimeError) as error:
+                done |= _label(group, parts, len(keys))
+                raise _interrupted(jobs, done, len(keys), error) from error
+            done |= _label(group, parts, len(keys))
     return _join(jobs, done)
+
+
+def _interrupted(
+    jobs: list[_Job], done: dict[str, xr.Dataset], num_seeds: int, error: BaseException
+) -> SweepInterrupted:
+    whole = [job for job in jobs if job.label in done and done[job.label].sizes["seed"] == num_seeds]
+    kept = whole or [job for job in jobs if job.label in done]
+    runs = sum(dataset.sizes["seed"] for dataset in done.values())
+    return SweepInterrupted(
+        f"stopped after {runs} of {len(jobs) * num_seeds} runs, {len(whole)} of {len(jobs)} configs "
+        f"({type(error).__name__}: {error or 'interrupt'}). "
+        "A smaller memory_limit or max_batch helps if memory ran out.",
+        _join(kept, done) if kept else None,
+    )
 
 
 def _named(
@@ -168,64 +188,16 @@ def _progress(show: bool) -> Iterator[Progress]:
         yield bar
 
 
-def _batch_size(job: _Job, keys: Array, memory_limit: float, max_batch: int | None) -> int:
-    """Runs in a chunk: the state with its copies, the cohort's training, and the record."""
-    if max_batch is None:
-        state = jax.eval_shape(init, job.config, job.data, keys[0])
-        rounds = jax.ShapeDtypeStruct((job.config.num_rounds,), jnp.int32)
-        _, record = jax.eval_shape(advance, job.config, job.data, state, rounds)
-        cohort = 8 * job.config.cohort_size * _bytes(state.variables)
-        per_run = 3 * _bytes(state) + 2 * _bytes(record) + cohort
-        max_batch = int(memory_limit * 2**30 / max(per_run, 1))
-    return max(1, max_batch)
-
-
-def _bytes(tree: Any) -> int:
-    leaves = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
-
-
-def _num_segments(num_rounds: int) -> int:
-    """The most equal segments up to ``_SEGMENTS``; equal, so that one compilation serves all."""
-    return max(n for n in range(1, _SEGMENTS + 1) if num_rounds % n == 0)
-
-
-_init = jax.jit(jax.vmap(init, in_axes=(0, None, 0)))
-_advance = jax.jit(jax.vmap(advance, in_axes=(0, None, 0, None)), donate_argnums=2)
-_finish = jax.jit(jax.vmap(finish))
-
-
-def _run_group(group: list[_Job], keys: Array, max_batch: int, tick: Any) -> Result:
-    """All runs of a group, config-major, as one Result of NumPy arrays with a leading axis."""
-    configs, data = stack([job.config for job in group]), group[0].data
-    num_runs = len(group) * len(keys)
-    num_chunks = math.ceil(num_runs / max_batch)
-    batch = math.ceil(num_runs / num_chunks)
-    num_rounds = group[0].config.num_rounds
-    segments = np.split(np.arange(1, num_rounds + 1), _num_segments(num_rounds))
-    results = []
-    for chunk in range(num_chunks):
-        # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
-        run = np.minimum(np.arange(chunk * batch, (chunk + 1) * batch), num_runs - 1)
-        config = jax.tree.map(lambda x: x[run // len(keys)], configs)  # noqa: B023
-        state = _init(config, data, keys[run % len(keys)])
-        records: list[Record] = []
-        for segment in segments:
-            state, record = _advance(config, data, state, jnp.asarray(segment))
-            records.append(jax.block_until_ready(record))
-            tick()
-        record = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *records)
-        result = _finish(config, state, record).replace(variables=None)
-        count = min(batch, num_runs - chunk * batch)
-        results.append(jax.tree.map(lambda x: np.asarray(x)[:count], result))  # noqa: B023
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
-
-
-def _label(group: list[_Job], result: Result, num_seeds: int) -> dict[str, xr.Dataset]:
-    """The rows of each config as a dataset with dimension seed."""
-    datasets = {}
+def _label(group: list[_Job], parts: list[Result], num_seeds: int) -> dict[str, xr.Dataset]:
+    """The finished rows of each config as a dataset with dimension seed."""
+    datasets: dict[str, xr.Dataset] = {}
+    if not parts:
+        return datasets
+    result = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
     for i, job in enumerate(group):
         rows = slice(i * num_seeds, (i + 1) * num_seeds)
+        if len(result.counts[rows]) == 0:
+            break
         arrays = {
             name: (("seed", *dims), getattr(result, name)[rows])
             for name, (dims, _) in _VARIABLES.items()
@@ -235,7 +207,7 @@ def _label(group: list[_Job], result: Result, num_seeds: int) -> dict[str, xr.Da
         datasets[job.label] = xr.Dataset(
             {**arrays, "eval_clock": (("seed", "eval_round"), clock)},
             coords={
-                "seed": np.arange(num_seeds),
+                "seed": np.arange(len(result.counts[rows])),
                 "round": np.arange(1, job.config.num_rounds + 1),
                 "eval_round": eval_rounds,
                 "client": np.arange(job.config.num_clients),

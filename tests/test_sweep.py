@@ -6,8 +6,19 @@ import jax
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pause_jax import ConfigError, SweepInterrupted, config_file, presets, simulate, sweep
+from pause_jax import (
+    ConfigError,
+    SweepInterrupted,
+    batch,
+    config_file,
+    presets,
+    simulate,
+    sweep,
+)
+from pause_jax.simulate import prepare
 
 # The package exports the function under the same name.
 sweep_module = importlib.import_module("pause_jax.sweep")
@@ -60,28 +71,45 @@ def test_chunks_change_nothing(keys):
 
 def test_one_compilation_for_each_static_structure(keys):
     configs = [bandit(num_clients=12).override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0)]
-    before = sweep_module._advance._cache_size()
+    advance = batch.programs(batch.mesh_of(jax.devices())).advance
+    before = advance._cache_size()
     sweep(configs, keys, progress=False)
-    assert sweep_module._advance._cache_size() == before + 1
+    assert advance._cache_size() == before + 1
     sweep([c.override({"reward.alpha": 3.0}) for c in configs], keys, progress=False)
-    assert sweep_module._advance._cache_size() == before + 1
+    assert advance._cache_size() == before + 1
     sweep([bandit("bsfl", num_clients=12)], keys, progress=False)
-    assert sweep_module._advance._cache_size() == before + 2
+    assert advance._cache_size() == before + 2
 
 
-def test_a_tiny_memory_limit_runs_in_chunks_of_one(keys, monkeypatch):
-    sizes = []
-    original = sweep_module._run_group
+def test_chunks_keep_to_the_memory_limit():
+    config, data = prepare(bandit())
+    tiny = batch.plan(config, data, 3, 1, memory_limit=1e-9, max_batch=None)
+    assert (tiny.batch, tiny.chunks) == (1, 3)
+    ample = batch.plan(config, data, 3, 1, memory_limit=2.0, max_batch=None)
+    assert (ample.batch, ample.chunks) == (3, 1)
+    # Learning takes more memory, and eight devices have more.
+    learned = prepare(presets.digits_small().replace(num_rounds=20))
+    sizes = [
+        batch.plan(*learned, 10_000, devices, memory_limit=0.05, max_batch=None).batch
+        for devices in (1, 8)
+    ]
+    assert 1 < sizes[0] < 10_000
+    assert sizes[1] == pytest.approx(8 * sizes[0], rel=0.2)
 
-    def spy(group, keys, batch, tick):
-        sizes.append(batch)
-        return original(group, keys, batch, tick)
 
-    monkeypatch.setattr(sweep_module, "_run_group", spy)
-    sweep(bandit(), keys, memory_limit=1e-9, progress=False)
-    sweep(bandit(), keys, progress=False)
-    assert sizes[0] == 1
-    assert sizes[1] >= 3
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(1, 300), st.integers(1, 16), st.one_of(st.none(), st.integers(1, 100)),
+    st.integers(1, 100),
+)  # fmt: skip
+def test_a_plan_plays_every_run(num_runs, num_devices, max_batch, rounds):
+    config, data = prepare(bandit().replace(num_rounds=rounds))
+    cut = batch.plan(config, data, num_runs, num_devices, 1e-4, max_batch)
+    assert cut.batch % num_devices == 0
+    assert cut.chunks * cut.batch >= num_runs > (cut.chunks - 1) * cut.batch
+    assert rounds % cut.segments == 0
+    if max_batch is not None:
+        assert cut.batch < max_batch + num_devices
 
 
 def test_labels_and_gaps(keys):
@@ -131,7 +159,7 @@ def test_a_result_survives_a_file(learned, tmp_path, suffix):
 
 
 def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
-    monkeypatch.setattr(sweep_module, "_run_group", lambda *_: pytest.fail("a run was started"))
+    monkeypatch.setattr(sweep_module, "play", lambda *_: pytest.fail("a run was started"))
     bad = bandit().override({"privacy.budget.total_epsilon": 0.0})
     with pytest.raises(ConfigError, match="total_epsilon"):
         sweep([bandit(), bad], keys, progress=False)
@@ -143,15 +171,38 @@ def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError("out of memory")])
 def test_an_interrupt_keeps_what_is_finished(keys, monkeypatch, failure):
-    original = sweep_module._run_group
-
-    def fail_second(group, *args):
-        if group[0].label == "second":
-            raise failure
-        return original(group, *args)
-
-    monkeypatch.setattr(sweep_module, "_run_group", fail_second)
-    with pytest.raises(SweepInterrupted, match="1 of 2") as stopped:
-        sweep({"first": bandit(), "second": bandit("random")}, keys, progress=False)
+    fail_in_chunk(monkeypatch, 4, failure)
+    with pytest.raises(SweepInterrupted, match="4 of 6 runs, 1 of 2 configs") as stopped:
+        sweep({"first": bandit(), "second": bandit("random")}, keys, max_batch=1, progress=False)
     assert stopped.value.finished.config.values.tolist() == ["first"]
+    assert stopped.value.finished.sizes["seed"] == 3
     assert stopped.value.finished.clock.notnull().all()
+
+
+def fail_in_chunk(monkeypatch, number, failure):
+    """Let a sweep fail after so many finished chunks."""
+    original, finished = sweep_module.play, []
+
+    def fail(*args):
+        for part in original(*args):
+            if len(finished) == number:
+                raise failure
+            finished.append(part)
+            yield part
+
+    monkeypatch.setattr(sweep_module, "play", fail)
+
+
+def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeypatch):
+    whole = sweep({"only": bandit()}, keys, max_batch=1, progress=False)
+    fail_in_chunk(monkeypatch, 2, KeyboardInterrupt)
+    with pytest.raises(SweepInterrupted, match="2 of 3 runs, 0 of 1 configs") as stopped:
+        sweep({"only": bandit()}, keys, max_batch=1, progress=False)
+    xr.testing.assert_identical(stopped.value.finished, whole.isel(seed=slice(2)))
+
+
+def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatch):
+    fail_in_chunk(monkeypatch, 0, KeyboardInterrupt)
+    with pytest.raises(SweepInterrupted, match="0 of 3 runs") as stopped:
+        sweep(bandit(), keys, max_batch=1, progress=False)
+    assert stopped.value.finished is None

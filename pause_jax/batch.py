@@ -1,0 +1,169 @@
+"""Many runs of one static structure: chunks of a batch, spread over devices and hosts."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pause_jax.config import SimConfig
+from pause_jax.learning.data import Dataset
+from pause_jax.result import Result, finish
+from pause_jax.rounds import Record, advance, init
+
+# Segments a run is played in, so that progress shows and an interrupt is heard.
+SEGMENTS = 20
+RUN, SAME = PartitionSpec("run"), PartitionSpec()
+
+
+class Programs(NamedTuple):
+    """The compiled steps of a batch; every device plays its own runs and hears of no other."""
+
+    init: Any
+    advance: Any
+    finish: Any
+
+
+@functools.cache
+def programs(mesh: Mesh) -> Programs:
+    """The steps for the devices of a mesh with the one axis ``run``."""
+
+    def spread(step: Callable[..., Any], *specs: PartitionSpec) -> Callable[..., Any]:
+        axes = tuple(0 if spec == RUN else None for spec in specs)
+        batched = jax.vmap(step, in_axes=axes)
+        return jax.shard_map(batched, mesh=mesh, in_specs=specs, out_specs=RUN, check_vma=False)
+
+    return Programs(
+        init=jax.jit(spread(init, RUN, SAME, RUN)),
+        advance=jax.jit(spread(advance, RUN, SAME, RUN, SAME), donate_argnums=2),
+        finish=jax.jit(spread(finish, RUN, RUN, RUN)),
+    )
+
+
+def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
+    """A mesh with the one axis ``run``."""
+    return Mesh(np.asarray(devices), ("run",))
+
+
+class Plan(NamedTuple):
+    """How the runs of a group are cut: ``chunks`` chunks of ``batch`` runs, the same number on each
+    device; each is played in ``segments`` equal segments of its rounds.
+    """
+
+    num_runs: int
+    batch: int
+    chunks: int
+    segments: int
+
+    @property
+    def steps(self) -> int:
+        """Of the progress bar."""
+        return self.chunks * self.segments
+
+
+def plan(
+    config: SimConfig,
+    data: Dataset | None,
+    num_runs: int,
+    num_devices: int,
+    memory_limit: float,
+    max_batch: int | None,
+) -> Plan:
+    """Cut the runs so that a device's part of a chunk keeps to the memory limit.
+
+    Args:
+      config: canonical, one of the group.
+      data: its data set.
+      num_runs: of the group.
+      num_devices: over which a chunk is spread.
+      memory_limit: GiB of a device.
+      max_batch: runs in a chunk at most; from the memory limit if None.
+    """
+    if max_batch is None:
+        state = jax.eval_shape(init, config, data, jax.random.key(0))
+        rounds = jax.ShapeDtypeStruct((config.num_rounds,), jnp.int32)
+        _, record = jax.eval_shape(advance, config, data, state, rounds)
+        cohort = 8 * config.cohort_size * _bytes(state.variables)
+        per_run = 3 * _bytes(state) + 2 * _bytes(record) + cohort
+        max_batch = num_devices * max(1, int(memory_limit * 2**30 / max(per_run, 1)))
+    chunks = math.ceil(num_runs / max(1, max_batch))
+    batch = num_devices * math.ceil(num_runs / chunks / num_devices)
+    # Equal segments, so that one compilation serves all.
+    segments = max(n for n in range(1, SEGMENTS + 1) if config.num_rounds % n == 0)
+    return Plan(num_runs, batch, math.ceil(num_runs / batch), segments)
+
+
+def _bytes(tree: Any) -> int:
+    leaves = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def play(
+    configs: SimConfig,
+    data: Dataset | None,
+    keys: Array,
+    cut: Plan,
+    mesh: Mesh,
+    tick: Callable[[], object],
+) -> Iterator[Result]:
+    """Play the runs of a group, config-major, chunk after chunk.
+
+    Args:
+      configs: canonical, stacked [C].
+      data: the data set of all.
+      keys: typed keys [S].
+      cut: from :func:`plan` for C S runs.
+      mesh: the devices, of all processes.
+      tick: called after each segment.
+
+    Yields:
+      The results of finished runs in order, NumPy arrays with a leading axis, without models.
+    """
+    step = programs(mesh)
+    segments = np.split(np.arange(1, configs.num_rounds + 1), cut.segments)
+    data = _place(data, mesh, SAME)
+    for first in range(0, cut.num_runs, cut.batch):
+        # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
+        run = np.minimum(np.arange(first, first + cut.batch), cut.num_runs - 1)
+        config = jax.tree.map(lambda x: x[run // len(keys)], configs)  # noqa: B023
+        config = _place(config, mesh, RUN)
+        state = step.init(config, data, _place(keys[run % len(keys)], mesh, RUN))
+        records: list[Record] = []
+        for segment in segments:
+            state, record = step.advance(config, data, state, _place(segment, mesh, SAME))
+            records.append(jax.block_until_ready(record))
+            tick()
+        record = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *records)
+        result = step.finish(config, state, record).replace(variables=None)
+        count = min(cut.batch, cut.num_runs - first)
+        yield jax.tree.map(lambda x: x[:count], _collect(result))  # noqa: B023
+
+
+def _place(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
+    """Put arrays that every process has whole on the devices of the mesh."""
+    sharding = NamedSharding(mesh, spec)
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+
+    def place(x: Any) -> Array:
+        if isinstance(x, Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(place(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+        whole = np.asarray(x)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    return jax.tree.map(place, tree)
+
+
+def _collect(result: Result) -> Result:
+    """All runs as NumPy arrays, in every process."""
+    if jax.tree.leaves(result)[0].is_fully_addressable:
+        return jax.tree.map(np.asarray, result)
+    return multihost_utils.process_allgather(result, tiled=True)

@@ -1,0 +1,75 @@
+"""Several processes, on one machine or many, that play one sweep: JAX's own distributed runtime."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+
+from pause_jax.struct import ConfigError
+
+# Seconds without a sign of life after which a process counts as dead. While it lives it answers
+# from a thread of its own, however long a computation takes.
+HEARTBEAT = 30
+
+
+def start(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    timeout: int = 300,
+) -> None:
+    """Join a program of several processes; before any other use of JAX.
+
+    After it ``jax.devices()`` are the devices of all processes, and ``sweep``, called with the same
+    arguments in each, spreads its runs over them.
+
+    Args:
+      coordinator: HOST:PORT of process 0, reachable from all. With none of the three, JAX asks
+        the cluster (SLURM, Open MPI, TPU pods, Kubernetes).
+      num_processes: how many there are.
+      process_id: of this one, from 0.
+      timeout: seconds to wait for the others.
+
+    Raises:
+      ConfigError: for values that cannot be, or if the processes do not find each other.
+    """
+    given = (coordinator, num_processes, process_id)
+    if any(value is None for value in given) and any(value is not None for value in given):
+        raise ConfigError(
+            f"coordinator = {coordinator}, num_processes = {num_processes}, process_id = "
+            f"{process_id}: give all three, or none of them where the cluster knows (SLURM, MPI)."
+        )
+    if coordinator is not None and not re.fullmatch(r"\S+:\d{1,5}", coordinator):
+        raise ConfigError(
+            f"coordinator = {coordinator}: must be HOST:PORT of process 0, such as 10.0.0.1:1234."
+        )
+    if num_processes is not None and process_id is not None:
+        if num_processes < 1:
+            raise ConfigError(f"num_processes = {num_processes}: must be >= 1.")
+        if not 0 <= process_id < num_processes:
+            raise ConfigError(
+                f"process_id = {process_id}: must be >= 0 and < num_processes = {num_processes}."
+            )
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            initialization_timeout=timeout,
+            heartbeat_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=HEARTBEAT,
+        )
+    except (RuntimeError, ValueError) as error:
+        where = coordinator or "the cluster's environment"
+        raise ConfigError(
+            f"coordinator = {where}: the processes did not find each other ({error}). Process 0 "
+            "must run at that address, and all must be started within "
+            f"{timeout} s with the same number of processes."
+        ) from error
+
+
+def is_first() -> bool:
+    """Whether this process prints and writes what all of them computed."""
+    return jax.process_index() == 0

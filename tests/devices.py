@@ -1,0 +1,32 @@
+"""Run in a process of its own with eight CPU devices: compares them with one. Prints ``ok``."""
+
+import jax
+import numpy as np
+import xarray as xr
+
+from pause_jax import presets, sweep
+from pause_jax.privacy import L1Laplace
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+
+def main() -> None:
+    assert len(jax.devices()) == 8
+    keys = jax.random.split(jax.random.key(0), 3)
+    base = presets.digits_small().replace(num_rounds=6, eval_every=3, num_clients=8, num_selected=3)
+    base = base.replace(privacy=L1Laplace())
+    # Eleven and twelve runs: not a multiple of the devices.
+    configs = {f"{g:g}": base.override({"reward.gamma": g}) for g in (0.0, 1.0, 5.0, 20.0)}
+    configs["asks"] = presets.digits_small("clustered_similarity").replace(
+        num_rounds=6, eval_every=3, num_clients=8, num_selected=3
+    )
+    eight = sweep(configs, keys, progress=False)
+    one = sweep(configs, keys, devices=jax.devices()[:1], progress=False)
+    for name in ("clients", "counts", "data_size", "seed"):
+        np.testing.assert_array_equal(eight[name], one[name])
+    xr.testing.assert_allclose(eight, one, rtol=1e-4, atol=1e-4)
+    print("ok")
+
+
+if __name__ == "__main__":
+    main()
