@@ -86,19 +86,28 @@ def set_energy(index: Array, weight: Array, clients: Array, available: Array) ->
 
 
 def ordered(value: Array, available: Array, key: Array | None) -> Array:
-    """Clients by descending value, all available ones before the others; ties at random.
+    """Available clients by descending value, then the others; ties at random.
 
     Args:
       value: float [K], no NaN.
       available: bool [K].
-      key: breaks ties; without it they are broken by client number.
+      key: breaks ties, and orders the unavailable; without it that is done by client number.
 
     Returns:
       int32 [K], a permutation.
     """
     number = jnp.arange(value.shape[0], dtype=jnp.int32)
-    lots = number if key is None else jax.random.bits(key, value.shape)
-    return lax.sort((~available, -value, lots, number), num_keys=3)[-1]
+    # Unsigned integers in the order of -value: they sort twice as fast as floats, and the largest
+    # of them, which no number has, puts unavailable clients last.
+    bits = lax.bitcast_convert_type(
+        jnp.where(value == 0, 0.0, -value), f"uint{jnp.finfo(value.dtype).bits}"
+    )
+    sign = jnp.asarray(1 << (jnp.finfo(value.dtype).bits - 1), bits.dtype)
+    rising = jnp.where(bits < sign, bits | sign, ~bits)
+    rising = jnp.where(available, rising, ~jnp.zeros_like(rising))
+    if key is None:
+        return lax.sort((rising, number), num_keys=1)[-1]
+    return lax.sort((rising, jax.random.bits(key, value.shape), number), num_keys=2)[-1]
 
 
 def shuffled(num_clients: int, available: Array, key: Array | None) -> Array:
