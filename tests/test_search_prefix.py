@@ -152,6 +152,32 @@ def test_no_rounding_error_hides_the_best_prefix(scale):
     np.testing.assert_array_equal(values[np.arange(40), best], values.max(axis=1))
 
 
+@pytest.mark.parametrize("scale", [1e-2, 1e2])
+def test_a_bound_is_never_below_the_float_sum_of_what_enters(scale):
+    rng = np.random.default_rng(6)
+    top = -np.sort(-rng.normal(scale, 1, (500, 7))).astype(np.float32)
+    weight = rng.normal(scale, 1, (500, 32)).astype(np.float32)
+
+    def sums(top, weight):
+        place = jnp.arange(32)
+
+        def one(end):
+            inside = jnp.concatenate([top, jnp.where(place <= end, weight, -jnp.inf)])
+            return prefix.tree_sum(jax.lax.top_k(inside, 7)[0])
+
+        return jax.vmap(one)(place), prefix._most(top, weight)
+
+    exactly, bound = map(np.asarray, jax.jit(jax.vmap(sums))(top, weight))
+    assert (exactly <= bound).all()
+    # Only the margin for rounding is added at the first entry: it is needed, and it is small.
+    first = np.argmax(weight > top[:, -1:], axis=1)
+    rows = np.flatnonzero((weight > top[:, -1:]).any(axis=1))
+    gained = weight[rows, first[rows]] - top[rows, -1]
+    plain = np.asarray(prefix.tree_sum(jnp.asarray(top[rows]))) + gained
+    assert (exactly[rows, first[rows]] > plain).any()
+    np.testing.assert_allclose(bound[rows, first[rows]], plain, atol=1e-4 * max(scale, 1))
+
+
 def test_a_search_does_not_depend_on_its_neighbours_in_the_batch():
     index, weight, available = instances(1000, 15, seed=2)
     keys = jax.random.split(jax.random.key(2), BATCH)
@@ -173,10 +199,11 @@ def test_tree_sum_is_exact_without_rounding_and_keeps_the_order(size):
     assert (prefix.tree_sum(jnp.asarray(low)) <= prefix.tree_sum(jnp.asarray(high))).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32])
 def test_ordered_sorts_by_value_then_number_and_puts_the_unavailable_last(dtype):
     rng = np.random.default_rng(3)
-    value = rng.choice([0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, 1e-3], 60).astype(dtype)
+    numbers = [0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, 1e-3]
+    value = rng.choice([-7, 0, 3] if dtype == np.int32 else numbers, 60).astype(dtype)
     available = rng.random(60) < 0.7
     usable = np.flatnonzero(available)
     expected = usable[np.argsort(-value[usable], kind="stable")]
