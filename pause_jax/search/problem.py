@@ -86,19 +86,33 @@ def set_energy(index: Array, weight: Array, clients: Array, available: Array) ->
 
 
 def ordered(value: Array, available: Array, key: Array | None) -> Array:
-    """Clients by descending value, all available ones before the others; ties at random.
+    """Available clients by descending value, then the others; ties at random.
 
     Args:
       value: float [K], no NaN.
       available: bool [K].
-      key: breaks ties; without it they are broken by client number.
+      key: breaks ties, and orders the unavailable; without it that is done by client number.
 
     Returns:
       int32 [K], a permutation.
     """
     number = jnp.arange(value.shape[0], dtype=jnp.int32)
-    lots = number if key is None else jax.random.bits(key, value.shape)
-    return lax.sort((~available, -value, lots, number), num_keys=3)[-1]
+    lots = () if key is None else (jax.random.bits(key, value.shape),)
+    floating = jnp.issubdtype(value.dtype, jnp.floating)
+    keys = (_falling(value, available),) if floating else (~available, -value)
+    return lax.sort((*keys, *lots, number), num_keys=len(keys) + len(lots))[-1]
+
+
+def _falling(value: Array, available: Array) -> Array:
+    """Unsigned integers that rise as the floats fall: XLA sorts them twice as fast on a CPU.
+
+    The largest of them, which no number has, puts unavailable clients last.
+    """
+    width = jnp.finfo(value.dtype).bits
+    bits = lax.bitcast_convert_type(jnp.where(value == 0, 0.0, -value), f"uint{width}")
+    sign = jnp.asarray(1 << (width - 1), bits.dtype)
+    rising = jnp.where(bits < sign, bits | sign, ~bits)
+    return jnp.where(available, rising, ~jnp.zeros_like(rising))
 
 
 def shuffled(num_clients: int, available: Array, key: Array | None) -> Array:

@@ -1,0 +1,1 @@
+"""Speed measurements, each run as a module: ``python -m benchmarks.selection``."""

@@ -1,0 +1,216 @@
+"""Exact search above 64 clients: branch and bound against a plain walk over all prefixes."""
+
+import math
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from pause_jax.search import exact, prefix
+from pause_jax.search.problem import ordered
+from tests.reference import scan
+
+# One place after the first m; one client's cohort; two full blocks after the first m, one place
+# more, one fewer; m above and below the least block; many blocks.
+SHAPES = [(65, 64), (65, 1), (69, 5), (70, 5), (68, 5), (300, 40), (1000, 15), (5000, 100)]
+BATCH = 14
+
+
+def instances(num_clients, num_selected, seed=0):
+    """Adversarial orders, [BATCH, K] each: index, weight, available. Sums are exact in float32."""
+    rng = np.random.default_rng(seed)
+    place = np.arange(num_clients)
+    few = np.array([-1.0, -0.5, 0.0, 0.25, 2.0])
+    grid = rng.integers(-512, 512, num_clients) / 256
+    rising = place / 64
+    everyone = np.ones(num_clients, bool)
+    rows = [
+        (-rising, grid, everyone),
+        # Every place is an entry: the last prefix, the first one, or all of them are best.
+        (-rising, rising, everyone),
+        (-rising * 2 * num_selected, rising, everyone),
+        (-rising * num_selected, rising, everyone),
+        (-rising, -rising, everyone),
+        (-np.sqrt(place).round() * num_selected / 4, rising, everyone),
+        (np.zeros(num_clients), grid, everyone),
+        (-rising, np.full(num_clients, 0.25), everyone),
+        (rng.choice(few, num_clients), rng.choice(few, num_clients), everyone),
+        (np.where(rng.random(num_clients) < 0.5, np.inf, -rising), grid, everyone),
+        (np.where(place < num_selected - 1, np.inf, -np.inf), grid, everyone),
+        (np.where(place < num_clients // 2, grid, -np.inf), grid, place >= num_clients // 3),
+        (-rising, grid, place < num_selected),
+        (grid, rising, place < num_selected - 1),
+    ]
+    shuffle = [rng.permutation(num_clients) for _ in rows]
+    index, weight, available = (
+        np.stack([row[i][order] for row, order in zip(rows, shuffle, strict=True)])
+        for i in range(3)
+    )
+    return index.astype(np.float32), weight.astype(np.float32), available
+
+
+@cache
+def batched(num_selected):
+    return jax.jit(jax.vmap(lambda u, w, a, key: exact(u, w, num_selected, available=a, key=key)))
+
+
+def value(index, weight, clients):
+    """What decides between two sets: the energy, then the sum of weights."""
+    total = math.fsum(weight[clients])
+    return float(index[clients].min()) + total, total
+
+
+@pytest.mark.parametrize(("num_clients", "num_selected"), SHAPES)
+def test_adversarial_orders_give_the_set_of_the_plain_walk(num_clients, num_selected):
+    index, weight, available = instances(num_clients, num_selected)
+    assert len(index) == BATCH
+    clients, energy = map(np.asarray, batched(num_selected)(index, weight, available, None))
+    assert (np.diff(clients, axis=1) > 0).all()
+    for i in range(BATCH):
+        best, expected = scan.best_set(index[i], weight[i], num_selected, available[i])
+        if expected is None:
+            assert set(np.flatnonzero(available[i])) <= set(clients[i])
+        else:
+            assert clients[i].tolist() == expected, i
+            assert energy[i] == best[0]
+
+
+@pytest.mark.parametrize(("num_clients", "num_selected"), [(70, 5), (1000, 15)])
+def test_random_ties_change_the_set_but_not_its_value(num_clients, num_selected):
+    index, weight, available = instances(num_clients, num_selected, seed=1)
+    found = []
+    for seed in range(3):
+        keys = jax.random.split(jax.random.key(seed), BATCH)
+        clients = np.asarray(batched(num_selected)(index, weight, available, keys)[0])
+        found.append(clients)
+        for i in range(BATCH):
+            best, expected = scan.best_set(index[i], weight[i], num_selected, available[i])
+            if expected is not None:
+                assert available[i][clients[i]].all()
+                assert value(index[i], weight[i], clients[i]) == best
+    assert (found[0] != found[1]).any()
+
+
+def test_equal_clients_of_a_large_network_are_chosen_equally_often():
+    number, num_clients, tied = 4000, 70, 40
+    # Forty equal clients share the highest index and compete for three of five slots.
+    index = np.where(np.arange(num_clients) < tied, 1.0, -9.0).astype(np.float32)
+    index[-2:] = 2.0
+    rows = (number, num_clients)
+    keys = jax.random.split(jax.random.key(8), number)
+    ones = np.ones(rows, bool)
+    clients, energy = batched(5)(np.broadcast_to(index, rows), np.zeros(rows), ones, keys)
+    assert (np.asarray(energy) == 1.0).all()
+    counts = np.bincount(np.ravel(clients), minlength=num_clients)
+    assert (counts[-2:] == number).all()
+    assert counts[tied:-2].sum() == 0
+    # Draws without replacement vary less than independent ones: scale the statistic.
+    spread = counts[:tied].mean() * (1 - 3 / tied) * tied / (tied - 1)
+    statistic = ((counts[:tied] - counts[:tied].mean()) ** 2).sum() / spread
+    assert 1e-4 < stats.chi2.sf(statistic, tied - 1) < 1 - 1e-4
+
+
+def test_bounds_that_forget_what_enters_lose_the_optimum(monkeypatch):
+    index, weight, available = (rows[0] for rows in instances(300, 40))
+    weight = weight * 4
+    best, _ = scan.best_set(index, weight, 40, available)
+
+    def energy():
+        return jax.jit(lambda u, w: exact(u, w, 40)[1])(index, weight)
+
+    assert energy() == best[0]
+    monkeypatch.setattr(prefix, "_most", lambda top, weight: prefix.tree_sum(top) + 0 * weight)
+    assert energy() < best[0]
+
+
+def every_prefix(index, weight, num_selected):
+    """The value of each prefix in float32, valued one by one."""
+    place = jnp.arange(len(index))
+
+    def one(end):
+        top, _ = jax.lax.top_k(jnp.where(place <= end, weight, -jnp.inf), num_selected)
+        return index[end] + prefix.tree_sum(top)
+
+    return jax.vmap(one)(place)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3])
+def test_no_rounding_error_hides_the_best_prefix(scale):
+    # The index falls about as fast as the sum of weights grows, by a few roundings a place.
+    rng = np.random.default_rng(5)
+    steps = rng.random((40, 200)) * 2e-6
+    weight = (scale + np.cumsum(steps, axis=1)).astype(np.float32)
+    index = -np.cumsum(rng.random((40, 200)) * 14e-6, axis=1).astype(np.float32)
+    index = np.sort(index)[:, ::-1]
+    best = jax.jit(jax.vmap(lambda u, w: prefix.best_prefix(u, w, 7)))(index, weight)
+    values = np.array(jax.jit(jax.vmap(lambda u, w: every_prefix(u, w, 7)))(index, weight))
+    values[:, :6] = -np.inf
+    assert len(set(best.tolist())) > 1
+    np.testing.assert_array_equal(values[np.arange(40), best], values.max(axis=1))
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e2])
+def test_a_bound_is_never_below_the_float_sum_of_what_enters(scale):
+    rng = np.random.default_rng(6)
+    top = -np.sort(-rng.normal(scale, 1, (500, 7))).astype(np.float32)
+    weight = rng.normal(scale, 1, (500, 32)).astype(np.float32)
+
+    def sums(top, weight):
+        place = jnp.arange(32)
+
+        def one(end):
+            inside = jnp.concatenate([top, jnp.where(place <= end, weight, -jnp.inf)])
+            return prefix.tree_sum(jax.lax.top_k(inside, 7)[0])
+
+        return jax.vmap(one)(place), prefix._most(top, weight)
+
+    exactly, bound = map(np.asarray, jax.jit(jax.vmap(sums))(top, weight))
+    assert (exactly <= bound).all()
+    # Only the margin for rounding is added at the first entry: it is needed, and it is small.
+    first = np.argmax(weight > top[:, -1:], axis=1)
+    rows = np.flatnonzero((weight > top[:, -1:]).any(axis=1))
+    gained = weight[rows, first[rows]] - top[rows, -1]
+    plain = np.asarray(prefix.tree_sum(jnp.asarray(top[rows]))) + gained
+    assert (exactly[rows, first[rows]] > plain).any()
+    np.testing.assert_allclose(bound[rows, first[rows]], plain, atol=1e-4 * max(scale, 1))
+
+
+def test_a_search_does_not_depend_on_its_neighbours_in_the_batch():
+    index, weight, available = instances(1000, 15, seed=2)
+    keys = jax.random.split(jax.random.key(2), BATCH)
+    together = batched(15)(index, weight, available, keys)
+    run = jax.jit(lambda u, w, a, key: exact(u, w, 15, available=a, key=key))
+    for i in (0, 3, 8):
+        alone = run(index[i], weight[i], available[i], keys[i])
+        np.testing.assert_array_equal(together[0][i], alone[0])
+        np.testing.assert_array_equal(together[1][i], alone[1])
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64])
+def test_tree_sum_is_exact_without_rounding_and_keeps_the_order(size):
+    rng = np.random.default_rng(size)
+    dyadic = rng.integers(-99, 99, (20, size)).astype(np.float32) / 4
+    np.testing.assert_array_equal(prefix.tree_sum(jnp.asarray(dyadic)), dyadic.sum(axis=1))
+    low = rng.normal(size=(200, size)).astype(np.float32)
+    high = np.nextafter(low, np.where(rng.random(low.shape) < 0.5, np.inf, low))
+    assert (prefix.tree_sum(jnp.asarray(low)) <= prefix.tree_sum(jnp.asarray(high))).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32])
+def test_ordered_sorts_by_value_then_number_and_puts_the_unavailable_last(dtype):
+    rng = np.random.default_rng(3)
+    numbers = [0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, 1e-3]
+    value = rng.choice([-7, 0, 3] if dtype == np.int32 else numbers, 60).astype(dtype)
+    available = rng.random(60) < 0.7
+    usable = np.flatnonzero(available)
+    expected = usable[np.argsort(-value[usable], kind="stable")]
+    order = np.asarray(ordered(jnp.asarray(value), jnp.asarray(available), None))
+    np.testing.assert_array_equal(order[: len(usable)], expected)
+    assert sorted(order.tolist()) == list(range(60))
+    lots = np.asarray(ordered(jnp.asarray(value), jnp.asarray(available), jax.random.key(1)))
+    np.testing.assert_array_equal(value[lots[: len(usable)]], value[expected])
+    assert sorted(lots.tolist()) == list(range(60))
+    assert (lots[: len(usable)] != expected).any()
