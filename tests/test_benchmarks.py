@@ -1,6 +1,5 @@
 """The benchmarks' harness on a tiny workload, with our own driver as the only contender."""
 
-import math
 import pathlib
 import sys
 
