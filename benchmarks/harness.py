@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.contenders import Contender
+from benchmarks.contenders import OURS, Contender
 from benchmarks.workloads import (
     WORKLOADS,
     Weights,
@@ -214,7 +214,10 @@ def compare(
             finally:
                 running.close()
 
-        expected = play(*ours)
+        try:
+            expected = play(*ours)
+        except DriverError as error:
+            return float("nan"), {OURS: str(error)}
         moved = largest_difference(expected, read_weights(weights))
         found: dict[str, float | str] = {}
         for name, peer in peers.items():

@@ -15,6 +15,8 @@ from benchmarks.harness import Measured
 from benchmarks.workloads import WORKLOADS, flops
 
 MATMUL_NAME = "matrix product"
+# Load average above which others were at work on the machine.
+QUIET = 1.0
 # Weights after one round from the same start differ by at most this.
 SAME = 1e-4
 
@@ -159,17 +161,19 @@ def selection() -> str:
     return "\n".join(["## Selection", "", *table(list(found[0]), cells)])
 
 
-def machine(versions: Mapping[str, str], repeat: int) -> str:
-    """What it ran on."""
+def machine(versions: Mapping[str, str], repeat: int, load: float) -> str:
+    """What it ran on; ``load`` is the load average before the first turn."""
     cpu = platform.machine()
     info = pathlib.Path("/proc/cpuinfo")
     if info.is_file():
         names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         cpu = names[0].split(":")[1].strip() if names else cpu
     trial = " A trial: fewer than 3 turns." if repeat < 3 else ""
+    if load > QUIET:
+        trial += " The machine was busy with other things: do not trust the numbers."
     return (
         f"{cpu}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; "
-        f"load average at the start {os.getloadavg()[0]:.1f}. {repeat} turns.{trial}\n\n"
+        f"load average at the start {load:.1f}. {repeat} turns.{trial}\n\n"
         + ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
         + "."
     )

@@ -6,6 +6,7 @@ python -m benchmarks.run --workloads W2 --peers torch,fedjax --repeat 3
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
 import sys
 from collections.abc import Collection
@@ -52,6 +53,7 @@ def main(
     same: Annotated[bool, typer.Option(help="Also check that all compute the same.")] = True,
 ) -> None:
     """Measure and write the report."""
+    load = os.getloadavg()[0]
     names, wanted = _listed(workloads, WORKLOADS), _listed(peers, environments())
     python = pathlib.Path(sys.executable)
     missing: dict[str, str] = {}
@@ -74,7 +76,7 @@ def main(
     for found in measured.values():
         for contender in found.values():
             versions |= contender.versions
-    sections = [INTRO, report.machine(versions, repeat), "", "## Training", ""]
+    sections = [INTRO, report.machine(versions, repeat, load), "", "## Training", ""]
     sections += [report.training(name, found, missing) + "\n" for name, found in measured.items()]
     if same and others:
         sections.append(SAME_INTRO)
