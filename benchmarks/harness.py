@@ -14,6 +14,7 @@ import select
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -106,7 +107,8 @@ class Measured(NamedTuple):
 
     Attributes:
       values: of each repetition; seconds a round.
-      warmup: seconds a round of the first, uncounted run, which compiles.
+      warmup: seconds from the start of the process to the end of its first, uncounted run: imports,
+        data, compilation.
       versions: of its packages.
       failure: why there are no values, or "".
     """
@@ -153,9 +155,11 @@ def measure(
         waiting: dict[str, Running] = {}
         for name, (_, contender) in contenders.items():
             say(f"{workload}: {name} warms up")
+            begin = time.perf_counter()
             try:
                 running, versions = start(name)
-                measured[name] = Measured([], run_once(running), versions)
+                run_once(running)
+                measured[name] = Measured([], time.perf_counter() - begin, versions)
             except DriverError as error:
                 measured[name] = Measured([], failure=str(error))
                 continue

@@ -81,12 +81,12 @@ def training(workload: str, measured: Mapping[str, Measured], missing: Mapping[s
                     f"{min(found.values):.3g} to {max(found.values):.3g}",
                     f"{_median(ratios(measured, name)):.2f}",
                     f"{100 * _median(share):.0f} %",
-                    f"{found.warmup * WORKLOADS[workload].rounds:.1f}",
+                    f"{found.warmup:.1f}",
                 ]
             )
             if note := CONTENDERS[name].note:
                 notes.append(f"{name} {note}.")
-    head = ["", "s / round", "from, to", "time / ours", "of matrix product", "first run, s"]
+    head = ["", "s / round", "from, to", "time / ours", "of matrix product", "start, s"]
     rate = measured.get(MATMUL_NAME)
     if rate and rate.values:
         gflops = statistics.median(rate.values) / 1e9

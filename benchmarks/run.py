@@ -27,7 +27,8 @@ in its own environment, while the others were stopped. Numbers are medians over 
 is the median of the turns' ratios. A round is local training of the next clients in cyclic order
 from the global model (float32, a fresh optimiser, one pass over the client's samples), and the mean
 of their updates. There is no privacy noise and no evaluation. Work is counted as three forward
-passes. Of pause_jax the whole call of `simulate` is timed.
+passes. Of pause_jax the whole call of `simulate` is timed. "start" is imports, data, compilation
+and the first run, which does not count.
 """
 SAME_INTRO = """## The same computation
 
