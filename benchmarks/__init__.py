@@ -1,1 +1,1 @@
-"""Speed measurements, each run as a module: ``python -m benchmarks.selection``."""
+"""Speed, as ratios to other simulators measured side by side in one run."""

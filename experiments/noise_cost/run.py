@@ -68,7 +68,7 @@ def setting(dataset: str, network: str, data_dir: str | None, rounds: int) -> Si
 
 
 def mechanisms(num_parameters: int) -> dict[Point, Mechanism]:
-    """Every mechanism, epsilon and clip; per coordinate also at the others' whole-update epsilon."""
+    """All runs; per_coordinate also at the whole-update epsilons of the others."""
 
     def budget(epsilon: float) -> Budget:
         return Geometric(total_epsilon=epsilon)

@@ -1,0 +1,80 @@
+"""Who is measured, and the virtual environments that the others live in."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from typing import NamedTuple
+
+HERE = pathlib.Path(__file__).parent
+OURS = "pause_jax"
+
+
+class Contender(NamedTuple):
+    """One contender.
+
+    Attributes:
+      driver: module in ``benchmarks.drivers``.
+      environment: file in ``requirements``; None for the Python that runs the harness.
+      variant: given to the driver.
+      idle: whether its process can wait, stopped, while others are measured. If not, a process
+        is started for each measurement.
+      note: what it does that the others do not.
+    """
+
+    driver: str
+    environment: str | None
+    variant: str = ""
+    idle: bool = True
+    note: str = ""
+
+
+CONTENDERS = {
+    OURS: Contender("pause", None),
+    "PyTorch loop": Contender("torch_loop", "torch"),
+    "PyTorch channels_last": Contender("torch_loop", "torch", "channels_last"),
+    "torch.func": Contender("torch_func", "torch"),
+    "pfl": Contender("pfl_driver", "pfl", note="visits a client's samples in stored order"),
+    "Flower": Contender(
+        "flower",
+        "flower",
+        idle=False,
+        note="sends serialised models to processes and back; the start of its engine (Ray) and "
+        "the first round are not counted",
+    ),
+    "FedJAX": Contender("fedjax_driver", "fedjax"),
+}
+MATMUL = Contender("matmul", None)
+
+
+def environments() -> list[str]:
+    """Names of the requirements files."""
+    return sorted({c.environment for c in CONTENDERS.values() if c.environment})
+
+
+def install(environment: str, folder: pathlib.Path) -> pathlib.Path:
+    """Make an environment if it is not there or its requirements changed.
+
+    Returns:
+      Its Python.
+
+    Raises:
+      RuntimeError: with pip's last line, if it cannot be made.
+    """
+    requirements = HERE / "requirements" / f"{environment}.txt"
+    home = folder.resolve() / environment
+    python, stamp = home / "bin" / "python", home / "installed.txt"
+    if stamp.is_file() and stamp.read_text() == requirements.read_text():
+        return python
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", str(home)],
+        [*pip, "-r", str(requirements)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+            raise RuntimeError("".join(last) or f"exit status {done.returncode}")
+    stamp.write_text(requirements.read_text())
+    return python

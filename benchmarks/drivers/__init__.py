@@ -1,0 +1,1 @@
+"""One thin driver a contender. Each runs as a process in the contender's own environment."""

@@ -1,0 +1,116 @@
+"""pause_jax: the public ``simulate``, compiled for the rounds of one measurement."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import pause_jax
+from benchmarks.drivers.protocol import serve
+from benchmarks.workloads import NUM_CLASSES, Weights, Workload, read_data
+from pause_jax.config import Learning
+from pause_jax.learning import Cnn3, Dataset, Iid, Mlp, Model
+from pause_jax.policies import RoundRobin
+from pause_jax.privacy import NoPrivacy
+
+# Test samples: there must be some, and they are evaluated once, at the end.
+NUM_TEST = 10
+
+
+class Blocks(Iid):
+    """Client k holds the k-th block of samples, as for all contenders."""
+
+    name: ClassVar[str] = "blocks"
+    summary: ClassVar[str] = "equal shares in the order of the data"
+
+    def _assign(
+        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
+    ) -> tuple[Array, Array]:
+        size = num_samples // num_clients
+        return jnp.arange(size * num_clients), jnp.full(num_clients, size, jnp.int32)
+
+
+class _SimpleCnn(nn.Module):
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
+        for width in (32, 64):
+            x = nn.relu(nn.Conv(width, (3, 3), padding="VALID")(x))
+        x = nn.max_pool(x, (2, 2), strides=(2, 2)).reshape(x.shape[0], -1)
+        x = nn.relu(nn.Dense(128)(x))
+        return nn.Dense(self.num_outputs)(x)
+
+
+class SimpleCnn(Model):
+    """pfl-research's CIFAR-10 network without dropout."""
+
+    name: ClassVar[str] = "simple_cnn"
+    summary: ClassVar[str] = "two convolutions and two dense layers"
+
+    def module(self, num_outputs: int) -> nn.Module:
+        return _SimpleCnn(num_outputs)
+
+
+def model_of(workload: Workload) -> Model:
+    """Our model of a workload's network."""
+    dense = tuple(width for kind, width in workload.layers if kind == "dense")
+    convolutions = sum(kind == "conv" for kind, _ in workload.layers)
+    return {0: Mlp(hidden=dense[:-1]), 2: SimpleCnn(), 3: Cnn3(norm="none")}[convolutions]
+
+
+class Pause:
+    """Every measurement simulates from round 1; first weights come from the key."""
+
+    def __init__(self, workload: Workload, data: str, weights: str, variant: str):
+        self.workload, self.key = workload, jax.random.key(0)
+        x, y = map(jnp.asarray, read_data(data))
+        self.data = Dataset(
+            x_train=x,
+            y_train=y,
+            x_test=x[:NUM_TEST],
+            y_test=y[:NUM_TEST],
+            num_classes=NUM_CLASSES,
+        )
+        self.variables: Any = None
+
+    def _simulate(self, rounds: int, learning_rate: float) -> pause_jax.Result:
+        workload = self.workload
+        config = pause_jax.SimConfig(
+            num_clients=workload.clients,
+            num_selected=workload.cohort,
+            num_rounds=rounds,
+            eval_every=rounds,
+            track_regret=False,
+            policy=RoundRobin(),
+            privacy=NoPrivacy(),
+            learning=Learning(
+                partition=Blocks(),
+                model=model_of(workload),
+                optimizer=workload.optimizer,
+                learning_rate=learning_rate,
+                batch_size=workload.batch,
+                max_steps=workload.steps,
+            ),
+        )
+        return pause_jax.simulate(config, self.key, self.data)
+
+    def run(self, rounds: int) -> None:
+        result = self._simulate(rounds, self.workload.learning_rate)
+        self.variables = jax.block_until_ready(result.variables)
+
+    def weights(self) -> Weights:
+        if self.variables is None:
+            # A step this small changes no float32 weight: it shows the first weights.
+            self.variables = self._simulate(1, learning_rate=1e-30).variables
+        layers = sorted(self.variables["params"].items())
+        return [(np.asarray(layer["kernel"]), np.asarray(layer["bias"])) for _, layer in layers]
+
+
+if __name__ == "__main__":
+    serve(Pause, "jax", "flax", "optax")

@@ -1,0 +1,57 @@
+"""How the harness talks to a driver: one JSON object a line, on standard input and output.
+
+``{"do": "setup", ...}`` once, then ``{"do": "run", "rounds": n}`` answers seconds a round, and
+``{"do": "save", "path": p}`` writes the global model. End of input ends the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Protocol
+
+from benchmarks.workloads import WORKLOADS, Weights, Workload, write_weights
+
+
+class Driver(Protocol):
+    """A contender with a workload loaded."""
+
+    def run(self, rounds: int) -> float | None:
+        """Play rounds. Returns the value to report instead of the measured seconds a round."""
+
+    def weights(self) -> Weights:
+        """The global model."""
+
+
+def serve(make: Callable[[Workload, str, str, str], Driver], *packages: str) -> None:
+    """Answer the harness until it closes the pipe.
+
+    Args:
+      make: from (workload, path of the data, path of the first weights, variant) to a driver.
+      packages: whose versions are reported.
+    """
+    # What the contender prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    driver: Driver | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer: dict[str, object] = {}
+        if request["do"] == "setup":
+            workload = WORKLOADS[request["workload"]]
+            driver = make(workload, request["data"], request["weights"], request["variant"])
+            answer["versions"] = {name: version(name) for name in packages}
+        elif driver is None:
+            raise RuntimeError("setup comes first")
+        elif request["do"] == "run":
+            start = time.perf_counter()
+            value = driver.run(request["rounds"])
+            seconds = (time.perf_counter() - start) / request["rounds"]
+            answer["value"] = seconds if value is None else value
+        else:
+            write_weights(driver.weights(), request["path"])
+        print(json.dumps(answer), file=answers)

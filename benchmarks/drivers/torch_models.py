@@ -1,0 +1,97 @@
+"""The workloads' networks in PyTorch, and weights to and from the common layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.workloads import Weights, Workload, weighted_layers
+
+OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+
+
+def build(workload: Workload, weights: Weights) -> nn.Sequential:
+    """The network with these weights; it takes [B, c, h, w]."""
+    layers, flat = [], False
+    shapes = iter(weighted_layers(workload))
+    for kind, parameter in workload.layers:
+        if kind == "pool":
+            layers.append(nn.MaxPool2d(parameter))
+            continue
+        kernel = next(shapes).kernel
+        if kind == "conv":
+            layers.append(nn.Conv2d(kernel[2], kernel[3], 3))
+        else:
+            if not flat:
+                layers.append(nn.Flatten())
+            flat = True
+            layers.append(nn.Linear(*kernel))
+        layers.append(nn.ReLU())
+    model = nn.Sequential(*layers[:-1])
+    with torch.no_grad():
+        for parameter, array in zip(model.parameters(), to_torch(workload, weights), strict=True):
+            parameter.copy_(array)
+    return model
+
+
+def to_torch(workload: Workload, weights: Weights) -> list[Tensor]:
+    """Parameters in the order of ``model.parameters()``."""
+    parameters = []
+    for layer, (kernel, bias) in zip(weighted_layers(workload), weights, strict=True):
+        if layer.kind == "conv":
+            kernel = kernel.transpose(3, 2, 0, 1)
+        elif layer.image is not None:
+            kernel = kernel.reshape(*layer.image, -1).transpose(3, 2, 0, 1).reshape(len(bias), -1)
+        else:
+            kernel = kernel.T
+        parameters += [torch.from_numpy(np.ascontiguousarray(kernel)), torch.from_numpy(bias)]
+    return parameters
+
+
+def from_torch(workload: Workload, parameters: list[Tensor]) -> Weights:
+    """The inverse of ``to_torch``."""
+    arrays = [parameter.detach().numpy() for parameter in parameters]
+    weights = []
+    for layer, kernel, bias in zip(
+        weighted_layers(workload), arrays[::2], arrays[1::2], strict=True
+    ):
+        if layer.kind == "conv":
+            kernel = kernel.transpose(2, 3, 1, 0)
+        elif layer.image is not None:
+            height, width, channels = layer.image
+            kernel = kernel.reshape(-1, channels, height, width).transpose(2, 3, 1, 0)
+        else:
+            kernel = kernel.T
+        weights.append((kernel.reshape(layer.kernel), bias))
+    return weights
+
+
+class Clients:
+    """Every client's samples: uint8 in PyTorch's layout, made float when the client is chosen."""
+
+    def __init__(self, workload: Workload, x: np.ndarray, y: np.ndarray, channels_last: bool):
+        self.workload = workload
+        self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        self.x = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(memory_format=self.layout)
+        self.y = torch.from_numpy(y).long()
+
+    def of(self, client: int) -> tuple[Tensor, Tensor]:
+        """Inputs in [-1, 1] and labels of one client, in the order in which they are stored."""
+        rows = self.workload.rows(client)
+        return self.x[rows].float().mul_(2 / 255).sub_(1), self.y[rows]
+
+    def shuffled(self, client: int) -> tuple[Tensor, Tensor]:
+        """The same in a fresh random order."""
+        x, y = self.of(client)
+        order = torch.randperm(len(y))
+        return x[order].contiguous(memory_format=self.layout), y[order]
+
+
+def train(model: nn.Module, workload: Workload, x: Tensor, y: Tensor) -> None:
+    """One pass over a client's samples with a fresh optimiser."""
+    optimizer = OPTIMIZERS[workload.optimizer](model.parameters(), lr=workload.learning_rate)
+    for inputs, labels in zip(x.split(workload.batch), y.split(workload.batch), strict=True):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()

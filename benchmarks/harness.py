@@ -1,0 +1,241 @@
+"""Contenders side by side: all processes live, one runs at a time, and they take turns.
+
+Between its turns a process is stopped (SIGSTOP), so that no thread of it can take time from others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.contenders import OURS, Contender
+from benchmarks.workloads import (
+    WORKLOADS,
+    Weights,
+    first_weights,
+    read_weights,
+    write_data,
+    write_weights,
+)
+
+ROOT = pathlib.Path(__file__).parent.parent
+# Seconds after which an answer is not expected any more.
+PATIENCE = 900
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+class DriverError(RuntimeError):
+    """A driver ended or did not answer; the message is the last error that it printed."""
+
+
+class Running:
+    """A driver's process."""
+
+    def __init__(self, python: pathlib.Path, contender: Contender):
+        self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
+        # Its own process group, so that signals reach what it starts itself.
+        self._process = subprocess.Popen(
+            [str(python), "-m", f"benchmarks.drivers.{contender.driver}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._printed,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+            process_group=0,
+        )
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """Wake the driver, ask, wait for the answer, and stop it again."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._signal(signal.SIGCONT)
+        try:
+            print(json.dumps({"do": do, **request}), file=self._process.stdin, flush=True)
+            ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        except BrokenPipeError:
+            ready = []
+        answer = self._process.stdout.readline() if ready else ""
+        if not answer:
+            raise DriverError(self._last_error() if ready else f"no answer in {PATIENCE} s")
+        self._signal(signal.SIGSTOP)
+        result: dict[str, Any] = json.loads(answer)
+        return result
+
+    def close(self) -> None:
+        """End the process, by force if it does not end by itself."""
+        if self._printed.closed:
+            return
+        self._signal(signal.SIGCONT)
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.communicate(timeout=30)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        self._printed.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _last_error(self) -> str:
+        self._printed.seek(0)
+        lines = self._printed.read().strip().splitlines()
+        errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+        return (errors or lines or ["ended without a word"])[-1]
+
+
+class Measured(NamedTuple):
+    """What was measured of one contender on one workload.
+
+    Attributes:
+      values: of each repetition; seconds a round.
+      warmup: seconds from the start of the process to the end of its first, uncounted run: imports,
+        data, compilation.
+      versions: of its packages.
+      failure: why there are no values, or "".
+    """
+
+    values: list[float]
+    warmup: float = float("nan")
+    versions: Mapping[str, str] = {}
+    failure: str = ""
+
+
+def measure(
+    workload: str,
+    contenders: Mapping[str, tuple[pathlib.Path, Contender]],
+    repeat: int,
+    say: Callable[[str], None],
+) -> dict[str, Measured]:
+    """Measure contenders on a workload, in turns.
+
+    Args:
+      workload: its name.
+      contenders: name -> (Python, contender).
+      repeat: turns of each.
+      say: told about progress.
+
+    Returns:
+      name -> what was measured; a contender that fails is in it, with the reason.
+    """
+    rounds = WORKLOADS[workload].rounds
+    measured: dict[str, Measured] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        data, weights = _files(workload, pathlib.Path(folder))
+
+        def start(name: str) -> tuple[Running, dict[str, str]]:
+            python, contender = contenders[name]
+            running = Running(python, contender)
+            stack.callback(running.close)
+            setup = {"workload": workload, "data": data, "weights": weights}
+            return running, running.ask("setup", variant=contender.variant, **setup)["versions"]
+
+        def run_once(running: Running) -> float:
+            value: float = running.ask("run", rounds=rounds)["value"]
+            return value
+
+        waiting: dict[str, Running] = {}
+        for name, (_, contender) in contenders.items():
+            say(f"{workload}: {name} warms up")
+            begin = time.perf_counter()
+            try:
+                running, versions = start(name)
+                run_once(running)
+                measured[name] = Measured([], time.perf_counter() - begin, versions)
+            except DriverError as error:
+                measured[name] = Measured([], failure=str(error))
+                continue
+            if contender.idle:
+                waiting[name] = running
+            else:
+                running.close()
+        for turn in range(repeat):
+            for name, so_far in measured.items():
+                if so_far.failure:
+                    continue
+                try:
+                    running = waiting[name] if name in waiting else start(name)[0]
+                    so_far.values.append(run_once(running))
+                    say(f"{workload}: {name} {turn + 1}/{repeat}: {so_far.values[-1]:.4g}")
+                    if name not in waiting:
+                        running.close()
+                except DriverError as error:
+                    measured[name] = Measured([], failure=str(error))
+    return measured
+
+
+def _files(workload: str, folder: pathlib.Path, **how: bool) -> tuple[str, str]:
+    data, weights = folder / "data.npz", folder / "weights.npz"
+    write_data(WORKLOADS[workload], data, **how)
+    write_weights(first_weights(WORKLOADS[workload]), weights)
+    return str(data), str(weights)
+
+
+def compare(
+    workload: str,
+    ours: tuple[pathlib.Path, Contender],
+    peers: Mapping[str, tuple[pathlib.Path, Contender]],
+) -> tuple[float, dict[str, float | str]]:
+    """Play one round from our first weights, on data whose order within a client does not matter.
+
+    Returns:
+      (largest move of a weight in our round, name -> largest difference of a weight from ours
+      after the round, or why there is none).
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        data, weights = _files(workload, pathlib.Path(folder), one_sample_each=True)
+
+        def play(python: pathlib.Path, contender: Contender) -> Weights:
+            path = f"{folder}/after.npz"
+            running = Running(python, contender)
+            try:
+                variant = contender.variant
+                running.ask("setup", workload=workload, data=data, weights=weights, variant=variant)
+                if contender == ours[1]:
+                    running.ask("save", path=weights)
+                if contender.idle:
+                    running.ask("run", rounds=1)
+                running.ask("save", path=path)
+                return read_weights(path)
+            finally:
+                running.close()
+
+        try:
+            expected = play(*ours)
+        except DriverError as error:
+            return float("nan"), {OURS: str(error)}
+        moved = largest_difference(expected, read_weights(weights))
+        found: dict[str, float | str] = {}
+        for name, peer in peers.items():
+            try:
+                found[name] = largest_difference(expected, play(*peer))
+            except DriverError as error:
+                found[name] = str(error)
+    return moved, found
+
+
+def largest_difference(a: Weights, b: Weights) -> float:
+    """Largest absolute difference of two models' weights."""
+    return max(
+        float(np.max(np.abs(x - y)))
+        for pair in zip(a, b, strict=True)
+        for x, y in zip(*pair, strict=True)
+    )

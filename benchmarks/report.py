@@ -1,0 +1,193 @@
+"""The report: tables in Markdown, and the targets."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from benchmarks.alone import Timing
+from benchmarks.contenders import CONTENDERS, OURS
+from benchmarks.harness import Measured
+from benchmarks.workloads import WORKLOADS, flops
+
+MATMUL_NAME = "matrix product"
+# Load average above which others were at work on the machine.
+QUIET = 1.0
+# Weights after one round from the same start differ by at most this.
+SAME = 1e-4
+
+
+class Target(NamedTuple):
+    """On ``workload``, the fastest of ``peers`` takes at least ``ratio`` times as long as we do."""
+
+    workload: str
+    peers: tuple[str, ...]
+    ratio: float
+
+
+TARGETS = (
+    Target("W1", tuple(name for name in CONTENDERS if name != OURS), 1.0),
+    Target("W1", ("FedJAX",), 1.4),
+    Target("W2", ("PyTorch loop",), 6.0),
+    Target("W2", ("torch.func", "FedJAX", "pfl"), 1.8),
+    Target("W3", ("PyTorch loop",), 1.6),
+    Target("W3", ("pfl",), 1.3),
+)
+# Workload whose training is to reach this share of the matrix-product rate.
+SHARE_TARGET = ("W3", 0.5)
+# Run times of one seed that 32 seeds may take.
+SEEDS_TARGET = 8.0
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table; columns after the first are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return [f"| {' | '.join(line)} |" for line in lines] + [""]
+
+
+def ratios(measured: Mapping[str, Measured], peer: str) -> list[float]:
+    """Peer's seconds by ours, of each turn; empty if either has none."""
+    if not (measured.get(peer) and measured.get(OURS)):
+        return []
+    return [a / b for a, b in zip(measured[peer].values, measured[OURS].values, strict=False)]
+
+
+def shares(measured: Mapping[str, Measured], workload: str, name: str) -> list[float]:
+    """Share of the machine's matrix-product rate that training reached, of each turn."""
+    if MATMUL_NAME not in measured:
+        return []
+    pairs = zip(measured[name].values, measured[MATMUL_NAME].values, strict=False)
+    return [flops(WORKLOADS[workload]) / seconds / rate for seconds, rate in pairs]
+
+
+def training(workload: str, measured: Mapping[str, Measured], missing: Mapping[str, str]) -> str:
+    """A workload's section."""
+    rows, notes = [], []
+    for name in CONTENDERS:
+        found = measured.get(name)
+        if name in missing or (found and found.failure):
+            reason = missing.get(name) or f"failed: {found.failure if found else ''}"
+            notes.append(f"{name} is {reason}." if name in missing else f"{name} {reason}")
+        elif found:
+            share = shares(measured, workload, name)
+            rows.append(
+                [
+                    name,
+                    f"{statistics.median(found.values):.3g}",
+                    f"{min(found.values):.3g} to {max(found.values):.3g}",
+                    f"{_median(ratios(measured, name)):.2f}",
+                    f"{100 * _median(share):.0f} %",
+                    f"{found.warmup:.1f}",
+                ]
+            )
+            if note := CONTENDERS[name].note:
+                notes.append(f"{name} {note}.")
+    head = ["", "s / round", "from, to", "time / ours", "of matrix product", "start, s"]
+    rate = measured.get(MATMUL_NAME)
+    if rate and rate.values:
+        gflops = statistics.median(rate.values) / 1e9
+        notes.append(f"Matrix product: {gflops:.0f} GFLOP/s (best of 512, 1024, 2048, float32).")
+    title = f"### {workload}: {WORKLOADS[workload].summary}"
+    return "\n".join([title, "", *table(head, rows), *[f"- {note}" for note in notes]])
+
+
+def same_result(workload: str, moved: float, differences: Mapping[str, float | str]) -> str:
+    """Who computes what we compute."""
+    head = ["after one round", "largest difference of a weight"]
+    rows = [
+        [name, f"{found:.1e} {_ok(found <= SAME)}" if isinstance(found, float) else found]
+        for name, found in differences.items()
+    ]
+    title = f"### {workload}: the same model (largest move of a weight: {moved:.1e})"
+    return "\n".join([title, "", *table(head, rows)])
+
+
+def targets(
+    measured: Mapping[str, Mapping[str, Measured]], seeds: Mapping[str, Timing] | None
+) -> str:
+    """All targets, each ok, below, or not measured."""
+    rows = []
+    for target in TARGETS:
+        found = measured.get(target.workload, {})
+        medians = [_median(ratio) for peer in target.peers if (ratio := ratios(found, peer))]
+        who = target.peers[0] if len(target.peers) == 1 else "the fastest peer"
+        if 1 < len(target.peers) < len(CONTENDERS) - 1:
+            who = f"the fastest of {', '.join(target.peers)}"
+        value = min(medians, default=None)
+        rows.append(_verdict(f"{target.workload}: {who}, time / ours", target.ratio, value))
+    workload, least = SHARE_TARGET
+    share = shares(measured[workload], workload, OURS) if workload in measured else []
+    value = _median(share) if share else None
+    rows.append(_verdict(f"{workload}: share of the matrix product", least, value))
+    value = None if seeds is None else 32 * seeds["1"].median / seeds["32"].median
+    what = "32 seeds at once: seeds a second / those of one seed"
+    rows.append(_verdict(what, 32 / SEEDS_TARGET, value))
+    return "\n".join(["## Targets", "", *table(["", "at least", "measured", ""], rows)])
+
+
+def alone(title: str, what: str, timings: Mapping[str, Timing], unit: str = "run") -> str:
+    """A section on pause_jax alone; ratios are to the first row."""
+    first = next(iter(timings.values())).median
+    rows = [
+        [name, f"{t.median:.3g}", f"{t.median / first:.2f}", f"{t.first - t.median:.1f}"]
+        for name, t in timings.items()
+    ]
+    head = [what, f"s / {unit}", "time / first row", "compilation, s"]
+    return "\n".join([f"### {title}", "", *table(head, rows)])
+
+
+def seeds_section(timings: Mapping[str, Timing]) -> str:
+    """Sweep throughput against the number of seeds."""
+    one = timings["1"].median
+    rows = [
+        [n, f"{t.median:.3g}", f"{int(n) / t.median:.2f}", f"{t.median / one:.2f}",
+         f"{t.first - t.median:.1f}"]
+        for n, t in timings.items()
+    ]  # fmt: skip
+    head = ["seeds", "s", "runs / s", "time / one seed", "compilation, s"]
+    return "\n".join(["### Sweep of digits_small over seeds", "", *table(head, rows)])
+
+
+def selection() -> str:
+    """The section of ``benchmarks.selection``, whose rows are mappings of one shape."""
+    from benchmarks.selection import rows
+
+    found = [dict(row) for row in rows()]
+    cells = [[str(cell) for cell in row.values()] for row in found]
+    return "\n".join(["## Selection", "", *table(list(found[0]), cells)])
+
+
+def machine(versions: Mapping[str, str], repeat: int, load: float) -> str:
+    """What it ran on; ``load`` is the load average before the first turn."""
+    cpu = platform.machine()
+    info = pathlib.Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0].split(":")[1].strip() if names else cpu
+    trial = " A trial: fewer than 3 turns." if repeat < 3 else ""
+    if load > QUIET:
+        trial += " The machine was busy with other things: do not trust the numbers."
+    return (
+        f"{cpu}, {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}; "
+        f"load average at the start {load:.1f}. {repeat} turns.{trial}\n\n"
+        + ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+        + "."
+    )
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else float("nan")
+
+
+def _ok(passed: bool) -> str:
+    return "ok" if passed else "DIFFERS"
+
+
+def _verdict(what: str, least: float, value: float | None) -> list[str]:
+    if value is None:
+        return [what, f"{least:g}", "", "not measured"]
+    return [what, f"{least:g}", f"{value:.2f}", "ok" if value >= least else "below"]

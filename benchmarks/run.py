@@ -1,0 +1,118 @@
+"""Measure pause_jax beside its peers and write a report.
+
+python -m benchmarks.run --workloads W2 --peers torch,fedjax --repeat 3
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Collection
+from typing import Annotated
+
+import typer
+
+from benchmarks import alone as ours
+from benchmarks import report
+from benchmarks.contenders import CONTENDERS, MATMUL, OURS, environments, install
+from benchmarks.harness import Measured, compare, measure
+from benchmarks.workloads import WORKLOADS
+
+INTRO = """# Benchmarks
+
+Written by `make bench`; do not edit. All contenders of a table ran in one sitting, in turns, each
+in its own environment, while the others were stopped. Numbers are medians over the turns; a ratio
+is the median of the turns' ratios. A round is local training of the next clients in cyclic order
+from the global model (float32, a fresh optimiser, one pass over the client's samples), and the mean
+of their updates. There is no privacy noise and no evaluation. Work is counted as three forward
+passes. Of pause_jax the whole call of `simulate` is timed. "start" is imports, data, compilation
+and the first run, which does not count.
+"""
+SAME_INTRO = """## The same computation
+
+One round from the same weights, on data where all samples of a client are equal: then the order in
+which they are visited does not matter.
+"""
+
+
+def main(
+    workloads: Annotated[str, typer.Option(help="Names, with commas.")] = "W1,W2,W3",
+    peers: Annotated[
+        str, typer.Option(help="Environments of peers, with commas; '' for none.")
+    ] = ",".join(environments()),
+    repeat: Annotated[int, typer.Option(help="Turns of each contender.", min=1)] = 5,
+    data_dir: Annotated[str | None, typer.Option(help="Folder with prepared MNIST.")] = None,
+    out: Annotated[pathlib.Path, typer.Option(help="The report.")] = pathlib.Path(
+        "docs/benchmarks.md"
+    ),
+    folder: Annotated[pathlib.Path, typer.Option(help="Where peers are installed.")] = pathlib.Path(
+        ".bench"
+    ),
+    alone: Annotated[bool, typer.Option(help="Also measure pause_jax alone.")] = True,
+    same: Annotated[bool, typer.Option(help="Also check that all compute the same.")] = True,
+) -> None:
+    """Measure and write the report."""
+    load = os.getloadavg()[0]
+    names, wanted = _listed(workloads, WORKLOADS), _listed(peers, environments())
+    python = pathlib.Path(sys.executable)
+    missing: dict[str, str] = {}
+    chosen = {OURS: (python, CONTENDERS[OURS])}
+    for environment in wanted:
+        _say(f"environment {environment}")
+        members = {n: c for n, c in CONTENDERS.items() if c.environment == environment}
+        try:
+            home = install(environment, folder)
+            chosen |= {name: (home, contender) for name, contender in members.items()}
+        except RuntimeError as error:
+            missing |= dict.fromkeys(members, f"not installed: {error}")
+    others = {name: peer for name, peer in chosen.items() if name != OURS}
+
+    turns = {**chosen, report.MATMUL_NAME: (python, MATMUL)}
+    measured: dict[str, dict[str, Measured]] = {}
+    for name in names:
+        measured[name] = measure(name, turns, repeat, _say)
+    versions: dict[str, str] = {}
+    for found in measured.values():
+        for contender in found.values():
+            versions |= contender.versions
+    sections = [INTRO, report.machine(versions, repeat, load), "", "## Training", ""]
+    sections += [report.training(name, found, missing) + "\n" for name, found in measured.items()]
+    if same and others:
+        sections.append(SAME_INTRO)
+        for name in names:
+            _say(f"{name}: do all compute the same?")
+            sections.append(report.same_result(name, *compare(name, chosen[OURS], others)))
+    seeds = None
+    if alone:
+        _say("pause_jax alone")
+        seeds = ours.seeds(repeat)
+        sections += [
+            "## pause_jax alone\n",
+            report.alone("Whole runs", "preset", ours.whole_run(data_dir, repeat)),
+            report.seeds_section(seeds),
+            report.alone("100 rounds of PAUSE without learning, m = 25", "K", ours.clients(repeat)),
+            report.alone("digits_small with K = 64", "m", ours.cohorts(repeat)),
+        ]
+        if importlib.util.find_spec("benchmarks.selection"):
+            sections.append(report.selection())
+    sections.append(report.targets(measured, seeds))
+    out.write_text("\n".join(sections))
+    typer.echo(out.read_text())
+
+
+def _listed(text: str, known: Collection[str]) -> list[str]:
+    chosen = [name for name in text.split(",") if name]
+    for name in chosen:
+        if name not in known:
+            raise typer.BadParameter(f"{name!r}: must be one of {', '.join(known)}.")
+    return chosen
+
+
+def _say(message: str) -> None:
+    typer.echo(message, err=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

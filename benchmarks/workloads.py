@@ -1,0 +1,171 @@
+"""What every contender computes: networks, data, first weights. Only NumPy is needed here.
+
+A round takes the next ``cohort`` clients in cyclic order. Each makes one pass over its own samples
+with a fresh optimiser, from the global model; the mean of the updates is added to it. Training is
+float32 without privacy noise, and nothing is evaluated between rounds. Pixels become x / 127.5 - 1.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+NUM_CLASSES = 10
+Weights = list[tuple[np.ndarray, np.ndarray]]
+
+
+class Workload(NamedTuple):
+    """One workload.
+
+    Attributes:
+      summary: in a few words, for the report.
+      clients, samples, shape: K, samples of each client, shape of a sample (uint8, channels last).
+      cohort, batch: clients of a round, samples of a local step.
+      optimizer, learning_rate: of the clients, ``adam`` or ``sgd``.
+      layers: ``("conv", width)`` is 3 x 3 without padding, ``("dense", width)``, ``("pool", 2)`` is
+        a maximum. relu follows every layer with weights but the last.
+      rounds: of one measurement.
+    """
+
+    summary: str
+    clients: int
+    samples: int
+    shape: tuple[int, ...]
+    cohort: int
+    batch: int
+    optimizer: str
+    learning_rate: float
+    layers: tuple[tuple[str, int], ...]
+    rounds: int
+
+    @property
+    def steps(self) -> int:
+        """Local steps of a client in a round."""
+        return math.ceil(self.samples / self.batch)
+
+    def cohort_of(self, round: int) -> list[int]:
+        """Clients of a round, counted from 0."""
+        return [(round * self.cohort + i) % self.clients for i in range(self.cohort)]
+
+    def rows(self, client: int) -> slice:
+        """Where a client's samples are."""
+        return slice(client * self.samples, (client + 1) * self.samples)
+
+
+class Layer(NamedTuple):
+    """A layer with weights.
+
+    Attributes:
+      kernel: shape, HWIO for ``conv`` and [in, out] for ``dense``.
+      positions: outputs that share the kernel.
+      image: (h, w, c) that was flattened into this dense layer's input, else None.
+    """
+
+    kind: str
+    kernel: tuple[int, ...]
+    positions: int
+    image: tuple[int, int, int] | None
+
+
+_MLP = (("dense", 32), ("dense", 16), ("dense", NUM_CLASSES))
+_CNN3 = (
+    *(("conv", 32), ("pool", 2), ("conv", 64), ("pool", 2), ("conv", 128), ("pool", 2)),
+    *(("dense", 128), ("dense", 64), ("dense", 32), ("dense", NUM_CLASSES)),
+)
+# pfl-research's CIFAR-10 network (`simple_cnn`), without its dropout.
+_SIMPLE_CNN = (("conv", 32), ("conv", 64), ("pool", 2), ("dense", 128), ("dense", NUM_CLASSES))
+
+_DIGITS, _COLOURS = (28, 28, 1), (32, 32, 3)
+WORKLOADS = {
+    "W1": Workload(
+        "1,000 clients of 50 images, pfl-research's CIFAR-10 network, 50 clients a round, 5 steps",
+        *(1000, 50, _COLOURS, 50, 10, "sgd", 0.1, _SIMPLE_CNN, 1),
+    ),
+    "W2": Workload(
+        "300 clients of 200 digits, mlp 32-16, 15 clients a round, 10 Adam steps",
+        *(300, 200, _DIGITS, 15, 20, "adam", 1e-3, _MLP, 20),
+    ),
+    "W3": Workload(
+        "30 clients of 1,333 images, cnn3, 5 clients a round, 67 Adam steps",
+        *(30, 1333, _COLOURS, 5, 20, "adam", 1e-3, _CNN3, 1),
+    ),
+    # For tests of the harness.
+    "tiny": Workload(
+        "4 clients of 6 digits, mlp, 2 clients a round, 3 Adam steps",
+        *(4, 6, (4, 4, 1), 2, 2, "adam", 1e-3, (("dense", 3), ("dense", NUM_CLASSES)), 2),
+    ),
+}  # fmt: skip
+
+
+def weighted_layers(workload: Workload) -> list[Layer]:
+    """The layers with weights, in order."""
+    height, width, channels = workload.shape
+    size, layers = 0, []
+    for kind, parameter in workload.layers:
+        if kind == "conv":
+            height, width = height - 2, width - 2
+            kernel = (3, 3, channels, parameter)
+            layers.append(Layer("conv", kernel, height * width, None))
+            channels = parameter
+        elif kind == "pool":
+            height, width = height // parameter, width // parameter
+        else:
+            image = None if size else (height, width, channels)
+            size = size or height * width * channels
+            layers.append(Layer("dense", (size, parameter), 1, image))
+            size = parameter
+    return layers
+
+
+def flops(workload: Workload) -> float:
+    """Floating point operations of a round: forward passes times three (forward, two gradients)."""
+    forward = sum(2 * math.prod(x.kernel) * x.positions for x in weighted_layers(workload))
+    return 3.0 * forward * workload.samples * workload.cohort
+
+
+def first_weights(workload: Workload) -> Weights:
+    """Kernels and biases, uniform in +-1 / sqrt(fan in)."""
+    rng, weights = np.random.default_rng(1), []
+    for layer in weighted_layers(workload):
+        bound = math.prod(layer.kernel[:-1]) ** -0.5
+        kernel = rng.uniform(-bound, bound, layer.kernel)
+        bias = rng.uniform(-bound, bound, layer.kernel[-1])
+        weights.append((kernel.astype(np.float32), bias.astype(np.float32)))
+    return weights
+
+
+def write_data(workload: Workload, path: pathlib.Path, *, one_sample_each: bool = False) -> None:
+    """Write seeded random images and labels as uint8 and int32.
+
+    With ``one_sample_each`` all samples of a client are the same. Then the order in which it visits
+    them does not matter, and all contenders must get the same model.
+    """
+    rng = np.random.default_rng(0)
+    count = workload.clients * workload.samples
+    x = rng.integers(0, 256, (count, *workload.shape), np.uint8)
+    y = rng.integers(0, NUM_CLASSES, count, np.int32)
+    if one_sample_each:
+        first = np.repeat(np.arange(workload.clients) * workload.samples, workload.samples)
+        x, y = x[first], y[first]
+    np.savez(path, x=x, y=y)
+
+
+def read_data(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images [K n, h, w, c] and labels [K n]; client k holds ``workload.rows(k)``."""
+    with np.load(path) as file:
+        return file["x"], file["y"]
+
+
+def write_weights(weights: Weights, path: str | pathlib.Path) -> None:
+    """Write kernels and biases."""
+    np.savez(path, *(array for pair in weights for array in pair))
+
+
+def read_weights(path: str | pathlib.Path) -> Weights:
+    """Read what ``write_weights`` wrote."""
+    with np.load(path) as file:
+        arrays = [file[f"arr_{i}"] for i in range(len(file.files))]
+    return list(zip(arrays[::2], arrays[1::2], strict=True))

@@ -1,0 +1,118 @@
+"""The benchmarks' harness on a tiny workload, with our own driver as the only contender."""
+
+import pathlib
+import sys
+
+import jax
+import numpy as np
+import pytest
+import typer
+
+from benchmarks import report, run
+from benchmarks.alone import in_turns
+from benchmarks.contenders import CONTENDERS, OURS, Contender
+from benchmarks.drivers.pause import model_of
+from benchmarks.harness import Measured, compare, largest_difference, measure
+from benchmarks.workloads import (
+    WORKLOADS,
+    first_weights,
+    flops,
+    read_data,
+    read_weights,
+    weighted_layers,
+    write_data,
+    write_weights,
+)
+
+PYTHON = pathlib.Path(sys.executable)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_our_model_is_the_workloads_network(name):
+    workload = WORKLOADS[name]
+    module = model_of(workload).module(10)
+    sample = jax.ShapeDtypeStruct((1, *workload.shape), np.float32)
+    params = jax.eval_shape(module.init, jax.random.key(0), sample)["params"]
+    kernels = [params[layer]["kernel"].shape for layer in sorted(params)]
+    assert kernels == [layer.kernel for layer in weighted_layers(workload)]
+
+
+def test_the_work_of_a_round_is_counted_by_hand():
+    # mlp 784-32-16-10 has 25,760 weights without biases; two operations each, times three.
+    assert flops(WORKLOADS["W2"]) == 6 * (784 * 32 + 32 * 16 + 16 * 10) * 200 * 15
+    first, *_ = weighted_layers(WORKLOADS["W3"])
+    assert first.positions == 30 * 30
+
+
+def test_cohorts_are_cyclic_and_a_clients_samples_can_be_equal(tmp_path):
+    workload = WORKLOADS["tiny"]
+    assert [workload.cohort_of(t) for t in range(3)] == [[0, 1], [2, 3], [0, 1]]
+    write_data(workload, tmp_path / "data.npz", one_sample_each=True)
+    x, y = read_data(str(tmp_path / "data.npz"))
+    assert x.dtype == np.uint8
+    for client in range(workload.clients):
+        rows = workload.rows(client)
+        assert (x[rows] == x[rows][0]).all()
+        assert (y[rows] == y[rows][0]).all()
+    assert (x[workload.rows(0)] != x[workload.rows(1)]).any()
+
+
+def test_weights_survive_the_file_and_a_difference_is_seen(tmp_path):
+    weights = first_weights(WORKLOADS["tiny"])
+    write_weights(weights, tmp_path / "w.npz")
+    again = read_weights(tmp_path / "w.npz")
+    assert largest_difference(weights, again) == 0
+    again[1][1][3] += 0.5
+    assert largest_difference(weights, again) == 0.5
+
+
+def test_the_harness_measures_us_and_reports_who_fails():
+    broken = Contender("no_such_driver", None)
+    contenders = {OURS: (PYTHON, CONTENDERS[OURS]), "broken": (PYTHON, broken)}
+    said = []
+    measured = measure("tiny", contenders, repeat=2, say=said.append)
+    assert len(measured[OURS].values) == 2
+    assert measured[OURS].warmup > min(measured[OURS].values)
+    assert measured[OURS].versions["jax"] == jax.__version__
+    assert "no_such_driver" in measured["broken"].failure
+    assert any("2/2" in line for line in said)
+
+
+def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart():
+    ours = (PYTHON, CONTENDERS[OURS])
+    # With `idle=False` a driver plays its round when it saves; ours then saves its first weights.
+    idler = (PYTHON, CONTENDERS[OURS]._replace(idle=False))
+    moved, found = compare("tiny", ours, {"idler": idler})
+    # Three steps of Adam at 0.001.
+    assert 0.0015 < moved < 0.0031
+    assert found["idler"] == moved
+
+
+def test_targets_are_ok_below_or_not_measured():
+    measured = {"W3": {OURS: Measured([1.0, 2.0]), "pfl": Measured([1.2, 3.0])}}
+    lines = {
+        line.split("|")[1].strip(): line
+        for line in report.targets(measured, None).split("\n")
+        if "|" in line
+    }
+    assert lines["W3: pfl, time / ours"].split("|")[3:5] == [" 1.35 ", " ok "]
+    assert "not measured" in lines["W3: PyTorch loop, time / ours"]
+    slower = {"W3": {OURS: Measured([1.0]), "pfl": Measured([1.2])}}
+    assert "| 1.20 | below |" in report.targets(slower, None)
+
+
+def test_a_peer_that_is_not_installed_is_in_the_report():
+    text = report.training("tiny", {OURS: Measured([1.0])}, {"pfl": "not installed: no network"})
+    assert "- pfl is not installed: no network." in text
+
+
+def test_calls_are_timed_in_turns():
+    order = []
+    timings = in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeat=2)
+    assert order == ["a", "b"] * 3
+    assert len(timings["a"].later) == 2
+
+
+def test_unknown_names_are_refused(tmp_path):
+    with pytest.raises(typer.BadParameter, match="W9"):
+        run.main(workloads="W9", out=tmp_path / "report.md")
