@@ -155,7 +155,9 @@ def _place(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
 
     def place(x: Any) -> Array:
         if isinstance(x, Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(place(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+            return jax.random.wrap_key_data(
+                place(jax.random.key_data(x)), impl=jax.random.key_impl(x)
+            )
         whole = np.asarray(x)
         return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 

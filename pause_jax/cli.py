@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import pathlib
-import runpy
 import sys
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
-import jax
 import typer
-import xarray as xr
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from pause_jax import cli_audit, config_file, privacy_report, report
+from pause_jax import cli_audit, cli_sweep, config_file
+from pause_jax.cli_run import (
+    DataDir,
+    Figures,
+    Force,
+    Load,
+    Name,
+    Out,
+    Seed,
+    Seeds,
+    Set,
+    Target,
+    changed,
+    load_files,
+    simulate_and_report,
+)
 from pause_jax.config import SimConfig, validate
 from pause_jax.learning import DATASETS
 from pause_jax.learning.data import cache_folder
@@ -23,7 +34,7 @@ from pause_jax.policies import NAMED
 from pause_jax.presets import PRESETS
 from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy, Projected
 from pause_jax.struct import Config, ConfigError
-from pause_jax.sweep import SweepInterrupted, sweep
+from pause_jax.sweep import SweepInterrupted
 
 app = typer.Typer(
     help="Client selection for federated learning, simulated in JAX.",
@@ -33,22 +44,6 @@ app = typer.Typer(
 )
 
 DEMO_POLICIES = "pause,sa_pause,random,fastest,all,all:none"
-
-Seeds = Annotated[int, typer.Option(help="Independent seeds; all policies meet the same worlds.")]
-Seed = Annotated[int, typer.Option(help="Number that the seeds are derived from.")]
-Target = Annotated[float, typer.Option(help="Test accuracy whose simulated time is reported.")]
-Name = Annotated[str | None, typer.Option(help="Name of the result; numbered if left out.")]
-Out = Annotated[pathlib.Path, typer.Option(help="Folder of all results.")]
-Force = Annotated[bool, typer.Option("--force", help="Write into an existing result folder.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change a field, e.g. reward.gamma=0."),
-]
-Load = Annotated[
-    list[pathlib.Path] | None,
-    typer.Option("--load", metavar="FILE.py", help="Python file with a policy of your own."),
-]
-Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 'plot').")]
 
 
 @app.command()
@@ -66,9 +61,7 @@ def compare(
     seeds: Seeds = 3,
     seed: Seed = 0,
     rounds: Annotated[int | None, typer.Option(help="Rounds, if not the preset's.")] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")
-    ] = None,
+    data_dir: DataDir = None,
     change: Set = None,
     load: Load = None,
     target: Target = 0.8,
@@ -80,14 +73,14 @@ def compare(
     """Compare selection policies on one data set, with the same worlds for all."""
     if preset not in PRESETS:
         raise ConfigError(f"--preset {preset}: must be one of {', '.join(PRESETS)}.")
-    _load(load)
+    load_files(load)
     configs: dict[str, SimConfig] = {}
     for entry in filter(None, (part.strip() for part in policies.split(","))):
         policy, _, mechanism = entry.partition(":")
         config = PRESETS[preset](policy=policy, data_dir=data_dir)
         if rounds is not None:
             config = config.replace(num_rounds=rounds)
-        config = _changed(config, change)
+        config = changed(config, change)
         label = policy
         if mechanism:
             config = config.replace(privacy=_mechanism(mechanism, config.privacy))
@@ -95,7 +88,19 @@ def compare(
         if label in configs:
             raise ConfigError(f"--policies {policies}: {entry} is named twice.")
         configs[label] = config
-    _run(configs, seeds, seed, target, name or f"compare-{preset}", name, out, force, figures)
+    if not configs:
+        raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
+    simulate_and_report(
+        configs,
+        seeds=seeds,
+        seed=seed,
+        target=target,
+        folder_name=name or f"compare-{preset}",
+        name=name,
+        out=out,
+        force=force,
+        figures=figures,
+    )
 
 
 @app.command()
@@ -115,12 +120,22 @@ def run(
 
     A file is what 'pause-jax show PRESET' prints, with fields changed or left out.
     """
-    _load(load)
+    load_files(load)
     configs: dict[str, SimConfig] = {}
     for file in files:
         label = file.stem if file.stem not in configs else str(file)
-        configs[label] = _changed(config_file.load(file), change)
-    _run(configs, seeds, seed, target, name or files[0].stem, name, out, force, figures)
+        configs[label] = changed(config_file.load(file), change)
+    simulate_and_report(
+        configs,
+        seeds=seeds,
+        seed=seed,
+        target=target,
+        folder_name=name or files[0].stem,
+        name=name,
+        out=out,
+        force=force,
+        figures=figures,
+    )
 
 
 @app.command()
@@ -133,7 +148,7 @@ def show(
     if preset not in PRESETS:
         raise ConfigError(f"{preset}: must be one of {', '.join(PRESETS)}.")
     config = PRESETS[preset]() if policy is None else PRESETS[preset](policy=policy)
-    config = _changed(config, change)
+    config = changed(config, change)
     validate(config)
     sys.stdout.write(config_file.dumps(config))
 
@@ -165,21 +180,13 @@ def list_datasets() -> None:
         needs = "no download" in data.summary
         table.add_row(data.name, data.summary, "-" if needs else "yes" if cached else "no")
     Console().print(table)
-    Console().print(f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it)")
+    Console().print(
+        f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it); compiled programs are in compiled/"
+    )
 
 
 app.command("audit")(cli_audit.audit)
-
-
-def _load(files: list[pathlib.Path] | None) -> None:
-    """Run Python files; the config classes that they define are then known by name."""
-    for file in files or ():
-        if not file.is_file():
-            raise ConfigError(f"--load {file}: must be a Python file, and there is none.")
-        try:
-            runpy.run_path(str(file))
-        except Exception as error:
-            raise ConfigError(f"--load {file}: {type(error).__name__}: {error}.") from error
+app.command("sweep")(cli_sweep.sweep)
 
 
 def _difference(policy: Config) -> str:
@@ -208,81 +215,6 @@ def _mechanism(name: str, current: Mechanism) -> Mechanism:
     raise ConfigError(
         f"privacy = {name!r}: must be one of {', '.join(cls.name for cls in MECHANISMS)}."
     )
-
-
-def _changed(config: SimConfig, changes: list[str] | None) -> SimConfig:
-    values: dict[str, Any] = {}
-    for change in changes or ():
-        path, equals, text = change.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {change}: must be PATH=VALUE, for example reward.gamma=0.")
-        values[path] = config_file.parse_value(path, text)
-    return config.override(values)
-
-
-def _run(
-    configs: dict[str, SimConfig],
-    seeds: int,
-    seed: int,
-    target: float,
-    folder_name: str,
-    name: str | None,
-    out: pathlib.Path,
-    force: bool,
-    figures: bool,
-) -> None:
-    console = Console()
-    if seeds < 1:
-        raise ConfigError(f"--seeds {seeds}: must be >= 1.")
-    if not 0 < target <= 1:
-        raise ConfigError(f"--target {target}: must be > 0 and <= 1 (0.8 is 80 %).")
-    if not configs:
-        raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
-    if figures:
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            raise ConfigError(
-                "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
-            ) from None
-    for config in configs.values():
-        validate(config)
-    folder = report.reserve(out, folder_name, explicit=name is not None, force=force)
-    start = time.perf_counter()
-    interrupted: SweepInterrupted | None = None
-    try:
-        result = sweep(configs, jax.random.split(jax.random.key(seed), seeds))
-    except SweepInterrupted as error:
-        if error.finished is None:
-            raise
-        result, interrupted = error.finished, error
-    except ConfigError:
-        folder.rmdir()  # nothing was written yet
-        raise
-    _report(console, result, folder, target, figures)
-    console.print(f"{time.perf_counter() - start:.0f} s. Written to {folder}/")
-    if interrupted is not None:
-        console.print(f"[red]{escape(str(interrupted))}[/red]")
-        raise typer.Exit(130)
-
-
-def _report(
-    console: Console, result: xr.Dataset, folder: pathlib.Path, target: float, figures: bool
-) -> None:
-    report.save(result, folder, target)
-    if figures:
-        from pause_jax.plotting import save_figures
-
-        save_figures(result, folder / "figures", target)
-    sizes = result.data_size.where(result.data_size >= 0)
-    if sizes.max() > 1:  # without learning every client counts as one sample
-        low, high = int(sizes.min()), int(sizes.max())
-        console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
-    console.print(report.table(report.summary(result, target), target))
-    books = privacy_report.ledgers(result)
-    console.print(privacy_report.table(books))
-    for sentence in (*privacy_report.notes(books), *report.explanations(result, target)):
-        console.print(f"- {sentence}", highlight=False, markup=False)
 
 
 def main() -> None:

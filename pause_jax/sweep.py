@@ -149,7 +149,9 @@ def sweep(
 def _interrupted(
     jobs: list[_Job], done: dict[str, xr.Dataset], num_seeds: int, error: BaseException
 ) -> SweepInterrupted:
-    whole = [job for job in jobs if job.label in done and done[job.label].sizes["seed"] == num_seeds]
+    whole = [
+        job for job in jobs if job.label in done and done[job.label].sizes["seed"] == num_seeds
+    ]
     kept = whole or [job for job in jobs if job.label in done]
     runs = sum(dataset.sizes["seed"] for dataset in done.values())
     return SweepInterrupted(

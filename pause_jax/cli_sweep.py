@@ -1,0 +1,120 @@
+"""The command ``pause-jax sweep``: a grid of numbers or choices, on one host or many."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from typing import Annotated, Any
+
+import typer
+
+from pause_jax import config_file, distributed
+from pause_jax.cli_run import (
+    DataDir,
+    Figures,
+    Force,
+    Load,
+    Name,
+    Out,
+    Seed,
+    Seeds,
+    Set,
+    Target,
+    changed,
+    load_files,
+    simulate_and_report,
+)
+from pause_jax.config import SimConfig
+from pause_jax.presets import PRESETS
+from pause_jax.struct import ConfigError
+
+
+def sweep(
+    base: Annotated[
+        str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")
+    ],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH=A,B,...",
+            help="Values of a field, e.g. reward.gamma=0,1,5; repeat it for a grid.",
+        ),
+    ] = None,
+    seeds: Seeds = 3,
+    seed: Seed = 0,
+    change: Set = None,
+    load: Load = None,
+    data_dir: DataDir = None,
+    max_batch: Annotated[
+        int | None, typer.Option(help="Runs at once at most; from the memory if left out.")
+    ] = None,
+    target: Target = 0.8,
+    name: Name = None,
+    out: Out = pathlib.Path("results"),
+    force: Force = False,
+    figures: Figures = True,
+    coordinator: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of process 0, if there are several.")
+    ] = None,
+    num_processes: Annotated[int | None, typer.Option(help="How many there are.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="Of this one, from 0.")] = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Ask SLURM, Open MPI, ... for those three.")
+    ] = False,
+) -> None:
+    """Run every combination of some values, spread over all devices of all processes.
+
+    Values that are numbers share one compilation. With several processes start the same command
+    in each, with its own --process-id; the first one prints and writes. If one dies the others
+    stop, and what was finished is kept.
+    """
+    load_files(load)
+    configs = grid(_base(base, data_dir, change), vary or [])
+    if cluster or (coordinator, num_processes, process_id) != (None, None, None):
+        distributed.start(coordinator, num_processes, process_id)
+    simulate_and_report(
+        configs,
+        seeds=seeds,
+        seed=seed,
+        target=target,
+        folder_name=name or f"sweep-{pathlib.Path(base).stem}",
+        name=name,
+        out=out,
+        force=force,
+        figures=figures,
+        max_batch=max_batch,
+    )
+
+
+def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
+    """Every combination of the values of ``PATH=A,B,...``, labelled by what it sets.
+
+    Raises:
+      ConfigError: for an entry that is not of that form, or a path that does not exist.
+    """
+    axes: list[list[tuple[str, str, Any]]] = []
+    for entry in vary:
+        path, equals, values = entry.partition("=")
+        texts = [text.strip() for text in values.split(",")]
+        if not equals or not all(texts):
+            raise ConfigError(f"--vary {entry}: must be PATH=A,B,..., say reward.gamma=0,1,5.")
+        if len(set(texts)) < len(texts):
+            raise ConfigError(f"--vary {entry}: a value is named twice.")
+        if path in (axis[0][0] for axis in axes):
+            raise ConfigError(f"--vary {entry}: {path} is varied twice.")
+        axes.append([(path, text, config_file.parse_value(path, text)) for text in texts])
+    configs = {}
+    for point in itertools.product(*axes):
+        label = ", ".join(f"{path} = {text}" for path, text, _ in point) or config.policy.name
+        configs[label] = config.override({path: value for path, _, value in point})
+    return configs
+
+
+def _base(base: str, data_dir: str | None, change: list[str] | None) -> SimConfig:
+    if base in PRESETS:
+        return changed(PRESETS[base](data_dir=data_dir), change)
+    if data_dir is not None:
+        raise ConfigError(f"--data-dir {data_dir}: is for presets; {base} names its own folder.")
+    if not pathlib.Path(base).is_file():
+        raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
+    return changed(config_file.load(pathlib.Path(base)), change)

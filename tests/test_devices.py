@@ -1,0 +1,101 @@
+"""Eight devices, and two processes, give what one device and one process give."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pause_jax import ConfigError, distributed
+
+HERE = pathlib.Path(__file__).parent
+
+
+def environment():
+    return {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(HERE.parent),
+        "XLA_FLAGS": "",
+    }
+
+
+def test_eight_devices_give_what_one_gives():
+    ran = subprocess.run(
+        [sys.executable, str(HERE / "devices.py")],
+        env=environment(), capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert ran.stdout.strip() == "ok", ran.stderr[-3000:]
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+SWEEP = (
+    "digits_small", "--vary", "reward.gamma=0,5", "--vary", "privacy.budget.decay=0.04,0.1",
+    "--seeds", "3", "--set", "num_rounds=4", "--set", "learning.model=linear",
+    "--set", "eval_every=2", "--max-batch", "4", "--name", "mine", "--no-figures",
+)  # fmt: skip
+
+
+def command(folder, *arguments) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pause_jax.cli", "sweep", *SWEEP, *arguments],
+        env=environment(), cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def pair(folder, *arguments) -> list[subprocess.Popen]:
+    where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2")
+    folders = [folder / "first", folder / "second"]
+    for each in folders:
+        each.mkdir()
+    return [
+        command(each, *where, "--process-id", str(i), *arguments) for i, each in enumerate(folders)
+    ]
+
+
+def test_two_processes_give_what_one_gives(tmp_path):
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    single = command(alone)
+    _, error = single.communicate(timeout=600)
+    assert single.returncode == 0, error[-3000:]
+    processes = pair(tmp_path)
+    outputs = [process.communicate(timeout=600) for process in processes]
+    for process, (_, error) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, error[-3000:]
+    assert "gamma" in outputs[0][0]
+    assert outputs[1][0] == "", "only the first process prints"
+    assert not (tmp_path / "second" / "results").exists()
+    one, two = (
+        xr.load_dataset(folder / "results" / "mine" / "data.nc")
+        for folder in (alone, tmp_path / "first")
+    )
+    assert one.sizes["config"] == 4
+    for name in ("clients", "counts"):
+        np.testing.assert_array_equal(two[name], one[name])
+    xr.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("10.0.0.1:1234", 2, None), "give all three"),
+        ((None, 2, 0), "give all three"),
+        (("10.0.0.1", 2, 0), "HOST:PORT"),
+        (("10.0.0.1:1234", 0, 0), "num_processes = 0"),
+        (("10.0.0.1:1234", 2, 2), "process_id = 2"),
+    ],
+)
+def test_bad_addresses_are_refused(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        distributed.start(*arguments)
