@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
+from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from pause_jax.learning.client import (
@@ -54,7 +55,9 @@ class ClientKeys(NamedTuple):
     inputs: Array
 
 
-def local_training(learning: Learning, data: Dataset, num_clients: int) -> LocalTraining:
+def local_training(
+    learning: Learning, data: Dataset, num_clients: int, cohort_size: int
+) -> LocalTraining:
     """The fixed parts of local training, from the config and its data set."""
     bound = max_size(learning, data, num_clients)
     max_samples = min(learning.max_steps * learning.batch_size, bound)
@@ -66,6 +69,7 @@ def local_training(learning: Learning, data: Dataset, num_clients: int) -> Local
         batch_size=learning.batch_size,
         max_samples=max_samples,
         equal_steps=-(-max_samples // learning.batch_size) if learning.partition.equal else None,
+        client_batch=learning.client_batch or cohort_size,
         noisy_inputs=learning.partition.min_quality < 1,
     )
 
@@ -113,44 +117,77 @@ def train_cohort(
     Returns:
       The new model, the optimiser states, the losses and what was released.
     """
-    active, keep = weights > 0, opt_state is not None
-    if keep:
-        own_state = jax.tree.map(lambda x: x[clients], opt_state)
-    else:
-        own_state = training.optimizer.init(variables["params"])
-    num_steps: Array | int
-    if training.equal_steps is None:
-        steps = local_steps(training, partition.size[clients])
-        num_steps = jnp.max(jnp.where(active, steps, 0))
-    else:
-        num_steps = training.equal_steps
-    train = jax.vmap(
-        train_locally, in_axes=(None, None, 0 if keep else None, None, 0, 0, None, None)
-    )
-    updates, own_state, loss = train(
-        training,
-        variables,
-        own_state,
-        partition,
-        clients,
-        keys.training,
-        keys.inputs,
-        num_steps,
-    )
+    keep, fresh = opt_state is not None, training.optimizer.init(variables["params"])
+    own_state = jax.tree.map(lambda x: x[clients], opt_state) if keep else None
 
+    def train(slot: _Slot, num_steps: Array | int | None) -> tuple[Array, Variables, Any, LocalLoss]:
+        update, state, loss = train_locally(
+            training,
+            variables,
+            fresh if slot.opt_state is None else slot.opt_state,
+            partition,
+            slot.client,
+            slot.training_key,
+            keys.inputs,
+            num_steps,
+        )
+        flat, _ = ravel_pytree(update.pop("params"))
+        released = privacy.privatize(slot.privacy_key, flat, slot.epsilon)
+        return released, update, state if keep else None, loss
+
+    slots = _Slot(clients, weights > 0, epsilon, keys.training, keys.privacy, own_state)
+    released, rest, own_state, loss = _map_clients(training, partition, train, slots)
     _, unravel = ravel_pytree(variables["params"])
-    flat = jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"])
-    released = jax.vmap(privacy.privatize)(keys.privacy, flat, epsilon)
     # Running statistics, if the model has any, leave in the clear: Result.unnoised names them.
-    updates = {**updates, "params": jax.vmap(unravel)(released)}
+    updates = {**rest, "params": jax.vmap(unravel)(released)}
     if keep:
 
         def store(old: Array, new: Array) -> Array:
-            took_part = active.reshape(-1, *[1] * (new.ndim - 1))
+            took_part = slots.active.reshape(-1, *[1] * (new.ndim - 1))
             return old.at[clients].set(jnp.where(took_part, new, old[clients]))
 
         opt_state = jax.tree.map(store, opt_state, own_state)
     return Trained(aggregate(variables, updates, weights), opt_state, loss, released)
+
+
+class _Slot(NamedTuple):
+    """What one slot of the cohort trains with; leaves [m, ...] for all of them."""
+
+    client: Array
+    active: Array
+    epsilon: Array
+    training_key: Array
+    privacy_key: Array
+    opt_state: Any
+
+
+def _map_clients(
+    training: LocalTraining,
+    partition: Partition,
+    train: Callable[[_Slot, Array | int | None], Any],
+    slots: _Slot,
+) -> Any:
+    """``train`` for every slot, ``training.client_batch`` of them side by side at most."""
+    num_slots = slots.client.size
+    if training.client_batch == 1:
+        return lax.map(lambda slot: train(slot, training.equal_steps), slots)
+
+    def side_by_side(slots: _Slot) -> Any:
+        num_steps: Array | int | None = training.equal_steps
+        if num_steps is None:
+            steps = local_steps(training, partition.size[slots.client])
+            num_steps = jnp.max(jnp.where(slots.active, steps, 0))
+        return jax.vmap(train, in_axes=(0, None))(slots, num_steps)
+
+    # Batches of equal size, so that one program serves all; the last may hold idle slots.
+    num_batches = -(-num_slots // training.client_batch)
+    if num_batches == 1:
+        return side_by_side(slots)
+    batch = -(-num_slots // num_batches)
+    place = jnp.minimum(jnp.arange(num_batches * batch), num_slots - 1)
+    padded = jax.tree.map(lambda x: x[place].reshape(num_batches, batch, *x.shape[1:]), slots)
+    done = lax.map(side_by_side, padded)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_slots], done)
 
 
 def query_losses(
@@ -180,4 +217,4 @@ def query_losses(
         client, key = inputs
         return local_loss(training, variables, partition, client, key, input_key, batch_size, bound)
 
-    return jax.lax.map(one, (clients, keys), batch_size=QUERY_BATCH)
+    return lax.map(one, (clients, keys), batch_size=QUERY_BATCH)
