@@ -94,7 +94,7 @@ def init(config: SimConfig, data: Dataset | None, key: Array) -> State:
             num_clients,
             data.num_classes,
         )
-        training = local_training(learning, data, num_clients, config.cohort_size)
+        training = local_training(learning, data, num_clients)
         variables = dict(training.module.init(keys.model, data.to_input(data.x_train[:1])))
         opt_state = None
         if learning.keep_optimizer_state:
@@ -131,7 +131,7 @@ def advance(
     policy = config.policy.build(context)
     training = None
     if config.learning is not None and data is not None:
-        training = local_training(config.learning, data, config.num_clients, config.cohort_size)
+        training = local_training(config.learning, data, config.num_clients)
 
     def play(state: State, round: Array) -> tuple[State, Record]:
         world_key = jax.random.fold_in(state.keys.world, 2 * round)
@@ -214,7 +214,7 @@ def _context(
     data_size = partition.size.astype(jnp.float32)
     local_samples, update_size = data_size, 0
     if config.learning is not None and data is not None and variables is not None:
-        bound = local_training(config.learning, data, num_clients, config.cohort_size).max_samples
+        bound = local_training(config.learning, data, num_clients).max_samples
         local_samples = jnp.minimum(data_size, bound)
         update_size = sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
     return Context(

@@ -28,7 +28,7 @@ class LocalTraining(NamedTuple):
       batch_size: B.
       max_samples: samples a client uses in a round at most (static).
       equal_steps: steps of every client if all make the same number (static), else None.
-      client_batch: clients trained side by side at most (static); see ``cohort.client_batch``.
+      client_batch: clients trained side by side at most (static); None for the library's choice.
       noisy_inputs: whether clients see noisy inputs (data quality below 1; static).
     """
 
@@ -38,7 +38,7 @@ class LocalTraining(NamedTuple):
     batch_size: int
     max_samples: int
     equal_steps: int | None
-    client_batch: int
+    client_batch: int | None
     noisy_inputs: bool
 
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # Clients whose losses are computed side by side; bounds the memory when many are asked.
 QUERY_BATCH = 16
+# What clients that train side by side may keep, in bytes. A CPU is fastest while it stays in the
+# cache; elsewhere the bound is there for the memory.
+KEPT_ON_CPU, KEPT_ELSEWHERE = 16 * 2**20, 2**30
 
 
 class Trained(NamedTuple):
@@ -55,9 +58,7 @@ class ClientKeys(NamedTuple):
     inputs: Array
 
 
-def local_training(
-    learning: Learning, data: Dataset, num_clients: int, cohort_size: int
-) -> LocalTraining:
+def local_training(learning: Learning, data: Dataset, num_clients: int) -> LocalTraining:
     """The fixed parts of local training, from the config and its data set."""
     bound = max_size(learning, data, num_clients)
     max_samples = min(learning.max_steps * learning.batch_size, bound)
@@ -69,7 +70,7 @@ def local_training(
         batch_size=learning.batch_size,
         max_samples=max_samples,
         equal_steps=-(-max_samples // learning.batch_size) if learning.partition.equal else None,
-        client_batch=learning.client_batch or cohort_size,
+        client_batch=learning.client_batch,
         noisy_inputs=learning.partition.min_quality < 1,
     )
 
@@ -120,7 +121,9 @@ def train_cohort(
     keep, fresh = opt_state is not None, training.optimizer.init(variables["params"])
     own_state = jax.tree.map(lambda x: x[clients], opt_state) if keep else None
 
-    def train(slot: _Slot, num_steps: Array | int | None) -> tuple[Array, Variables, Any, LocalLoss]:
+    def train(
+        slot: _Slot, num_steps: Array | int | None
+    ) -> tuple[Array, Variables, Any, LocalLoss]:
         update, state, loss = train_locally(
             training,
             variables,
@@ -136,7 +139,8 @@ def train_cohort(
         return released, update, state if keep else None, loss
 
     slots = _Slot(clients, weights > 0, epsilon, keys.training, keys.privacy, own_state)
-    released, rest, own_state, loss = _map_clients(training, partition, train, slots)
+    batch = training.client_batch or client_batch(training, variables)
+    released, rest, own_state, loss = _map_clients(training, partition, batch, train, slots)
     _, unravel = ravel_pytree(variables["params"])
     # Running statistics, if the model has any, leave in the clear: Result.unnoised names them.
     updates = {**rest, "params": jax.vmap(unravel)(released)}
@@ -164,12 +168,13 @@ class _Slot(NamedTuple):
 def _map_clients(
     training: LocalTraining,
     partition: Partition,
+    batch: int,
     train: Callable[[_Slot, Array | int | None], Any],
     slots: _Slot,
 ) -> Any:
-    """``train`` for every slot, ``training.client_batch`` of them side by side at most."""
+    """``train`` for every slot, ``batch`` of them side by side at most."""
     num_slots = slots.client.size
-    if training.client_batch == 1:
+    if batch == 1:
         return lax.map(lambda slot: train(slot, training.equal_steps), slots)
 
     def side_by_side(slots: _Slot) -> Any:
@@ -180,7 +185,7 @@ def _map_clients(
         return jax.vmap(train, in_axes=(0, None))(slots, num_steps)
 
     # Batches of equal size, so that one program serves all; the last may hold idle slots.
-    num_batches = -(-num_slots // training.client_batch)
+    num_batches = -(-num_slots // batch)
     if num_batches == 1:
         return side_by_side(slots)
     batch = -(-num_slots // num_batches)
@@ -188,6 +193,36 @@ def _map_clients(
     padded = jax.tree.map(lambda x: x[place].reshape(num_batches, batch, *x.shape[1:]), slots)
     done = lax.map(side_by_side, padded)
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_slots], done)
+
+
+def client_batch(training: LocalTraining, variables: Variables) -> int:
+    """Clients to train side by side, at least 1: as many as the memory of one allows.
+
+    A client keeps its model, gradient and optimiser state, and for the gradient of a step what the
+    model's layers remember of a batch.
+    """
+    rest = {name: value for name, value in variables.items() if name != "params"}
+    data, batch = training.dataset, training.batch_size
+    x = jax.ShapeDtypeStruct((batch, *data.x_train.shape[1:]), jnp.float32)
+
+    def one(variables: Variables, x: Array) -> Any:
+        def outputs(params: Any) -> Any:
+            return training.module.apply(
+                {**variables, "params": params},
+                x,
+                train=True,
+                mask=jnp.ones(batch, bool),
+                mutable=list(rest),
+            )[0]
+
+        remembered = jax.vjp(outputs, variables["params"])[1]
+        gradient = variables["params"]
+        return variables, gradient, training.optimizer.init(gradient), remembered
+
+    leaves = jax.tree.leaves(jax.eval_shape(one, variables, x))
+    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    limit = KEPT_ON_CPU if jax.default_backend() == "cpu" else KEPT_ELSEWHERE
+    return max(1, int(limit // kept))
 
 
 def query_losses(

@@ -34,7 +34,8 @@ def convolution(form: str) -> Callable[..., Array]:
     """
     if form == "auto":
         form = "products" if jax.default_backend() == "cpu" else "xla"
-    return {"products": conv, "xla": lax.conv_general_dilated}[form]
+    forms: dict[str, Callable[..., Array]] = {"products": conv, "xla": lax.conv_general_dilated}
+    return forms[form]
 
 
 def conv(
@@ -181,19 +182,18 @@ def _pool(x: Array, window: tuple[int, int]) -> tuple[Array, tuple[Array, Array]
     return y, (first.astype(jnp.uint8), jnp.zeros((0, *x.shape[1:]), x.dtype))
 
 
-def _unpool(
-    window: tuple[int, int], kept: tuple[Array, Array], dy: Array
-) -> tuple[Array]:
+def _unpool(window: tuple[int, int], kept: tuple[Array, Array], dy: Array) -> tuple[Array]:
     first, empty = kept
     batch, height, width, channels = dy.shape
-    place = jnp.arange(math.prod(window), dtype=jnp.uint8).reshape(1, 1, window[0], 1, window[1], 1)
-    chosen = first[:, :, None, :, None] == place
-    dx = jnp.where(chosen, dy[:, :, None, :, None], 0)
-    dx = dx.reshape(batch, height * window[0], width * window[1], channels)
+    # A window's columns side by side as channels, its rows one below the other: concatenations,
+    # which XLA does not fuse, so that what makes dy is not computed anew for every place.
+    first = jnp.concatenate([first] * window[1], axis=-1)
+    dy = jnp.concatenate([dy] * window[1], axis=-1)
+    column = jnp.repeat(jnp.arange(window[1], dtype=jnp.uint8), channels)[None, None, None]
+    rows = [jnp.where(first == column + jnp.uint8(i * window[1]), dy, 0) for i in range(window[0])]
+    dx = jnp.stack(rows, axis=2).reshape(batch, height * window[0], width * window[1], channels)
     rest = [size - used for size, used in zip(empty.shape[1:3], dx.shape[1:3], strict=True)]
-    dx = jnp.pad(dx, ((0, 0), (0, rest[0]), (0, rest[1]), (0, 0)))
-    # Kernel and bias gradients both read it: the barrier keeps XLA from computing it twice.
-    return (lax.optimization_barrier(dx),)
+    return (jnp.pad(dx, ((0, 0), (0, rest[0]), (0, rest[1]), (0, 0))),)
 
 
 max_pool.defvjp(_pool, _unpool)
