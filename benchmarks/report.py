@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import platform
@@ -153,12 +154,18 @@ def seeds_section(timings: Mapping[str, Timing]) -> str:
 
 
 def selection() -> str:
-    """The section of ``benchmarks.selection``, whose rows are mappings of one shape."""
+    """The section of ``benchmarks.selection``: a table for each of its benchmarks."""
     from benchmarks.selection import rows
 
-    found = [dict(row) for row in rows()]
-    cells = [[str(cell) for cell in row.values()] for row in found]
-    return "\n".join(["## Selection", "", *table(list(found[0]), cells)])
+    lines = ["## Selection"]
+    for name, group in itertools.groupby(rows(), key=lambda row: row["benchmark"]):
+        found = [{k: v for k, v in row.items() if k != "benchmark"} for row in group]
+        cells = [
+            [f"{v:,.4g}" if isinstance(v, float) else str(v) for v in row.values()] for row in found
+        ]
+        head = [column.replace("_", " ") for column in found[0]]
+        lines += ["", f"### {str(name).capitalize()}", "", *table(head, cells)]
+    return "\n".join(lines)
 
 
 def machine(versions: Mapping[str, str], repeat: int, load: float) -> str:

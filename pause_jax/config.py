@@ -30,6 +30,8 @@ class Learning(Config):
       max_steps: local steps a round at most; one pass over the client's data otherwise.
       keep_optimizer_state: whether a client's optimiser moments persist from one of its rounds to
         the next (as in the authors' code), or start anew.
+      client_batch: clients trained side by side at most; 1 trains one after another. None leaves it
+        to the library. Results are equal up to rounding; time and memory differ.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
@@ -40,6 +42,7 @@ class Learning(Config):
     batch_size: int = static(default=20, at_least=1)
     max_steps: int = static(default=100, at_least=1)
     keep_optimizer_state: bool = static(default=False)
+    client_batch: int | None = static(default=None, at_least=1, optional=True, kind=int)
 
 
 class SimConfig(Config):

@@ -5,9 +5,11 @@ import numpy as np
 import optax
 import pytest
 
-from pause_jax.learning import Cnn3, Dataset, Linear, Partition, server
+from pause_jax.learning import Cnn3, Dataset, Linear, Partition, cohort, server
 from pause_jax.learning.client import LocalTraining, local_steps, train_locally
+from pause_jax.learning.cohort import ClientKeys, train_cohort
 from pause_jax.learning.server import aggregate, all_finite, evaluate
+from pause_jax.privacy import NoPrivacy
 from tests.reference import sgd
 
 NUM_SAMPLES, NUM_FEATURES, NUM_CLASSES = 60, 5, 3
@@ -62,6 +64,7 @@ def make_training(
         batch_size=batch_size,
         max_samples=max_samples,
         equal_steps=equal_steps,
+        client_batch=None,
         noisy_inputs=noisy_inputs,
     )
 
@@ -349,6 +352,60 @@ def test_an_empty_slot_does_not_poison_the_mean(bad):
     np.testing.assert_allclose(aggregate(variables, updates, jnp.asarray([1.0, 0.0]))["w"], 3.0)
     taken = aggregate(variables, updates, jnp.asarray([0.5, 0.5]))["w"]
     assert not np.any(np.isfinite(taken)), "a slot that takes part does count"
+
+
+@pytest.fixture(scope="module")
+def round_of():
+    """A round of five clients of unequal size, the last slot empty, by clients side by side."""
+    partition = make_partition(11, 4, 30, 3, 12)
+    training = make_training(
+        make_dataset("classification"), batch_size=4, max_samples=22, optimizer="adam"
+    )
+    variables = initial(training)
+    fresh = training.optimizer.init(variables["params"])
+    state = jax.tree.map(lambda x: jnp.broadcast_to(x, (5, *x.shape)), fresh)
+    weights = jnp.asarray([0.4, 0.3, 0.2, 0.1, 0.0])
+    keys = ClientKeys(*(jax.random.split(jax.random.key(i), 5) for i in (1, 2)), NOISE_KEY)
+
+    def play(client_batch: int, seed: int = 0):
+        @jax.jit
+        def run(variables, keys):
+            return train_cohort(
+                training._replace(client_batch=client_batch), NoPrivacy(), variables, state,
+                partition, jnp.asarray([3, 0, 2, 1, 4]), weights, jnp.ones(5), keys,
+            )  # fmt: skip
+
+        trained = run(variables, keys._replace(training=jnp.roll(keys.training, seed)))
+        # What an empty slot returns means nothing.
+        used = jax.tree.map(lambda x: x[:4], (trained.loss, trained.released))
+        return trained.variables, trained.opt_state, *used
+
+    return play
+
+
+@pytest.mark.parametrize("client_batch", [1, 2, 3, 4])
+def test_a_round_is_the_same_however_many_clients_train_side_by_side(round_of, client_batch):
+    assert_close(round_of(client_batch), round_of(5))
+
+
+def test_a_round_depends_on_who_has_which_key(round_of):
+    (weights, *_), (other, *_) = round_of(1), round_of(1, seed=1)
+    assert not np.allclose(
+        weights["params"]["output"]["kernel"], other["params"]["output"]["kernel"], atol=1e-5
+    )
+
+
+def test_clients_side_by_side_are_bounded_by_what_they_keep(monkeypatch):
+    training = make_training(make_dataset("classification"), batch_size=4, max_samples=22)
+    variables = initial(training)
+    # Linear 5 x 3 with bias: weights and gradient; for the gradient at least the inputs.
+    least = 4 * (2 * (5 * 3 + 3) + 4 * 5)
+    monkeypatch.setattr(cohort, "KEPT_ON_CPU", 10_000)
+    monkeypatch.setattr(cohort, "KEPT_ELSEWHERE", 10_000)
+    small = cohort.client_batch(training, variables)
+    assert 10_000 // (3 * least) <= small <= 10_000 // least
+    assert cohort.client_batch(training._replace(batch_size=40), variables) < small
+    assert cohort.client_batch(training._replace(batch_size=4000), variables) == 1
 
 
 def direct_evaluation(dataset: Dataset, variables) -> tuple[float, float]:

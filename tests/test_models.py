@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pause_jax.learning import Cnn3, Linear, Mlp
+from pause_jax.learning import Cnn2, Cnn3, Linear, Mlp
 from pause_jax.learning.models import Model
 
 IMAGE_28 = jnp.zeros((1, 28, 28, 1))
@@ -38,6 +38,11 @@ def test_cnn3_with_batch_norm_has_the_authors_number_of_parameters():
     assert count(shapes["batch_stats"]) == 2 * (32 + 64 + 128)
 
 
+def test_cnn2_has_the_published_number_of_parameters():
+    # 1,206,590 for the 62 classes of EMNIST (Reddi et al., 2021, Table 4).
+    assert count(jax.eval_shape(Cnn2().module(62).init, jax.random.key(0), IMAGE_28)) == 1_206_590
+
+
 @pytest.mark.parametrize(
     ("norm", "parameters"),
     [("group", 170_474 - 2 * (32 + 64 + 128)), ("none", 170_474 - 4 * (32 + 64 + 128))],
@@ -54,7 +59,9 @@ def test_linear_is_one_affine_layer():
     assert count(shapes) == 785 * 10
 
 
-@pytest.mark.parametrize("model", [Linear(), Mlp(), Mlp(hidden=(7,)), Cnn3(), Cnn3(norm="none")])
+@pytest.mark.parametrize(
+    "model", [Linear(), Mlp(), Mlp(hidden=(7,)), Cnn2(), Cnn3(), Cnn3(norm="none")]
+)
 @pytest.mark.parametrize("outputs", [1, 10])
 def test_output_is_one_row_a_sample(model, outputs):
     x = jnp.zeros((3, 32, 32, 3))

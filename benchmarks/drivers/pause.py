@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +13,7 @@ import pause_jax
 from benchmarks.drivers.protocol import serve
 from benchmarks.workloads import NUM_CLASSES, Weights, Workload, read_data
 from pause_jax.config import Learning
-from pause_jax.learning import Cnn3, Dataset, Iid, Mlp, Model
+from pause_jax.learning import Cnn2, Cnn3, Dataset, Iid, Mlp, Model
 from pause_jax.policies import RoundRobin
 from pause_jax.privacy import NoPrivacy
 
@@ -35,33 +34,11 @@ class Blocks(Iid):
         return jnp.arange(size * num_clients), jnp.full(num_clients, size, jnp.int32)
 
 
-class _SimpleCnn(nn.Module):
-    num_outputs: int
-
-    @nn.compact
-    def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
-        for width in (32, 64):
-            x = nn.relu(nn.Conv(width, (3, 3), padding="VALID")(x))
-        x = nn.max_pool(x, (2, 2), strides=(2, 2)).reshape(x.shape[0], -1)
-        x = nn.relu(nn.Dense(128)(x))
-        return nn.Dense(self.num_outputs)(x)
-
-
-class SimpleCnn(Model):
-    """pfl-research's CIFAR-10 network without dropout."""
-
-    name: ClassVar[str] = "simple_cnn"
-    summary: ClassVar[str] = "two convolutions and two dense layers"
-
-    def module(self, num_outputs: int) -> nn.Module:
-        return _SimpleCnn(num_outputs)
-
-
 def model_of(workload: Workload) -> Model:
     """Our model of a workload's network."""
     dense = tuple(width for kind, width in workload.layers if kind == "dense")
     convolutions = sum(kind == "conv" for kind, _ in workload.layers)
-    return {0: Mlp(hidden=dense[:-1]), 2: SimpleCnn(), 3: Cnn3(norm="none")}[convolutions]
+    return {0: Mlp(hidden=dense[:-1]), 2: Cnn2(), 3: Cnn3(norm="none")}[convolutions]
 
 
 class Pause:

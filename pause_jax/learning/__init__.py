@@ -10,7 +10,7 @@ from pause_jax.learning.data import (
     LinearRegression,
     Mnist,
 )
-from pause_jax.learning.models import MODELS, Cnn3, Linear, Mlp, Model
+from pause_jax.learning.models import MODELS, Cnn2, Cnn3, Linear, Mlp, Model
 from pause_jax.learning.partition import PARTITIONS, Dirichlet, Iid, Partition, PartitionConfig
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "MODELS",
     "PARTITIONS",
     "Cifar10",
+    "Cnn2",
     "Cnn3",
     "DataConfig",
     "Dataset",

@@ -28,6 +28,7 @@ class LocalTraining(NamedTuple):
       batch_size: B.
       max_samples: samples a client uses in a round at most (static).
       equal_steps: steps of every client if all make the same number (static), else None.
+      client_batch: clients trained side by side at most (static); None for the library's choice.
       noisy_inputs: whether clients see noisy inputs (data quality below 1; static).
     """
 
@@ -37,6 +38,7 @@ class LocalTraining(NamedTuple):
     batch_size: int
     max_samples: int
     equal_steps: int | None
+    client_batch: int | None
     noisy_inputs: bool
 
 
@@ -72,7 +74,7 @@ def train_locally(
     client: Array,
     key: Array,
     noise_key: Array,
-    num_steps: Array | int,
+    num_steps: Array | int | None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """One client's local SGD: one pass over its data in a fresh random order.
 
@@ -86,7 +88,8 @@ def train_locally(
       client: its number.
       key: for the order of its samples.
       noise_key: for the noise of low-quality inputs; the same in every round.
-      num_steps: steps to run, at least this client's own; surplus steps change nothing.
+      num_steps: steps to run, at least this client's own; surplus steps change nothing. None for
+        exactly its own.
 
     Returns:
       (update h_k = local - global for every collection, optimiser state, losses on the way).
@@ -121,7 +124,7 @@ def train_locally(
         )
         moves, new_opt_state = training.optimizer.update(grads, opt_state, params)
         new = ({"params": optax.apply_updates(params, moves), **changed}, new_opt_state)
-        if training.equal_steps is None:
+        if num_steps is not None and training.equal_steps is None:
             new = jax.tree.map(
                 lambda a, b: jnp.where(i < own_steps, a, b), new, (variables, opt_state)
             )
@@ -129,7 +132,8 @@ def train_locally(
         return (*new, total + loss, total_square + square)
 
     start = (variables, opt_state, jnp.zeros(()), jnp.zeros(()))
-    trained, opt_state, total, total_square = lax.fori_loop(0, num_steps, step, start)
+    stop = own_steps if num_steps is None else num_steps
+    trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
     update = jax.tree.map(jnp.subtract, trained, variables)
     return update, opt_state, LocalLoss(total / own_steps, total_square / used)
 

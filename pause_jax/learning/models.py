@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax.learning.convolution import FORMS, convolution, max_pool
 from pause_jax.struct import Config, static
 
 # PyTorch's default for linear and convolution kernels, which the authors' runs used:
@@ -44,29 +45,38 @@ class _Mlp(nn.Module):
         return _dense(x, self.num_outputs, "output")
 
 
-class _Cnn3(nn.Module):
+class _Cnn(nn.Module):
+    """3x3 valid convolutions with relu and norm, those in ``pooled`` with a 2x2 pooling."""
+
+    widths: tuple[int, ...]
+    pooled: tuple[int, ...]
+    hidden: tuple[int, ...]
     norm: str
+    convolution: str
     num_outputs: int
 
     @nn.compact
     def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
-        for i, width in enumerate((32, 64, 128)):
+        for i, width in enumerate(self.widths):
             conv = nn.Conv(
                 width,
                 (3, 3),
                 padding="VALID",
                 kernel_init=_kernel_init,
                 bias_init=_bias_init(9 * x.shape[-1]),
+                conv_general_dilated=convolution(self.convolution),
                 name=f"conv_{i}",
             )
-            x = nn.max_pool(nn.relu(conv(x)), (2, 2), strides=(2, 2))
+            x = conv(x)
+            # relu after pooling is the same and has a quarter of the work.
+            x = nn.relu(max_pool(x, (2, 2)) if i in self.pooled else x)
             if self.norm == "batch":
                 norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, name=f"norm_{i}")
                 x = norm(x, mask=None if mask is None else mask[:, None, None, None])
             elif self.norm == "group":
                 x = nn.GroupNorm(num_groups=8, name=f"norm_{i}")(x)
         x = x.reshape(x.shape[0], -1)
-        for i, width in enumerate((128, 64, 32)):
+        for i, width in enumerate(self.hidden):
             x = nn.relu(_dense(x, width, f"hidden_{i}"))
         return _dense(x, self.num_outputs, "output")
 
@@ -115,15 +125,52 @@ class Cnn3(Model):
     Attributes:
       norm: ``group`` (no running statistics), ``batch`` (as in the authors' runs; its statistics
         leave the client un-noised, and the result says so) or ``none``.
+      convolution: ``products`` (matrix products), ``xla`` (XLA's convolution) or ``auto``: products
+        on a CPU, else XLA's. Equal up to rounding.
     """
 
     name: ClassVar[str] = "cnn3"
     summary: ClassVar[str] = "three convolutions and four dense layers, for CIFAR-10 (PAUSE)"
 
     norm: str = static(default="group", choices=("group", "batch", "none"))
+    convolution: str = static(default="auto", choices=FORMS)
 
     def module(self, num_outputs: int) -> nn.Module:
-        return _Cnn3(norm=self.norm, num_outputs=num_outputs)
+        return _Cnn(
+            widths=(32, 64, 128),
+            pooled=(0, 1, 2),
+            hidden=(128, 64, 32),
+            norm=self.norm,
+            convolution=self.convolution,
+            num_outputs=num_outputs,
+        )
 
 
-MODELS = (Linear, Mlp, Cnn3)
+class Cnn2(Model):
+    """Two 3x3 valid convolutions (32, 64), one pooling, one dense layer of 128.
+
+    The network of "Adaptive Federated Optimization" (Reddi et al., 2021) for EMNIST, which the
+    CIFAR-10 benchmark of pfl-research uses too, without dropout and with this library's initial
+    weights.
+
+    Attributes:
+      convolution: as in :class:`Cnn3`.
+    """
+
+    name: ClassVar[str] = "cnn2"
+    summary: ClassVar[str] = "two convolutions and two dense layers (Reddi et al., pfl-research)"
+
+    convolution: str = static(default="auto", choices=FORMS)
+
+    def module(self, num_outputs: int) -> nn.Module:
+        return _Cnn(
+            widths=(32, 64),
+            pooled=(1,),
+            hidden=(128,),
+            norm="none",
+            convolution=self.convolution,
+            num_outputs=num_outputs,
+        )
+
+
+MODELS = (Linear, Mlp, Cnn2, Cnn3)

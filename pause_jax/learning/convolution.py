@@ -1,0 +1,199 @@
+"""Convolution and max-pooling that are fast on a CPU, also inside a loop and with own weights.
+
+On CPUs XLA computes the gradients of its convolution with plain loops inside ``scan`` and
+``fori_loop``, and any convolution with a kernel per client (``vmap``) as a grouped one. Here a
+convolution is one matrix product with the patches of its input, and so are its gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+# How a model convolves: by matrix products, by XLA's convolution, or as its backend does best.
+FORMS = ("auto", "products", "xla")
+
+_LAYOUT = ("NHWC", "HWIO", "NHWC")
+_Padding = str | Sequence[tuple[int, int]]
+
+
+def convolution(form: str) -> Callable[..., Array]:
+    """What ``flax.linen.Conv`` takes as ``conv_general_dilated``.
+
+    Args:
+      form: ``products``, ``xla``, or ``auto``: products on a CPU, XLA's convolution elsewhere.
+
+    Raises:
+      KeyError: for another form.
+    """
+    if form == "auto":
+        form = "products" if jax.default_backend() == "cpu" else "xla"
+    forms: dict[str, Callable[..., Array]] = {"products": conv, "xla": lax.conv_general_dilated}
+    return forms[form]
+
+
+def conv(
+    lhs: Array,
+    rhs: Array,
+    window_strides: Sequence[int],
+    padding: _Padding,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    precision: Any = None,
+) -> Array:
+    """``lax.conv_general_dilated`` by matrix products, with its arguments.
+
+    Two spatial dimensions, channels last, no groups and no dilation; everything else is handed to
+    ``lax.conv_general_dilated``. Keeps the patches for the gradient: kh kw times the input.
+
+    Args:
+      lhs: input [B, H, W, C].
+      rhs: kernel [kh, kw, C, O].
+      window_strides: two strides.
+      padding: ``SAME``, ``VALID`` or two (low, high) pairs.
+      lhs_dilation: of the input.
+      rhs_dilation: of the kernel.
+      dimension_numbers: as lax's.
+      feature_group_count: groups.
+      precision: of the products.
+
+    Returns:
+      [B, H', W', O].
+    """
+    numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
+    dilated = any(d != 1 for d in (*(lhs_dilation or ()), *(rhs_dilation or ())))
+    if lhs.ndim != 4 or dilated or feature_group_count != 1 or numbers != _numbers(lhs, rhs):
+        return lax.conv_general_dilated(
+            lhs,
+            rhs,
+            window_strides,
+            padding,
+            lhs_dilation=lhs_dilation,
+            rhs_dilation=rhs_dilation,
+            dimension_numbers=dimension_numbers,
+            feature_group_count=feature_group_count,
+            precision=precision,
+        )
+    if isinstance(padding, str):
+        padding = lax.padtype_to_pads(lhs.shape[1:3], rhs.shape[:2], window_strides, padding)
+    edges = [(low, high, 0) for low, high in ((0, 0), *padding, (0, 0))]
+    x = lax.pad(lhs, jnp.zeros((), lhs.dtype), edges)
+    return _valid_conv(x, rhs, tuple(window_strides), precision)
+
+
+def _numbers(lhs: Array, rhs: Array) -> lax.ConvDimensionNumbers | None:
+    return lax.conv_dimension_numbers(lhs.shape, rhs.shape, _LAYOUT) if lhs.ndim == 4 else None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _valid_conv(x: Array, kernel: Array, strides: tuple[int, ...], precision: Any) -> Array:
+    return _forward(x, kernel, strides, precision)[0]
+
+
+def _forward(
+    x: Array, kernel: Array, strides: tuple[int, ...], precision: Any
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    kh, kw, _, features = kernel.shape
+    height, width = (
+        (size - k) // stride + 1
+        for size, k, stride in zip(x.shape[1:3], (kh, kw), strides, strict=True)
+    )
+    patches = jnp.concatenate(
+        [
+            x[:, i :: strides[0], j :: strides[1]][:, :height, :width]
+            for i in range(kh)
+            for j in range(kw)
+        ],
+        axis=-1,
+    )
+    rows = patches.reshape(-1, patches.shape[-1])
+    y = jnp.matmul(rows, kernel.reshape(-1, features), precision=precision)
+    # Only the shape of x is needed again; an array of no elements carries it.
+    empty = jnp.zeros((0, *x.shape[1:]), x.dtype)
+    return y.reshape(*patches.shape[:3], features), (rows, kernel, empty)
+
+
+def _backward(
+    strides: tuple[int, ...], precision: Any, kept: tuple[Array, Array, Array], dy: Array
+) -> tuple[Array, Array]:
+    rows, kernel, empty = kept
+    kh, kw, channels, features = kernel.shape
+    batch, height, width, _ = dy.shape
+    d = dy.reshape(-1, features)
+    # Without the barriers XLA folds the transposes into the products, which then run slower.
+    rows_t, kernel_t = lax.optimization_barrier((rows.T, kernel.reshape(-1, features).T))
+    d_kernel = jnp.matmul(rows_t, d, precision=precision).reshape(kernel.shape)
+    d_patches = jnp.matmul(d, kernel_t, precision=precision)
+    d_patches = d_patches.reshape(batch, height, width, kh, kw, channels)
+
+    def place(i: int, j: int) -> Array:
+        """The gradient through tap (i, j), at its places in the input."""
+        edges = [(0, 0, 0)]
+        for axis, low in ((0, i), (1, j)):
+            covered = (dy.shape[1 + axis] - 1) * strides[axis] + 1
+            edges.append((low, empty.shape[1 + axis] - covered - low, strides[axis] - 1))
+        return lax.pad(d_patches[:, :, :, i, j], jnp.zeros((), dy.dtype), [*edges, (0, 0, 0)])
+
+    # A sum of padded arrays is one loop over the input; scattered additions would be many.
+    d_x = functools.reduce(jnp.add, [place(i, j) for i in range(kh) for j in range(kw)])
+    return d_x, d_kernel
+
+
+_valid_conv.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def max_pool(x: Array, window: tuple[int, int]) -> Array:
+    """Maximum over windows that do not overlap: ``nn.max_pool(x, window, strides=window)``.
+
+    The gradient goes to the first maximum of a window, as in XLA and PyTorch.
+
+    Args:
+      x: [B, H, W, C]; rows and columns that fill no window are left out.
+      window: (height, width), at most 256 places.
+
+    Returns:
+      [B, H // height, W // width, C].
+    """
+    return _pool(x, window)[0]
+
+
+def _pool(x: Array, window: tuple[int, int]) -> tuple[Array, tuple[Array, Array]]:
+    if math.prod(window) > 256:
+        raise ValueError(f"window = {window}: must have at most 256 places.")
+    height, width = (size // w for size, w in zip(x.shape[1:3], window, strict=True))
+    places = [
+        x[:, i :: window[0], j :: window[1]][:, :height, :width]
+        for i in range(window[0])
+        for j in range(window[1])
+    ]
+    y = functools.reduce(jnp.maximum, places)
+    first = jnp.full(y.shape, len(places) - 1)
+    for place in reversed(range(len(places) - 1)):
+        first = jnp.where(places[place] == y, place, first)
+    return y, (first.astype(jnp.uint8), jnp.zeros((0, *x.shape[1:]), x.dtype))
+
+
+def _unpool(window: tuple[int, int], kept: tuple[Array, Array], dy: Array) -> tuple[Array]:
+    first, empty = kept
+    batch, height, width, channels = dy.shape
+    # A window's columns side by side as channels, its rows one below the other: concatenations,
+    # which XLA does not fuse, so that what makes dy is not computed anew for every place.
+    first = jnp.concatenate([first] * window[1], axis=-1)
+    dy = jnp.concatenate([dy] * window[1], axis=-1)
+    column = jnp.repeat(jnp.arange(window[1], dtype=jnp.uint8), channels)[None, None, None]
+    rows = [jnp.where(first == column + jnp.uint8(i * window[1]), dy, 0) for i in range(window[0])]
+    dx = jnp.stack(rows, axis=2).reshape(batch, height * window[0], width * window[1], channels)
+    rest = [size - used for size, used in zip(empty.shape[1:3], dx.shape[1:3], strict=True)]
+    return (jnp.pad(dx, ((0, 0), (0, rest[0]), (0, rest[1]), (0, 0))),)
+
+
+max_pool.defvjp(_pool, _unpool)
