@@ -181,7 +181,8 @@ def list_datasets() -> None:
         table.add_row(data.name, data.summary, "-" if needs else "yes" if cached else "no")
     Console().print(table)
     Console().print(
-        f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it); compiled programs are in compiled/"
+        f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it). "
+        "Programs that were compiled are kept in its folder compiled/."
     )
 
 

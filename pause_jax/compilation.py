@@ -24,14 +24,14 @@ def use_cache() -> pathlib.Path | None:
     Returns:
       The folder, or None if nothing is kept.
     """
-    if not jax.config.jax_enable_compilation_cache:
+    if not jax.config.values["jax_enable_compilation_cache"]:
         return None
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(cache_folder() / "compiled"))
+    jax.config.update("jax_compilation_cache_dir", folder)
     # Of the many small programs of a run each takes less than JAX's default of a second.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    return pathlib.Path(jax.config.jax_compilation_cache_dir)
+    return pathlib.Path(folder)
 
 
 class Compilations:
@@ -59,10 +59,10 @@ class Compilations:
         return f"{self.seconds:.1f} s of it to compile ({programs})"
 
 
-def _took(event: str, seconds: float, **_: Any) -> None:
+def _took(event: str, duration_secs: float, **_: Any) -> None:
     if event == _COMPILED:
         for meter in Compilations._open:
-            meter.seconds += seconds
+            meter.seconds += duration_secs
 
 
 def _happened(event: str, **_: Any) -> None:

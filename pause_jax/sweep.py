@@ -138,7 +138,7 @@ def sweep(
                 for part in play(
                     configs, group[0].data, keys, cut, mesh, lambda: bar.advance(task)
                 ):
-                    parts.append(part)  # noqa: PERF402
+                    parts.append(part)
             except (KeyboardInterrupt, RuntimeError) as error:
                 done |= _label(group, parts, len(keys))
                 raise _interrupted(jobs, done, len(keys), error) from error
@@ -155,8 +155,8 @@ def _interrupted(
     kept = whole or [job for job in jobs if job.label in done]
     runs = sum(dataset.sizes["seed"] for dataset in done.values())
     return SweepInterrupted(
-        f"stopped after {runs} of {len(jobs) * num_seeds} runs, {len(whole)} of {len(jobs)} configs "
-        f"({type(error).__name__}: {error or 'interrupt'}). "
+        f"stopped after {runs} of {len(jobs) * num_seeds} runs, {len(whole)} of {len(jobs)} "
+        f"configs ({type(error).__name__}: {error or 'interrupt'}). "
         "A smaller memory_limit or max_batch helps if memory ran out.",
         _join(kept, done) if kept else None,
     )
