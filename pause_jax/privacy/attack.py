@@ -118,16 +118,18 @@ def _scores(
         weights = np.linalg.solve(sum(spreads) + ridge, means[0] - means[1])
         precisions = [np.linalg.inv(spread + ridge) for spread in spreads]
 
-    def distance(y: np.ndarray, side: int) -> np.ndarray:
-        off = y - means[side]
-        return np.einsum("ij,jk,ik->i", off, precisions[side], off, optimize=True)
+    def distance(y: np.ndarray, mean: np.ndarray, precision: np.ndarray) -> np.ndarray:
+        return np.einsum("ij,jk,ik->i", y - mean, precision, y - mean, optimize=True)
 
     def score(y: np.ndarray) -> np.ndarray:
         y = _numbers(y)
         along = y[:, touched] * direction[touched]
         clipped = np.clip(along, low, high).sum(axis=1)
         linear, size = y @ weights, np.abs(y).sum(axis=1)
-        quadratic = linear if precisions is None else distance(y, 1) - distance(y, 0)
+        quadratic = linear
+        if precisions is not None:
+            near0, near1 = (distance(y, *law) for law in zip(means, precisions, strict=True))
+            quadratic = near1 - near0
         return np.stack([along.sum(axis=1), clipped, linear, quadratic, size], axis=1)
 
     return score
