@@ -165,7 +165,16 @@ def _place(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
 
 
 def _collect(result: Result) -> Result:
-    """All runs as NumPy arrays, in every process."""
+    """All runs as NumPy arrays, in every process.
+
+    Raises:
+      RuntimeError: if another process died.
+    """
     if jax.tree.leaves(result)[0].is_fully_addressable:
         return jax.tree.map(np.asarray, result)
-    return multihost_utils.process_allgather(result, tiled=True)
+    try:
+        return multihost_utils.process_allgather(result, tiled=True)
+    except (RuntimeError, ValueError) as error:  # which one depends on the transport
+        raise RuntimeError(
+            f"another process died or cannot be reached; see its own output. {error}"
+        ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import runpy
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import jax
 import typer
@@ -74,7 +74,8 @@ def simulate_and_report(
 ) -> None:
     """Check everything, sweep, print tables, write files.
 
-    Of several processes the first one prints and writes.
+    Of several processes the first one prints and writes. If another one died, each that is left
+    writes what was finished, into folders of their own.
 
     Raises:
       ConfigError: before any run.
@@ -105,6 +106,10 @@ def simulate_and_report(
         keys = jax.random.split(jax.random.key(seed), seeds)
         result = sweep(configs, keys, max_batch=max_batch, progress=folder is not None)
     except SweepInterrupted as error:
+        if jax.process_count() > 1:
+            if folder is not None:
+                folder.rmdir()
+            _end_of_many(error, out, f"{folder_name}-process{jax.process_index()}")
         if error.finished is None:
             raise
         result, interrupted = error.finished, error
@@ -120,6 +125,19 @@ def simulate_and_report(
     if interrupted is not None:
         Console(stderr=True).print(f"[red]{escape(str(interrupted))}[/red]", highlight=False)
         raise typer.Exit(130)
+
+
+def _end_of_many(error: SweepInterrupted, out: pathlib.Path, name: str) -> NoReturn:
+    """Keep what is finished, at once: soon JAX ends every process of which one has died."""
+    console = Console(stderr=True)
+    console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+    if error.finished is not None:
+        folder = report.reserve(out, name, explicit=False, force=False)
+        # The end may come while it is written: a file of that name is whole.
+        error.finished.to_netcdf(folder / "unfinished.nc")
+        (folder / "unfinished.nc").rename(folder / "data.nc")
+        console.print(f"What was finished is in {folder}/data.nc", highlight=False)
+    distributed.leave(1)
 
 
 def _report(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.sharding import Mesh
 
 from pause_jax.bandit import ClientStats, empty_stats, update_stats
 from pause_jax.config import SimConfig
@@ -114,7 +115,11 @@ def init(config: SimConfig, data: Dataset | None, key: Array) -> State:
 
 
 def advance(
-    config: SimConfig, data: Dataset | None, state: State, rounds: Array
+    config: SimConfig,
+    data: Dataset | None,
+    state: State,
+    rounds: Array,
+    mesh: Mesh | None = None,
 ) -> tuple[State, Record]:
     """Play the given rounds.
 
@@ -123,6 +128,7 @@ def advance(
       data: its data set.
       state: after the round before ``rounds[0]``.
       rounds: int [R], consecutive round numbers; the first round is 1.
+      mesh: devices that share each cohort's training, with the one axis ``client``.
 
     Returns:
       (state, record with leaves [R, ...]).
@@ -159,7 +165,7 @@ def advance(
         sent = selection
         if config.when_spent == "silent":
             sent = without_silent(selection, epsilon[clients])
-        trained = _train(config, training, state, sent, epsilon[clients], round)
+        trained = _train(config, training, state, sent, epsilon[clients], round, mesh)
         observation = Observation(
             latency[clients], trained.loss.mean, trained.loss.square, trained.released
         )
@@ -283,6 +289,7 @@ def _train(
     selection: Selection,
     epsilon: Array,
     round: Array,
+    mesh: Mesh | None,
 ) -> Trained:
     """A round of training; without learning nothing changes, and losses are 1."""
     clients = selection.clients
@@ -303,6 +310,7 @@ def _train(
             keys_of(state.keys.privacy, round, clients),
             jax.random.fold_in(state.keys.data, 1),
         ),
+        mesh,
     )
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 
 from pause_jax.config import Learning, SimConfig, canonical, validate
 from pause_jax.learning.cohort import num_samples
@@ -14,7 +19,13 @@ from pause_jax.rounds import advance, init
 from pause_jax.struct import ConfigError
 
 
-def simulate(config: SimConfig, key: Array, data: Dataset | None = None) -> Result:
+def simulate(
+    config: SimConfig,
+    key: Array,
+    data: Dataset | None = None,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+) -> Result:
     """Simulate federated learning under a selection policy.
 
     Pure: the same config and key give the same result, bit for bit. May be vmapped over keys and
@@ -25,6 +36,8 @@ def simulate(config: SimConfig, key: Array, data: Dataset | None = None) -> Resu
       key: a typed key, ``jax.random.key(seed)``. Two policies with the same key meet the same world
         (latencies, availability), the same partition and the same initial model.
       data: a data set to use instead of the one that the config names.
+      devices: devices that share the local training of each cohort, for large models or cohorts; the
+        default device by itself if left out. (``sweep`` spreads whole runs instead.)
 
     Returns:
       The result.
@@ -39,7 +52,8 @@ def simulate(config: SimConfig, key: Array, data: Dataset | None = None) -> Resu
             f"key has shape {key.shape}: simulate takes one key. For several, use "
             "sweep(config, keys), or jax.vmap over the key."
         )
-    return _simulate(config, data, key)
+    mesh = None if devices is None else Mesh(np.asarray(devices), ("client",))
+    return _simulate(config, data, key, mesh)
 
 
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Dataset | None]:
@@ -97,8 +111,10 @@ def _check_model(learning: Learning, data: Dataset) -> None:
         )
 
 
-@jax.jit
-def _simulate(config: SimConfig, data: Dataset | None, key: Array) -> Result:
+@functools.partial(jax.jit, static_argnames="mesh")
+def _simulate(
+    config: SimConfig, data: Dataset | None, key: Array, mesh: Mesh | None = None
+) -> Result:
     state = init(config, data, key)
-    state, record = advance(config, data, state, jnp.arange(1, config.num_rounds + 1))
+    state, record = advance(config, data, state, jnp.arange(1, config.num_rounds + 1), mesh)
     return finish(config, state, record)

@@ -157,7 +157,7 @@ def _interrupted(
     return SweepInterrupted(
         f"stopped after {runs} of {len(jobs) * num_seeds} runs, {len(whole)} of {len(jobs)} "
         f"configs ({type(error).__name__}: {error or 'interrupt'}). "
-        "A smaller memory_limit or max_batch helps if memory ran out.",
+        + ("Take a smaller memory_limit or max_batch." if "memory" in str(error) else ""),
         _join(kept, done) if kept else None,
     )
 

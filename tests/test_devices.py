@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -45,9 +46,9 @@ SWEEP = (
 )  # fmt: skip
 
 
-def command(folder, *arguments) -> subprocess.Popen:
+def command(folder, *arguments, program=("-m", "pause_jax.cli")) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "pause_jax.cli", "sweep", *SWEEP, *arguments],
+        [sys.executable, *program, "sweep", *SWEEP, *arguments],
         env=environment(), cwd=folder, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -74,7 +75,7 @@ def test_two_processes_give_what_one_gives(tmp_path):
     for process, (_, error) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, error[-3000:]
     assert "gamma" in outputs[0][0]
-    assert outputs[1][0] == "", "only the first process prints"
+    assert "gamma" not in outputs[1][0], "only the first process prints"
     assert not (tmp_path / "second" / "results").exists()
     one, two = (
         xr.load_dataset(folder / "results" / "mine" / "data.nc")
@@ -84,6 +85,26 @@ def test_two_processes_give_what_one_gives(tmp_path):
     for name in ("clients", "counts"):
         np.testing.assert_array_equal(two[name], one[name])
     xr.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-4)
+
+
+def test_a_process_that_dies_ends_the_others_and_finished_chunks_are_kept(tmp_path):
+    where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2")
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    dying = command(folders[1], *where, "--process-id", "1", program=[str(HERE / "dying.py")])
+    left = command(folders[0], *where, "--process-id", "0")
+    _, error = left.communicate(timeout=600)
+    dying.communicate(timeout=600)
+    assert dying.returncode == -signal.SIGKILL
+    assert left.returncode == 1
+    assert "another process died" in error.replace("\n", " ")
+    assert "Traceback" not in error
+    kept = xr.load_dataset(folders[0] / "results" / "mine-process0" / "data.nc")
+    # Two chunks of four runs each were finished on both sides, and maybe a third was gathered.
+    assert kept.sizes["config"] in (2, 4)
+    assert kept.clock.notnull().all()
+    assert not (folders[0] / "results" / "mine").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, PartitionSpec
 
 from pause_jax.learning.client import (
     LocalLoss,
@@ -102,6 +103,7 @@ def train_cohort(
     weights: Array,
     epsilon: Array,
     keys: ClientKeys,
+    mesh: Mesh | None = None,
 ) -> Trained:
     """Local training of the cohort, release of its updates, aggregation.
 
@@ -115,6 +117,7 @@ def train_cohort(
       weights: float [m], 0 for an empty slot.
       epsilon: float [m], budget of this participation.
       keys: of the clients.
+      mesh: devices that share the training, one axis ``client``; one device if None.
 
     Returns:
       The new model, the optimiser states, the losses and what was released.
@@ -131,7 +134,11 @@ def train_cohort(
 
     slots = _Slot(clients, weights > 0, keys.training, own_state)
     batch = training.client_batch or client_batch(training, variables)
-    updates, own_state, loss = _map_clients(training, partition, batch, train, slots)
+
+    def train_all(slots: _Slot) -> Any:
+        return _map_clients(training, partition, batch, train, slots)
+
+    updates, own_state, loss = train_all(slots) if mesh is None else _spread(mesh, train_all, slots)
 
     _, unravel = ravel_pytree(variables["params"])
     # Not inside the map: XLA fuses the concatenation into the write of the map's result, which
@@ -162,6 +169,19 @@ class _Slot(NamedTuple):
     active: Array
     key: Array
     opt_state: Any
+
+
+def _spread(mesh: Mesh, train_all: Callable[[_Slot], Any], slots: _Slot) -> Any:
+    """``train_all`` with the same number of slots on each device; the last may hold idle slots."""
+    num_slots = slots.client.size
+    place = jnp.arange(-(-num_slots // mesh.size) * mesh.size)
+    padded = jax.tree.map(lambda x: x[jnp.minimum(place, num_slots - 1)], slots)
+    padded = padded._replace(active=padded.active & (place < num_slots))
+    spec = PartitionSpec("client")
+    done = jax.shard_map(train_all, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(
+        padded
+    )
+    return jax.tree.map(lambda x: x[:num_slots], done)
 
 
 def _map_clients(

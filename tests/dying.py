@@ -1,0 +1,22 @@
+"""``pause-jax`` in a process that is killed after it has played two chunks."""
+
+import importlib
+import os
+import signal
+
+from pause_jax import cli
+
+sweep_module = importlib.import_module("pause_jax.sweep")
+play = sweep_module.play
+
+
+def dying(*args):
+    for number, part in enumerate(play(*args)):
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield part
+
+
+if __name__ == "__main__":
+    sweep_module.play = dying
+    cli.main()
