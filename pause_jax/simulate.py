@@ -36,7 +36,7 @@ def simulate(
       key: a typed key, ``jax.random.key(seed)``. Two policies with the same key meet the same world
         (latencies, availability), the same partition and the same initial model.
       data: a data set to use instead of the one that the config names.
-      devices: devices that share the local training of each cohort, for large models or cohorts; the
+      devices: devices that share the local training of each cohort, if it is large; the
         default device by itself if left out. (``sweep`` spreads whole runs instead.)
 
     Returns:

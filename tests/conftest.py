@@ -18,6 +18,18 @@ SHARED = pathlib.Path(
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Programs that are compiled once serve all tests, both workers, and the next start."""
+    settings = {
+        "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)  # for the processes that tests start
+
+
 @pytest.fixture(scope="module", autouse=True)
 def bounded_compilations():
     """Drop compiled programs after each file: XLA's memory maps run into the system's limit."""

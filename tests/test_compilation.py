@@ -1,0 +1,84 @@
+"""The persistent compilation cache: on by default, and a second start compiles nothing."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pause_jax.compilation import Compilations, use_cache
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture
+def restored():
+    """JAX's settings as they were."""
+    names = (
+        "jax_enable_compilation_cache",
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
+    before = {name: jax.config.values[name] for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def start(folder: pathlib.Path, **environment: str) -> str:
+    """What a small run prints."""
+    settings = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    ran = subprocess.run(
+        [
+            sys.executable, "-m", "pause_jax.cli", "compare", "--policies", "random",
+            "--rounds", "2", "--seeds", "1", "--no-figures", "--set", "learning.model=linear",
+        ],
+        env={**settings, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(folder), **environment},
+        cwd=folder, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    return ran.stdout
+
+
+def counts(printed: str) -> tuple[int, int]:
+    """Programs compiled anew, and from the cache."""
+    found = re.search(r"\((\d+) programs compiled, (\d+) from the cache\)", printed)
+    assert found, printed[-1000:]
+    return int(found[1]), int(found[2])
+
+
+def test_a_second_identical_command_compiles_nothing(tmp_path):
+    compiled, _ = counts(start(tmp_path))
+    assert compiled > 5
+    assert any((tmp_path / "compiled").iterdir())
+    again, from_cache = counts(start(tmp_path))
+    assert again == 0
+    assert from_cache >= compiled
+
+
+def test_the_cache_can_be_moved_and_switched_off(tmp_path, monkeypatch, restored):
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "ours"))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    assert use_cache() == tmp_path / "ours" / "compiled"
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "theirs"))
+    assert use_cache() == tmp_path / "theirs"
+    assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "theirs")
+    jax.config.update("jax_enable_compilation_cache", False)
+    assert use_cache() is None
+
+
+def test_a_meter_counts_from_its_start():
+    first = Compilations()
+    jax.block_until_ready(jax.jit(lambda x: jnp.sin(x) * 3.25)(jnp.ones(7)))
+    seen = first.seconds
+    assert seen > 0
+    second = Compilations()
+    assert second.seconds == 0
+    jax.block_until_ready(jax.jit(lambda x: jnp.cos(x) * 2.75)(jnp.ones(9)))
+    assert second.seconds > 0
+    assert first.seconds == pytest.approx(seen + second.seconds)
