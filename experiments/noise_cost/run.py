@@ -191,10 +191,12 @@ def main(
         outcome.add(title)
         tell(outcome, num_parameters, found)
         for rule in rules:
-            value = found[rule["mechanism"], rule["epsilon"]][0]
-            if rule["relative_to_no_noise"]:
+            divided = rule["mechanism"] == "per_coordinate" and rule["unit"] == "update"
+            epsilon = rule["epsilon"] / (num_parameters if divided else 1)
+            value = found[rule["mechanism"], epsilon][0]
+            if rule["of_no_noise"]:
                 value /= found["none", np.inf][0]
-            text = f"{title}: {rule['claim']} (measured {value:.3g})"
+            text = f"{title}: {rule['claim']} ({value:.3g})"
             passed = rule.get("at_least", -np.inf) <= value <= rule.get("at_most", np.inf)
             outcome.check(text, passed)
     draw(results, out)
