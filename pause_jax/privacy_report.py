@@ -50,7 +50,7 @@ def table(books: dict[str, Ledger]) -> Table:
         "times\nchosen",
     ):
         out.add_column(heading, justify="right", no_wrap=True)
-    out.add_column("un-noised", overflow="fold")
+    out.add_column("un-\nnoised", overflow="fold")
     for name, book in books.items():
         mark = " (!)" if book.warning else ""
         spent = int(book.exhausted.sum())

@@ -114,6 +114,10 @@ def sweep(
     """
     named = _named(configs)
     check_key(keys)
+    if max_batch is not None and max_batch < 1:
+        raise ConfigError(f"max_batch = {max_batch}: must be >= 1, or None for as many as fit.")
+    if not memory_limit > 0:
+        raise ConfigError(f"memory_limit = {memory_limit}: must be > 0, in GiB.")
     keys = jnp.atleast_1d(keys)
     jobs = [_Job(label, *prepare(config, data)) for label, config in named.items()]
     groups: dict[Any, list[_Job]] = {}

@@ -1,0 +1,77 @@
+"""The command ``pause-jax sweep``: the grid, and what is refused before any run."""
+
+import sys
+
+import pytest
+import xarray as xr
+
+from pause_jax import ConfigError, cli, config_file, presets
+from pause_jax.cli_sweep import grid
+from pause_jax.policies import Random
+
+
+def test_the_grid_has_every_combination_with_labels_that_say_what_is_set():
+    base = presets.digits_small()
+    configs = grid(base, ["reward.gamma=0, 1e1", "policy=random,pause", "privacy.sensitivity=0.01"])
+    assert list(configs) == [
+        f"reward.gamma = {gamma}, policy = {policy}, privacy.sensitivity = 0.01"
+        for gamma in ("0", "1e1")
+        for policy in ("random", "pause")
+    ]
+    second = configs["reward.gamma = 1e1, policy = random, privacy.sensitivity = 0.01"]
+    assert second.reward.gamma == 10
+    assert isinstance(second.policy, Random)
+    assert second.privacy.sensitivity == 0.01
+    assert list(grid(base, [])) == ["pause"]
+
+
+@pytest.mark.parametrize(
+    ("vary", "words"),
+    [
+        (["reward.gamma"], "--vary reward.gamma: must be PATH=A,B"),
+        (["reward.gamma="], "must be PATH=A,B"),
+        (["reward.gamma=1,,2"], "must be PATH=A,B"),
+        (["reward.gamma=1,1"], "named twice"),
+        (["reward.gamma=1", "reward.gamma=2"], "reward.gamma is varied twice"),
+        (["reward.gama=1"], "no field 'gama' in Reward"),
+    ],
+)
+def test_a_bad_grid_is_refused(vary, words):
+    with pytest.raises(ConfigError, match=words):
+        grid(presets.digits_small(), vary)
+
+
+def command(monkeypatch, folder, *arguments):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["pause-jax", "sweep", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code or 0
+
+
+def test_a_sweep_of_a_file_has_the_values_as_coordinates(monkeypatch, tmp_path):
+    config = presets.digits_small("random").replace(learning=None, num_rounds=4)
+    (tmp_path / "mine.toml").write_text(config_file.dumps(config))
+    arguments = ("--vary", "reward.gamma=0,1,5", "--seeds", "2", "--no-figures")
+    assert command(monkeypatch, tmp_path, "mine.toml", *arguments) == 0
+    data = xr.load_dataset(tmp_path / "results" / "sweep-mine" / "data.nc")
+    assert data["reward.gamma"].values.tolist() == [0, 1, 5]
+    assert data.sizes["seed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("lots",), ["lots: must be a config file or one of", "mnist_small"]),
+        (("digits_small", "--vary", "privacy.budget.decay=0"), ["decay = 0", "> 0"]),
+        (("digits_small", "--num-processes", "2"), ["give all three"]),
+        (("digits_small", "--max-batch", "0"), ["max_batch = 0", ">= 1"]),
+    ],
+)
+def test_bad_input_is_one_message(monkeypatch, tmp_path, capsys, arguments, words):
+    assert command(monkeypatch, tmp_path, *arguments, "--no-figures") == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "Traceback" not in error
+    for word in words:
+        assert word in error
+    assert not list(tmp_path.glob("results/*"))
