@@ -82,6 +82,8 @@ def compare(
             config = config.replace(num_rounds=rounds)
         config = changed(config, change)
         label = policy
+        if entry.endswith(":"):
+            raise ConfigError(f"--policies {policies}: {entry} names no mechanism after the colon.")
         if mechanism:
             config = config.replace(privacy=_mechanism(mechanism, config.privacy))
             label = f"{policy}, {'no privacy' if mechanism == NoPrivacy.name else mechanism}"

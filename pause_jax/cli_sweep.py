@@ -71,6 +71,9 @@ def sweep(
     load_files(load)
     configs = grid(_base(base, data_dir, change), vary or [])
     if cluster or (coordinator, num_processes, process_id) != (None, None, None):
+        if cluster and coordinator is not None:
+            raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")
+        typer.echo("waiting for the other processes (300 s at most)", err=True)
         distributed.start(coordinator, num_processes, process_id)
     simulate_and_report(
         configs,
@@ -103,9 +106,14 @@ def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
         if path in (axis[0][0] for axis in axes):
             raise ConfigError(f"--vary {entry}: {path} is varied twice.")
         axes.append([(path, text, config_file.parse_value(path, text)) for text in texts])
+    # The last word of a path says enough, unless two paths end in the same one.
+    short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
+    if len(set(short.values())) < len(short):
+        short = {path: path for path in short}
     configs = {}
     for point in itertools.product(*axes):
-        label = ", ".join(f"{path} = {text}" for path, text, _ in point) or config.policy.name
+        label = ", ".join(f"{short[path]} = {text}" for path, text, _ in point)
+        label = label or config.policy.name
         configs[label] = config.override({path: value for path, _, value in point})
     return configs
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
 from typing import NoReturn
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from pause_jax.struct import ConfigError
 
@@ -65,12 +68,35 @@ def start(
             shutdown_timeout_seconds=HEARTBEAT,
         )
     except (RuntimeError, ValueError) as error:
-        where = coordinator or "the cluster's environment"
+        if coordinator is None:
+            raise ConfigError(
+                f"no cluster that JAX knows (SLURM, Open MPI, ...) is here ({error}): give "
+                "coordinator, num_processes and process_id."
+            ) from error
         raise ConfigError(
-            f"coordinator = {where}: the processes did not find each other ({error}). Process 0 "
-            "must run at that address, and all must be started within "
+            f"coordinator = {coordinator}: the processes did not find each other ({error}). "
+            "Process 0 must run at that address, and all must be started within "
             f"{timeout} s with the same number of processes."
         ) from error
+
+
+def check_same(what: str) -> None:
+    """Compare a text across processes: none may play its part of another sweep.
+
+    Raises:
+      ConfigError: if not all have the same.
+    """
+    if jax.process_count() == 1:
+        return
+    digest = np.frombuffer(hashlib.sha256(what.encode()).digest(), np.uint8)
+    all_of_them = multihost_utils.process_allgather(digest)
+    other = np.flatnonzero((all_of_them != digest).any(axis=1))
+    if other.size:
+        raise ConfigError(
+            f"process {jax.process_index()} and process {other[0]} were started with different "
+            "commands, configs, seeds or versions: start the same command in each, with its own "
+            "process id."
+        )
 
 
 def is_first() -> bool:

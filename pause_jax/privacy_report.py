@@ -12,7 +12,7 @@ import xarray as xr
 from rich import box
 from rich.table import Table
 
-from pause_jax.privacy.accounting import HINT, SIZES, Ledger, ledger
+from pause_jax.privacy.accounting import HINT, Ledger, ledger
 
 COLUMNS = (
     "policy", "seed", "client", "mechanism", "unit", "participations", "releases", "spent",
@@ -34,46 +34,47 @@ def table(books: dict[str, Ledger]) -> Table:
         title="privacy",
         title_justify="left",
         caption=(
-            "of the busiest client, all rounds. basic: sum over its releases; a whole update has d "
-            f"times the epsilon of a coordinate if that is the unit. PLD: at delta {delta:g}, as "
-            "if its participations were a fixed number; at most: as if it took part in each round, "
-            "which holds in any case. Sizes of data sets count as public."
+            "of the busiest client of all seeds. basic: its releases added up; an update has d "
+            f"times the epsilon of a coordinate if that is the unit. PLD: of the unit, delta "
+            f"{delta:g}, its participations taken for a fixed number; quote 'at most', for one in "
+            "every round, where the choice depends on releases."
         ),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
     )
-    out.add_column("policy", overflow="fold")
+    out.add_column("policy", overflow="fold", min_width=12)
     out.add_column("unit", no_wrap=True)
     for heading in (
         *("eps/coord\nbasic", "eps/update\nbasic", "eps/unit\nPLD", "PLD,\nat most"),
         "times\nchosen",
     ):
         out.add_column(heading, justify="right", no_wrap=True)
-    out.add_column("un-\nnoised", overflow="fold")
     for name, book in books.items():
         mark = " (!)" if book.warning else ""
         spent = int(book.exhausted.sum())
         out.add_row(
             name,
             _UNITS[book.unit],
-            _epsilon(book.per_coordinate.max()),
+            _epsilon(book.per_coordinate.max(), digits=6),
             _epsilon(book.whole_update.max()) + mark,
             *(_epsilon(e) + (mark if book.unit == "update" else "") for e in _tight(book)),
             str(book.participations.max()) + (f", {spent} spent" if spent else ""),
-            ", ".join(n for n in book.unnoised if n != SIZES) or "-",
         )
     return out
 
 
 def notes(books: dict[str, Ledger]) -> Iterator[str]:
-    """What must be said beside the table: warnings, deltas of sums, and a missing package."""
+    """What must be said beside the table: what left without noise, deltas, a missing package."""
     warnings: dict[str, list[str]] = {}
     for name, book in books.items():
         if book.warning:
             warnings.setdefault(book.warning, []).append(name)
     for warning, names in warnings.items():
         yield f"(!) {', '.join(names)}: {warning}"
+    if clean := [name for name, book in books.items() if not book.warning and book.num_parameters]:
+        who = "all" if len(clean) == len(books) else ", ".join(clean)
+        yield f"{who}: nothing leaves un-noised (sizes of data sets count as public)."
     for name, book in books.items():
         if book.basic_delta:
             yield f"{name}: its sums of epsilon hold at delta {book.basic_delta:.2g} (also a sum)."
@@ -107,9 +108,9 @@ def _tight(book: Ledger) -> tuple[float, float]:
     return book.tight, book.tight_at_most
 
 
-def _epsilon(value: float) -> str:
+def _epsilon(value: float, digits: int = 4) -> str:
     if math.isnan(value):
         return "-"
     if math.isinf(value):
         return "no limit"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.{digits}g}"

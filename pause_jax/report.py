@@ -21,6 +21,8 @@ from pause_jax import config_file, metrics, privacy_report
 from pause_jax.struct import ConfigError
 
 _PACKAGES = ("pause_jax", "jax", "jaxlib", "flax", "optax", "numpy", "xarray")
+# Of the first column at the least: long names are folded, numbers never cut.
+_WIDTH_OF_NAMES = 12
 _UNIT_WORDS = {"coordinate": "per coordinate", "update": "per update"}
 _UNIT_MARKS = {"coordinate": "/coord", "update": "/update", "none": ""}
 
@@ -82,9 +84,9 @@ def table(rows: list[dict[str, Any]], target: float) -> Table:
     headings = (
         ("end, %", "best, %", f"s to {100 * target:g} %") if learned else ("s in all", "regret")
     )
-    out.add_column("policy", no_wrap=True)
+    out.add_column("policy", overflow="fold", min_width=_WIDTH_OF_NAMES)
     for heading in (*headings, "spent eps", "fairness"):
-        out.add_column(heading, justify="right", no_wrap=True)
+        out.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
 
     def soonest_first(row: dict[str, Any]) -> tuple[int, float]:
         return -row["reached"], row["seconds_to_target"] if row["reached"] else 0.0
@@ -117,6 +119,7 @@ def explanations(result: xr.Dataset, target: float) -> Iterator[str]:
                 f"in {(bad > 0).sum()} of {bad.size} seeds."
             )
         yield from _collapse(str(name), one)
+        yield from _spent(str(name), one)
         waited = (one.query_seconds.sum("round") / one.latency.sum("round")).mean().item()
         if waited > 0:
             yield (
@@ -156,10 +159,25 @@ def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
     if last < 0.7 * best:
         mechanism = config_file.loads(one.config_toml.item()).privacy
         left = float(mechanism.remaining(jnp.asarray(one.counts.max().item())))
+        why = "so its last updates drown in noise"
+        if left > 0.25:
+            why = "so it is the noise of every update that is too much, not that of the last ones"
         yield (
-            f"{name}: collapsed from {100 * best:.0f} % (round {int(curve.idxmax())}) to "
+            f"{name}: fell from {100 * best:.0f} % (round {int(curve.idxmax())}) to "
             f"{100 * last:.0f} %. Its busiest client took part {int(one.counts.max())} times and "
-            f"has {100 * left:.1g} % of its budget left, so its last updates drown in noise."
+            f"has {100 * left:.2g} % of its budget left, {why}."
+        )
+
+
+def _spent(name: str, one: xr.Dataset) -> Iterator[str]:
+    """Whether the clients' budgets ended before the rounds did."""
+    idle = (one.clients < 0).all(("slot", "seed")) & one.latency.notnull().all("seed")
+    idle &= (one.latency == 0).all("seed")
+    if idle.any() and bool(idle[int(idle.argmax()) :].all()):
+        first = int(one["round"][int(idle.argmax())])
+        yield (
+            f"{name}: from round {first} on nobody took part in any seed: all budgets were spent, "
+            "or nobody was available."
         )
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import pause_jax
-from pause_jax import config_file
+from pause_jax import config_file, distributed
 from pause_jax.batch import mesh_of, plan, play
 from pause_jax.config import SimConfig, stack
 from pause_jax.learning.data import Dataset
@@ -124,6 +124,10 @@ def sweep(
     for job in jobs:
         groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
 
+    seeds = jax.random.key_data(keys).tolist()
+    versions = (pause_jax.__version__, jax.__version__)
+    texts = {job.label: config_file.dumps(job.config) for job in jobs}
+    distributed.check_same(repr((versions, texts, seeds, memory_limit, max_batch)))
     mesh = mesh_of(jax.devices() if devices is None else devices)
     plans = [
         plan(job.config, job.data, len(group) * len(keys), mesh.size, memory_limit, max_batch)

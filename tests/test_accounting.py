@@ -209,7 +209,7 @@ def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
     text = text_of({"random": book})
     assert "5,163,5" in text
     assert "(!)" not in text
-    assert "noised" in text
+    assert "all: nothing leaves un-noised" in text
 
 
 def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():
@@ -363,7 +363,14 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
         cli.main()
     assert not stop.value.code
     printed = capsys.readouterr().out
-    for words in ("privacy", "eps/coord", "eps/update", "noised", "power_of_choice", "(!)"):
+    for words in (
+        "privacy",
+        "eps/coord",
+        "eps/update",
+        "without noise leave",
+        "power_of_choice",
+        "(!)",
+    ):
         assert words in printed
     assert "NO GUARANTEE" in printed
     with (tmp_path / "results" / "mine" / "ledger.csv").open() as file:

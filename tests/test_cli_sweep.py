@@ -14,15 +14,20 @@ def test_the_grid_has_every_combination_with_labels_that_say_what_is_set():
     base = presets.digits_small()
     configs = grid(base, ["reward.gamma=0, 1e1", "policy=random,pause", "privacy.sensitivity=0.01"])
     assert list(configs) == [
-        f"reward.gamma = {gamma}, policy = {policy}, privacy.sensitivity = 0.01"
+        f"gamma = {gamma}, policy = {policy}, sensitivity = 0.01"
         for gamma in ("0", "1e1")
         for policy in ("random", "pause")
     ]
-    second = configs["reward.gamma = 1e1, policy = random, privacy.sensitivity = 0.01"]
+    second = configs["gamma = 1e1, policy = random, sensitivity = 0.01"]
     assert second.reward.gamma == 10
     assert isinstance(second.policy, Random)
     assert second.privacy.sensitivity == 0.01
     assert list(grid(base, [])) == ["pause"]
+    same = grid(base, ["policy.search=exact", "privacy.budget.decay=0.1", "learning.model=linear"])
+    assert list(same) == ["search = exact, decay = 0.1, model = linear"]
+    two = presets.digits_small("sa_pause")
+    paths = ["policy.search.cooling=1", "policy.index.speed_weight=1", "privacy.budget.decay=1"]
+    assert list(grid(two, paths)) == ["cooling = 1, speed_weight = 1, decay = 1"]
 
 
 @pytest.mark.parametrize(

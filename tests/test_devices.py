@@ -87,6 +87,19 @@ def test_two_processes_give_what_one_gives(tmp_path):
     xr.testing.assert_allclose(two, one, rtol=1e-4, atol=1e-4)
 
 
+def test_processes_with_different_commands_refuse_to_mix(tmp_path):
+    where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2")
+    processes = [
+        command(tmp_path, *where, "--process-id", str(i), "--seed", str(i)) for i in range(2)
+    ]
+    outputs = [process.communicate(timeout=600) for process in processes]
+    for process, (printed, error) in zip(processes, outputs, strict=True):
+        assert process.returncode == 2, error[-2000:]
+        assert "were started with different commands" in " ".join(error.split())
+        assert "Written" not in printed
+    assert not list((tmp_path / "results").glob("*"))
+
+
 def test_a_process_that_dies_ends_the_others_and_finished_chunks_are_kept(tmp_path):
     where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2")
     folders = [tmp_path / "first", tmp_path / "second"]
