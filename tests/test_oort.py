@@ -249,7 +249,7 @@ def squares():
 
     @jax.jit
     def reported(learning_rate):
-        training = LocalTraining(module, optax.sgd(learning_rate), data, 10, 45, None, False)
+        training = LocalTraining(module, optax.sgd(learning_rate), data, 10, 45, None, None, False)
         opt_state = training.optimizer.init(variables["params"])
 
         def one(client):
