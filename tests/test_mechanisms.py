@@ -201,6 +201,17 @@ def test_projection_to_all_dimensions_changes_nothing_but_the_basis():
     np.testing.assert_allclose(out, x, atol=0.1)
 
 
+@pytest.mark.parametrize("k", [8, 32])
+def test_noise_comes_back_from_a_projection_with_the_scale_of_the_inner_mechanism(k):
+    """k draws of sigma, stretched by sqrt(n / k) and spread over n coordinates: sigma in each."""
+    mechanism = Projected(inner=GaussianMechanism(clip_norm=1.5, delta=1e-4), dimension=k)
+    first = np.asarray(releases(mechanism, keys(20_000), jnp.zeros(32), 4.0))[:, 0]
+    sigma = 2 * 1.5 * dp_accounting.get_sigma_gaussian(4.0, 1e-4)
+    assert fits(first, stats.norm(scale=sigma).cdf) > ACCEPT
+    for wrong in (2 / 3, 3 / 2):
+        assert fits(first, stats.norm(scale=wrong * sigma).cdf) < REJECT
+
+
 def test_projection_loses_the_stated_part_of_an_update_at_the_bound():
     k, x = 64, vector(1.0, dimension=4000)
     # So little noise that the clip is what is measured; the mean is along x by symmetry.
