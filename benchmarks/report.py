@@ -13,6 +13,7 @@ from typing import NamedTuple
 from benchmarks.alone import Timing
 from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.harness import Measured
+from benchmarks.selection import rows
 from benchmarks.workloads import WORKLOADS, flops
 
 MATMUL_NAME = "matrix product"
@@ -155,8 +156,6 @@ def seeds_section(timings: Mapping[str, Timing]) -> str:
 
 def selection() -> str:
     """The section of ``benchmarks.selection``: a table for each of its benchmarks."""
-    from benchmarks.selection import rows
-
     lines = ["## Selection"]
     for name, group in itertools.groupby(rows(), key=lambda row: row["benchmark"]):
         found = [{k: v for k, v in row.items() if k != "benchmark"} for row in group]

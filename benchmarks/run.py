@@ -5,7 +5,6 @@ python -m benchmarks.run --workloads W2 --peers torch,fedjax --repeat 3
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pathlib
 import sys
@@ -95,8 +94,7 @@ def main(
             report.alone("100 rounds of PAUSE without learning, m = 25", "K", ours.clients(repeat)),
             report.alone("digits_small with K = 64", "m", ours.cohorts(repeat)),
         ]
-        if importlib.util.find_spec("benchmarks.selection"):
-            sections.append(report.selection())
+        sections.append(report.selection())
     sections.append(report.targets(measured, seeds))
     out.write_text("\n".join(sections))
     typer.echo(out.read_text())

@@ -16,8 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pause_jax.config import SimConfig
 from pause_jax.learning.data import Dataset
+from pause_jax.record import Record
 from pause_jax.result import Result, finish
-from pause_jax.rounds import Record, advance, init
+from pause_jax.rounds import advance, init
 
 # Segments a run is played in, so that progress shows and an interrupt is heard.
 SEGMENTS = 20

@@ -28,10 +28,9 @@ from pause_jax.learning.cohort import (
 )
 from pause_jax.learning.data import Dataset
 from pause_jax.learning.partition import Partition
-from pause_jax.learning.server import all_finite, evaluate
+from pause_jax.learning.server import all_finite
 from pause_jax.policies import Answer, Context, Observation, Query, Selection, check_selected
-from pause_jax.reward import additive_terms, cohort_problem, cohort_value, generalization_reward
-from pause_jax.search import exact
+from pause_jax.record import Record, evaluate_if_due, rewards
 
 
 class Streams(NamedTuple):
@@ -56,26 +55,6 @@ class State(NamedTuple):
     variables: Variables | None
     opt_state: Any
     clock: Array
-
-
-class Record(NamedTuple):
-    """What is recorded of a round."""
-
-    clients: Array
-    latency: Array
-    query_seconds: Array
-    clock: Array
-    max_spent: Array
-    energy: Array
-    reward: Array
-    genie_reward: Array
-    regret: Array
-    optimality_gap: Array
-    acceptance_rate: Array
-    train_loss: Array
-    test_loss: Array
-    test_accuracy: Array
-    finite: Array
 
 
 def init(config: SimConfig, data: Dataset | None, key: Array) -> State:
@@ -174,10 +153,10 @@ def advance(
         )
         seconds = query_seconds + jnp.max(jnp.where(active, observation.latency, 0.0))
         clock = state.clock + seconds
-        reward, genie_reward, regret = _rewards(
+        reward, genie_reward, regret = rewards(
             config, context, state.stats, latency, selection, available, round
         )
-        test_loss, test_accuracy = _evaluate_if_due(config, training, trained.variables, round)
+        test_loss, test_accuracy = evaluate_if_due(config, training, trained.variables, round)
         record = Record(
             clients=jnp.where(active, clients, -1),
             latency=seconds,
@@ -311,47 +290,4 @@ def _train(
             jax.random.fold_in(state.keys.data, 1),
         ),
         mesh,
-    )
-
-
-def _rewards(
-    config: SimConfig,
-    context: Context,
-    stats: ClientStats,
-    latency: Array,
-    selection: Selection,
-    available: Array,
-    round: Array,
-) -> tuple[Array, Array, Array]:
-    """Realised reward of the cohort and of the genie's, and the expected regret."""
-    m = context.num_selected
-    g = generalization_reward(stats.counts, round, context.share, m, config.reward.beta)
-    terms = additive_terms(config.reward, g, config.privacy.remaining(stats.counts), m)
-    speed = context.min_latency / latency
-    active = selection.weights > 0
-    reward = cohort_value(speed, terms, selection.clients, active)
-    if not config.track_regret:
-        nan = jnp.asarray(jnp.nan)
-        return reward, nan, nan
-    problem = cohort_problem(context.expected_speed, config.reward, terms)
-    genie, _ = exact(problem.index, problem.weight, m, available=available)
-    genie_reward = cohort_value(speed, terms, genie, available[genie])
-    best = cohort_value(context.expected_speed, terms, genie, available[genie])
-    own = cohort_value(context.expected_speed, terms, selection.clients, active)
-    return reward, genie_reward, jnp.maximum(best - own, 0.0)
-
-
-def _evaluate_if_due(
-    config: SimConfig, training: LocalTraining | None, variables: Variables | None, round: Array
-) -> tuple[Array, Array]:
-    nan = jnp.asarray(jnp.nan)
-    if training is None or variables is None:
-        return nan, nan
-    # `round` is not batched under vmap over runs, so this stays a branch and skips the work.
-    due = (round % config.eval_every == 0) | (round == config.num_rounds)
-    return lax.cond(
-        due,
-        lambda v: evaluate(training.module, v, training.dataset),
-        lambda v: (nan, nan),
-        variables,
     )

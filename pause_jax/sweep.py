@@ -124,10 +124,11 @@ def sweep(
     for job in jobs:
         groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
 
-    seeds = jax.random.key_data(keys).tolist()
-    versions = (pause_jax.__version__, jax.__version__)
-    texts = {job.label: config_file.dumps(job.config) for job in jobs}
-    distributed.check_same(repr((versions, texts, seeds, memory_limit, max_batch)))
+    if jax.process_count() > 1:
+        seeds = jax.random.key_data(keys).tolist()
+        versions = (pause_jax.__version__, jax.__version__)
+        texts = {job.label: config_file.dumps(job.config) for job in jobs}
+        distributed.check_same(repr((versions, texts, seeds, memory_limit, max_batch)))
     mesh = mesh_of(jax.devices() if devices is None else devices)
     plans = [
         plan(job.config, job.data, len(group) * len(keys), mesh.size, memory_limit, max_batch)

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import typer
 
-from experiments.noise_cost import run
-from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace
+from experiments.noise_cost import run, settings
+from pause_jax.privacy import PerCoordinateLaplace
 
 HERE = pathlib.Path(run.__file__).parent
 RULES = json.loads((HERE / "expected.json").read_text())
-SMALL = ("none", "per_coordinate", "l1_vector", "priv_unit_g")
+SMALL = ("per_coordinate", "l1_vector", "priv_unit_g")
 TITLES = ["digits, 30/5", "digits, 300/15", "mnist, 30/5", "mnist, 300/15"]
 
 
-def settings(text):
+def parts(text):
     """The parts of an output: title, accuracy without noise, {unit: {mechanism: means}}."""
     for part in re.split(r"\n(?=\w+, \d+/\d+\n)", text)[1:]:
         title = part.splitlines()[0]
@@ -31,7 +31,7 @@ def settings(text):
 
 
 def test_the_kept_tables_hold_what_is_claimed():
-    found = list(settings((HERE / "output.txt").read_text()))
+    found = list(parts((HERE / "output.txt").read_text()))
     assert [title for title, _, _ in found] == TITLES
     for title, plain, tables in found:
         for rule in RULES:
@@ -43,8 +43,8 @@ def test_the_kept_tables_hold_what_is_claimed():
 
 
 def test_it_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):
-    few = {p: m for p, m in run.mechanisms(2778).items() if p.mechanism in SMALL}
-    monkeypatch.setattr(run, "mechanisms", lambda d: few)
+    few = {p: m for p, m in settings.mechanisms(2778).items() if p.mechanism in SMALL}
+    monkeypatch.setattr(settings, "mechanisms", lambda d: few)
     with pytest.raises(typer.Exit):
         run.main(datasets="digits", networks="30/5", seeds=1, rounds=2, out=tmp_path)
     printed = capsys.readouterr().out
@@ -54,8 +54,7 @@ def test_it_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):
 
 
 def test_every_mechanism_has_every_epsilon_in_both_units():
-    points = run.mechanisms(1000)
-    assert isinstance(points.pop(run.Point("none", np.inf, 0.0)), NoPrivacy)
+    points = settings.mechanisms(1000)
     names = {point.mechanism for point in points}
     assert len(names) == 6
     for name in names:
