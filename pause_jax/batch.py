@@ -1,10 +1,13 @@
-"""Many runs of one static structure: chunks of a batch, spread over devices and hosts."""
+"""Many runs of one static structure: chunks of a batch, spread over cores, devices and hosts."""
 
 from __future__ import annotations
 
 import functools
 import math
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +18,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pause_jax.config import SimConfig
+from pause_jax.learning.cohort import client_batch, kept_by_client, local_training
 from pause_jax.learning.data import Dataset
 from pause_jax.record import Record
 from pause_jax.result import Result, finish
@@ -22,6 +26,9 @@ from pause_jax.rounds import advance, init
 
 # Segments a run is played in, so that progress shows and an interrupt is heard.
 SEGMENTS = 20
+# What the clients that train at the same time in a lane may keep, in bytes: runs of more leave the
+# cache of a core, and then two of them take longer at once than in turn.
+KEPT_IN_LANE = 8 * 2**20
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
 
 
@@ -54,15 +61,28 @@ def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
     return Mesh(np.asarray(devices), ("run",))
 
 
+def lanes_of(mesh: Mesh) -> int:
+    """Chunks to play at the same time: one, but on a lone CPU device as many as it has cores.
+
+    XLA splits only large operations over the cores of a CPU; runs do not wait for each other.
+    """
+    if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Plan(NamedTuple):
     """How the runs of a group are cut: ``chunks`` chunks of ``batch`` runs, the same number on each
-    device; each is played in ``segments`` equal segments of its rounds.
+    device; each is played in ``segments`` equal segments of its rounds, ``lanes`` chunks at a time.
     """
 
     num_runs: int
     batch: int
     chunks: int
     segments: int
+    lanes: int
 
     @property
     def steps(self) -> int:
@@ -75,31 +95,49 @@ def plan(
     data: Dataset | None,
     num_runs: int,
     num_devices: int,
+    lanes: int,
     memory_limit: float,
     max_batch: int | None,
 ) -> Plan:
-    """Cut the runs so that a device's part of a chunk keeps to the memory limit.
+    """Cut the runs so that a device keeps to the memory limit.
 
     Args:
       config: canonical, one of the group.
       data: its data set.
       num_runs: of the group.
       num_devices: over which a chunk is spread.
+      lanes: chunks at a time at most, from :func:`lanes_of`.
       memory_limit: GiB of a device.
-      max_batch: runs in a chunk at most; from the memory limit if None.
+      max_batch: runs at a time at most; from the memory limit if None.
     """
+    lanes = min(lanes, num_runs)
     if max_batch is None:
-        state = jax.eval_shape(init, config, data, jax.random.key(0))
-        rounds = jax.ShapeDtypeStruct((config.num_rounds,), jnp.int32)
-        _, record = jax.eval_shape(advance, config, data, state, rounds)
-        cohort = 8 * config.cohort_size * _bytes(state.variables)
-        per_run = 3 * _bytes(state) + 2 * _bytes(record) + cohort
-        max_batch = num_devices * max(1, int(memory_limit * 2**30 / max(per_run, 1)))
-    chunks = math.ceil(num_runs / max(1, max_batch))
+        width = _width(config, data, lanes, memory_limit)
+    else:
+        lanes = min(lanes, max_batch)
+        width = math.ceil(max_batch / lanes / num_devices)
+    chunks = math.ceil(num_runs / (width * num_devices))
+    chunks = lanes * math.ceil(chunks / lanes)
     batch = num_devices * math.ceil(num_runs / chunks / num_devices)
     # Equal segments, so that one compilation serves all.
     segments = max(n for n in range(1, SEGMENTS + 1) if config.num_rounds % n == 0)
-    return Plan(num_runs, batch, math.ceil(num_runs / batch), segments)
+    return Plan(num_runs, batch, math.ceil(num_runs / batch), segments, lanes)
+
+
+def _width(config: SimConfig, data: Dataset | None, lanes: int, memory_limit: float) -> int:
+    """Runs side by side in a lane of a device."""
+    state = jax.eval_shape(init, config, data, jax.random.key(0))
+    rounds = jax.ShapeDtypeStruct((config.num_rounds,), jnp.int32)
+    _, record = jax.eval_shape(advance, config, data, state, rounds)
+    cohort = 8 * config.cohort_size * _bytes(state.variables)
+    per_run = 3 * _bytes(state) + 2 * _bytes(record) + cohort
+    width = int(memory_limit * 2**30 / max(per_run, 1) / lanes)
+    if lanes > 1 and config.learning is not None and data is not None:
+        training = local_training(config.learning, data, config.num_clients)
+        side_by_side = training.client_batch or client_batch(training, state.variables)
+        kept = kept_by_client(training, state.variables) * min(config.cohort_size, side_by_side)
+        width = min(width, KEPT_IN_LANE // kept)
+    return max(1, width)
 
 
 def _bytes(tree: Any) -> int:
@@ -123,7 +161,7 @@ def play(
       keys: typed keys [S].
       cut: from :func:`plan` for C S runs.
       mesh: the devices, of all processes.
-      tick: called after each segment.
+      tick: called after each segment, from any thread.
 
     Yields:
       The results of finished runs in order, NumPy arrays with a leading axis, without models.
@@ -131,21 +169,40 @@ def play(
     step = programs(mesh)
     segments = np.split(np.arange(1, configs.num_rounds + 1), cut.segments)
     data = _place(data, mesh, SAME)
-    for first in range(0, cut.num_runs, cut.batch):
+    stopped = threading.Event()
+    # Held while a step is handed to the device, not while it works: so one lane compiles for all.
+    handing_over = threading.Lock()
+
+    def play_chunk(first: int) -> Result:
         # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
         run = np.minimum(np.arange(first, first + cut.batch), cut.num_runs - 1)
-        config = jax.tree.map(lambda x: x[run // len(keys)], configs)  # noqa: B023
-        config = _place(config, mesh, RUN)
-        state = step.init(config, data, _place(keys[run % len(keys)], mesh, RUN))
+        with handing_over:
+            config = jax.tree.map(lambda x: x[run // len(keys)], configs)
+            config = _place(config, mesh, RUN)
+            state = step.init(config, data, _place(keys[run % len(keys)], mesh, RUN))
         records: list[Record] = []
         for segment in segments:
-            state, record = step.advance(config, data, state, _place(segment, mesh, SAME))
+            if stopped.is_set():
+                raise CancelledError
+            with handing_over:
+                state, record = step.advance(config, data, state, _place(segment, mesh, SAME))
             records.append(jax.block_until_ready(record))
             tick()
-        record = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *records)
-        result = step.finish(config, state, record).replace(variables=None)
+        with handing_over:
+            record = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *records)
+            result = step.finish(config, state, record).replace(variables=None)
         count = min(cut.batch, cut.num_runs - first)
-        yield jax.tree.map(lambda x: x[:count], _collect(result))  # noqa: B023
+        return jax.tree.map(lambda x: x[:count], _collect(result))
+
+    firsts = range(0, cut.num_runs, cut.batch)
+    if cut.lanes == 1:
+        yield from map(play_chunk, firsts)
+        return
+    with ThreadPoolExecutor(cut.lanes) as lanes:
+        try:
+            yield from lanes.map(play_chunk, firsts)
+        finally:
+            stopped.set()
 
 
 def _place(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:

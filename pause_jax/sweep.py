@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 import pause_jax
 from pause_jax import config_file, distributed
-from pause_jax.batch import mesh_of, plan, play
+from pause_jax.batch import lanes_of, mesh_of, plan, play
 from pause_jax.config import SimConfig, stack
 from pause_jax.learning.data import Dataset
 from pause_jax.result import Result
@@ -87,7 +87,8 @@ def sweep(
     """Run every config with every key.
 
     Configs that differ only in traced numbers share one compilation and run as one batch; a row of
-    the result equals the single run ``simulate(config, key)``. A batch is spread over all devices.
+    the result equals the single run ``simulate(config, key)``. A batch is spread over all devices,
+    and over the cores of a CPU.
     In a program of several processes (``pause_jax.distributed``) each calls ``sweep`` with the same
     arguments, plays its part, and gets the whole result.
 
@@ -97,8 +98,8 @@ def sweep(
       data: a data set to use instead of the one that each config names.
       memory_limit: GiB that a batch may take on a device, by a rough estimate; larger sweeps run in
         chunks.
-      max_batch: runs in a chunk at most; from the memory limit by default. Rounded up to a
-        multiple of the number of devices.
+      max_batch: runs at a time at most; from the memory limit by default. Rounded up to a multiple
+        of the number of devices, or of cores if it exceeds them.
       devices: where to run; all devices of all processes by default.
       progress: show a progress bar on the terminal's standard error.
 
@@ -131,9 +132,16 @@ def sweep(
         distributed.check_same(repr((versions, texts, seeds, memory_limit, max_batch)))
     mesh = mesh_of(jax.devices() if devices is None else devices)
     plans = [
-        plan(job.config, job.data, len(group) * len(keys), mesh.size, memory_limit, max_batch)
+        plan(
+            group[0].config,
+            group[0].data,
+            len(group) * len(keys),
+            mesh.size,
+            lanes_of(mesh),
+            memory_limit,
+            max_batch,
+        )
         for group in groups.values()
-        for job in group[:1]
     ]
     done: dict[str, xr.Dataset] = {}
     with _progress(progress) as bar:

@@ -1,6 +1,8 @@
 """Sweeps: rows equal single runs, one compilation a structure, labels, chunks, interrupts."""
 
 import importlib
+import itertools
+import time
 
 import jax
 import numpy as np
@@ -14,8 +16,10 @@ from pause_jax import (
     SweepInterrupted,
     batch,
     config_file,
+    policies,
     presets,
     simulate,
+    stack,
     sweep,
 )
 from pause_jax.simulate import prepare
@@ -69,6 +73,50 @@ def test_chunks_change_nothing(keys):
         )
 
 
+def test_lanes_change_nothing(keys, monkeypatch):
+    base = bandit().replace(num_rounds=7)
+    # A policy that calls back to Python, and one that does not.
+    configs = [base.replace(policy=policies.named(name)) for name in ("clustered_size", "pause")]
+    results = []
+    for lanes in (1, 2, 3):
+        monkeypatch.setattr(sweep_module, "lanes_of", lambda mesh, lanes=lanes: lanes)
+        results.append(sweep(configs, keys, progress=False))
+    for result in results[1:]:
+        xr.testing.assert_allclose(result, results[0], rtol=1e-6, atol=1e-5)
+
+
+def test_lanes_stop_when_no_one_waits_for_them(keys):
+    config, data = prepare(bandit())
+    many = jax.random.split(keys[0], 200)
+    cut = batch.Plan(num_runs=200, batch=1, chunks=200, segments=20, lanes=2)
+    ticks = []
+
+    def tick():
+        ticks.append(0)
+
+    parts = batch.play(stack([config]), data, many, cut, batch.mesh_of(jax.devices()[:1]), tick)
+    next(parts)
+    parts.close()
+    stopped = len(ticks)
+    assert 20 <= stopped < 200 * 20
+    time.sleep(0.1)
+    assert len(ticks) == stopped, "a lane went on"
+
+
+def test_a_failure_in_a_lane_ends_the_sweep(keys):
+    config, data = prepare(bandit())
+    cut = batch.Plan(num_runs=3, batch=1, chunks=3, segments=20, lanes=2)
+    ticks = itertools.count()
+
+    def tick():
+        if next(ticks) == 25:
+            raise RuntimeError("out of memory")
+
+    parts = batch.play(stack([config]), data, keys, cut, batch.mesh_of(jax.devices()[:1]), tick)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        list(parts)
+
+
 def test_one_compilation_for_each_static_structure(keys):
     configs = [bandit(num_clients=12).override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0)]
     advance = batch.programs(batch.mesh_of(jax.devices())).advance
@@ -83,33 +131,45 @@ def test_one_compilation_for_each_static_structure(keys):
 
 def test_chunks_keep_to_the_memory_limit():
     config, data = prepare(bandit())
-    tiny = batch.plan(config, data, 3, 1, memory_limit=1e-9, max_batch=None)
+    tiny = batch.plan(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
     assert (tiny.batch, tiny.chunks) == (1, 3)
-    ample = batch.plan(config, data, 3, 1, memory_limit=2.0, max_batch=None)
+    ample = batch.plan(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
     assert (ample.batch, ample.chunks) == (3, 1)
     # Learning takes more memory, and eight devices have more.
     learned = prepare(presets.digits_small().replace(num_rounds=20))
     sizes = [
-        batch.plan(*learned, 10_000, devices, memory_limit=0.05, max_batch=None).batch
-        for devices in (1, 8)
+        batch.plan(*learned, 10_000, devices, lanes, memory_limit=0.02, max_batch=None).batch
+        for devices, lanes in ((1, 1), (8, 1), (1, 4))
     ]
-    assert 1 < sizes[0] < 10_000
+    assert 4 < sizes[0] < 10_000
     assert sizes[1] == pytest.approx(8 * sizes[0], rel=0.2)
+    assert sizes[2] == pytest.approx(sizes[0] / 4, abs=1)
+
+
+def test_a_lane_keeps_to_the_cache_of_a_core():
+    small = prepare(presets.digits_small())
+    wide = prepare(presets.digits_small().override({"learning.model.hidden": (1000, 1000)}))
+    plans = [
+        batch.plan(*each, 64, 1, 2, memory_limit=8.0, max_batch=None) for each in (small, wide)
+    ]
+    assert 1 < plans[0].batch <= 32
+    assert (plans[1].batch, plans[1].lanes) == (1, 2)
 
 
 @settings(max_examples=20, deadline=None)
 @given(
-    st.integers(1, 300), st.integers(1, 16), st.one_of(st.none(), st.integers(1, 100)),
-    st.integers(1, 100),
+    st.integers(1, 300), st.integers(1, 16), st.integers(1, 5),
+    st.one_of(st.none(), st.integers(1, 100)), st.integers(1, 100),
 )  # fmt: skip
-def test_a_plan_plays_every_run(num_runs, num_devices, max_batch, rounds):
+def test_a_plan_plays_every_run(num_runs, num_devices, lanes, max_batch, rounds):
     config, data = prepare(bandit().replace(num_rounds=rounds))
-    cut = batch.plan(config, data, num_runs, num_devices, 1e-4, max_batch)
+    cut = batch.plan(config, data, num_runs, num_devices, lanes, 1e-4, max_batch)
     assert cut.batch % num_devices == 0
     assert cut.chunks * cut.batch >= num_runs > (cut.chunks - 1) * cut.batch
     assert rounds % cut.segments == 0
     if max_batch is not None:
-        assert cut.batch < max_batch + num_devices
+        assert cut.lanes <= lanes
+        assert cut.lanes * cut.batch < max_batch + cut.lanes * num_devices
 
 
 def test_labels_and_gaps(keys):

@@ -215,10 +215,14 @@ def _map_clients(
 
 
 def client_batch(training: LocalTraining, variables: Variables) -> int:
-    """Clients to train side by side, at least 1: as many as the memory of one allows.
+    """Clients to train side by side, at least 1: as many as the memory of one allows."""
+    limit = KEPT_ON_CPU if jax.default_backend() == "cpu" else KEPT_ELSEWHERE
+    return max(1, limit // kept_by_client(training, variables))
 
-    A client keeps its model, gradient and optimiser state, and for the gradient of a step what the
-    model's layers remember of a batch.
+
+def kept_by_client(training: LocalTraining, variables: Variables) -> int:
+    """Bytes that a client in training keeps: its model, gradient and optimiser state, and for the
+    gradient of a step what the model's layers remember of a batch.
     """
     rest = {name: value for name, value in variables.items() if name != "params"}
     data, batch = training.dataset, training.batch_size
@@ -239,9 +243,7 @@ def client_batch(training: LocalTraining, variables: Variables) -> int:
         return variables, gradient, training.optimizer.init(gradient), remembered
 
     leaves = jax.tree.leaves(jax.eval_shape(one, variables, x))
-    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    limit = KEPT_ON_CPU if jax.default_backend() == "cpu" else KEPT_ELSEWHERE
-    return max(1, int(limit // kept))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 def query_losses(
