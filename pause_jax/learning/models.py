@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import flax.linen as nn
@@ -45,6 +46,25 @@ class _Mlp(nn.Module):
         return _dense(x, self.num_outputs, "output")
 
 
+class _ConvPool(nn.Module):
+    """3x3 valid convolution, perhaps a 2x2 maximum, bias: the parameters of ``nn.Conv``."""
+
+    features: int
+    pooled: bool
+    convolution: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shape = (3, 3, x.shape[-1], self.features)
+        kernel = self.param("kernel", _kernel_init, shape)
+        bias = self.param("bias", _bias_init(math.prod(shape[:-1])), shape[-1:])
+        convolve = convolution(self.convolution)
+        x = convolve(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        # The maximum of the sums is the sum with the maximum, and has a quarter of the work; the
+        # same holds for the relu that follows.
+        return (max_pool(x, (2, 2)) if self.pooled else x) + bias
+
+
 class _Cnn(nn.Module):
     """3x3 valid convolutions with relu and norm, those in ``pooled`` with a 2x2 pooling."""
 
@@ -58,18 +78,8 @@ class _Cnn(nn.Module):
     @nn.compact
     def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
         for i, width in enumerate(self.widths):
-            conv = nn.Conv(
-                width,
-                (3, 3),
-                padding="VALID",
-                kernel_init=_kernel_init,
-                bias_init=_bias_init(9 * x.shape[-1]),
-                conv_general_dilated=convolution(self.convolution),
-                name=f"conv_{i}",
-            )
-            x = conv(x)
-            # relu after pooling is the same and has a quarter of the work.
-            x = nn.relu(max_pool(x, (2, 2)) if i in self.pooled else x)
+            layer = _ConvPool(width, i in self.pooled, self.convolution, name=f"conv_{i}")
+            x = nn.relu(layer(x))
             if self.norm == "batch":
                 norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, name=f"norm_{i}")
                 x = norm(x, mask=None if mask is None else mask[:, None, None, None])
