@@ -106,16 +106,18 @@ def _forward(
         (size - k) // stride + 1
         for size, k, stride in zip(x.shape[1:3], (kh, kw), strides, strict=True)
     )
-    patches = jnp.concatenate(
-        [
-            x[:, i :: strides[0], j :: strides[1]][:, :height, :width]
-            for i in range(kh)
-            for j in range(kw)
-        ],
-        axis=-1,
-    )
+    taps = [
+        x[:, i :: strides[0], j :: strides[1]][:, :height, :width]
+        for i in range(kh)
+        for j in range(kw)
+    ]
+    # A product over 27 values, as of a colour image, takes longer than one over 28.
+    spare = -kh * kw * x.shape[-1] % 4
+    taps.append(jnp.zeros((*taps[0].shape[:-1], spare), x.dtype))
+    patches = jnp.concatenate(taps, axis=-1)
     rows = patches.reshape(-1, patches.shape[-1])
-    y = jnp.matmul(rows, kernel.reshape(-1, features), precision=precision)
+    weights = jnp.pad(kernel.reshape(-1, features), ((0, spare), (0, 0)))
+    y = jnp.matmul(rows, weights, precision=precision)
     # Only the shape of x is needed again; an array of no elements carries it.
     empty = jnp.zeros((0, *x.shape[1:]), x.dtype)
     return y.reshape(*patches.shape[:3], features), (rows, kernel, empty)
@@ -130,7 +132,8 @@ def _backward(
     d = dy.reshape(-1, features)
     # Without the barriers XLA folds the transposes into the products, which then run slower.
     rows_t, kernel_t = lax.optimization_barrier((rows.T, kernel.reshape(-1, features).T))
-    d_kernel = jnp.matmul(rows_t, d, precision=precision).reshape(kernel.shape)
+    d_weights = jnp.matmul(rows_t, d, precision=precision)
+    d_kernel = d_weights[: kh * kw * channels].reshape(kernel.shape)
     d_patches = jnp.matmul(d, kernel_t, precision=precision)
     d_patches = d_patches.reshape(batch, height, width, kh, kw, channels)
 

@@ -62,7 +62,7 @@ class _ConvPool(nn.Module):
         x = convolve(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         # The maximum of the sums is the sum with the maximum, and has a quarter of the work; the
         # same holds for the relu that follows.
-        return (max_pool(x, (2, 2)) if self.pooled else x) + bias
+        return (max_pool(x, (2, 2)) if self.pooled else x) + bias[None, None, None]
 
 
 class _Cnn(nn.Module):
