@@ -1,8 +1,14 @@
-"""pause_jax alone: a whole run, sweeps against one run, and growth with K and m."""
+"""pause_jax alone: a whole run, sweeps against one run, and growth with K, m and devices.
+
+``python -m benchmarks.alone DEVICES REPEAT`` times one sweep on so many CPU devices, for `devices`.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -14,6 +20,7 @@ from pause_jax import SimConfig, presets, simulate, sweep
 SEEDS = (1, 2, 8, 32)
 CLIENTS = (1_000, 10_000, 100_000)
 COHORTS = (4, 16, 64)
+DEVICES = (1, 2, 4, 8)
 
 
 class Timing(NamedTuple):
@@ -56,15 +63,28 @@ def whole_run(data_dir: str | None, repeat: int) -> dict[str, Timing]:
     return in_turns(_simulations(configs), repeat)
 
 
-def seeds(repeat: int) -> dict[str, Timing]:
-    """Sweeps of digits_small over numbers of seeds."""
+def seeds(data_dir: str | None, repeat: int) -> tuple[str, dict[str, Timing]]:
+    """Sweeps over numbers of seeds: of mnist_small if its data are there, else of digits_small."""
     config = presets.digits_small()
+    if data_dir is not None:
+        config = presets.mnist_small(data_dir=data_dir)
+    calls = {str(count): _sweep_of(config, count) for count in SEEDS}
+    return "digits_small" if data_dir is None else "mnist_small", in_turns(calls, repeat)
 
-    def call(count: int) -> Callable[[], object]:
-        keys = jax.random.split(jax.random.key(0), count)
-        return lambda: sweep(config, keys, progress=False).clock.values
 
-    return in_turns({str(count): call(count) for count in SEEDS}, repeat)
+def _sweep_of(config: SimConfig, count: int) -> Callable[[], object]:
+    keys = jax.random.split(jax.random.key(0), count)
+    return lambda: sweep(config, keys, progress=False).clock.values
+
+
+def devices(repeat: int) -> dict[str, Timing]:
+    """A sweep of 16 seeds of digits_small on numbers of CPU devices, each in its own process."""
+    found = {}
+    for count in DEVICES:
+        command = [sys.executable, "-m", "benchmarks.alone", str(count), str(repeat)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True)
+        found[str(count)] = Timing(*json.loads(ran.stdout))
+    return found
 
 
 def clients(repeat: int, rounds: int = 100) -> dict[str, Timing]:
@@ -79,3 +99,9 @@ def cohorts(repeat: int) -> dict[str, Timing]:
     config = presets.digits_small("random").replace(num_clients=64)
     configs = {str(m): config.replace(num_selected=m) for m in COHORTS}
     return in_turns(_simulations(configs), repeat)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
+    call = _sweep_of(presets.digits_small(), 16)
+    print(json.dumps(in_turns({"": call}, int(sys.argv[2]))[""]))

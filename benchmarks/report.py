@@ -109,7 +109,8 @@ def same_result(workload: str, moved: float, differences: Mapping[str, float | s
 
 
 def targets(
-    measured: Mapping[str, Mapping[str, Measured]], seeds: Mapping[str, Timing] | None
+    measured: Mapping[str, Mapping[str, Measured]],
+    seeds: tuple[str, Mapping[str, Timing]] | None,
 ) -> str:
     """All targets, each ok, below, or not measured."""
     rows = []
@@ -125,8 +126,9 @@ def targets(
     share = shares(measured[workload], workload, OURS) if workload in measured else []
     value = _median(share) if share else None
     rows.append(_verdict(f"{workload}: share of the matrix product", least, value))
-    value = None if seeds is None else 32 * seeds["1"].median / seeds["32"].median
-    what = "32 seeds at once: seeds a second / those of one seed"
+    preset, timings = ("mnist_small", {}) if seeds is None else seeds
+    value = 32 * timings["1"].median / timings["32"].median if timings else None
+    what = f"{preset}, 32 seeds at once: seeds a second / those of one seed"
     rows.append(_verdict(what, 32 / SEEDS_TARGET, value))
     return "\n".join(["## Targets", "", *table(["", "at least", "measured", ""], rows)])
 
@@ -142,7 +144,7 @@ def alone(title: str, what: str, timings: Mapping[str, Timing], unit: str = "run
     return "\n".join([f"### {title}", "", *table(head, rows)])
 
 
-def seeds_section(timings: Mapping[str, Timing]) -> str:
+def seeds_section(preset: str, timings: Mapping[str, Timing]) -> str:
     """Sweep throughput against the number of seeds."""
     one = timings["1"].median
     rows = [
@@ -151,7 +153,7 @@ def seeds_section(timings: Mapping[str, Timing]) -> str:
         for n, t in timings.items()
     ]  # fmt: skip
     head = ["seeds", "s", "runs / s", "time / one seed", "compilation, s"]
-    return "\n".join(["### Sweep of digits_small over seeds", "", *table(head, rows)])
+    return "\n".join([f"### Sweep of {preset} over seeds", "", *table(head, rows)])
 
 
 def selection() -> str:

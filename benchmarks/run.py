@@ -86,13 +86,14 @@ def main(
     seeds = None
     if alone:
         _say("pause_jax alone")
-        seeds = ours.seeds(repeat)
+        seeds = ours.seeds(data_dir, repeat)
         sections += [
             "## pause_jax alone\n",
             report.alone("Whole runs", "preset", ours.whole_run(data_dir, repeat)),
-            report.seeds_section(seeds),
+            report.seeds_section(*seeds),
             report.alone("100 rounds of PAUSE without learning, m = 25", "K", ours.clients(repeat)),
             report.alone("digits_small with K = 64", "m", ours.cohorts(repeat)),
+            report.alone("16 seeds of digits_small", "CPU devices", ours.devices(repeat), "sweep"),
         ]
         sections.append(report.selection())
     sections.append(report.targets(measured, seeds))

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from benchmarks import report, run
-from benchmarks.alone import in_turns
+from benchmarks.alone import Timing, in_turns
 from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.drivers.pause import model_of
 from benchmarks.harness import Measured, compare, largest_difference, measure
@@ -99,6 +99,12 @@ def test_targets_are_ok_below_or_not_measured():
     assert "not measured" in lines["W3: PyTorch loop, time / ours"]
     slower = {"W3": {OURS: Measured([1.0]), "pfl": Measured([1.2])}}
     assert "| 1.20 | below |" in report.targets(slower, None)
+    seeds = {"1": Timing(9.0, [1.0]), "32": Timing(9.0, [20.0])}
+    line = next(
+        x for x in report.targets({}, ("mnist_small", seeds)).split("\n") if "32 seeds" in x
+    )
+    assert line.startswith("| mnist_small, ")
+    assert "| 1.60 | below |" in line
 
 
 def test_a_peer_that_is_not_installed_is_in_the_report():

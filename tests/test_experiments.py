@@ -6,7 +6,9 @@ import pathlib
 import pytest
 import typer
 
+from experiments.cifar10_small import run as cifar10_small
 from experiments.mnist_mlp_30_5 import run
+from pause_jax import config_file, presets
 
 HERE = pathlib.Path(run.__file__).parent
 
@@ -37,3 +39,27 @@ def test_the_expected_numbers_are_the_authors(shared):
         assert expected[policy]["seconds"] == round(curve["elapsed_s"][-1], 2)
         for at, accuracy in expected[policy]["accuracy"].items():
             assert accuracy == curve["test_accuracy_percent"][int(at) - 1]
+
+
+def test_cifar10_small_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):
+    def small(policy, data_dir=None):
+        return presets.digits_small(policy).replace(eval_every=10)
+
+    monkeypatch.setattr(cifar10_small.presets, "cifar10_small", small)
+    with pytest.raises(typer.Exit):
+        cifar10_small.main(policy="random", rounds=2, out=tmp_path)
+    printed = capsys.readouterr().out
+    assert (tmp_path / "output.txt").read_text() == printed
+    assert "FAIL best accuracy" in printed
+    assert "ok   the model stays finite" in printed
+    assert config_file.load(tmp_path / "config.toml") == small("random").replace(num_rounds=2)
+    assert (tmp_path / "figures" / "accuracy_vs_seconds.png").is_file()
+
+
+def test_the_kept_output_of_cifar10_small_is_of_its_preset_and_passed_every_check():
+    folder = pathlib.Path(cifar10_small.__file__).parent
+    assert config_file.load(folder / "config.toml") == presets.cifar10_small("pause")
+    text = (folder / "output.txt").read_text()
+    assert text.startswith("cifar10_small, pause, 300 rounds")
+    assert text.count("\nok ") == 4
+    assert "FAIL" not in text

@@ -14,14 +14,11 @@ from pause_jax.learning import Partition
 from pause_jax.policies import NAMED, Answer, Genie, Info, Policy, Random, Selection, named
 from pause_jax.rounds import _context
 from tests.network import observation
+from tests.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
 
 K, M = 7, 3
 SIZES = np.asarray([5, 1, 9, 3, 20, 2, 10])
 POLICIES = sorted(NAMED)
-# Draws with repetition: a client that is drawn twice leaves a slot empty.
-WITH_REPETITION = {"md_sampling", "clustered_size", "clustered_similarity"}
-# Keeps a deadline, so it may leave slots empty though more clients are available.
-MAY_LEAVE_EMPTY = {"fedcs"}
 
 
 def build(config: SimConfig, sizes: jax.Array) -> Policy:

@@ -1,0 +1,1 @@
+"""One run of the CIFAR-10 preset."""

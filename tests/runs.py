@@ -1,0 +1,101 @@
+"""Small runs that several tests look at, and how to compare two results."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pause_jax import Learning, Result, SimConfig, policies, simulate
+from pause_jax.learning import Digits, Dirichlet, Linear
+from pause_jax.policies import NAMED
+from pause_jax.privacy import (
+    PerCoordinateLaplace,
+    Uniform,
+)
+from pause_jax.rounds import Streams
+
+KEY = jax.random.key(0)
+# Every registered policy, and each search once; all names go through the contract in test_policies.
+POLICIES = [*(policy.name for policy in policies.POLICIES), "pause_exhaustive", "sa_pause"]
+# Draws with repetition: a client that is drawn twice leaves a slot empty.
+WITH_REPETITION = {"md_sampling", "clustered_size", "clustered_similarity"}
+# Keeps a deadline, so it may leave slots empty though more clients are available.
+MAY_LEAVE_EMPTY = {"fedcs"}
+K, M, T = 6, 4, 20
+
+# Without learning; one compilation a policy, shared by all availabilities and horizons.
+BANDIT = SimConfig(
+    num_clients=K,
+    num_selected=M,
+    num_rounds=T,
+    privacy=PerCoordinateLaplace(budget=Uniform(total_epsilon=7.0, horizon=50.0)),
+    learning=None,
+)
+# With learning: unequal clients, some with more data than they may use, 8 rounds of which 3, 6 and
+# the last are evaluated.
+LEARN = SimConfig(
+    num_clients=6,
+    num_selected=2,
+    num_rounds=8,
+    eval_every=3,
+    privacy=PerCoordinateLaplace(sensitivity=0.01),
+    learning=Learning(
+        data=Digits(num_train=240), partition=Dirichlet(), model=Linear(), max_steps=3
+    ),
+)
+
+
+@functools.cache
+def bandit_run(policy: str, availability: float = 1.0, horizon: float = 50.0) -> Result:
+    config = BANDIT.replace(policy=NAMED[policy], availability=availability)
+    return simulate(config.override({"privacy.budget.horizon": horizon}), KEY)
+
+
+@functools.cache
+def learn_run(seed: int = 0, **changes: float) -> Result:
+    """LEARN with some traced numbers changed: all runs share one compilation."""
+    changes = {path.replace("__", "."): value for path, value in changes.items()}
+    return simulate(LEARN.override(changes), jax.random.key(seed))
+
+
+def world_of(config: SimConfig, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+    """(latencies, whether present) of every client in every round, [T, K]."""
+    world = Streams(*jax.random.split(key, len(Streams._fields))).world
+    latency, present = [], []
+    for round in range(1, config.num_rounds + 1):
+        latency.append(
+            config.latency.sample(jax.random.fold_in(world, 2 * round), config.num_clients)
+        )
+        present.append(
+            jax.random.bernoulli(
+                jax.random.fold_in(world, 2 * round + 1),
+                config.availability,
+                (config.num_clients,),
+            )
+        )
+    return np.asarray(latency), np.asarray(present)
+
+
+def chosen_sets(result: Result) -> list[list[int]]:
+    return [[int(k) for k in row if k >= 0] for row in np.asarray(result.clients)]
+
+
+def assert_same_bits(one, other) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert np.asarray(a).dtype == np.asarray(b).dtype
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def assert_close(one, other, *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    """Whole numbers equal, floats close, NaN only where the other has it too."""
+
+    def compare(path, a, b) -> None:
+        name = jax.tree_util.keystr(path)
+        if jnp.issubdtype(jnp.asarray(a).dtype, jnp.floating):
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=name)
+        else:
+            np.testing.assert_array_equal(a, b, err_msg=name)
+
+    jax.tree_util.tree_map_with_path(compare, one, other)
