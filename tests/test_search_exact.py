@@ -339,3 +339,41 @@ def test_plain_numpy_and_lists_are_taken(search):
     clients, energy = search(np.array([3.0, 1.0, 2.0]), [0.0, 9.0, 1.0], 2)
     assert clients.tolist() == [1, 2]
     assert float(energy) == 11.0
+
+
+def best_values(index, weight, num_selected):
+    """Largest min(index) + sum(weight) of each row: over the places of the least index chosen."""
+    order = np.argsort(-index, axis=1)
+    index, weight = (np.take_along_axis(x, order, axis=1).astype(float) for x in (index, weight))
+    best = np.full(len(index), -math.inf)
+    for least in range(num_selected - 1, index.shape[1]):
+        heaviest = np.partition(weight[:, : least + 1], least - num_selected + 1, axis=1)
+        best = np.maximum(best, index[:, least] + heaviest[:, -num_selected:].sum(axis=1))
+    return best
+
+
+# Below and above 64 clients the search has different forms.
+@pytest.mark.parametrize(("num_clients", "num_selected"), [(20, 4), (100, 8)])
+def test_ten_thousand_random_instances_are_solved_exactly(num_clients, num_selected):
+    rng = np.random.default_rng(5)
+    shape = (10_000, num_clients)
+    # Multiples of 1/256: sums are exact in float32. Three thousand rows have many ties, and in all
+    # rows the index counts for much, for little, or for something between.
+    index, weight = (rng.integers(-512, 512, shape) / 256 for _ in range(2))
+    index[:3000] = rng.integers(-2, 3, (3000, num_clients))
+    index *= 2.0 ** rng.integers(-1, 6, (10_000, 1))
+    index, weight = index.astype(np.float32), weight.astype(np.float32)
+    keys = jax.random.split(jax.random.key(3), len(index))
+    present = np.ones(shape, bool)
+    clients, energy = map(
+        np.asarray, jitted("exact", num_selected, batched=True)(index, weight, present, keys)
+    )
+    assert (np.diff(clients, axis=1) > 0).all()
+    chosen_index, chosen_weight = (np.take_along_axis(x, clients, axis=1) for x in (index, weight))
+    value = chosen_index.min(axis=1) + chosen_weight.sum(axis=1)
+    best = best_values(index, weight, num_selected)
+    np.testing.assert_array_equal(value, best)
+    np.testing.assert_array_equal(energy, best)
+    # The rule is not trivial: neither the best indices nor the best weights alone reach it.
+    by_weight = np.sort(weight, axis=1)[:, -num_selected:].sum(axis=1) + index.min(axis=1)
+    assert (by_weight < best).mean() > 0.9
