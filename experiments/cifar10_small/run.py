@@ -61,7 +61,7 @@ def main(
 ) -> None:
     """Run, print and write the curve; exit status 1 if a check fails."""
     config = presets.cifar10_small(policy).replace(num_rounds=rounds)
-    located = config.override({"learning.data.data_dir": data_dir})
+    located = presets.cifar10_small(policy, data_dir=data_dir).replace(num_rounds=rounds)
     start = time.perf_counter()
     result = sweep({policy: located}, jax.random.split(jax.random.key(0), 1))
     minutes = (time.perf_counter() - start) / 60
