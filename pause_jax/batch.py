@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pause_jax.config import SimConfig
 from pause_jax.learning.cohort import client_batch, kept_by_client, local_training
 from pause_jax.learning.data import Dataset
+from pause_jax.policies import POLICIES
 from pause_jax.record import Record
 from pause_jax.result import Result, finish
 from pause_jax.rounds import advance, init
@@ -127,10 +128,9 @@ def plan(
 def _width(config: SimConfig, data: Dataset | None, lanes: int, memory_limit: float) -> int:
     """Runs side by side in a lane of a device."""
     state = jax.eval_shape(init, config, data, jax.random.key(0))
-    rounds = jax.ShapeDtypeStruct((config.num_rounds,), jnp.int32)
-    _, record = jax.eval_shape(advance, config, data, state, rounds)
+    record = 4 * config.num_rounds * (len(Record._fields) + config.cohort_size)
     cohort = 8 * config.cohort_size * _bytes(state.variables)
-    per_run = 3 * _bytes(state) + 2 * _bytes(record) + cohort
+    per_run = 3 * _bytes(state) + 2 * record + cohort
     width = int(memory_limit * 2**30 / max(per_run, 1) / lanes)
     if lanes > 1 and config.learning is not None and data is not None:
         training = local_training(config.learning, data, config.num_clients)
@@ -143,6 +143,19 @@ def _width(config: SimConfig, data: Dataset | None, lanes: int, memory_limit: fl
 def _bytes(tree: Any) -> int:
     leaves = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def check_own_policy(config: SimConfig) -> None:
+    """Trace a policy of the user's own once without learning, so that its mistakes show before any
+    run; those of the library are tested.
+
+    Raises:
+      Exception: whatever the policy raises.
+    """
+    if type(config.policy) not in POLICIES:
+        alone = config.replace(learning=None)
+        state = jax.eval_shape(init, alone, None, jax.random.key(0))
+        jax.eval_shape(advance, alone, None, state, jax.ShapeDtypeStruct((1,), jnp.int32))
 
 
 def play(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import jax
 import typer
@@ -13,8 +13,10 @@ from rich.table import Table
 from pause_jax import config_file
 from pause_jax.config import SimConfig
 from pause_jax.privacy import MECHANISMS, Mechanism
-from pause_jax.privacy import audit as audits
 from pause_jax.struct import ConfigError, check_fields
+
+if TYPE_CHECKING:
+    from pause_jax.privacy.audit import Audit
 
 PRIVATE = {cls.name: cls for cls in MECHANISMS if cls.unit != "none"}
 
@@ -45,6 +47,9 @@ def audit(
 
     With a delta, a large one shows most (--set delta=0.1): at 1e-5 the telling events are too rare.
     """
+    # Imported here: scipy.stats takes longer than all else that the other commands import.
+    from pause_jax.privacy import audit as audits
+
     if mechanism is None and change:
         raise ConfigError(f"--set {change[0]}: name the mechanism it belongs to (--mechanism).")
     chosen = [cls() for cls in PRIVATE.values()] if mechanism is None else [_named(mechanism)]
@@ -80,7 +85,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _verdict(found: audits.Audit) -> str:
+def _verdict(found: Audit) -> str:
     if found.violated:
         return "[red]VIOLATED[/red]"
     return "too few samples" if found.epsilon >= found.resolution else "not refuted"

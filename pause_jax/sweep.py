@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 import pause_jax
 from pause_jax import config_file, distributed
-from pause_jax.batch import lanes_of, mesh_of, plan, play
+from pause_jax.batch import check_own_policy, lanes_of, mesh_of, plan, play
 from pause_jax.config import SimConfig, stack
 from pause_jax.learning.data import Dataset
 from pause_jax.result import Result
@@ -131,6 +131,8 @@ def sweep(
         texts = {job.label: config_file.dumps(job.config) for job in jobs}
         distributed.check_same(repr((versions, texts, seeds, memory_limit, max_batch)))
     mesh = mesh_of(jax.devices() if devices is None else devices)
+    for group in groups.values():
+        check_own_policy(group[0].config)
     plans = [
         plan(
             group[0].config,

@@ -1,6 +1,7 @@
 import pathlib
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,9 +21,11 @@ TFDS = {
 @pytest.fixture
 def forget():
     """Each load of the test reads anew, and no array outlives it."""
-    data_module._tfds.cache_clear()
+    for load in (data_module._tfds, data_module._digits):
+        load.cache_clear()
     yield
-    data_module._tfds.cache_clear()
+    for load in (data_module._tfds, data_module._digits):
+        load.cache_clear()
 
 
 @pytest.fixture
@@ -228,3 +231,21 @@ def test_missing_tensorflow_datasets_is_one_clear_error(empty_cache, monkeypatch
         Mnist(data_dir=str(tmp_path)).load()
     assert "pip install" in str(error.value)
     assert "digits" in str(error.value)
+
+
+def test_digits_are_kept_too_and_a_folder_that_cannot_be_written_is_only_a_warning(
+    empty_cache, monkeypatch, tmp_path
+):
+    first = Digits().load()
+    assert (empty_cache / "digits.npz").is_file()
+    data_module._digits.cache_clear()
+    again = Digits().load()
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype
+    data_module._digits.cache_clear()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "file" / "folder"))
+    with pytest.warns(UserWarning, match="cannot be written.*PAUSE_JAX_CACHE"):
+        data = Digits().load()
+    np.testing.assert_array_equal(data.x_test, first.x_test)

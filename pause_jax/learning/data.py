@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
@@ -151,12 +152,7 @@ def cache_folder() -> pathlib.Path:
 
 @functools.cache
 def _digits() -> Dataset:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    x = bunch.images.astype(np.uint8)[..., None]
-    y = bunch.target.astype(np.int32)
-    arrays = _split(x, y, len(x) - 360)
+    arrays = _cached("digits", _read_digits)
     return _on_device(arrays, pixel_max=16, num_classes=10, task="classification")
 
 
@@ -183,13 +179,29 @@ def _cached(name: str, read: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.n
         with np.load(path) as file:
             return file["x_train"], file["y_train"], file["x_test"], file["y_test"]
     arrays = read()
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.part")
-    with partial.open("wb") as out:
-        x_train, y_train, x_test, y_test = arrays
-        np.savez(out, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as out:
+            x_train, y_train, x_test, y_test = arrays
+            np.savez(out, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+        partial.replace(path)
+    except OSError as error:
+        warnings.warn(
+            f"{path} cannot be written ({error}), so {name} is decoded at every start. Name "
+            "another folder in PAUSE_JAX_CACHE.",
+            stacklevel=2,
+        )
     return arrays
+
+
+def _read_digits() -> tuple[np.ndarray, ...]:
+    # Its import takes a second: as long as the rest of a start.
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = bunch.images.astype(np.uint8)[..., None]
+    return _split(x, bunch.target.astype(np.int32), len(x) - 360)
 
 
 def _read_tfds(name: str, data_dir: str | None, download: bool) -> tuple[np.ndarray, ...]:

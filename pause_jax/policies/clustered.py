@@ -13,8 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 
 from pause_jax.policies.base import (
     Context,
@@ -160,6 +158,10 @@ def _clusters(
     """Clusters of Ward's tree, cut so that none holds more than ``capacity``; numbers from 0."""
     if len(mass) == 1:
         return np.zeros(1, np.int64)
+    # Imported here: it takes a fifth of a second, and few runs cluster.
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
     # Condensed, or SciPy would take the rows of the matrix for points.
     tree = linkage(squareform(distance, checks=False), method="ward")
     held = np.concatenate([mass, np.zeros(len(tree))])
