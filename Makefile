@@ -33,7 +33,7 @@ format: $(STAMP)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (mnist_mlp_30_5 also needs DATA_DIR=folder)
+experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those on MNIST or CIFAR-10 also need DATA_DIR=folder)
 	@test -f "experiments/$(NAME)/run.py" || { ls -d experiments/*/ | grep -v __ | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }
 	$(BIN)/python -m experiments.$(NAME).run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 

@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pause_jax.config import SimConfig
-from pause_jax.learning.cohort import client_batch, kept_by_client, local_training
+from pause_jax.learning.cohort import kept_by_client, local_training
 from pause_jax.learning.data import Dataset
 from pause_jax.policies import POLICIES
 from pause_jax.record import Record
@@ -134,8 +134,8 @@ def _width(config: SimConfig, data: Dataset | None, lanes: int, memory_limit: fl
     width = int(memory_limit * 2**30 / max(per_run, 1) / lanes)
     if lanes > 1 and config.learning is not None and data is not None:
         training = local_training(config.learning, data, config.num_clients)
-        side_by_side = training.client_batch or client_batch(training, state.variables)
-        kept = kept_by_client(training, state.variables) * min(config.cohort_size, side_by_side)
+        together = min(config.cohort_size, training.client_batch or config.cohort_size)
+        kept = kept_by_client(training, state.variables) * together
         width = min(width, KEPT_IN_LANE // kept)
     return max(1, width)
 
@@ -145,17 +145,16 @@ def _bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
 
-def check_own_policy(config: SimConfig) -> None:
-    """Trace a policy of the user's own once without learning, so that its mistakes show before any
-    run; those of the library are tested.
+def check_own_policy(config: SimConfig, data: Dataset | None) -> None:
+    """Trace a policy of the user's own once, so that its mistakes show before any run; those of the
+    library are tested.
 
     Raises:
       Exception: whatever the policy raises.
     """
     if type(config.policy) not in POLICIES:
-        alone = config.replace(learning=None)
-        state = jax.eval_shape(init, alone, None, jax.random.key(0))
-        jax.eval_shape(advance, alone, None, state, jax.ShapeDtypeStruct((1,), jnp.int32))
+        state = jax.eval_shape(init, config, data, jax.random.key(0))
+        jax.eval_shape(advance, config, data, state, jax.ShapeDtypeStruct((1,), jnp.int32))
 
 
 def play(

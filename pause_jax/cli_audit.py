@@ -47,7 +47,7 @@ def audit(
 
     With a delta, a large one shows most (--set delta=0.1): at 1e-5 the telling events are too rare.
     """
-    # Imported here: scipy.stats takes longer than all else that the other commands import.
+    # Imported here: SciPy's statistics take half a second, and the other commands need none.
     from pause_jax.privacy import audit as audits
 
     if mechanism is None and change:

@@ -132,7 +132,7 @@ def sweep(
         distributed.check_same(repr((versions, texts, seeds, memory_limit, max_batch)))
     mesh = mesh_of(jax.devices() if devices is None else devices)
     for group in groups.values():
-        check_own_policy(group[0].config)
+        check_own_policy(group[0].config, group[0].data)
     plans = [
         plan(
             group[0].config,

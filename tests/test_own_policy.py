@@ -140,3 +140,27 @@ def test_the_librarys_names_cannot_be_taken(source):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert "EpsilonGreedy.name = 'round_robin': is the name of a policy" in done.stderr
+
+
+def test_its_mistake_shows_before_any_run(policy, monkeypatch):
+    class Broken(policy):
+        name = "broken"
+
+        def build(self, context):
+            # Only with learning: an update has coordinates.
+            assert context.update_size == 0, "no coordinates expected"
+            return super().build(context)
+
+    def play(*args):
+        raise AssertionError("a run began")
+
+    module = sys.modules["pause_jax.sweep"]
+    monkeypatch.setattr(module, "play", play)
+    base = presets.digits_small("random").replace(num_rounds=4)
+    configs = {"good": base, "own": base.replace(policy=Broken())}
+    with pytest.raises(AssertionError, match="no coordinates expected"):
+        sweep(configs, jax.random.split(jax.random.key(0), 2), progress=False)
+    monkeypatch.undo()
+    # What has no mistake is not refused.
+    alone = base.replace(policy=Broken(), learning=None)
+    sweep(alone, jax.random.split(jax.random.key(0), 2), progress=False)

@@ -196,7 +196,7 @@ def _cached(name: str, read: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.n
 
 
 def _read_digits() -> tuple[np.ndarray, ...]:
-    # Its import takes a second: as long as the rest of a start.
+    # Its import takes a second, which only the first start should pay.
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
