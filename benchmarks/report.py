@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks.alone import Timing
 from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.harness import Measured
-from benchmarks.selection import rows
+from benchmarks.selection import rows as selection_rows
 from benchmarks.workloads import WORKLOADS, flops
 
 MATMUL_NAME = "matrix product"
@@ -159,7 +159,7 @@ def seeds_section(preset: str, timings: Mapping[str, Timing]) -> str:
 def selection() -> str:
     """The section of ``benchmarks.selection``: a table for each of its benchmarks."""
     lines = ["## Selection"]
-    for name, group in itertools.groupby(rows(), key=lambda row: row["benchmark"]):
+    for name, group in itertools.groupby(selection_rows(), key=lambda row: row["benchmark"]):
         found = [{k: v for k, v in row.items() if k != "benchmark"} for row in group]
         cells = [
             [f"{v:,.4g}" if isinstance(v, float) else str(v) for v in row.values()] for row in found

@@ -7,9 +7,7 @@ Regret of a round is C^G(genie) - C^G(cohort), (10), given the policy's own hist
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -45,17 +43,12 @@ def cumulative(result: xr.Dataset) -> xr.DataArray:
     return result.regret.astype(np.float64).cumsum("round")
 
 
-def measure(
-    configs: Mapping[str, SimConfig], keys: Array, *, workers: int | None = None
-) -> xr.DataArray:
+def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
     """Cumulative regret of many configs, each swept over the same keys.
-
-    Configs run side by side in threads: a small network leaves cores idle, and so does compiling.
 
     Args:
       configs: what to run, by name; each must have ``track_regret``.
       keys: typed keys [S].
-      workers: configs at a time; as many as there are cores by default.
 
     Returns:
       R(n) in float64, [config, seed, round].
@@ -71,8 +64,7 @@ def measure(
     def one(config: SimConfig) -> xr.DataArray:
         return cumulative(sweep(config, keys, progress=False)).isel(config=0, drop=True)
 
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        curves = list(pool.map(one, configs.values()))
+    curves = [one(config) for config in configs.values()]
     names = xr.Variable("config", list(configs))
     # Coordinates that tell the configs apart are the names here.
     return xr.concat([curve.reset_coords(drop=True) for curve in curves], dim=names)

@@ -21,7 +21,6 @@ def environment():
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(HERE.parent),
-        "XLA_FLAGS": "",
     }
 
 
