@@ -37,7 +37,7 @@ experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those o
 	@test -f "experiments/$(NAME)/run.py" || { ls -d experiments/*/ | grep -v __ | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }
 	$(BIN)/python -m experiments.$(NAME).run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
-bench: $(STAMP)  ## speed beside other simulators, into docs/benchmarks.md: half an hour (DATA_DIR=folder adds MNIST)
+bench: $(STAMP)  ## speed beside other simulators, into docs/benchmarks.md: up to an hour (DATA_DIR=folder adds MNIST)
 	$(BIN)/python -m benchmarks.run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 clean:  ## remove the environment and caches

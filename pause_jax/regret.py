@@ -64,6 +64,7 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
     def one(config: SimConfig) -> xr.DataArray:
         return cumulative(sweep(config, keys, progress=False)).isel(config=0, drop=True)
 
+    # One after another: of each result only the regret is kept.
     curves = [one(config) for config in configs.values()]
     names = xr.Variable("config", list(configs))
     # Coordinates that tell the configs apart are the names here.
