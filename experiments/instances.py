@@ -10,10 +10,10 @@ from jax import Array, lax
 
 from pause_jax import SimConfig
 from pause_jax.bandit import ClientStats, ucb_index
+from pause_jax.engine.round import State, advance, init
+from pause_jax.engine.simulate import prepare
 from pause_jax.reward import Reward, additive_terms, cohort_problem, generalization_reward
-from pause_jax.rounds import State, advance, init
 from pause_jax.search import Problem
-from pause_jax.simulate import prepare
 
 KINDS = ("counts", "uniform")
 SPEED_WEIGHT = 3.0  # zeta of the authors' large network

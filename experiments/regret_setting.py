@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from experiments import figures
 from pause_jax import Reward, SimConfig
+from pause_jax.analysis.plotting import plot_regret
 from pause_jax.latency import Latency, TwoGroups
-from pause_jax.plotting import plot_regret
 from pause_jax.policies import PolicyConfig
 from pause_jax.privacy import NoPrivacy
 

@@ -3,26 +3,47 @@
 ``simulate(config, key)`` runs one simulation, ``sweep(configs, keys)`` many.
 """
 
-from pause_jax import (
-    bandit,
-    latency,
-    learning,
-    metrics,
-    policies,
-    presets,
-    privacy,
-    regret,
-    reward,
-    search,
-)
+import importlib
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
 from pause_jax.config import Learning, SimConfig, stack
-from pause_jax.result import Result
+from pause_jax.engine.result import Result
+from pause_jax.engine.simulate import simulate
+from pause_jax.engine.sweep import SweepInterrupted, sweep
 from pause_jax.reward import Reward
-from pause_jax.simulate import simulate
 from pause_jax.struct import ConfigError
-from pause_jax.sweep import SweepInterrupted, sweep
+
+if TYPE_CHECKING:
+    from pause_jax.analysis import metrics, plotting, regret
+    from pause_jax.engine import distributed
 
 __version__ = "0.1.0"
+
+# What most programs do not need is imported when it is asked for.
+_LATER = {
+    "distributed": "pause_jax.engine.distributed",
+    "metrics": "pause_jax.analysis.metrics",
+    "plotting": "pause_jax.analysis.plotting",
+    "regret": "pause_jax.analysis.regret",
+}
+
+if jax.__version__ == "0.10.2" or jax.__version__.startswith("0.11."):
+    warnings.warn(
+        f"JAX {jax.__version__} computes wrong results or crashes on CPUs (jax-ml/jax#39103, "
+        "#39257): install jax==0.10.1, or 0.12 and newer on Python >= 3.12.",
+        stacklevel=2,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return importlib.import_module(_LATER[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ConfigError",
@@ -32,9 +53,11 @@ __all__ = [
     "SimConfig",
     "SweepInterrupted",
     "bandit",
+    "distributed",
     "latency",
     "learning",
     "metrics",
+    "plotting",
     "policies",
     "presets",
     "privacy",

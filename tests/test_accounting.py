@@ -19,10 +19,11 @@ from pause_jax import (
     cli,
     policies,
     presets,
-    privacy_report,
     simulate,
     sweep,
 )
+from pause_jax.analysis import privacy_report
+from pause_jax.analysis.ledger import SIZES, ledger, total_epsilon
 from pause_jax.learning import Cnn3, Dataset
 from pause_jax.policies import PowerOfChoice
 from pause_jax.privacy import (
@@ -35,7 +36,6 @@ from pause_jax.privacy import (
     Uniform,
     accounting,
 )
-from pause_jax.privacy.accounting import SIZES, ledger, total_epsilon
 from pause_jax.privacy.mechanisms import Budgeted
 
 dp = pytest.importorskip("dp_accounting")

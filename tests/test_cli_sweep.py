@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from pause_jax import ConfigError, cli, config_file, presets
-from pause_jax.cli_sweep import grid
+from pause_jax.cli.sweep import grid
 from pause_jax.policies import Random
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pause_jax.compilation import Compilations, use_cache
+from pause_jax.engine.compilation import Compilations, use_cache
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -10,9 +10,9 @@ import pytest
 from pause_jax import ConfigError, SimConfig
 from pause_jax.bandit import ClientStats
 from pause_jax.config import canonical
+from pause_jax.engine.round import _context
 from pause_jax.learning import Partition
 from pause_jax.policies import NAMED, Answer, Genie, Info, Policy, Random, Selection, named
-from pause_jax.rounds import _context
 from tests.network import observation
 from tests.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
 

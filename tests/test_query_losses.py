@@ -10,13 +10,13 @@ import pytest
 
 from pause_jax import Learning, SimConfig, simulate
 from pause_jax.config import canonical
+from pause_jax.engine.round import Streams, init
+from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.learning import client as client_module
 from pause_jax.learning.client import distinct_places, local_loss
 from pause_jax.learning.cohort import keys_of, local_training, max_size, query_losses
 from pause_jax.policies import PowerOfChoice
-from pause_jax.rounds import Streams, init
-from pause_jax.simulate import prepare
 from tests.network import context
 from tests.reference import power_of_choice as oracle
 

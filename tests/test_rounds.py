@@ -11,6 +11,8 @@ import scipy.special
 
 from pause_jax import Result, SimConfig, simulate
 from pause_jax.config import canonical
+from pause_jax.engine.round import init
+from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Digits
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
@@ -23,8 +25,6 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
-from pause_jax.rounds import init
-from pause_jax.simulate import prepare
 from tests.runs import (
     BANDIT,
     KEY,

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components
 
-from pause_jax.search import Problem, laboratory, proofs
+from pause_jax.analysis import landscape as laboratory
+from pause_jax.analysis import proofs
+from pause_jax.search import Problem
 from tests.reference import oracles
 
 

@@ -1,6 +1,5 @@
 """Sweeps: rows equal single runs, one compilation a structure, labels, chunks, interrupts."""
 
-import importlib
 import itertools
 import time
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from pause_jax import (
     ConfigError,
     SweepInterrupted,
-    batch,
     config_file,
     policies,
     presets,
@@ -22,10 +20,9 @@ from pause_jax import (
     stack,
     sweep,
 )
-from pause_jax.simulate import prepare
-
-# The package exports the function under the same name.
-sweep_module = importlib.import_module("pause_jax.sweep")
+from pause_jax.engine import batch
+from pause_jax.engine import sweep as sweep_module
+from pause_jax.engine.simulate import prepare
 
 FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
 

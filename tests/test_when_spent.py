@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate
+from pause_jax.analysis.ledger import ledger
 from pause_jax.config import validate
+from pause_jax.engine.round import without_silent
 from pause_jax.learning import Digits, Linear
 from pause_jax.policies import NAMED, Fastest, Selection
 from pause_jax.privacy import Geometric, L1Laplace, PerCoordinateLaplace, Table, Uniform
-from pause_jax.privacy.accounting import ledger
-from pause_jax.rounds import without_silent
 
 KEY = jax.random.key(0)
 HORIZON = 3

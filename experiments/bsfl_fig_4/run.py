@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from experiments import instances
 from experiments.figures import band, save
 from experiments.outcome import Outcome
+from pause_jax.analysis import landscape as lab
 from pause_jax.reward import Reward
 from pause_jax.search import Problem
-from pause_jax.search import laboratory as lab
 
 HERE = pathlib.Path(__file__).parent
 NAMES = {"alsa": "ALSA", "vanilla": "SA", "pause": "SA-PAUSE"}

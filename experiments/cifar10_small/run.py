@@ -18,7 +18,7 @@ import xarray as xr
 
 from experiments.outcome import Outcome
 from pause_jax import config_file, presets, sweep
-from pause_jax.plotting import save_figures
+from pause_jax.analysis.plotting import save_figures
 
 HERE = pathlib.Path(__file__).parent
 # ru_maxrss is in KiB, on macOS in bytes.

@@ -15,7 +15,7 @@ import xarray as xr
 
 from experiments.outcome import Outcome
 from pause_jax import SimConfig, metrics, presets, sweep
-from pause_jax.plotting import save_figures
+from pause_jax.analysis.plotting import save_figures
 from pause_jax.privacy import NoPrivacy
 
 HERE = pathlib.Path(__file__).parent

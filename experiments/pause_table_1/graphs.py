@@ -10,8 +10,9 @@ import numpy as np
 from experiments import instances
 from experiments.outcome import Outcome
 from experiments.pause_table_1.scaling import REWARD
-from pause_jax.search import Problem, proofs
-from pause_jax.search import laboratory as lab
+from pause_jax.analysis import landscape as lab
+from pause_jax.analysis import proofs
+from pause_jax.search import Problem
 
 SHAPES = ((5, 2), (6, 3), (7, 3), (8, 4))
 

@@ -12,9 +12,9 @@ from jax import Array
 
 from experiments import instances
 from experiments.outcome import Outcome
+from pause_jax.analysis import landscape as lab
 from pause_jax.reward import Reward
 from pause_jax.search import Problem, exact, exhaustive
-from pause_jax.search import laboratory as lab
 
 REWARD = Reward(alpha=2.0, beta=1.0, gamma=1.0)
 LISTS = {"pause": 3, "alsa": 2, "vanilla": 0}

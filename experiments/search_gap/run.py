@@ -19,7 +19,7 @@ from experiments import instances
 from experiments.figures import save
 from experiments.outcome import Outcome
 from pause_jax import presets
-from pause_jax.search import laboratory as lab
+from pause_jax.analysis import landscape as lab
 
 HERE = pathlib.Path(__file__).parent
 

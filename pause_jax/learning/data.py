@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pause_jax.cache import cache_folder
 from pause_jax.struct import Config, ConfigError, PyTree, static
 
 Task = Literal["classification", "regression"]
@@ -140,14 +141,6 @@ class Cifar10(Tfds):
 
 
 DATASETS: tuple[type[DataConfig], ...] = (Digits, Mnist, FashionMnist, Cifar10, LinearRegression)
-
-
-def cache_folder() -> pathlib.Path:
-    """Where decoded images are kept: $PAUSE_JAX_CACHE, or pause_jax under the user's cache."""
-    if folder := os.environ.get("PAUSE_JAX_CACHE"):
-        return pathlib.Path(folder)
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return pathlib.Path(base).expanduser() / "pause_jax"
 
 
 @functools.cache

@@ -1,6 +1,5 @@
 """Searches: maximise ``min index + sum weight`` over cohorts of m clients."""
 
-from pause_jax.search import laboratory, proofs
 from pause_jax.search.annealing import Annealing, AnnealingTrace, anneal
 from pause_jax.search.exact import Exact, exact
 from pause_jax.search.exhaustive import Exhaustive, exhaustive
@@ -20,6 +19,4 @@ __all__ = [
     "anneal",
     "exact",
     "exhaustive",
-    "laboratory",
-    "proofs",
 ]

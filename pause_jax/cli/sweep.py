@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pause_jax import config_file, distributed
-from pause_jax.cli_run import (
+from pause_jax import config_file
+from pause_jax.cli.options import (
     DataDir,
     Figures,
     Force,
@@ -25,6 +25,7 @@ from pause_jax.cli_run import (
     simulate_and_report,
 )
 from pause_jax.config import SimConfig
+from pause_jax.engine import distributed
 from pause_jax.presets import PRESETS
 from pause_jax.struct import ConfigError
 

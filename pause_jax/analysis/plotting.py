@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pause_jax import metrics
+from pause_jax.analysis import metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 import pause_jax
-from pause_jax import config_file, distributed
-from pause_jax.batch import check_own_policy, lanes_of, mesh_of, plan, play
+from pause_jax import config_file
 from pause_jax.config import SimConfig, stack
+from pause_jax.engine import distributed
+from pause_jax.engine.batch import check_own_policy, lanes_of, mesh_of, plan, play
+from pause_jax.engine.result import Result
+from pause_jax.engine.simulate import check_key, prepare
 from pause_jax.learning.data import Dataset
-from pause_jax.result import Result
-from pause_jax.simulate import check_key, prepare
 from pause_jax.struct import ConfigError, fields, is_node, nested
 
 # Variables of the result: their dimensions after (config, seed), and what fills a gap where configs

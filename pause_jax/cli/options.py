@@ -13,11 +13,13 @@ import xarray as xr
 from rich.console import Console
 from rich.markup import escape
 
-from pause_jax import config_file, distributed, privacy_report, report
-from pause_jax.compilation import Compilations, use_cache
+from pause_jax import config_file
+from pause_jax.analysis import privacy_report, report
 from pause_jax.config import SimConfig, validate
+from pause_jax.engine import distributed
+from pause_jax.engine.compilation import Compilations, use_cache
+from pause_jax.engine.sweep import SweepInterrupted, sweep
 from pause_jax.struct import ConfigError
-from pause_jax.sweep import SweepInterrupted, sweep
 
 Seeds = Annotated[int, typer.Option(help="Independent seeds; all policies meet the same worlds.")]
 Seed = Annotated[int, typer.Option(help="Number that the seeds are derived from.")]
@@ -145,7 +147,7 @@ def _report(
 ) -> None:
     report.save(result, folder, target)
     if figures:
-        from pause_jax.plotting import save_figures
+        from pause_jax.analysis.plotting import save_figures
 
         save_figures(result, folder / "figures", target)
     sizes = result.data_size.where(result.data_size >= 0)

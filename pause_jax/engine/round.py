@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from pause_jax.bandit import ClientStats, empty_stats, update_stats
 from pause_jax.config import SimConfig
+from pause_jax.engine.recorder import Record, evaluate_if_due, rewards
 from pause_jax.learning.client import LocalLoss, LocalTraining, Variables
 from pause_jax.learning.cohort import (
     ClientKeys,
@@ -30,7 +31,6 @@ from pause_jax.learning.data import Dataset
 from pause_jax.learning.partition import Partition
 from pause_jax.learning.server import all_finite
 from pause_jax.policies import Answer, Context, Observation, Query, Selection, check_selected
-from pause_jax.record import Record, evaluate_if_due, rewards
 
 
 class Streams(NamedTuple):

@@ -12,10 +12,10 @@ from jax import Array
 from jax.sharding import Mesh
 
 from pause_jax.config import Learning, SimConfig, canonical, validate
+from pause_jax.engine.result import Result, finish
+from pause_jax.engine.round import advance, init
 from pause_jax.learning.cohort import num_samples
 from pause_jax.learning.data import Dataset
-from pause_jax.result import Result, finish
-from pause_jax.rounds import advance, init
 from pause_jax.struct import ConfigError
 
 

@@ -11,8 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from pause_jax import cli_audit, cli_sweep, config_file
-from pause_jax.cli_run import (
+from pause_jax import config_file
+from pause_jax.cache import cache_folder
+from pause_jax.cli import audit as cli_audit
+from pause_jax.cli import sweep as cli_sweep
+from pause_jax.cli.options import (
     DataDir,
     Figures,
     Force,
@@ -28,13 +31,12 @@ from pause_jax.cli_run import (
     simulate_and_report,
 )
 from pause_jax.config import SimConfig, validate
+from pause_jax.engine.sweep import SweepInterrupted
 from pause_jax.learning import DATASETS
-from pause_jax.learning.data import cache_folder
 from pause_jax.policies import NAMED
 from pause_jax.presets import PRESETS
 from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy, Projected
 from pause_jax.struct import Config, ConfigError
-from pause_jax.sweep import SweepInterrupted
 
 app = typer.Typer(
     help="Client selection for federated learning, simulated in JAX.",
@@ -228,7 +230,3 @@ def main() -> None:
         # A message may hold brackets that are no markup: pause_jax[plot].
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,8 @@ import xarray as xr
 from rich import box
 from rich.table import Table
 
-from pause_jax import config_file, metrics, privacy_report
+from pause_jax import config_file
+from pause_jax.analysis import metrics, privacy_report
 from pause_jax.struct import ConfigError
 
 _PACKAGES = ("pause_jax", "jax", "jaxlib", "flax", "optax", "numpy", "xarray")

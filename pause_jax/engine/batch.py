@@ -18,12 +18,12 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pause_jax.config import SimConfig
+from pause_jax.engine.recorder import Record
+from pause_jax.engine.result import Result, finish
+from pause_jax.engine.round import advance, init
 from pause_jax.learning.cohort import kept_by_client, local_training
 from pause_jax.learning.data import Dataset
 from pause_jax.policies import POLICIES
-from pause_jax.record import Record
-from pause_jax.result import Result, finish
-from pause_jax.rounds import advance, init
 
 # Segments a run is played in, so that progress shows and an interrupt is heard.
 SEGMENTS = 20

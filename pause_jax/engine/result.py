@@ -10,9 +10,9 @@ import numpy as np
 from jax import Array
 
 from pause_jax.config import SimConfig
+from pause_jax.engine.recorder import Record
+from pause_jax.engine.round import State
 from pause_jax.learning.client import Variables
-from pause_jax.record import Record
-from pause_jax.rounds import State
 from pause_jax.struct import PyTree, static
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 from rich import box
 from rich.table import Table
 
-from pause_jax.privacy.accounting import HINT, Ledger, ledger
+from pause_jax.analysis.ledger import HINT, Ledger, ledger
 
 COLUMNS = (
     "policy", "seed", "client", "mechanism", "unit", "participations", "releases", "spent",

@@ -16,9 +16,9 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.config import SimConfig, validate
+from pause_jax.engine.sweep import sweep
 from pause_jax.reward import Reward
 from pause_jax.struct import ConfigError
-from pause_jax.sweep import sweep
 
 Floats = NDArray[np.float64]
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pause_jax import config_file
+from pause_jax.engine.result import Result
 from pause_jax.privacy.mechanisms import L1Laplace, Mechanism, PerCoordinateLaplace
 from pause_jax.privacy.projection import Projected
-from pause_jax.result import Result
 from pause_jax.struct import ConfigError
 
 if TYPE_CHECKING:

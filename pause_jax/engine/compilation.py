@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from pause_jax.learning.data import cache_folder
+from pause_jax.cache import cache_folder
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _HITS = "/jax/compilation_cache/cache_hits"

@@ -1,0 +1,1 @@
+"""What is made of results, on the host: metrics, regret, ledgers, landscapes, tables, figures."""

@@ -1,0 +1,14 @@
+"""Where decoded data and compiled programs are kept."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+
+def cache_folder() -> pathlib.Path:
+    """The folder: $PAUSE_JAX_CACHE, or pause_jax under the user's cache."""
+    if folder := os.environ.get("PAUSE_JAX_CACHE"):
+        return pathlib.Path(folder)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(base).expanduser() / "pause_jax"
