@@ -1,4 +1,4 @@
-"""What the server learns about the clients' speeds, and the upper confidence bound built on it.
+"""A choice of clients, what they return, and what the server learns from it about their speeds.
 
 Source: Peleg et al. 2025 (PAUSE), equations (11)-(13).
 """
@@ -9,6 +9,63 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+
+
+class Selection(NamedTuple):
+    """The cohort of a round.
+
+    Attributes:
+      clients: int32 [m], distinct client numbers.
+      weights: float [m], aggregation weights, equation (2). A weight of 0 marks an empty slot: its
+        client does not take part (fewer than m were available).
+    """
+
+    clients: Array
+    weights: Array
+
+    @property
+    def active(self) -> Array:
+        """Bool [m], whether the slot's client takes part."""
+        return self.weights > 0
+
+
+class Info(NamedTuple):
+    """Diagnostics of a choice, never fed back; NaN where there is no such thing.
+
+    Attributes:
+      energy: the energy (18) of the cohort in the search that found it.
+      optimality_gap: energy of the exact optimum minus ``energy``; 0 for exact searches.
+      acceptance_rate: share of proposed moves that annealing accepted.
+    """
+
+    energy: Array
+    optimality_gap: Array
+    acceptance_rate: Array
+
+
+def no_info() -> Info:
+    """Diagnostics of a choice that has none."""
+    nan = jnp.asarray(jnp.nan)
+    return Info(nan, nan, nan)
+
+
+class Observation(NamedTuple):
+    """What the chosen clients returned, in the order of ``Selection.clients``.
+
+    A policy that reads a loss learns more about the data than the mechanism protects: it says so in
+    ``PolicyConfig.releases``. Without learning both losses are 1 and updates have no entries.
+
+    Attributes:
+      latency: float [m], seconds.
+      loss: float [m], mean over the local steps of the mini-batch loss.
+      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights.
+      update: float [m, d], what the server received of each update: flat, clipped and noised.
+    """
+
+    latency: Array
+    loss: Array
+    square_loss: Array
+    update: Array
 
 
 class ClientStats(NamedTuple):

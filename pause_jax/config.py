@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +12,16 @@ from pause_jax.learning import DataConfig, Digits, Iid, Mlp, Model, PartitionCon
 from pause_jax.policies import Pause, PolicyConfig
 from pause_jax.privacy import Mechanism, PerCoordinateLaplace
 from pause_jax.reward import Reward
-from pause_jax.struct import Config, ConfigError, check_fields, nested, node, number, static
+from pause_jax.struct import (
+    Config,
+    ConfigError,
+    Sizes,
+    check_fields,
+    nested,
+    node,
+    number,
+    static,
+)
 
 
 class Learning(Config):
@@ -85,38 +92,17 @@ class SimConfig(Config):
         """Clients that this config's policy chooses a round."""
         return self.policy.cohort_size(self.num_clients, self.num_selected)
 
-    def check(self, path: str, config: SimConfig) -> None:
+    @property
+    def sizes(self) -> Sizes:
+        """What the parts' own rules may need to know."""
+        return Sizes(self.num_clients, self.num_selected, self.cohort_size)
+
+    def check(self, path: str, sizes: Sizes) -> None:
         if self.num_selected > self.num_clients:
             raise ConfigError(
                 f"num_selected = {self.num_selected}: must be <= num_clients = {self.num_clients}. "
                 "Choose fewer clients a round or make the network larger."
             )
-
-    def override(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with fields changed by dotted path: ``config.override({"reward.gamma": 0.0})``.
-
-        Raises:
-          ConfigError: for a path that does not exist, with the fields that do.
-        """
-        config = self
-        for path, value in changes.items():
-            config = _set(config, path.split("."), value, path)
-        return config
-
-
-def _set(config: Any, path: Sequence[str], value: Any, whole: str) -> Any:
-    head, *rest = path
-    known = (
-        [field.name for field in dataclasses.fields(config)] if isinstance(config, Config) else []
-    )
-    if head not in known:
-        raise ConfigError(
-            f"{whole}: there is no field {head!r} in {type(config).__name__}; "
-            f"it has {', '.join(known) or 'no fields'}."
-        )
-    if rest:
-        value = _set(getattr(config, head), rest, value, whole)
-    return config.replace(**{head: value})
 
 
 def validate(config: SimConfig) -> None:
@@ -130,7 +116,7 @@ def validate(config: SimConfig) -> None:
         raise ConfigError(f"config = {config!r}: must be a pause_jax.SimConfig.")
     check_fields(config)
     for path, part in nested(config):
-        part.check(path, config)
+        part.check(path, config.sizes)
 
 
 def canonical(config: SimConfig) -> SimConfig:

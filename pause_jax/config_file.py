@@ -5,35 +5,24 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import tomllib
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
 import tomli_w
 
-from pause_jax.config import Learning, SimConfig
-from pause_jax.latency import LATENCIES
-from pause_jax.learning import DATASETS, MODELS, PARTITIONS
-from pause_jax.policies import INDEX_RULES, NAMED, POLICIES
-from pause_jax.privacy import BUDGETS, MECHANISMS, Projected
-from pause_jax.reward import Reward
-from pause_jax.search import SEARCHES
-from pause_jax.struct import Config, ConfigError, choices, fields, is_node, is_static, nearest
-
-# What may stand at a nested field, by the field's name.
-FAMILIES: dict[str, tuple[type[Config], ...]] = {
-    "policy": POLICIES,
-    "search": SEARCHES,
-    "index": INDEX_RULES,
-    "reward": (Reward,),
-    "latency": LATENCIES,
-    "privacy": MECHANISMS,
-    "inner": tuple(m for m in MECHANISMS if m.unit == "update" and m is not Projected),
-    "budget": BUDGETS,
-    "learning": (Learning,),
-    "data": DATASETS,
-    "partition": PARTITIONS,
-    "model": MODELS,
-}
+from pause_jax.config import SimConfig
+from pause_jax.struct import (
+    Config,
+    ConfigError,
+    choices,
+    field_of,
+    fields,
+    is_node,
+    is_static,
+    look_up,
+    nearest,
+)
 
 C = TypeVar("C", bound=Config)
 
@@ -59,7 +48,7 @@ def from_dict(table: dict[str, Any]) -> SimConfig:
     Raises:
       ConfigError: for an unknown field or name, with the nearest that exists.
     """
-    return _build(SimConfig, table, "")
+    return _filled(SimConfig(), table, "")
 
 
 def dumps(config: SimConfig) -> str:
@@ -86,11 +75,39 @@ def load(path: str | pathlib.Path) -> SimConfig:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def parse_value(path: str, text: str) -> Any:
-    """The value of ``path=text`` on a command line: a TOML value, a config's name, or a string."""
-    family = FAMILIES.get(path.rpartition(".")[2])
-    if family is not None:
-        return None if text == "none" and family == (Learning,) else _node(path, text)
+def changed(config: C, changes: Iterable[str]) -> C:
+    """The config with changes ``PATH=VALUE`` of a command line, one after the other.
+
+    Raises:
+      ConfigError: for a change of another form, a path that does not exist, or a name that is none.
+    """
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"{change}: must be PATH=VALUE, for example reward.gamma=0.")
+        config = config.override({path: parse_value(config, path, text)})
+    return config
+
+
+def parse_value(config: Config, path: str, text: str) -> Any:
+    """The value of ``path=text`` on a command line: a TOML value, a config's name, or a string.
+
+    Args:
+      config: the config that it is for; what stands at a nested field is known by the field's type.
+      path: dotted.
+      text: the value.
+
+    Raises:
+      ConfigError: for a path that does not exist, or a name that is none.
+    """
+    parent: Any = config
+    *above, last = path.split(".")
+    for name in above:
+        field_of(parent, name, path)
+        parent = getattr(parent, name)
+    field = field_of(parent, last, path)
+    if is_node(field):
+        return _node(path, text, field)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -98,8 +115,9 @@ def parse_value(path: str, text: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _build(cls: type[C], table: dict[str, Any], path: str) -> C:
-    known = {field.name: field for field in dataclasses.fields(cls)}
+def _filled(config: C, table: dict[str, Any], path: str) -> C:
+    """The config with the values of a table; what is left out stays."""
+    known = {field.name: field for field in dataclasses.fields(config)}
     values: dict[str, Any] = {}
     for name, value in table.items():
         where = f"{path}.{name}" if path else name
@@ -108,42 +126,30 @@ def _build(cls: type[C], table: dict[str, Any], path: str) -> C:
         if name not in known:
             raise ConfigError(
                 f"{where}: there is no such field.{nearest(name, known)} "
-                f"{cls.__name__} has {', '.join(known)}."
+                f"{type(config).__name__} has {', '.join(known)}."
             )
         if is_node(known[name]):
-            optional = known[name].metadata["rule"].optional
-            values[name] = None if optional and value == "none" else _node(where, value)
+            values[name] = _node(where, value, known[name])
         else:
             values[name] = tuple(value) if isinstance(value, list) else value
-    return cls(**values)
+    return config.replace(**values)
 
 
-def _node(path: str, value: Any) -> Config:
-    """A nested config from its table, or from its name alone."""
-    field = path.rpartition(".")[2]
-    family = FAMILIES[field]
+def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
+    """A nested config from its table, or from its name alone, by the type that the field declares.
+
+    A table without a name is of that very type, if it can be.
+    """
+    rule = field.metadata["rule"]
+    if rule.optional and value == "none":
+        return None
     if isinstance(value, str):
-        if field == "policy" and value in NAMED:
-            return NAMED[value]
-        value = {"name": value}
+        return look_up(rule.kind, value, path)
     if not isinstance(value, dict):
         raise ConfigError(f"{path} = {value!r}: must be a table or a name.")
-    if len(family) == 1:
-        return _build(family[0], value, path)
-    known = {cls.name: cls for cls in family}
-    name = value.get("name")
-    if name not in known:
-        # A user's own class stands in a file by its name too, once it is imported.
-        known = choices(_base(family)) | known
-    if name not in known:
-        raise ConfigError(
-            f"{path}.name = {name!r}: must be one of {', '.join(known)}."
-            f"{nearest(str(name), known)} A class of your own must be loaded first (--load FILE)."
-        )
-    return _build(known[name], value, path)
-
-
-def _base(family: tuple[type[Config], ...]) -> type[Config]:
-    """The class right below Config that all of a family descend from."""
-    lineage = family[0].__mro__
-    return lineage[lineage.index(Config) - 1]
+    if "name" in value:
+        return _filled(look_up(rule.kind, value["name"], f"{path}.name"), value, path)
+    factory: Any = field.default_factory
+    if factory is rule.kind:
+        return _filled(factory(), value, path)
+    raise ConfigError(f"{path}: has no name, and must have one of {', '.join(choices(rule.kind))}.")

@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_transform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 from jax.tree_util import GetAttrKey
-
-if TYPE_CHECKING:
-    from pause_jax.config import SimConfig
 
 
 class ConfigError(ValueError):
@@ -139,6 +136,20 @@ class PyTree:
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
+class Sizes(NamedTuple):
+    """What the rules of a part may need to know of the whole.
+
+    Attributes:
+      num_clients: K.
+      num_selected: m, as configured.
+      cohort_size: clients that the policy chooses a round; K for the policy ``all``.
+    """
+
+    num_clients: int
+    num_selected: int
+    cohort_size: int
+
+
 class Config(PyTree):
     """Base of every config. ``config.replace(field=value)`` returns a changed copy."""
 
@@ -146,8 +157,42 @@ class Config(PyTree):
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
 
-    def check(self, path: str, config: SimConfig) -> None:
+    def check(self, path: str, sizes: Sizes) -> None:
         """Rules that involve more than one field. Raises :class:`ConfigError`."""
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with fields changed by dotted path: ``config.override({"reward.gamma": 0.0})``.
+
+        Raises:
+          ConfigError: for a path that does not exist, with the fields that do.
+        """
+        config = self
+        for path, value in changes.items():
+            config = _override(config, path, value, path)
+        return config
+
+
+def _override(config: Any, path: str, value: Any, whole: str) -> Any:
+    head, _, rest = path.partition(".")
+    field_of(config, head, whole)
+    if rest:
+        value = _override(getattr(config, head), rest, value, whole)
+    return config.replace(**{head: value})
+
+
+def field_of(config: Any, name: str, whole: str) -> dataclasses.Field[Any]:
+    """A field of a config by its name; ``whole`` is the path that asked for it.
+
+    Raises:
+      ConfigError: if there is none, with those that there are.
+    """
+    known = {f.name: f for f in dataclasses.fields(config)} if isinstance(config, Config) else {}
+    if name not in known:
+        raise ConfigError(
+            f"{whole}: there is no field {name!r} in {type(config).__name__}; "
+            f"it has {', '.join(known) or 'no fields'}."
+        )
+    return known[name]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -156,17 +201,60 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def choices(base: type[Config]) -> dict[str, type[Config]]:
-    """Every config class below ``base`` that has a name, by its name; also a user's own.
+C = TypeVar("C", bound=Config)
+_SETTINGS: dict[type[Config], dict[str, Config]] = {}
+
+
+def _named_classes(base: type[C]) -> Iterator[type[C]]:
+    if vars(base).get("name"):
+        yield base
+    for cls in base.__subclasses__():
+        yield from _named_classes(cls)
+
+
+def choices(base: type[C]) -> dict[str, type[C]]:
+    """Every class at or below ``base`` that has a name of its own, by its name; also a user's.
 
     Where a class was defined twice under one name (a notebook's cell run again) the last counts.
     """
-    found: dict[str, type[Config]] = {}
-    for cls in base.__subclasses__():
-        if cls.name:
-            found[cls.name] = cls
-        found |= choices(cls)
-    return found
+    return {cls.name: cls for cls in _named_classes(base)}
+
+
+def _is_ours(cls: type[Config]) -> bool:
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
+    """Let names stand for configs of class ``base`` that are not their class's default."""
+    _SETTINGS.setdefault(base, {}).update(settings)
+
+
+def look_up(base: type[C], name: str, where: str) -> C:
+    """The config that a name stands for: a named setting, or a class with its defaults.
+
+    Args:
+      base: what it must be, such as ``PolicyConfig``; classes of a user's own below it count.
+      name: its name.
+      where: what asked for it, for messages.
+
+    Raises:
+      ConfigError: for an unknown name, with the names that exist, and for the name of a class of
+        the library that a user's class has taken.
+    """
+    known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
+    if name not in known:
+        raise ConfigError(
+            f"{where} = {name!r}: must be one of {', '.join(known)}.{nearest(name, known)} "
+            "A class of your own needs a `name`, and its file must be loaded (--load FILE.py)."
+        )
+    claims = {_is_ours(cls): cls for cls in _named_classes(base) if cls.name == name}
+    if False in claims and (True in claims or name in _SETTINGS.get(base, {})):
+        raise ConfigError(
+            f"{claims[False].__module__}.{claims[False].__name__}.name = {name!r}: is a name of "
+            "the library's. Give your class another one."
+        )
+    chosen = known[name]
+    return chosen() if isinstance(chosen, type) else chosen
 
 
 def fields(config: Config) -> Iterator[tuple[str, Any, Rule, dataclasses.Field[Any]]]:

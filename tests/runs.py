@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pause_jax import Learning, Result, SimConfig, policies, simulate
-from pause_jax.engine.round import Streams
+from pause_jax import Learning, Result, SimConfig, keys, policies, simulate
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
@@ -61,19 +60,12 @@ def learn_run(seed: int = 0, **changes: float) -> Result:
 
 def world_of(config: SimConfig, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
     """(latencies, whether present) of every client in every round, [T, K]."""
-    world = Streams(*jax.random.split(key, len(Streams._fields))).world
+    world = keys.streams(key).world
     latency, present = [], []
     for round in range(1, config.num_rounds + 1):
-        latency.append(
-            config.latency.sample(jax.random.fold_in(world, 2 * round), config.num_clients)
-        )
-        present.append(
-            jax.random.bernoulli(
-                jax.random.fold_in(world, 2 * round + 1),
-                config.availability,
-                (config.num_clients,),
-            )
-        )
+        latency.append(config.latency.sample(keys.latency(world, round), config.num_clients))
+        available = keys.availability(world, round)
+        present.append(jax.random.bernoulli(available, config.availability, (config.num_clients,)))
     return np.asarray(latency), np.asarray(present)
 
 

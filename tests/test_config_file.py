@@ -1,16 +1,17 @@
 """Configs to and from TOML."""
 
-import itertools
-
 import jax
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, config_file, presets
+from pause_jax import ConfigError, SimConfig, config_file, presets
 from pause_jax.config import canonical
-from pause_jax.policies import NAMED
-from pause_jax.privacy import BUDGETS, L1Laplace
-from pause_jax.search import Annealing
+from pause_jax.latency import LATENCIES, Latency
+from pause_jax.learning import DATASETS, MODELS, PARTITIONS, DataConfig, Model, PartitionConfig
+from pause_jax.policies import INDEX_RULES, NAMED, POLICIES, IndexRule, PolicyConfig
+from pause_jax.privacy import BUDGETS, MECHANISMS, Budget, L1Laplace, Mechanism
+from pause_jax.search import SEARCHES, Annealing, Search
+from pause_jax.struct import choices
 
 
 def assert_same(a, b):
@@ -79,16 +80,30 @@ def test_a_file_that_is_missing_is_named(tmp_path):
     ],
 )
 def test_values_from_a_command_line(path, text, value):
-    assert config_file.parse_value(path, text) == value
+    assert config_file.parse_value(SimConfig(), path, text) == value
 
 
 def test_a_choice_from_a_command_line_is_a_config():
-    changes = {"privacy": config_file.parse_value("privacy", "l1_vector")}
+    changes = {"privacy": config_file.parse_value(SimConfig(), "privacy", "l1_vector")}
     assert isinstance(presets.digits_small().override(changes).privacy, L1Laplace)
 
 
-def test_every_choice_of_a_family_has_its_own_name():
-    for family in config_file.FAMILIES.values():
-        names = [cls.name for cls in family]
-        assert len(set(names)) == len(names)
-        assert len(family) == 1 or all(itertools.chain(names))
+@pytest.mark.parametrize(
+    ("base", "listed"),
+    [
+        (PolicyConfig, POLICIES),
+        (Search, SEARCHES),
+        (IndexRule, INDEX_RULES),
+        (Latency, LATENCIES),
+        (Mechanism, MECHANISMS),
+        (Budget, BUDGETS),
+        (DataConfig, DATASETS),
+        (PartitionConfig, PARTITIONS),
+        (Model, MODELS),
+    ],
+)
+def test_what_is_listed_is_what_names_stand_for(base, listed):
+    ours = {
+        name: cls for name, cls in choices(base).items() if cls.__module__.startswith("pause_jax.")
+    }
+    assert ours == {cls.name: cls for cls in listed}

@@ -96,7 +96,7 @@ def rounds(deadline, probability, draws=400):
         )
         selection, _ = policy.select(select_key, state, jnp.asarray(1), available)
         asked_mask = jnp.zeros(K, bool).at[clients].set(asked)
-        chosen = jnp.where(selection.weights > 0, selection.clients, -1)
+        chosen = jnp.where(selection.active, selection.clients, -1)
         return available, asked_mask, chosen, selection.weights
 
     keys = jax.random.split(jax.random.key(0), draws)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from pause_jax import Learning, SimConfig, simulate
+from pause_jax import keys as named_keys
 from pause_jax.config import canonical
-from pause_jax.engine.round import Streams, init
+from pause_jax.engine.round import init
 from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.learning import client as client_module
 from pause_jax.learning.client import distinct_places, local_loss
-from pause_jax.learning.cohort import keys_of, local_training, max_size, query_losses
+from pause_jax.learning.cohort import local_training, max_size, query_losses
 from pause_jax.policies import PowerOfChoice
 from tests.network import context
 from tests.reference import power_of_choice as oracle
@@ -71,7 +72,7 @@ def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client(monkeypatch, c
             training, state.variables, state.partition, clients, keys, keys[0], None, bound
         )
 
-    ours = answers(keys_of(jax.random.key(5), jnp.asarray(1), clients))
+    ours = answers(named_keys.of_clients(named_keys.cohort(jax.random.key(5), 1), clients))
     slow = [sample_losses(k).mean() for k in range(LEARN.num_clients)]
     np.testing.assert_allclose(ours, slow, rtol=1e-5)
     # Clients differ by far more than the tolerance.
@@ -135,17 +136,17 @@ def test_a_client_with_too_few_samples_uses_them_all(size):
 def asked_in(loss):
     """(who is asked [T, K], seconds of each client's round [T, K]) in ``run``, recomputed."""
     config = canonical(LEARN)
-    keys = Streams(*jax.random.split(jax.random.key(2), len(Streams._fields)))
+    keys = named_keys.streams(jax.random.key(2))
     size = network()[1].partition.size
     policy = run(loss).config.policy.build(context(size, LEARN.num_selected))
     asked, latency = np.zeros((2, LEARN.num_rounds, LEARN.num_clients))
     for t in range(1, LEARN.num_rounds + 1):
-        world = jax.random.fold_in(keys.world, 2 * t)
+        world = named_keys.latency(keys.world, t)
         latency[t - 1] = config.latency.sample(world, LEARN.num_clients)
         present = jax.random.bernoulli(
-            jax.random.fold_in(keys.world, 2 * t + 1), 0.8, (LEARN.num_clients,)
+            named_keys.availability(keys.world, t), 0.8, (LEARN.num_clients,)
         )
-        ask_key, _ = jax.random.split(jax.random.fold_in(keys.policy, t))
+        ask_key, _ = named_keys.question_and_choice(keys.policy, t)
         clients, mask = policy.query.ask(ask_key, policy.init(), jnp.asarray(t), present)
         asked[t - 1, np.asarray(clients)[np.asarray(mask)]] = 1
     return asked, latency

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pause_jax import config_file
-from pause_jax.config import SimConfig
 from pause_jax.privacy import MECHANISMS, Mechanism
-from pause_jax.struct import ConfigError, check_fields
+from pause_jax.struct import ConfigError, check_fields, look_up
 
 if TYPE_CHECKING:
     from pause_jax.privacy.audit import Audit
@@ -52,7 +51,11 @@ def audit(
 
     if mechanism is None and change:
         raise ConfigError(f"--set {change[0]}: name the mechanism it belongs to (--mechanism).")
-    chosen = [cls() for cls in PRIVATE.values()] if mechanism is None else [_named(mechanism)]
+    chosen = (
+        [cls() for cls in PRIVATE.values()]
+        if mechanism is None
+        else [look_up(Mechanism, mechanism, "--mechanism")]
+    )
     results = []
     for entry in chosen:
         changed = _changed(entry, change or [])
@@ -91,22 +94,10 @@ def _verdict(found: Audit) -> str:
     return "too few samples" if found.epsilon >= found.resolution else "not refuted"
 
 
-def _named(name: str) -> Mechanism:
-    for cls in MECHANISMS:
-        if cls.name == name:
-            return cls()
-    raise ConfigError(
-        f"--mechanism {name}: must be one of {', '.join(cls.name for cls in MECHANISMS)}."
-    )
-
-
 def _changed(mechanism: Mechanism, changes: list[str]) -> Mechanism:
-    config = SimConfig(privacy=mechanism)
-    for change in changes:
-        path, equals, text = change.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {change}: must be FIELD=VALUE, for example clip_norm=2.")
-        value = config_file.parse_value(path, text)
-        config = config.override({f"privacy.{path}": value})
-    check_fields(config.privacy)
-    return config.privacy
+    try:
+        mechanism = config_file.changed(mechanism, changes)
+    except ConfigError as error:
+        raise ConfigError(f"--set {error}") from None
+    check_fields(mechanism)
+    return mechanism

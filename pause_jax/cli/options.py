@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import runpy
 import time
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import jax
 import typer
@@ -52,13 +52,10 @@ def load_files(files: list[pathlib.Path] | None) -> None:
 
 def changed(config: SimConfig, changes: list[str] | None) -> SimConfig:
     """The config with the changes of ``--set``."""
-    values: dict[str, Any] = {}
-    for change in changes or ():
-        path, equals, text = change.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {change}: must be PATH=VALUE, for example reward.gamma=0.")
-        values[path] = config_file.parse_value(path, text)
-    return config.override(values)
+    try:
+        return config_file.changed(config, changes or ())
+    except ConfigError as error:
+        raise ConfigError(f"--set {error}") from None
 
 
 def simulate_and_report(

@@ -106,7 +106,7 @@ def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
             raise ConfigError(f"--vary {entry}: a value is named twice.")
         if path in (axis[0][0] for axis in axes):
             raise ConfigError(f"--vary {entry}: {path} is varied twice.")
-        axes.append([(path, text, config_file.parse_value(path, text)) for text in texts])
+        axes.append([(path, text, config_file.parse_value(config, path, text)) for text in texts])
     # The last word of a path says enough, unless two paths end in the same one.
     short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
     if len(set(short.values())) < len(short):

@@ -50,7 +50,7 @@ def rewards(
     g = generalization_reward(stats.counts, round, context.share, m, config.reward.beta)
     terms = additive_terms(config.reward, g, config.privacy.remaining(stats.counts), m)
     speed = context.min_latency / latency
-    active = selection.weights > 0
+    active = selection.active
     reward = cohort_value(speed, terms, selection.clients, active)
     if not config.track_regret:
         nan = jnp.asarray(jnp.nan)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import Mesh
 
+from pause_jax import keys
 from pause_jax.bandit import ClientStats, empty_stats, update_stats
 from pause_jax.config import SimConfig
 from pause_jax.engine.recorder import Record, evaluate_if_due, rewards
@@ -20,7 +21,6 @@ from pause_jax.learning.client import LocalLoss, LocalTraining, Variables
 from pause_jax.learning.cohort import (
     ClientKeys,
     Trained,
-    keys_of,
     local_training,
     max_size,
     num_samples,
@@ -33,21 +33,10 @@ from pause_jax.learning.server import all_finite
 from pause_jax.policies import Answer, Context, Observation, Query, Selection, check_selected
 
 
-class Streams(NamedTuple):
-    """Independent key streams; `world` and `data` do not depend on the policy."""
-
-    world: Array
-    data: Array
-    model: Array
-    policy: Array
-    training: Array
-    privacy: Array
-
-
 class State(NamedTuple):
     """Everything that one round hands to the next."""
 
-    keys: Streams
+    keys: keys.Streams
     partition: Partition
     policy: Any
     stats: ClientStats
@@ -59,7 +48,7 @@ class State(NamedTuple):
 
 def init(config: SimConfig, data: Dataset | None, key: Array) -> State:
     """The state before round 1: partition, model, policy."""
-    keys = Streams(*jax.random.split(key, len(Streams._fields)))
+    streams = keys.streams(key)
     num_clients = config.num_clients
     if config.learning is None or data is None:
         ones = jnp.ones(num_clients, jnp.int32)
@@ -68,21 +57,21 @@ def init(config: SimConfig, data: Dataset | None, key: Array) -> State:
     else:
         learning = config.learning
         partition = learning.partition.assign(
-            keys.data,
+            streams.data,
             data.y_train,
             num_samples(learning, data),
             num_clients,
             data.num_classes,
         )
         training = local_training(learning, data, num_clients)
-        variables = dict(training.module.init(keys.model, data.to_input(data.x_train[:1])))
+        variables = dict(training.module.init(streams.model, data.to_input(data.x_train[:1])))
         opt_state = None
         if learning.keep_optimizer_state:
             fresh = training.optimizer.init(variables["params"])
             opt_state = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), fresh)
     policy = config.policy.build(_context(config, data, partition, variables))
     return State(
-        keys=keys,
+        keys=streams,
         partition=partition,
         policy=policy.init(),
         stats=empty_stats(num_clients),
@@ -119,27 +108,27 @@ def advance(
         training = local_training(config.learning, data, config.num_clients)
 
     def play(state: State, round: Array) -> tuple[State, Record]:
-        world_key = jax.random.fold_in(state.keys.world, 2 * round)
+        world_key = keys.latency(state.keys.world, round)
         latency = config.latency.sample(world_key, config.num_clients)
         present = jax.random.bernoulli(
-            jax.random.fold_in(state.keys.world, 2 * round + 1),
+            keys.availability(state.keys.world, round),
             config.availability,
             (config.num_clients,),
         )
         epsilon = config.privacy.epsilon(state.stats.counts + 1)
         available = present & (epsilon > 0) if config.when_spent == "exclude" else present
-        policy_key = jax.random.fold_in(state.keys.policy, round)
+        policy_key = keys.choice(state.keys.policy, round)
         query_seconds = jnp.zeros(())
         if policy.query is not None:
             features = config.latency.features(world_key, config.num_clients)
-            ask_key, policy_key = jax.random.split(policy_key)
+            ask_key, policy_key = keys.question_and_choice(state.keys.policy, round)
             state, query_seconds = _query(
                 config, training, policy.query, state, ask_key, round, available, latency, features
             )
         selection, info = check_selected(
             policy.select(policy_key, state.policy, round, available), context.num_selected
         )
-        clients, active = selection.clients, selection.weights > 0
+        clients, active = selection.clients, selection.active
 
         sent = selection
         if config.when_spent == "silent":
@@ -170,8 +159,8 @@ def advance(
             optimality_gap=info.optimality_gap,
             acceptance_rate=info.acceptance_rate,
             train_loss=jnp.where(
-                jnp.any(sent.weights > 0) & (training is not None),
-                jnp.sum(jnp.where(sent.weights > 0, sent.weights * trained.loss.mean, 0.0)),
+                jnp.any(sent.active) & (training is not None),
+                jnp.sum(jnp.where(sent.active, sent.weights * trained.loss.mean, 0.0)),
                 jnp.nan,
             ),
             test_loss=test_loss,
@@ -243,8 +232,8 @@ def _query(
             state.variables,
             state.partition,
             clients,
-            keys_of(jax.random.fold_in(state.keys.training, 0), round, clients),
-            jax.random.fold_in(state.keys.data, 1),
+            keys.of_clients(keys.answers(state.keys.training, round), clients),
+            state.keys.inputs,
             query.batch_size,
             max_size(config.learning, training.dataset, config.num_clients),
         )
@@ -285,9 +274,9 @@ def _train(
         selection.weights,
         epsilon,
         ClientKeys(
-            keys_of(state.keys.training, round, clients),
-            keys_of(state.keys.privacy, round, clients),
-            jax.random.fold_in(state.keys.data, 1),
+            keys.of_clients(keys.cohort(state.keys.training, round), clients),
+            keys.of_clients(keys.cohort(state.keys.privacy, round), clients),
+            state.keys.inputs,
         ),
         mesh,
     )

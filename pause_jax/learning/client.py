@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
+from pause_jax import keys
 from pause_jax.learning.data import Dataset
 from pause_jax.learning.partition import Partition
 
@@ -212,7 +213,6 @@ def client_inputs(
 
 def _input_noise(key: Array, rows: Array, x: Array, quality: Array, data: Dataset) -> Array:
     """Noise of a low-quality sensor: fixed for a sample, std (1 - q) / 4 of the input range."""
-    keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
-    noise = jax.vmap(lambda k: jax.random.normal(k, x.shape[1:]))(keys)
+    noise = jax.vmap(lambda k: jax.random.normal(k, x.shape[1:]))(keys.of_samples(key, rows))
     input_range = 2.0 if data.pixel_max else 1.0
     return noise * input_range * (1 - quality) / 4

@@ -87,12 +87,6 @@ def max_size(learning: Learning, data: Dataset, num_clients: int) -> int:
     return learning.partition.max_size(num_samples(learning, data), num_clients)
 
 
-def keys_of(stream: Array, round: Array, clients: Array) -> Array:
-    """A key for each client, from the stream, the round and the client's number."""
-    of_round = jax.random.fold_in(stream, round)
-    return jax.vmap(lambda client: jax.random.fold_in(of_round, client))(clients)
-
-
 def train_cohort(
     training: LocalTraining,
     privacy: Mechanism,

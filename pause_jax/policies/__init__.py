@@ -1,25 +1,15 @@
 """Selection policies and their registry."""
 
-from typing import cast
-
-from pause_jax.policies.base import (
-    Answer,
-    Context,
-    Info,
-    Observation,
-    Policy,
-    PolicyConfig,
-    Query,
-    Selection,
+from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query, check_selected
+from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
+from pause_jax.policies.choose import (
     by_data_size,
-    check_selected,
     draw_clients,
     equal_weights,
-    no_info,
     stateless,
     top_clients,
 )
-from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
 from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
 from pause_jax.policies.fedcs import FedCs
@@ -30,7 +20,7 @@ from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 from pause_jax.search import Annealing, Exhaustive
-from pause_jax.struct import ConfigError, choices, nearest
+from pause_jax.struct import look_up, name_settings
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause,
@@ -51,10 +41,8 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     Genie,
 )
 
-# What a name on the command line or in `policy="..."` stands for: the registered policies, and
-# named settings of them.
-NAMED: dict[str, PolicyConfig] = {
-    **{policy.name: policy() for policy in POLICIES},
+# Settings that go by a name of their own.
+SETTINGS: dict[str, PolicyConfig] = {
     "pause_exhaustive": Pause(search=Exhaustive()),
     "sa_pause": Pause(search=Annealing()),
     "vanilla_sa": Pause(search=Annealing(neighbourhood="vanilla")),
@@ -67,6 +55,10 @@ NAMED: dict[str, PolicyConfig] = {
     "adapow_d": PowerOfChoice(schedule="linear"),
     "random_by_data": Random(weighting="data"),
 }
+name_settings(PolicyConfig, SETTINGS)
+
+# All names that the library has for a policy: on the command line, in files, in presets.
+NAMED: dict[str, PolicyConfig] = {policy.name: policy() for policy in POLICIES} | SETTINGS
 
 
 def named(policy: str | PolicyConfig) -> PolicyConfig:
@@ -75,24 +67,7 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
     Raises:
       ConfigError: for an unknown name, with the names that exist.
     """
-    if isinstance(policy, PolicyConfig):
-        return policy
-    own = choices(PolicyConfig)
-    for cls in POLICIES:
-        if own[cls.name] is not cls:
-            raise ConfigError(
-                f"{own[cls.name].__module__}.{own[cls.name].__name__}.name = {cls.name!r}: is the "
-                "name of a policy of the library. Give your policy another one."
-            )
-    if policy in NAMED:
-        return NAMED[policy]
-    if policy not in own:
-        known = [*NAMED, *(name for name in own if name not in NAMED)]
-        raise ConfigError(
-            f"policy = {policy!r}: must be one of {', '.join(known)}.{nearest(policy, known)} "
-            "A policy of your own needs a `name`, and its file must be loaded (--load FILE.py)."
-        )
-    return cast(PolicyConfig, own[policy]())
+    return policy if isinstance(policy, PolicyConfig) else look_up(PolicyConfig, policy, "policy")
 
 
 __all__ = [

@@ -7,51 +7,15 @@ within the trace, so every number in the config can be swept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax.bandit import Info, Observation, Selection
 from pause_jax.privacy import Mechanism
 from pause_jax.reward import Reward
-from pause_jax.search.problem import ordered
-from pause_jax.struct import Config, ConfigError
-
-if TYPE_CHECKING:
-    from pause_jax.config import SimConfig
-
-
-class Selection(NamedTuple):
-    """The cohort of a round.
-
-    Attributes:
-      clients: int32 [m], distinct client numbers.
-      weights: float [m], aggregation weights, equation (2). A weight of 0 marks an empty slot: its
-        client does not take part (fewer than m were available).
-    """
-
-    clients: Array
-    weights: Array
-
-
-class Observation(NamedTuple):
-    """What the chosen clients returned, in the order of ``Selection.clients``.
-
-    A policy that reads a loss learns more about the data than the mechanism protects: it says so in
-    ``PolicyConfig.releases``. Without learning both losses are 1 and updates have no entries.
-
-    Attributes:
-      latency: float [m], seconds.
-      loss: float [m], mean over the local steps of the mini-batch loss.
-      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights.
-      update: float [m, d], what the server received of each update: flat, clipped and noised.
-    """
-
-    latency: Array
-    loss: Array
-    square_loss: Array
-    update: Array
+from pause_jax.struct import Config
 
 
 class Answer(NamedTuple):
@@ -86,14 +50,6 @@ class Query(NamedTuple):
     wants: str
     batch_size: int | None
     seconds: Callable[[Array], Array]
-
-
-class Info(NamedTuple):
-    """Diagnostics of a selection; NaN where a policy has no such thing. Never fed back."""
-
-    energy: Array
-    optimality_gap: Array
-    acceptance_rate: Array
 
 
 class Policy(NamedTuple):
@@ -202,89 +158,3 @@ def check_selected(selected: Any, num_selected: int) -> tuple[Selection, Info]:
             "shape; a weight of 0 marks an empty slot."
         )
     return selected
-
-
-def no_info() -> Info:
-    """Diagnostics of a policy that has none."""
-    nan = jnp.asarray(jnp.nan)
-    return Info(nan, nan, nan)
-
-
-def by_data_size(clients: Array, available: Array, context: Context) -> Selection:
-    """A selection with FedAvg weights |D_k| / sum |D_j|, (2); slots of absent clients are empty."""
-    size = jnp.where(available[clients], context.data_size[clients], 0.0)
-    total = jnp.sum(size)
-    return Selection(clients, size / jnp.where(total > 0, total, 1.0))
-
-
-def top_clients(score: Array, available: Array, num_selected: int, key: Array) -> Array:
-    """The m available clients of highest score, ties at random; absent ones only fill up."""
-    return ordered(score, available, key)[:num_selected]
-
-
-def draw_clients(weight: Array, among: Array, count: int, key: Array) -> Array:
-    """``count`` clients without replacement, each draw in proportion to weight among those left.
-
-    Args:
-      weight: float [K], >= 0; clients of weight 0 come after all others.
-      among: bool [K], who can be drawn; the others only fill up.
-      count: how many (static).
-      key: of this draw.
-
-    Returns:
-      int32 [count] distinct clients, in the order of the draws.
-    """
-    # Gumbel top-k: the largest log w + Gumbel are draws without replacement.
-    score_key, tie_key = jax.random.split(key)
-    score = jnp.log(weight) + jax.random.gumbel(score_key, weight.shape)
-    return top_clients(score, among, count, tie_key)
-
-
-def equal_weights(clients: Array, active: Array) -> Selection:
-    """A selection whose active slots all weigh the same; the others are empty."""
-    weights = active / jnp.maximum(jnp.sum(active), 1)
-    return Selection(clients, weights.astype(jnp.float32))
-
-
-def num_candidates(candidates: int | None, context: Context) -> int:
-    """How many clients are candidates: as configured, or 2 m and at most K."""
-    if candidates is None:
-        return min(2 * context.num_selected, context.num_clients)
-    return candidates
-
-
-def check_candidates(path: str, candidates: int | None, config: SimConfig) -> None:
-    """Raise ConfigError unless m <= candidates <= K."""
-    m, num_clients = config.num_selected, config.num_clients
-    if candidates is not None and not m <= candidates <= num_clients:
-        raise ConfigError(
-            f"{path}.candidates = {candidates}: must be >= num_selected = {m} and <= "
-            f"num_clients = {num_clients}. Leave it out for twice num_selected."
-        )
-
-
-def from_draws(draws: Array, drawn: Array, context: Context) -> Selection:
-    """A selection from m draws with repetition, each of weight 1/m: repeats add up.
-
-    Args:
-      draws: int [m], clients.
-      drawn: bool [m], False for a draw that found nobody.
-      context: the network.
-
-    Returns:
-      Distinct clients; slots that repeats have freed are empty. Weights sum to one.
-    """
-    weight = jnp.zeros(context.num_clients).at[draws].add(drawn.astype(jnp.float32))
-    weights, clients = jax.lax.top_k(weight, context.num_selected)
-    return Selection(clients, weights / jnp.maximum(jnp.sum(weights), 1.0))
-
-
-def stateless(select: Callable[[Array, Array], Selection]) -> Policy:
-    """A policy that learns nothing, from ``(key, available) -> Selection``."""
-
-    def full_select(
-        key: Array, state: tuple[()], round: Array, available: Array
-    ) -> tuple[Selection, Info]:
-        return select(key, available), no_info()
-
-    return Policy(lambda: (), full_select, lambda state, selection, observation: state)

@@ -7,19 +7,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.policies.base import (
-    Context,
-    Info,
-    Observation,
-    Policy,
-    PolicyConfig,
-    Selection,
-    by_data_size,
-    draw_clients,
-    no_info,
-    stateless,
-    top_clients,
-)
+from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.choose import by_data_size, draw_clients, stateless, top_clients
 from pause_jax.struct import static
 
 
@@ -102,7 +92,7 @@ class RoundRobin(PolicyConfig):
 
         def update(cursor: Array, selection: Selection, observation: Observation) -> Array:
             distance = (selection.clients - cursor) % num_clients
-            furthest = jnp.max(jnp.where(selection.weights > 0, distance, -1))
+            furthest = jnp.max(jnp.where(selection.active, distance, -1))
             return (cursor + furthest + 1) % num_clients
 
         return Policy(lambda: jnp.asarray(0, jnp.int32), select, update)

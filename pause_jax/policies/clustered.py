@@ -14,15 +14,8 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from pause_jax.policies.base import (
-    Context,
-    Info,
-    Observation,
-    Policy,
-    PolicyConfig,
-    Selection,
-    no_info,
-)
+from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
 from pause_jax.struct import static
 
@@ -74,7 +67,7 @@ class ClusteredSimilarity(PolicyConfig):
             return draw_from_rows(draw_key, rows, available, context), no_info()
 
         def update(updates: Array, selection: Selection, observation: Observation) -> Array:
-            clients, active = selection.clients, selection.weights > 0
+            clients, active = selection.clients, selection.active
             new = jnp.where(active[:, None], observation.update, updates[clients])
             return updates.at[clients].set(new)
 

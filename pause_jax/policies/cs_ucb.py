@@ -11,18 +11,18 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import ClientStats, empty_stats, ucb_index, update_stats
-from pause_jax.policies.base import (
-    Context,
+from pause_jax.bandit import (
+    ClientStats,
     Info,
     Observation,
-    Policy,
-    PolicyConfig,
     Selection,
-    by_data_size,
+    empty_stats,
     no_info,
-    top_clients,
+    ucb_index,
+    update_stats,
 )
+from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.choose import by_data_size, top_clients
 from pause_jax.struct import number
 
 
@@ -53,7 +53,7 @@ class CsUcb(PolicyConfig):
             stats: ClientStats, selection: Selection, observation: Observation
         ) -> ClientStats:
             reward = _reward(observation.latency, self.max_latency)
-            return update_stats(stats, selection.clients, reward, selection.weights > 0)
+            return update_stats(stats, selection.clients, reward, selection.active)
 
         return Policy(lambda: empty_stats(context.num_clients), select, update)
 
@@ -113,7 +113,7 @@ class CsUcbQ(PolicyConfig):
             return by_data_size(clients, available, context), no_info()
 
         def update(state: QueueState, selection: Selection, observation: Observation) -> QueueState:
-            active = selection.weights > 0
+            active = selection.active
             reward = _reward(observation.latency, self.max_latency)
             chosen = jnp.zeros(context.num_clients).at[selection.clients].set(active)
             return QueueState(

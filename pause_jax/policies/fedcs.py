@@ -6,30 +6,15 @@ in mobile edge", IEEE ICC 2019.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.policies.base import (
-    Answer,
-    Context,
-    Info,
-    Observation,
-    Policy,
-    PolicyConfig,
-    Query,
-    Selection,
-    by_data_size,
-    check_candidates,
-    draw_clients,
-    no_info,
-    num_candidates,
-)
-from pause_jax.struct import number, static
-
-if TYPE_CHECKING:
-    from pause_jax.config import SimConfig
+from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query
+from pause_jax.policies.choose import by_data_size, check_candidates, draw_clients, num_candidates
+from pause_jax.struct import Sizes, number, static
 
 
 class FedCs(PolicyConfig):
@@ -62,8 +47,8 @@ class FedCs(PolicyConfig):
     overhead: float = number(default=0.0, at_least=0)
     query_seconds: float = number(default=0.01, at_least=0)
 
-    def check(self, path: str, config: SimConfig) -> None:
-        check_candidates(path, self.candidates, config)
+    def check(self, path: str, sizes: Sizes) -> None:
+        check_candidates(path, self.candidates, sizes)
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected

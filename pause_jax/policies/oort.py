@@ -12,18 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.policies.base import (
-    Context,
-    Info,
-    Observation,
-    Policy,
-    PolicyConfig,
-    Selection,
-    by_data_size,
-    draw_clients,
-    no_info,
-    top_clients,
-)
+from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.choose import by_data_size, draw_clients, top_clients
 from pause_jax.struct import number, static
 
 
@@ -132,7 +123,7 @@ class Oort(PolicyConfig):
             return by_data_size(clients, available, context), no_info()
 
         def update(state: OortState, selection: Selection, observation: Observation) -> OortState:
-            clients, active = selection.clients, selection.weights > 0
+            clients, active = selection.clients, selection.active
             round = state.round + 1
             utility = prior[clients] * jnp.sqrt(observation.square_loss)
             exploited = active & (state.last_round[clients] > 0)

@@ -10,15 +10,9 @@ from typing import Any, ClassVar
 import jax
 from jax import Array
 
-from pause_jax.policies.base import (
-    Context,
-    Info,
-    Observation,
-    Policy,
-    PolicyConfig,
-    Selection,
-    by_data_size,
-)
+from pause_jax.bandit import Info, Observation, Selection
+from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.choose import by_data_size
 from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
 from pause_jax.reward import additive_terms, cohort_problem, generalization_reward
 from pause_jax.search import Exact, Search
@@ -46,11 +40,11 @@ def maximiser(context: Context, index: Index, search: Search, *, with_privacy: b
         terms = additive_terms(context.reward, g, p, m)
         problem = cohort_problem(index.value(index_key, state, round), context.reward, terms)
         clients, info = search(search_key, problem, m, available)
-        return by_data_size(clients, available, context), Info(*info)
+        return by_data_size(clients, available, context), info
 
     def update(state: Any, selection: Selection, observation: Observation) -> Any:
         speed = context.min_latency / observation.latency
-        return index.update(state, selection.clients, speed, selection.weights > 0)
+        return index.update(state, selection.clients, speed, selection.active)
 
     return Policy(index.init, select, update)
 

@@ -6,32 +6,22 @@ AISTATS 2022.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.policies.base import (
-    Answer,
-    Context,
-    Info,
-    Observation,
-    Policy,
-    PolicyConfig,
-    Query,
-    Selection,
+from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query
+from pause_jax.policies.choose import (
     check_candidates,
     draw_clients,
     equal_weights,
-    no_info,
     num_candidates,
     top_clients,
 )
-from pause_jax.struct import number, static
-
-if TYPE_CHECKING:
-    from pause_jax.config import SimConfig
+from pause_jax.struct import Sizes, number, static
 
 
 class ChoiceState(NamedTuple):
@@ -81,8 +71,8 @@ class PowerOfChoice(PolicyConfig):
             return ("the training loss of each chosen client",)
         return ("the loss of each asked client",)
 
-    def check(self, path: str, config: SimConfig) -> None:
-        check_candidates(path, self.candidates, config)
+    def check(self, path: str, sizes: Sizes) -> None:
+        check_candidates(path, self.candidates, sizes)
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
@@ -123,7 +113,7 @@ class PowerOfChoice(PolicyConfig):
         ) -> ChoiceState:
             if self.loss != "stale":
                 return state
-            clients, active = selection.clients, selection.weights > 0
+            clients, active = selection.clients, selection.active
             loss = jnp.where(active, observation.loss, state.loss[clients])
             return state._replace(loss=state.loss.at[clients].set(loss))
 

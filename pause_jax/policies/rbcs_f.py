@@ -11,18 +11,9 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.policies.base import (
-    Answer,
-    Context,
-    Info,
-    Observation,
-    Policy,
-    PolicyConfig,
-    Query,
-    Selection,
-    by_data_size,
-    no_info,
-)
+from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query
+from pause_jax.policies.choose import by_data_size
 from pause_jax.search import exact
 from pause_jax.struct import number
 
@@ -109,7 +100,7 @@ class RbcsF(PolicyConfig):
             return by_data_size(clients, available, context), no_info()
 
         def update(state: RbcsState, selection: Selection, observation: Observation) -> RbcsState:
-            clients, active = selection.clients, selection.weights > 0
+            clients, active = selection.clients, selection.active
             c = jnp.where(active[:, None], state.context[clients], 0.0)
             gram = state.gram[clients] + c[:, :, None] * c[:, None, :]
             moment = state.moment[clients] + observation.latency[:, None] * c

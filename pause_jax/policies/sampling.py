@@ -12,14 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.policies.base import (
-    Context,
-    Policy,
-    PolicyConfig,
-    Selection,
-    from_draws,
-    stateless,
-)
+from pause_jax.bandit import Selection
+from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.choose import from_draws, stateless
 
 
 class MdSampling(PolicyConfig):

@@ -7,16 +7,13 @@ chosen and however the choice depends on the past.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import zeta
 
-from pause_jax.struct import Config, ConfigError, number, static
-
-if TYPE_CHECKING:
-    from pause_jax.config import SimConfig
+from pause_jax.struct import Config, ConfigError, Sizes, number, static
 
 
 class Budget(Config):
@@ -115,7 +112,7 @@ class Table(Budget):
 
     shares: tuple[float, ...] = static(default=(0.5, 0.25, 0.125), at_least=0, at_most=1)
 
-    def check(self, path: str, config: SimConfig) -> None:
+    def check(self, path: str, sizes: Sizes) -> None:
         if not self.shares or sum(self.shares) > 1 + 1e-9:
             raise ConfigError(
                 f"{path}.shares = {self.shares!r}: must hold at least one share and sum to at "

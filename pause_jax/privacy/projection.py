@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,7 @@ from jax import Array
 from pause_jax.privacy.budget import Budget
 from pause_jax.privacy.mechanisms import Mechanism
 from pause_jax.privacy.sphere import PrivUnitG
-from pause_jax.struct import ConfigError, node, static
-
-if TYPE_CHECKING:
-    from pause_jax.config import SimConfig
+from pause_jax.struct import ConfigError, Sizes, node, static
 
 
 def walsh_hadamard(x: Array) -> Array:
@@ -71,7 +68,7 @@ class Projected(Mechanism):
         """The schedule of ``inner``."""
         return self.inner.budget  # type: ignore[attr-defined]
 
-    def check(self, path: str, config: SimConfig) -> None:
+    def check(self, path: str, sizes: Sizes) -> None:
         if self.inner.unit != "update":
             raise ConfigError(
                 f"{path}.inner = {self.inner.name}: must be a mechanism for whole updates, because "

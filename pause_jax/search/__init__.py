@@ -3,7 +3,7 @@
 from pause_jax.search.annealing import Annealing, AnnealingTrace, anneal
 from pause_jax.search.exact import Exact, exact
 from pause_jax.search.exhaustive import Exhaustive, exhaustive
-from pause_jax.search.problem import Problem, Search, SearchInfo
+from pause_jax.search.problem import Problem, Search
 
 SEARCHES = (Exact, Exhaustive, Annealing)
 
@@ -15,7 +15,6 @@ __all__ = [
     "Exhaustive",
     "Problem",
     "Search",
-    "SearchInfo",
     "anneal",
     "exact",
     "exhaustive",

@@ -11,15 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pause_jax.bandit import Info
 from pause_jax.search.exact import SMALL, exact
-from pause_jax.search.problem import (
-    Problem,
-    Search,
-    SearchInfo,
-    check_problem,
-    set_energy,
-    shuffled,
-)
+from pause_jax.search.problem import Problem, Search, check_problem, set_energy, shuffled
 from pause_jax.struct import number, static
 
 NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
@@ -317,7 +311,7 @@ class Annealing(Search):
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array
-    ) -> tuple[Array, SearchInfo]:
+    ) -> tuple[Array, Info]:
         trace = anneal(
             key,
             problem,
@@ -335,4 +329,4 @@ class Annealing(Search):
         gap = jnp.where(
             best == trace.energy, jnp.where(jnp.isinf(best), rest, 0.0), best - trace.energy
         )
-        return trace.clients, SearchInfo(trace.energy, gap, trace.acceptance_rate)
+        return trace.clients, Info(trace.energy, gap, trace.acceptance_rate)

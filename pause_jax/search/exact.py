@@ -8,15 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pause_jax.bandit import Info
 from pause_jax.search.prefix import best_prefix
-from pause_jax.search.problem import (
-    Problem,
-    Search,
-    SearchInfo,
-    check_problem,
-    ordered,
-    set_energy,
-)
+from pause_jax.search.problem import Problem, Search, check_problem, ordered, set_energy
 
 # Up to so many clients all prefixes are compared side by side.
 SMALL = 64
@@ -139,8 +133,8 @@ class Exact(Search):
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array
-    ) -> tuple[Array, SearchInfo]:
+    ) -> tuple[Array, Info]:
         clients, energy = exact(
             problem.index, problem.weight, num_selected, available=available, key=key
         )
-        return clients, SearchInfo(energy, jnp.zeros_like(energy), jnp.full_like(energy, jnp.nan))
+        return clients, Info(energy, jnp.zeros_like(energy), jnp.full_like(energy, jnp.nan))

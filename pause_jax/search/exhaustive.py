@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from pause_jax.search.problem import (
-    Problem,
-    Search,
-    SearchInfo,
-    check_problem,
-    set_energy,
-    shuffled,
-)
-from pause_jax.struct import ConfigError, static
-
-if TYPE_CHECKING:
-    from pause_jax.config import SimConfig
+from pause_jax.bandit import Info
+from pause_jax.search.problem import Problem, Search, check_problem, set_energy, shuffled
+from pause_jax.struct import ConfigError, Sizes, static
 
 MAX_SETS = 10_000_000
 
@@ -137,12 +128,12 @@ class Exhaustive(Search):
     max_sets: int = static(default=MAX_SETS, at_least=1, at_most=np.iinfo(np.int32).max // 2)
     chunk_size: int = static(default=4096, at_least=1)
 
-    def check(self, path: str, config: SimConfig) -> None:
-        count_sets(config.num_clients, config.cohort_size, self.max_sets)
+    def check(self, path: str, sizes: Sizes) -> None:
+        count_sets(sizes.num_clients, sizes.cohort_size, self.max_sets)
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array
-    ) -> tuple[Array, SearchInfo]:
+    ) -> tuple[Array, Info]:
         clients, energy = exhaustive(
             problem.index,
             problem.weight,
@@ -152,4 +143,4 @@ class Exhaustive(Search):
             max_sets=self.max_sets,
             chunk_size=self.chunk_size,
         )
-        return clients, SearchInfo(energy, jnp.zeros_like(energy), jnp.full_like(energy, jnp.nan))
+        return clients, Info(energy, jnp.zeros_like(energy), jnp.full_like(energy, jnp.nan))

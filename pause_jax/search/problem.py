@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pause_jax.bandit import Info
 from pause_jax.struct import Config
 
 
@@ -34,26 +35,12 @@ class Problem(NamedTuple):
         return jnp.sum(self.terms, axis=0)
 
 
-class SearchInfo(NamedTuple):
-    """Diagnostics of one search, never fed back.
-
-    Attributes:
-      energy: the energy of the set that was found.
-      optimality_gap: energy of the exact optimum minus ``energy``; 0 for exact searches.
-      acceptance_rate: share of proposed moves that were accepted; NaN if there are none.
-    """
-
-    energy: Array
-    optimality_gap: Array
-    acceptance_rate: Array
-
-
 class Search(Config):
     """A search: a config object that is called within the trace."""
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array
-    ) -> tuple[Array, SearchInfo]:
+    ) -> tuple[Array, Info]:
         """Return (int [m] distinct clients, ascending; diagnostics)."""
         raise NotImplementedError
 

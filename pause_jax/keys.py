@@ -1,0 +1,82 @@
+"""Every random number of a run, by name: which stream it comes from, and how it is folded.
+
+A run has one key. It is split into streams that do not touch each other; ``world``, ``data`` and
+``inputs`` depend on nothing that a policy does, so two policies with one key meet one world. Within
+a stream a key is folded with the round (from 1 on) and, where it is a client's, with the client's
+number. So what a client draws does not depend on who is chosen beside it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+from jax import Array
+
+
+class Streams(NamedTuple):
+    """Independent key streams of a run.
+
+    Attributes:
+      world: latencies and availability of every round.
+      data: the partition: who holds which samples, of which quality.
+      model: the initial model.
+      policy: a policy's questions and choices.
+      training: the order of each client's samples; mini-batches of its answers.
+      privacy: each client's noise.
+      inputs: the noise of low-quality inputs, the same in every round.
+    """
+
+    world: Array
+    data: Array
+    model: Array
+    policy: Array
+    training: Array
+    privacy: Array
+    inputs: Array
+
+
+def streams(key: Array) -> Streams:
+    """The streams of a run."""
+    return Streams(*jax.random.split(key, len(Streams._fields)))
+
+
+def latency(world: Array, round: Array | int) -> Array:
+    """Latencies of all clients in a round, and the features that they report before it."""
+    return jax.random.fold_in(world, 2 * round)
+
+
+def availability(world: Array, round: Array | int) -> Array:
+    """Who is available in a round."""
+    return jax.random.fold_in(world, 2 * round + 1)
+
+
+def choice(policy: Array, round: Array | int) -> Array:
+    """The choice of a policy that asks nobody."""
+    return jax.random.fold_in(policy, round)
+
+
+def question_and_choice(policy: Array, round: Array | int) -> tuple[Array, Array]:
+    """The question of a policy that asks, and its choice after the answers."""
+    question, choice = jax.random.split(jax.random.fold_in(policy, round))
+    return question, choice
+
+
+def answers(training: Array, round: Array | int) -> Array:
+    """The answers of a round, to be folded by client. No round has number 0."""
+    return jax.random.fold_in(jax.random.fold_in(training, 0), round)
+
+
+def cohort(stream: Array, round: Array | int) -> Array:
+    """What the cohort draws in a round of ``training`` or ``privacy``, to be folded by client."""
+    return jax.random.fold_in(stream, round)
+
+
+def of_clients(key: Array, clients: Array) -> Array:
+    """A key for each client [n] from the key of a round, by the client's number."""
+    return jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
+
+
+def of_samples(inputs: Array, samples: Array) -> Array:
+    """A key for the input noise of each sample [n], by the sample's number."""
+    return jax.vmap(lambda sample: jax.random.fold_in(inputs, sample))(samples)
