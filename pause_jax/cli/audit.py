@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import jax
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pause_jax import config_file
+from pause_jax.analysis.table import make_table, word
 from pause_jax.privacy import MECHANISMS, Mechanism
 from pause_jax.struct import ConfigError, check_fields, look_up
 
@@ -73,19 +73,20 @@ def audit(
             )
         )
     console = Console()
-    table = Table(title="Lower bounds on epsilon: 95 % confidence that all hold")
-    for heading in ("mechanism", "per", "claimed", "at least", "resolution", "verdict"):
-        table.add_column(heading, no_wrap=True)
-    for found in results:
-        numbers = f"{found.epsilon:g}", f"{found.lower_bound:.3f}", f"{found.resolution:.2f}"
-        table.add_row(found.mechanism, found.claim, *numbers, _verdict(found))
-    console.print(table)
+    headings = ("mechanism", "per", "claimed", "at least", "resolution", "verdict")
+    title = "Lower bounds on epsilon: 95 % confidence that all hold"
+    console.print(make_table([word(h) for h in headings], map(_row, results), title=title))
     for found in results:
         delta = f" (delta {found.delta:g})" if found.delta else ""
         sentence = f"- {found.mechanism}{delta}: strongest attack {found.attack}"
         console.print(sentence, highlight=False)
     if any(found.violated for found in results):
         raise typer.Exit(1)
+
+
+def _row(found: Audit) -> tuple[str, ...]:
+    numbers = f"{found.epsilon:g}", f"{found.lower_bound:.3f}", f"{found.resolution:.2f}"
+    return found.mechanism, found.claim, *numbers, _verdict(found)
 
 
 def _verdict(found: Audit) -> str:

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
 
 from pause_jax import config_file
+from pause_jax.analysis.table import make_table, word
 from pause_jax.cache import cache_folder
 from pause_jax.cli import audit as cli_audit
 from pause_jax.cli import sweep as cli_sweep
@@ -160,30 +160,25 @@ def show(
 @app.command("policies")
 def list_policies() -> None:
     """List the selection policies: what each observes and what it assumes known."""
-    name = Column("name", no_wrap=True)
-    table = Table(name, "what it does", "observes", "assumes known", "reference")
+    rows = []
     for label, policy in NAMED.items():
         note = "" if label == policy.name else f" ({_difference(policy)})"
         released = "".join(f"; released: {what}" for what in policy.releases)
-        table.add_row(
-            label,
-            policy.summary + note,
-            policy.observes + released,
-            policy.assumes,
-            policy.reference,
-        )
-    Console().print(table)
+        summary, observes = policy.summary + note, policy.observes + released
+        rows.append((label, summary, observes, policy.assumes, policy.reference))
+    columns = word("name"), "what it does", "observes", "assumes known", "reference"
+    Console().print(make_table(columns, rows))
 
 
 @app.command("datasets")
 def list_datasets() -> None:
     """List the data sets, and where decoded images are kept."""
-    table = Table("name", "what it is", "decoded and cached")
+    rows = []
     for data in DATASETS:
         cached = (cache_folder() / f"{data.name}.npz").is_file()
         needs = "no download" in data.summary
-        table.add_row(data.name, data.summary, "-" if needs else "yes" if cached else "no")
-    Console().print(table)
+        rows.append((data.name, data.summary, "-" if needs else "yes" if cached else "no"))
+    Console().print(make_table((word("name"), "what it is", "decoded and cached"), rows))
     Console().print(
         f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it). "
         "Programs that were compiled are kept in its folder compiled/."

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pause_jax import config_file
-from pause_jax.analysis import privacy_report, report
+from pause_jax.analysis import explanations, ledger_table, result_folder, summary
 from pause_jax.config import SimConfig, validate
 from pause_jax.engine import distributed
 from pause_jax.engine.compilation import Compilations, use_cache
@@ -96,7 +96,7 @@ def simulate_and_report(
         validate(config)
     folder = None
     if distributed.is_first():
-        folder = report.reserve(out, folder_name, explicit=name is not None, force=force)
+        folder = result_folder.reserve(out, folder_name, explicit=name is not None, force=force)
     start = time.perf_counter()
     use_cache()
     compilations = Compilations()
@@ -107,14 +107,14 @@ def simulate_and_report(
     except SweepInterrupted as error:
         if jax.process_count() > 1:
             if folder is not None:
-                folder.rmdir()
+                result_folder.give_back(folder)
             _end_of_many(error, out, f"{folder_name}-process{jax.process_index()}")
         if error.finished is None:
             raise
         result, interrupted = error.finished, error
     except ConfigError:
         if folder is not None:
-            folder.rmdir()  # nothing was written yet
+            result_folder.give_back(folder)
         raise
     if folder is not None:
         _report(console, result, folder, target, figures)
@@ -131,10 +131,8 @@ def _end_of_many(error: SweepInterrupted, out: pathlib.Path, name: str) -> NoRet
     console = Console(stderr=True)
     console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
     if error.finished is not None:
-        folder = report.reserve(out, name, explicit=False, force=False)
-        # The end may come while it is written: a file of that name is whole.
-        error.finished.to_netcdf(folder / "unfinished.nc")
-        (folder / "unfinished.nc").rename(folder / "data.nc")
+        folder = result_folder.reserve(out, name, explicit=False, force=False)
+        result_folder.save_data(error.finished, folder)
         console.print(f"What was finished is in {folder}/data.nc", highlight=False)
     distributed.leave(1)
 
@@ -142,7 +140,10 @@ def _end_of_many(error: SweepInterrupted, out: pathlib.Path, name: str) -> NoRet
 def _report(
     console: Console, result: xr.Dataset, folder: pathlib.Path, target: float, figures: bool
 ) -> None:
-    report.save(result, folder, target)
+    result_folder.save(result, folder)
+    rows, books = summary.summary(result, target), ledger_table.ledgers(result)
+    summary.save(rows, folder / "summary.csv")
+    ledger_table.save(books, folder / "ledger.csv")
     if figures:
         from pause_jax.analysis.plotting import save_figures
 
@@ -151,8 +152,7 @@ def _report(
     if sizes.max() > 1:  # without learning every client counts as one sample
         low, high = int(sizes.min()), int(sizes.max())
         console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
-    console.print(report.table(report.summary(result, target), target))
-    books = privacy_report.ledgers(result)
-    console.print(privacy_report.table(books))
-    for sentence in (*privacy_report.notes(books), *report.explanations(result, target)):
+    console.print(summary.table(rows, target))
+    console.print(ledger_table.table(books))
+    for sentence in (*ledger_table.notes(books), *explanations.explain(result, target)):
         console.print(f"- {sentence}", highlight=False, markup=False)
