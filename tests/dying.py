@@ -6,7 +6,7 @@ import signal
 
 from pause_jax import cli
 
-sweep_module = importlib.import_module("pause_jax.sweep")
+sweep_module = importlib.import_module("pause_jax.engine.sweep")
 play = sweep_module.play
 
 
