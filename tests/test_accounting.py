@@ -22,7 +22,8 @@ from pause_jax import (
     simulate,
     sweep,
 )
-from pause_jax.analysis import privacy_report
+from pause_jax.analysis import ledger as accounting
+from pause_jax.analysis import ledger_table
 from pause_jax.analysis.ledger import SIZES, ledger, total_epsilon
 from pause_jax.learning import Cnn3, Dataset
 from pause_jax.policies import PowerOfChoice
@@ -34,7 +35,6 @@ from pause_jax.privacy import (
     Power,
     Table,
     Uniform,
-    accounting,
 )
 from pause_jax.privacy.mechanisms import Budgeted
 
@@ -188,8 +188,8 @@ def played(config, counts, data=None):
 
 def text_of(books):
     console = Console(file=io.StringIO(), width=200)
-    console.print(privacy_report.table(books))
-    for note in privacy_report.notes(books):
+    console.print(ledger_table.table(books))
+    for note in ledger_table.notes(books):
         console.print(note, markup=False)
     return console.file.getvalue()
 
@@ -341,7 +341,7 @@ def test_without_dp_accounting_the_table_has_a_hint(monkeypatch):
     accounting._pure.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
-    books = privacy_report.ledgers(swept())
+    books = ledger_table.ledgers(swept())
     assert all(math.isnan(book.tight) for book in books.values())
     assert books["uniform"].basic == 6.0
     assert "pip install 'pause_jax[accounting]'" in text_of(books)
@@ -376,7 +376,7 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
     with (tmp_path / "results" / "mine" / "ledger.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 30
-    assert set(rows[0]) == set(privacy_report.COLUMNS)
+    assert set(rows[0]) == set(ledger_table.COLUMNS)
     size = 64 * 10 + 10
     for row in rows:
         spent, whole = float(row["eps_per_coordinate"]), float(row["eps_whole_update"])
