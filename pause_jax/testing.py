@@ -77,13 +77,14 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
         policy=policy,
         learning=None,
     )
-    record = (*QUANTITIES, weights, filled, available)
+    record = (*QUANTITIES.values(), weights, filled, available)
     run = _traced_once(lambda config, key: simulate(config, key, record=record))
     config, key = _checked(config), jax.random.key(0)
     for share in (1.0, 0.5, 0.02):
         result = run(config.replace(availability=jnp.float32(share)), key)
         _check_choices(result, f"availability {share:g}")
-    _same(run(config, key), run(config, key), "the same config and key gave two results: it is not pure")
+    twice = run(config, key), run(config, key)
+    _same(*twice, "the same config and key gave two results: it is not pure")
     several = jax.random.split(key, 3)
     batched = jax.vmap(run, in_axes=(None, 0))(config, several)
     for i, one in enumerate(several):
@@ -155,10 +156,10 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
 def _check_budget(mechanism: Mechanism) -> None:
     times = np.arange(60)
     left, spent = (
-        np.asarray(function(jnp.asarray(times)), float)
+        np.asarray(function(jnp.asarray(times)), np.float64)
         for function in (mechanism.budget.remaining, mechanism.budget.spent)
     )
-    epsilon = np.asarray(mechanism.budget.epsilon(jnp.asarray(times + 1)), float)
+    epsilon = np.asarray(mechanism.budget.epsilon(jnp.asarray(times + 1)), np.float64)
     assert left[0] == 1, f"remaining(0) = {left[0]}: nothing is spent before the first release"
     assert np.all((left >= 0) & (left <= 1)), "remaining must stay in [0, 1]"
     assert np.all(np.diff(left) <= 1e-6), "remaining must never rise"
@@ -256,8 +257,8 @@ def _check_toml(config: SimConfig, part: Config) -> None:
     if not part.name:
         return
     back = config_file.loads(config_file.dumps(config))
-    same = jax.tree.structure(back) == jax.tree.structure(config)
-    assert bool(same), (
+    forms = {jax.tree.structure(back), jax.tree.structure(config)}
+    assert len(forms) == 1, (
         f"{type(part).__name__} does not come back from TOML: {back} instead of {config}"
     )
 

@@ -7,7 +7,7 @@ advanced a few rounds at a time, with the same result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,9 @@ from pause_jax.learning import Execution, Learner, LearnerState, Release, bandit
 from pause_jax.learning.learner import update_size
 from pause_jax.policies import Answer, Context, Policy, check_selected
 from pause_jax.privacy import Mechanism
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Key
 
 
 class Parts(NamedTuple):
@@ -164,10 +167,10 @@ def advance(
 class _Heard(NamedTuple):
     """What is known after a policy's question, or without one."""
 
-    choice_key: Array
+    choice_key: Key[Array, ""]
     policy: Any
-    queried: Array
-    seconds: Array
+    queried: Int[Array, " K"]
+    seconds: Float[Array, ""]
 
 
 def _question(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -11,6 +11,9 @@ from pause_jax.bandit import Selection
 from pause_jax.policies import Context
 from pause_jax.reward import additive_terms, cohort_problem, cohort_value, generalization_reward
 from pause_jax.search import exact
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class Score(NamedTuple):
@@ -22,9 +25,9 @@ class Score(NamedTuple):
       regret: C^G(genie) - C^G(cohort), (10), >= 0.
     """
 
-    reward: Array
-    genie_reward: Array
-    regret: Array
+    reward: Float[Array, ""]
+    genie_reward: Float[Array, ""]
+    regret: Float[Array, ""]
 
 
 def score(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -15,6 +15,9 @@ from pause_jax.engine.score import Score, score
 from pause_jax.keys import Streams
 from pause_jax.learning import Learner, LearnerState, Trained
 from pause_jax.policies import Context
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
 
 
 class State(NamedTuple):
@@ -33,8 +36,8 @@ class State(NamedTuple):
     learning: LearnerState
     policy: Any
     stats: ClientStats
-    queried: Array
-    clock: Array
+    queried: Int[Array, " K"]
+    clock: Float[Array, ""]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,16 +64,16 @@ class Round:
     config: SimConfig
     context: Context
     learner: Learner
-    number: Array
+    number: Int[Array, ""]
     before: State
     after: State
-    latency: Array
-    available: Array
+    latency: Float[Array, " K"]
+    available: Bool[Array, " K"]
     selection: Selection
     info: Info
     trained: Trained
-    seconds: Array
-    query_seconds: Array
+    seconds: Float[Array, ""]
+    query_seconds: Float[Array, ""]
 
     @functools.cached_property
     def score(self) -> Score:

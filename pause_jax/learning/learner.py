@@ -8,7 +8,7 @@ from ``build``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from jax import Array
 from pause_jax.bandit import Selection
 from pause_jax.keys import Streams
 from pause_jax.learning.partition import Partition
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Key
 
 Variables = dict[str, Any]
 # Takes the cohort's flat updates [m, d] to what the server receives of them [m, d].
@@ -38,7 +41,7 @@ class LearnerState(NamedTuple):
     partition: Partition
     variables: Variables | None
     clients: Any
-    inputs: Array
+    inputs: Key[Array, ""]
 
     @property
     def model(self) -> Variables:
@@ -57,10 +60,10 @@ class Trained(NamedTuple):
       mean_loss: scalar, ``loss`` with the aggregation weights; NaN if nobody trained.
     """
 
-    loss: Array
-    square_loss: Array
-    released: Array
-    mean_loss: Array
+    loss: Float[Array, " m"]
+    square_loss: Float[Array, " m"]
+    released: Float[Array, "m d"]
+    mean_loss: Float[Array, ""]
 
 
 class Learner(NamedTuple):
