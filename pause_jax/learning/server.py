@@ -31,7 +31,7 @@ def aggregate(variables: Variables, updates: Any, weights: Array) -> Variables:
     def add(old: Array, update: Array) -> Array:
         # An empty slot's update must not reach the sum even if it is not finite.
         taken = jnp.where(weights.reshape(-1, *[1] * (update.ndim - 1)) > 0, update, 0.0)
-        return old + jnp.tensordot(weights, taken, axes=1)
+        return (old + jnp.tensordot(weights, taken, axes=1)).astype(old.dtype)
 
     return jax.tree.map(add, variables, updates)
 
