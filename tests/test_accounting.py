@@ -22,6 +22,7 @@ from pause_jax import (
     simulate,
     sweep,
 )
+from pause_jax.analysis import ledger as accounting
 from pause_jax.analysis import privacy_report
 from pause_jax.analysis.ledger import SIZES, ledger, total_epsilon
 from pause_jax.learning import Cnn3, Dataset
@@ -34,7 +35,6 @@ from pause_jax.privacy import (
     Power,
     Table,
     Uniform,
-    accounting,
 )
 from pause_jax.privacy.mechanisms import Budgeted
 

@@ -355,11 +355,14 @@ def test_the_command_says_when_samples_are_too_few(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--mechanism", "lots"), ["--mechanism lots", "l1_vector"]),
+        (("--mechanism", "lots"), ["--mechanism = 'lots'", "l1_vector"]),
         (("--mechanism", "none"), ["claim = 'none'", "coordinate, update"]),
-        (("--mechanism", "l1_vector", "--set", "clip=2"), ["privacy.clip", "clip_norm"]),
+        (
+            ("--mechanism", "l1_vector", "--set", "clip=2"),
+            ["no field 'clip'", "clip_norm"],
+        ),
         (("--mechanism", "l1_vector", "--set", "clip_norm=-2"), ["clip_norm = -2", "> 0"]),
-        (("--mechanism", "l1_vector", "--set", "clip_norm"), ["FIELD=VALUE"]),
+        (("--mechanism", "l1_vector", "--set", "clip_norm"), ["PATH=VALUE"]),
         (("--set", "clip_norm=2"), ["--set clip_norm=2", "--mechanism"]),
         (("--samples", "3"), ["samples = 3", ">= 1000"]),
         (("--epsilon", "-1"), ["epsilon = -1.0", "> 0"]),

@@ -163,5 +163,5 @@ def test_bad_values_are_named(changes, words):
 def test_the_inner_mechanism_may_stand_by_its_name():
     config = config_file.loads('[privacy]\nname = "projected"\ninner = "gaussian"\n')
     assert isinstance(config.privacy.inner, GaussianMechanism)
-    with pytest.raises(ConfigError, match=r"privacy\.inner\.name = 'lots'.*priv_unit_g"):
+    with pytest.raises(ConfigError, match=r"privacy\.inner = 'lots'.*priv_unit_g"):
         config_file.loads('[privacy]\nname = "projected"\ninner = "lots"\n')
