@@ -7,9 +7,9 @@ from typing import ClassVar
 import jax
 from jax import Array
 
+from pause_jax.privacy.calibration import gaussian_multiplier
+from pause_jax.privacy.clipping import clip_l2
 from pause_jax.privacy.mechanisms import Budgeted
-from pause_jax.privacy.normal import gaussian_multiplier
-from pause_jax.privacy.sphere import clip
 from pause_jax.struct import number
 
 
@@ -42,4 +42,4 @@ class GaussianMechanism(Budgeted):
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         sigma = 2 * self.clip_norm * self.noise_multiplier(epsilon)
         noise = jax.random.normal(key, update.shape, update.dtype)
-        return clip(update, self.clip_norm) + noise * sigma
+        return clip_l2(update, self.clip_norm) + noise * sigma

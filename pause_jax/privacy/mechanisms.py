@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.privacy.budget import Budget, Geometric
+from pause_jax.privacy.clipping import clip_l1
 from pause_jax.struct import Config, node, number
 
 
@@ -137,7 +138,5 @@ class L1Laplace(Budgeted):
     clip_norm: float = number(default=1.0, above=0)
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        norm = jnp.sum(jnp.abs(update))
-        clipped = update * jnp.minimum(1.0, self.clip_norm / jnp.maximum(norm, 1e-30))
         noise = jax.random.laplace(key, update.shape, update.dtype)
-        return clipped + noise * (2 * self.clip_norm / epsilon)
+        return clip_l1(update, self.clip_norm) + noise * (2 * self.clip_norm / epsilon)

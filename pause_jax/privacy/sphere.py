@@ -14,27 +14,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import log_ndtr
 
+from pause_jax.privacy.calibration import MAX_EPSILON
+from pause_jax.privacy.clipping import clip_l2, direction, norm
 from pause_jax.privacy.mechanisms import Budgeted
-from pause_jax.privacy.normal import MAX_EPSILON, above, log_complement, log_density, upper_quantile
+from pause_jax.privacy.normal import above, log_complement, log_density, upper_quantile
 from pause_jax.struct import number, static
-
-
-def norm(x: Array) -> Array:
-    """Euclidean norm that neither overflows nor underflows."""
-    largest = jnp.maximum(jnp.max(jnp.abs(x)), jnp.finfo(x.dtype).tiny)
-    return largest * jnp.linalg.norm(x / largest)
-
-
-def clip(x: Array, bound: Array | float) -> Array:
-    """``x`` scaled to Euclidean norm at most ``bound``."""
-    return x * jnp.minimum(1.0, bound / jnp.maximum(norm(x), jnp.finfo(x.dtype).tiny))
-
-
-def direction(x: Array, fallback: Array) -> Array:
-    """``x`` scaled to norm 1; +-e_1 with the sign of ``fallback`` where x is 0."""
-    largest = jnp.max(jnp.abs(x))
-    scaled = jnp.where(largest > 0, x / largest, jnp.zeros_like(x).at[0].set(fallback))
-    return scaled / jnp.linalg.norm(scaled)
 
 
 class Cap(NamedTuple):
@@ -113,7 +97,7 @@ class PrivUnitG(Budgeted):
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         if self.norm == "lift":
             # Clipped after the division, so that no rounding leaves the ball.
-            inside = clip(update / self.clip_norm, 1.0)
+            inside = clip_l2(update / self.clip_norm, 1.0)
             last = jnp.sqrt(jnp.maximum(0.0, 1 - inside @ inside))
             unit = jnp.append(inside, last)
             return self.clip_norm * priv_unit_g(key, unit / jnp.linalg.norm(unit), epsilon)[:-1]
