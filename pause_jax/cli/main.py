@@ -35,8 +35,8 @@ from pause_jax.engine.sweep import SweepInterrupted
 from pause_jax.learning import DATASETS
 from pause_jax.policies import NAMED
 from pause_jax.presets import PRESETS
-from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy, Projected
-from pause_jax.struct import Config, ConfigError
+from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
+from pause_jax.struct import Config, ConfigError, look_up
 
 app = typer.Typer(
     help="Client selection for federated learning, simulated in JAX.",
@@ -207,19 +207,10 @@ def _difference(policy: Config) -> str:
 
 
 def _mechanism(name: str, current: Mechanism) -> Mechanism:
-    for cls in MECHANISMS:
-        if cls.name == name:
-            if isinstance(current, cls):
-                return current
-            fresh = cls()
-            if not hasattr(current, "budget") or cls is NoPrivacy:
-                return fresh
-            if isinstance(fresh, Projected):
-                return fresh.replace(inner=fresh.inner.replace(budget=current.budget))
-            return fresh.replace(budget=current.budget)
-    raise ConfigError(
-        f"privacy = {name!r}: must be one of {', '.join(cls.name for cls in MECHANISMS)}."
-    )
+    """The mechanism of a name, on the current one's budget; the current one if that is its name."""
+    if name == current.name:
+        return current
+    return look_up(Mechanism, name, "privacy").with_budget(current.budget)
 
 
 def main() -> None:

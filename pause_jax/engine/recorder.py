@@ -48,7 +48,7 @@ def rewards(
     """Realised reward of the cohort and of the genie's, and the expected regret."""
     m = context.num_selected
     g = generalization_reward(stats.counts, round, context.share, m, config.reward.beta)
-    terms = additive_terms(config.reward, g, config.privacy.remaining(stats.counts), m)
+    terms = additive_terms(config.reward, g, config.privacy.budget.remaining(stats.counts), m)
     speed = context.min_latency / latency
     active = selection.active
     reward = cohort_value(speed, terms, selection.clients, active)

@@ -92,7 +92,7 @@ def finish(config: SimConfig, state: State, record: Record) -> Result:
         query_seconds=record.query_seconds,
         clock=record.clock,
         max_spent=record.max_spent,
-        spent=config.privacy.spent(state.stats.counts),
+        spent=config.privacy.budget.spent(state.stats.counts),
         counts=state.stats.counts,
         queried=state.queried,
         data_size=state.partition.size,

@@ -115,7 +115,7 @@ def advance(
             config.availability,
             (config.num_clients,),
         )
-        epsilon = config.privacy.epsilon(state.stats.counts + 1)
+        epsilon = config.privacy.budget.epsilon(state.stats.counts + 1)
         available = present & (epsilon > 0) if config.when_spent == "exclude" else present
         policy_key = keys.choice(state.keys.policy, round)
         query_seconds = jnp.zeros(())
@@ -151,7 +151,7 @@ def advance(
             latency=seconds,
             query_seconds=query_seconds,
             clock=clock,
-            max_spent=jnp.max(config.privacy.spent(stats.counts)),
+            max_spent=jnp.max(config.privacy.budget.spent(stats.counts)),
             energy=info.energy,
             reward=reward,
             genie_reward=genie_reward,
