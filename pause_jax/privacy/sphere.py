@@ -55,7 +55,16 @@ def best_cap(epsilon: Array) -> Cap:
 
 
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
-    """Unbiased release of a unit vector."""
+    """Unbiased release of a unit vector: Asi, Feldman and Talwar 2022 (arXiv 2201.10407).
+
+    Args:
+      key: of this release alone.
+      unit: float [d], of Euclidean norm 1; the guarantee rests on it.
+      epsilon: scalar > 0.
+
+    Returns:
+      float [d].
+    """
     along_key, inside_key, around_key = jax.random.split(key, 3)
     cap = best_cap(epsilon)
     inside = jax.random.uniform(inside_key) < jax.nn.sigmoid(cap.log_odds)
@@ -113,7 +122,7 @@ class PrivUnitG(Budgeted):
 
 
 def duchi_length(dimension: int, epsilon: Array) -> Array:
-    """B of Duchi, Jordan and Wainwright for the unit ball: the length of every release."""
+    """B of Duchi, Jordan and Wainwright for the unit ball: the length of every release, [] > 0."""
     # On the host: the two terms are large and nearly equal.
     log_ratio = math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2)
     return math.sqrt(math.pi) * math.exp(log_ratio) / jnp.tanh(epsilon / 2)
