@@ -10,8 +10,9 @@ from jax import Array, lax
 
 from pause_jax import SimConfig
 from pause_jax.bandit import ClientStats, ucb_index
-from pause_jax.engine.round import State, advance, init
+from pause_jax.engine.round import advance, init
 from pause_jax.engine.simulate import prepare
+from pause_jax.engine.state import State
 from pause_jax.reward import Reward, additive_terms, cohort_problem, generalization_reward
 from pause_jax.search import Problem
 
@@ -70,14 +71,15 @@ def from_run(config: SimConfig, key: Array, rounds: Array) -> Problem:
     # Data sizes as in the authors' large network: Dirichlet(2) shares of 60,000 samples.
     drawn = 60_000 * jax.random.dirichlet(size_key, jnp.full(num_clients, 2.0))
     size = jnp.maximum(jnp.round(drawn), 1).astype(jnp.int32)
-    state = state._replace(partition=state.partition._replace(size=size))
+    partition = state.learning.partition._replace(size=size)
+    state = state._replace(learning=state.learning._replace(partition=partition))
 
     def play(state: State, round: Array) -> tuple[State, ClientStats]:
-        return advance(config, None, state, round[None])[0], state.stats
+        return advance(config, None, state, round[None], ())[0], state.stats
 
     def problem(stats: ClientStats, round: Array) -> Problem:
         index = ucb_index(stats, round, m, speed_weight=SPEED_WEIGHT)
-        share = state.partition.share
+        share = partition.share
         g = generalization_reward(stats.counts, round, share, m, config.reward.beta)
         p = config.privacy.budget.remaining(stats.counts)
         return cohort_problem(index, config.reward, additive_terms(config.reward, g, p, m))

@@ -5,15 +5,18 @@
 
 import importlib
 import warnings
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
-from pause_jax.config import Learning, SimConfig, stack
+from pause_jax.config import SimConfig, stack
+from pause_jax.engine.recorder import QUANTITIES, Quantity, quantity
 from pause_jax.engine.result import Result
 from pause_jax.engine.simulate import simulate
 from pause_jax.engine.sweep import SweepInterrupted, sweep
+from pause_jax.learning import Learning
 from pause_jax.reward import Reward
 from pause_jax.struct import ConfigError
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from pause_jax.analysis import metrics, plotting, regret
     from pause_jax.engine import distributed
 
-__version__ = "0.1.0"
+__version__ = metadata.version(__name__)
 
 # What most programs do not need is imported when it is asked for.
 _LATER = {
@@ -46,8 +49,10 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "QUANTITIES",
     "ConfigError",
     "Learning",
+    "Quantity",
     "Result",
     "Reward",
     "SimConfig",
@@ -61,6 +66,7 @@ __all__ = [
     "policies",
     "presets",
     "privacy",
+    "quantity",
     "regret",
     "reward",
     "search",

@@ -5,10 +5,13 @@ Source: Peleg et al. 2025 (PAUSE), equations (11)-(13).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 
 class Selection(NamedTuple):
@@ -20,8 +23,8 @@ class Selection(NamedTuple):
         client does not take part (fewer than m were available).
     """
 
-    clients: Array
-    weights: Array
+    clients: Int[Array, " m"]
+    weights: Float[Array, " m"]
 
     @property
     def active(self) -> Array:
@@ -38,9 +41,9 @@ class Info(NamedTuple):
       acceptance_rate: share of proposed moves that annealing accepted.
     """
 
-    energy: Array
-    optimality_gap: Array
-    acceptance_rate: Array
+    energy: Float[Array, ""]
+    optimality_gap: Float[Array, ""]
+    acceptance_rate: Float[Array, ""]
 
 
 def no_info() -> Info:
@@ -62,10 +65,10 @@ class Observation(NamedTuple):
       update: float [m, d], what the server received of each update: flat, clipped and noised.
     """
 
-    latency: Array
-    loss: Array
-    square_loss: Array
-    update: Array
+    latency: Float[Array, " m"]
+    loss: Float[Array, " m"]
+    square_loss: Float[Array, " m"]
+    update: Float[Array, "m d"]
 
 
 class ClientStats(NamedTuple):
@@ -76,8 +79,8 @@ class ClientStats(NamedTuple):
       mean_speed: float [K], running mean of tau_min / tau_k over those rounds; 0 if untried.
     """
 
-    counts: Array
-    mean_speed: Array
+    counts: Int[Array, " K"] | Float[Array, " K"]
+    mean_speed: Float[Array, " K"]
 
 
 def empty_stats(num_clients: int) -> ClientStats:

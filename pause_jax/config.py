@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pause_jax.latency import Latency, TwoGroups
-from pause_jax.learning import DataConfig, Digits, Iid, Mlp, Model, PartitionConfig
+from pause_jax.learning import Learning
 from pause_jax.policies import Pause, PolicyConfig
 from pause_jax.privacy import Mechanism, PerCoordinateLaplace
 from pause_jax.reward import Reward
@@ -22,34 +22,6 @@ from pause_jax.struct import (
     number,
     static,
 )
-
-
-class Learning(Config):
-    """What the clients learn, and how.
-
-    Attributes:
-      data: the data set.
-      partition: which client holds which samples.
-      model: the model.
-      optimizer: ``adam`` or ``sgd``, at the clients.
-      learning_rate: of the clients' optimiser.
-      batch_size: samples of a local step.
-      max_steps: local steps a round at most; one pass over the client's data otherwise.
-      keep_optimizer_state: whether a client's optimiser moments persist from one of its rounds to
-        the next (as in the authors' code), or start anew.
-      client_batch: clients trained side by side at most; 1 trains one after another. None leaves it
-        to the library. Results are equal up to rounding; time and memory differ.
-    """
-
-    data: DataConfig = node(factory=Digits, of=DataConfig)
-    partition: PartitionConfig = node(factory=Iid, of=PartitionConfig)
-    model: Model = node(factory=Mlp, of=Model)
-    optimizer: str = static(default="adam", choices=("adam", "sgd"))
-    learning_rate: float = number(default=0.01, above=0)
-    batch_size: int = static(default=20, at_least=1)
-    max_steps: int = static(default=100, at_least=1)
-    keep_optimizer_state: bool = static(default=False)
-    client_batch: int | None = static(default=None, at_least=1, optional=True, kind=int)
 
 
 class SimConfig(Config):

@@ -8,10 +8,13 @@ number. So what a client draws does not depend on who is chosen beside it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 from jax import Array
+
+if TYPE_CHECKING:
+    from jaxtyping import Key
 
 
 class Streams(NamedTuple):
@@ -27,13 +30,13 @@ class Streams(NamedTuple):
       inputs: the noise of low-quality inputs, the same in every round.
     """
 
-    world: Array
-    data: Array
-    model: Array
-    policy: Array
-    training: Array
-    privacy: Array
-    inputs: Array
+    world: Key[Array, ""]
+    data: Key[Array, ""]
+    model: Key[Array, ""]
+    policy: Key[Array, ""]
+    training: Key[Array, ""]
+    privacy: Key[Array, ""]
+    inputs: Key[Array, ""]
 
 
 def streams(key: Array) -> Streams:

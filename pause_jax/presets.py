@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pause_jax.config import Learning, SimConfig
+from pause_jax.config import SimConfig
 from pause_jax.latency import SpeedNormal, TenGroups
 from pause_jax.learning import (
     Cifar10,
@@ -18,6 +18,7 @@ from pause_jax.learning import (
     Dirichlet,
     FashionMnist,
     Iid,
+    Learning,
     Linear,
     LinearRegression,
     Mlp,

@@ -7,6 +7,8 @@ import hypothesis
 import jax
 import pytest
 
+from tests import shapes
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile(
     "pause_jax", deadline=None, derandomize=True, print_blob=True, max_examples=60
@@ -32,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
+    shapes.watch_all()
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)  # for the processes that tests start

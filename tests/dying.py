@@ -1,12 +1,11 @@
 """``pause-jax`` in a process that is killed when it has played two chunks."""
 
-import importlib
 import os
 import signal
 
 from pause_jax import cli
+from pause_jax.engine import sweep as sweep_module
 
-sweep_module = importlib.import_module("pause_jax.sweep")
 play = sweep_module.play
 
 

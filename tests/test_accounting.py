@@ -22,7 +22,7 @@ from pause_jax import (
     simulate,
     sweep,
 )
-from pause_jax.analysis import privacy_report
+from pause_jax.analysis import ledger_table
 from pause_jax.analysis.ledger import SIZES, _composed, ledger, total_epsilon
 from pause_jax.learning import Cnn3, Dataset
 from pause_jax.policies import PowerOfChoice
@@ -195,13 +195,17 @@ def played(config, counts, data=None):
     shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)
     result = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
     spent = np.asarray(config.privacy.budget.spent(jnp.asarray(counts)))
-    return result.replace(config=config, counts=np.asarray(counts), spent=spent)
+    return recorded(result.replace(config=config), counts=np.asarray(counts), spent=spent)
+
+
+def recorded(result, **values):
+    return result.replace(values={**result.values, **values})
 
 
 def text_of(books):
     console = Console(file=io.StringIO(), width=200)
-    console.print(privacy_report.table(books))
-    for note in privacy_report.notes(books):
+    console.print(ledger_table.table(books))
+    for note in ledger_table.notes(books):
         console.print(note, markup=False)
     return console.file.getvalue()
 
@@ -260,7 +264,7 @@ def test_batch_statistics_void_the_guarantee(norm):
 
 def test_losses_void_the_guarantee_and_count_as_releases():
     config = presets.digits_small(PowerOfChoice()).replace(num_rounds=2)
-    result = played(config, [1] * 30).replace(queried=np.full(30, 4))
+    result = recorded(played(config, [1] * 30), queried=np.full(30, 4))
     book = ledger(result)
     assert book.unnoised == ("the loss of each asked client", SIZES)
     assert "the loss of each asked client" in book.warning
@@ -353,7 +357,7 @@ def test_without_dp_accounting_the_table_has_a_hint(monkeypatch):
     _composed.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
-    books = privacy_report.ledgers(swept())
+    books = ledger_table.ledgers(swept())
     assert all(math.isnan(book.tight) for book in books.values())
     assert books["uniform"].basic == 6.0
     assert "pip install 'pause_jax[accounting]'" in text_of(books)
@@ -388,7 +392,7 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
     with (tmp_path / "results" / "mine" / "ledger.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 30
-    assert set(rows[0]) == set(privacy_report.COLUMNS)
+    assert set(rows[0]) == set(ledger_table.COLUMNS)
     size = 64 * 10 + 10
     for row in rows:
         spent, whole = float(row["eps_per_coordinate"]), float(row["eps_whole_update"])

@@ -359,7 +359,7 @@ def test_the_command_says_when_samples_are_too_few(monkeypatch, capsys):
         (("--mechanism", "none"), ["claim = 'none'", "coordinate, update"]),
         (
             ("--mechanism", "l1_vector", "--set", "clip=2"),
-            ["no field 'clip'", "clip_norm"],
+            ["--set clip:", "no field 'clip'", "clip_norm"],
         ),
         (("--mechanism", "l1_vector", "--set", "clip_norm=-2"), ["clip_norm = -2", "> 0"]),
         (("--mechanism", "l1_vector", "--set", "clip_norm"), ["PATH=VALUE"]),

@@ -9,8 +9,10 @@ import sys
 import pytest
 import xarray as xr
 
+import pause_jax
 from pause_jax import cli, config_file, presets
 from pause_jax.policies import NAMED
+from pause_jax.privacy import GaussianMechanism, NoPrivacy, PerCoordinateLaplace
 
 
 def run(monkeypatch, tmp_path, *arguments):
@@ -66,6 +68,35 @@ def test_a_named_result_is_not_overwritten_unless_forced(compared, monkeypatch, 
     assert run(monkeypatch, compared.parents[1], *again) == 2
     assert "exists" in capsys.readouterr().err
     assert (compared / "data.nc").read_bytes() == before
+
+
+def test_force_keeps_an_existing_result_when_nothing_can_run(compared, monkeypatch, capsys):
+    before = (compared / "data.nc").read_bytes()
+    again = ("sweep", "digits_small", "--max-batch", "0", "--name", "mine", "--no-figures")
+    assert run(monkeypatch, compared.parents[1], *again, "--force") == 2
+    assert "max_batch = 0" in capsys.readouterr().err
+    assert (compared / "data.nc").read_bytes() == before
+
+
+def test_a_named_mechanism_takes_over_the_budget(monkeypatch, tmp_path):
+    names = ("per_coordinate", "gaussian", "projected", "none")
+    arguments = ("--policies", ",".join(f"random:{name}" for name in names), *BANDIT)
+    changes = ("--set", "privacy.budget.total_epsilon=7", "--set", "privacy.sensitivity=0.5")
+    arguments += (*changes, "--name", "mine", "--no-figures")
+    assert run(monkeypatch, tmp_path, "compare", *arguments) == 0
+    labels = ("per_coordinate", "gaussian", "projected", "no_privacy")
+    same, gaussian, projected, none = (
+        config_file.load(
+            tmp_path / "results" / "mine" / "configs" / f"random__{label}.toml"
+        ).privacy
+        for label in labels
+    )
+    assert same.sensitivity == 0.5
+    for mechanism, kind in ((same, PerCoordinateLaplace), (gaussian, GaussianMechanism)):
+        assert isinstance(mechanism, kind)
+        assert mechanism.budget.total_epsilon == 7
+    assert projected.inner.budget.total_epsilon == 7
+    assert none == NoPrivacy()
 
 
 def test_an_unnamed_result_is_numbered(monkeypatch, tmp_path, capsys):
@@ -129,17 +160,29 @@ def test_bad_input_is_one_message_and_leaves_nothing(
     assert not list((tmp_path / "results").glob("*"))
 
 
-def test_the_module_is_the_program(tmp_path):
-    help_text = subprocess.run(
-        [sys.executable, "-m", "pause_jax.cli", "--help"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(pathlib.Path(cli.__file__).parents[1])},
+def python(folder, *arguments):
+    """What Python prints in a process of its own."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(pathlib.Path(pause_jax.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    for command in ("compare", "run", "show", "policies", "datasets"):
+
+
+@pytest.mark.parametrize("module", ["pause_jax", "pause_jax.cli"])
+def test_the_module_is_the_program(tmp_path, module):
+    help_text = python(tmp_path, "-m", module, "--help")
+    for command in ("compare", "run", "sweep", "show", "policies", "datasets", "audit"):
         assert command in help_text
+
+
+def test_a_start_imports_nothing_that_only_some_commands_need(tmp_path):
+    heavy = "{'scipy.stats', 'matplotlib', 'dp_accounting', 'h5netcdf', 'sklearn'}"
+    program = f"import sys, pause_jax.cli; print(sorted({heavy} & set(sys.modules)))"
+    assert python(tmp_path, "-c", program).strip() == "[]"
 
 
 def test_the_hint_for_a_missing_extra_is_printed_whole(monkeypatch, tmp_path, capsys):

@@ -1,5 +1,7 @@
 """The command ``pause-jax sweep``: the grid, and what is refused before any run."""
 
+import importlib
+import itertools
 import sys
 
 import pytest
@@ -80,3 +82,29 @@ def test_bad_input_is_one_message(monkeypatch, tmp_path, capsys, arguments, word
     for word in words:
         assert word in error
     assert not list(tmp_path.glob("results/*"))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "status", "files"), [(0, 2, set()), (1, 130, {"data.nc", "summary.csv"})]
+)
+def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
+    monkeypatch, tmp_path, capsys, chunks, status, files
+):
+    # The package has a function of that name, which a plain import would find.
+    module = importlib.import_module("pause_jax.engine.sweep")
+    play, played = module.play, itertools.count()
+
+    def interrupted(*args):
+        for part in play(*args):
+            if next(played) == chunks:
+                raise KeyboardInterrupt
+            yield part
+
+    monkeypatch.setattr(module, "play", interrupted)
+    arguments = ("--vary", "policy=random,round_robin", "--set", "learning=none")
+    arguments += ("--set", "num_rounds=4", "--seeds", "2", "--name", "mine", "--no-figures")
+    assert command(monkeypatch, tmp_path, "digits_small", *arguments) == status
+    assert "(KeyboardInterrupt" in capsys.readouterr().err
+    folder = tmp_path / "results" / "mine"
+    assert folder.exists() == bool(files)
+    assert files <= {path.name for path in folder.glob("*")}

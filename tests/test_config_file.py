@@ -50,7 +50,7 @@ def test_a_file_may_leave_everything_out_or_name_a_choice():
     [
         ("num_round = 3", ["num_round", "Did you mean 'num_rounds'?"]),
         ("[reward]\nalfa = 3.0", ["reward.alfa", "Did you mean 'alpha'?"]),
-        ('policy = "puase"', ["policy.name = 'puase'", "Did you mean 'pause'?"]),
+        ('policy = "puase"', ["policy = 'puase'", "Did you mean 'pause'?"]),
         ("policy = 3", ["policy = 3", "table or a name"]),
         ('[learning.data]\nname = "imagenet"', ["learning.data.name = 'imagenet'", "digits"]),
         ("num_rounds = ", ["not a TOML file"]),

@@ -5,11 +5,26 @@ import numpy as np
 import optax
 import pytest
 
-from pause_jax.learning import Cnn3, Dataset, Linear, Partition, cohort, server
-from pause_jax.learning.client import LocalTraining, local_steps, train_locally
-from pause_jax.learning.cohort import ClientKeys, train_cohort
-from pause_jax.learning.server import aggregate, all_finite, evaluate
-from pause_jax.privacy import NoPrivacy
+from pause_jax.bandit import Selection
+from pause_jax.learning import (
+    Cnn3,
+    Dataset,
+    Execution,
+    LearnerState,
+    Linear,
+    Partition,
+    cohort,
+    server,
+)
+from pause_jax.learning.client import (
+    LocalTraining,
+    kept_in_training,
+    local_steps,
+    train_locally,
+)
+from pause_jax.learning.fedavg import train_cohort
+from pause_jax.learning.learner import all_finite
+from pause_jax.learning.server import aggregate, evaluate
 from tests.reference import sgd
 
 NUM_SAMPLES, NUM_FEATURES, NUM_CLASSES = 60, 5, 3
@@ -64,7 +79,6 @@ def make_training(
         batch_size=batch_size,
         max_samples=max_samples,
         equal_steps=equal_steps,
-        client_batch=None,
         noisy_inputs=noisy_inputs,
     )
 
@@ -76,9 +90,11 @@ def run(training, variables, partition, clients, keys, num_steps, *, opt_state=N
     else:
         axis = 0
 
+    bound = None if training.equal_steps is not None else jnp.asarray(num_steps)
+
     def one(opt_state, client, key):
         return train_locally(
-            training, variables, opt_state, partition, client, key, NOISE_KEY, num_steps
+            training, variables, opt_state, partition, client, key, NOISE_KEY, bound
         )
 
     train = jax.jit(jax.vmap(one, in_axes=(axis, 0, 0)))
@@ -365,20 +381,20 @@ def round_of():
     fresh = training.optimizer.init(variables["params"])
     state = jax.tree.map(lambda x: jnp.broadcast_to(x, (5, *x.shape)), fresh)
     weights = jnp.asarray([0.4, 0.3, 0.2, 0.1, 0.0])
-    keys = ClientKeys(*(jax.random.split(jax.random.key(i), 5) for i in (1, 2)), NOISE_KEY)
+    selection = Selection(jnp.asarray([3, 0, 2, 1, 4]), weights)
+    before = LearnerState(partition, variables, state, NOISE_KEY)
 
     def play(client_batch: int, seed: int = 0):
         @jax.jit
-        def run(variables, keys):
+        def run(key, before):
             return train_cohort(
-                training._replace(client_batch=client_batch), NoPrivacy(), variables, state,
-                partition, jnp.asarray([3, 0, 2, 1, 4]), weights, jnp.ones(5), keys,
-            )  # fmt: skip
+                training, Execution(client_batch), key, before, selection, lambda updates: updates
+            )
 
-        trained = run(variables, keys._replace(training=jnp.roll(keys.training, seed)))
+        after, trained = run(jax.random.key(seed), before)
         # What an empty slot returns means nothing.
-        used = jax.tree.map(lambda x: x[:4], (trained.loss, trained.released))
-        return trained.variables, trained.opt_state, *used
+        used = jax.tree.map(lambda x: x[:4], trained._replace(mean_loss=jnp.zeros(4)))
+        return after.variables, after.clients, used, trained.mean_loss
 
     return play
 
@@ -402,10 +418,14 @@ def test_clients_side_by_side_are_bounded_by_what_they_keep(monkeypatch):
     least = 4 * (2 * (5 * 3 + 3) + 4 * 5)
     monkeypatch.setattr(cohort, "KEPT_ON_CPU", 10_000)
     monkeypatch.setattr(cohort, "KEPT_ELSEWHERE", 10_000)
-    small = cohort.client_batch(training, variables)
+
+    def side_by_side(batch_size: int) -> int:
+        return cohort.fitting(kept_in_training(training._replace(batch_size=batch_size), variables))
+
+    small = side_by_side(4)
     assert 10_000 // (3 * least) <= small <= 10_000 // least
-    assert cohort.client_batch(training._replace(batch_size=40), variables) < small
-    assert cohort.client_batch(training._replace(batch_size=4000), variables) == 1
+    assert side_by_side(40) < small
+    assert side_by_side(4000) == 1
 
 
 def direct_evaluation(dataset: Dataset, variables) -> tuple[float, float]:

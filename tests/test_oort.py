@@ -249,12 +249,14 @@ def squares():
 
     @jax.jit
     def reported(learning_rate):
-        training = LocalTraining(module, optax.sgd(learning_rate), data, 10, 45, None, None, False)
+        training = LocalTraining(module, optax.sgd(learning_rate), data, 10, 45, None, False)
         opt_state = training.optimizer.init(variables["params"])
 
         def one(client):
             key = jax.random.fold_in(jax.random.key(2), client)
-            return train_locally(training, variables, opt_state, partition, client, key, key, 5)
+            return train_locally(
+                training, variables, opt_state, partition, client, key, key, jnp.asarray(5)
+            )
 
         return jax.vmap(one)(jnp.arange(4))[2].square
 

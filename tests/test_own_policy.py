@@ -136,10 +136,10 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_a_hint():
 
 def test_the_librarys_names_cannot_be_taken(source):
     code = source.replace('"epsilon_greedy"', '"round_robin"')
-    program = f"{code}\nfrom pause_jax.policies import named\nnamed('random')"
+    program = f"{code}\nfrom pause_jax.policies import named\nnamed('round_robin')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "EpsilonGreedy.name = 'round_robin': is the name of a policy" in done.stderr
+    assert "EpsilonGreedy.name = 'round_robin': is a name of the library's" in done.stderr
 
 
 def test_its_mistake_shows_before_any_run(policy, monkeypatch):
@@ -154,7 +154,7 @@ def test_its_mistake_shows_before_any_run(policy, monkeypatch):
     def play(*args):
         raise AssertionError("a run began")
 
-    module = sys.modules["pause_jax.sweep"]
+    module = sys.modules["pause_jax.engine.sweep"]
     monkeypatch.setattr(module, "play", play)
     base = presets.digits_small("random").replace(num_rounds=4)
     configs = {"good": base, "own": base.replace(policy=Broken())}

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig
+from pause_jax import keys as named_keys
 from pause_jax.bandit import ClientStats
 from pause_jax.config import canonical
-from pause_jax.engine.round import _context
+from pause_jax.engine.round import parts
 from pause_jax.learning import Partition
 from pause_jax.policies import NAMED, Answer, Genie, Info, Policy, Random, Selection, named
 from tests.network import observation
@@ -29,7 +30,9 @@ def build(config: SimConfig, sizes: jax.Array) -> Policy:
         size=sizes,
         quality=jnp.ones(sizes.shape),
     )
-    return config.policy.build(_context(config, None, partition, None))
+    run = parts(config, None)
+    learning = run.learner.init(named_keys.streams(jax.random.key(0)))
+    return run.policy(run.context(learning._replace(partition=partition)))
 
 
 def network(policy: str) -> SimConfig:

@@ -16,7 +16,6 @@ from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.learning import client as client_module
 from pause_jax.learning.client import distinct_places, local_loss
-from pause_jax.learning.cohort import local_training, max_size, query_losses
 from pause_jax.policies import PowerOfChoice
 from tests.network import context
 from tests.reference import power_of_choice as oracle
@@ -42,16 +41,18 @@ def run(loss):
 
 @functools.cache
 def network():
-    """(training, state before round 1, bound on a client's samples) of LEARN."""
+    """(training, learner, its state before round 1, bound on a client's samples) of LEARN."""
     config, data = prepare(LEARN)
-    state = init(config, data, jax.random.key(2))
-    training = local_training(config.learning, data, config.num_clients)
-    return training, state, max_size(config.learning, data, config.num_clients)
+    state = init(config, data, jax.random.key(2)).learning
+    learning, num_clients = config.learning, config.num_clients
+    bound = learning.partition.max_size(learning.num_samples(data), num_clients)
+    learner = learning.build(data, num_clients)
+    return learning.local_training(data, bound), learner, state, bound
 
 
 def sample_losses(client):
     """Loss of each of a client's samples at the initial model, float64."""
-    training, state, _ = network()
+    training, _, state, _ = network()
     data, part = training.dataset, state.partition
     start, size = int(part.start[client]), int(part.size[client])
     rows = np.asarray(part.order)[start : start + size]
@@ -63,16 +64,9 @@ def sample_losses(client):
 @pytest.mark.parametrize("chunk", [256, 16])
 def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client(monkeypatch, chunk):
     monkeypatch.setattr(client_module, "QUERY_CHUNK", chunk)
-    training, state, bound = network()
+    _, learner, state, _ = network()
     clients = jnp.arange(LEARN.num_clients)
-
-    @jax.jit
-    def answers(keys):
-        return query_losses(
-            training, state.variables, state.partition, clients, keys, keys[0], None, bound
-        )
-
-    ours = answers(named_keys.of_clients(named_keys.cohort(jax.random.key(5), 1), clients))
+    ours = jax.jit(lambda key: learner.ask(key, state, clients, None))(jax.random.key(5))
     slow = [sample_losses(k).mean() for k in range(LEARN.num_clients)]
     np.testing.assert_allclose(ours, slow, rtol=1e-5)
     # Clients differ by far more than the tolerance.
@@ -80,7 +74,7 @@ def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client(monkeypatch, c
 
 
 def test_a_batch_answer_is_the_mean_over_distinct_samples_of_the_client():
-    training, state, bound = network()
+    training, _, state, bound = network()
     client = int(np.argmin(state.partition.size))
     values = sample_losses(client)
     count = len(values) - 2
@@ -137,7 +131,7 @@ def asked_in(loss):
     """(who is asked [T, K], seconds of each client's round [T, K]) in ``run``, recomputed."""
     config = canonical(LEARN)
     keys = named_keys.streams(jax.random.key(2))
-    size = network()[1].partition.size
+    size = network()[2].partition.size
     policy = run(loss).config.policy.build(context(size, LEARN.num_selected))
     asked, latency = np.zeros((2, LEARN.num_rounds, LEARN.num_clients))
     for t in range(1, LEARN.num_rounds + 1):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pause_jax import Learning, SimConfig, simulate, stack
+from pause_jax.engine.recorder import chosen
 from pause_jax.engine.result import finish
 from pause_jax.engine.round import advance, init
 from pause_jax.engine.simulate import prepare
@@ -73,14 +74,15 @@ def test_vmap_over_stacked_configs_gives_the_single_runs():
 
 def test_advancing_in_pieces_gives_the_whole_run():
     config, data = prepare(LEARN)
-    jit_advance = jax.jit(advance)
+    quantities = chosen(None)
+    jit_advance = jax.jit(advance, static_argnums=4)
     state = jax.jit(init)(config, data, KEY)
     records = []
     for first in (1, 5):
-        state, record = jit_advance(config, data, state, jnp.arange(first, first + 4))
+        state, record = jit_advance(config, data, state, jnp.arange(first, first + 4), quantities)
         records.append(record)
     record = jax.tree.map(lambda *parts: jnp.concatenate(parts), *records)
-    pieces, whole = finish(config, state, record), learn_run()
+    pieces, whole = finish(config, state, record, quantities), learn_run()
     np.testing.assert_array_equal(pieces.clients, whole.clients)
     np.testing.assert_allclose(pieces.latency, whole.latency, rtol=1e-6)
     assert_close(pieces, whole)

@@ -22,7 +22,9 @@ from pause_jax import (
 )
 from pause_jax.engine import batch
 from pause_jax.engine import sweep as sweep_module
+from pause_jax.engine.recorder import chosen
 from pause_jax.engine.simulate import prepare
+from pause_jax.learning import Execution
 
 FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
 
@@ -82,6 +84,18 @@ def test_lanes_change_nothing(keys, monkeypatch):
         xr.testing.assert_allclose(result, results[0], rtol=1e-6, atol=1e-5)
 
 
+SETUP = (chosen(None), Execution())
+
+
+def plan(config, data, num_runs, num_devices, lanes, memory_limit, max_batch):
+    return batch.plan(config, data, num_runs, num_devices, lanes, *SETUP, memory_limit, max_batch)
+
+
+def play(configs, data, keys, cut, tick):
+    mesh = batch.mesh_of(jax.devices()[:1])
+    return batch.play(configs, data, keys, cut, batch.programs(mesh, *SETUP), mesh, tick)
+
+
 def test_lanes_stop_when_no_one_waits_for_them(keys):
     config, data = prepare(bandit())
     many = jax.random.split(keys[0], 200)
@@ -91,7 +105,7 @@ def test_lanes_stop_when_no_one_waits_for_them(keys):
     def tick():
         ticks.append(0)
 
-    parts = batch.play(stack([config]), data, many, cut, batch.mesh_of(jax.devices()[:1]), tick)
+    parts = play(stack([config]), data, many, cut, tick)
     next(parts)
     parts.close()
     stopped = len(ticks)
@@ -109,14 +123,14 @@ def test_a_failure_in_a_lane_ends_the_sweep(keys):
         if next(ticks) == 25:
             raise RuntimeError("out of memory")
 
-    parts = batch.play(stack([config]), data, keys, cut, batch.mesh_of(jax.devices()[:1]), tick)
+    parts = play(stack([config]), data, keys, cut, tick)
     with pytest.raises(RuntimeError, match="out of memory"):
         list(parts)
 
 
 def test_one_compilation_for_each_static_structure(keys):
     configs = [bandit(num_clients=12).override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0)]
-    advance = batch.programs(batch.mesh_of(jax.devices())).advance
+    advance = batch.programs(batch.mesh_of(jax.devices()), *SETUP).advance
     before = advance._cache_size()
     sweep(configs, keys, progress=False)
     assert advance._cache_size() == before + 1
@@ -128,14 +142,14 @@ def test_one_compilation_for_each_static_structure(keys):
 
 def test_chunks_keep_to_the_memory_limit():
     config, data = prepare(bandit())
-    tiny = batch.plan(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
+    tiny = plan(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
     assert (tiny.batch, tiny.chunks) == (1, 3)
-    ample = batch.plan(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
+    ample = plan(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
     assert (ample.batch, ample.chunks) == (3, 1)
     # Learning takes more memory, and eight devices have more.
     learned = prepare(presets.digits_small().replace(num_rounds=20))
     sizes = [
-        batch.plan(*learned, 10_000, devices, lanes, memory_limit=0.02, max_batch=None).batch
+        plan(*learned, 10_000, devices, lanes, memory_limit=0.02, max_batch=None).batch
         for devices, lanes in ((1, 1), (8, 1), (1, 4))
     ]
     assert 4 < sizes[0] < 10_000
@@ -146,9 +160,7 @@ def test_chunks_keep_to_the_memory_limit():
 def test_a_lane_keeps_to_the_cache_of_a_core():
     small = prepare(presets.digits_small())
     wide = prepare(presets.digits_small().override({"learning.model.hidden": (1000, 1000)}))
-    plans = [
-        batch.plan(*each, 64, 1, 2, memory_limit=8.0, max_batch=None) for each in (small, wide)
-    ]
+    plans = [plan(*each, 64, 1, 2, memory_limit=8.0, max_batch=None) for each in (small, wide)]
     assert 1 < plans[0].batch <= 32
     assert (plans[1].batch, plans[1].lanes) == (1, 2)
 
@@ -160,7 +172,7 @@ def test_a_lane_keeps_to_the_cache_of_a_core():
 )  # fmt: skip
 def test_a_plan_plays_every_run(num_runs, num_devices, lanes, max_batch, rounds):
     config, data = prepare(bandit().replace(num_rounds=rounds))
-    cut = batch.plan(config, data, num_runs, num_devices, lanes, 1e-4, max_batch)
+    cut = plan(config, data, num_runs, num_devices, lanes, 1e-4, max_batch)
     assert cut.batch % num_devices == 0
     assert cut.chunks * cut.batch >= num_runs > (cut.chunks - 1) * cut.batch
     assert rounds % cut.segments == 0

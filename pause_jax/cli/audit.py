@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import jax
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from pause_jax import config_file
+from pause_jax.analysis.table import make_table, word
+from pause_jax.cli.settings import changed
 from pause_jax.privacy import MECHANISMS, Mechanism
 from pause_jax.struct import ConfigError, check_fields, look_up
 
 if TYPE_CHECKING:
     from pause_jax.privacy.audit import Audit
-
-PRIVATE = {cls.name: cls for cls in MECHANISMS if cls.unit != "none"}
 
 
 def audit(
@@ -49,37 +47,24 @@ def audit(
     # Imported here: SciPy's statistics take half a second, and the other commands need none.
     from pause_jax.privacy import audit as audits
 
-    if mechanism is None and change:
-        raise ConfigError(f"--set {change[0]}: name the mechanism it belongs to (--mechanism).")
-    chosen = (
-        [cls() for cls in PRIVATE.values()]
-        if mechanism is None
-        else [look_up(Mechanism, mechanism, "--mechanism")]
-    )
-    results = []
-    for entry in chosen:
-        changed = _changed(entry, change or [])
-        # Noise of its own for each, so that one row's luck is not the next one's.
-        key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(entry.name.encode()))
-        results.append(
-            audits.audit(
-                changed,
-                key,
-                epsilon=epsilon,
-                claim=claim,
-                dimension=dimension,
-                samples=samples,
-                confidence=1 - 0.05 / len(chosen),
-            )
+    chosen = _chosen(mechanism, change)
+    results = [
+        audits.audit(
+            entry,
+            # Noise of its own for each, so that one row's luck is not the next one's.
+            jax.random.fold_in(jax.random.key(seed), zlib.crc32(entry.name.encode())),
+            epsilon=epsilon,
+            claim=claim,
+            dimension=dimension,
+            samples=samples,
+            confidence=1 - 0.05 / len(chosen),
         )
+        for entry in chosen
+    ]
     console = Console()
-    table = Table(title="Lower bounds on epsilon: 95 % confidence that all hold")
-    for heading in ("mechanism", "per", "claimed", "at least", "resolution", "verdict"):
-        table.add_column(heading, no_wrap=True)
-    for found in results:
-        numbers = f"{found.epsilon:g}", f"{found.lower_bound:.3f}", f"{found.resolution:.2f}"
-        table.add_row(found.mechanism, found.claim, *numbers, _verdict(found))
-    console.print(table)
+    headings = ("mechanism", "per", "claimed", "at least", "resolution", "verdict")
+    title = "Lower bounds on epsilon: 95 % confidence that all hold"
+    console.print(make_table([word(h) for h in headings], map(_row, results), title=title))
     for found in results:
         delta = f" (delta {found.delta:g})" if found.delta else ""
         sentence = f"- {found.mechanism}{delta}: strongest attack {found.attack}"
@@ -88,16 +73,23 @@ def audit(
         raise typer.Exit(1)
 
 
+def _chosen(name: str | None, change: list[str] | None) -> list[Mechanism]:
+    """The mechanism of that name, changed and checked; without a name every private one."""
+    if name is None:
+        if change:
+            raise ConfigError(f"--set {change[0]}: name the mechanism it belongs to (--mechanism).")
+        return [cls() for cls in MECHANISMS if cls.unit != "none"]
+    mechanism = changed(look_up(Mechanism, name, "--mechanism"), change)
+    check_fields(mechanism)
+    return [mechanism]
+
+
+def _row(found: Audit) -> tuple[str, ...]:
+    numbers = f"{found.epsilon:g}", f"{found.lower_bound:.3f}", f"{found.resolution:.2f}"
+    return found.mechanism, found.claim, *numbers, _verdict(found)
+
+
 def _verdict(found: Audit) -> str:
     if found.violated:
         return "[red]VIOLATED[/red]"
     return "too few samples" if found.epsilon >= found.resolution else "not refuted"
-
-
-def _changed(mechanism: Mechanism, changes: list[str]) -> Mechanism:
-    try:
-        mechanism = config_file.changed(mechanism, changes)
-    except ConfigError as error:
-        raise ConfigError(f"--set {error}") from None
-    check_fields(mechanism)
-    return mechanism

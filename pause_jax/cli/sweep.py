@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pause_jax import config_file
+from pause_jax.cli.execute import Request, execute
 from pause_jax.cli.options import (
     DataDir,
     Figures,
@@ -20,10 +21,8 @@ from pause_jax.cli.options import (
     Seeds,
     Set,
     Target,
-    changed,
-    load_files,
-    simulate_and_report,
 )
+from pause_jax.cli.settings import changed, load_files
 from pause_jax.config import SimConfig
 from pause_jax.engine import distributed
 from pause_jax.presets import PRESETS
@@ -76,18 +75,8 @@ def sweep(
             raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")
         typer.echo("waiting for the other processes (300 s at most)", err=True)
         distributed.start(coordinator, num_processes, process_id)
-    simulate_and_report(
-        configs,
-        seeds=seeds,
-        seed=seed,
-        target=target,
-        folder_name=name or f"sweep-{pathlib.Path(base).stem}",
-        name=name,
-        out=out,
-        force=force,
-        figures=figures,
-        max_batch=max_batch,
-    )
+    request = Request(seeds, seed, target, name, out, force, figures, max_batch)
+    execute(configs, request, default_name=f"sweep-{pathlib.Path(base).stem}")
 
 
 def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:

@@ -18,11 +18,11 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pause_jax.config import SimConfig
-from pause_jax.engine.recorder import Record
+from pause_jax.engine.recorder import QUANTITIES, Quantities, Record, recorded_bytes
 from pause_jax.engine.result import Result, finish
-from pause_jax.engine.round import advance, init
-from pause_jax.learning.cohort import kept_by_client, local_training
-from pause_jax.learning.data import Dataset
+from pause_jax.engine.round import advance, init, parts
+from pause_jax.engine.state import State
+from pause_jax.learning import Execution, Learning
 from pause_jax.policies import POLICIES
 
 # Segments a run is played in, so that progress shows and an interrupt is heard.
@@ -30,6 +30,12 @@ SEGMENTS = 20
 # What the clients that train at the same time in a lane may keep, in bytes: runs of more leave the
 # cache of a core, and then two of them take longer at once than in turn.
 KEPT_IN_LANE = 8 * 2**20
+# A rough estimate of what a run takes. Of its state: the old one, the new one, and what the step of
+# the scan holds between them. Of its record: what the scan fills, and what it hands over.
+STATES, RECORDS = 3, 2
+# Of the model, for each client in training: itself, its gradient, two moments, the update, its flat
+# form, the noise, the release.
+MODELS = 8
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
 
 
@@ -42,7 +48,7 @@ class Programs(NamedTuple):
 
 
 @functools.cache
-def programs(mesh: Mesh) -> Programs:
+def programs(mesh: Mesh, quantities: Quantities, execution: Execution) -> Programs:
     """The steps for the devices of a mesh with the one axis ``run``."""
 
     def spread(step: Callable[..., Any], *specs: PartitionSpec) -> Callable[..., Any]:
@@ -50,10 +56,16 @@ def programs(mesh: Mesh) -> Programs:
         batched = jax.vmap(step, in_axes=axes)
         return jax.shard_map(batched, mesh=mesh, in_specs=specs, out_specs=RUN, check_vma=False)
 
+    def play(config: SimConfig, data: Any, state: State, rounds: Array) -> tuple[State, Record]:
+        return advance(config, data, state, rounds, quantities, execution)
+
+    def end(config: SimConfig, state: State, record: Record) -> Result:
+        return finish(config, state, record, quantities)
+
     return Programs(
         init=jax.jit(spread(init, RUN, SAME, RUN)),
-        advance=jax.jit(spread(advance, RUN, SAME, RUN, SAME), donate_argnums=2),
-        finish=jax.jit(spread(finish, RUN, RUN, RUN)),
+        advance=jax.jit(spread(play, RUN, SAME, RUN, SAME), donate_argnums=2),
+        finish=jax.jit(spread(end, RUN, RUN, RUN)),
     )
 
 
@@ -93,10 +105,12 @@ class Plan(NamedTuple):
 
 def plan(
     config: SimConfig,
-    data: Dataset | None,
+    data: Any,
     num_runs: int,
     num_devices: int,
     lanes: int,
+    quantities: Quantities,
+    execution: Execution,
     memory_limit: float,
     max_batch: int | None,
 ) -> Plan:
@@ -108,36 +122,42 @@ def plan(
       num_runs: of the group.
       num_devices: over which a chunk is spread.
       lanes: chunks at a time at most, from :func:`lanes_of`.
+      quantities: what is recorded.
+      execution: how cohorts are trained.
       memory_limit: GiB of a device.
       max_batch: runs at a time at most; from the memory limit if None.
     """
     lanes = min(lanes, num_runs)
     if max_batch is None:
-        width = _width(config, data, lanes, memory_limit)
+        state = jax.eval_shape(init, config, data, jax.random.key(0))
+        fitting = memory_limit * 2**30 / _run_bytes(config, state, quantities)
+        width = int(fitting / lanes)
+        if lanes > 1:
+            width = min(width, _cached_width(config, data, state, execution))
+        width = max(1, width)
     else:
         lanes = min(lanes, max_batch)
         width = math.ceil(max_batch / lanes / num_devices)
-    chunks = math.ceil(num_runs / (width * num_devices))
-    chunks = lanes * math.ceil(chunks / lanes)
+    # As many chunks in every lane, and chunks as equal as can be.
+    chunks = lanes * math.ceil(num_runs / (width * num_devices) / lanes)
     batch = num_devices * math.ceil(num_runs / chunks / num_devices)
     # Equal segments, so that one compilation serves all.
     segments = max(n for n in range(1, SEGMENTS + 1) if config.num_rounds % n == 0)
     return Plan(num_runs, batch, math.ceil(num_runs / batch), segments, lanes)
 
 
-def _width(config: SimConfig, data: Dataset | None, lanes: int, memory_limit: float) -> int:
-    """Runs side by side in a lane of a device."""
-    state = jax.eval_shape(init, config, data, jax.random.key(0))
-    record = 4 * config.num_rounds * (len(Record._fields) + config.cohort_size)
-    cohort = 8 * config.cohort_size * _bytes(state.variables)
-    per_run = 3 * _bytes(state) + 2 * record + cohort
-    width = int(memory_limit * 2**30 / max(per_run, 1) / lanes)
-    if lanes > 1 and config.learning is not None and data is not None:
-        training = local_training(config.learning, data, config.num_clients)
-        together = min(config.cohort_size, training.client_batch or config.cohort_size)
-        kept = kept_by_client(training, state.variables) * together
-        width = min(width, KEPT_IN_LANE // kept)
-    return max(1, width)
+def _run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
+    """What one run takes of a device's memory, roughly."""
+    cohort = config.cohort_size * _bytes(state.learning.variables)
+    record = recorded_bytes(quantities, config)
+    return max(1, STATES * _bytes(state) + RECORDS * record + MODELS * cohort)
+
+
+def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:
+    """Runs side by side in a lane whose clients in training still fit a core's cache."""
+    together = min(config.cohort_size, execution.client_batch or config.cohort_size)
+    kept = parts(config, data).learner.kept(state.learning) * together
+    return KEPT_IN_LANE // max(kept, 1)
 
 
 def _bytes(tree: Any) -> int:
@@ -145,23 +165,34 @@ def _bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
 
-def check_own_policy(config: SimConfig, data: Dataset | None) -> None:
-    """Trace a policy of the user's own once, so that its mistakes show before any run; those of the
+def check_own_parts(config: SimConfig, data: Any, quantities: Quantities) -> None:
+    """Trace parts of the user's own once, so that their mistakes show before any run; those of the
     library are tested.
 
     Raises:
-      Exception: whatever the policy raises.
+      Exception: whatever a part raises.
     """
-    if type(config.policy) not in POLICIES:
+    ours = (
+        type(config.policy) in POLICIES
+        and type(config.learning) in (Learning, type(None))
+        and set(quantities) <= set(QUANTITIES.values())
+    )
+    if not ours:
         state = jax.eval_shape(init, config, data, jax.random.key(0))
-        jax.eval_shape(advance, config, data, state, jax.ShapeDtypeStruct((1,), jnp.int32))
+        rounds = jax.ShapeDtypeStruct((config.num_rounds,), jnp.int32)
+
+        def run(config: SimConfig, data: Any, state: State, rounds: Array) -> Result:
+            return finish(config, *advance(config, data, state, rounds, quantities), quantities)
+
+        jax.eval_shape(run, config, data, state, rounds)
 
 
 def play(
     configs: SimConfig,
-    data: Dataset | None,
+    data: Any,
     keys: Array,
     cut: Plan,
+    step: Programs,
     mesh: Mesh,
     tick: Callable[[], object],
 ) -> Iterator[Result]:
@@ -172,13 +203,13 @@ def play(
       data: the data set of all.
       keys: typed keys [S].
       cut: from :func:`plan` for C S runs.
+      step: the programs, for the mesh.
       mesh: the devices, of all processes.
       tick: called after each segment, from any thread.
 
     Yields:
       The results of finished runs in order, NumPy arrays with a leading axis, without models.
     """
-    step = programs(mesh)
     segments = np.split(np.arange(1, configs.num_rounds + 1), cut.segments)
     data = _place(data, mesh, SAME)
     stopped = threading.Event()

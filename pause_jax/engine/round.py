@@ -6,88 +6,97 @@ advanced a few rounds at a time, with the same result.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.sharding import Mesh
 
 from pause_jax import keys
-from pause_jax.bandit import ClientStats, empty_stats, update_stats
+from pause_jax.bandit import Observation, Selection, empty_stats, update_stats
 from pause_jax.config import SimConfig
-from pause_jax.engine.recorder import Record, evaluate_if_due, rewards
-from pause_jax.learning.client import LocalLoss, LocalTraining, Variables
-from pause_jax.learning.cohort import (
-    ClientKeys,
-    Trained,
-    local_training,
-    max_size,
-    num_samples,
-    query_losses,
-    train_cohort,
-)
-from pause_jax.learning.data import Dataset
-from pause_jax.learning.partition import Partition
-from pause_jax.learning.server import all_finite
-from pause_jax.policies import Answer, Context, Observation, Query, Selection, check_selected
+from pause_jax.engine.recorder import Quantities, Record, record_round
+from pause_jax.engine.state import Round, State
+from pause_jax.engine.world import World, world_of
+from pause_jax.learning import Execution, Learner, LearnerState, Release, bandit_only
+from pause_jax.learning.learner import update_size
+from pause_jax.policies import Answer, Context, Policy, check_selected
+from pause_jax.privacy import Mechanism
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Key
 
 
-class State(NamedTuple):
-    """Everything that one round hands to the next."""
+class Parts(NamedTuple):
+    """What a run is made of; the policy is built from what the server knows of the clients."""
 
-    keys: keys.Streams
-    partition: Partition
-    policy: Any
-    stats: ClientStats
-    queried: Array
-    variables: Variables | None
-    opt_state: Any
-    clock: Array
+    learner: Learner
+    world: World
+    mechanism: Mechanism
+    context: Callable[[LearnerState], Context]
+    policy: Callable[[Context], Policy]
 
 
-def init(config: SimConfig, data: Dataset | None, key: Array) -> State:
-    """The state before round 1: partition, model, policy."""
-    streams = keys.streams(key)
+def parts(config: SimConfig, data: Any, execution: Execution | None = None) -> Parts:
+    """The parts that a canonical config describes.
+
+    Args:
+      config: the config.
+      data: what ``Learning.load`` returned; None without learning.
+      execution: how cohorts are trained; the library's choice if left out.
+    """
     num_clients = config.num_clients
-    if config.learning is None or data is None:
-        ones = jnp.ones(num_clients, jnp.int32)
-        partition = Partition(jnp.zeros(0, jnp.int32), 0 * ones, ones, jnp.ones(num_clients))
-        variables = opt_state = None
+    if config.learning is None:
+        learner = bandit_only(num_clients)
     else:
-        learning = config.learning
-        partition = learning.partition.assign(
-            streams.data,
-            data.y_train,
-            num_samples(learning, data),
-            num_clients,
-            data.num_classes,
+        learner = config.learning.build(data, num_clients, execution)
+
+    def context(learning: LearnerState) -> Context:
+        data_size = learning.partition.size.astype(jnp.float32)
+        local_samples = data_size
+        if learner.max_samples is not None:
+            local_samples = jnp.minimum(data_size, learner.max_samples)
+        return Context(
+            num_clients=num_clients,
+            num_selected=config.cohort_size,
+            num_rounds=config.num_rounds,
+            update_size=update_size(learning),
+            num_features=config.latency.num_features,
+            data_size=data_size,
+            local_samples=local_samples,
+            share=learning.partition.share,
+            reward=config.reward,
+            privacy=config.privacy,
+            min_latency=jnp.asarray(config.latency.min_latency),
+            expected_speed=config.latency.expected_speed(num_clients),
+            expected_latency=config.latency.expected_latency(num_clients),
         )
-        training = local_training(learning, data, num_clients)
-        variables = dict(training.module.init(streams.model, data.to_input(data.x_train[:1])))
-        opt_state = None
-        if learning.keep_optimizer_state:
-            fresh = training.optimizer.init(variables["params"])
-            opt_state = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), fresh)
-    policy = config.policy.build(_context(config, data, partition, variables))
+
+    return Parts(learner, world_of(config), config.privacy, context, config.policy.build)
+
+
+def init(config: SimConfig, data: Any, key: Array) -> State:
+    """The state before round 1: partition, model, policy."""
+    run, streams = parts(config, data), keys.streams(key)
+    learning = run.learner.init(streams)
     return State(
         keys=streams,
-        partition=partition,
-        policy=policy.init(),
-        stats=empty_stats(num_clients),
-        queried=jnp.zeros(num_clients, jnp.int32),
-        variables=variables,
-        opt_state=opt_state,
+        learning=learning,
+        policy=run.policy(run.context(learning)).init(),
+        stats=empty_stats(config.num_clients),
+        queried=jnp.zeros(config.num_clients, jnp.int32),
         clock=jnp.zeros(()),
     )
 
 
 def advance(
     config: SimConfig,
-    data: Dataset | None,
+    data: Any,
     state: State,
     rounds: Array,
-    mesh: Mesh | None = None,
+    quantities: Quantities,
+    execution: Execution | None = None,
 ) -> tuple[State, Record]:
     """Play the given rounds.
 
@@ -96,151 +105,123 @@ def advance(
       data: its data set.
       state: after the round before ``rounds[0]``.
       rounds: int [R], consecutive round numbers; the first round is 1.
-      mesh: devices that share each cohort's training, with the one axis ``client``.
+      quantities: what is recorded.
+      execution: how cohorts are trained.
 
     Returns:
       (state, record with leaves [R, ...]).
     """
-    context = _context(config, data, state.partition, state.variables)
-    policy = config.policy.build(context)
-    training = None
-    if config.learning is not None and data is not None:
-        training = local_training(config.learning, data, config.num_clients)
+    learner, world, mechanism, context_of, policy_of = parts(config, data, execution)
+    context = context_of(state.learning)
+    policy = policy_of(context)
 
-    def play(state: State, round: Array) -> tuple[State, Record]:
-        world_key = keys.latency(state.keys.world, round)
-        latency = config.latency.sample(world_key, config.num_clients)
-        present = jax.random.bernoulli(
-            keys.availability(state.keys.world, round),
-            config.availability,
-            (config.num_clients,),
-        )
-        epsilon = config.privacy.budget.epsilon(state.stats.counts + 1)
-        available = present & (epsilon > 0) if config.when_spent == "exclude" else present
-        policy_key = keys.choice(state.keys.policy, round)
-        query_seconds = jnp.zeros(())
-        if policy.query is not None:
-            features = config.latency.features(world_key, config.num_clients)
-            ask_key, policy_key = keys.question_and_choice(state.keys.policy, round)
-            state, query_seconds = _query(
-                config, training, policy.query, state, ask_key, round, available, latency, features
-            )
+    def play(before: State, round: Array) -> tuple[State, Record]:
+        """A round of PAUSE's Algorithm 1, whoever the policy is."""
+        latency = world.latency(before.keys.world, round)
+        available = world.present(before.keys.world, round)
+        epsilon = mechanism.budget.epsilon(before.stats.counts + 1)
+        if config.when_spent == "exclude":
+            available &= epsilon > 0
+
+        # 1, 2: the policy computes its indices, after a question if it has one, and chooses.
+        heard = _question(policy, learner, world, before, round, latency, available)
         selection, info = check_selected(
-            policy.select(policy_key, state.policy, round, available), context.num_selected
+            policy.select(heard.choice_key, heard.policy, round, available), context.num_selected
         )
         clients, active = selection.clients, selection.active
 
-        sent = selection
+        # 3, 4, 5: the chosen clients train and release, the server averages.
+        sending = selection
         if config.when_spent == "silent":
-            sent = without_silent(selection, epsilon[clients])
-        trained = _train(config, training, state, sent, epsilon[clients], round, mesh)
+            sending = without_silent(selection, epsilon[clients])
+        privacy_key = keys.cohort(before.keys.privacy, round)
+        release = release_of(mechanism, privacy_key, sending, epsilon[clients])
+        training_key = keys.cohort(before.keys.training, round)
+        learning, trained = learner.train(training_key, before.learning, sending, release)
+
+        # 6: the round lasts as long as its slowest client, after the wait for answers.
+        seconds = heard.seconds + jnp.max(jnp.where(active, latency[clients], 0.0))
+
+        # 7: the server updates what it knows.
+        speed = context.min_latency / latency[clients]
         observation = Observation(
-            latency[clients], trained.loss.mean, trained.loss.square, trained.released
+            latency[clients], trained.loss, trained.square_loss, trained.released
         )
-        stats = update_stats(
-            state.stats, clients, context.min_latency / observation.latency, active
+        after = State(
+            keys=before.keys,
+            learning=learning,
+            policy=policy.update(heard.policy, selection, observation),
+            stats=update_stats(before.stats, clients, speed, active),
+            queried=heard.queried,
+            clock=before.clock + seconds,
         )
-        seconds = query_seconds + jnp.max(jnp.where(active, observation.latency, 0.0))
-        clock = state.clock + seconds
-        reward, genie_reward, regret = rewards(
-            config, context, state.stats, latency, selection, available, round
-        )
-        test_loss, test_accuracy = evaluate_if_due(config, training, trained.variables, round)
-        record = Record(
-            clients=jnp.where(active, clients, -1),
-            latency=seconds,
-            query_seconds=query_seconds,
-            clock=clock,
-            max_spent=jnp.max(config.privacy.budget.spent(stats.counts)),
-            energy=info.energy,
-            reward=reward,
-            genie_reward=genie_reward,
-            regret=regret,
-            optimality_gap=info.optimality_gap,
-            acceptance_rate=info.acceptance_rate,
-            train_loss=jnp.where(
-                jnp.any(sent.active) & (training is not None),
-                jnp.sum(jnp.where(sent.active, sent.weights * trained.loss.mean, 0.0)),
-                jnp.nan,
-            ),
-            test_loss=test_loss,
-            test_accuracy=test_accuracy,
-            finite=jnp.asarray(True) if training is None else all_finite(trained.variables),
-        )
-        new_policy = policy.update(state.policy, selection, observation)
-        state = State(
-            keys=state.keys,
-            partition=state.partition,
-            policy=new_policy,
-            stats=stats,
-            queried=state.queried,
-            variables=trained.variables,
-            opt_state=trained.opt_state,
-            clock=clock,
-        )
-        return state, record
+        played = Round(
+            config, context, learner, round, before, after,
+            latency, available, selection, info, trained, seconds, heard.seconds,
+        )  # fmt: skip
+        return after, record_round(quantities, played)
 
     return lax.scan(play, state, rounds)
 
 
-def _context(
-    config: SimConfig, data: Dataset | None, partition: Partition, variables: Variables | None
-) -> Context:
-    num_clients = config.num_clients
-    data_size = partition.size.astype(jnp.float32)
-    local_samples, update_size = data_size, 0
-    if config.learning is not None and data is not None and variables is not None:
-        bound = local_training(config.learning, data, num_clients).max_samples
-        local_samples = jnp.minimum(data_size, bound)
-        update_size = sum(leaf.size for leaf in jax.tree.leaves(variables["params"]))
-    return Context(
-        num_clients=num_clients,
-        num_selected=config.cohort_size,
-        num_rounds=config.num_rounds,
-        update_size=update_size,
-        num_features=config.latency.num_features,
-        data_size=data_size,
-        local_samples=local_samples,
-        share=partition.share,
-        reward=config.reward,
-        privacy=config.privacy,
-        min_latency=jnp.asarray(config.latency.min_latency),
-        expected_speed=config.latency.expected_speed(num_clients),
-        expected_latency=config.latency.expected_latency(num_clients),
+class _Heard(NamedTuple):
+    """What is known after a policy's question, or without one."""
+
+    choice_key: Key[Array, ""]
+    policy: Any
+    queried: Int[Array, " K"]
+    seconds: Float[Array, ""]
+
+
+def _question(
+    policy: Policy,
+    learner: Learner,
+    world: World,
+    before: State,
+    round: Array,
+    latency: Array,
+    available: Array,
+) -> _Heard:
+    """Put the policy's question to the clients, if it has one; it costs the seconds it takes."""
+    query, streams = policy.query, before.keys
+    if query is None:
+        key = keys.choice(streams.policy, round)
+        return _Heard(key, before.policy, before.queried, jnp.zeros(()))
+    ask_key, choice_key = keys.question_and_choice(streams.policy, round)
+    clients, asked = query.ask(ask_key, before.policy, round, available)
+    loss = jnp.ones(clients.shape)
+    if query.wants == "loss":
+        answer_key = keys.answers(streams.training, round)
+        loss = learner.ask(answer_key, before.learning, clients, query.batch_size)
+    answer = Answer(loss, world.features(streams.world, round)[clients])
+    waited = jnp.where(asked, query.seconds(latency)[clients], 0.0)
+    return _Heard(
+        choice_key,
+        query.hear(before.policy, clients, asked, answer),
+        before.queried.at[clients].add(asked.astype(jnp.int32)),
+        jnp.max(waited),
     )
 
 
-def _query(
-    config: SimConfig,
-    training: LocalTraining | None,
-    query: Query,
-    state: State,
-    key: Array,
-    round: Array,
-    available: Array,
-    latency: Array,
-    features: Array,
-) -> tuple[State, Array]:
-    """Put the policy's question to the clients; returns the state and the seconds it took."""
-    clients, asked = query.ask(key, state.policy, round, available)
-    loss = jnp.ones(clients.shape)
-    if query.wants == "loss" and training is not None:
-        assert config.learning is not None
-        assert state.variables is not None
-        loss = query_losses(
-            training,
-            state.variables,
-            state.partition,
-            clients,
-            keys.of_clients(keys.answers(state.keys.training, round), clients),
-            state.keys.inputs,
-            query.batch_size,
-            max_size(config.learning, training.dataset, config.num_clients),
-        )
-    told = query.hear(state.policy, clients, asked, Answer(loss, features[clients]))
-    waited = jnp.where(asked, query.seconds(latency)[clients], 0.0)
-    queried = state.queried.at[clients].add(asked.astype(jnp.int32))
-    return state._replace(policy=told, queried=queried), jnp.max(waited)
+def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Array) -> Release:
+    """What leaves a cohort: each update by the mechanism, with the client's own key and epsilon.
+
+    Args:
+      mechanism: the mechanism.
+      key: of this round's noise, folded by client.
+      sending: the cohort; nothing is heard from a slot that is not active.
+      epsilon: float [m], budget of this participation.
+    """
+    active = sending.active
+
+    def release(updates: Array) -> Array:
+        noise_keys = keys.of_clients(key, sending.clients)
+        # Nothing is released at an epsilon of 0: those slots are not active.
+        positive = jnp.where(active, epsilon, 1.0)
+        released = jax.vmap(mechanism.privatize)(noise_keys, updates, positive)
+        return jnp.where(active[:, None], released, 0.0)
+
+    return release
 
 
 def without_silent(selection: Selection, epsilon: Array) -> Selection:
@@ -248,35 +229,3 @@ def without_silent(selection: Selection, epsilon: Array) -> Selection:
     weights = jnp.where(epsilon > 0, selection.weights, 0.0)
     total, received = jnp.sum(selection.weights), jnp.sum(weights)
     return selection._replace(weights=weights * total / jnp.where(received > 0, received, 1.0))
-
-
-def _train(
-    config: SimConfig,
-    training: LocalTraining | None,
-    state: State,
-    selection: Selection,
-    epsilon: Array,
-    round: Array,
-    mesh: Mesh | None,
-) -> Trained:
-    """A round of training; without learning nothing changes, and losses are 1."""
-    clients = selection.clients
-    if training is None or state.variables is None:
-        loss = LocalLoss(jnp.ones(clients.shape), jnp.ones(clients.shape))
-        return Trained(state.variables, state.opt_state, loss, jnp.zeros((clients.size, 0)))
-    return train_cohort(
-        training,
-        config.privacy,
-        state.variables,
-        state.opt_state,
-        state.partition,
-        clients,
-        selection.weights,
-        epsilon,
-        ClientKeys(
-            keys.of_clients(keys.cohort(state.keys.training, round), clients),
-            keys.of_clients(keys.cohort(state.keys.privacy, round), clients),
-            state.keys.inputs,
-        ),
-        mesh,
-    )

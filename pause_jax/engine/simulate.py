@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,11 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from pause_jax.config import Learning, SimConfig, canonical, validate
-from pause_jax.engine.result import Result, finish
+from pause_jax.config import SimConfig, canonical, validate
+from pause_jax.engine.recorder import Quantities, Quantity, chosen
+from pause_jax.engine.result import RESERVED, Result, finish
 from pause_jax.engine.round import advance, init
-from pause_jax.learning.cohort import num_samples
-from pause_jax.learning.data import Dataset
+from pause_jax.learning import Dataset, Execution
 from pause_jax.struct import ConfigError
 
 
@@ -24,7 +25,9 @@ def simulate(
     key: Array,
     data: Dataset | None = None,
     *,
+    record: Sequence[str | Quantity] | None = None,
     devices: Sequence[jax.Device] | None = None,
+    client_batch: int | None = None,
 ) -> Result:
     """Simulate federated learning under a selection policy.
 
@@ -36,15 +39,22 @@ def simulate(
       key: a typed key, ``jax.random.key(seed)``. Two policies with the same key meet the same world
         (latencies, availability), the same partition and the same initial model.
       data: a data set to use instead of the one that the config names.
+      record: what to record, by name or as a ``Quantity`` of one's own: ``(*QUANTITIES, mine)``
+        adds one, ``("clock", "test_accuracy")`` drops the others. All of ``QUANTITIES`` by default.
       devices: devices that share the local training of each cohort, if it is large; the
         default device by itself if left out. (``sweep`` spreads whole runs instead.)
+      client_batch: clients trained side by side at most; 1 trains one after another. By default as
+        many as the memory of one allows. Results are equal up to rounding.
 
     Returns:
       The result.
 
     Raises:
-      ConfigError: before any work, if the config or the key cannot run.
+      ConfigError: before any work, if the config, the key or another argument cannot run.
     """
+    quantities = chosen(record, RESERVED)
+    mesh = None if devices is None else Mesh(np.asarray(devices), ("client",))
+    execution = Execution(check_client_batch(client_batch), mesh)
     config, data = prepare(config, data)
     check_key(key)
     if key.ndim:
@@ -52,36 +62,19 @@ def simulate(
             f"key has shape {key.shape}: simulate takes one key. For several, use "
             "sweep(config, keys), or jax.vmap over the key."
         )
-    mesh = None if devices is None else Mesh(np.asarray(devices), ("client",))
-    return _simulate(config, data, key, mesh)
+    return _simulate(config, data, key, quantities, execution)
 
 
-def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Dataset | None]:
+def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
     """Validate a config, load its data, and make its numbers arrays: the host's part of a run.
 
     Raises:
       ConfigError: if the config or its data set cannot run.
     """
     validate(config)
-    learning = config.learning
-    if learning is None:
+    if config.learning is None:
         return canonical(config), None
-    if data is not None and not isinstance(data, Dataset):
-        raise ConfigError(
-            f"data = {type(data).__name__}: must be a pause_jax.learning.Dataset, or None for the "
-            "data set that the config names."
-        )
-    data = learning.data.load() if data is None else data
-    num_train = data.y_train.shape[0]
-    used = learning.data.num_train
-    if used is not None and used > num_train:
-        raise ConfigError(
-            f"learning.data.num_train = {used}: must be <= {num_train}, the training samples that "
-            f"{learning.data.name} has."
-        )
-    learning.partition.check_samples(num_samples(learning, data), config.num_clients)
-    _check_model(learning, data)
-    return canonical(config), data
+    return canonical(config), config.learning.load(config.num_clients, data)
 
 
 def check_key(key: Array) -> None:
@@ -92,29 +85,24 @@ def check_key(key: Array) -> None:
         )
 
 
-def _check_model(learning: Learning, data: Dataset) -> None:
-    shape = data.x_train.shape[1:]
-    module = learning.model.module(data.num_classes)
-    sample = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
-    try:
-        variables = jax.eval_shape(module.init, jax.random.key(0), sample)
-    except Exception as error:
+def check_client_batch(client_batch: int | None) -> int | None:
+    """The argument, if it is a number of clients or None.
+
+    Raises:
+      ConfigError: if it is not.
+    """
+    if client_batch is not None and not (isinstance(client_batch, int) and client_batch >= 1):
         raise ConfigError(
-            f"learning.model = {learning.model.name}: cannot be applied to inputs of shape {shape} "
-            f"of {learning.data.name} ({type(error).__name__}). Use the model mlp, or a data set "
-            "with larger images."
-        ) from error
-    if any(0 in leaf.shape for leaf in jax.tree.leaves(variables)):
-        raise ConfigError(
-            f"learning.model = {learning.model.name}: inputs of shape {shape} of "
-            f"{learning.data.name} are too small for it. Use the model mlp."
+            f"client_batch = {client_batch!r}: must be a whole number >= 1, or None for as many as "
+            "the memory allows."
         )
+    return client_batch
 
 
-@functools.partial(jax.jit, static_argnames="mesh")
+@functools.partial(jax.jit, static_argnames=("quantities", "execution"))
 def _simulate(
-    config: SimConfig, data: Dataset | None, key: Array, mesh: Mesh | None = None
+    config: SimConfig, data: Any, key: Array, quantities: Quantities, execution: Execution
 ) -> Result:
-    state = init(config, data, key)
-    state, record = advance(config, data, state, jnp.arange(1, config.num_rounds + 1), mesh)
-    return finish(config, state, record)
+    state, rounds = init(config, data, key), jnp.arange(1, config.num_rounds + 1)
+    state, record = advance(config, data, state, rounds, quantities, execution)
+    return finish(config, state, record, quantities)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from typing import Any, NamedTuple
 
 import jax
@@ -14,46 +15,15 @@ from jax import Array
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-import pause_jax
 from pause_jax import config_file
 from pause_jax.config import SimConfig, stack
 from pause_jax.engine import distributed
-from pause_jax.engine.batch import check_own_policy, lanes_of, mesh_of, plan, play
-from pause_jax.engine.result import Result
-from pause_jax.engine.simulate import check_key, prepare
-from pause_jax.learning.data import Dataset
+from pause_jax.engine.batch import check_own_parts, lanes_of, mesh_of, plan, play, programs
+from pause_jax.engine.recorder import Quantities, Quantity, chosen
+from pause_jax.engine.result import RESERVED, Result
+from pause_jax.engine.simulate import check_client_batch, check_key, prepare
+from pause_jax.learning import Dataset, Execution
 from pause_jax.struct import ConfigError, fields, is_node, nested
-
-# Variables of the result: their dimensions after (config, seed), and what fills a gap where configs
-# differ in rounds, clients or slots.
-_VARIABLES: dict[str, tuple[tuple[str, ...], float]] = {
-    "clients": (("round", "slot"), -1),
-    "latency": (("round",), np.nan),
-    "query_seconds": (("round",), np.nan),
-    "clock": (("round",), np.nan),
-    "max_spent": (("round",), np.nan),
-    "spent": (("client",), np.nan),
-    "counts": (("client",), -1),
-    "queried": (("client",), -1),
-    "data_size": (("client",), -1),
-    "energy": (("round",), np.nan),
-    "reward": (("round",), np.nan),
-    "genie_reward": (("round",), np.nan),
-    "regret": (("round",), np.nan),
-    "optimality_gap": (("round",), np.nan),
-    "acceptance_rate": (("round",), np.nan),
-    "train_loss": (("round",), np.nan),
-    "test_loss": (("eval_round",), np.nan),
-    "test_accuracy": (("eval_round",), np.nan),
-    "first_nonfinite_round": ((), -1),
-}
-_UNITS = {
-    "latency": "s",
-    "query_seconds": "s",
-    "clock": "s",
-    "eval_clock": "s",
-    "test_accuracy": "1",
-}
 
 
 class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
@@ -70,9 +40,12 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
 
 
 class _Job(NamedTuple):
+    """One config of a sweep, checked and ready."""
+
     label: str
     config: SimConfig
-    data: Dataset | None
+    toml: str
+    data: Any
 
 
 def sweep(
@@ -80,9 +53,11 @@ def sweep(
     keys: Array,
     *,
     data: Dataset | None = None,
+    record: Sequence[str | Quantity] | None = None,
     memory_limit: float = 2.0,
     max_batch: int | None = None,
     devices: Sequence[jax.Device] | None = None,
+    client_batch: int | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
     """Run every config with every key.
@@ -97,11 +72,13 @@ def sweep(
       configs: one or several; a mapping names them.
       keys: typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
       data: a data set to use instead of the one that each config names.
+      record: what to record, as in :func:`simulate`.
       memory_limit: GiB that a batch may take on a device, by a rough estimate; larger sweeps run in
         chunks.
       max_batch: runs at a time at most; from the memory limit by default. Rounded up to a multiple
         of the number of devices, or of cores if it exceeds them.
       devices: where to run; all devices of all processes by default.
+      client_batch: clients of a cohort trained side by side at most, as in :func:`simulate`.
       progress: show a progress bar on the terminal's standard error.
 
     Returns:
@@ -120,29 +97,28 @@ def sweep(
         raise ConfigError(f"max_batch = {max_batch}: must be >= 1, or None for as many as fit.")
     if not memory_limit > 0:
         raise ConfigError(f"memory_limit = {memory_limit}: must be > 0, in GiB.")
+    quantities = chosen(record, RESERVED)
+    execution = Execution(check_client_batch(client_batch))
     keys = jnp.atleast_1d(keys)
-    jobs = [_Job(label, *prepare(config, data)) for label, config in named.items()]
+    jobs = [_job(label, config, data) for label, config in named.items()]
     groups: dict[Any, list[_Job]] = {}
     for job in jobs:
         groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
-
+    for group in groups.values():
+        check_own_parts(group[0].config, group[0].data, quantities)
     if jax.process_count() > 1:
         seeds = jax.random.key_data(keys).tolist()
-        versions = (pause_jax.__version__, jax.__version__)
-        texts = {job.label: config_file.dumps(job.config) for job in jobs}
-        distributed.check_same(repr((versions, texts, seeds, memory_limit, max_batch)))
+        texts = {job.label: job.toml for job in jobs}
+        names = [q.name for q in quantities]
+        command = (_versions(), texts, seeds, names, client_batch, memory_limit, max_batch)
+        distributed.check_same(repr(command))
+
     mesh = mesh_of(jax.devices() if devices is None else devices)
-    for group in groups.values():
-        check_own_policy(group[0].config, group[0].data)
+    step = programs(mesh, quantities, execution)
     plans = [
         plan(
-            group[0].config,
-            group[0].data,
-            len(group) * len(keys),
-            mesh.size,
-            lanes_of(mesh),
-            memory_limit,
-            max_batch,
+            *(group[0].config, group[0].data, len(group) * len(keys), mesh.size, lanes_of(mesh)),
+            *(quantities, execution, memory_limit, max_batch),
         )
         for group in groups.values()
     ]
@@ -152,22 +128,33 @@ def sweep(
         for group, cut in zip(groups.values(), plans, strict=True):
             labels = ", ".join(job.label for job in group)
             bar.update(task, description=labels if len(labels) < 40 else f"{labels[:37]}...")
-            parts: list[Result] = []
-            configs = stack([job.config for job in group])
+            configs, parts = stack([job.config for job in group]), list[Result]()
+            runs = play(configs, group[0].data, keys, cut, step, mesh, lambda: bar.advance(task))
             try:
-                for part in play(
-                    configs, group[0].data, keys, cut, mesh, lambda: bar.advance(task)
-                ):
+                for part in runs:  # one by one: what came before a failure is kept
                     parts.append(part)
             except (KeyboardInterrupt, RuntimeError) as error:
-                done |= _label(group, parts, len(keys))
-                raise _interrupted(jobs, done, len(keys), error) from error
-            done |= _label(group, parts, len(keys))
-    return _join(jobs, done)
+                done |= _label(group, parts, quantities, len(keys))
+                raise _interrupted(jobs, done, quantities, len(keys), error) from error
+            done |= _label(group, parts, quantities, len(keys))
+    return _join(jobs, done, quantities)
+
+
+def _job(label: str, config: SimConfig, data: Dataset | None) -> _Job:
+    config, loaded = prepare(config, data)
+    return _Job(label, config, config_file.dumps(config), loaded)
+
+
+def _versions() -> dict[str, str]:
+    return {package: metadata.version(package) for package in ("pause_jax", "jax")}
 
 
 def _interrupted(
-    jobs: list[_Job], done: dict[str, xr.Dataset], num_seeds: int, error: BaseException
+    jobs: list[_Job],
+    done: dict[str, xr.Dataset],
+    quantities: Quantities,
+    num_seeds: int,
+    error: BaseException,
 ) -> SweepInterrupted:
     whole = [
         job for job in jobs if job.label in done and done[job.label].sizes["seed"] == num_seeds
@@ -178,7 +165,7 @@ def _interrupted(
         f"stopped after {runs} of {len(jobs) * num_seeds} runs, {len(whole)} of {len(jobs)} "
         f"configs ({type(error).__name__}: {error or 'interrupt'}). "
         + ("Take a smaller memory_limit or max_batch." if "memory" in str(error) else ""),
-        _join(kept, done) if kept else None,
+        _join(kept, done, quantities) if kept else None,
     )
 
 
@@ -210,84 +197,83 @@ def _progress(show: bool) -> Iterator[Progress]:
         yield bar
 
 
-def _label(group: list[_Job], parts: list[Result], num_seeds: int) -> dict[str, xr.Dataset]:
+def _label(
+    group: list[_Job], parts: list[Result], quantities: Quantities, num_seeds: int
+) -> dict[str, xr.Dataset]:
     """The finished rows of each config as a dataset with dimension seed."""
-    datasets: dict[str, xr.Dataset] = {}
     if not parts:
-        return datasets
+        return {}
     result = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    datasets: dict[str, xr.Dataset] = {}
     for i, job in enumerate(group):
         rows = slice(i * num_seeds, (i + 1) * num_seeds)
-        if len(result.counts[rows]) == 0:
+        eval_rounds = result.eval_rounds[rows]
+        if len(eval_rounds) == 0:
             break
-        arrays = {
-            name: (("seed", *dims), getattr(result, name)[rows])
-            for name, (dims, _) in _VARIABLES.items()
+        coords = {
+            "seed": np.arange(len(eval_rounds)),
+            "round": np.arange(1, job.config.num_rounds + 1),
+            "eval_round": eval_rounds[0],
+            "client": np.arange(job.config.num_clients),
+            "slot": np.arange(job.config.cohort_size),
         }
-        eval_rounds = result.eval_rounds[rows][0]
-        clock = result.clock[rows][:, eval_rounds - 1]
         datasets[job.label] = xr.Dataset(
-            {**arrays, "eval_clock": (("seed", "eval_round"), clock)},
+            {q.name: (("seed", *q.dims), result.values[q.name][rows]) for q in quantities},
             coords={
-                "seed": np.arange(len(result.counts[rows])),
-                "round": np.arange(1, job.config.num_rounds + 1),
-                "eval_round": eval_rounds,
-                "client": np.arange(job.config.num_clients),
-                "slot": np.arange(job.config.cohort_size),
+                **coords,
                 "epsilon_unit": result.epsilon_unit,
                 "num_parameters": result.num_parameters,
                 "unnoised": ", ".join(result.unnoised),
-                "config_toml": config_file.dumps(job.config),
+                "config_toml": job.toml,
             },
         )
     return datasets
 
 
-def _join(jobs: list[_Job], done: dict[str, xr.Dataset]) -> xr.Dataset:
+def _join(jobs: list[_Job], done: dict[str, xr.Dataset], quantities: Quantities) -> xr.Dataset:
     """One dataset with dimension config, gaps filled."""
-    fill = {name: value for name, (_, value) in _VARIABLES.items()} | {"eval_clock": np.nan}
     whole = xr.concat(
         [done[job.label] for job in jobs],
         dim=xr.Variable("config", [job.label for job in jobs]),
         join="outer",
-        fill_value=fill,
+        fill_value={q.name: q.gap for q in quantities},
         data_vars="all",
         coords="different",
         compat="equals",
     )
-    whole = whole.assign_coords(
-        {name: ("config", values) for name, values in _differing(jobs).items()}
-    )
+    differing = _differing([job.config for job in jobs])
+    whole = whole.assign_coords({name: ("config", values) for name, values in differing.items()})
     for name in ("epsilon_unit", "num_parameters", "unnoised", "config_toml"):
         if whole[name].ndim == 0:
             whole = whole.assign_coords({name: ("config", [whole[name].item()] * len(jobs))})
-    for name, unit in _UNITS.items():
-        whole[name].attrs["units"] = unit
-    whole.attrs.update(pause_jax=pause_jax.__version__, jax=jax.__version__)
+    for q in quantities:
+        whole[q.name].attrs.update({"units": q.unit} if q.unit else {}, description=q.doc)
+    whole.attrs.update(_versions())
     return whole
 
 
-def _differing(jobs: list[_Job]) -> dict[str, list[Any]]:
-    """Fields in which the configs differ, by dotted path; text where the kinds differ."""
-    flat: list[dict[str, Any]] = []
-    for job in jobs:
-        values: dict[str, Any] = {}
-        for path, part in nested(job.config):
-            if path and part.name:
-                values[path] = part.name
-            for name, value, _, field in fields(part):
-                if not is_node(field):
-                    where = f"{path}.{name}" if path else name
-                    values[where] = value
-        flat.append(values)
+def _differing(configs: list[SimConfig]) -> dict[str, list[Any]]:
+    """The fields in which configs differ, by dotted path: a column with a value for each config."""
+    flat = [dict(_leaves(config)) for config in configs]
     paths = dict.fromkeys(path for values in flat for path in values)
-    columns: dict[str, list[Any]] = {}
-    for path in paths:
-        column = [values.get(path) for values in flat]
-        if all(isinstance(v, (int, float, jax.Array, np.ndarray)) or v is None for v in column):
-            column = [np.nan if v is None else float(str(np.float32(v))) for v in column]
-        else:
-            column = ["" if v is None else str(v) for v in column]
-        if len(set(map(str, column))) > 1:
-            columns[path] = column
-    return columns
+    columns = {path: _column([values.get(path) for values in flat]) for path in paths}
+    return {path: column for path, column in columns.items() if len(set(map(str, column))) > 1}
+
+
+def _leaves(config: SimConfig) -> Iterator[tuple[str, Any]]:
+    """Every choice's name and every value of a config, by dotted path."""
+    for path, part in nested(config):
+        if path and part.name:
+            yield path, part.name
+        for name, value, _, field in fields(part):
+            if not is_node(field):
+                yield f"{path}.{name}" if path else name, value
+
+
+def _column(values: list[Any]) -> list[Any]:
+    """Values of one field in several configs, None where one has no such field, as one kind: floats
+    (the shortest decimals that are the same float32), else text.
+    """
+    if all(isinstance(v, (int, float, jax.Array, np.ndarray)) or v is None for v in values):
+        return [np.nan if v is None else float(str(np.float32(v))) for v in values]
+    return ["" if v is None else str(v) for v in values]

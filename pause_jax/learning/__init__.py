@@ -1,5 +1,7 @@
 """Learning: data sets, partitions, models, clients and server."""
 
+from pause_jax.learning.cohort import Execution
+from pause_jax.learning.config import Learning
 from pause_jax.learning.data import (
     DATASETS,
     Cifar10,
@@ -10,6 +12,7 @@ from pause_jax.learning.data import (
     LinearRegression,
     Mnist,
 )
+from pause_jax.learning.learner import Learner, LearnerState, Release, Trained, bandit_only
 from pause_jax.learning.models import MODELS, Cnn2, Cnn3, Linear, Mlp, Model
 from pause_jax.learning.partition import PARTITIONS, Dirichlet, Iid, Partition, PartitionConfig
 
@@ -24,8 +27,12 @@ __all__ = [
     "Dataset",
     "Digits",
     "Dirichlet",
+    "Execution",
     "FashionMnist",
     "Iid",
+    "Learner",
+    "LearnerState",
+    "Learning",
     "Linear",
     "LinearRegression",
     "Mlp",
@@ -33,4 +40,7 @@ __all__ = [
     "Model",
     "Partition",
     "PartitionConfig",
+    "Release",
+    "Trained",
+    "bandit_only",
 ]

@@ -12,9 +12,9 @@ from jax import Array, lax
 
 from pause_jax import keys
 from pause_jax.learning.data import Dataset
+from pause_jax.learning.learner import Variables
 from pause_jax.learning.partition import Partition
 
-Variables = dict[str, Any]
 # Samples whose loss is computed at a time when a client is asked for its loss on all its data.
 QUERY_CHUNK = 256
 
@@ -26,10 +26,9 @@ class LocalTraining(NamedTuple):
       module: the Flax module.
       optimizer: the optax optimiser.
       dataset: all samples, on the device.
-      batch_size: B.
+      batch_size: B, samples of a step.
       max_samples: samples a client uses in a round at most (static).
       equal_steps: steps of every client if all make the same number (static), else None.
-      client_batch: clients trained side by side at most (static); None for the library's choice.
       noisy_inputs: whether clients see noisy inputs (data quality below 1; static).
     """
 
@@ -39,7 +38,6 @@ class LocalTraining(NamedTuple):
     batch_size: int
     max_samples: int
     equal_steps: int | None
-    client_batch: int | None
     noisy_inputs: bool
 
 
@@ -62,8 +60,10 @@ def losses(dataset: Dataset, outputs: Array, targets: Array) -> Array:
     return optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
 
 
-def local_steps(training: LocalTraining, size: Array) -> Array:
+def local_steps(training: LocalTraining, size: Array) -> Array | int:
     """Steps of one pass over ``size`` samples, at most ``max_samples`` of them."""
+    if training.equal_steps is not None:
+        return training.equal_steps
     return -(-jnp.minimum(size, training.max_samples) // training.batch_size)
 
 
@@ -74,12 +74,10 @@ def train_locally(
     partition: Partition,
     client: Array,
     key: Array,
-    noise_key: Array,
-    num_steps: Array | int | None,
+    input_key: Array,
+    bound: Array | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """One client's local SGD: one pass over its data in a fresh random order.
-
-    A client with more than ``max_samples`` samples uses a random window of its (shuffled) data.
 
     Args:
       training: the fixed parts.
@@ -88,55 +86,108 @@ def train_locally(
       partition: who holds what.
       client: its number.
       key: for the order of its samples.
-      noise_key: for the noise of low-quality inputs; the same in every round.
-      num_steps: steps to run, at least this client's own; surplus steps change nothing. None for
-        exactly its own.
+      input_key: for the noise of low-quality inputs; the same in every round.
+      bound: for clients that make their steps together: how many they make, at least this client's
+        own; what is beyond its own changes nothing. None for its own number.
 
     Returns:
       (update h_k = local - global for every collection, optimiser state, losses on the way).
     """
-    data, batch = training.dataset, training.batch_size
-    size, own_steps = partition.size[client], local_steps(training, partition.size[client])
-    window_key, order_key = jax.random.split(key)
-    window = jax.random.randint(window_key, (), 0, size)
-    lots = jax.random.uniform(order_key, (training.max_samples,))
-    lots = jnp.where(jnp.arange(training.max_samples) < size, lots, jnp.inf)
-    shuffle = jnp.pad(jnp.argsort(lots), (0, -training.max_samples % batch))
-    samples = partition.order[partition.start[client] + (window + shuffle) % size]
-    used = jnp.minimum(size, training.max_samples)
-
-    def loss_of(params: Any, rest: Variables, x: Array, y: Array, weight: Array) -> Any:
-        outputs, changed = training.module.apply(
-            {"params": params, **rest}, x, train=True, mask=weight > 0, mutable=list(rest)
-        )
-        loss = losses(data, outputs, y)
-        mean = jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1)
-        return mean, (changed, jnp.sum(weight * jnp.square(loss)))
+    batch, size = training.batch_size, partition.size[client]
+    steps, used = local_steps(training, size), jnp.minimum(size, training.max_samples)
+    samples = visiting_order(training, partition, client, key)
 
     def step(i: Array, carry: Any) -> Any:
         variables, opt_state, total, total_square = carry
         rows = lax.dynamic_slice_in_dim(samples, i * batch, batch)
         weight = (i * batch + jnp.arange(batch) < used).astype(jnp.float32)
-        x, y = client_inputs(training, rows, partition.quality[client], noise_key)
-        params = variables["params"]
-        rest = {name: value for name, value in variables.items() if name != "params"}
-        (loss, (changed, square)), grads = jax.value_and_grad(loss_of, has_aux=True)(
-            params, rest, x, y, weight
-        )
-        moves, new_opt_state = training.optimizer.update(grads, opt_state, params)
-        new = ({"params": optax.apply_updates(params, moves), **changed}, new_opt_state)
-        if num_steps is not None and training.equal_steps is None:
-            new = jax.tree.map(
-                lambda a, b: jnp.where(i < own_steps, a, b), new, (variables, opt_state)
+        x, y = client_inputs(training, rows, partition.quality[client], input_key)
+        new, new_opt_state, loss, square = _descend(training, variables, opt_state, x, y, weight)
+        if bound is not None:
+            is_own = i < steps
+            new, new_opt_state = jax.tree.map(
+                lambda a, b: jnp.where(is_own, a, b), (new, new_opt_state), (variables, opt_state)
             )
-            loss = jnp.where(i < own_steps, loss, 0.0)
-        return (*new, total + loss, total_square + square)
+            loss = jnp.where(is_own, loss, 0.0)
+        return new, new_opt_state, total + loss, total_square + square
 
     start = (variables, opt_state, jnp.zeros(()), jnp.zeros(()))
-    stop = own_steps if num_steps is None else num_steps
+    stop = steps if bound is None else bound
     trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
     update = jax.tree.map(jnp.subtract, trained, variables)
-    return update, opt_state, LocalLoss(total / own_steps, total_square / used)
+    return update, opt_state, LocalLoss(total / steps, total_square / used)
+
+
+def visiting_order(
+    training: LocalTraining, partition: Partition, client: Array, key: Array
+) -> Array:
+    """The samples of a client's pass in random order, filled up to whole batches: int [steps B].
+
+    A client with more than ``max_samples`` samples uses a window of its (shuffled) data from a
+    random place on, around its end.
+    """
+    size, most = partition.size[client], training.max_samples
+    window_key, order_key = jax.random.split(key)
+    window = jax.random.randint(window_key, (), 0, size)
+    lots = jax.random.uniform(order_key, (most,))
+    lots = jnp.where(jnp.arange(most) < size, lots, jnp.inf)  # what it lacks comes last
+    shuffled = jnp.pad(jnp.argsort(lots), (0, -most % training.batch_size))
+    return partition.order[partition.start[client] + (window + shuffled) % size]
+
+
+def _descend(
+    training: LocalTraining,
+    variables: Variables,
+    opt_state: optax.OptState,
+    x: Array,
+    y: Array,
+    weight: Array,
+) -> tuple[Variables, optax.OptState, Array, Array]:
+    """One step of SGD on a mini-batch; ``weight`` [B] is 0 for rows that only fill it up.
+
+    Returns:
+      (variables, optimiser state, mean loss, sum of the squared sample losses).
+    """
+    params = variables["params"]
+    rest = {name: value for name, value in variables.items() if name != "params"}
+
+    def loss_of(params: Any) -> Any:
+        outputs, changed = training.module.apply(
+            {"params": params, **rest}, x, train=True, mask=weight > 0, mutable=list(rest)
+        )
+        loss = losses(training.dataset, outputs, y)
+        mean = jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1)
+        return mean, (changed, jnp.sum(weight * jnp.square(loss)))
+
+    (loss, (changed, square)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+    moves, opt_state = training.optimizer.update(grads, opt_state, params)
+    return {"params": optax.apply_updates(params, moves), **changed}, opt_state, loss, square
+
+
+def kept_in_training(training: LocalTraining, variables: Variables) -> int:
+    """Bytes that a client in training keeps: its model, gradient and optimiser state, and for the
+    gradient of a step what the model's layers remember of a batch.
+    """
+    rest = {name: value for name, value in variables.items() if name != "params"}
+    data, batch = training.dataset, training.batch_size
+    x = jax.ShapeDtypeStruct((batch, *data.x_train.shape[1:]), jnp.float32)
+
+    def one(variables: Variables, x: Array) -> Any:
+        def outputs(params: Any) -> Any:
+            return training.module.apply(
+                {**variables, "params": params},
+                x,
+                train=True,
+                mask=jnp.ones(batch, bool),
+                mutable=list(rest),
+            )[0]
+
+        remembered = jax.vjp(outputs, variables["params"])[1]
+        gradient = variables["params"]
+        return variables, gradient, training.optimizer.init(gradient), remembered
+
+    leaves = jax.tree.leaves(jax.eval_shape(one, variables, x))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 def local_loss(
@@ -145,7 +196,7 @@ def local_loss(
     partition: Partition,
     client: Array,
     key: Array,
-    noise_key: Array,
+    input_key: Array,
     batch_size: int | None,
     max_size: int,
 ) -> Array:
@@ -157,7 +208,7 @@ def local_loss(
       partition: who holds what.
       client: its number.
       key: for the mini-batch.
-      noise_key: for the noise of low-quality inputs, as in training.
+      input_key: for the noise of low-quality inputs, as in training.
       batch_size: samples of a mini-batch drawn uniformly without replacement (all data if the
         client has fewer); None for all local data.
       max_size: bound on a client's number of samples (static).
@@ -169,7 +220,7 @@ def local_loss(
 
     def total(places: Array, valid: Array) -> Array:
         rows = partition.order[start + jnp.where(valid, places, 0)]
-        x, y = client_inputs(training, rows, partition.quality[client], noise_key)
+        x, y = client_inputs(training, rows, partition.quality[client], input_key)
         outputs: Any = training.module.apply(variables, x)
         return jnp.sum(valid * losses(training.dataset, outputs, y))
 
@@ -201,13 +252,13 @@ def distinct_places(key: Array, size: Array | int, count: int) -> Array:
 
 
 def client_inputs(
-    training: LocalTraining, rows: Array, quality: Array, noise_key: Array
+    training: LocalTraining, rows: Array, quality: Array, input_key: Array
 ) -> tuple[Array, Array]:
     """Inputs and targets of some samples as their client sees them."""
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:
-        x += _input_noise(noise_key, rows, x, quality, data)
+        x += _input_noise(input_key, rows, x, quality, data)
     return x, y
 
 

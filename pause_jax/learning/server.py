@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.learning.client import Variables, losses
+from pause_jax.learning.client import losses
 from pause_jax.learning.data import Dataset
+from pause_jax.learning.learner import Variables, all_finite
 
 EVAL_CHUNK = 1000
 
@@ -67,8 +68,3 @@ def evaluate(module: nn.Module, variables: Variables, dataset: Dataset) -> tuple
         right = jnp.full((), jnp.nan)
     right = jnp.where(all_finite(variables), right, jnp.nan)
     return loss / num_test, right / num_test
-
-
-def all_finite(tree: Any) -> Array:
-    """Whether every entry of a pytree is finite."""
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))

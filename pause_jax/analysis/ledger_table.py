@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import xarray as xr
-from rich import box
 from rich.table import Table
 
 from pause_jax.analysis.ledger import HINT, Ledger, ledger
+from pause_jax.analysis.table import label, make_table, number, word
 
 COLUMNS = (
     "policy", "seed", "client", "mechanism", "unit", "participations", "releases", "spent",
@@ -30,30 +30,18 @@ def ledgers(result: xr.Dataset) -> dict[str, Ledger]:
 def table(books: dict[str, Ledger]) -> Table:
     """What the busiest client of each config has spent, in every unit side by side."""
     delta = next(iter(books.values())).delta
-    out = Table(
-        title="privacy",
-        title_justify="left",
-        caption=(
-            "of the busiest client of all seeds. basic: its releases added up; an update has d "
-            f"times the epsilon of a coordinate if that is the unit. PLD: of the unit, delta "
-            f"{delta:g}, its participations taken for a fixed number; quote 'at most', for one in "
-            "every round, where the choice depends on releases."
-        ),
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    out.add_column("policy", overflow="fold", min_width=12)
-    out.add_column("unit", no_wrap=True)
-    for heading in (
-        *("eps/coord\nbasic", "eps/update\nbasic", "eps/unit\nPLD", "PLD,\nat most"),
+    numbers = (
+        "eps/coord\nbasic",
+        "eps/update\nbasic",
+        "eps/unit\nPLD",
+        "PLD,\nat most",
         "times\nchosen",
-    ):
-        out.add_column(heading, justify="right", no_wrap=True)
-    for name, book in books.items():
+    )
+
+    def cells(name: str, book: Ledger) -> tuple[str, ...]:
         mark = " (!)" if book.warning else ""
         spent = int(book.exhausted.sum())
-        out.add_row(
+        return (
             name,
             _UNITS[book.unit],
             _epsilon(book.per_coordinate.max(), digits=6),
@@ -61,7 +49,18 @@ def table(books: dict[str, Ledger]) -> Table:
             *(_epsilon(e) + (mark if book.unit == "update" else "") for e in _tight(book)),
             str(book.participations.max()) + (f", {spent} spent" if spent else ""),
         )
-    return out
+
+    return make_table(
+        [label("policy"), word("unit"), *map(number, numbers)],
+        [cells(name, book) for name, book in books.items()],
+        title="privacy",
+        caption=(
+            "of the busiest client of all seeds. basic: its releases added up; an update has d "
+            f"times the epsilon of a coordinate if that is the unit. PLD: of the unit, delta "
+            f"{delta:g}, its participations taken for a fixed number; quote 'at most', for one in "
+            "every round, where the choice depends on releases."
+        ),
+    )
 
 
 def notes(books: dict[str, Ledger]) -> Iterator[str]:

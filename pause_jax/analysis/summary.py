@@ -1,0 +1,115 @@
+"""The summary of a sweep: figures of merit of each config, as rows and as a table."""
+
+from __future__ import annotations
+
+import csv
+import math
+import pathlib
+from typing import Any
+
+import xarray as xr
+from rich.table import Table
+
+from pause_jax.analysis import metrics
+from pause_jax.analysis.table import label, make_table, number
+
+_UNIT_WORDS = {"coordinate": "per coordinate", "update": "per update"}
+_UNIT_MARKS = {"coordinate": "/coord", "update": "/update", "none": ""}
+
+
+def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
+    """One row a config: mean and standard error over seeds of every figure of merit.
+
+    Args:
+      result: from ``sweep``.
+      target: accuracy whose time is asked for, in (0, 1].
+
+    Returns:
+      Rows with ``policy``, ``reached`` and ``seeds`` (seeds that reached the target, all seeds),
+      ``epsilon_unit``, and for each figure of merit ``<name>`` and ``<name>_se``.
+    """
+    to_target = metrics.time_to_accuracy(result, target)
+    columns = {
+        "accuracy": metrics.final_accuracy(result),
+        "best_accuracy": result.test_accuracy.max("eval_round"),
+        "seconds_to_target": to_target,
+        "seconds": metrics.simulated_seconds(result),
+        "max_spent": metrics.final_spent(result),
+        "fairness": metrics.participation_fairness(result),
+        "regret": metrics.total_regret(result),
+    }
+    moments = {name: metrics.mean_and_error(values) for name, values in columns.items()}
+    rows = []
+    for config in result.config.values:
+        row: dict[str, Any] = {
+            "policy": str(config),
+            "seeds": result.sizes["seed"],
+            "reached": int(to_target.sel(config=config).notnull().sum()),
+            "epsilon_unit": str(result.epsilon_unit.sel(config=config).item()),
+        }
+        for name, (mean, error) in moments.items():
+            row[name] = float(mean.sel(config=config))
+            row[f"{name}_se"] = float(error.sel(config=config))
+        rows.append(row)
+    return rows
+
+
+def table(rows: list[dict[str, Any]], target: float) -> Table:
+    """The summary for a terminal, soonest to the target first."""
+    seeds = rows[0]["seeds"]
+    units = {row["epsilon_unit"] for row in rows} - {"none"}
+    one_unit = _UNIT_WORDS[units.pop()] if len(units) == 1 else None
+    learned = any(not math.isnan(row["best_accuracy"]) for row in rows)
+    headings = (
+        ("end, %", "best, %", f"s to {100 * target:g} %") if learned else ("s in all", "regret")
+    )
+
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
+        spent = "no limit" if math.isinf(row["max_spent"]) else _pm(row, "max_spent", 1)
+        if one_unit is None:
+            spent += _UNIT_MARKS[row["epsilon_unit"]]
+        merits = (
+            (_pm(row, "accuracy", 1, 100), _pm(row, "best_accuracy", 1, 100), _to_target(row))
+            if learned
+            else (_pm(row, "seconds", 1), _pm(row, "regret", 1))
+        )
+        return row["policy"], *merits, spent, _pm(row, "fairness", 2)
+
+    return make_table(
+        [label("policy"), *map(number, (*headings, "spent eps", "fairness"))],
+        [cells(row) for row in sorted(rows, key=_soonest_first)],
+        title=f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
+        caption=(
+            "end, best: test accuracy. s: simulated seconds. eps: most budget spent by any client"
+            f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
+        ),
+    )
+
+
+def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """Write the summary as CSV."""
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, fieldnames=list(rows[0]))
+        out.writeheader()
+        out.writerows(rows)
+
+
+def _soonest_first(row: dict[str, Any]) -> tuple[int, float]:
+    return -row["reached"], row["seconds_to_target"] if row["reached"] else 0.0
+
+
+def _to_target(row: dict[str, Any]) -> str:
+    reached, seeds = row["reached"], row["seeds"]
+    if not reached:
+        return "never"
+    seconds = _pm(row, "seconds_to_target", 1)
+    return seconds if reached == seeds else f"{seconds} ({reached}/{seeds})"
+
+
+def _pm(row: dict[str, Any], name: str, digits: int, scale: float = 1.0) -> str:
+    value, error = scale * row[name], scale * row[f"{name}_se"]
+    if math.isnan(value):
+        return "-"
+    if math.isnan(error):
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f}±{error:.{digits}f}"

@@ -1,0 +1,131 @@
+"""The commands on presets and config files: ``pause-jax compare``, ``run`` and ``show``."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from pause_jax import config_file
+from pause_jax.cli.execute import Request, execute
+from pause_jax.cli.options import (
+    DataDir,
+    Figures,
+    Force,
+    Load,
+    Name,
+    Out,
+    Seed,
+    Seeds,
+    Set,
+    Target,
+)
+from pause_jax.cli.settings import changed, load_files
+from pause_jax.config import SimConfig, validate
+from pause_jax.presets import PRESETS
+from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
+from pause_jax.struct import ConfigError, look_up
+
+DEMO_POLICIES = "pause,sa_pause,random,fastest,all,all:none"
+
+
+def compare(
+    policies: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated policies (see 'pause-jax policies'). NAME:MECHANISM gives one a "
+            f"privacy mechanism of its own: {', '.join(m.name for m in MECHANISMS)}."
+        ),
+    ] = DEMO_POLICIES,
+    preset: Annotated[
+        str, typer.Option(help=f"Setting to compare them in: {', '.join(PRESETS)}.")
+    ] = "digits_small",
+    seeds: Seeds = 3,
+    seed: Seed = 0,
+    rounds: Annotated[int | None, typer.Option(help="Rounds, if not the preset's.")] = None,
+    data_dir: DataDir = None,
+    change: Set = None,
+    load: Load = None,
+    target: Target = 0.8,
+    name: Name = None,
+    out: Out = pathlib.Path("results"),
+    force: Force = False,
+    figures: Figures = True,
+) -> None:
+    """Compare selection policies on one data set, with the same worlds for all."""
+    make = _preset(preset, f"--preset {preset}")
+    load_files(load)
+    configs: dict[str, SimConfig] = {}
+    for entry in filter(None, map(str.strip, policies.split(","))):
+        policy, colon, mechanism = entry.partition(":")
+        label = policy
+        config = make(policy=policy, data_dir=data_dir)
+        if rounds is not None:
+            config = config.replace(num_rounds=rounds)
+        config = changed(config, change)
+        if colon:
+            if not mechanism:
+                raise ConfigError(
+                    f"--policies {policies}: {entry} names no mechanism after the colon."
+                )
+            config = config.replace(privacy=_mechanism(mechanism, config.privacy))
+            label += f", {'no privacy' if mechanism == NoPrivacy.name else mechanism}"
+        if label in configs:
+            raise ConfigError(f"--policies {policies}: {entry} is named twice.")
+        configs[label] = config
+    if not configs:
+        raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
+    request = Request(seeds, seed, target, name, out, force, figures)
+    execute(configs, request, default_name=f"compare-{preset}")
+
+
+def run(
+    files: Annotated[list[pathlib.Path], typer.Argument(help="Config files (TOML).")],
+    seeds: Seeds = 1,
+    seed: Seed = 0,
+    change: Set = None,
+    load: Load = None,
+    target: Target = 0.8,
+    name: Name = None,
+    out: Out = pathlib.Path("results"),
+    force: Force = False,
+    figures: Figures = True,
+) -> None:
+    """Run the simulations of one or more config files and compare them.
+
+    A file is what 'pause-jax show PRESET' prints, with fields changed or left out.
+    """
+    load_files(load)
+    configs: dict[str, SimConfig] = {}
+    for file in files:
+        label = file.stem if file.stem not in configs else str(file)
+        configs[label] = changed(config_file.load(file), change)
+    request = Request(seeds, seed, target, name, out, force, figures)
+    execute(configs, request, default_name=files[0].stem)
+
+
+def show(
+    preset: Annotated[str, typer.Argument(help=f"One of {', '.join(PRESETS)}.")],
+    policy: Annotated[str | None, typer.Option(help="Policy, if not the preset's own.")] = None,
+    change: Set = None,
+) -> None:
+    """Print a preset as a config file, to start one's own from."""
+    make = _preset(preset, preset)
+    config = changed(make() if policy is None else make(policy=policy), change)
+    validate(config)
+    sys.stdout.write(config_file.dumps(config))
+
+
+def _preset(name: str, where: str) -> Callable[..., SimConfig]:
+    if name not in PRESETS:
+        raise ConfigError(f"{where}: must be one of {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+def _mechanism(name: str, current: Mechanism) -> Mechanism:
+    """The mechanism of that name, with the budget of the current one; itself if it has the name."""
+    named = look_up(Mechanism, name, "privacy")
+    return current if type(named) is type(current) else named.with_budget(current.budget)

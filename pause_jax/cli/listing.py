@@ -1,0 +1,51 @@
+"""The commands that list what there is: ``pause-jax policies`` and ``pause-jax datasets``."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from pause_jax import config_file
+from pause_jax.analysis.table import make_table, word
+from pause_jax.cache import cache_folder
+from pause_jax.learning import DATASETS
+from pause_jax.policies import NAMED, PolicyConfig
+
+
+def list_policies() -> None:
+    """List the selection policies: what each observes and what it assumes known."""
+    columns = word("name"), "what it does", "observes", "assumes known", "reference"
+    rows = [(name, *_description(name, policy)) for name, policy in NAMED.items()]
+    Console().print(make_table(columns, rows))
+
+
+def list_datasets() -> None:
+    """List the data sets, and where decoded images are kept."""
+    rows = []
+    for data in DATASETS:
+        cached = (cache_folder() / f"{data.name}.npz").is_file()
+        at_hand = "no download" in data.summary
+        rows.append((data.name, data.summary, "-" if at_hand else "yes" if cached else "no"))
+    console = Console()
+    console.print(make_table((word("name"), "what it is", "decoded and cached"), rows))
+    console.print(
+        f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it). "
+        "Programs that were compiled are kept in its folder compiled/."
+    )
+
+
+def _description(name: str, policy: PolicyConfig) -> tuple[str, ...]:
+    note = "" if name == policy.name else f" ({_difference(policy)})"
+    released = "".join(f"; released: {what}" for what in policy.releases)
+    return policy.summary + note, policy.observes + released, policy.assumes, policy.reference
+
+
+def _difference(policy: PolicyConfig) -> str:
+    """What sets a named setting apart from the default of its policy."""
+    default = config_file.to_dict(type(policy)())
+    parts = []
+    for field, value in config_file.to_dict(policy).items():
+        if value != default[field]:
+            chosen = value["name"] if isinstance(value, dict) else value
+            kind = value.get("neighbourhood", "") if isinstance(value, dict) else ""
+            parts.append(f"{field} = {chosen}" + (f", neighbourhood {kind}" if kind else ""))
+    return ", ".join(parts)

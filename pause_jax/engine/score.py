@@ -1,0 +1,67 @@
+"""Reward (9) and regret (15) of a round, given the policy's own history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.bandit import Selection
+from pause_jax.policies import Context
+from pause_jax.reward import additive_terms, cohort_problem, cohort_value, generalization_reward
+from pause_jax.search import exact
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+class Score(NamedTuple):
+    """What a round was worth, scalars.
+
+    Attributes:
+      reward: realised reward of the cohort.
+      genie_reward: realised reward of the genie's cohort.
+      regret: C^G(genie) - C^G(cohort), (10), >= 0.
+    """
+
+    reward: Float[Array, ""]
+    genie_reward: Float[Array, ""]
+    regret: Float[Array, ""]
+
+
+def score(
+    context: Context,
+    counts: Array,
+    latency: Array,
+    selection: Selection,
+    available: Array,
+    round: Array,
+    *,
+    with_genie: bool,
+) -> Score:
+    """The score of a choice.
+
+    Args:
+      context: the network.
+      counts: int [K], participations through the round before.
+      latency: float [K], seconds of every client in this round.
+      selection: what was chosen.
+      available: bool [K], among whom the genie chooses too.
+      round: t >= 1.
+      with_genie: whether to find the genie's choice; NaN for its figures otherwise (static).
+    """
+    m, reward = context.num_selected, context.reward
+    g = generalization_reward(counts, round, context.share, m, reward.beta)
+    terms = additive_terms(reward, g, context.privacy.budget.remaining(counts), m)
+    problem = cohort_problem(context.expected_speed, reward, terms)
+    speed = context.min_latency / latency
+    own = (terms, selection.clients, selection.active)
+    realised = cohort_value(speed, *own)
+    if not with_genie:
+        nan = jnp.asarray(jnp.nan)
+        return Score(realised, nan, nan)
+    genie, _ = exact(problem.index, problem.weight, m, available=available)
+    best = (terms, genie, available[genie])
+    behind = cohort_value(problem.index, *best) - cohort_value(problem.index, *own)
+    return Score(realised, cohort_value(speed, *best), jnp.maximum(behind, 0.0))

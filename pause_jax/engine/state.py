@@ -1,0 +1,107 @@
+"""What one round hands to the next, and what it shows to the recorder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.bandit import ClientStats, Info, Selection
+from pause_jax.config import SimConfig
+from pause_jax.engine.score import Score, score
+from pause_jax.keys import Streams
+from pause_jax.learning import Learner, LearnerState, Trained
+from pause_jax.policies import Context
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+class State(NamedTuple):
+    """Everything that one round hands to the next.
+
+    Attributes:
+      keys: the key streams of the run.
+      learning: data and model.
+      policy: the policy's own state.
+      stats: participations and mean speeds of all clients.
+      queried: int32 [K], rounds in which the policy asked each client.
+      clock: scalar, simulated seconds.
+    """
+
+    keys: Streams
+    learning: LearnerState
+    policy: Any
+    stats: ClientStats
+    queried: Int[Array, " K"]
+    clock: Float[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """A round that was played: all that a recorded quantity may be computed from.
+
+    What costs something (``score``, ``metrics``) is computed when a quantity asks for it.
+
+    Attributes:
+      config: canonical.
+      context: what the policy was built from.
+      learner: of this run.
+      number: t >= 1.
+      before, after: the states around it.
+      latency: float [K], seconds of every client in this round.
+      available: bool [K], who could be chosen.
+      selection: the policy's choice.
+      info: its diagnostics.
+      trained: what training showed the server.
+      seconds: that the round lasted.
+      query_seconds: those of them that the policy's questions took.
+    """
+
+    config: SimConfig
+    context: Context
+    learner: Learner
+    number: Int[Array, ""]
+    before: State
+    after: State
+    latency: Float[Array, " K"]
+    available: Bool[Array, " K"]
+    selection: Selection
+    info: Info
+    trained: Trained
+    seconds: Float[Array, ""]
+    query_seconds: Float[Array, ""]
+
+    @functools.cached_property
+    def score(self) -> Score:
+        """Reward and regret."""
+        return score(
+            self.context,
+            self.before.stats.counts,
+            self.latency,
+            self.selection,
+            self.available,
+            self.number,
+            with_genie=self.config.track_regret,
+        )
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, Array]:
+        """The learner's metrics in the rounds that are evaluated, NaN in the others."""
+        due = (self.number % self.config.eval_every == 0) | (self.number == self.config.num_rounds)
+        # `number` is not batched under vmap over runs, so this stays a branch and skips the work.
+        return lax.cond(
+            due,
+            lambda: self.learner.evaluate(self.after.learning),
+            lambda: {name: jnp.asarray(jnp.nan) for name in self.learner.metrics},
+        )
+
+
+class Run(NamedTuple):
+    """A run at its end: what a quantity that is recorded once is computed from."""
+
+    config: SimConfig
+    state: State

@@ -1,0 +1,135 @@
+"""What learning is to the rest of a simulation: four pure functions and a state.
+
+``Learning.build`` makes the learner of local SGD; :func:`bandit_only` is that of a simulation in
+which nothing is learnt. A task of one's own is a learner too: subclass ``Learning`` and return it
+from ``build``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.bandit import Selection
+from pause_jax.keys import Streams
+from pause_jax.learning.partition import Partition
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Key
+
+Variables = dict[str, Any]
+# Takes the cohort's flat updates [m, d] to what the server receives of them [m, d].
+Release = Callable[[Array], Array]
+
+
+class LearnerState(NamedTuple):
+    """What one round of learning hands to the next.
+
+    Attributes:
+      partition: who holds how many samples, of which quality; the server knows the sizes.
+      variables: the global model: ``params``, of which only what was released enters, and perhaps
+        other collections, whose updates leave the clients as they are. None without a model.
+      clients: what clients keep from one of their rounds to the next, leaves [K, ...]; None for
+        nothing.
+      inputs: key of the noise of low-quality inputs.
+    """
+
+    partition: Partition
+    variables: Variables | None
+    clients: Any
+    inputs: Key[Array, ""]
+
+    @property
+    def model(self) -> Variables:
+        """The global model of a learner that has one."""
+        assert self.variables is not None
+        return self.variables
+
+
+class Trained(NamedTuple):
+    """What a cohort's training shows the server, besides the new model.
+
+    Attributes:
+      loss: float [m], mean over a client's local steps of the mini-batch loss; 0 of an empty slot.
+      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights.
+      released: float [m, d], flat updates as the server received them; 0 from an empty slot.
+      mean_loss: scalar, ``loss`` with the aggregation weights; NaN if nobody trained.
+    """
+
+    loss: Float[Array, " m"]
+    square_loss: Float[Array, " m"]
+    released: Float[Array, "m d"]
+    mean_loss: Float[Array, ""]
+
+
+class Learner(NamedTuple):
+    """What the clients and the server do with data and model. Pure, for one run, never batched.
+
+    Attributes:
+      init: (streams) -> state before round 1; draws from ``data``, ``model`` and ``inputs`` alone.
+      train: (key, state, Selection, Release) -> (state, Trained). Everything that is computed from
+        a client's data and reaches ``params`` goes through the release; a slot that is not active
+        changes nothing. The key is folded by client.
+      ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on the
+        data of some clients, or on a mini-batch of it. The key is folded by client.
+      evaluate: (state) -> scalars by name, those of ``metrics``.
+      metrics: their names; the library's recorder asks for ``test_loss`` and ``test_accuracy``.
+      max_samples: samples that a client trains on in a round at most; None for all it has.
+      kept: (state) -> bytes that a client in training keeps, to plan how many train side by side.
+    """
+
+    init: Callable[[Streams], LearnerState]
+    train: Callable[[Array, LearnerState, Selection, Release], tuple[LearnerState, Trained]]
+    ask: Callable[[Array, LearnerState, Array, int | None], Array]
+    evaluate: Callable[[LearnerState], dict[str, Array]]
+    metrics: tuple[str, ...] = ("test_loss", "test_accuracy")
+    max_samples: int | None = None
+    kept: Callable[[LearnerState], int] = lambda state: 0
+
+
+def update_size(state: LearnerState) -> int:
+    """Entries d of a client's update; 0 without a model."""
+    params = (state.variables or {}).get("params")
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:
+    """Names of the model's entries that leave clients without noise: all outside ``params``."""
+    rest = {name: tree for name, tree in (state.variables or {}).items() if name != "params"}
+    paths, _ = jax.tree_util.tree_flatten_with_path(rest)
+    return tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths)
+
+
+def all_finite(variables: Variables | None) -> Array:
+    """Whether every entry of a model is finite; true without one."""
+    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(variables)]
+    return jnp.all(jnp.stack(leaves)) if leaves else jnp.asarray(True)
+
+
+def bandit_only(num_clients: int) -> Learner:
+    """The learner of ``learning=None``: one sample each, losses of 1, updates without entries."""
+
+    def init(streams: Streams) -> LearnerState:
+        one = jnp.ones(num_clients, jnp.int32)
+        nobodys = Partition(jnp.zeros(0, jnp.int32), 0 * one, one, jnp.ones(num_clients))
+        return LearnerState(nobodys, variables=None, clients=None, inputs=streams.inputs)
+
+    def train(
+        key: Array, state: LearnerState, selection: Selection, release: Release
+    ) -> tuple[LearnerState, Trained]:
+        one = jnp.ones(selection.clients.shape)
+        nothing = jnp.zeros((selection.clients.size, 0))
+        return state, Trained(one, one, nothing, jnp.asarray(jnp.nan))
+
+    def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
+        return jnp.ones(clients.shape)
+
+    def evaluate(state: LearnerState) -> dict[str, Array]:
+        nan = jnp.asarray(jnp.nan)
+        return {"test_loss": nan, "test_accuracy": nan}
+
+    return Learner(init, train, ask, evaluate)

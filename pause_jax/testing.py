@@ -1,0 +1,275 @@
+"""Contract checks for parts of one's own: a policy, a mechanism, a learner.
+
+Each plays the part in small simulations and raises AssertionError with what it saw. They are what
+the library's own parts go through in its tests; they take seconds, and no fixture.
+
+    from pause_jax.testing import check_policy
+
+    def test_my_policy():
+        check_policy(MyPolicy())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pause_jax import config_file, keys
+from pause_jax.bandit import Selection
+from pause_jax.config import SimConfig, canonical, validate
+from pause_jax.engine.recorder import QUANTITIES, quantity
+from pause_jax.engine.round import parts
+from pause_jax.engine.simulate import simulate
+from pause_jax.engine.state import Round
+from pause_jax.learning import LearnerState, Learning
+from pause_jax.policies import PolicyConfig
+from pause_jax.privacy import Mechanism
+from pause_jax.struct import Config
+
+ROUNDS = 30
+
+
+@quantity("round", "slot")
+def weights(r: Round) -> Array:
+    """Aggregation weights."""
+    return r.selection.weights
+
+
+@quantity("round", "slot", gap=-1)
+def filled(r: Round) -> Array:
+    """Client of every slot, also of an empty one."""
+    return r.selection.clients
+
+
+@quantity("round", "client")
+def available(r: Round) -> Array:
+    """Who could be chosen."""
+    return r.available
+
+
+def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: int = 3) -> None:
+    """Check a selection policy against its contract.
+
+    Without learning, at availabilities of 1, 0.5 and 0.02: it chooses distinct clients, none that
+    is absent, with weights that are finite, not negative and sum to one where anybody takes part;
+    the same key gives the same run; other numbers compile nothing anew; runs under vmap equal
+    single ones; and its config goes through TOML if it has a name.
+
+    Args:
+      policy: its config.
+      num_clients: K of the network it is tried in.
+      num_selected: m.
+
+    Raises:
+      AssertionError: naming the first clause that does not hold, and the round.
+      ConfigError, TypeError: if it cannot be run at all.
+    """
+    config = SimConfig(
+        num_clients=num_clients,
+        num_selected=num_selected,
+        num_rounds=ROUNDS,
+        policy=policy,
+        learning=None,
+    )
+    record = (*QUANTITIES.values(), weights, filled, available)
+    run = _traced_once(lambda config, key: simulate(config, key, record=record))
+    config, key = _checked(config), jax.random.key(0)
+    for share in (1.0, 0.5, 0.02):
+        result = run(config.replace(availability=jnp.float32(share)), key)
+        _check_choices(result, f"availability {share:g}")
+    twice = run(config, key), run(config, key)
+    _same(*twice, "the same config and key gave two results: it is not pure")
+    several = jax.random.split(key, 3)
+    batched = jax.vmap(run, in_axes=(None, 0))(config, several)
+    for i, one in enumerate(several):
+        row = jax.tree.map(lambda leaf, i=i: leaf[i], batched)
+        single = run(config, one).clients
+        np.testing.assert_array_equal(
+            row.clients, single, "chosen clients of a run under vmap are not those of the run alone"
+        )
+    _check_toml(config.replace(policy=policy), policy)
+
+
+def _check_choices(result: Any, where: str) -> None:
+    clients, weight, present = (
+        np.asarray(getattr(result, name)) for name in ("filled", "weights", "available")
+    )
+    num_clients = present.shape[1]
+    for t, (chosen, w, here) in enumerate(zip(clients, weight, present, strict=True), start=1):
+        seen = f"{where}, round {t}: clients {chosen.tolist()}, weights {w.tolist()}"
+        assert len(set(chosen.tolist())) == chosen.size, f"{seen}: clients must be distinct"
+        assert np.all((chosen >= 0) & (chosen < num_clients)), f"{seen}: not in 0 .. K - 1"
+        assert np.all(np.isfinite(w) & (w >= 0)), f"{seen}: weights must be finite and >= 0"
+        assert here[chosen[w > 0]].all(), f"{seen}: one that takes part is not available"
+        total = w.sum()
+        assert total == 0 or abs(total - 1) < 1e-4, f"{seen}: weights must sum to one"
+
+
+def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
+    """Check a privacy mechanism against its contract.
+
+    A release has the shape and the kind of the update, is finite, and depends on the key if there
+    is a guarantee; the same key gives the same bits, alone or under vmap; other numbers compile
+    nothing anew; its budget falls from 1, never rises, and its epsilons add up to what is spent and
+    to no more than the whole; its config goes through TOML if it has a name. (Whether epsilon is
+    kept is for ``pause_jax.privacy.audit``.)
+
+    Args:
+      mechanism: its config.
+      dimension: entries of the updates it is tried on.
+
+    Raises:
+      AssertionError: naming the first clause that does not hold.
+      ConfigError: if its config is wrong.
+    """
+    config = _checked(SimConfig(privacy=mechanism, learning=None))
+    release = _traced_once(lambda mechanism, *rest: mechanism.privatize(*rest))
+    own, epsilon = config.privacy, jnp.float32(2.0)
+    several = jax.random.split(jax.random.key(0), 4)
+    updates = jax.random.normal(jax.random.key(1), (4, dimension)).at[3].set(0.0)
+    singles = [release(own, *each, epsilon) for each in zip(several, updates, strict=True)]
+    for one, update in zip(singles, updates, strict=True):
+        assert one.shape == update.shape, f"a release of shape {one.shape} for {update.shape}"
+        assert one.dtype == update.dtype, f"a release of {one.dtype} for {update.dtype}"
+        assert np.isfinite(one).all(), "a release is not finite"
+    _same(release(own, several[0], updates[0], epsilon), singles[0], "one key, two releases")
+    together = jax.vmap(release, in_axes=(None, 0, 0, None))(own, several, updates, epsilon)
+    np.testing.assert_allclose(
+        together, jnp.stack(singles), rtol=1e-3, atol=1e-4,
+        err_msg="a release under vmap is not that of the update alone",
+    )  # fmt: skip
+    other = release(own, several[1], updates[0], epsilon)
+    if mechanism.unit != "none":
+        assert not np.array_equal(other, singles[0]), "two keys, one release: there is no noise"
+    release(jax.tree.map(lambda x: x * 0.9, own), several[0], updates[0], epsilon)
+
+    _check_budget(own)
+    _check_toml(SimConfig(privacy=mechanism, learning=None), mechanism)
+
+
+def _check_budget(mechanism: Mechanism) -> None:
+    times = np.arange(60)
+    left, spent = (
+        np.asarray(function(jnp.asarray(times)), np.float64)
+        for function in (mechanism.budget.remaining, mechanism.budget.spent)
+    )
+    epsilon = np.asarray(mechanism.budget.epsilon(jnp.asarray(times + 1)), np.float64)
+    assert left[0] == 1, f"remaining(0) = {left[0]}: nothing is spent before the first release"
+    assert np.all((left >= 0) & (left <= 1)), "remaining must stay in [0, 1]"
+    assert np.all(np.diff(left) <= 1e-6), "remaining must never rise"
+    assert np.all(epsilon >= 0), "an epsilon is negative"
+    assert spent[0] == 0, f"spent(0) = {spent[0]}: must be 0"
+    if np.isfinite(epsilon).all():
+        added = np.append(0, np.cumsum(epsilon))[: times.size]
+        np.testing.assert_allclose(
+            spent, added, rtol=1e-3, atol=1e-3, err_msg="spent(n) is not the sum of n epsilons"
+        )
+
+
+def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int = 3) -> None:
+    """Check a learner against its contract.
+
+    Training keeps the state's form; what reaches ``params`` goes through the release (with a
+    release of zeros the model stays); a slot of weight 0 changes nothing, a cohort of such slots
+    leaves model and clients as they were; who stands in which slot changes nothing but rounding;
+    answers and metrics have their shapes; and a whole simulation runs, its model finite.
+
+    Args:
+      learning: its config; its data must be readable.
+      num_clients: K of the network it is tried in.
+      num_selected: m.
+
+    Raises:
+      AssertionError: naming the first clause that does not hold.
+      ConfigError: if its config or its data is wrong.
+    """
+    config = SimConfig(
+        num_clients=num_clients,
+        num_selected=num_selected,
+        num_rounds=3,
+        eval_every=2,
+        learning=learning,
+    )
+    validate(config)
+    data = learning.load(num_clients)
+    learner = parts(canonical(config), data).learner
+    state = jax.jit(learner.init)(keys.streams(jax.random.key(0)))
+    cohort = jnp.arange(num_selected, dtype=jnp.int32) * (num_clients // num_selected)
+    size = jnp.asarray(state.partition.size, jnp.float32)
+    assert size.shape == (num_clients,), f"partition.size has shape {size.shape}: must be [K]"
+    equal = Selection(cohort, jnp.full(num_selected, 1 / num_selected))
+    key = jax.random.key(1)
+
+    def train(selection: Selection, scale: float) -> tuple[LearnerState, Any]:
+        return jax.jit(
+            lambda selection: learner.train(key, state, selection, lambda sent: scale * sent)
+        )(selection)
+
+    after, trained = train(equal, 1.0)
+    _same_form(after, state, "train must keep the form of the state")
+    for name in ("loss", "square_loss"):
+        shape = getattr(trained, name).shape
+        assert shape == (num_selected,), f"{name} has shape {shape}: must be [m]"
+    assert trained.released.ndim == 2, "released must be [m, d]"
+
+    silent, _ = train(equal, 0.0)
+    before, moved = ((tree.variables or {}).get("params") for tree in (state, silent))
+    _same(before, moved, "with a release of zeros the model moved: something goes past it")
+    nobody, _ = train(Selection(cohort, jnp.zeros(num_selected)), 1.0)
+    for part in ("variables", "clients"):
+        _same(getattr(state, part), getattr(nobody, part), f"empty slots changed {part}")
+    turned, _ = train(Selection(cohort[::-1], equal.weights), 1.0)
+    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(turned), strict=True):
+        if jnp.issubdtype(a.dtype, jnp.floating):
+            np.testing.assert_allclose(
+                a, b, rtol=1e-3, atol=1e-4, err_msg="the order of the slots changed the outcome"
+            )
+
+    asked = learner.ask(key, state, cohort, None)
+    assert asked.shape == (num_selected,), f"ask gave shape {asked.shape}: must be [d]"
+    metrics = learner.evaluate(state)
+    assert sorted(metrics) == sorted(learner.metrics), (
+        f"evaluate gave {sorted(metrics)}; Learner.metrics has {sorted(learner.metrics)}"
+    )
+    assert all(jnp.shape(value) == () for value in metrics.values()), "a metric is no scalar"
+    result = simulate(config, jax.random.key(2))
+    assert int(result.first_nonfinite_round) == 0, "the model was not finite"
+    _check_toml(config, learning)
+
+
+def _traced_once(function: Callable[..., Any]) -> Any:
+    """The function under jit; to trace it a second time, for other numbers, is an error."""
+    return jax.jit(chex.assert_max_traces(function, n=1))
+
+
+def _checked(config: SimConfig) -> SimConfig:
+    validate(config)
+    return canonical(config)
+
+
+def _check_toml(config: SimConfig, part: Config) -> None:
+    if not part.name:
+        return
+    back = config_file.loads(config_file.dumps(config))
+    forms = {jax.tree.structure(back), jax.tree.structure(config)}
+    assert len(forms) == 1, (
+        f"{type(part).__name__} does not come back from TOML: {back} instead of {config}"
+    )
+
+
+def _same(one: Any, other: Any, message: str) -> None:
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b), err_msg=message)
+
+
+def _same_form(one: Any, other: Any, message: str) -> None:
+    forms = [
+        jax.tree.map(lambda leaf: (jnp.shape(leaf), str(leaf.dtype)), tree) for tree in (one, other)
+    ]
+    assert forms[0] == forms[1], f"{message}: {forms[0]} after {forms[1]}"
