@@ -81,7 +81,7 @@ def from_run(config: SimConfig, key: Array, rounds: Array) -> Problem:
         index = ucb_index(stats, round, m, speed_weight=SPEED_WEIGHT)
         share = partition.share
         g = generalization_reward(stats.counts, round, share, m, config.reward.beta)
-        p = config.privacy.remaining(stats.counts)
+        p = config.privacy.budget.remaining(stats.counts)
         return cohort_problem(index, config.reward, additive_terms(config.reward, g, p, m))
 
     _, stats = lax.scan(play, state, jnp.arange(1, config.num_rounds + 1))

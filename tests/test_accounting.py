@@ -22,12 +22,12 @@ from pause_jax import (
     simulate,
     sweep,
 )
-from pause_jax.analysis import ledger as accounting
 from pause_jax.analysis import ledger_table
-from pause_jax.analysis.ledger import SIZES, ledger, total_epsilon
+from pause_jax.analysis.ledger import SIZES, _composed, ledger, total_epsilon
 from pause_jax.learning import Cnn3, Dataset
 from pause_jax.policies import PowerOfChoice
 from pause_jax.privacy import (
+    Budgeted,
     Geometric,
     L1Laplace,
     NoPrivacy,
@@ -36,7 +36,7 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
-from pause_jax.privacy.mechanisms import Budgeted
+from pause_jax.privacy.loss import GaussianLoss
 
 dp = pytest.importorskip("dp_accounting")
 pld = pytest.importorskip("dp_accounting.pld")
@@ -45,18 +45,24 @@ KEY = jax.random.key(0)
 
 
 class Pure(Budgeted):
-    """A pure mechanism that the accounting does not know."""
+    """A pure mechanism that does not say how its releases compose."""
+
+
+class Approximate(Pure):
+    """The same with a delta."""
+
+    delta = 1e-3
 
 
 class Gaussian(Budgeted):
-    """A Gaussian mechanism as far as the accounting looks at it."""
+    """A Gaussian mechanism as far as the ledger looks at it."""
 
     @property
     def delta(self):
         return 1e-6
 
-    def noise_multiplier(self, epsilon):
-        return 5.0 / epsilon
+    def privacy_loss(self, epsilon):
+        return GaussianLoss(5.0 / epsilon)
 
 
 def geometric(total, kind=PerCoordinateLaplace):
@@ -98,7 +104,7 @@ def test_laplace_equals_the_accountants_composition_of_events():
 
 def test_gaussian_equals_the_accountants_composition_of_events():
     mechanism = geometric(10, Gaussian)
-    epsilon = np.asarray(mechanism.epsilon(jnp.arange(1, 9)))
+    epsilon = np.asarray(mechanism.budget.epsilon(jnp.arange(1, 9)))
     theirs = composed([dp.GaussianDpEvent(5.0 / e) for e in epsilon.tolist()])
     ours = total_epsilon(mechanism, 8, DELTA)
     assert ours == pytest.approx(theirs, rel=1e-3)
@@ -122,6 +128,12 @@ def test_any_pure_mechanism_is_bounded_by_randomised_response():
     # It is the worst of all pure mechanisms.
     laplace = total_epsilon(PerCoordinateLaplace(budget=mechanism.budget), n, DELTA)
     assert laplace < truth
+    # With a delta of its own, the same at 1 - (1 - DELTA) (1 - its delta)^n.
+    approximate = Approximate(budget=mechanism.budget)
+    whole = 1 - (1 - DELTA) * (1 - approximate.delta) ** n
+    assert total_epsilon(approximate, n, whole) == pytest.approx(truth, rel=1e-4)
+    assert math.isinf(total_epsilon(approximate, n, 0.0)), "no pure guarantee"
+    assert math.isinf(total_epsilon(approximate, n, 3 * approximate.delta)), "less than four have"
 
 
 def test_spreading_a_distance_over_coordinates_is_no_worse_than_one_coordinate():
@@ -182,8 +194,12 @@ def played(config, counts, data=None):
     """A result with these participation counts, without the run: shapes are real, all else 0."""
     shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)
     result = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-    spent = np.asarray(config.privacy.spent(jnp.asarray(counts)))
-    return result.replace(config=config, counts=np.asarray(counts), spent=spent)
+    spent = np.asarray(config.privacy.budget.spent(jnp.asarray(counts)))
+    return recorded(result.replace(config=config), counts=np.asarray(counts), spent=spent)
+
+
+def recorded(result, **values):
+    return result.replace(values={**result.values, **values})
 
 
 def text_of(books):
@@ -248,7 +264,7 @@ def test_batch_statistics_void_the_guarantee(norm):
 
 def test_losses_void_the_guarantee_and_count_as_releases():
     config = presets.digits_small(PowerOfChoice()).replace(num_rounds=2)
-    result = played(config, [1] * 30).replace(queried=np.full(30, 4))
+    result = recorded(played(config, [1] * 30), queried=np.full(30, 4))
     book = ledger(result)
     assert book.unnoised == ("the loss of each asked client", SIZES)
     assert "the loss of each asked client" in book.warning
@@ -338,7 +354,7 @@ def test_several_configs_at_once_are_refused():
 
 
 def test_without_dp_accounting_the_table_has_a_hint(monkeypatch):
-    accounting._pure.cache_clear()
+    _composed.cache_clear()
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
     books = ledger_table.ledgers(swept())

@@ -8,7 +8,8 @@ import pytest
 
 from pause_jax.privacy import DuchiL2, GaussianMechanism, L1Laplace, PrivUnitG, Projected
 from pause_jax.privacy.audit import across_clients, audit
-from pause_jax.privacy.sphere import norm, priv_unit_g
+from pause_jax.privacy.clipping import norm
+from pause_jax.privacy.sphere import priv_unit_g
 
 # A delta at which a Gaussian's loss shows in some ten thousand releases.
 GAUSSIAN = GaussianMechanism(delta=0.1)

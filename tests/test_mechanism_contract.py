@@ -2,6 +2,7 @@
 
 import math
 
+import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,9 @@ from pause_jax import ConfigError, config_file, presets, simulate
 from pause_jax.config import validate
 from pause_jax.learning import Digits, Mlp
 from pause_jax.privacy import (
+    BUDGETS,
     MECHANISMS,
+    Budget,
     DuchiL2,
     GaussianMechanism,
     L1Laplace,
@@ -19,8 +22,12 @@ from pause_jax.privacy import (
     PerCoordinateLaplace,
     PrivUnitG,
     Projected,
+    Schedule,
     Uniform,
+    Unlimited,
 )
+from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
+from pause_jax.struct import choices
 
 NOISY = [
     *(cls() for cls in MECHANISMS if cls is not NoPrivacy),
@@ -115,28 +122,62 @@ def test_three_rounds_of_learning(cls, without_noise):
 
 
 def test_only_the_gaussian_has_a_delta():
-    pure = {mechanism.name: mechanism.pure for mechanism in NOISY[:5]}
-    assert pure == {
-        "per_coordinate": True,
-        "l1_vector": True,
-        "gaussian": False,
-        "priv_unit_g": True,
-        "duchi_l2": True,
-    }
-    assert PrivUnitG().delta == 0
-    assert GaussianMechanism(delta=1e-4).delta == 1e-4
-    around = Projected(inner=GaussianMechanism(delta=1e-4))
-    assert (around.pure, around.delta) == (False, 1e-4)
-    assert (Projected().pure, Projected().delta) == (True, 0)
+    assert {mechanism.name for mechanism in NOISY[:6] if mechanism.delta} == {"gaussian"}
+    gaussian = GaussianMechanism(delta=1e-4)
+    assert gaussian.delta == Projected(inner=gaussian).delta == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "law"),
+    [
+        (NoPrivacy(), NoGuarantee),
+        (PerCoordinateLaplace(), LaplaceLoss),
+        (L1Laplace(), LaplaceLoss),
+        (GaussianMechanism(), GaussianLoss),
+        (PrivUnitG(), WorstLoss),
+        (DuchiL2(), WorstLoss),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_each_names_the_law_of_its_privacy_loss_and_a_projection_that_of_its_inner(mechanism, law):
+    epsilon = jnp.asarray([0.5, 2.0])
+    loss = mechanism.privacy_loss(epsilon)
+    assert type(loss) is law
+    around = Projected(inner=Projected(inner=mechanism)).privacy_loss(epsilon)
+    jax.tree.map(np.testing.assert_array_equal, loss, around)
+
+
+def test_the_gaussian_names_its_noise_over_the_distance_of_two_updates():
+    (multiplier,) = GaussianMechanism(delta=1e-4, clip_norm=3.0).privacy_loss(jnp.asarray([0.5, 2]))
+    exact = [dp_accounting.get_sigma_gaussian(epsilon, 1e-4) for epsilon in (0.5, 2.0)]
+    np.testing.assert_allclose(multiplier, exact, rtol=1e-3)
+
+
+def test_no_private_mechanism_takes_an_unlimited_budget():
+    with pytest.raises(ConfigError, match=r"privacy.budget = .*class Schedule, such as Geometric"):
+        validate(small(L1Laplace(budget=Unlimited())))
+    with pytest.raises(ConfigError, match=r"privacy.inner.budget = .*class Schedule"):
+        validate(small(Projected(inner=DuchiL2(budget=Unlimited()))))
+    assert set(choices(Budget)) == set(choices(Schedule)) == {cls.name for cls in BUDGETS}
+    with pytest.raises(ConfigError, match=r"must be one of geometric, uniform, power, table"):
+        config_file.loads('[privacy]\nname = "l1_vector"\nbudget = "unlimited"\n')
+
+
+@every
+def test_another_budget_goes_to_whatever_draws_on_it(mechanism):
+    budget = Uniform(total_epsilon=3.0)
+    assert mechanism.with_budget(budget).budget is budget
+    assert mechanism.with_budget(Unlimited()) == mechanism
+    assert NoPrivacy().with_budget(budget) == NoPrivacy()
 
 
 def test_a_projection_draws_on_the_budget_of_its_inner_mechanism():
     budget = Uniform(total_epsilon=9.0, horizon=3.0)
     mechanism, n = Projected(inner=DuchiL2(budget=budget)), jnp.arange(5)
     assert mechanism.budget is budget
-    np.testing.assert_allclose(mechanism.remaining(n), [1, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
-    np.testing.assert_allclose(mechanism.spent(n), [0, 3, 6, 9, 9], atol=1e-5)
-    np.testing.assert_allclose(mechanism.epsilon(n + 1), [3, 3, 3, 0, 0], rtol=1e-6)
+    twice = Projected(inner=mechanism)
+    assert twice.budget is budget
+    np.testing.assert_allclose(twice.budget.epsilon(n + 1), [3, 3, 3, 0, 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("inner", [NoPrivacy(), PerCoordinateLaplace()], ids=lambda m: m.name)
@@ -163,5 +204,5 @@ def test_bad_values_are_named(changes, words):
 def test_the_inner_mechanism_may_stand_by_its_name():
     config = config_file.loads('[privacy]\nname = "projected"\ninner = "gaussian"\n')
     assert isinstance(config.privacy.inner, GaussianMechanism)
-    with pytest.raises(ConfigError, match=r"privacy\.inner\.name = 'lots'.*priv_unit_g"):
+    with pytest.raises(ConfigError, match=r"privacy\.inner = 'lots'.*priv_unit_g"):
         config_file.loads('[privacy]\nname = "projected"\ninner = "lots"\n')

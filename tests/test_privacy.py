@@ -243,9 +243,9 @@ def test_mechanisms_draw_on_their_budget(mechanism):
     budget = Uniform(total_epsilon=9.0, horizon=3.0)
     mechanism = mechanism.replace(budget=budget)
     n = jnp.arange(5)
-    np.testing.assert_allclose(mechanism.remaining(n), [1, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
-    np.testing.assert_allclose(mechanism.spent(n), [0, 3, 6, 9, 9], atol=1e-5)
-    np.testing.assert_allclose(mechanism.epsilon(n + 1), [3, 3, 3, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(mechanism.budget.remaining(n), [1, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(mechanism.budget.spent(n), [0, 3, 6, 9, 9], atol=1e-5)
+    np.testing.assert_allclose(mechanism.budget.epsilon(n + 1), [3, 3, 3, 0, 0], rtol=1e-6)
 
 
 @given(update=updates)
@@ -255,10 +255,10 @@ def test_no_privacy_is_the_identity(update):
 
 
 def test_no_privacy_reports_an_infinite_loss():
-    n = jnp.array([0, 1, 7])
-    np.testing.assert_array_equal(NoPrivacy().spent(n), [0, math.inf, math.inf])
-    np.testing.assert_array_equal(NoPrivacy().remaining(n), [1, 1, 1])
-    np.testing.assert_array_equal(NoPrivacy().epsilon(n), [math.inf] * 3)
+    n, budget = jnp.array([0, 1, 7]), NoPrivacy().budget
+    np.testing.assert_array_equal(budget.spent(n), [0, math.inf, math.inf])
+    np.testing.assert_array_equal(budget.remaining(n), [1, 1, 1])
+    np.testing.assert_array_equal(budget.epsilon(n), [math.inf] * 3)
 
 
 def test_a_table_with_a_zero_share_is_refused():

@@ -11,7 +11,6 @@ import xarray as xr
 
 from pause_jax import SimConfig, presets, sweep
 from pause_jax.privacy import (
-    Budget,
     DuchiL2,
     GaussianMechanism,
     Geometric,
@@ -21,6 +20,7 @@ from pause_jax.privacy import (
     PerCoordinateLaplace,
     PrivUnitG,
     Projected,
+    Schedule,
 )
 
 SAMPLES = 67  # of each client on MNIST, as in the authors' runs with 2,000 samples and K = 30
@@ -64,7 +64,7 @@ def setting(dataset: str, network: str, data_dir: str | None, rounds: int) -> Si
 def mechanisms(num_parameters: int) -> dict[Point, Mechanism]:
     """All runs; per_coordinate also at the whole-update epsilons of the others."""
 
-    def budget(epsilon: float) -> Budget:
+    def budget(epsilon: float) -> Schedule:
         return Geometric(total_epsilon=epsilon)
 
     points: dict[Point, Mechanism] = {}

@@ -66,8 +66,8 @@ def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
         return
     best, last = curve.max().item(), curve[-1].item()
     if last < 0.7 * best:
-        mechanism = config_file.loads(one.config_toml.item()).privacy
-        left = float(mechanism.remaining(jnp.asarray(one.counts.max().item())))
+        budget = config_file.loads(one.config_toml.item()).privacy.budget
+        left = float(budget.remaining(jnp.asarray(one.counts.max().item())))
         why = "so its last updates drown in noise"
         if left > 0.25:
             why = "so it is the noise of every update that is too much, not that of the last ones"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -15,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pause_jax import config_file
+from pause_jax.config import SimConfig
 from pause_jax.engine.result import Result
-from pause_jax.privacy.mechanisms import L1Laplace, Mechanism, PerCoordinateLaplace
-from pause_jax.privacy.projection import Projected
+from pause_jax.privacy import Budget, Mechanism
+from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
 from pause_jax.struct import ConfigError
 
 if TYPE_CHECKING:
@@ -92,6 +94,49 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
     Raises:
       ConfigError: for several configs at once, or a bad delta.
     """
+    seen = _read(run)
+    mechanism, learns = seen.config.privacy, seen.config.learning is not None
+    updates = _updates(mechanism.budget, seen.counts)
+    unnoised = seen.unnoised
+    if learns:
+        unnoised += ("updates", SIZES) if mechanism.unit == "none" else (SIZES,)
+    whole = np.full(seen.spent.shape, math.nan)
+    if seen.num_parameters:
+        times = seen.num_parameters if mechanism.unit == "coordinate" else 1
+        whole = seen.spent.astype(float) * times
+    return Ledger(
+        mechanism=mechanism.name,
+        unit=mechanism.unit,
+        num_parameters=seen.num_parameters,
+        delta=delta,
+        participations=seen.counts,
+        releases=updates + (seen.queried if learns and seen.config.policy.releases else 0),
+        spent=seen.spent,
+        per_coordinate=seen.spent,
+        whole_update=whole,
+        exhausted=np.asarray(mechanism.budget.epsilon(jnp.asarray(seen.counts + 1))) == 0,
+        basic=float(seen.spent.max()),
+        basic_delta=int(updates.max()) * float(mechanism.delta),
+        tight=_total_if_known(mechanism, int(seen.counts.max()), delta),
+        tight_at_most=(
+            _total_if_known(mechanism, seen.config.num_rounds, delta) if learns else math.nan
+        ),
+        unnoised=unnoised,
+    )
+
+
+class _Seen(NamedTuple):
+    """What is read from a run: see ``Result``. Arrays are [K] or [S, K]."""
+
+    config: SimConfig
+    counts: np.ndarray
+    queried: np.ndarray
+    spent: np.ndarray
+    num_parameters: int
+    unnoised: tuple[str, ...]
+
+
+def _read(run: Result | xr.Dataset) -> _Seen:
     if isinstance(run, Result):
         config, unnoised = run.config, run.unnoised
         if any(jnp.ndim(leaf) for leaf in jax.tree.leaves(config.privacy)):
@@ -101,53 +146,30 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
     else:
         config = config_file.loads(run.config_toml.item())
         unnoised = tuple(filter(None, run.unnoised.item().split(", ")))
-    mechanism, learns, size = config.privacy, config.learning is not None, int(run.num_parameters)
     # A smaller config's row of a sweep is filled up with clients that do not exist.
     counts, queried, spent = (
         np.asarray(getattr(run, name))[..., : config.num_clients]
         for name in ("counts", "queried", "spent")
     )
-    if learns:
-        unnoised += ("updates", SIZES) if mechanism.unit == "none" else (SIZES,)
-    times = size if mechanism.unit == "coordinate" else 1
-    most, tight, tight_at_most = int(counts.max()), math.nan, math.nan
-    sends = np.asarray(mechanism.epsilon(jnp.arange(1, most + 1))) > 0
-    updates = np.concatenate([[0], np.cumsum(sends)])[counts]  # after n participations
+    return _Seen(config, counts, queried, spent, int(run.num_parameters), unnoised)
+
+
+def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
+    """Updates that left in so many participations: none once the budget is spent."""
+    sends = np.asarray(budget.epsilon(jnp.arange(1, participations.max() + 1))) > 0
+    return np.concatenate([[0], np.cumsum(sends)])[participations]
+
+
+def _total_if_known(mechanism: Mechanism, participations: int, delta: float) -> float:
     with contextlib.suppress(ModuleNotFoundError):
-        tight = total_epsilon(mechanism, most, delta)
-        if learns:
-            tight_at_most = total_epsilon(mechanism, config.num_rounds, delta)
-    return Ledger(
-        mechanism=mechanism.name,
-        unit=mechanism.unit,
-        num_parameters=size,
-        delta=delta,
-        participations=counts,
-        releases=updates + (queried if learns and config.policy.releases else 0),
-        spent=spent,
-        per_coordinate=spent,
-        whole_update=spent.astype(float) * times if size else np.full(spent.shape, math.nan),
-        exhausted=np.asarray(mechanism.epsilon(jnp.asarray(counts + 1))) == 0,
-        basic=float(spent.max()),
-        basic_delta=int(updates.max()) * float(mechanism.delta),
-        tight=tight,
-        tight_at_most=tight_at_most,
-        unnoised=unnoised,
-    )
+        return total_epsilon(mechanism, participations, delta)
+    return math.nan
 
 
 def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> float:
     """Epsilon at ``delta`` of the schedule's first n releases together, in the mechanism's unit.
 
-    * Laplace: by privacy loss distributions (Koskela, Jalko and Honkela 2020; dp-accounting's upper
-      estimate) of ``LaplaceDpEvent(1 / eps_i)`` under ADD_OR_REMOVE_ONE. Neighbours here are any
-      two inputs (replace-one), but the scale already holds their whole distance (Delta, or 2C), so
-      that no further factor of 2 is due. Many coordinates with that distance in all are no worse
-      than one.
-    * A mechanism with ``noise_multiplier(epsilon)`` (sigma over the L2 distance of
-      two inputs): Gaussian. Together exactly one of multiplier (sum 1 / multiplier^2)^(-1/2).
-    * Any other: randomised response of eps_i, from which every pure mechanism can be made (Kairouz,
-      Oh and Viswanath 2015).
+    By the law that the mechanism names (``Mechanism.privacy_loss``, :data:`TOTALS`).
 
     Args:
       mechanism: its numbers not batched.
@@ -163,45 +185,87 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
     """
     if not 0 <= delta < 1:
         raise ConfigError(f"delta = {delta!r}: must be >= 0 and < 1.")
-    if isinstance(mechanism, Projected):
-        mechanism = mechanism.inner  # what is done before it needs no privacy
-    epsilon = np.asarray(mechanism.epsilon(jnp.arange(1, participations + 1)))
+    epsilon = np.asarray(mechanism.budget.epsilon(jnp.arange(1, participations + 1)))
     epsilon = epsilon[epsilon > 0]
+    if not epsilon.size:
+        return 0.0
+    loss = mechanism.privacy_loss(jnp.asarray(epsilon))
+    return TOTALS[type(loss)](loss, delta)
+
+
+def _laplace(loss: LaplaceLoss, delta: float) -> float:
+    """By privacy loss distributions of ``LaplaceDpEvent(1 / eps_i)`` under ADD_OR_REMOVE_ONE.
+
+    Koskela, Jalko and Honkela 2020; dp-accounting's upper estimate. Neighbours here are any two
+    inputs (replace-one), but the scale already holds their whole distance (Delta, or 2C), so that
+    no further factor of 2 is due.
+    """
+    epsilon = np.asarray(loss.epsilon)
     basic = float(epsilon.sum(dtype=float))
-    if epsilon.size == 0 or math.isinf(basic):
-        return basic
-    multiplier = getattr(mechanism, "noise_multiplier", None)
-    if multiplier is not None:
-        each = np.asarray(jax.vmap(multiplier)(jnp.asarray(epsilon)), float)
-        return float(_dp_accounting().get_epsilon_gaussian(np.sum(each**-2) ** -0.5, delta))
     if delta == 0:
         return basic
-    laplace = isinstance(mechanism, PerCoordinateLaplace | L1Laplace)
-    return min(basic, _pure(tuple(epsilon.tolist()), laplace, delta))
+    return min(basic, _composed(_laplace_parts, tuple(epsilon.tolist()), delta))
+
+
+def _gaussian(loss: GaussianLoss, delta: float) -> float:
+    """Exact: together they are one Gaussian of multiplier (sum 1 / multiplier^2)^(-1/2)."""
+    each = np.asarray(loss.multiplier, float)
+    return float(_dp_accounting().get_epsilon_gaussian(np.sum(each**-2) ** -0.5, delta))
+
+
+def _worst(loss: WorstLoss, delta: float) -> float:
+    """As randomised response, from which every mechanism can be made (Kairouz et al. 2015)."""
+    epsilon, each = np.asarray(loss.epsilon), float(loss.delta)
+    basic = float(epsilon.sum(dtype=float)) if epsilon.size * each <= delta else math.inf
+    if delta == 0:
+        return basic
+    releases = tuple((e, each) for e in epsilon.tolist())
+    return min(basic, _composed(_response_parts, releases, delta))
+
+
+def _unbounded(loss: NoGuarantee, delta: float) -> float:
+    return math.inf
+
+
+# What releases of each law add up to: (loss, delta) -> epsilon.
+TOTALS: dict[type, Callable[[Any, float], float]] = {
+    LaplaceLoss: _laplace,
+    GaussianLoss: _gaussian,
+    WorstLoss: _worst,
+    NoGuarantee: _unbounded,
+}
 
 
 @functools.lru_cache(maxsize=256)
-def _pure(epsilons: tuple[float, ...], laplace: bool, delta: float) -> float:
-    """By privacy loss distributions, composed pairwise: far sooner than one after another."""
-    pld = _dp_accounting().pld.privacy_loss_distribution
-    # With a finer grid the figures of the papers' schedules change by less than 1e-4 of themselves.
-    # Atoms of randomised response are rounded up to the grid, each release anew.
-    grid = sum(epsilons) / (3e4 if laplace else 1e3 * len(epsilons))
+def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delta: float) -> float:
+    """Epsilon at ``delta`` of releases whose privacy loss distributions are ``parts(releases)``."""
     try:
-        if laplace:
-            parts = [
-                pld.from_laplace_mechanism(1 / e, value_discretization_interval=grid)
-                for e in epsilons
-            ]
-        else:
-            pure = _dp_accounting().pld.common.DifferentialPrivacyParameters
-            parts = [pld.from_privacy_parameters(pure(e, 0.0), grid) for e in epsilons]
+        left = parts(releases)
     except OverflowError:  # e^eps, from eps = 710 on
         return math.inf
-    while len(parts) > 1:
-        pairs = zip(parts[::2], parts[1::2], strict=False)
-        parts = [a.compose(b) for a, b in pairs] + parts[len(parts) // 2 * 2 :]
-    return float(parts[0].get_epsilon_for_delta(delta))
+    while len(left) > 1:  # pairwise: far sooner than one after another
+        pairs = zip(left[::2], left[1::2], strict=False)
+        left = [a.compose(b) for a, b in pairs] + left[len(left) // 2 * 2 :]
+    return float(left[0].get_epsilon_for_delta(delta))
+
+
+def _laplace_parts(epsilons: tuple[float, ...]) -> list[Any]:
+    pld = _dp_accounting().pld.privacy_loss_distribution
+    # With a finer grid the figures of the papers' schedules change by less than 1e-4 of themselves.
+    grid = sum(epsilons) / 3e4
+    return [pld.from_laplace_mechanism(1 / e, value_discretization_interval=grid) for e in epsilons]
+
+
+def _response_parts(releases: tuple[tuple[float, float], ...]) -> list[Any]:
+    pld = _dp_accounting().pld
+    # Atoms are rounded up to the grid, each release anew.
+    grid = sum(epsilon for epsilon, _ in releases) / (1e3 * len(releases))
+    return [
+        pld.privacy_loss_distribution.from_privacy_parameters(
+            pld.common.DifferentialPrivacyParameters(epsilon, delta), grid
+        )
+        for epsilon, delta in releases
+    ]
 
 
 def _dp_accounting() -> Any:

@@ -26,8 +26,8 @@ from pause_jax.cli.options import (
 from pause_jax.cli.settings import changed, load_files
 from pause_jax.config import SimConfig, validate
 from pause_jax.presets import PRESETS
-from pause_jax.privacy import MECHANISMS, Budget, Mechanism, NoPrivacy
-from pause_jax.struct import ConfigError, look_up, nested
+from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
+from pause_jax.struct import ConfigError, look_up
 
 DEMO_POLICIES = "pause,sa_pause,random,fastest,all,all:none"
 
@@ -128,10 +128,4 @@ def _preset(name: str, where: str) -> Callable[..., SimConfig]:
 def _mechanism(name: str, current: Mechanism) -> Mechanism:
     """The mechanism of that name, with the budget of the current one; itself if it has the name."""
     named = look_up(Mechanism, name, "privacy")
-    if type(named) is type(current):
-        return current
-    if isinstance(current, NoPrivacy) or isinstance(named, NoPrivacy):
-        return named
-    budgets = [part for _, part in nested(current) if isinstance(part, Budget)]
-    places = [path for path, part in nested(named) if isinstance(part, Budget)]
-    return named.override({path: budget for path in places for budget in budgets[:1]})
+    return current if type(named) is type(current) else named.with_budget(current.budget)

@@ -19,7 +19,9 @@ Set = Annotated[
 ]
 Load = Annotated[
     list[pathlib.Path] | None,
-    typer.Option("--load", metavar="FILE.py", help="Python file with a policy of your own."),
+    typer.Option(
+        "--load", metavar="FILE.py", help="Python file: policies, mechanisms of your own."
+    ),
 ]
 Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 'plot').")]
 DataDir = Annotated[str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")]

@@ -119,7 +119,7 @@ def advance(
         """A round of PAUSE's Algorithm 1, whoever the policy is."""
         latency = world.latency(before.keys.world, round)
         available = world.present(before.keys.world, round)
-        epsilon = mechanism.epsilon(before.stats.counts + 1)
+        epsilon = mechanism.budget.epsilon(before.stats.counts + 1)
         if config.when_spent == "exclude":
             available &= epsilon > 0
 

@@ -53,7 +53,7 @@ def score(
     """
     m, reward = context.num_selected, context.reward
     g = generalization_reward(counts, round, context.share, m, reward.beta)
-    terms = additive_terms(reward, g, context.privacy.remaining(counts), m)
+    terms = additive_terms(reward, g, context.privacy.budget.remaining(counts), m)
     problem = cohort_problem(context.expected_speed, reward, terms)
     speed = context.min_latency / latency
     own = (terms, selection.clients, selection.active)

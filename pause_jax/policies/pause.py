@@ -36,7 +36,7 @@ def maximiser(context: Context, index: Index, search: Search, *, with_privacy: b
         m, counts = context.num_selected, index.counts(state)
         index_key, search_key = jax.random.split(key)
         g = generalization_reward(counts, round, context.share, m, context.reward.beta)
-        p = context.privacy.remaining(counts) if with_privacy else None
+        p = context.privacy.budget.remaining(counts) if with_privacy else None
         terms = additive_terms(context.reward, g, p, m)
         problem = cohort_problem(index.value(index_key, state, round), context.reward, terms)
         clients, info = search(search_key, problem, m, available)

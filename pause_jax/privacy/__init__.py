@@ -1,8 +1,23 @@
-"""Local differential privacy: budget schedules and mechanisms."""
+"""Local differential privacy: budgets, mechanisms, and how their releases compose."""
 
-from pause_jax.privacy.budget import BUDGETS, Budget, Geometric, Power, Table, Uniform
+from pause_jax.privacy.budget import (
+    BUDGETS,
+    Budget,
+    Geometric,
+    Power,
+    Schedule,
+    Table,
+    Uniform,
+    Unlimited,
+)
 from pause_jax.privacy.gaussian import GaussianMechanism
-from pause_jax.privacy.mechanisms import L1Laplace, Mechanism, NoPrivacy, PerCoordinateLaplace
+from pause_jax.privacy.mechanisms import (
+    Budgeted,
+    L1Laplace,
+    Mechanism,
+    NoPrivacy,
+    PerCoordinateLaplace,
+)
 from pause_jax.privacy.projection import Projected
 from pause_jax.privacy.sphere import DuchiL2, PrivUnitG
 
@@ -20,6 +35,7 @@ __all__ = [
     "BUDGETS",
     "MECHANISMS",
     "Budget",
+    "Budgeted",
     "DuchiL2",
     "GaussianMechanism",
     "Geometric",
@@ -30,6 +46,8 @@ __all__ = [
     "Power",
     "PrivUnitG",
     "Projected",
+    "Schedule",
     "Table",
     "Uniform",
+    "Unlimited",
 ]

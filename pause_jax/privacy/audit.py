@@ -72,8 +72,8 @@ def audit(
     """Two-point audit of a mechanism on the worst pairs of updates of a claim.
 
     Args:
-      mechanism: anything with ``privatize``; its ``delta``, if it has one, is part of the claim.
-        Gaussian noise is best audited at a delta of 0.1: at 1e-5 the telling events are too rare.
+      mechanism: its ``delta`` is part of the claim. Gaussian noise is best audited at a delta of
+        0.1: at 1e-5 the telling events are too rare.
       key: of the whole audit; the same key gives the same result.
       epsilon: claimed, of one release.
       claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (in all of them);
@@ -81,6 +81,9 @@ def audit(
       dimension: d, coordinates of an update.
       samples: releases in all; half of them choose the attack and half measure it.
       confidence: of the lower bound.
+
+    Returns:
+      What was found; every epsilon is of one release, per unit of the claim.
 
     Raises:
       ConfigError: for a claim, epsilon, dimension or number of samples that cannot be audited.
@@ -111,7 +114,7 @@ def audit(
     def release(key: Array, update: Array) -> Array:
         return mechanism.privatize(key, update, jnp.float32(epsilon))
 
-    delta = float(getattr(mechanism, "delta", 0.0))
+    delta = float(mechanism.delta)
     found = two_point(release, pairs, key, delta, samples, confidence)
     return _result(name, unit, claim, epsilon, delta, confidence, samples, *found)
 
@@ -143,6 +146,12 @@ def across_clients(
       samples: releases of the whole cohort.
       delta: claimed.
       confidence: of the lower bound.
+
+    Returns:
+      What was found; its unit and claim are one client's part of the cohort's release.
+
+    Raises:
+      ConfigError: for numbers that cannot be audited.
     """
     _check(epsilon, samples, confidence, dimension=dimension, clients=clients)
     if clients * dimension > MAX_DISCRIMINANT:
@@ -179,12 +188,18 @@ def one_run(
     """One-run audit of the per-coordinate claim: every coordinate of one release is a canary.
 
     Args:
-      mechanism: anything with ``privatize``.
+      mechanism: its ``delta`` is part of the claim.
       key: of the signs and of the release.
       epsilon: claimed, of one coordinate.
       canaries: d, coordinates with a random sign.
       guesses: r, of the coordinates largest in magnitude; half of all by default.
       confidence: of the lower bound.
+
+    Returns:
+      What was found; ``samples`` is r.
+
+    Raises:
+      ConfigError: for numbers that cannot be audited, such as more guesses than canaries.
     """
     guesses = canaries // 2 if guesses is None else guesses
     _check(epsilon, MIN_SAMPLES, confidence, canaries=canaries, guesses=guesses)
@@ -195,7 +210,7 @@ def one_run(
     y = np.asarray(mechanism.privatize(noise_key, signs * LARGE, jnp.float32(epsilon)))
     surest = np.argsort(-np.abs(y), kind="stable")[:guesses]
     right = int(np.sum(np.sign(y[surest]) == np.asarray(signs)[surest]))
-    delta = float(getattr(mechanism, "delta", 0.0))
+    delta = float(mechanism.delta)
     lower, resolution = (
         one_run_bound(canaries, guesses, v, delta, confidence) for v in (right, guesses)
     )
@@ -213,6 +228,16 @@ def one_run_bound(
 
     The p-value of Steinke et al. (2023), for B ~ Binomial(r, e^eps / (1 + e^eps)):
     P[B >= right] + 2 m delta max_i P[right > B >= right - i] / i.
+
+    Args:
+      canaries: m.
+      guesses: r, at most m.
+      right: of them.
+      delta: claimed.
+      confidence: 1 minus the p-value at which an epsilon is rejected.
+
+    Returns:
+      Epsilon >= 0; at most 50, where the search ends.
     """
 
     def rejected(eps: float) -> bool:

@@ -1,8 +1,11 @@
-"""Budget schedules: how much of its privacy budget a client spends at its i-th participation.
+"""Privacy budgets: what a client spends at its i-th participation.
 
 A schedule gives eps_i for i = 1, 2, ... with sum eps_i <= eps_bar for ever. By basic composition
 (PAUSE, Theorem 2) the releases of one client are then eps_bar-LDP together, however often it is
 chosen and however the choice depends on the past.
+
+Every epsilon is per unit of the mechanism that draws on the budget (``Mechanism.unit``), of one
+client. Counts of participations are arrays of whole numbers; all methods work elementwise.
 """
 
 from __future__ import annotations
@@ -17,13 +20,7 @@ from pause_jax.struct import Config, ConfigError, Sizes, number, static
 
 
 class Budget(Config):
-    """A schedule.
-
-    Attributes:
-      total_epsilon: eps_bar, the budget of one client for ever, > 0.
-    """
-
-    total_epsilon: float = number(default=200.0, above=0)
+    """What a client may spend, and has spent."""
 
     def remaining(self, participations: Array) -> Array:
         """Share of the budget that is left after n participations, in [0, 1]: p_k of (7)."""
@@ -34,11 +31,40 @@ class Budget(Config):
         raise NotImplementedError
 
     def spent(self, participations: Array) -> Array:
-        """Sum of eps_1 .. eps_n, at most ``total_epsilon``."""
+        """Sum of eps_1 .. eps_n; 0 for n = 0."""
+        raise NotImplementedError
+
+
+class Unlimited(Budget):
+    """No limit: all is left for ever, and the first release spends an infinite epsilon.
+
+    It has no name, because it is no choice: a mechanism that promises nothing has it.
+    """
+
+    def remaining(self, participations: Array) -> Array:
+        return jnp.ones(participations.shape)
+
+    def epsilon(self, participation: Array) -> Array:
+        return jnp.full(participation.shape, jnp.inf)
+
+    def spent(self, participations: Array) -> Array:
+        return jnp.where(participations > 0, jnp.inf, 0.0)
+
+
+class Schedule(Budget):
+    """A budget that ends or fades: what every private mechanism draws on.
+
+    Attributes:
+      total_epsilon: eps_bar, the budget of one client for ever, > 0.
+    """
+
+    total_epsilon: float = number(default=200.0, above=0)
+
+    def spent(self, participations: Array) -> Array:
         return self.total_epsilon * (1 - self.remaining(participations))
 
 
-class Geometric(Budget):
+class Geometric(Schedule):
     """eps_i = eps_bar (e^eta - 1) e^(-eta i): below equation (6); then p_k = e^(-eta T_k).
 
     Attributes:
@@ -57,7 +83,7 @@ class Geometric(Budget):
         return self.total_epsilon * jnp.expm1(self.decay) * jnp.exp(-self.decay * participation)
 
 
-class Uniform(Budget):
+class Uniform(Schedule):
     """eps_bar / n for each of the first n participations, what is left for the next, then nothing.
 
     Attributes:
@@ -77,7 +103,7 @@ class Uniform(Budget):
         return whole * self.total_epsilon / self.horizon
 
 
-class Power(Budget):
+class Power(Schedule):
     """eps_i = eps_bar i^(-s) / zeta(s): decays slower than geometric and sums to eps_bar.
 
     Attributes:
@@ -100,7 +126,7 @@ class Power(Budget):
         return self.total_epsilon * i**-s / zeta(s, jnp.ones_like(s))
 
 
-class Table(Budget):
+class Table(Schedule):
     """Shares of eps_bar for the first participations, given as a table; then nothing.
 
     Attributes:

@@ -7,9 +7,10 @@ from typing import ClassVar
 import jax
 from jax import Array
 
+from pause_jax.privacy.calibration import gaussian_multiplier
+from pause_jax.privacy.clipping import clip_l2
+from pause_jax.privacy.loss import GaussianLoss, PrivacyLoss
 from pause_jax.privacy.mechanisms import Budgeted
-from pause_jax.privacy.normal import gaussian_multiplier
-from pause_jax.privacy.sphere import clip
 from pause_jax.struct import number
 
 
@@ -30,16 +31,14 @@ class GaussianMechanism(Budgeted):
     name: ClassVar[str] = "gaussian"
     summary: ClassVar[str] = "clip the update to L2 norm C, analytic Gaussian (eps, delta)"
     unit: ClassVar[str] = "update"
-    pure: ClassVar[bool] = False
 
     clip_norm: float = number(default=1.0, above=0)
     delta: float = number(default=1e-5, at_least=1e-9, at_most=0.5)  # type: ignore[misc]
 
-    def noise_multiplier(self, epsilon: Array) -> Array:
-        """Sigma over 2C, the distance of two clipped updates."""
-        return gaussian_multiplier(epsilon, self.delta)
+    def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
+        return GaussianLoss(gaussian_multiplier(epsilon, self.delta))
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        sigma = 2 * self.clip_norm * self.noise_multiplier(epsilon)
+        sigma = 2 * self.clip_norm * gaussian_multiplier(epsilon, self.delta)
         noise = jax.random.normal(key, update.shape, update.dtype)
-        return clip(update, self.clip_norm) + noise * sigma
+        return clip_l2(update, self.clip_norm) + noise * sigma

@@ -8,48 +8,47 @@ arithmetic on which such a proof could stand.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.privacy.budget import Budget, Geometric
+from pause_jax.privacy.budget import Budget, Geometric, Schedule, Unlimited
+from pause_jax.privacy.clipping import clip_l1
+from pause_jax.privacy.loss import LaplaceLoss, NoGuarantee, PrivacyLoss, WorstLoss
 from pause_jax.struct import Config, node, number
 
 
 class Mechanism(Config):
-    """A mechanism.
+    """A mechanism; by itself it promises nothing. One that does is a :class:`Budgeted`.
 
     Attributes:
       unit: what its epsilon protects: ``coordinate``, ``update``, or ``none``.
-      pure: whether a release is epsilon-LDP with ``delta`` = 0.
-      delta: of one release; n releases of a client have n times as much by basic composition.
+      delta: of one release, 0 for a pure mechanism; n releases of a client have n times as much by
+        basic composition.
+      budget: what one client may spend, in that unit.
     """
 
     unit: ClassVar[str] = "none"
-    pure: ClassVar[bool] = True
     delta: ClassVar[Any] = 0.0
+    budget: ClassVar[Budget] = Unlimited()
 
-    def remaining(self, participations: Array) -> Array:
-        """Share of the budget left after n participations, [K] in [0, 1]."""
-        raise NotImplementedError
+    def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
+        """How releases of these epsilons, float [n] > 0, compose."""
+        return NoGuarantee()
 
-    def spent(self, participations: Array) -> Array:
-        """Epsilon spent after n participations, [K], in this mechanism's unit."""
-        raise NotImplementedError
-
-    def epsilon(self, participation: Array) -> Array:
-        """Epsilon of the i-th participation; 0 for a client whose budget is spent."""
-        raise NotImplementedError
+    def with_budget(self, budget: Budget) -> Self:
+        """The same mechanism on another budget, if it can draw on it; otherwise as it is."""
+        return self
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         """Release one client's update.
 
         Args:
           key: of this client and round, never used twice.
-          update: float [d].
-          epsilon: scalar > 0.
+          update: float [d], of any length and direction: what the mechanism needs it clips.
+          epsilon: scalar > 0, of this release, in the mechanism's unit.
 
         Returns:
           float [d].
@@ -63,36 +62,27 @@ class NoPrivacy(Mechanism):
     name: ClassVar[str] = "none"
     summary: ClassVar[str] = "no noise, no guarantee"
 
-    def remaining(self, participations: Array) -> Array:
-        return jnp.ones(participations.shape)
-
-    def spent(self, participations: Array) -> Array:
-        return jnp.where(participations > 0, jnp.inf, 0.0)
-
-    def epsilon(self, participation: Array) -> Array:
-        return jnp.full(participation.shape, jnp.inf)
-
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         return update
 
 
 class Budgeted(Mechanism):
-    """A mechanism that draws on a budget schedule.
+    """A private mechanism: each release is (eps_i, ``delta``)-LDP, eps_i from its schedule.
+
+    A subclass says its ``unit``. Its releases compose at worst as randomised response; one that
+    knows the law of its noise returns that as its ``privacy_loss``.
 
     Attributes:
       budget: the schedule of epsilon over a client's participations.
     """
 
-    budget: Budget = node(factory=Geometric, of=Budget)
+    budget: Schedule = node(factory=Geometric, of=Schedule)  # type: ignore[misc]
 
-    def remaining(self, participations: Array) -> Array:
-        return self.budget.remaining(participations)
+    def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
+        return WorstLoss(epsilon, self.delta)
 
-    def spent(self, participations: Array) -> Array:
-        return self.budget.spent(participations)
-
-    def epsilon(self, participation: Array) -> Array:
-        return self.budget.epsilon(participation)
+    def with_budget(self, budget: Budget) -> Self:
+        return self.replace(budget=budget) if isinstance(budget, Schedule) else self
 
 
 class PerCoordinateLaplace(Budgeted):
@@ -112,6 +102,9 @@ class PerCoordinateLaplace(Budgeted):
     unit: ClassVar[str] = "coordinate"
 
     sensitivity: float = number(default=0.003, above=0)
+
+    def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
+        return LaplaceLoss(epsilon)
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         half = self.sensitivity / 2
@@ -136,8 +129,9 @@ class L1Laplace(Budgeted):
 
     clip_norm: float = number(default=1.0, above=0)
 
+    def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
+        return LaplaceLoss(epsilon)
+
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        norm = jnp.sum(jnp.abs(update))
-        clipped = update * jnp.minimum(1.0, self.clip_norm / jnp.maximum(norm, 1e-30))
         noise = jax.random.laplace(key, update.shape, update.dtype)
-        return clipped + noise * (2 * self.clip_norm / epsilon)
+        return clip_l1(update, self.clip_norm) + noise * (2 * self.clip_norm / epsilon)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,14 @@ import numpy as np
 from jax import Array
 
 from pause_jax.privacy.budget import Budget
+from pause_jax.privacy.loss import PrivacyLoss
 from pause_jax.privacy.mechanisms import Mechanism
 from pause_jax.privacy.sphere import PrivUnitG
 from pause_jax.struct import ConfigError, Sizes, node, static
 
 
 def walsh_hadamard(x: Array) -> Array:
-    """Orthonormal Walsh-Hadamard transform of a vector whose length is a power of two."""
+    """Orthonormal Walsh-Hadamard transform of a vector [n], n a power of two; its own inverse."""
     half = 1
     while half < x.size:
         pairs = x.reshape(-1, 2, half)
@@ -55,18 +56,22 @@ class Projected(Mechanism):
     inner: Mechanism = node(factory=PrivUnitG, of=Mechanism)
     dimension: int = static(default=1024, at_least=2)
 
-    @property
-    def pure(self) -> bool:  # type: ignore[override]
-        return self.inner.pure
-
+    # What the projection does before needs no privacy: all that is promised is ``inner``'s.
     @property
     def delta(self) -> Any:
+        """Of one release of ``inner``."""
         return self.inner.delta
 
     @property
-    def budget(self) -> Budget:
-        """The schedule of ``inner``."""
-        return self.inner.budget  # type: ignore[attr-defined]
+    def budget(self) -> Budget:  # type: ignore[override]
+        """That of ``inner``."""
+        return self.inner.budget
+
+    def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
+        return self.inner.privacy_loss(epsilon)
+
+    def with_budget(self, budget: Budget) -> Self:
+        return self.replace(inner=self.inner.with_budget(budget))
 
     def check(self, path: str, sizes: Sizes) -> None:
         if self.inner.unit != "update":
@@ -74,15 +79,6 @@ class Projected(Mechanism):
                 f"{path}.inner = {self.inner.name}: must be a mechanism for whole updates, because "
                 "a coordinate of a projection depends on every coordinate. Take priv_unit_g."
             )
-
-    def remaining(self, participations: Array) -> Array:
-        return self.inner.remaining(participations)
-
-    def spent(self, participations: Array) -> Array:
-        return self.inner.spent(participations)
-
-    def epsilon(self, participation: Array) -> Array:
-        return self.inner.epsilon(participation)
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         # Of this pair the first is public: the server needs it for the way back.

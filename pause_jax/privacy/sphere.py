@@ -14,27 +14,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import log_ndtr
 
+from pause_jax.privacy.calibration import MAX_EPSILON
+from pause_jax.privacy.clipping import clip_l2, direction, norm
 from pause_jax.privacy.mechanisms import Budgeted
-from pause_jax.privacy.normal import MAX_EPSILON, above, log_complement, log_density, upper_quantile
+from pause_jax.privacy.normal import above, log_complement, log_density, upper_quantile
 from pause_jax.struct import number, static
-
-
-def norm(x: Array) -> Array:
-    """Euclidean norm that neither overflows nor underflows."""
-    largest = jnp.maximum(jnp.max(jnp.abs(x)), jnp.finfo(x.dtype).tiny)
-    return largest * jnp.linalg.norm(x / largest)
-
-
-def clip(x: Array, bound: Array | float) -> Array:
-    """``x`` scaled to Euclidean norm at most ``bound``."""
-    return x * jnp.minimum(1.0, bound / jnp.maximum(norm(x), jnp.finfo(x.dtype).tiny))
-
-
-def direction(x: Array, fallback: Array) -> Array:
-    """``x`` scaled to norm 1; +-e_1 with the sign of ``fallback`` where x is 0."""
-    largest = jnp.max(jnp.abs(x))
-    scaled = jnp.where(largest > 0, x / largest, jnp.zeros_like(x).at[0].set(fallback))
-    return scaled / jnp.linalg.norm(scaled)
 
 
 class Cap(NamedTuple):
@@ -71,7 +55,16 @@ def best_cap(epsilon: Array) -> Cap:
 
 
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
-    """Unbiased release of a unit vector."""
+    """Unbiased release of a unit vector: Asi, Feldman and Talwar 2022 (arXiv 2201.10407).
+
+    Args:
+      key: of this release alone.
+      unit: float [d], of Euclidean norm 1; the guarantee rests on it.
+      epsilon: scalar > 0.
+
+    Returns:
+      float [d].
+    """
     along_key, inside_key, around_key = jax.random.split(key, 3)
     cap = best_cap(epsilon)
     inside = jax.random.uniform(inside_key) < jax.nn.sigmoid(cap.log_odds)
@@ -113,7 +106,7 @@ class PrivUnitG(Budgeted):
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         if self.norm == "lift":
             # Clipped after the division, so that no rounding leaves the ball.
-            inside = clip(update / self.clip_norm, 1.0)
+            inside = clip_l2(update / self.clip_norm, 1.0)
             last = jnp.sqrt(jnp.maximum(0.0, 1 - inside @ inside))
             unit = jnp.append(inside, last)
             return self.clip_norm * priv_unit_g(key, unit / jnp.linalg.norm(unit), epsilon)[:-1]
@@ -129,7 +122,7 @@ class PrivUnitG(Budgeted):
 
 
 def duchi_length(dimension: int, epsilon: Array) -> Array:
-    """B of Duchi, Jordan and Wainwright for the unit ball: the length of every release."""
+    """B of Duchi, Jordan and Wainwright for the unit ball: the length of every release, [] > 0."""
     # On the host: the two terms are large and nearly equal.
     log_ratio = math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2)
     return math.sqrt(math.pi) * math.exp(log_ratio) / jnp.tanh(epsilon / 2)

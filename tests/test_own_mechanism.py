@@ -1,0 +1,168 @@
+"""A mechanism of a user's own: one class in one file, and no change to the library."""
+
+import csv
+import pathlib
+import runpy
+
+import jax
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pause_jax
+from pause_jax import ConfigError, SimConfig, config_file, presets, simulate, sweep
+from pause_jax.analysis.ledger import ledger, total_epsilon
+from pause_jax.cli import app
+from pause_jax.config import validate
+from pause_jax.privacy import MECHANISMS, Geometric, L1Laplace, Projected, Uniform
+from pause_jax.privacy.audit import audit
+from pause_jax.struct import choices
+
+SOURCE = '''
+import jax
+import jax.numpy as jnp
+
+from pause_jax.privacy import Budgeted
+from pause_jax.privacy.loss import LaplaceLoss
+from pause_jax.struct import number
+
+
+class OneCoordinate(Budgeted):
+    """Release one coordinate, drawn at random, with Laplace noise; unbiased once clamped."""
+
+    name = "one_coordinate"
+    summary = "one coordinate at random, clamped to +-C, Laplace(2C/eps)"
+    unit = "update"
+
+    bound: float = number(default=1.0, above=0)
+
+    def privacy_loss(self, epsilon):
+        return LaplaceLoss(epsilon)
+
+    def privatize(self, key, update, epsilon):
+        at_key, noise_key = jax.random.split(key)
+        at = jax.random.randint(at_key, (), 0, update.size)
+        noise = jax.random.laplace(noise_key, (), update.dtype)
+        value = jnp.clip(update[at], -self.bound, self.bound) + noise * (2 * self.bound / epsilon)
+        return jnp.zeros_like(update).at[at].set(update.size * value)
+'''
+KEY = jax.random.key(0)
+BANDIT = SimConfig(num_clients=6, num_selected=2, num_rounds=8, learning=None)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("own") / "my_mechanism.py"
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def mechanism(file):
+    return runpy.run_path(str(file))["OneCoordinate"]
+
+
+def small(privacy):
+    config = presets.digits_small("random").replace(num_rounds=4, eval_every=4, privacy=privacy)
+    return config.override({"learning.max_steps": 2, "track_regret": False})
+
+
+def test_it_is_in_no_list_and_known_by_its_name(mechanism):
+    assert mechanism not in MECHANISMS
+    assert choices(pause_jax.privacy.Mechanism)["one_coordinate"] is mechanism
+
+
+def test_its_claim_is_audited(mechanism):
+    found = audit(mechanism(), KEY, epsilon=2.0, dimension=2, samples=20_000)
+    assert (found.mechanism, found.claim, found.violated) == ("one_coordinate", "update", False)
+    assert found.lower_bound > 1
+
+
+def test_a_config_file_keeps_it_by_its_name_also_within_another(mechanism):
+    own = mechanism(bound=0.25, budget=Uniform(total_epsilon=3.0))
+    for privacy in (own, Projected(inner=own)):
+        text = config_file.dumps(SimConfig(privacy=privacy))
+        assert 'name = "one_coordinate"' in text
+        assert config_file.loads(text).privacy == privacy
+    by_name = config_file.loads('privacy = "one_coordinate"').privacy
+    assert by_name == mechanism()
+
+
+def test_its_rule_is_checked_at_the_door(mechanism):
+    with pytest.raises(ConfigError, match=r"privacy\.bound = 0\.0: .*> 0"):
+        validate(SimConfig(privacy=mechanism(bound=0.0)))
+
+
+def test_its_numbers_are_swept_in_one_compilation_and_are_coordinates(mechanism):
+    bounds, decays = [0.5, 1.0, 2.0], [0.04, 0.1, 0.2]
+    configs = [
+        BANDIT.replace(privacy=mechanism(bound=bound, budget=Geometric(decay=decay)))
+        for bound, decay in zip(bounds, decays, strict=True)
+    ]
+    assert len({jax.tree.structure(config) for config in configs}) == 1
+    keys = jax.random.split(KEY, 2)
+    data = sweep(configs, keys, progress=False)
+    np.testing.assert_allclose(data["privacy.bound"], bounds, rtol=1e-6)
+    np.testing.assert_allclose(data["privacy.budget.decay"], decays, rtol=1e-6)
+    one = simulate(configs[1], keys[1])
+    np.testing.assert_array_equal(data.spent[1, 1], one.spent)
+
+
+def test_the_ledger_adds_up_by_the_law_that_it_names(mechanism):
+    budget = Geometric(total_epsilon=10.0)
+    result = simulate(small(mechanism(budget=budget)), KEY)
+    book = ledger(result)
+    most = int(result.counts.max())
+    assert (book.mechanism, book.unit, book.basic_delta) == ("one_coordinate", "update", 0)
+    np.testing.assert_allclose(book.spent, 10 * (1 - np.exp(-0.04 * book.participations)), 1e-5)
+    np.testing.assert_array_equal(book.whole_update, book.spent)
+    laplace = L1Laplace(budget=budget)
+    assert book.tight == total_epsilon(laplace, most, 1e-5)
+    assert book.tight_at_most == total_epsilon(laplace, 4, 1e-5)
+    assert "updates" not in book.unnoised
+    nested = Projected(inner=Projected(inner=mechanism(budget=budget)))
+    assert total_epsilon(nested, 4, 1e-5) == book.tight_at_most
+
+
+def test_one_that_names_no_law_is_counted_as_randomised_response(mechanism):
+    class Silent(mechanism):
+        name = "silent_coordinate"
+
+        def privacy_loss(self, epsilon):
+            return super(mechanism, self).privacy_loss(epsilon)
+
+    budget = Uniform(total_epsilon=8.0, horizon=8.0)
+    safe, tight, basic = (
+        total_epsilon(cls(budget=budget), 8, delta)
+        for cls, delta in ((Silent, 1e-2), (mechanism, 1e-2), (Silent, 0.0))
+    )
+    assert tight < safe < basic
+
+
+def test_the_command_line_labels_it_and_keeps_the_budget(file, tmp_path):
+    arguments = ["compare", "--load", str(file), "--policies", "random:one_coordinate"]
+    arguments += ["--set", "privacy.budget.total_epsilon=7", "--set", "learning.model=linear"]
+    arguments += ["--rounds", "3", "--seeds", "1", "--no-figures", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "random, one_coordinate" in " ".join(result.output.split())
+    folder = tmp_path / "compare-digits_small"
+    with (folder / "ledger.csv").open() as rows:
+        rows = list(csv.DictReader(rows))
+    assert {row["policy"] for row in rows} == {"random, one_coordinate"}
+    assert {row["mechanism"] for row in rows} == {"one_coordinate"}
+    kept = config_file.load(folder / "configs" / "random__one_coordinate.toml").privacy
+    assert type(kept).__name__ == "OneCoordinate"
+    assert float(kept.budget.total_epsilon) == 7
+
+
+def test_adding_one_to_the_library_touches_its_file_and_the_registry():
+    """Nothing but presets and defaults knows a mechanism by its class."""
+    root = pathlib.Path(pause_jax.__file__).parent
+    for path in sorted(root.glob("*/*.py")):
+        if path.parent.name == "privacy":
+            continue
+        text = path.read_text()
+        # Without privacy there is no mechanism; the command line has words for that.
+        known = {cls.__name__ for cls in MECHANISMS if cls.__name__ in text} - {"NoPrivacy"}
+        assert not known, path
