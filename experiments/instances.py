@@ -13,7 +13,7 @@ from pause_jax.bandit import ClientStats, ucb_index
 from pause_jax.engine.round import advance, init
 from pause_jax.engine.simulate import prepare
 from pause_jax.engine.state import State
-from pause_jax.reward import Reward, additive_terms, cohort_problem, generalization_reward
+from pause_jax.reward import Reward, additive_terms, cohort_problem, problem_of
 from pause_jax.search import Problem
 
 KINDS = ("counts", "uniform")
@@ -48,16 +48,14 @@ def draw(
             index = jax.random.uniform(first, shape)
             g = jax.random.uniform(second, shape, minval=-1.0)
             p = jax.random.uniform(third, shape)
-        else:
-            counts = jax.random.randint(first, shape, 50, 151)
-            speed = jax.random.uniform(second, shape)
-            size = jax.random.uniform(third, shape, minval=0.5, maxval=1.5)
-            round = 100 * num_clients / num_selected
-            index = ucb_index(ClientStats(counts, speed), jnp.asarray(round), num_selected)
-            share = size / jnp.sum(size)
-            g = generalization_reward(counts, jnp.asarray(round), share, num_selected, reward.beta)
-            p = jnp.exp(-0.04 * counts)
-        return cohort_problem(index, reward, additive_terms(reward, g, p, num_selected))
+            return cohort_problem(index, reward, additive_terms(reward, g, p, num_selected))
+        counts = jax.random.randint(first, shape, 50, 151)
+        speed = jax.random.uniform(second, shape)
+        size = jax.random.uniform(third, shape, minval=0.5, maxval=1.5)
+        round = jnp.asarray(100 * num_clients / num_selected)
+        index = ucb_index(ClientStats(counts, speed), round, num_selected)
+        share, p = size / jnp.sum(size), jnp.exp(-0.04 * counts)
+        return problem_of(index, reward, counts, round, share, p, num_selected)
 
     return jax.vmap(one)(jax.random.split(key, number))
 
@@ -79,10 +77,8 @@ def from_run(config: SimConfig, key: Array, rounds: Array) -> Problem:
 
     def problem(stats: ClientStats, round: Array) -> Problem:
         index = ucb_index(stats, round, m, speed_weight=SPEED_WEIGHT)
-        share = partition.share
-        g = generalization_reward(stats.counts, round, share, m, config.reward.beta)
-        p = config.privacy.budget.remaining(stats.counts)
-        return cohort_problem(index, config.reward, additive_terms(config.reward, g, p, m))
+        share, p = partition.share, config.privacy.budget.remaining(stats.counts)
+        return problem_of(index, config.reward, stats.counts, round, share, p, m)
 
     _, stats = lax.scan(play, state, jnp.arange(1, config.num_rounds + 1))
     before = jax.tree.map(lambda leaf: leaf[rounds - 1], stats)

@@ -71,6 +71,23 @@ class Observation(NamedTuple):
     update: Float[Array, "m d"]
 
 
+def store_active(table: Array, clients: Array, values: Array, active: Array) -> Array:
+    """A table of all clients with new rows for those that took part; the others keep theirs.
+
+    Args:
+      table: [K, ...], a row for each client.
+      clients: int [m], distinct client numbers.
+      values: [m, ...], or a scalar for all of them, if a row is one number.
+      active: bool [m], False for an empty slot, whose client keeps its row.
+
+    Returns:
+      [K, ...].
+    """
+    kept = table[clients]
+    took_part = active.reshape(-1, *[1] * (kept.ndim - 1))
+    return table.at[clients].set(jnp.where(took_part, values, kept))
+
+
 class ClientStats(NamedTuple):
     """Sufficient statistics of the semi-bandit feedback.
 
@@ -107,8 +124,7 @@ def update_stats(
     old = stats.mean_speed[clients]
     # Incremental form of (12): exact for one observation, and stable for many.
     step = (speed - old) / jnp.maximum(counts[clients], 1)
-    mean_speed = stats.mean_speed.at[clients].set(jnp.where(took_part, old + step, old))
-    return ClientStats(counts, mean_speed)
+    return ClientStats(counts, store_active(stats.mean_speed, clients, old + step, took_part))
 
 
 def ucb_index(
@@ -130,7 +146,7 @@ def ucb_index(
       speed_weight: zeta; 1 as printed, 3 in the authors' large network.
 
     Returns:
-      float [K]; +inf for a client that was never tried.
+      float [K], without a unit; +inf for a client that was never tried.
     """
     counts = stats.counts.astype(stats.mean_speed.dtype)
     log_round = jnp.log(jnp.asarray(round, counts.dtype))

@@ -77,10 +77,50 @@ def additive_terms(
 
 
 def cohort_problem(index: Array, reward: Reward, terms: Array) -> Problem:
-    """The maximisation (14) for an index; with mu_k as the index it is the genie's, (10)."""
+    """The maximisation (14) of an index and additive terms.
+
+    Args:
+      index: float [K].
+      reward: the weights, for the energy range 2 alpha + gamma + 1 (Lemma 1 plus one).
+      terms: float [1 or 2, K], of :func:`additive_terms`; gamma counts if there are two.
+
+    Returns:
+      The problem.
+    """
     privacy_weight = reward.gamma if terms.shape[0] == 2 else 0.0
     energy_range = 2.0 * reward.alpha + privacy_weight + 1.0
     return Problem(index=index, terms=terms, energy_range=jnp.asarray(energy_range, index.dtype))
+
+
+def problem_of(
+    index: Array,
+    reward: Reward,
+    counts: Array,
+    round: Array | int,
+    share: Array,
+    remaining: Array | None,
+    num_selected: int,
+) -> Problem:
+    """The maximisation of round t from what is known before it: (14), or (10) for the genie.
+
+    The ``terms`` of the problem are those of every value of this round: :func:`cohort_value` with
+    them and the realised speeds is the reward (9).
+
+    Args:
+      index: float [K], what stands for each client's speed: an upper confidence bound, (13), may
+        be +inf; or mu_k for the genie.
+      reward: the weights alpha, beta, gamma.
+      counts: [K], T_k(t - 1).
+      round: t >= 1.
+      share: float [K], quality-weighted shares of the data; they sum to one.
+      remaining: float [K], p_k before round t, (7); None for BSFL, which has no such term.
+      num_selected: m.
+
+    Returns:
+      The problem, with g and then p as terms.
+    """
+    g = generalization_reward(counts, round, share, num_selected, reward.beta)
+    return cohort_problem(index, reward, additive_terms(reward, g, remaining, num_selected))
 
 
 def cohort_value(index: Array, terms: Array, clients: Array, active: Array) -> Array:

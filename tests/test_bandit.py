@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax.bandit import ClientStats, empty_stats, ucb_index, update_stats
+from pause_jax.bandit import ClientStats, empty_stats, store_active, ucb_index, update_stats
 from tests.reference import oracles
 
 K, M, ROUNDS = 6, 3, 40
@@ -122,3 +122,22 @@ def test_vmap_equals_a_loop():
         alone = scan_updates(*map(jnp.asarray, one))
         np.testing.assert_allclose(stats.mean_speed[i], alone.mean_speed, rtol=1e-6)
         np.testing.assert_allclose(index[i], ucb_index(alone, 41 + i, M), rtol=1e-6)
+
+
+@pytest.mark.parametrize("row", [(), (2,), (2, 3)])
+def test_only_clients_that_took_part_get_a_new_row(row):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(K, *row)).astype(np.float32)
+    values = rng.normal(size=(M, *row)).astype(np.float32)
+    clients, active = np.array([4, 0, 3]), np.array([True, False, True])
+    expected = table.copy()
+    expected[[4, 3]] = values[[0, 2]]
+    stored = store_active(*map(jnp.asarray, (table, clients, values, active)))
+    np.testing.assert_array_equal(stored, expected)
+
+
+def test_one_number_is_stored_for_all_that_took_part():
+    clients, active = jnp.array([4, 0, 3]), jnp.array([True, False, True])
+    stored = store_active(jnp.zeros(K, jnp.int32), clients, jnp.asarray(7), active)
+    np.testing.assert_array_equal(stored, [0, 0, 0, 7, 7, 0])
+    assert stored.dtype == jnp.int32

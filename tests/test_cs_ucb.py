@@ -7,7 +7,7 @@ import pytest
 
 from pause_jax import SimConfig, simulate
 from pause_jax.policies import CsUcb, CsUcbQ
-from pause_jax.policies.cs_ucb import next_queue
+from pause_jax.policies.choose import next_queue
 from tests.network import context, observation
 from tests.reference import policies as oracle
 
@@ -63,7 +63,7 @@ def test_a_queue_that_never_sees_a_choice_only_grows():
     selection, _ = policy.select(jax.random.key(0), state, jnp.asarray(1), jnp.ones(K, bool))
     state = policy.update(state, selection, observation([0.5] * M))
     target = 0.5 * M * np.asarray(SIZES) / sum(SIZES)
-    coming = np.asarray(next_queue(state, jnp.asarray(target, jnp.float32)))
+    coming = np.asarray(next_queue(state.queue, target.astype(np.float32), state.chosen))
     chosen = np.asarray(selection.clients)
     np.testing.assert_allclose(coming[chosen], np.maximum(2 * target[chosen] - 1, 0), atol=1e-6)
     rest = np.setdiff1d(np.arange(K), chosen)

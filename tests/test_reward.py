@@ -15,6 +15,7 @@ from pause_jax.reward import (
     cohort_problem,
     cohort_value,
     generalization_reward,
+    problem_of,
 )
 from tests.reference import oracles
 
@@ -96,6 +97,23 @@ def test_problem_weight_is_the_sum_of_the_terms():
     terms = jnp.array([[1.0, 2.0, 3.0], [0.5, 0.25, 0.0]])
     problem = cohort_problem(jnp.ones(3), Reward(), terms)
     np.testing.assert_array_equal(problem.weight, [1.5, 2.25, 3.0])
+
+
+@pytest.mark.parametrize("remaining", [None, [1.0, 0.5, 0.25, 0.125, 1.0, 0.75]])
+def test_the_problem_of_a_round_holds_index_g_and_p(remaining):
+    reward = Reward(alpha=10.0, beta=1.5, gamma=4.0)
+    counts, sizes = [0, 1, 3, 2, 0, 4], [10, 20, 5, 40, 15, 10]
+    index = jnp.arange(6.0).at[0].set(jnp.inf)
+    p = None if remaining is None else jnp.asarray(remaining)
+    share = shares(sizes, [1.0] * K)
+    problem = problem_of(index, reward, jnp.asarray(counts), 7, share, p, M)
+    np.testing.assert_array_equal(problem.index, index)
+    g = np.array(oracles.generalization(counts, 7, sizes, [1.0] * K, M, 1.5))
+    np.testing.assert_allclose(problem.terms[0], 10 / M * g, rtol=1e-4, atol=1e-6)
+    assert len(problem.terms) == (1 if remaining is None else 2)
+    if remaining is not None:
+        np.testing.assert_allclose(problem.terms[1], 4 / M * np.array(remaining), rtol=1e-6)
+    assert problem.energy_range == 2 * 10 + (0 if remaining is None else 4) + 1
 
 
 @pytest.mark.parametrize("rows", [1, 2])

@@ -9,13 +9,11 @@ import pytest
 from scipy import stats
 
 from pause_jax.search import Annealing, Problem, anneal
-from pause_jax.search.annealing import (
+from pause_jax.search.annealing import ChainState, chain_step, init_chain
+from pause_jax.search.landscape import (
     NEIGHBOURHOODS,
     OMEGA,
-    ChainState,
     Landscape,
-    chain_step,
-    init_chain,
     make_landscape,
     neighbour_masks,
     walk_energy,

@@ -122,7 +122,9 @@ def test_bounds_that_forget_what_enters_lose_the_optimum(monkeypatch):
         return jax.jit(lambda u, w: exact(u, w, 40)[1])(index, weight)
 
     assert energy() == best[0]
-    monkeypatch.setattr(prefix, "_most", lambda top, weight: prefix.tree_sum(top) + 0 * weight)
+    monkeypatch.setattr(
+        prefix, "_total_bounds", lambda top, weight: prefix.tree_sum(top) + 0 * weight
+    )
     assert energy() < best[0]
 
 
@@ -165,7 +167,7 @@ def test_a_bound_is_never_below_the_float_sum_of_what_enters(scale):
             inside = jnp.concatenate([top, jnp.where(place <= end, weight, -jnp.inf)])
             return prefix.tree_sum(jax.lax.top_k(inside, 7)[0])
 
-        return jax.vmap(one)(place), prefix._most(top, weight)
+        return jax.vmap(one)(place), prefix._total_bounds(top, weight)
 
     exactly, bound = map(np.asarray, jax.jit(jax.vmap(sums))(top, weight))
     assert (exactly <= bound).all()

@@ -20,15 +20,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from pause_jax.search.annealing import (
-    NEIGHBOURHOODS,
-    AnnealingTrace,
-    Landscape,
-    anneal,
-    make_landscape,
-    neighbour_masks,
-)
+from pause_jax.search.annealing import AnnealingTrace, anneal
 from pause_jax.search.exact import exact
+from pause_jax.search.landscape import NEIGHBOURHOODS, Landscape, make_landscape, neighbour_masks
 from pause_jax.search.problem import Problem, shuffled
 
 # "ucb" is R2 with the ucb list alone, which Algorithm 3 needs and nothing more.
@@ -59,7 +53,7 @@ def traces(
       keys: typed keys [n].
       problems: a batch of n: index [n, K], terms [n, L, K] (g first, then p), energy_range [n]. A
         single problem p becomes one by ``jax.tree.map(lambda leaf: leaf[None], p)``; build it with
-        ``pause_jax.reward.cohort_problem``.
+        ``pause_jax.reward.problem_of``, or from terms of one's own with ``cohort_problem``.
       num_selected: m.
       neighbourhood: as in :func:`pause_jax.search.anneal`.
       steps: of a chain.
@@ -101,6 +95,9 @@ def gap_curves(trace: AnnealingTrace, optimum: ArrayLike, chains: int) -> NDArra
 
     Returns:
       [n, C / chains, steps]; below zero by rounding alone.
+
+    Raises:
+      ValueError: if chains does not divide C or there are not n optima.
     """
     best = np.asarray(trace.best_energy, np.float64)
     number, total, steps = best.shape

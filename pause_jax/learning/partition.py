@@ -55,7 +55,11 @@ class PartitionConfig(Config):
         return num_samples
 
     def check_samples(self, num_samples: int, num_clients: int) -> None:
-        """Raise ConfigError if so many clients cannot share so many samples."""
+        """Check that every client can have a sample.
+
+        Raises:
+          ConfigError: if there are more clients than samples.
+        """
         if num_samples < num_clients:
             raise ConfigError(
                 f"num_clients = {num_clients}: more clients than the {num_samples} training "
@@ -89,6 +93,7 @@ class PartitionConfig(Config):
     def _assign(
         self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
     ) -> tuple[Array, Array]:
+        """The random part of :meth:`assign`: (samples, client after client; int [K], sizes)."""
         raise NotImplementedError
 
 
@@ -138,38 +143,59 @@ class Dirichlet(PartitionConfig):
         if not jnp.issubdtype(labels.dtype, jnp.integer):
             return sample, size
 
-        # Reserve samples of the dominant labels: places in `by_label`, client after client.
-        by_label = jnp.argsort(labels[sample], stable=True)
-        count = jnp.zeros(num_classes, jnp.int32).at[labels[sample]].add(1)
-        label_start = jnp.cumsum(count) - count
+        # From here on a sample is its place in `sample`; the owner of a free one is K.
+        own_labels = labels[sample]
         dominant = jax.random.permutation(label_key, jnp.arange(num_clients) % num_classes)
-        # The rest of a client's data brings its dominant label too, at the label's frequency f:
-        # t + (1 - t) f = dominant_share.
-        frequency = (count / num_samples)[dominant]
-        target = (self.dominant_share - frequency) / jnp.maximum(1 - frequency, 1e-6)
-        want = jnp.floor(jnp.clip(target, 0, 1) * size).astype(jnp.int32)
-        own = dominant[:, None] == jnp.arange(num_classes)[None, :]
-        wanted = jnp.where(own, want[:, None], 0)
-        before = jnp.take_along_axis(jnp.cumsum(wanted, axis=0), dominant[:, None], axis=1)[:, 0]
-        before -= want
-        take = jnp.clip(count[dominant] - before, 0, want)
-
-        place = jnp.arange(num_samples)
-        client = jnp.repeat(jnp.arange(num_clients), take, total_repeat_length=num_samples)
-        nth = place - (jnp.cumsum(take) - take)[client]
-        reserved = by_label[label_start[dominant[client]] + before[client] + nth]
-        is_reserved = place < jnp.sum(take)
+        count = jnp.zeros(num_classes, jnp.int32).at[own_labels].add(1)
+        reserved, taken = self._reserve(own_labels, count, dominant, size)
+        num_taken = jnp.sum(taken)
         owner = jnp.full(num_samples, num_clients, jnp.int32)
-        owner = owner.at[jnp.where(is_reserved, reserved, num_samples)].set(client, mode="drop")
+        owner = deal(owner, reserved, taken, num_taken)
 
-        # Deal out the free samples in a new random order: what was reserved stood early in the old
-        # one, so its first free samples are poor in the dominant labels.
+        # The rest in a new random order: what was reserved stood early in the old one, so its first
+        # free samples are poor in the dominant labels.
         order = jax.random.permutation(free_key, num_samples)
-        free = order[jnp.argsort(owner[order] < num_clients, stable=True)]
-        rest = jnp.repeat(jnp.arange(num_clients), size - take, total_repeat_length=num_samples)
-        is_free = place < num_samples - jnp.sum(take)
-        owner = owner.at[jnp.where(is_free, free, num_samples)].set(rest, mode="drop")
+        free_first = order[jnp.argsort(owner[order] < num_clients, stable=True)]
+        owner = deal(owner, free_first, size - taken, num_samples - num_taken)
         return sample[jnp.argsort(owner, stable=True)], size
+
+    def _reserve(
+        self, labels: Array, count: Array, dominant: Array, size: Array
+    ) -> tuple[Array, Array]:
+        """The samples that clients take for the sake of their dominant label.
+
+        If a client reserves a share s of its data, and the rest is random, its dominant label, of
+        frequency f, has the share s + (1 - s) f. That is ``dominant_share`` for
+        s = (dominant_share - f) / (1 - f). Clients of the same label help themselves in the order
+        of their numbers, as long as there are any left.
+
+        Args:
+          labels: int [n], of the samples.
+          count: int [C], samples of each label.
+          dominant: int [K], each client's dominant label.
+          size: int [K], samples of each client.
+
+        Returns:
+          (int [n], samples of which the first sum(taken) are reserved, client after client; int
+          [K], how many each client takes).
+        """
+        num_samples = labels.shape[0]
+        frequency = (count / num_samples)[dominant]
+        share = (self.dominant_share - frequency) / jnp.maximum(1 - frequency, 1e-6)
+        wanted = jnp.floor(jnp.clip(share, 0, 1) * size).astype(jnp.int32)  # [K]
+
+        is_dominant = dominant[:, None] == jnp.arange(count.shape[0])[None, :]
+        wanted_so_far = jnp.cumsum(jnp.where(is_dominant, wanted[:, None], 0), axis=0)  # [K, C]
+        wanted_before = jnp.take_along_axis(wanted_so_far, dominant[:, None], axis=1)[:, 0] - wanted
+        taken = jnp.clip(count[dominant] - wanted_before, 0, wanted)
+
+        # Sorted by label, a client's samples are a slice: after those of smaller labels, and after
+        # those that clients before it wanted of the same label.
+        by_label = jnp.argsort(labels, stable=True)
+        label_start = jnp.cumsum(count) - count  # [C]
+        client = in_turn(taken, num_samples)  # [n], who takes the next reserved sample
+        nth = jnp.arange(num_samples) - (jnp.cumsum(taken) - taken)[client]
+        return by_label[label_start[dominant[client]] + wanted_before[client] + nth], taken
 
     def _sizes(self, key: Array, num_samples: int, num_clients: int) -> Array:
         """One sample each and the others by rounded cumulative shares: the sum is exact."""
@@ -179,6 +205,30 @@ class Dirichlet(PartitionConfig):
         cumulative = jax.lax.cummax(jnp.clip(jnp.cumsum(shares), 0, 1))
         edges = jnp.round(cumulative * spare).astype(jnp.int32).at[-1].set(spare)
         return 1 + jnp.diff(edges, prepend=0)
+
+
+def in_turn(counts: Array, length: int) -> Array:
+    """Client 0 ``counts[0]`` times, then client 1, ...; int [length], filled up by the last one."""
+    return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
+
+
+def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
+    """Give the first ``number`` samples of a list to the clients, ``counts`` of them to each.
+
+    Args:
+      owner: int [n], the owner of each sample so far.
+      samples: int [n], the list, distinct as far as it is dealt out.
+      counts: int [K].
+      number: int, the sum of counts.
+
+    Returns:
+      int [n], the new owners.
+    """
+    num_samples = owner.shape[0]
+    is_dealt = jnp.arange(num_samples) < number
+    # What is not dealt out goes to a place that does not exist.
+    target = jnp.where(is_dealt, samples, num_samples)
+    return owner.at[target].set(in_turn(counts, num_samples), mode="drop")
 
 
 PARTITIONS = (Iid, Dirichlet)

@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Selection, no_info
-from pause_jax.policies.base import Context, Policy
+from pause_jax.policies.base import Answer, Context, Policy, Query
 from pause_jax.search.problem import ordered
 from pause_jax.struct import ConfigError, Sizes
 
 
 def by_data_size(clients: Array, available: Array, context: Context) -> Selection:
-    """A selection with FedAvg weights |D_k| / sum |D_j|, (2); slots of absent clients are empty."""
+    """A selection with FedAvg weights |D_k| / sum |D_j|, (2); slots of absent clients are empty.
+
+    Args:
+      clients: int [m], distinct.
+      available: bool [K].
+      context: the network.
+
+    Returns:
+      The selection; its weights sum to one, or to zero if nobody is available.
+    """
     size = jnp.where(available[clients], context.data_size[clients], 0.0)
     total = jnp.sum(size)
     return Selection(clients, size / jnp.where(total > 0, total, 1.0))
 
 
 def top_clients(score: Array, available: Array, num_selected: int, key: Array) -> Array:
-    """The m available clients of highest score, ties at random; absent ones only fill up."""
+    """The m available clients of highest score, ties at random; absent ones only fill up.
+
+    Args:
+      score: float [K], no NaN.
+      available: bool [K].
+      num_selected: m (static).
+      key: of the ties.
+
+    Returns:
+      int32 [m] distinct clients, by descending score.
+    """
     return ordered(score, available, key)[:num_selected]
 
 
@@ -45,9 +65,51 @@ def draw_clients(weight: Array, among: Array, count: int, key: Array) -> Array:
 
 
 def equal_weights(clients: Array, active: Array) -> Selection:
-    """A selection whose active slots all weigh the same; the others are empty."""
+    """A selection of int [m] clients whose active slots, bool [m], weigh the same; others: 0."""
     weights = active / jnp.maximum(jnp.sum(active), 1)
     return Selection(clients, weights.astype(jnp.float32))
+
+
+def mask_of(clients: Array, chosen: Array, num_clients: int) -> Array:
+    """Which clients are chosen, bool [K], from int [n] distinct clients and bool [n]."""
+    return jnp.zeros(num_clients, bool).at[clients].set(chosen)
+
+
+def first_of(order: Array, count: Array) -> Array:
+    """Which clients are the first ``count`` of an order of all clients: int [K] -> bool [K]."""
+    return mask_of(order, jnp.arange(order.shape[0]) < count, order.shape[0])
+
+
+def next_queue(queue: Array, target: Array | float, chosen: Array) -> Array:
+    """Virtual queues that keep clients in turn, after one more round: max(queue + target - b, 0).
+
+    A queue grows by what its client is owed a round and falls by one when it takes part; as long as
+    it stays bounded, the client takes part in a share ``target`` of the rounds.
+
+    Args:
+      queue: float [K].
+      target: float or float [K], share of the rounds that a client is to take part in.
+      chosen: float [K], b, 1 for a client that took part and 0 for the others.
+
+    Returns:
+      float [K].
+    """
+    return jnp.maximum(queue + target - chosen, 0.0)
+
+
+def resource_request(
+    ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]],
+    hear: Callable[[Any, Array, Array, Answer], Any],
+    seconds: Array | float,
+) -> Query:
+    """A query for latency features that takes every client the same ``seconds``."""
+    return Query(
+        ask,
+        hear,
+        wants="features",
+        batch_size=None,
+        seconds=lambda latency: jnp.full_like(latency, seconds),
+    )
 
 
 def num_candidates(candidates: int | None, context: Context) -> int:
@@ -58,7 +120,11 @@ def num_candidates(candidates: int | None, context: Context) -> int:
 
 
 def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
-    """Raise ConfigError unless m <= candidates <= K."""
+    """Check the number of candidates of a policy, as configured at ``path``.
+
+    Raises:
+      ConfigError: unless m <= candidates <= K.
+    """
     m, num_clients = sizes.num_selected, sizes.num_clients
     if candidates is not None and not m <= candidates <= num_clients:
         raise ConfigError(

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
 from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
 from pause_jax.struct import static
@@ -67,9 +67,7 @@ class ClusteredSimilarity(PolicyConfig):
             return draw_from_rows(draw_key, rows, available, context), no_info()
 
         def update(updates: Array, selection: Selection, observation: Observation) -> Array:
-            clients, active = selection.clients, selection.active
-            new = jnp.where(active[:, None], observation.update, updates[clients])
-            return updates.at[clients].set(new)
+            return store_active(updates, selection.clients, observation.update, selection.active)
 
         return Policy(lambda: jnp.zeros((num_clients, context.update_size)), select, update)
 
@@ -100,13 +98,19 @@ def similarity_distributions(
 ) -> NDArray[np.float64]:
     """The m distributions of Algorithm 2.
 
-    A client brings mass m n_i and a bin holds sum(n), so all masses fill m bins. A client with at
-    least 1/m of the data fills bins of its own first (the published program does not, and is biased
-    then). The tree of the rest is cut into clusters of at most one bin; the largest clusters seed
-    the open bins, and the clients of the others are poured in, smallest cluster first.
+    A client brings mass m n_i and a bin holds sum(n), so all masses fill the m bins, and a bin
+    divided by what it holds is a distribution. (If every bin is full and every mass is in some bin,
+    column i of the distributions sums to m n_i / sum(n) = m p_i: the draws are unbiased.)
+
+    1. A client with at least 1/m of the data fills bins of its own first. (The published program
+       does not do that, and is biased then.)
+    2. Ward's tree is cut into clusters of at most one bin, so there are at least as many as open
+       bins. The largest clusters seed one open bin each, the largest of all the first.
+    3. The clients of the other clusters, smallest cluster first, are poured into the open bins in
+       turn; what does not fit into a bin spills over into the next.
 
     Args:
-      distance: [K, K], symmetric.
+      distance: [K, K], symmetric; what is not finite is replaced.
       data_size: [K], whole numbers.
       order: [K], a permutation; ties and the order within a cluster follow it.
       num_selected: m.
@@ -114,41 +118,70 @@ def similarity_distributions(
     Returns:
       [m, K]; each row sums to one, and column i to m p_i.
     """
-    num_clients, capacity = len(data_size), float(np.sum(data_size))
-    mass = num_selected * data_size.astype(np.float64)
-    bins = np.zeros((num_selected, num_clients))
-    opened = 0
-    for i in np.flatnonzero(mass >= capacity):
-        own = int(mass[i] // capacity)
-        bins[opened : opened + own, i] = capacity
-        mass[i] -= own * capacity
-        opened += own
-    if opened == num_selected:
-        return bins / capacity
+    capacity = float(np.sum(data_size))
+    own, mass = _own_bins(num_selected * data_size.astype(np.float64), capacity)
+    num_open = num_selected - len(own)
+    if num_open == 0:
+        return own / capacity
 
-    cluster = np.empty(num_clients, np.int64)
+    cluster = np.empty(len(data_size), np.int64)
     cluster[order] = _clusters(np.nan_to_num(distance)[np.ix_(order, order)], mass[order], capacity)
-    weight = np.bincount(cluster, mass)
-    by_weight = sorted(range(len(weight)), key=lambda c: weight[c])
-    seeds, others = by_weight[opened - num_selected :], by_weight[: opened - num_selected]
-    for place, seed in enumerate(reversed(seeds), start=opened):
-        bins[place, cluster == seed] = mass[cluster == seed]
-    room = capacity - bins.sum(axis=1)
-    for other in others:
-        for i in order[cluster[order] == other]:
-            while mass[i] > 0 and opened < num_selected:
-                poured = min(mass[i], room[opened])
-                bins[opened, i] += poured
-                mass[i] -= poured
-                room[opened] -= poured
-                opened += room[opened] <= 0
-    return bins / capacity
+    held = np.bincount(cluster, mass)  # mass of each cluster
+    smallest_first = sorted(range(len(held)), key=lambda c: held[c])
+    seeds, others = smallest_first[-num_open:][::-1], smallest_first[:-num_open]
+    seeded = np.where(cluster[None, :] == np.array(seeds)[:, None], mass[None, :], 0.0)
+    in_turn = [i for c in others for i in order[cluster[order] == c]]
+    return np.concatenate([own, _pour(seeded, mass, in_turn, capacity)]) / capacity
+
+
+def _own_bins(
+    mass: NDArray[np.float64], capacity: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(bins that one client fills alone [n, K], the mass that is left of each client [K])."""
+    number = (mass // capacity).astype(np.int64)
+    client = np.repeat(np.arange(len(mass)), number)
+    bins = capacity * (client[:, None] == np.arange(len(mass))[None, :])
+    return bins, mass - number * capacity
+
+
+def _pour(
+    bins: NDArray[np.float64], mass: NDArray[np.float64], in_turn: list[int], capacity: float
+) -> NDArray[np.float64]:
+    """The bins [n, K] when each client of ``in_turn`` has poured its mass, of [K], bin after bin.
+
+    A bin is left as soon as it is full. If rounding leaves some mass after the last bin, it is
+    dropped.
+    """
+    bins, room = bins.copy(), capacity - bins.sum(axis=1)
+    current = 0
+    for i in in_turn:
+        left = mass[i]
+        while left > 0 and current < len(bins):
+            poured = min(left, room[current])
+            bins[current, i] += poured
+            room[current] -= poured
+            left -= poured
+            if room[current] <= 0:
+                current += 1
+    return bins
 
 
 def _clusters(
     distance: NDArray[np.floating], mass: NDArray[np.float64], capacity: float
 ) -> NDArray[np.int64]:
-    """Clusters of Ward's tree, cut so that none holds more than ``capacity``; numbers from 0."""
+    """Clusters of Ward's tree, cut so that none holds more than ``capacity``; numbers from 0.
+
+    The heights of the tree's merges are replaced by the mass that they hold together, which grows
+    towards the root as heights do, and the tree is cut at the height ``capacity``.
+
+    Args:
+      distance: [K, K].
+      mass: [K], each less than ``capacity``.
+      capacity: of a bin.
+
+    Returns:
+      [K], the cluster of each client.
+    """
     if len(mass) == 1:
         return np.zeros(1, np.int64)
     # Imported here: it takes a fifth of a second, and few runs cluster.

@@ -22,7 +22,7 @@ from pause_jax.bandit import (
     update_stats,
 )
 from pause_jax.policies.base import Context, Policy, PolicyConfig
-from pause_jax.policies.choose import by_data_size, top_clients
+from pause_jax.policies.choose import by_data_size, mask_of, next_queue, top_clients
 from pause_jax.struct import number
 
 
@@ -107,7 +107,7 @@ class CsUcbQ(PolicyConfig):
         ) -> tuple[Selection, Info]:
             # sqrt(2 ln t / T): the bandit's index with m = 1; untried clients count as 1.
             bound = jnp.minimum(ucb_index(state.stats, round, 1), 1.0)
-            queue = next_queue(state, target)
+            queue = next_queue(state.queue, target, state.chosen)
             score = (1 - self.queue_weight) * bound + self.queue_weight * queue
             clients = top_clients(score, available, context.num_selected, key)
             return by_data_size(clients, available, context), no_info()
@@ -115,20 +115,16 @@ class CsUcbQ(PolicyConfig):
         def update(state: QueueState, selection: Selection, observation: Observation) -> QueueState:
             active = selection.active
             reward = _reward(observation.latency, self.max_latency)
-            chosen = jnp.zeros(context.num_clients).at[selection.clients].set(active)
+            chosen = mask_of(selection.clients, active, context.num_clients)
             return QueueState(
                 stats=update_stats(state.stats, selection.clients, reward, active),
-                queue=next_queue(state, target),
-                chosen=chosen,
+                queue=next_queue(state.queue, target, state.chosen),
+                chosen=chosen.astype(jnp.float32),
             )
 
         return Policy(init, select, update)
 
 
-def next_queue(state: QueueState, target: Array) -> Array:
-    """The queues before the coming choice, from last round's queues and choice, float [K]."""
-    return jnp.maximum(state.queue + target - state.chosen, 0.0)
-
-
 def _reward(latency: Array, max_latency: Array | float) -> Array:
+    """1 for no time at all, 0 for tau_max or more; latencies in seconds."""
     return 1 - jnp.minimum(latency, max_latency) / max_latency

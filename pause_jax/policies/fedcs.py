@@ -12,8 +12,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.bandit import Info, Observation, Selection, no_info
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query
-from pause_jax.policies.choose import by_data_size, check_candidates, draw_clients, num_candidates
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig
+from pause_jax.policies.choose import (
+    by_data_size,
+    check_candidates,
+    draw_clients,
+    mask_of,
+    num_candidates,
+    resource_request,
+)
 from pause_jax.struct import Sizes, number, static
 
 
@@ -56,58 +63,60 @@ class FedCs(PolicyConfig):
         upload = self.upload_share * context.expected_latency
         compute = context.expected_latency - upload
 
-        def ask(key: Array, state: Array, round: Array, available: Array) -> tuple[Array, Array]:
+        # The state: bool [K], the candidates that were asked this round.
+        def ask(key: Array, asked: Array, round: Array, available: Array) -> tuple[Array, Array]:
             clients = draw_clients(jnp.ones(num_clients), available, count, key)
             return clients, available[clients]
 
         def hear(state: Array, clients: Array, asked: Array, answer: Answer) -> Array:
-            return jnp.zeros(num_clients, bool).at[clients].set(asked)
+            return mask_of(clients, asked, num_clients)
 
         def select(
-            key: Array, state: Array, round: Array, available: Array
+            key: Array, asked: Array, round: Array, available: Array
         ) -> tuple[Selection, Info]:
-            order = draw_clients(jnp.ones(num_clients), state, count, key)
+            # Of candidates that lengthen the round by the same, the first in this order wins.
+            order = draw_clients(jnp.ones(num_clients), asked, count, key)
             accepted = greedy(
-                compute[order], upload[order], state[order], m, self.deadline - self.overhead
+                compute[order], upload[order], asked[order], m, self.deadline - self.overhead
             )
-            chosen = jnp.zeros(num_clients, bool).at[order].set(accepted)
-            clients = order[jnp.argsort(~accepted, stable=True)][:m]
-            return by_data_size(clients, chosen, context), no_info()
+            accepted_first = order[jnp.argsort(~accepted, stable=True)]
+            chosen = mask_of(order, accepted, num_clients)
+            return by_data_size(accepted_first[:m], chosen, context), no_info()
 
         def update(state: Array, selection: Selection, observation: Observation) -> Array:
             return state
 
-        query = Query(
-            ask,
-            hear,
-            wants="features",
-            batch_size=None,
-            seconds=lambda latency: jnp.full_like(latency, self.query_seconds),
-        )
+        query = resource_request(ask, hear, self.query_seconds)
         return Policy(lambda: jnp.zeros(num_clients, bool), select, update, query)
 
 
 def greedy(
     compute: Array, upload: Array, usable: Array, num_selected: int, deadline: Array | float
 ) -> Array:
-    """Algorithm 3 of FedCS.
+    """Algorithm 3 of FedCS: candidates one after the other, the one that adds least time next.
+
+    Updates run side by side from the start; uploads follow one another. If those accepted so far
+    take Theta seconds, the next one begins to upload when they are done and its own update is:
+    it adds t^UL + max(0, t^UD - Theta). Every candidate is looked at once: accepted if the round
+    still ends before the deadline, else dropped for good. The multicast time T^d, which the rule
+    adds to both, does not depend on the set here: it is part of ``FedCs.overhead``.
 
     Args:
       compute: float [d], t^UD, seconds of a candidate's update.
       upload: float [d], t^UL, seconds of its upload.
       usable: bool [d], who can be accepted.
-      num_selected: accept so many at most.
+      num_selected: m, accept so many at most.
       deadline: seconds for updates and uploads together.
 
     Returns:
       bool [d], who was accepted.
     """
 
-    def step(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        left, accepted, elapsed = carry
-        longer = upload + jnp.maximum(0.0, compute - elapsed)
-        best = jnp.argmin(jnp.where(left, longer, jnp.inf))
-        end = elapsed + longer[best]
+    def look_at_next(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        left, accepted, elapsed = carry  # bool [d], bool [d], Theta
+        added = upload + jnp.maximum(0.0, compute - elapsed)
+        best = jnp.argmin(jnp.where(left, added, jnp.inf))
+        end = elapsed + added[best]
         fits = left[best] & (end < deadline) & (jnp.sum(accepted) < num_selected)
         return (
             left.at[best].set(False),
@@ -116,4 +125,4 @@ def greedy(
         )
 
     start = (usable, jnp.zeros_like(usable), jnp.zeros(()))
-    return lax.fori_loop(0, usable.shape[0], step, start)[1]
+    return lax.fori_loop(0, usable.shape[0], look_at_next, start)[1]

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
 from pause_jax.policies.base import Context, Policy, PolicyConfig
-from pause_jax.policies.choose import by_data_size, draw_clients, top_clients
+from pause_jax.policies.choose import by_data_size, draw_clients, first_of, top_clients
 from pause_jax.struct import number, static
 
 
@@ -101,24 +101,13 @@ class Oort(PolicyConfig):
         ) -> tuple[Selection, Info]:
             exploit_key, window_key, explore_key, fill_key = jax.random.split(key, 4)
             seen, fresh = available & (state.last_round > 0), available & (state.last_round == 0)
-            score, explore_score = self.scores(state, prior, round, available)
-            share = self.exploration * self.exploration_decay ** (round - 1)
-            share = jnp.maximum(share, self.exploration_min)
-            # A float32 product just below a whole number must not lose a client.
-            planned = jnp.floor(m * (1 - share) + 1e-4).astype(jnp.int32)
-            num_explore = jnp.minimum(jnp.sum(fresh), m - planned)
-            num_exploit = jnp.minimum(jnp.sum(seen), m - num_explore)
-
-            ranked = jnp.sort(jnp.where(seen, score, -jnp.inf), descending=True)
-            pool = seen & (score >= self.cutoff * ranked[jnp.maximum(num_exploit - 1, 0)])
-            exploits = _first(draw_clients(score, pool, num_clients, exploit_key), num_exploit)
-            best = top_clients(explore_score, fresh, num_clients, window_key)
-            pool = fresh & _first(best, jnp.ceil(self.window * num_explore))
-            explores = _first(
-                draw_clients(explore_score, pool, num_clients, explore_key), num_explore
-            )
+            exploit_score, explore_score = self.scores(state, prior, round, available)
+            num_exploit, num_explore = self._numbers(round, m, jnp.sum(seen), jnp.sum(fresh))
+            exploited = self._exploit(exploit_key, exploit_score, seen, num_exploit)
+            explored = self._explore(window_key, explore_key, explore_score, fresh, num_explore)
             # If too few were seen before, the best of the rest fill up.
-            rank = jnp.where(exploits | explores, jnp.inf, jnp.where(seen, score, explore_score))
+            score = jnp.where(seen, exploit_score, explore_score)
+            rank = jnp.where(exploited | explored, jnp.inf, score)
             clients = top_clients(rank, available, m, fill_key)
             return by_data_size(clients, available, context), no_info()
 
@@ -129,25 +118,74 @@ class Oort(PolicyConfig):
             exploited = active & (state.last_round[clients] > 0)
             mean = jnp.sum(jnp.where(exploited, utility, 0.0)) / jnp.maximum(jnp.sum(exploited), 1)
             history = jnp.append(state.exploited[1:], mean)
-
-            def store(old: Array, new: Array) -> Array:
-                return old.at[clients].set(jnp.where(active, new, old[clients]))
-
             return OortState(
                 round=round,
-                utility=store(state.utility, utility),
-                duration=store(state.duration, observation.latency),
-                last_round=store(state.last_round, round),
+                utility=store_active(state.utility, clients, utility, active),
+                duration=store_active(state.duration, clients, observation.latency, active),
+                last_round=store_active(state.last_round, clients, round, active),
                 threshold=self.paced(state.threshold, history, round),
                 exploited=history,
             )
 
         return Policy(init, select, update)
 
+    def _numbers(
+        self, round: Array, m: int, num_seen: Array, num_fresh: Array
+    ) -> tuple[Array, Array]:
+        """How many to exploit and how many to explore, int32: m together if so many are available.
+
+        A share e = max(exploration * decay^(R - 1), exploration_min) is explored: m - floor(m (1 -
+        e)), if so many are fresh; the others are exploited, if so many were seen before.
+        """
+        share = self.exploration * self.exploration_decay ** (round - 1)
+        share = jnp.maximum(share, self.exploration_min)
+        # A float32 product just below a whole number must not lose a client.
+        planned = jnp.floor(m * (1 - share) + 1e-4).astype(jnp.int32)
+        num_explore = jnp.minimum(num_fresh, m - planned)
+        return jnp.minimum(num_seen, m - num_explore), num_explore
+
+    def _exploit(self, key: Array, score: Array, seen: Array, number: Array) -> Array:
+        """Draws in proportion to score, among those that reach ``cutoff`` times the n-th best.
+
+        Args:
+          key: of the draws.
+          score: float [K].
+          seen: bool [K], who can be exploited.
+          number: n, at most as many as were seen.
+
+        Returns:
+          bool [K], who is exploited: n clients.
+        """
+        ranked = jnp.sort(jnp.where(seen, score, -jnp.inf), descending=True)
+        nth_best = ranked[jnp.maximum(number - 1, 0)]
+        pool = seen & (score >= self.cutoff * nth_best)
+        return first_of(draw_clients(score, pool, len(score), key), number)
+
+    def _explore(
+        self, window_key: Array, key: Array, score: Array, fresh: Array, number: Array
+    ) -> Array:
+        """Draws in proportion to score, among the ``window`` times n best.
+
+        Args:
+          window_key: of ties at the edge of the window.
+          key: of the draws.
+          score: float [K].
+          fresh: bool [K], who can be explored.
+          number: n, at most as many as are fresh.
+
+        Returns:
+          bool [K], who is explored: n clients.
+        """
+        best = top_clients(score, fresh, len(score), window_key)
+        pool = fresh & first_of(best, jnp.ceil(self.window * number))
+        return first_of(draw_clients(score, pool, len(score), key), number)
+
     def scores(
         self, state: OortState, prior: Array, round: Array, available: Array
     ) -> tuple[Array, Array]:
         """Score of every client if it is exploited, and if it is explored, float [K] each.
+
+        (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty.
 
         Args:
           state: before the choice.
@@ -156,35 +194,58 @@ class Oort(PolicyConfig):
           available: bool [K]; least, largest and clipped utility are taken over these.
         """
         seen = state.last_round > 0
-        utility = jnp.where(seen, state.utility, prior)
+        score = self._scaled(jnp.where(seen, state.utility, prior), available)
+        # Staleness: sqrt(0.1 ln R / L), L the last round that the client took part in.
+        last = jnp.maximum(state.last_round, 1)
+        score += jnp.sqrt(0.1 * jnp.log(round.astype(jnp.float32)) / last)
+        penalty = self._penalties(state)
+        return jnp.nan_to_num(score) * penalty, prior * penalty
+
+    def _scaled(self, utility: Array, available: Array) -> Array:
+        """(min(U, quantile) - low) / (max - low), low = 0.999 min, float [K].
+
+        Quantile, min and max are over the positive utilities of available clients; NaN if there are
+        none.
+        """
         counted = jnp.where(available & (utility > 0), utility, jnp.nan)
         top = jnp.nanquantile(counted, self.clip)
         low = 0.999 * jnp.nanmin(counted)
         spread = jnp.maximum(jnp.nanmax(counted) - low, 1e-4)
-        score = (jnp.minimum(utility, top) - low) / spread
-        last = jnp.maximum(state.last_round, 1)
-        score += jnp.sqrt(0.1 * jnp.log(round.astype(jnp.float32)) / last)
-        slowest = jnp.percentile(state.duration, jnp.minimum(state.threshold, 100.0))
-        slowest = jnp.where(state.threshold >= 100, jnp.inf, slowest)
-        slow = state.duration > slowest
-        penalty = jnp.where(slow, (slowest / state.duration) ** self.penalty, 1.0)
-        return jnp.nan_to_num(score) * penalty, prior * penalty
+        return (jnp.minimum(utility, top) - low) / spread
+
+    def _penalties(self, state: OortState) -> Array:
+        """(T / t)^a for a client whose duration t exceeds T, else 1; float [K].
+
+        T is the percentile ``state.threshold`` of all durations in seconds; infinite from 100 on.
+        """
+        preferred = jnp.percentile(state.duration, jnp.minimum(state.threshold, 100.0))
+        preferred = jnp.where(state.threshold >= 100, jnp.inf, preferred)
+        slow = state.duration > preferred
+        return jnp.where(slow, (preferred / state.duration) ** self.penalty, 1.0)
 
     def paced(self, threshold: Array, history: Array, round: Array) -> Array:
-        """The percentile after this round: the pacer looks every W rounds from 2 W on."""
+        """The percentile after this round: the pacer looks every W rounds from 2 W on.
+
+        With A the exploited utility of the W rounds before the last W, and B that of the last W: if
+        it has hardly changed, |B - A| <= 0.1 A, slower clients are let in; if it has changed much,
+        |B - A| >= 5 A, fewer. (The paper: if A > B slower clients are let in.)
+
+        Args:
+          threshold: percentile before.
+          history: float [2 W], mean utility of the exploited clients of each round, oldest first.
+          round: R.
+
+        Returns:
+          A scalar, between 5 and 100 if it has moved.
+        """
         step = self.pacer_step
         before, now = jnp.sum(history[:step]), jnp.sum(history[step:])
         change = jnp.abs(now - before)
+        looser = jnp.minimum(threshold + self.pacer_delta, 100.0)
+        stricter = jnp.maximum(threshold - self.pacer_delta, 5.0)
         moved = jnp.where(
             change <= 0.1 * before,
-            jnp.minimum(threshold + self.pacer_delta, 100.0),
-            jnp.where(
-                change >= 5 * before, jnp.maximum(threshold - self.pacer_delta, 5.0), threshold
-            ),
+            looser,
+            jnp.where(change >= 5 * before, stricter, threshold),
         )
         return jnp.where((round >= 2 * step) & (round % step == 0), moved, threshold)
-
-
-def _first(order: Array, count: Array) -> Array:
-    """Mask [K] of the first ``count`` clients of an order of all clients."""
-    return jnp.zeros(order.shape, bool).at[order].set(jnp.arange(order.shape[0]) < count)

@@ -14,7 +14,7 @@ from pause_jax.bandit import Info, Observation, Selection
 from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.choose import by_data_size
 from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
-from pause_jax.reward import additive_terms, cohort_problem, generalization_reward
+from pause_jax.reward import problem_of
 from pause_jax.search import Exact, Search
 from pause_jax.struct import node
 
@@ -35,10 +35,9 @@ def maximiser(context: Context, index: Index, search: Search, *, with_privacy: b
     def select(key: Array, state: Any, round: Array, available: Array) -> tuple[Selection, Info]:
         m, counts = context.num_selected, index.counts(state)
         index_key, search_key = jax.random.split(key)
-        g = generalization_reward(counts, round, context.share, m, context.reward.beta)
-        p = context.privacy.budget.remaining(counts) if with_privacy else None
-        terms = additive_terms(context.reward, g, p, m)
-        problem = cohort_problem(index.value(index_key, state, round), context.reward, terms)
+        value = index.value(index_key, state, round)
+        remaining = context.privacy.budget.remaining(counts) if with_privacy else None
+        problem = problem_of(value, context.reward, counts, round, context.share, remaining, m)
         clients, info = search(search_key, problem, m, available)
         return by_data_size(clients, available, context), info
 

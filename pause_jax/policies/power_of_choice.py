@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query
 from pause_jax.policies.choose import (
     check_candidates,
     draw_clients,
     equal_weights,
+    mask_of,
     num_candidates,
     top_clients,
 )
@@ -93,8 +94,8 @@ class PowerOfChoice(PolicyConfig):
             return draw(key, round, available)
 
         def hear(state: ChoiceState, clients: Array, asked: Array, answer: Answer) -> ChoiceState:
-            loss = state.loss.at[clients].set(jnp.where(asked, answer.loss, state.loss[clients]))
-            return ChoiceState(loss, _mask(clients, asked, num_clients))
+            loss = store_active(state.loss, clients, answer.loss, asked)
+            return ChoiceState(loss, mask_of(clients, asked, num_clients))
 
         def select(
             key: Array, state: ChoiceState, round: Array, available: Array
@@ -102,7 +103,7 @@ class PowerOfChoice(PolicyConfig):
             draw_key, tie_key = jax.random.split(key)
             candidates = state.candidates
             if self.loss == "stale":
-                candidates = _mask(*draw(draw_key, round, available), num_clients)
+                candidates = mask_of(*draw(draw_key, round, available), num_clients)
             # A model that has diverged answers NaN: nothing is worse.
             loss = jnp.where(jnp.isnan(state.loss), jnp.inf, state.loss)
             clients = top_clients(loss, candidates, m, tie_key)
@@ -113,9 +114,8 @@ class PowerOfChoice(PolicyConfig):
         ) -> ChoiceState:
             if self.loss != "stale":
                 return state
-            clients, active = selection.clients, selection.active
-            loss = jnp.where(active, observation.loss, state.loss[clients])
-            return state._replace(loss=state.loss.at[clients].set(loss))
+            loss = store_active(state.loss, selection.clients, observation.loss, selection.active)
+            return state._replace(loss=loss)
 
         query = None
         if self.loss != "stale":
@@ -131,7 +131,7 @@ class PowerOfChoice(PolicyConfig):
         return Policy(init, select, update, query)
 
     def _wanted(self, round: Array, m: int, most: int, num_rounds: int) -> Array:
-        """D of this round."""
+        """Number of candidates d of this round, int32; ``most`` at first, m at last."""
         past = {
             "constant": jnp.zeros(()),
             "half": (2 * round > num_rounds).astype(jnp.float32),
@@ -145,7 +145,3 @@ class PowerOfChoice(PolicyConfig):
         if self.loss == "batch":
             samples = jnp.minimum(samples, self.batch_size)
         return self.query_share * samples / context.local_samples
-
-
-def _mask(clients: Array, chosen: Array, num_clients: int) -> Array:
-    return jnp.zeros(num_clients, bool).at[clients].set(chosen)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection, no_info
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query
-from pause_jax.policies.choose import by_data_size
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig
+from pause_jax.policies.choose import by_data_size, mask_of, next_queue, resource_request
 from pause_jax.search import exact
 from pause_jax.struct import number
 
@@ -104,24 +104,17 @@ class RbcsF(PolicyConfig):
             c = jnp.where(active[:, None], state.context[clients], 0.0)
             gram = state.gram[clients] + c[:, :, None] * c[:, None, :]
             moment = state.moment[clients] + observation.latency[:, None] * c
-            chosen = jnp.zeros(num_clients).at[clients].set(active.astype(jnp.float32))
+            chosen = mask_of(clients, active, num_clients).astype(jnp.float32)
             return RbcsState(
                 context=state.context,
                 chosen=chosen,
                 gram=state.gram.at[clients].set(gram),
                 inverse=state.inverse.at[clients].set(jnp.linalg.inv(gram)),
                 moment=state.moment.at[clients].set(moment),
-                queue=jnp.maximum(state.queue + target - chosen, 0.0),
+                queue=next_queue(state.queue, target, chosen),
             )
 
-        query = Query(
-            ask,
-            hear,
-            wants="features",
-            batch_size=None,
-            seconds=lambda latency: jnp.full_like(latency, self.query_seconds),
-        )
-        return Policy(init, select, update, query)
+        return Policy(init, select, update, resource_request(ask, hear, self.query_seconds))
 
 
 def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:

@@ -13,30 +13,15 @@ from jax import Array, lax
 
 from pause_jax.bandit import Info
 from pause_jax.search.exact import SMALL, exact
+from pause_jax.search.landscape import (
+    NEIGHBOURHOODS,
+    Landscape,
+    make_landscape,
+    neighbour_masks,
+    walk_energy,
+)
 from pause_jax.search.problem import Problem, Search, check_problem, set_energy, shuffled
 from pause_jax.struct import number, static
-
-NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
-# The omega of (19): C must exceed the largest energy difference, in float32 too.
-OMEGA = 1e-6
-
-
-class Landscape(NamedTuple):
-    """What stays fixed while the chains of one round walk.
-
-    Attributes:
-      index: float [K], finite: untried clients get a value that keeps the order of all energies.
-      weight: float [K].
-      ranks: int32 [L, K], place of each client in each sorted list of R2; ties at random.
-      available: bool [K].
-      temperature_scale: scalar C.
-    """
-
-    index: Array  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
-    weight: Array
-    ranks: Array
-    available: Array
-    temperature_scale: Array
 
 
 class ChainState(NamedTuple):
@@ -68,100 +53,8 @@ class AnnealingTrace(NamedTuple):
     acceptance_rate: Array
 
 
-def make_landscape(
-    problem: Problem, num_selected: int, available: Array, neighbourhood: str, key: Array
-) -> Landscape:
-    """Sort the lists and set the temperature scale.
-
-    Args:
-      problem: index [K] and additive terms [L, K] (g first, then p).
-      num_selected: m.
-      available: bool [K].
-      neighbourhood: ``pause`` (lists ucb, g, p; C by (19)), ``alsa`` (lists ucb, g; C = Delta_max)
-        or ``vanilla`` (R1 alone; C = 2 alpha + gamma + 1).
-      key: orders equal values in the lists at random, where the authors perturb them by 1e-8.
-
-    Returns:
-      The landscape.
-    """
-    index, weight = problem.index, problem.weight
-    num_clients = index.shape[0]
-
-    def spread(values: Array) -> tuple[Array, Array]:
-        high = lax.top_k(jnp.where(available, values, -jnp.inf), num_selected)[0]
-        low = -lax.top_k(jnp.where(available, -values, -jnp.inf), num_selected)[0]
-        return high, low
-
-    # A finite stand-in for +-inf that is further away than all weights together can reach:
-    # the order of energies stays, and differences between them exist.
-    high, low = spread(weight)
-    reach = jnp.sum(high) - jnp.sum(low) + 1.0
-    reach = jnp.where(jnp.isfinite(reach), reach, 1.0)  # fewer than m available: no walk at all
-    finite = jnp.isfinite(index) & available
-    any_finite = jnp.any(finite)
-    top = jnp.where(any_finite, jnp.max(jnp.where(finite, index, -jnp.inf)), 0.0)
-    bottom = jnp.where(any_finite, jnp.min(jnp.where(finite, index, jnp.inf)), 0.0)
-    index = jnp.where(index == jnp.inf, top + reach, index)
-    index = jnp.where(index == -jnp.inf, bottom - reach, index)
-
-    lists = jnp.concatenate([problem.index[None], problem.terms])
-    lists = lists[: {"pause": len(lists), "alsa": 2, "vanilla": 0}[neighbourhood]]
-    order = shuffled(num_clients, jnp.ones(num_clients, bool), key)
-
-    def rank(values: Array) -> Array:
-        ascending = order[jnp.argsort(values[order], stable=True)]
-        return (
-            jnp.zeros(num_clients, jnp.int32)
-            .at[ascending]
-            .set(jnp.arange(num_clients, dtype=jnp.int32))
-        )
-
-    ranks = jax.vmap(rank)(lists) if len(lists) else jnp.zeros((0, num_clients), jnp.int32)
-
-    if neighbourhood == "pause":
-        index_high, index_low = spread(index)
-        highs, lows = jax.vmap(spread)(problem.terms)
-        scale = jnp.min(index_high) - jnp.min(index_low) + jnp.sum(highs) - jnp.sum(lows)
-        scale = scale * (1 + OMEGA) + OMEGA
-    else:
-        scale = problem.energy_range
-    return Landscape(index, weight, ranks, available, scale)
-
-
-def walk_energy(landscape: Landscape, members: Array) -> Array:
-    """Energy (18) of a membership mask, with the finite index of the landscape."""
-    slowest = jnp.min(jnp.where(members, landscape.index, jnp.inf))
-    return slowest + jnp.sum(jnp.where(members, landscape.weight, 0.0))
-
-
-def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
-    """The neighbourhood of R1 and R2 as two products of sets.
-
-    A neighbour swaps i out and j in. It is *active* if i is the lowest member in one of the lists
-    (any j will do), and *passive* if j would be the lowest member after the swap. For an i that is
-    lowest in no list, the admissible j are the same: those below all members in some list. So the
-    neighbourhood is (removable x outside) plus (others x below), disjoint, and a uniform draw from
-    it needs no enumeration.
-
-    Args:
-      landscape: the landscape.
-      members: bool [K].
-
-    Returns:
-      (removable, outside, others, below), each bool [K].
-    """
-    outside = landscape.available & ~members
-    if landscape.ranks.shape[0] == 0:  # vanilla: R1 alone
-        return members, outside, jnp.zeros_like(members), jnp.zeros_like(members)
-    num_clients = members.shape[0]
-    lowest = jnp.min(jnp.where(members, landscape.ranks, num_clients), axis=1, keepdims=True)
-    removable = members & jnp.any(landscape.ranks == lowest, axis=0)
-    below = outside & jnp.any(landscape.ranks < lowest, axis=0)
-    return removable, outside, members & ~removable, below
-
-
 def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainState:
-    """Start at a uniformly random set of available clients."""
+    """Start at a uniformly random set of m available clients (all, if there are fewer)."""
     num_clients = landscape.index.shape[0]
     order = shuffled(num_clients, landscape.available, key)
     members = jnp.zeros(num_clients, bool).at[order[:num_selected]].set(True)

@@ -10,7 +10,14 @@ from jax import Array, lax
 
 from pause_jax.bandit import Info
 from pause_jax.search.prefix import best_prefix
-from pause_jax.search.problem import Problem, Search, check_problem, ordered, set_energy
+from pause_jax.search.problem import (
+    Problem,
+    Search,
+    check_problem,
+    optimal_info,
+    ordered,
+    set_energy,
+)
 
 # Up to so many clients all prefixes are compared side by side.
 SMALL = 64
@@ -60,30 +67,53 @@ def exact(
 def _by_counting(
     index: Array, weight: Array, num_selected: int, available: Array, key: Array | None
 ) -> Array:
-    """All prefixes side by side: K^2 work, but neither a loop nor a sort."""
+    """All prefixes side by side: K^3 work, but neither a loop nor a sort.
+
+    Prefix j is client j and the available clients that stand before it by index. A client's place
+    by weight within a prefix is the number of its members that are heavier, and the client itself:
+    a product of two [K, K] masks counts it for all prefixes at once.
+    """
     index_key, weight_key, tie_key = (None,) * 3 if key is None else jax.random.split(key, 3)
-    rank = _precedence(index, available, index_key)  # [i, j]: i stands before j
-    inside = ~rank & available[:, None] & available[None, :]  # [j, i]: i is in the prefix of j
-    heavier = _precedence(weight, available, weight_key) | jnp.eye(index.shape[0], dtype=bool)
-    place = inside.astype(jnp.float32) @ heavier.astype(jnp.float32)
-    taken = inside & (place <= num_selected)
-    # Each sum has one term, and the m largest are added one after the other: the same weights
-    # give the same bits whoever holds them and whatever is batched beside this search.
-    slot = taken[:, :, None] & (place[:, :, None] == 1 + jnp.arange(num_selected)[None, None, :])
-    largest = jnp.sum(jnp.where(slot, weight[None, :, None], 0.0), axis=1)
-    total = largest[:, 0]
-    for r in range(1, num_selected):
-        total = total + largest[:, r]
-    feasible = available & (jnp.sum(inside, axis=1) >= num_selected)
+    stands_before = _precedence(index, available, index_key)  # [i, j]: i before j by index
+    prefix = ~stands_before & available[:, None] & available[None, :]  # [j, i]: i is in prefix j
+    itself = jnp.eye(index.shape[0], dtype=bool)
+    heavier = _precedence(weight, available, weight_key) | itself  # [h, i]: h is not lighter than i
+    place = prefix.astype(jnp.float32) @ heavier.astype(jnp.float32)  # [j, i]: of i by weight, in j
+    cohort = prefix & (place <= num_selected)  # [j, i]: i is among the m heaviest of prefix j
+    total = _total_of_heaviest(weight, cohort, place, num_selected)
     value = jnp.where(jnp.isinf(index), index, index + total)
+    feasible = available & (jnp.sum(prefix, axis=1) >= num_selected)
     best = _lexicographic_argmax(value, total, feasible, tie_key)
-    first = jnp.sum(rank, axis=0) < num_selected  # the available ones, and others to fill up
-    chosen = jnp.where(jnp.any(feasible), taken[best], first)
+    # Fewer than m are available: all of those, and others to fill up.
+    first = jnp.sum(stands_before, axis=0) < num_selected
+    chosen = jnp.where(jnp.any(feasible), cohort[best], first)
     return jnp.flatnonzero(chosen, size=num_selected).astype(jnp.int32)
 
 
+def _total_of_heaviest(weight: Array, cohort: Array, place: Array, num_selected: int) -> Array:
+    """Sum of each cohort's weights, the heaviest first, float [K].
+
+    The order makes the bits: the same weights give the same sum whoever holds them and whatever is
+    batched beside this search. So each weight is brought to its place by a sum of one term, and
+    the places are added one after the other.
+
+    Args:
+      weight: float [K].
+      cohort: bool [K, K], a row for each cohort.
+      place: float [K, K], 1 to m for a cohort's members by descending weight.
+      num_selected: m.
+    """
+    places = 1 + jnp.arange(num_selected)[None, None, :]
+    holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
+    heaviest = jnp.sum(jnp.where(holds, weight[None, :, None], 0.0), axis=1)  # [j, r]
+    total = heaviest[:, 0]
+    for r in range(1, num_selected):
+        total = total + heaviest[:, r]
+    return total
+
+
 def _precedence(value: Array, available: Array, key: Array | None) -> Array:
-    """Whether i stands before j in ``ordered(value, available, key)``, bool [K, K]."""
+    """[i, j]: whether i stands before j in ``ordered(value, available, key)``, bool [K, K]."""
     number = jnp.arange(value.shape[0])
     lots = number if key is None else jax.random.bits(key, value.shape)
 
@@ -92,6 +122,7 @@ def _precedence(value: Array, available: Array, key: Array | None) -> Array:
 
     before = number[:, None] < number[None, :]
     value = jnp.where(available, value, 0.0)
+    # The last key first: each comparison decides, unless it is equal, over those before.
     for ours, theirs in (pair(lots), pair(-value), pair(~available)):
         before = (ours < theirs) | ((ours == theirs) & before)
     return before
@@ -100,14 +131,14 @@ def _precedence(value: Array, available: Array, key: Array | None) -> Array:
 def _by_sorting(
     index: Array, weight: Array, num_selected: int, available: Array, key: Array | None
 ) -> Array:
-    """A sort by index, then branch and bound for the best prefix."""
+    """A sort by index, then branch and bound for the best prefix; its m heaviest are the answer."""
     place = jnp.arange(index.shape[0])
     order = ordered(index, available, None if key is None else jax.random.split(key)[0])
-    counts = place < jnp.sum(available)
+    taken = place < jnp.sum(available)  # the others stand at the end
     # -inf is kept for the places of unavailable clients.
     lowest = 0.5 * jnp.finfo(index.dtype).min
-    sorted_index = jnp.where(counts, jnp.maximum(index[order], lowest), -jnp.inf)
-    sorted_weight = jnp.where(counts, weight[order], -jnp.inf)
+    sorted_index = jnp.where(taken, jnp.maximum(index[order], lowest), -jnp.inf)
+    sorted_weight = jnp.where(taken, weight[order], -jnp.inf)
     best = best_prefix(sorted_index, sorted_weight, num_selected)
     within = jnp.where(place <= best, sorted_weight, -jnp.inf)
     # Of fewer than m available ones all are inside, and the first others fill up.
@@ -137,4 +168,4 @@ class Exact(Search):
         clients, energy = exact(
             problem.index, problem.weight, num_selected, available=available, key=key
         )
-        return clients, Info(energy, jnp.zeros_like(energy), jnp.full_like(energy, jnp.nan))
+        return clients, optimal_info(energy)

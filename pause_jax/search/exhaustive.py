@@ -10,7 +10,14 @@ import numpy as np
 from jax import Array, lax
 
 from pause_jax.bandit import Info
-from pause_jax.search.problem import Problem, Search, check_problem, set_energy, shuffled
+from pause_jax.search.problem import (
+    Problem,
+    Search,
+    check_problem,
+    optimal_info,
+    set_energy,
+    shuffled,
+)
 from pause_jax.struct import ConfigError, Sizes, static
 
 MAX_SETS = 10_000_000
@@ -143,4 +150,4 @@ class Exhaustive(Search):
             max_sets=self.max_sets,
             chunk_size=self.chunk_size,
         )
-        return clients, Info(energy, jnp.zeros_like(energy), jnp.full_like(energy, jnp.nan))
+        return clients, optimal_info(energy)

@@ -45,6 +45,11 @@ class Search(Config):
         raise NotImplementedError
 
 
+def optimal_info(energy: Array) -> Info:
+    """Diagnostics of a search that finds the optimum, from its energy: the gap is 0."""
+    return Info(energy, jnp.zeros_like(energy), jnp.full_like(energy, jnp.nan))
+
+
 def check_problem(index: Array, weight: Array, num_selected: int) -> None:
     """Raise ValueError unless index and weight are [K] and 1 <= num_selected <= K."""
     if index.ndim != 1 or weight.shape != index.shape or not 1 <= num_selected <= len(index):
