@@ -85,7 +85,7 @@ def store_active(table: Array, clients: Array, values: Array, active: Array) -> 
     """
     kept = table[clients]
     took_part = active.reshape(-1, *[1] * (kept.ndim - 1))
-    return table.at[clients].set(jnp.where(took_part, values, kept))
+    return table.at[clients].set(jnp.where(took_part, values, kept).astype(table.dtype))
 
 
 class ClientStats(NamedTuple):

@@ -222,7 +222,8 @@ class LinearContext(Latency):
         return jnp.arange(num_clients) * 4 // num_clients
 
     def features(self, key: Array, num_clients: int) -> Array:
-        return self._features(*jax.random.split(key, 3)[:2], num_clients)
+        load_key, band_key, _ = jax.random.split(key, 3)
+        return self._features(load_key, band_key, num_clients)
 
     def _features(self, load_key: Array, band_key: Array, num_clients: int) -> Array:
         mu = jax.random.uniform(load_key, (num_clients,), minval=0.5, maxval=2.0)

@@ -9,7 +9,7 @@ from jax import Array
 
 from pause_jax.bandit import Selection
 from pause_jax.policies import Context
-from pause_jax.reward import additive_terms, cohort_problem, cohort_value, generalization_reward
+from pause_jax.reward import cohort_value, problem_of
 from pause_jax.search import exact
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ def score(
       round: t >= 1.
       with_genie: whether to find the genie's choice; NaN for its figures otherwise (static).
     """
-    m, reward = context.num_selected, context.reward
-    g = generalization_reward(counts, round, context.share, m, reward.beta)
-    terms = additive_terms(reward, g, context.privacy.budget.remaining(counts), m)
-    problem = cohort_problem(context.expected_speed, reward, terms)
+    m, remaining = context.num_selected, context.privacy.budget.remaining(counts)
+    problem = problem_of(
+        context.expected_speed, context.reward, counts, round, context.share, remaining, m
+    )
     speed = context.min_latency / latency
-    own = (terms, selection.clients, selection.active)
+    own = (problem.terms, selection.clients, selection.active)
     realised = cohort_value(speed, *own)
     if not with_genie:
         nan = jnp.asarray(jnp.nan)
         return Score(realised, nan, nan)
     genie, _ = exact(problem.index, problem.weight, m, available=available)
-    best = (terms, genie, available[genie])
+    best = (problem.terms, genie, available[genie])
     behind = cohort_value(problem.index, *best) - cohort_value(problem.index, *own)
     return Score(realised, cohort_value(speed, *best), jnp.maximum(behind, 0.0))

@@ -10,7 +10,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from pause_jax import keys
-from pause_jax.bandit import Selection
+from pause_jax.bandit import Selection, store_active
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, map_clients
 from pause_jax.learning.learner import LearnerState, Release, Trained
@@ -78,9 +78,8 @@ def train_cohort(
     # Other collections, running statistics say, leave in the clear: Result.unnoised names them.
     updates = {**updates, "params": jax.vmap(unravel)(released)}
 
-    def store(old: Array, new: Array) -> Array:
-        took_part = active.reshape(-1, *[1] * (new.ndim - 1))
-        return old.at[clients].set(jnp.where(took_part, new, old[clients]))
+    def store(kept: Array, new: Array) -> Array:
+        return store_active(kept, clients, new, active)
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
     mean = jnp.sum(jnp.where(active, selection.weights * loss.mean, 0.0))

@@ -228,7 +228,7 @@ def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
     is_dealt = jnp.arange(num_samples) < number
     # What is not dealt out goes to a place that does not exist.
     target = jnp.where(is_dealt, samples, num_samples)
-    return owner.at[target].set(in_turn(counts, num_samples), mode="drop")
+    return owner.at[target].set(in_turn(counts, num_samples).astype(owner.dtype), mode="drop")
 
 
 PARTITIONS = (Iid, Dirichlet)

@@ -21,6 +21,8 @@ from pause_jax.search.problem import (
 from pause_jax.struct import ConfigError, Sizes, static
 
 MAX_SETS = 10_000_000
+# Sets that are scored side by side; bounds the memory.
+CHUNK = 4096
 
 
 def exhaustive(
@@ -31,7 +33,7 @@ def exhaustive(
     available: Array | None = None,
     key: Array | None = None,
     max_sets: int = MAX_SETS,
-    chunk_size: int = 4096,
+    chunk_size: int = CHUNK,
 ) -> tuple[Array, Array]:
     """Maximise ``min index + sum weight`` by scoring every set, as the authors' program does.
 
@@ -88,6 +90,7 @@ def exhaustive(
     def visit(chunk: Array, best: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         best_value, best_total, best_rank = best
         ranks = jnp.minimum(chunk * chunk_size + jnp.arange(chunk_size), num_sets - 1)
+        ranks = ranks.astype(jnp.int32)
         value, total = score(unrank(ranks))
         top_value = jnp.nanmax(jnp.where(jnp.isnan(value), -jnp.inf, value))
         top_total = jnp.max(jnp.where(value == top_value, total, -jnp.inf))
@@ -126,14 +129,12 @@ class Exhaustive(Search):
 
     Attributes:
       max_sets: refuse a network with more sets than this.
-      chunk_size: sets scored at a time.
     """
 
     name: ClassVar[str] = "exhaustive"
     summary: ClassVar[str] = "scores all C(K, m) sets; small networks only"
 
     max_sets: int = static(default=MAX_SETS, at_least=1, at_most=np.iinfo(np.int32).max // 2)
-    chunk_size: int = static(default=4096, at_least=1)
 
     def check(self, path: str, sizes: Sizes) -> None:
         count_sets(sizes.num_clients, sizes.cohort_size, self.max_sets)
@@ -148,6 +149,5 @@ class Exhaustive(Search):
             available=available,
             key=key,
             max_sets=self.max_sets,
-            chunk_size=self.chunk_size,
         )
         return clients, optimal_info(energy)
