@@ -12,33 +12,39 @@ import numpy as np
 import tomli_w
 
 from pause_jax.config import SimConfig
-from pause_jax.struct import (
-    Config,
-    ConfigError,
-    choices,
-    field_of,
-    fields,
-    is_node,
-    is_static,
-    look_up,
-    nearest,
-)
+from pause_jax.registry import choices, look_up, nearest
+from pause_jax.struct import Config, ConfigError, field_of, fields, is_node, is_static
 
 C = TypeVar("C", bound=Config)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Plain values of a config: nested tables with their ``name``; unset options are left out."""
-    table: dict[str, Any] = {"name": config.name} if config.name else {}
+    """Plain values of a config: nested tables with their ``name``; unset options are left out.
+
+    Raises:
+      ConfigError: for a class of one's own that no name stands for, as no file could say it.
+    """
+    own = vars(type(config)).get("name")
+    table: dict[str, Any] = {"name": own} if own else {}
     for name, value, _, field in fields(config):
         if is_node(field):
-            table[name] = "none" if value is None else to_dict(value)
+            table[name] = "none" if value is None else _node_table(value, field)
         elif is_static(field):
             if value is not None:
                 table[name] = list(value) if isinstance(value, tuple) else value
         else:
             # The shortest decimal that is the same float32: 0.01 stays 0.01.
             table[name] = float(str(np.float32(value)))
+    return table
+
+
+def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
+    table, cls = to_dict(value), type(value)
+    if "name" not in table and not cls is field.default_factory is field.metadata["rule"].kind:
+        raise ConfigError(
+            f"{field.name} = {cls.__name__}(...): the class has no name of its own, so results and "
+            f'files cannot say what it is. Give it one: name = "{cls.__name__.lower()}".'
+        )
     return table
 
 

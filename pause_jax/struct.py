@@ -13,9 +13,8 @@ rebuilds pytrees with tracers inside.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 import jax
 import numpy as np
@@ -193,68 +192,6 @@ def field_of(config: Any, name: str, whole: str) -> dataclasses.Field[Any]:
             f"it has {', '.join(known) or 'no fields'}."
         )
     return known[name]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A question that names what was perhaps meant, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
-
-
-C = TypeVar("C", bound=Config)
-_SETTINGS: dict[type[Config], dict[str, Config]] = {}
-
-
-def _named_classes(base: type[C]) -> Iterator[type[C]]:
-    if vars(base).get("name"):
-        yield base
-    for cls in base.__subclasses__():
-        yield from _named_classes(cls)
-
-
-def choices(base: type[C]) -> dict[str, type[C]]:
-    """Every class at or below ``base`` that has a name of its own, by its name; also a user's.
-
-    Where a class was defined twice under one name (a notebook's cell run again) the last counts.
-    """
-    return {cls.name: cls for cls in _named_classes(base)}
-
-
-def _is_ours(cls: type[Config]) -> bool:
-    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
-def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
-    """Let names stand for configs of class ``base`` that are not their class's default."""
-    _SETTINGS.setdefault(base, {}).update(settings)
-
-
-def look_up(base: type[C], name: str, where: str) -> C:
-    """The config that a name stands for: a named setting, or a class with its defaults.
-
-    Args:
-      base: what it must be, such as ``PolicyConfig``; classes of a user's own below it count.
-      name: its name.
-      where: what asked for it, for messages.
-
-    Raises:
-      ConfigError: for an unknown name, with the names that exist, and for the name of a class of
-        the library that a user's class has taken.
-    """
-    known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
-    if name not in known:
-        raise ConfigError(
-            f"{where} = {name!r}: must be one of {', '.join(known)}.{nearest(name, known)} "
-            "A class of your own needs a `name`, and its file must be loaded (--load FILE.py)."
-        )
-    claims = {_is_ours(cls): cls for cls in _named_classes(base) if cls.name == name}
-    if False in claims and (True in claims or name in _SETTINGS.get(base, {})):
-        raise ConfigError(
-            f"{claims[False].__module__}.{claims[False].__name__}.name = {name!r}: is a name of "
-            "the library's. Give your class another one."
-        )
-    chosen = known[name]
-    return chosen() if isinstance(chosen, type) else chosen
 
 
 def fields(config: Config) -> Iterator[tuple[str, Any, Rule, dataclasses.Field[Any]]]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,11 +77,12 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
         learning=None,
     )
     record = (*QUANTITIES.values(), weights, filled, available)
-    run = _traced_once(lambda config, key: simulate(config, key, record=record))
+    run = _Counted(lambda config, key: simulate(config, key, record=record))
     config, key = _checked(config), jax.random.key(0)
     for share in (1.0, 0.5, 0.02):
         result = run(config.replace(availability=jnp.float32(share)), key)
         _check_choices(result, f"availability {share:g}")
+    run.check()
     twice = run(config, key), run(config, key)
     _same(*twice, "the same config and key gave two results: it is not pure")
     several = jax.random.split(key, 3)
@@ -129,7 +129,7 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
       ConfigError: if its config is wrong.
     """
     config = _checked(SimConfig(privacy=mechanism, learning=None))
-    release = _traced_once(lambda mechanism, *rest: mechanism.privatize(*rest))
+    release = _Counted(lambda mechanism, *rest: mechanism.privatize(*rest))
     own, epsilon = config.privacy, jnp.float32(2.0)
     several = jax.random.split(jax.random.key(0), 4)
     updates = jax.random.normal(jax.random.key(1), (4, dimension)).at[3].set(0.0)
@@ -148,6 +148,7 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     if mechanism.unit != "none":
         assert not np.array_equal(other, singles[0]), "two keys, one release: there is no noise"
     release(jax.tree.map(lambda x: x * 0.9, own), several[0], updates[0], epsilon)
+    release.check()
 
     _check_budget(own)
     _check_toml(SimConfig(privacy=mechanism, learning=None), mechanism)
@@ -243,9 +244,25 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
     _check_toml(config, learning)
 
 
-def _traced_once(function: Callable[..., Any]) -> Any:
-    """The function under jit; to trace it a second time, for other numbers, is an error."""
-    return jax.jit(chex.assert_max_traces(function, n=1))
+class _Counted:
+    """A function under jit that counts how often it is traced."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.traces, self._function = 0, function
+        self._jitted = jax.jit(self._run)
+
+    def _run(self, *args: Any) -> Any:
+        self.traces += 1
+        return self._function(*args)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._jitted(*args)
+
+    def check(self) -> None:
+        """Raise AssertionError if other numbers made it trace a second time."""
+        assert self.traces == 1, (
+            "other numbers compile anew: a traced number fixes a shape or a branch; make it static"
+        )
 
 
 def _checked(config: SimConfig) -> SimConfig:
@@ -254,7 +271,7 @@ def _checked(config: SimConfig) -> SimConfig:
 
 
 def _check_toml(config: SimConfig, part: Config) -> None:
-    if not part.name:
+    if not vars(type(part)).get("name"):
         return
     back = config_file.loads(config_file.dumps(config))
     forms = {jax.tree.structure(back), jax.tree.structure(config)}

@@ -10,8 +10,8 @@ from pause_jax.latency import LATENCIES, Latency
 from pause_jax.learning import DATASETS, MODELS, PARTITIONS, DataConfig, Model, PartitionConfig
 from pause_jax.policies import INDEX_RULES, NAMED, POLICIES, IndexRule, PolicyConfig
 from pause_jax.privacy import BUDGETS, MECHANISMS, Budget, L1Laplace, Mechanism
+from pause_jax.registry import choices
 from pause_jax.search import SEARCHES, Annealing, Search
-from pause_jax.struct import choices
 
 
 def assert_same(a, b):

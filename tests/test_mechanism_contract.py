@@ -27,7 +27,7 @@ from pause_jax.privacy import (
     Unlimited,
 )
 from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
-from pause_jax.struct import choices
+from pause_jax.registry import choices
 
 NOISY = [
     *(cls() for cls in MECHANISMS if cls is not NoPrivacy),

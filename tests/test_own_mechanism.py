@@ -16,7 +16,7 @@ from pause_jax.cli import app
 from pause_jax.config import validate
 from pause_jax.privacy import MECHANISMS, Geometric, L1Laplace, Projected, Uniform
 from pause_jax.privacy.audit import audit
-from pause_jax.struct import choices
+from pause_jax.registry import choices
 
 SOURCE = '''
 import jax

@@ -12,7 +12,8 @@ from rich.console import Console
 from pause_jax.analysis.table import make_table, word
 from pause_jax.cli.settings import changed
 from pause_jax.privacy import MECHANISMS, Mechanism
-from pause_jax.struct import ConfigError, check_fields, look_up
+from pause_jax.registry import look_up
+from pause_jax.struct import ConfigError, check_fields
 
 if TYPE_CHECKING:
     from pause_jax.privacy.audit import Audit

@@ -27,7 +27,8 @@ from pause_jax.cli.settings import changed, load_files
 from pause_jax.config import SimConfig, validate
 from pause_jax.presets import PRESETS
 from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
-from pause_jax.struct import ConfigError, look_up
+from pause_jax.registry import look_up
+from pause_jax.struct import ConfigError
 
 DEMO_POLICIES = "pause,sa_pause,random,fastest,all,all:none"
 

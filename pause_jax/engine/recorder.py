@@ -25,7 +25,8 @@ from jax import Array
 from pause_jax.config import SimConfig
 from pause_jax.engine.state import Round, Run, State
 from pause_jax.learning.learner import all_finite
-from pause_jax.struct import ConfigError, nearest
+from pause_jax.registry import nearest
+from pause_jax.struct import ConfigError
 
 
 class Quantity(NamedTuple):

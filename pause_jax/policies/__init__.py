@@ -19,8 +19,8 @@ from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser
 from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
+from pause_jax.registry import look_up, name_settings
 from pause_jax.search import Annealing, Exhaustive
-from pause_jax.struct import look_up, name_settings
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause,

@@ -1,0 +1,216 @@
+"""The contract checks that users get: every part of the library passes, planted faults do not."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pause_jax.bandit import Selection, no_info
+from pause_jax.learning import Digits, Dirichlet, Learner, Learning, Linear, LinearRegression, Mlp
+from pause_jax.policies import NAMED, Policy, PolicyConfig, Random
+from pause_jax.privacy import MECHANISMS, L1Laplace, PerCoordinateLaplace, Table, Uniform
+from pause_jax.struct import number
+from pause_jax.testing import check_learner, check_mechanism, check_policy
+
+TINY = Digits(num_train=120)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_policy_keeps_its_contract(name):
+    check_policy(NAMED[name])
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        *(cls() for cls in MECHANISMS),
+        L1Laplace(budget=Uniform(horizon=7.0)),
+        PerCoordinateLaplace(budget=Table(shares=(0.5, 0.25))),
+    ],
+    ids=lambda mechanism: f"{mechanism.name}-{mechanism.budget.name}",
+)
+def test_every_mechanism_keeps_its_contract(mechanism):
+    check_mechanism(mechanism)
+
+
+@pytest.mark.parametrize(
+    "learning",
+    [
+        Learning(data=TINY, model=Linear()),
+        Learning(data=TINY, partition=Dirichlet(), keep_optimizer_state=True, model=Mlp()),
+        Learning(data=LinearRegression(num_samples=90), optimizer="sgd", model=Linear()),
+        Learning(data=TINY, partition=Dirichlet(min_quality=0.5), max_steps=2, model=Linear()),
+    ],
+    ids=["iid", "dirichlet, moments", "regression", "quality"],
+)
+def test_every_way_to_learn_keeps_its_contract(learning):
+    check_learner(learning)
+
+
+# ---------------------------------------------------------------- planted faults
+
+
+class Faulty(PolicyConfig):
+    """Chooses what ``choose`` says: (key, context, available, round) -> Selection."""
+
+    scale: float = number(default=1.0, above=0)
+
+    def choose(self, key, context, available, round):
+        raise NotImplementedError
+
+    def build(self, context):
+        def select(key, state, round, available):
+            return self.choose(key, context, available, round), no_info()
+
+        return Policy(lambda: (), select, lambda state, selection, observation: state)
+
+
+class Twice(Faulty):
+    def choose(self, key, context, available, round):
+        clients = jnp.argsort(~available)[: context.num_selected]
+        return Selection(clients.at[1].set(clients[0]), jnp.full(clients.shape, 1 / 3))
+
+
+class Absent(Faulty):
+    def choose(self, key, context, available, round):
+        return Selection(jnp.arange(context.num_selected), jnp.full(context.num_selected, 1 / 3))
+
+
+class Heavy(Faulty):
+    def choose(self, key, context, available, round):
+        clients = jnp.argsort(~available)[: context.num_selected]
+        return Selection(clients, available[clients] * 1.0)
+
+
+class Late(Faulty):
+    """Goes wrong in one round only."""
+
+    def choose(self, key, context, available, round):
+        clients = jnp.argsort(~available)[: context.num_selected]
+        here = available[clients]
+        weights = here / jnp.maximum(jnp.sum(here), 1)
+        return Selection(clients, jnp.where(round == 17, jnp.nan, weights))
+
+
+class Frozen(Faulty):
+    """Makes a Python number of a traced one, so that each value compiles again."""
+
+    def choose(self, key, context, available, round):
+        clients = jnp.argsort(~available)[: context.num_selected + int(float(self.scale)) - 1]
+        here = available[clients]
+        return Selection(clients, here / jnp.maximum(jnp.sum(here), 1))
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Twice(), "distinct"),
+        (Absent(), "one that takes part is not available"),
+        (Heavy(), "weights must sum to one"),
+        (Late(), "round 17.*finite"),
+    ],
+)
+def test_a_faulty_policy_is_found(policy, words):
+    with pytest.raises(AssertionError, match=words):
+        check_policy(policy)
+
+
+def test_a_policy_that_freezes_a_traced_number_is_found():
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        check_policy(Frozen())
+
+
+class Silent(L1Laplace):
+    """Adds no noise."""
+
+    def privatize(self, key, update, epsilon):
+        return update
+
+
+class Wide(L1Laplace):
+    """Releases more than it was given."""
+
+    def privatize(self, key, update, epsilon):
+        return jnp.concatenate([super().privatize(key, update, epsilon), update[:1]])
+
+
+class Growing(Uniform):
+    """Says that less is spent than its epsilons add up to."""
+
+    def spent(self, participations):
+        return 0.5 * super().spent(participations)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "words"),
+    [
+        (Silent(), "there is no noise"),
+        (Wide(), "a release of shape"),
+        (L1Laplace(budget=Growing()), "not the sum of n epsilons"),
+    ],
+)
+def test_a_faulty_mechanism_is_found(mechanism, words):
+    with pytest.raises(AssertionError, match=words):
+        check_mechanism(mechanism)
+
+
+def learning_with(change):
+    """``Learning`` on digits with its learner changed."""
+
+    class Changed(Learning):
+        def build(self, data, num_clients, execution=None):
+            return change(super().build(data, num_clients, execution))
+
+    return Changed(data=TINY, model=Linear(), batch_size=5)
+
+
+def past_the_release(learner: Learner) -> Learner:
+    def train(key, state, selection, release):
+        after, trained = learner.train(key, state, selection, lambda updates: updates)
+        return after, trained._replace(released=release(trained.released))
+
+    return learner._replace(train=train)
+
+
+def counts_everyone(learner: Learner) -> Learner:
+    def train(key, state, selection, release):
+        weights = jnp.maximum(selection.weights, 0.1)
+        return learner.train(key, state, selection._replace(weights=weights), release)
+
+    return learner._replace(train=train)
+
+
+def by_slot(learner: Learner) -> Learner:
+    def train(key, state, selection, release):
+        slots = jnp.arange(selection.clients.size)
+        return learner.train(key, state, selection._replace(clients=slots), release)
+
+    def turned(key, state, selection, release):
+        first = selection.clients[0]
+        return train(jax.random.fold_in(key, first), state, selection, release)
+
+    return learner._replace(train=turned)
+
+
+def more_metrics(learner: Learner) -> Learner:
+    return learner._replace(metrics=(*learner.metrics, "f1"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (past_the_release, "something goes past it"),
+        (counts_everyone, "empty slots changed variables"),
+        (by_slot, "the order of the slots changed the outcome"),
+        (more_metrics, "Learner.metrics has"),
+    ],
+)
+def test_a_faulty_learner_is_found(change, words):
+    with pytest.raises(AssertionError, match=words):
+        check_learner(learning_with(change))
+
+
+def test_a_policy_of_ones_own_without_a_name_passes_too():
+    class Mine(Random):
+        """Random, by another class."""
+
+    check_policy(Mine())
