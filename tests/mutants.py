@@ -26,6 +26,8 @@ PARTITION = "pause_jax/learning/partition.py"
 BANDIT = "pause_jax/bandit.py"
 REWARD = "pause_jax/reward.py"
 CHOOSE = "pause_jax/policies/choose.py"
+KEYS = "pause_jax/keys.py"
+KEYS_TEST = "tests/test_keys.py"
 
 
 class Mutant(NamedTuple):
@@ -36,14 +38,14 @@ class Mutant(NamedTuple):
       file: where.
       old: the right text, which occurs once in the file.
       new: the wrong text.
-      run: the name of the config in tests/test_whole_round.py that shows it.
+      test: a config of tests/test_whole_round.py that shows it, or the path of another test.
     """
 
     name: str
     file: str
     old: str
     new: str
-    run: str = "pause"
+    test: str = "pause"
 
 
 MUTANTS = [
@@ -117,6 +119,41 @@ MUTANTS = [
         "            state.keys.inputs,\n        ),\n        mesh,",
         "            jax.random.fold_in(state.keys.inputs, round),\n        ),\n        mesh,",
     ),
+    Mutant(
+        "availability_with_the_latency_key",
+        ROUND,
+        "keys.availability(state.keys.world, round)",
+        "keys.latency(state.keys.world, round)",
+    ),
+    # The oracle draws with the named keys, and so believes what they are.
+    Mutant(
+        "availability_named_as_latency",
+        KEYS,
+        "2 * round + 1",
+        "2 * round",
+        KEYS_TEST,
+    ),
+    Mutant(
+        "cohort_named_without_round",
+        KEYS,
+        "return jax.random.fold_in(stream, round)",
+        "return jax.random.fold_in(stream, 1)",
+        KEYS_TEST,
+    ),
+    Mutant(
+        "clients_named_alike",
+        KEYS,
+        "jax.random.fold_in(key, client)",
+        "jax.random.fold_in(key, 0 * client)",
+        KEYS_TEST,
+    ),
+    Mutant(
+        "answers_named_as_training",
+        KEYS,
+        "jax.random.fold_in(jax.random.fold_in(training, 0), round)",
+        "jax.random.fold_in(training, round)",
+        KEYS_TEST,
+    ),
     # --- local training
     Mutant(
         "moments_of_the_next_client",
@@ -154,6 +191,19 @@ MUTANTS = [
         CLIENT,
         "return -(-jnp.minimum(size, training.max_samples) // training.batch_size)",
         "return jnp.maximum(jnp.minimum(size, training.max_samples) // training.batch_size, 1)",
+    ),
+    Mutant(
+        "equal_clients_lack_a_step",
+        COHORT,
+        "equal_steps=-(-max_samples // learning.batch_size)",
+        "equal_steps=max_samples // learning.batch_size",
+        "fedavg",
+    ),
+    Mutant(
+        "steps_of_the_shortest_client",
+        COHORT,
+        "num_steps = jnp.max(jnp.where(slots.active, steps, 0))",
+        "num_steps = jnp.min(jnp.where(slots.active, steps, 9))",
     ),
     Mutant(
         "window_from_the_start",
@@ -248,6 +298,18 @@ MUTANTS = [
         "/ jnp.maximum(jnp.asarray(round, share.dtype) - 1, 1)",
     ),
     Mutant(
+        "beta_of_two",
+        REWARD,
+        "jnp.abs(x) ** exponent",
+        "jnp.abs(x) ** 2",
+    ),
+    Mutant(
+        "p_not_weighted",
+        REWARD,
+        "reward.gamma * remaining / num_selected",
+        "remaining / num_selected",
+    ),
+    Mutant(
         "regret_with_equal_shares",
         RECORDER,
         "round, context.share, m",
@@ -319,8 +381,7 @@ MUTANTS = [
     ),
 ]
 
-TEST = "tests/test_whole_round.py"
-CASE = TEST + "::test_a_run_is_what_algorithm_1_says[{}]"
+CASE = "tests/test_whole_round.py::test_a_run_is_what_algorithm_1_says[{}]"
 ROOT = pathlib.Path(__file__).parents[1]
 
 
@@ -336,7 +397,7 @@ def main(names: list[str]) -> int:
     began, survived = time.monotonic(), []
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(pathlib.Path(folder))
-        status, seconds, output = run(copy, TEST)
+        status, seconds, output = run(copy, *sorted({target(mutant) for mutant in chosen}))
         if status:
             return fail(f"the tests fail without any fault:\n{output}")
         print(f"{'passed':10}{seconds:4.0f} s  without any fault", flush=True)
@@ -346,9 +407,8 @@ def main(names: list[str]) -> int:
                 return fail(f"{mutant.name}: the tests could not run:\n{output}")
             if status == 0:
                 survived.append(mutant)
-            why = next((line for line in output.splitlines() if line.startswith("E ")), "")
             verdict = "caught" if status else "SURVIVED"
-            line = f"{verdict:10}{seconds:4.0f} s  {mutant.name:36}{mutant.run:18}{why[1:].strip()}"
+            line = f"{verdict:10}{seconds:4.0f} s  {mutant.name:36}{mutant.test:20}{why(output)}"
             print(line[:120].rstrip(), flush=True)
     caught, seconds = len(chosen) - len(survived), time.monotonic() - began
     print(f"{caught} caught, {len(survived)} survived, {len(lost)} lost, {seconds:.0f} s")
@@ -366,25 +426,37 @@ def copied(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+def target(mutant: Mutant) -> str:
+    """What pytest is told to run."""
+    return mutant.test if "/" in mutant.test else CASE.format(mutant.test)
+
+
 def planted(copy: pathlib.Path, mutant: Mutant) -> tuple[int, float, str]:
     """The test of a mutant, in the copy, which is as before afterwards."""
     path = copy / mutant.file
     right = path.read_text()
     path.write_text(right.replace(mutant.old, mutant.new))
     try:
-        return run(copy, CASE.format(mutant.run))
+        return run(copy, target(mutant))
     finally:
         path.write_text(right)
 
 
-def run(copy: pathlib.Path, test: str) -> tuple[int, float, str]:
-    """(pytest's exit status, seconds, output) of a test in the copy."""
+def run(copy: pathlib.Path, *tests: str) -> tuple[int, float, str]:
+    """(pytest's exit status, seconds, output) of tests in the copy."""
     # No bytecode: a file that is replaced within a second would be taken for the old one.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", test]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", *tests]
     began = time.monotonic()
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     return done.returncode, time.monotonic() - began, done.stdout + done.stderr
+
+
+def why(output: str) -> str:
+    """What differed, in brief: the recorded quantity, else the first error."""
+    errors = [line[1:].strip() for line in output.splitlines() if line.startswith("E ")]
+    quantities = [error for error in errors if error.startswith("['")]
+    return (quantities or errors or [""])[0]
 
 
 def fail(message: str) -> int:

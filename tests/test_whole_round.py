@@ -103,11 +103,15 @@ CONFIGS = {
         ),
     ),
     "power_of_choice": RICH.replace(
-        policy=PowerOfChoice(candidates=4),
+        policy=PowerOfChoice(candidates=5),
         num_selected=2,
         latency=SpeedNormal(),
         privacy=GaussianMechanism(clip_norm=0.5, budget=Power(total_epsilon=400.0)),
-        learning=SGD.replace(model=Mlp(hidden=(7,)), client_batch=1),
+        learning=SGD.replace(
+            partition=Dirichlet(concentration=0.7, min_quality=0.0),
+            model=Mlp(hidden=(7,)),
+            client_batch=1,
+        ),
     ),
     "batch_norm": RICH.replace(
         policy=Fastest(),
