@@ -24,12 +24,11 @@ TIE = 1e-6
 
 
 class Choice(NamedTuple):
-    """A cohort, its aggregation weights before any client falls silent, and what it cost."""
+    """A cohort, its aggregation weights up to a factor, (18), and seconds spent on questions."""
 
     cohort: tuple[int, ...]
     weight: dict[int, float]
     energy: float = math.nan
-    asked: tuple[int, ...] = ()
     waited: float = 0.0
 
 
@@ -196,12 +195,8 @@ class Simulator:
         ]
         for k in asked:
             self.queried[k] += 1
-        return Choice(
-            tuple(cohort),
-            dict.fromkeys(cohort, 1.0),
-            asked=tuple(asked),
-            waited=max(seconds, default=0.0),
-        )
+        weight = dict.fromkeys(cohort, 1.0)
+        return Choice(tuple(cohort), weight, waited=max(seconds, default=0.0))
 
     # ------------------------------------------------------------ what they do
 
