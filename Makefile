@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format experiment bench clean
+.PHONY: help demo test mutants lint format experiment bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ demo: $(STAMP)  ## compare selection policies on digits (about a minute, no down
 
 test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest -n 2
+
+mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (ten minutes; NAME=one of tests/mutants.py)
+	$(BIN)/python -m tests.mutants $(NAME)
 
 lint: $(STAMP)  ## lint, format check and types
 	$(BIN)/ruff check .

@@ -1,0 +1,468 @@
+"""Plants one fault after another in a copy of the project and checks that a test catches each.
+
+    python -m tests.mutants            all of them
+    python -m tests.mutants NAME ...   some
+
+A fault that no test catches ends it with status 1. So does a fault whose place is not found in the
+code: after a change of the code, point it there again.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+ROUND = "pause_jax/engine/round.py"
+RECORDER = "pause_jax/engine/recorder.py"
+CLIENT = "pause_jax/learning/client.py"
+COHORT = "pause_jax/learning/cohort.py"
+SERVER = "pause_jax/learning/server.py"
+PARTITION = "pause_jax/learning/partition.py"
+BANDIT = "pause_jax/bandit.py"
+REWARD = "pause_jax/reward.py"
+CHOOSE = "pause_jax/policies/choose.py"
+KEYS = "pause_jax/keys.py"
+KEYS_TEST = "tests/test_keys.py"
+
+
+class Mutant(NamedTuple):
+    """A fault.
+
+    Attributes:
+      name: what is wrong.
+      file: where.
+      old: the right text, which occurs once in the file.
+      new: the wrong text.
+      test: a config of tests/test_whole_round.py that shows it, or the path of another test.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str = "pause"
+
+
+MUTANTS = [
+    # --- aggregation
+    Mutant(
+        "aggregation_uniform",
+        SERVER,
+        "jnp.tensordot(weights, taken, axes=1)",
+        "jnp.tensordot((weights > 0) / jnp.sum(weights > 0), taken, axes=1)",
+    ),
+    Mutant(
+        "aggregation_normalised_twice",
+        SERVER,
+        "jnp.tensordot(weights, taken, axes=1)",
+        "jnp.tensordot(weights / jnp.sum(weights > 0), taken, axes=1)",
+    ),
+    Mutant(
+        "weights_by_quality",
+        CHOOSE,
+        "jnp.where(available[clients], context.data_size[clients], 0.0)",
+        "jnp.where(available[clients], context.share[clients], 0.0)",
+    ),
+    Mutant(
+        "silent_not_renormalised",
+        ROUND,
+        "weights=weights * total / jnp.where(received > 0, received, 1.0)",
+        "weights=weights",
+        "spent_silent",
+    ),
+    Mutant(
+        "running_statistics_forgotten",
+        COHORT,
+        'updates = {**updates, "params": jax.vmap(unravel)(released)}',
+        'updates = jax.tree.map(jnp.zeros_like, updates) | {"params": jax.vmap(unravel)(released)}',
+        "batch_norm",
+    ),
+    # --- keys
+    Mutant(
+        "privacy_key_of_all_clients",
+        ROUND,
+        "keys.of_clients(keys.cohort(state.keys.privacy, round), clients)",
+        "keys.of_clients(keys.cohort(state.keys.privacy, round), 0 * clients)",
+    ),
+    Mutant(
+        "privacy_key_of_training",
+        ROUND,
+        "keys.cohort(state.keys.privacy, round)",
+        "keys.cohort(state.keys.training, round)",
+    ),
+    Mutant(
+        "privacy_key_of_every_round",
+        ROUND,
+        "keys.cohort(state.keys.privacy, round)",
+        "keys.cohort(state.keys.privacy, 1)",
+    ),
+    Mutant(
+        "sample_order_of_every_round",
+        ROUND,
+        "keys.cohort(state.keys.training, round)",
+        "keys.cohort(state.keys.training, 1)",
+    ),
+    Mutant(
+        "sample_order_of_all_clients",
+        ROUND,
+        "keys.of_clients(keys.cohort(state.keys.training, round), clients)",
+        "keys.of_clients(keys.cohort(state.keys.training, round), 0 * clients)",
+    ),
+    Mutant(
+        "input_noise_anew_each_round",
+        ROUND,
+        "            state.keys.inputs,\n        ),\n        mesh,",
+        "            jax.random.fold_in(state.keys.inputs, round),\n        ),\n        mesh,",
+    ),
+    Mutant(
+        "availability_with_the_latency_key",
+        ROUND,
+        "keys.availability(state.keys.world, round)",
+        "keys.latency(state.keys.world, round)",
+    ),
+    # The oracle draws with the named keys, and so believes what they are.
+    Mutant(
+        "availability_named_as_latency",
+        KEYS,
+        "2 * round + 1",
+        "2 * round",
+        KEYS_TEST,
+    ),
+    Mutant(
+        "cohort_named_without_round",
+        KEYS,
+        "return jax.random.fold_in(stream, round)",
+        "return jax.random.fold_in(stream, 1)",
+        KEYS_TEST,
+    ),
+    Mutant(
+        "clients_named_alike",
+        KEYS,
+        "jax.random.fold_in(key, client)",
+        "jax.random.fold_in(key, 0 * client)",
+        KEYS_TEST,
+    ),
+    Mutant(
+        "answers_named_as_training",
+        KEYS,
+        "jax.random.fold_in(jax.random.fold_in(training, 0), round)",
+        "jax.random.fold_in(training, round)",
+        KEYS_TEST,
+    ),
+    # --- local training
+    Mutant(
+        "moments_of_the_next_client",
+        COHORT,
+        "jax.tree.map(lambda x: x[clients], opt_state) if keep",
+        "jax.tree.map(lambda x: jnp.roll(x, 1, axis=0)[clients], opt_state) if keep",
+    ),
+    Mutant(
+        "moments_of_empty_slots",
+        COHORT,
+        "took_part = slots.active.reshape(",
+        "took_part = jnp.ones_like(slots.active).reshape(",
+    ),
+    Mutant(
+        "moments_forgotten",
+        COHORT,
+        "start = fresh if slot.opt_state is None else slot.opt_state",
+        "start = fresh",
+    ),
+    Mutant(
+        "padding_trained_on",
+        CLIENT,
+        "weight = (i * batch + jnp.arange(batch) < used).astype",
+        "weight = (jnp.arange(batch) < used).astype",
+    ),
+    Mutant(
+        "padding_in_batch_statistics",
+        CLIENT,
+        "train=True, mask=weight > 0, mutable",
+        "train=True, mask=None, mutable",
+        "batch_norm",
+    ),
+    Mutant(
+        "last_batch_dropped",
+        CLIENT,
+        "return -(-jnp.minimum(size, training.max_samples) // training.batch_size)",
+        "return jnp.maximum(jnp.minimum(size, training.max_samples) // training.batch_size, 1)",
+    ),
+    Mutant(
+        "equal_clients_lack_a_step",
+        COHORT,
+        "equal_steps=-(-max_samples // learning.batch_size)",
+        "equal_steps=max_samples // learning.batch_size",
+        "fedavg",
+    ),
+    Mutant(
+        "steps_of_the_shortest_client",
+        COHORT,
+        "num_steps = jnp.max(jnp.where(slots.active, steps, 0))",
+        "num_steps = jnp.min(jnp.where(slots.active, steps, 9))",
+    ),
+    Mutant(
+        "window_from_the_start",
+        CLIENT,
+        "(window + shuffle) % size",
+        "shuffle % size",
+    ),
+    Mutant(
+        "input_noise_too_strong",
+        CLIENT,
+        "noise * input_range * (1 - quality) / 4",
+        "noise * input_range * (1 - quality) / 2",
+    ),
+    Mutant(
+        "input_noise_of_pixels_for_features",
+        CLIENT,
+        "input_range = 2.0 if data.pixel_max else 1.0",
+        "input_range = 2.0",
+        "regression",
+    ),
+    Mutant(
+        "answers_without_input_noise",
+        CLIENT,
+        "        rows = partition.order[start + jnp.where(valid, places, 0)]\n"
+        "        x, y = client_inputs(training, rows, partition.quality[client], noise_key)",
+        "        rows = partition.order[start + jnp.where(valid, places, 0)]\n"
+        "        x, y = client_inputs(training, rows, jnp.ones(()), noise_key)",
+        "power_of_choice",
+    ),
+    # --- budget
+    Mutant(
+        "epsilon_late",
+        ROUND,
+        "config.privacy.epsilon(state.stats.counts + 1)",
+        "config.privacy.epsilon(state.stats.counts)",
+    ),
+    Mutant(
+        "epsilon_of_the_first_slot",
+        ROUND,
+        "state, sent, epsilon[clients], round",
+        "state, sent, 0 * epsilon[clients] + epsilon[clients[0]], round",
+    ),
+    Mutant(
+        "epsilon_of_the_mean_participation",
+        ROUND,
+        "config.privacy.epsilon(state.stats.counts + 1)",
+        "config.privacy.epsilon(0 * state.stats.counts + jnp.mean(state.stats.counts) + 1)",
+    ),
+    Mutant(
+        "spent_not_excluded",
+        ROUND,
+        'present & (epsilon > 0) if config.when_spent == "exclude" else present',
+        "present",
+        "spent_excluded",
+    ),
+    Mutant(
+        "max_spent_of_the_round_before",
+        ROUND,
+        "config.privacy.spent(stats.counts)",
+        "config.privacy.spent(state.stats.counts)",
+    ),
+    # --- statistics and index
+    Mutant(
+        "ucb_without_one",
+        BANDIT,
+        "(num_selected + 1) * log_round",
+        "num_selected * log_round",
+    ),
+    Mutant(
+        "counts_of_empty_slots",
+        BANDIT,
+        "add(took_part.astype(stats.counts.dtype))",
+        "add(jnp.ones_like(took_part, stats.counts.dtype))",
+    ),
+    Mutant(
+        "latency_of_other_clients",
+        ROUND,
+        "latency[clients], trained.loss.mean",
+        "latency[: clients.size], trained.loss.mean",
+    ),
+    Mutant(
+        "share_without_quality",
+        PARTITION,
+        "weight = self.quality * self.size",
+        "weight = self.size",
+    ),
+    # --- reward and regret
+    Mutant(
+        "g_of_the_round_before",
+        REWARD,
+        "/ jnp.asarray(round, share.dtype)",
+        "/ jnp.maximum(jnp.asarray(round, share.dtype) - 1, 1)",
+    ),
+    Mutant(
+        "beta_of_two",
+        REWARD,
+        "jnp.abs(x) ** exponent",
+        "jnp.abs(x) ** 2",
+    ),
+    Mutant(
+        "p_not_weighted",
+        REWARD,
+        "reward.gamma * remaining / num_selected",
+        "remaining / num_selected",
+    ),
+    Mutant(
+        "regret_with_equal_shares",
+        RECORDER,
+        "round, context.share, m",
+        "round, jnp.full_like(context.share, 1 / context.num_clients), m",
+    ),
+    Mutant(
+        "reward_after_the_update",
+        ROUND,
+        "config, context, state.stats, latency",
+        "config, context, stats, latency",
+    ),
+    Mutant(
+        "genie_by_empirical_means",
+        RECORDER,
+        "cohort_problem(context.expected_speed,",
+        "cohort_problem(stats.mean_speed,",
+    ),
+    Mutant(
+        "genie_regardless_of_availability",
+        RECORDER,
+        "m, available=available)",
+        "m)",
+    ),
+    Mutant(
+        "regret_by_ucb",
+        RECORDER,
+        "    speed = context.min_latency / latency\n",
+        "    speed = context.min_latency / latency\n"
+        "    from pause_jax.bandit import ucb_index\n"
+        "    context = context._replace(expected_speed=ucb_index(stats, round, m))\n",
+    ),
+    # --- clock and record
+    Mutant(
+        "round_as_long_as_its_fastest",
+        ROUND,
+        "jnp.max(jnp.where(active, observation.latency, 0.0))",
+        "jnp.min(jnp.where(active, observation.latency, jnp.inf))",
+    ),
+    Mutant(
+        "clock_without_queries",
+        ROUND,
+        "state.clock + seconds",
+        "state.clock + seconds - query_seconds",
+        "power_of_choice",
+    ),
+    Mutant(
+        "train_loss_unweighted",
+        ROUND,
+        "sent.weights * trained.loss.mean",
+        "trained.loss.mean / jnp.sum(sent.active)",
+    ),
+    Mutant(
+        "evaluation_a_round_early",
+        RECORDER,
+        "round % config.eval_every == 0",
+        "(round + 1) % config.eval_every == 0",
+    ),
+    Mutant(
+        "last_round_not_evaluated",
+        RECORDER,
+        " | (round == config.num_rounds)",
+        "",
+    ),
+    Mutant(
+        "test_inputs_normalised_otherwise",
+        SERVER,
+        "dataset.to_input(dataset.x_test[rows])",
+        "(dataset.to_input(dataset.x_test[rows]) + 1) / 2",
+    ),
+]
+
+CASE = "tests/test_whole_round.py::test_a_run_is_what_algorithm_1_says[{}]"
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def main(names: list[str]) -> int:
+    """Run the named mutants, or all; returns the exit status."""
+    if unknown := set(names) - {mutant.name for mutant in MUTANTS}:
+        return fail(f"no such mutant: {', '.join(sorted(unknown))}")
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    lost = [m for m in chosen if (ROOT / m.file).read_text().count(m.old) != 1]
+    for mutant in lost:
+        print(f"LOST      {mutant.name}: its text does not occur once in {mutant.file}")
+    chosen = [mutant for mutant in chosen if mutant not in lost]
+    began, survived = time.monotonic(), []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copied(pathlib.Path(folder))
+        status, seconds, output = run(copy, *sorted({target(mutant) for mutant in chosen}))
+        if status:
+            return fail(f"the tests fail without any fault:\n{output}")
+        print(f"{'passed':10}{seconds:4.0f} s  without any fault", flush=True)
+        for mutant in chosen:
+            status, seconds, output = planted(copy, mutant)
+            if status not in (0, 1):
+                return fail(f"{mutant.name}: the tests could not run:\n{output}")
+            if status == 0:
+                survived.append(mutant)
+            verdict = "caught" if status else "SURVIVED"
+            line = f"{verdict:10}{seconds:4.0f} s  {mutant.name:36}{mutant.test:20}{why(output)}"
+            print(line[:120].rstrip(), flush=True)
+    caught, seconds = len(chosen) - len(survived), time.monotonic() - began
+    print(f"{caught} caught, {len(survived)} survived, {len(lost)} lost, {seconds:.0f} s")
+    return int(bool(survived or lost))
+
+
+def copied(folder: pathlib.Path) -> pathlib.Path:
+    """A copy of the files that git knows or would add, as they are now."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    paths = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for path in filter(None, paths.split("\0")):
+        if (ROOT / path).is_file():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes((ROOT / path).read_bytes())
+    return folder
+
+
+def target(mutant: Mutant) -> str:
+    """What pytest is told to run."""
+    return mutant.test if "/" in mutant.test else CASE.format(mutant.test)
+
+
+def planted(copy: pathlib.Path, mutant: Mutant) -> tuple[int, float, str]:
+    """The test of a mutant, in the copy, which is as before afterwards."""
+    path = copy / mutant.file
+    right = path.read_text()
+    path.write_text(right.replace(mutant.old, mutant.new))
+    try:
+        return run(copy, target(mutant))
+    finally:
+        path.write_text(right)
+
+
+def run(copy: pathlib.Path, *tests: str) -> tuple[int, float, str]:
+    """(pytest's exit status, seconds, output) of tests in the copy."""
+    # No bytecode: a file that is replaced within a second would be taken for the old one.
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", *tests]
+    began = time.monotonic()
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    return done.returncode, time.monotonic() - began, done.stdout + done.stderr
+
+
+def why(output: str) -> str:
+    """What differed, in brief: the recorded quantity, else the first error."""
+    errors = [line[1:].strip() for line in output.splitlines() if line.startswith("E ")]
+    quantities = [error for error in errors if error.startswith("['")]
+    return (quantities or errors or [""])[0]
+
+
+def fail(message: str) -> int:
+    print(message)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,185 @@
+"""What clients and server do with a model, one client and one batch at a time, in float64 NumPy.
+
+The gradients of affine layers with relu are written out. Any other module is differentiated by JAX,
+on exactly the rows of the batch. A model is a flat vector of parameters and ``rest``, the running
+statistics (if it has any).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from pause_jax import keys
+from tests.reference.sgd import batches, cross_entropy, half_squared_error
+
+
+class Model(NamedTuple):
+    """The flat parameters theta, and what else a model holds."""
+
+    theta: np.ndarray
+    rest: dict[str, Any]
+
+
+class Moments(NamedTuple):
+    """Adam's running means of a client's gradients and their squares, and their number of steps."""
+
+    first: np.ndarray | float = 0.0
+    second: np.ndarray | float = 0.0
+    steps: int = 0
+
+
+class Learner:
+    """The data of every client, and what is computed with it. Draws come from named keys."""
+
+    def __init__(self, config, streams, data):
+        learning = self.learning = config.learning
+        self.data, self.streams, self.noise = data, streams, {}
+        self.criterion = half_squared_error if data.task == "regression" else cross_entropy
+        number = learning.data.num_train or len(data.y_train)
+        part = jax.jit(
+            lambda key: learning.partition.assign(
+                key, data.y_train, number, config.num_clients, data.num_classes
+            )
+        )(streams.data)
+        order = np.asarray(part.order)
+        slices = zip(np.asarray(part.start), np.asarray(part.size), strict=True)
+        self.held = [order[start : start + size] for start, size in slices]
+        self.quality = [float(q) for q in part.quality]
+        self.most = learning.max_steps * learning.batch_size
+        self.module = learning.model.module(data.num_classes)
+        first = jnp.asarray(self.inputs(data.x_train[:1]), jnp.float32)
+        initial = to_numpy(dict(jax.jit(self.module.init)(streams.model, first)))
+        self.shape = jax.tree.structure(initial["params"])
+        self.shapes = [leaf.shape for leaf in jax.tree.leaves(initial["params"])]
+        self.initial = Model(flatten(initial.pop("params")), initial)
+        self.by_hand = learning.model.name in ("linear", "mlp")
+        self.gradient_of_module = jax.jit(jax.value_and_grad(self.loss_of_module, has_aux=True))
+
+    def inputs(self, x):
+        """Pixels to [-1, 1]; features as they are."""
+        x = np.asarray(x, np.float64)
+        return (x / self.data.pixel_max - 0.5) / 0.5 if self.data.pixel_max else x
+
+    def samples(self, client, rows):
+        """Inputs as the client's sensor sees them (the same in every round), and targets."""
+        x = self.inputs(self.data.x_train[rows])
+        if self.quality[client] < 1:
+            spread = (2 if self.data.pixel_max else 1) * (1 - self.quality[client]) / 4
+            x = x + spread * np.stack([self.sensor_noise(int(row)) for row in rows])
+        return x, np.asarray(self.data.y_train)[rows]
+
+    def sensor_noise(self, row):
+        if row not in self.noise:
+            key = jax.random.fold_in(self.streams.inputs, row)
+            self.noise[row] = np.asarray(jax.random.normal(key, self.data.x_train.shape[1:]))
+        return self.noise[row]
+
+    def used(self, client, round):
+        """One pass over the client's samples in a new random order, as far as its steps go."""
+        held = self.held[client]
+        key = jax.random.fold_in(keys.cohort(self.streams.training, round), client)
+        window_key, order_key = jax.random.split(key)
+        window = int(jax.random.randint(window_key, (), 0, len(held)))
+        lots = np.asarray(jax.random.uniform(order_key, (min(len(held), self.most),)))
+        return held[(window + np.argsort(lots)) % len(held)]
+
+    def train(self, model, client, round, moments):
+        """Local SGD from the global model: (local model, moments, mean loss of the batches)."""
+        theta, rest, losses = *model, []
+        rate = float(self.learning.learning_rate)
+        for rows in batches(self.used(client, round), self.learning.batch_size):
+            loss, gradient, rest = self.gradient(theta, rest, *self.samples(client, rows))
+            losses.append(loss)
+            if self.learning.optimizer == "sgd":
+                theta = theta - rate * gradient
+                continue
+            step = moments.steps + 1
+            first = 0.9 * moments.first + 0.1 * gradient
+            second = 0.999 * moments.second + 0.001 * gradient**2
+            moments = Moments(first, second, step)
+            mean, square = first / (1 - 0.9**step), second / (1 - 0.999**step)
+            theta = theta - rate * mean / (np.sqrt(square) + 1e-8)
+        return Model(theta, rest), moments, sum(losses) / len(losses)
+
+    def own_loss(self, model, client):
+        """Mean loss of the global model on all data of a client."""
+        x, y = self.samples(client, self.held[client])
+        return self.criterion(self.outputs(model, x), y)[0]
+
+    def evaluate(self, model):
+        """(loss, accuracy) on the whole test set, whose pixels are those of the training set."""
+        outputs = self.outputs(model, self.inputs(self.data.x_test))
+        targets = np.asarray(self.data.y_test)
+        right = np.mean(outputs.argmax(axis=1) == targets)
+        loss, _ = self.criterion(outputs, targets)
+        return loss, math.nan if self.data.task == "regression" else right
+
+    # ------------------------------------------------------------ the model itself
+
+    def leaves(self, theta):
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])[:-1]
+        parts = np.split(theta, ends)
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def variables(self, model):
+        """The model in the form of Flax."""
+        return {"params": jax.tree.unflatten(self.shape, self.leaves(model.theta)), **model.rest}
+
+    def layers(self, theta):
+        """(bias, kernel) of each affine layer, from the inputs on."""
+        leaves = self.leaves(theta)
+        return list(zip(leaves[::2], leaves[1::2], strict=True))
+
+    def activations(self, theta, x):
+        """What every affine layer is given; last, what the model puts out."""
+        seen = [x.reshape(len(x), -1)]
+        for place, (bias, kernel) in enumerate(self.layers(theta)):
+            shown = np.maximum(seen[-1], 0) if place else seen[-1]
+            seen[-1] = shown
+            seen.append(shown @ kernel + bias)
+        return seen
+
+    def outputs(self, model, x):
+        if self.by_hand:
+            return self.activations(model.theta, x)[-1]
+        variables = to_float32(self.variables(model))
+        return np.asarray(jax.jit(self.module.apply)(variables, jnp.asarray(x, jnp.float32)))
+
+    def gradient(self, theta, rest, x, y):
+        """(mean loss of a batch, its gradient, the new running statistics)."""
+        if not self.by_hand:
+            params = to_float32(self.variables(Model(theta, {}))["params"])
+            x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y)
+            (loss, rest), gradient = self.gradient_of_module(params, to_float32(rest), x, y)
+            return float(loss), flatten(to_numpy(gradient)), to_numpy(rest)
+        *seen, outputs = self.activations(theta, x)
+        loss, error = self.criterion(outputs, y)
+        parts = []
+        for shown, (_, kernel) in zip(seen[::-1], self.layers(theta)[::-1], strict=True):
+            parts = [error.sum(axis=0), (shown.T @ error).ravel(), *parts]
+            error = (error @ kernel.T) * (shown > 0)  # relu
+        return loss, np.concatenate(parts), rest
+
+    def loss_of_module(self, params, rest, x, y):
+        outputs, rest = self.module.apply(
+            {"params": params, **rest}, x, train=True, mutable=list(rest)
+        )
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(outputs, y)), rest
+
+
+def flatten(params):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
+
+
+def to_numpy(tree):
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
+
+
+def to_float32(tree):
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)

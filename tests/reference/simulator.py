@@ -1,0 +1,277 @@
+"""A whole run, slow and obvious: Algorithm 1 of PAUSE in plain Python, one client after another.
+
+Of the library it takes the draws alone (named keys, latencies, partition, initial model), and the
+noise of the mechanisms without Laplace in their name. All else is written out here, in
+``local_sgd`` and in ``oracles``, from the papers' equations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pause_jax import keys
+from tests.reference import oracles
+from tests.reference.local_sgd import Learner, Model, Moments
+
+TIE = 1e-6
+
+
+class Choice(NamedTuple):
+    """A cohort, its aggregation weights up to a factor, (18), and seconds spent on questions."""
+
+    cohort: tuple[int, ...]
+    weight: dict[int, float]
+    energy: float = math.nan
+    waited: float = 0.0
+
+
+class Simulator:
+    """One run of a config.
+
+    Attributes:
+      counts, mean_speed: T_k and (11), through the round before.
+      size, quality: |D_k| and q_k.
+      model: the global model theta.
+      heard: the clients that sent an update, of every round.
+    """
+
+    def __init__(self, config, key, data=None):
+        self.config, self.streams = config, keys.streams(key)
+        self.num_clients = config.num_clients
+        self.m = self.num_clients if config.policy.name == "all" else config.num_selected
+        self.epsilon = schedule(config.privacy)
+        self.privatize = jax.jit(config.privacy.privatize)
+        self.counts, self.mean_speed = [0] * self.num_clients, [0.0] * self.num_clients
+        self.queried, self.moments, self.clock, self.cursor = [0] * self.num_clients, {}, 0.0, 0
+        self.heard: list[list[int]] = []
+        self.learner, self.size, self.quality = None, [1] * self.num_clients, [1] * self.num_clients
+        if config.learning is not None:
+            self.learner = Learner(config, self.streams, data)
+            self.size = [len(held) for held in self.learner.held]
+            self.quality, self.model = self.learner.quality, self.learner.initial
+
+    def run(self) -> dict[str, Any]:
+        """Every recorded quantity, by its name in ``Result``."""
+        rounds = [self.round(t) for t in range(1, self.config.num_rounds + 1)]
+        series = {name: np.asarray([row[name] for row in rounds]) for name in rounds[0]}
+        due = [t for t in range(1, len(rounds) + 1) if self.is_due(t)]
+        for name in ("test_loss", "test_accuracy"):
+            series[name] = series[name][[t - 1 for t in due]]
+        totals = {
+            "eval_rounds": due,
+            "spent": [self.spent(count) for count in self.counts],
+            "counts": self.counts,
+            "queried": self.queried,
+            "data_size": self.size,
+        }
+        model = self.learner.variables(self.model) if self.learner else None
+        return series | {name: np.asarray(x) for name, x in totals.items()} | {"variables": model}
+
+    def round(self, t: int) -> dict[str, Any]:
+        """Steps 1 to 7 of SPEC section 2."""
+        config, everyone = self.config, range(self.num_clients)
+        world_key = keys.latency(self.streams.world, t)
+        latency = [float(x) for x in config.latency.sample(world_key, self.num_clients)]
+        present = jax.random.bernoulli(
+            keys.availability(self.streams.world, t), config.availability, (self.num_clients,)
+        )
+        epsilon = [self.epsilon(count + 1) for count in self.counts]
+        available = [
+            k for k in everyone if present[k] and (epsilon[k] > 0 or config.when_spent == "silent")
+        ]
+
+        # 1, 2. Indices from the history through t - 1, and the choice.
+        added = self.added(t)
+        choice = self.choose(t, available, latency, added)
+        cohort = choice.cohort
+
+        # 3, 4, 5. Local training, release, aggregation (2) of what arrives.
+        senders = [k for k in cohort if epsilon[k] > 0]
+        total = sum(choice.weight[k] for k in senders)
+        weight = {k: choice.weight[k] / total for k in senders}
+        self.heard.append(senders)
+        train_loss = math.nan
+        if self.learner and senders:
+            train_loss = self.learn(t, weight, epsilon)
+
+        # 6. The clock (3).
+        seconds = choice.waited + max((latency[k] for k in cohort), default=0.0)
+        self.clock += seconds
+
+        # Reward (9) and the genie's (10), (15): with the history that the policy had.
+        speed = [float(config.latency.min_latency) / tau for tau in latency]
+        expected = [float(mu) for mu in config.latency.expected_speed(self.num_clients)]
+        genie, best = best_cohort(expected, added, available, self.m)
+
+        # 7. Statistics (12) and budget.
+        self.counts, self.mean_speed = oracles.update(
+            self.counts, self.mean_speed, cohort, [speed[k] for k in cohort]
+        )
+        test_loss, test_accuracy = math.nan, math.nan
+        if self.learner and self.is_due(t):
+            test_loss, test_accuracy = self.learner.evaluate(self.model)
+        return {
+            "clients": sorted([*cohort, *[-1] * (self.m - len(cohort))]),
+            "latency": seconds,
+            "query_seconds": choice.waited,
+            "clock": self.clock,
+            "max_spent": max(self.spent(count) for count in self.counts),
+            "energy": choice.energy,
+            "reward": value(speed, added, cohort),
+            "genie_reward": value(speed, added, genie),
+            "regret": best - value(expected, added, cohort) if cohort else math.nan,
+            "train_loss": train_loss,
+            "test_loss": test_loss,
+            "test_accuracy": test_accuracy,
+        }
+
+    def is_due(self, t: int) -> bool:
+        return t % self.config.eval_every == 0 or t == self.config.num_rounds
+
+    def spent(self, count: int) -> float:
+        """Budget spent after so many participations, summed term by term."""
+        return math.fsum(self.epsilon(i) for i in range(1, count + 1))
+
+    def added(self, t: int) -> list[float]:
+        """(alpha g_k + gamma p_k) / m with (8) and (7): what each client adds to a cohort."""
+        reward, privacy = self.config.reward, self.config.privacy
+        g = oracles.generalization(
+            self.counts, t, self.size, self.quality, self.m, float(reward.beta)
+        )
+        p = [1.0] * self.num_clients
+        if privacy.name != "none":
+            p = [
+                1 - self.spent(count) / float(privacy.budget.total_epsilon) for count in self.counts
+            ]
+        alpha, gamma = float(reward.alpha), float(reward.gamma)
+        return [(alpha * g_k + gamma * p_k) / self.m for g_k, p_k in zip(g, p, strict=True)]
+
+    # ------------------------------------------------------------ who is chosen
+
+    def choose(self, t: int, available: list[int], latency, added) -> Choice:
+        """Step 2: S_t."""
+        name = self.config.policy.name
+        if name == "power_of_choice":
+            return self.power_of_choice(t, available, latency)
+        energy = math.nan
+        if name == "pause":
+            zeta = float(self.config.policy.index.speed_weight)
+            ucb = oracles.ucb(self.counts, self.mean_speed, t, self.m, zeta)
+            cohort, energy = best_cohort(ucb, added, available, self.m)
+        elif name == "fastest":
+            seconds = self.config.latency.expected_latency(self.num_clients)
+            cohort = sorted(available, key=lambda k: float(seconds[k]))[: self.m]
+        elif name == "round_robin":
+            turn = sorted(available, key=lambda k: (k - self.cursor) % self.num_clients)
+            cohort = turn[: self.m]
+            self.cursor = cohort[-1] + 1 if cohort else self.cursor
+        else:
+            assert name == "all"
+            cohort = available
+        return Choice(tuple(cohort), {k: self.size[k] for k in cohort}, energy)
+
+    def power_of_choice(self, t: int, available: list[int], latency) -> Choice:
+        """The m largest losses among d candidates, drawn by data size; all weigh the same."""
+        policy = self.config.policy
+        question, _ = keys.question_and_choice(self.streams.policy, t)
+        gumbel = jax.random.gumbel(jax.random.split(question)[0], (self.num_clients,))
+        score = [math.log(n) + float(lot) for n, lot in zip(self.size, gumbel, strict=True)]
+        asked = sorted(available, key=lambda k: -score[k])[: policy.candidates]
+        loss = {k: self.learner.own_loss(self.model, k) for k in asked}
+        cohort = sorted(asked, key=lambda k: -loss[k])[: self.m]
+        seconds = [
+            float(policy.query_share)
+            * latency[k]
+            * self.size[k]
+            / min(self.size[k], self.learner.most)
+            for k in asked
+        ]
+        for k in asked:
+            self.queried[k] += 1
+        weight = dict.fromkeys(cohort, 1.0)
+        return Choice(tuple(cohort), weight, waited=max(seconds, default=0.0))
+
+    # ------------------------------------------------------------ what they do
+
+    def learn(self, t: int, weight: dict[int, float], epsilon: list[float]) -> float:
+        """Steps 3, 4, 5: the new global model; returns the mean training loss."""
+        old, train_loss = self.model, 0.0
+        theta, rest = old
+        for k, share in weight.items():
+            moments = self.moments.get(k, Moments())
+            local, moments, loss = self.learner.train(old, k, t, moments)
+            if self.config.learning.keep_optimizer_state:
+                self.moments[k] = moments
+            key = jax.random.fold_in(keys.cohort(self.streams.privacy, t), k)
+            theta = theta + share * self.release(key, local.theta - old.theta, epsilon[k])
+            # Running statistics leave in the clear.
+            rest = jax.tree.map(
+                lambda mean, new, start, share=share: mean + share * (new - start),
+                rest,
+                local.rest,
+                old.rest,
+            )
+            train_loss += share * loss
+        self.model = Model(theta, rest)
+        return train_loss
+
+    def release(self, key, update: np.ndarray, epsilon: float) -> np.ndarray:
+        """Step 4: h_k, clipped and noised for eps_i."""
+        privacy = self.config.privacy
+        if privacy.name == "none":
+            return update
+        if privacy.name == "per_coordinate":
+            width = float(privacy.sensitivity)
+            return np.clip(update, -width / 2, width / 2) + laplace(key, update, width / epsilon)
+        if privacy.name == "l1_vector":
+            bound = float(privacy.clip_norm)
+            clipped = update * min(1.0, bound / np.abs(update).sum())
+            return clipped + laplace(key, update, 2 * bound / epsilon)
+        released = self.privatize(key, jnp.asarray(update, jnp.float32), jnp.float32(epsilon))
+        return np.asarray(released, np.float64)
+
+
+def schedule(privacy) -> Callable[[int], float]:
+    """eps_i of the i-th participation, below (6)."""
+    if privacy.name == "none":
+        return lambda i: math.inf
+    budget = privacy.budget
+    total = float(budget.total_epsilon)
+    return {
+        "geometric": lambda i: oracles.geometric_epsilon(total, float(budget.decay), i),
+        "uniform": lambda i: oracles.uniform_epsilon(total, float(budget.horizon), i),
+        "power": lambda i: oracles.power_epsilon(total, float(budget.exponent), i),
+        "table": lambda i: oracles.table_epsilon(total, budget.shares, i),
+    }[budget.name]
+
+
+def laplace(key, like: np.ndarray, scale: float) -> np.ndarray:
+    return scale * np.asarray(jax.random.laplace(key, like.shape), np.float64)
+
+
+def value(index, added, cohort) -> float:
+    """(9), (10) and (18) by the index: its minimum over the cohort, and what each client adds."""
+    return oracles.energy(index, added, cohort) if cohort else math.nan
+
+
+def best_cohort(index, added, available, m: int) -> tuple[tuple[int, ...], float]:
+    """(10), (14): the best of all cohorts of m available clients, and its value.
+
+    Of fewer than m all are chosen. Ties would leave the choice open: they are refused.
+    """
+    if not available:
+        return (), -math.inf
+    cohorts = itertools.combinations(available, min(m, len(available)))
+    ranked = sorted(((oracles.set_key(index, added, c), c) for c in cohorts), reverse=True)
+    (key, cohort), *others = ranked
+    for other, _ in others[:1]:
+        gap = key[1] - other[1] if math.isinf(other[0]) else key[0] - other[0]
+        assert gap > TIE, f"a tie, {key} and {other}: choose other numbers for this test"
+    return cohort, key[0]

@@ -1,0 +1,34 @@
+"""The named keys of a run: whoever draws, draws with a key of its own."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pause_jax import keys
+
+ROUNDS, CLIENTS = range(1, 7), jnp.arange(6)
+
+
+def distinct(drawn: list[jax.Array]) -> bool:
+    data = np.concatenate([np.atleast_2d(jax.random.key_data(key)) for key in drawn])
+    return len(np.unique(data, axis=0)) == len(data)
+
+
+def test_no_two_draws_of_a_run_share_a_key():
+    run = keys.streams(jax.random.key(0))
+    drawn = [run.data, run.model, keys.of_samples(run.inputs, jnp.arange(50))]
+    for t in ROUNDS:
+        of_round = [keys.cohort(run.training, t), keys.cohort(run.privacy, t)]
+        asked = keys.answers(run.training, t)
+        drawn += [keys.latency(run.world, t), keys.availability(run.world, t)]
+        drawn += [keys.of_clients(key, CLIENTS) for key in (*of_round, asked)]
+        drawn += [keys.choice(run.policy, t), *keys.question_and_choice(run.policy, t)]
+    assert distinct(drawn)
+    assert not distinct([*drawn, drawn[-1]])
+
+
+def test_runs_share_no_stream():
+    runs = [keys.streams(key) for key in jax.random.split(jax.random.key(0), 5)]
+    assert distinct(list(itertools.chain(*runs)))
