@@ -19,8 +19,13 @@ from typing import NamedTuple
 
 ROUND = "pause_jax/engine/round.py"
 RECORDER = "pause_jax/engine/recorder.py"
+SCORE = "pause_jax/engine/score.py"
+STATE = "pause_jax/engine/state.py"
+WORLD = "pause_jax/engine/world.py"
 CLIENT = "pause_jax/learning/client.py"
+FEDAVG = "pause_jax/learning/fedavg.py"
 COHORT = "pause_jax/learning/cohort.py"
+LEARNING = "pause_jax/learning/config.py"
 SERVER = "pause_jax/learning/server.py"
 PARTITION = "pause_jax/learning/partition.py"
 BANDIT = "pause_jax/bandit.py"
@@ -77,7 +82,7 @@ MUTANTS = [
     ),
     Mutant(
         "running_statistics_forgotten",
-        COHORT,
+        FEDAVG,
         'updates = {**updates, "params": jax.vmap(unravel)(released)}',
         'updates = jax.tree.map(jnp.zeros_like, updates) | {"params": jax.vmap(unravel)(released)}',
         "batch_norm",
@@ -86,44 +91,44 @@ MUTANTS = [
     Mutant(
         "privacy_key_of_all_clients",
         ROUND,
-        "keys.of_clients(keys.cohort(state.keys.privacy, round), clients)",
-        "keys.of_clients(keys.cohort(state.keys.privacy, round), 0 * clients)",
+        "keys.of_clients(key, sending.clients)",
+        "keys.of_clients(key, 0 * sending.clients)",
     ),
     Mutant(
         "privacy_key_of_training",
         ROUND,
-        "keys.cohort(state.keys.privacy, round)",
-        "keys.cohort(state.keys.training, round)",
+        "keys.cohort(before.keys.privacy, round)",
+        "keys.cohort(before.keys.training, round)",
     ),
     Mutant(
         "privacy_key_of_every_round",
         ROUND,
-        "keys.cohort(state.keys.privacy, round)",
-        "keys.cohort(state.keys.privacy, 1)",
+        "keys.cohort(before.keys.privacy, round)",
+        "keys.cohort(before.keys.privacy, 1)",
     ),
     Mutant(
         "sample_order_of_every_round",
         ROUND,
-        "keys.cohort(state.keys.training, round)",
-        "keys.cohort(state.keys.training, 1)",
+        "keys.cohort(before.keys.training, round)",
+        "keys.cohort(before.keys.training, 1)",
     ),
     Mutant(
         "sample_order_of_all_clients",
-        ROUND,
-        "keys.of_clients(keys.cohort(state.keys.training, round), clients)",
-        "keys.of_clients(keys.cohort(state.keys.training, round), 0 * clients)",
+        FEDAVG,
+        "keys.of_clients(key, clients)",
+        "keys.of_clients(key, 0 * clients)",
     ),
     Mutant(
         "input_noise_anew_each_round",
-        ROUND,
-        "            state.keys.inputs,\n        ),\n        mesh,",
-        "            jax.random.fold_in(state.keys.inputs, round),\n        ),\n        mesh,",
+        FEDAVG,
+        "            state.inputs,\n",
+        "            jax.random.fold_in(state.inputs, jax.random.bits(key)),\n",
     ),
     Mutant(
         "availability_with_the_latency_key",
-        ROUND,
-        "keys.availability(state.keys.world, round)",
-        "keys.latency(state.keys.world, round)",
+        WORLD,
+        "keys.availability(stream, round)",
+        "keys.latency(stream, round)",
     ),
     # The oracle draws with the named keys, and so believes what they are.
     Mutant(
@@ -157,21 +162,21 @@ MUTANTS = [
     # --- local training
     Mutant(
         "moments_of_the_next_client",
-        COHORT,
-        "jax.tree.map(lambda x: x[clients], opt_state) if keep",
-        "jax.tree.map(lambda x: jnp.roll(x, 1, axis=0)[clients], opt_state) if keep",
+        FEDAVG,
+        "jax.tree.map(lambda x: x[clients], state.clients)",
+        "jax.tree.map(lambda x: jnp.roll(x, 1, axis=0)[clients], state.clients)",
     ),
     Mutant(
         "moments_of_empty_slots",
-        COHORT,
-        "took_part = slots.active.reshape(",
-        "took_part = jnp.ones_like(slots.active).reshape(",
+        FEDAVG,
+        "store_active(kept, clients, new, active)",
+        "store_active(kept, clients, new, active | True)",
     ),
     Mutant(
         "moments_forgotten",
-        COHORT,
-        "start = fresh if slot.opt_state is None else slot.opt_state",
-        "start = fresh",
+        FEDAVG,
+        "slot.moments if keep else fresh",
+        "fresh",
     ),
     Mutant(
         "padding_trained_on",
@@ -194,22 +199,22 @@ MUTANTS = [
     ),
     Mutant(
         "equal_clients_lack_a_step",
-        COHORT,
-        "equal_steps=-(-max_samples // learning.batch_size)",
-        "equal_steps=max_samples // learning.batch_size",
+        LEARNING,
+        "equal_steps=-(-max_samples // self.batch_size)",
+        "equal_steps=max_samples // self.batch_size",
         "fedavg",
     ),
     Mutant(
         "steps_of_the_shortest_client",
         COHORT,
-        "num_steps = jnp.max(jnp.where(slots.active, steps, 0))",
-        "num_steps = jnp.min(jnp.where(slots.active, steps, 9))",
+        "jnp.max(steps)",
+        "jnp.min(jnp.where(steps > 0, steps, 9))",
     ),
     Mutant(
         "window_from_the_start",
         CLIENT,
-        "(window + shuffle) % size",
-        "shuffle % size",
+        "(window + shuffled) % size",
+        "shuffled % size",
     ),
     Mutant(
         "input_noise_too_strong",
@@ -227,43 +232,41 @@ MUTANTS = [
     Mutant(
         "answers_without_input_noise",
         CLIENT,
-        "        rows = partition.order[start + jnp.where(valid, places, 0)]\n"
-        "        x, y = client_inputs(training, rows, partition.quality[client], noise_key)",
-        "        rows = partition.order[start + jnp.where(valid, places, 0)]\n"
-        "        x, y = client_inputs(training, rows, jnp.ones(()), noise_key)",
+        "(valid, places, 0)]\n        x, y = client_inputs(training, rows, partition.quality[client]",
+        "(valid, places, 0)]\n        x, y = client_inputs(training, rows, jnp.ones(())",
         "power_of_choice",
     ),
     # --- budget
     Mutant(
         "epsilon_late",
         ROUND,
-        "config.privacy.epsilon(state.stats.counts + 1)",
-        "config.privacy.epsilon(state.stats.counts)",
+        "mechanism.budget.epsilon(before.stats.counts + 1)",
+        "mechanism.budget.epsilon(before.stats.counts)",
     ),
     Mutant(
         "epsilon_of_the_first_slot",
         ROUND,
-        "state, sent, epsilon[clients], round",
-        "state, sent, 0 * epsilon[clients] + epsilon[clients[0]], round",
+        "positive = jnp.where(active, epsilon, 1.0)",
+        "positive = jnp.where(active, epsilon[0], 1.0)",
     ),
     Mutant(
         "epsilon_of_the_mean_participation",
         ROUND,
-        "config.privacy.epsilon(state.stats.counts + 1)",
-        "config.privacy.epsilon(0 * state.stats.counts + jnp.mean(state.stats.counts) + 1)",
+        "mechanism.budget.epsilon(before.stats.counts + 1)",
+        "mechanism.budget.epsilon(0 * before.stats.counts + jnp.mean(before.stats.counts) + 1)",
     ),
     Mutant(
         "spent_not_excluded",
         ROUND,
-        'present & (epsilon > 0) if config.when_spent == "exclude" else present',
-        "present",
+        "available &= epsilon > 0",
+        "available &= epsilon >= 0",
         "spent_excluded",
     ),
     Mutant(
         "max_spent_of_the_round_before",
-        ROUND,
-        "config.privacy.spent(stats.counts)",
-        "config.privacy.spent(state.stats.counts)",
+        RECORDER,
+        "budget.spent(r.after.stats.counts)",
+        "budget.spent(r.before.stats.counts)",
     ),
     # --- statistics and index
     Mutant(
@@ -281,8 +284,8 @@ MUTANTS = [
     Mutant(
         "latency_of_other_clients",
         ROUND,
-        "latency[clients], trained.loss.mean",
-        "latency[: clients.size], trained.loss.mean",
+        "speed = context.min_latency / latency[clients]",
+        "speed = context.min_latency / latency[: clients.size]",
     ),
     Mutant(
         "share_without_quality",
@@ -311,65 +314,63 @@ MUTANTS = [
     ),
     Mutant(
         "regret_with_equal_shares",
-        RECORDER,
-        "round, context.share, m",
-        "round, jnp.full_like(context.share, 1 / context.num_clients), m",
+        SCORE,
+        "round, context.share, remaining",
+        "round, jnp.full_like(context.share, 1 / context.num_clients), remaining",
     ),
     Mutant(
         "reward_after_the_update",
-        ROUND,
-        "config, context, state.stats, latency",
-        "config, context, stats, latency",
+        STATE,
+        "self.before.stats.counts,",
+        "self.after.stats.counts,",
     ),
     Mutant(
         "genie_by_empirical_means",
-        RECORDER,
-        "cohort_problem(context.expected_speed,",
-        "cohort_problem(stats.mean_speed,",
+        STATE,
+        "self.context,\n            self.before",
+        "self.context._replace(expected_speed=self.before.stats.mean_speed), self.before",
     ),
     Mutant(
         "genie_regardless_of_availability",
-        RECORDER,
+        SCORE,
         "m, available=available)",
         "m)",
     ),
     Mutant(
         "regret_by_ucb",
-        RECORDER,
-        "    speed = context.min_latency / latency\n",
-        "    speed = context.min_latency / latency\n"
-        "    from pause_jax.bandit import ucb_index\n"
-        "    context = context._replace(expected_speed=ucb_index(stats, round, m))\n",
+        STATE,
+        "self.context,\n            self.before",
+        "self.context._replace(expected_speed=self.before.stats.mean_speed + 0.1), self.before",
     ),
     # --- clock and record
     Mutant(
         "round_as_long_as_its_fastest",
         ROUND,
-        "jnp.max(jnp.where(active, observation.latency, 0.0))",
-        "jnp.min(jnp.where(active, observation.latency, jnp.inf))",
+        "jnp.max(jnp.where(active, latency[clients], 0.0))",
+        "jnp.min(jnp.where(active, latency[clients], jnp.inf))",
     ),
     Mutant(
         "clock_without_queries",
         ROUND,
-        "state.clock + seconds",
-        "state.clock + seconds - query_seconds",
+        "clock=before.clock + seconds",
+        "clock=before.clock + seconds - heard.seconds",
         "power_of_choice",
     ),
     Mutant(
         "train_loss_unweighted",
-        ROUND,
-        "sent.weights * trained.loss.mean",
-        "trained.loss.mean / jnp.sum(sent.active)",
+        FEDAVG,
+        "selection.weights * loss.mean",
+        "loss.mean / jnp.sum(active)",
     ),
     Mutant(
         "evaluation_a_round_early",
-        RECORDER,
-        "round % config.eval_every == 0",
-        "(round + 1) % config.eval_every == 0",
+        STATE,
+        "(round % config.eval_every == 0)",
+        "((round + 1) % config.eval_every == 0)",
     ),
     Mutant(
         "last_round_not_evaluated",
-        RECORDER,
+        STATE,
         " | (round == config.num_rounds)",
         "",
     ),

@@ -110,13 +110,12 @@ CONFIGS = {
         learning=SGD.replace(
             partition=Dirichlet(concentration=0.7, min_quality=0.0),
             model=Mlp(hidden=(7,)),
-            client_batch=1,
         ),
     ),
     "batch_norm": RICH.replace(
         policy=Fastest(),
         num_rounds=3,
-        learning=SGD.replace(model=Normed(), client_batch=2),
+        learning=SGD.replace(model=Normed()),
     ),
     "regression": RICH.replace(
         num_clients=5,
@@ -137,6 +136,9 @@ CONFIGS = {
     ),
 }
 
+# Clients side by side at most; the library's choice elsewhere. It changes nothing.
+CLIENT_BATCH = {"power_of_choice": 1, "batch_norm": 2}
+
 
 @functools.cache
 def slow(name: str):
@@ -149,11 +151,10 @@ def slow(name: str):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_run_is_what_algorithm_1_says(name):
     expected, _ = slow(name)
-    result = simulate(CONFIGS[name], KEY)
+    result = simulate(CONFIGS[name], KEY, client_batch=CLIENT_BATCH.get(name))
     assert result.first_nonfinite_round == 0
-    # The order of the slots has no meaning.
-    result = result.replace(clients=jnp.sort(result.clients, axis=1))
     ours = {quantity: getattr(result, quantity) for quantity in expected}
+    ours["clients"] = jnp.sort(result.clients, axis=1)  # the order of the slots has no meaning
     assert_close(ours, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from pause_jax.config import SimConfig
-from pause_jax.engine.state import Round, Run, State
+from pause_jax.engine.state import Round, Run, State, is_evaluated
 from pause_jax.learning.learner import all_finite
 from pause_jax.registry import nearest
 from pause_jax.struct import ConfigError
@@ -252,7 +252,7 @@ def record_round(quantities: Quantities, played: Round) -> Record:
 def evaluated_rounds(config: SimConfig) -> np.ndarray:
     """The rounds after which the model is evaluated, int [E]."""
     rounds = np.arange(1, config.num_rounds + 1)
-    return rounds[(rounds % config.eval_every == 0) | (rounds == config.num_rounds)]
+    return rounds[is_evaluated(config, rounds)]
 
 
 def finished(

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
+def is_evaluated(config: SimConfig, round: Any) -> Any:
+    """Whether the model is evaluated after a round: every so many, and after the last."""
+    return (round % config.eval_every == 0) | (round == config.num_rounds)
+
+
 class State(NamedTuple):
     """Everything that one round hands to the next.
 
@@ -91,10 +96,9 @@ class Round:
     @functools.cached_property
     def metrics(self) -> dict[str, Array]:
         """The learner's metrics in the rounds that are evaluated, NaN in the others."""
-        due = (self.number % self.config.eval_every == 0) | (self.number == self.config.num_rounds)
         # `number` is not batched under vmap over runs, so this stays a branch and skips the work.
         return lax.cond(
-            due,
+            is_evaluated(self.config, self.number),
             lambda: self.learner.evaluate(self.after.learning),
             lambda: {name: jnp.asarray(jnp.nan) for name in self.learner.metrics},
         )
