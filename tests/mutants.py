@@ -232,8 +232,8 @@ MUTANTS = [
     Mutant(
         "answers_without_input_noise",
         CLIENT,
-        "(valid, places, 0)]\n        x, y = client_inputs(training, rows, partition.quality[client]",
-        "(valid, places, 0)]\n        x, y = client_inputs(training, rows, jnp.ones(())",
+        "places, 0)]\n        x, y = client_inputs(training, rows, partition.quality[client]",
+        "places, 0)]\n        x, y = client_inputs(training, rows, jnp.ones(())",
         "power_of_choice",
     ),
     # --- budget
@@ -340,7 +340,8 @@ MUTANTS = [
         "regret_by_ucb",
         STATE,
         "self.context,\n            self.before",
-        "self.context._replace(expected_speed=self.before.stats.mean_speed + 0.1), self.before",
+        "self.context._replace(expected_speed=self.before.stats.mean_speed"
+        " + jnp.sqrt(1 / (1 + self.before.stats.counts))), self.before",
     ),
     # --- clock and record
     Mutant(
