@@ -1,5 +1,8 @@
 """What is recorded: each quantity once, one's own beside the library's, costly ones left out."""
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,3 +147,11 @@ def test_a_bad_record_is_one_message_before_any_run(record, words):
             call()
         for word in words:
             assert word in str(error.value)
+
+
+def test_the_example_of_the_readme_runs(capsys):
+    readme = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    (block,) = [block for block in blocks if "@quantity" in block]
+    exec(block.replace("digits_small()", "digits_small().replace(num_rounds=3)"), {})
+    assert float(capsys.readouterr().out) > 0
