@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test mutants lint format experiment bench clean
+.PHONY: help demo test mutants lint format house experiment bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ lint: $(STAMP)  ## lint, format check and types
 format: $(STAMP)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+house: $(STAMP)  ## redraw the picture of who imports whom (docs/figures/house.svg)
+	$(BIN)/python docs/house.py
 
 experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those on MNIST or CIFAR-10 also need DATA_DIR=folder)
 	@test -f "experiments/$(NAME)/run.py" || { ls -d experiments/*/ | grep -v __ | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }

@@ -1,0 +1,150 @@
+"""The house keeps its order: imports point downwards, nothing goes in circles, files stay small."""
+
+import graphlib
+from pathlib import Path
+
+import house
+import pytest
+
+PACKAGE = house.ROOT / "pause_jax"
+MAX_LINES = 350
+NAMES_THAT_SAY_NOTHING = {"utils.py", "types.py", "helpers.py"}
+
+
+def without_a_room(package: Path) -> list[str]:
+    return sorted({house.room(name) for name in house.modules(package)} - {"", *house.ORDER})
+
+
+def upwards(package: Path) -> list[str]:
+    place = {name: number for number, name in enumerate(house.ORDER)}
+    return [
+        str(each)
+        for each in house.imports(package)
+        if place.get(house.room(each.importer), len(place))
+        < place.get(house.room(each.imported), len(place))
+    ]
+
+
+def of_the_whole(package: Path) -> list[str]:
+    return [str(each) for each in house.imports(package) if not house.room(each.imported)]
+
+
+def cycle(package: Path) -> list[str]:
+    graph: dict[str, set[str]] = {}
+    for each in house.imports(package):
+        graph.setdefault(each.importer, set()).add(each.imported)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def too_long(package: Path) -> list[str]:
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in package.rglob("*.py")}
+    return [f"{path.name}: {lines} lines" for path, lines in lengths.items() if lines > MAX_LINES]
+
+
+def nameless(package: Path) -> list[str]:
+    return [path.name for path in package.rglob("*.py") if path.name in NAMES_THAT_SAY_NOTHING]
+
+
+@pytest.mark.parametrize(
+    "faults", [without_a_room, upwards, of_the_whole, cycle, too_long, nameless]
+)
+def test_the_house_is_in_order(faults):
+    assert faults(PACKAGE) == []
+
+
+def test_the_walk_sees_the_package():
+    seen = {(each.importer, each.imported) for each in house.imports(PACKAGE)}
+    assert ("pause_jax.config", "pause_jax.struct") in seen
+    assert len(seen) > 100
+
+
+def test_the_picture_is_up_to_date():
+    assert house.PICTURE.read_text("utf-8") == house.draw(PACKAGE), "make house"
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """A package in good order, and a way to change one of its files."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / "toy" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return tmp_path / "toy"
+
+    write("struct.py", '"""The ground."""\nimport os\n')
+    write("search/__init__.py", "from toy.search.exact import exact\n")
+    write("search/exact.py", "from toy import struct\nexact = struct\n")
+    write("engine/__init__.py", "")
+    write("engine/round.py", "from toy.search import exact\nimport toy.struct\n")
+    write("__main__.py", "import toy\n")
+    write("__init__.py", "from toy import search, struct\nfrom toy.engine import round\n")
+    return write
+
+
+def test_a_house_in_order_has_no_fault(toy):
+    package = toy("cache.py", "")
+    for faults in (without_a_room, upwards, cycle, too_long, nameless):
+        assert faults(package) == []
+    # `python -m` may have the whole.
+    assert of_the_whole(package) == ["toy.__main__, line 1, imports toy"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from toy.engine import round",
+        "from toy.engine.round import play",
+        "import toy.engine.round as r",
+        "def f():\n    from toy import engine",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from toy.engine import round",
+        "from ..engine import round",
+        "from .. import engine",
+    ],
+)
+def test_an_arrow_upwards_is_seen(toy, statement):
+    package = toy("search/exact.py", f"{statement}\n")
+    (found,) = upwards(package)
+    assert found.startswith("toy.search.exact, line ")
+    assert "imports toy.engine" in found
+
+
+@pytest.mark.parametrize("statement", ["import toy", "from toy import version", "from .. import v"])
+def test_an_import_of_the_whole_package_is_seen(toy, statement):
+    package = toy("search/exact.py", f"{statement}\n")
+    assert "toy.search.exact, line 1, imports toy" in of_the_whole(package)
+
+
+def test_a_cycle_within_a_room_is_seen(toy):
+    toy("search/prefix.py", "def f():\n    from toy.search.exact import exact\n")
+    package = toy("search/exact.py", "from toy.search import prefix\n")
+    assert upwards(package) == []
+    assert set(cycle(package)) == {"toy.search.prefix", "toy.search.exact"}
+
+
+def test_a_name_that_a_room_rebinds_is_the_rooms(toy):
+    # `exact` is a function of the room, so the room must have been imported to its end.
+    package = toy("search/exact.py", "from toy.search import exact\n")
+    assert set(cycle(package)) == {"toy.search", "toy.search.exact"}
+
+
+def test_a_long_file_and_names_that_say_nothing_are_seen(toy):
+    toy("search/utils.py", "")
+    toy("engine/long.py", "\n" * MAX_LINES)
+    assert too_long(toy("cache.py", "")) == []
+    package = toy("engine/long.py", "\n" * (MAX_LINES + 1))
+    assert too_long(package) == [f"long.py: {MAX_LINES + 1} lines"]
+    assert nameless(package) == ["utils.py"]
+
+
+def test_a_module_outside_of_all_rooms_is_seen(toy):
+    assert without_a_room(toy("attic/box.py", "")) == ["attic"]
+
+
+def test_the_picture_shows_an_arrow_upwards_in_red(toy):
+    assert 'class="dot up"' not in house.draw(toy("cache.py", ""))
+    assert 'class="dot up"' in house.draw(toy("struct.py", "from toy.engine import round\n"))
