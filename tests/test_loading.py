@@ -1,0 +1,60 @@
+"""What ``import pause_jax`` loads, and what waits until it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+# What one simulation does not need: laboratories, plotting, accounting, data formats.
+LATER = (
+    "pause_jax.analysis",
+    "pause_jax.cli",
+    "pause_jax.privacy.attack",
+    "pause_jax.privacy.audit",
+    "pause_jax.testing",
+    "dp_accounting",
+    "h5netcdf",
+    "matplotlib",
+    "scipy.stats",
+    "sklearn",
+    "tensorflow_datasets",
+    "typer",
+)
+LOADED = """
+import sys
+{program}
+later = {later}
+print(*sorted(m for m in sys.modules if any(f"{{m}}.".startswith(f"{{x}}.") for x in later)))
+"""
+
+
+def loaded_early(program: str) -> list[str]:
+    code = LOADED.format(program=program, later=LATER)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_the_package_loads_no_laboratory_no_plotting_no_accounting():
+    loaded = loaded_early("import pause_jax")
+    assert loaded == [], f"`import pause_jax` also loads {', '.join(loaded)}"
+
+
+def test_what_is_loaded_too_early_is_seen():
+    assert "pause_jax.analysis.regret" in loaded_early("from pause_jax import regret")
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("regret", "measure"),
+        ("metrics", "total_regret"),
+        ("plotting", "save_figures"),
+        ("distributed", "start"),
+    ],
+)
+def test_what_is_loaded_later_is_there_when_asked_for(name, function):
+    program = (
+        f"import pause_jax; pause_jax.{name}.{function}\n"
+        f"from pause_jax import {name}; assert {name} is pause_jax.{name}"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
