@@ -1,0 +1,137 @@
+"""The wheel: what is in it, and that a user's first program runs from it.
+
+Its environment holds the wheel and what the wheel says it needs, nothing else: no checkout, no
+optional dependency. To install those again would take a minute and a gigabyte; they are linked.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = """
+import importlib.util
+import jax
+import pause_jax
+from pause_jax import SimConfig, simulate
+
+config = SimConfig(num_clients=5, num_selected=2, num_rounds=3, learning=None)
+result = simulate(config, jax.random.key(0))
+assert result.clients.shape == (3, 2)
+for optional in ("pytest", "matplotlib", "dp_accounting", "tensorflow_datasets"):
+    assert importlib.util.find_spec(optional) is None, optional
+print(pause_jax.__file__, pause_jax.__version__)
+"""
+
+
+def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run_as_user(*command: str | Path, cwd: Path) -> str:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return run(*command, cwd=cwd, env=env)
+
+
+def pip(*arguments: str | Path, cwd: Path) -> None:
+    run(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built from a copy: what an earlier build left in the checkout must not get into it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    leftovers = shutil.ignore_patterns(
+        ".*", "__pycache__", "*.egg-info", "build", "dist", "results"
+    )
+    shutil.copytree(ROOT, folder / "source", ignore=leftovers)
+    pip("wheel", "--no-deps", "--no-build-isolation", folder / "source", cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def needed_by(wheel: Path) -> set[str]:
+    """Every distribution that the wheel needs here, and those that these need."""
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(path).decode().splitlines()
+    asked = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
+    wanted = [(Requirement(text), "") for text in asked]
+    found: set[tuple[str, str]] = set()
+    while wanted:
+        requirement, extra = wanted.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        for part in {"", *requirement.extras} - {part for known, part in found if known == name}:
+            found.add((name, part))
+            more = metadata.distribution(name).requires or []
+            wanted += [(Requirement(text), part) for text in more]
+    return {name for name, _ in found}
+
+
+def link(distribution: metadata.Distribution, folder: Path) -> None:
+    """Link to what a distribution has at the top of its own folder of packages."""
+    files = distribution.files or []
+    for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
+        if not (folder / top).exists():
+            (folder / top).symlink_to(Path(str(distribution.locate_file(top))))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory) -> Path:
+    """An environment of the wheel and its dependencies; the folder of its programs."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
+    programs = folder / "venv" / "bin"
+    pip("--python", programs / "python", "install", "--no-deps", wheel, cwd=folder)
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(run(programs / "python", "-c", ask, cwd=folder).strip())
+    for name in needed_by(wheel):
+        link(metadata.distribution(name), packages)
+    return programs
+
+
+def test_it_holds_the_package_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top.partition("-")[0] for top in tops} == {"pause_jax"}
+    assert len(tops) == 2
+    held = {name for name in names if name.startswith("pause_jax/")}
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pause_jax").rglob("*.py")}
+    assert held == sources | {"pause_jax/py.typed"}
+
+
+def test_a_first_program_runs_from_it(environment, tmp_path):
+    where, version = run_as_user(environment / "python", "-c", PROGRAM, cwd=tmp_path).split()
+    assert Path(where).is_relative_to(environment.parent)
+    assert version == metadata.version("pause_jax")
+
+
+def test_its_command_runs(environment, tmp_path):
+    output = run_as_user(environment / "pause-jax", "policies", cwd=tmp_path)
+    assert "sa_pause" in output
+
+
+def test_without_a_declared_dependency_it_does_not_run(environment, tmp_path):
+    """The control: the environment of the tests does not shine through."""
+    packages = next((environment.parent / "lib").glob("python*/site-packages"))
+    link = packages / "optax"
+    target = link.readlink()
+    link.unlink()
+    try:
+        with pytest.raises(AssertionError, match="No module named 'optax'"):
+            run_as_user(environment / "python", "-c", PROGRAM, cwd=tmp_path)
+    finally:
+        link.symlink_to(target)
