@@ -284,8 +284,8 @@ MUTANTS = [
     Mutant(
         "latency_of_other_clients",
         ROUND,
-        "speed = context.min_latency / latency[clients]",
-        "speed = context.min_latency / latency[: clients.size]",
+        "latency[clients], trained.loss,",
+        "latency[: clients.size], trained.loss,",
     ),
     Mutant(
         "share_without_quality",
