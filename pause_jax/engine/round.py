@@ -123,14 +123,14 @@ def advance(
         if config.when_spent == "exclude":
             available &= epsilon > 0
 
-        # 1, 2: the policy computes its indices, after a question if it has one, and chooses.
+        # The policy chooses, after a question if it has one.
         heard = _question(policy, learner, world, before, round, latency, available)
         selection, info = check_selected(
             policy.select(heard.choice_key, heard.policy, round, available), context.num_selected
         )
         clients, active = selection.clients, selection.active
 
-        # 3, 4, 5: the chosen clients train and release, the server averages.
+        # The chosen clients train and release, the server averages.
         sending = selection
         if config.when_spent == "silent":
             sending = without_silent(selection, epsilon[clients])
@@ -139,10 +139,10 @@ def advance(
         training_key = keys.cohort(before.keys.training, round)
         learning, trained = learner.train(training_key, before.learning, sending, release)
 
-        # 6: the round lasts as long as its slowest client, after the wait for answers.
+        # The round lasts as long as its slowest client, after the wait for answers.
         seconds = heard.seconds + jnp.max(jnp.where(active, latency[clients], 0.0))
 
-        # 7: the server updates what it knows.
+        # The policy and the server learn from what came back.
         speed = context.min_latency / latency[clients]
         observation = Observation(
             latency[clients], trained.loss, trained.square_loss, trained.released
