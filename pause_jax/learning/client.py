@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -14,6 +14,9 @@ from pause_jax import keys
 from pause_jax.learning.data import Dataset
 from pause_jax.learning.learner import Variables
 from pause_jax.learning.partition import Partition
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 # Samples whose loss is computed at a time when a client is asked for its loss on all its data.
 QUERY_CHUNK = 256
@@ -49,8 +52,8 @@ class LocalLoss(NamedTuple):
       square: mean over the samples used of the squared sample loss.
     """
 
-    mean: Array
-    square: Array
+    mean: Float[Array, ""]
+    square: Float[Array, ""]
 
 
 def losses(dataset: Dataset, outputs: Array, targets: Array) -> Array:

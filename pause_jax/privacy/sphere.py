@@ -7,7 +7,7 @@ a thirty-thousandth of that of Laplace noise behind an L1 clip that leaves a uni
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from pause_jax.privacy.mechanisms import Budgeted
 from pause_jax.privacy.normal import above, log_complement, log_density, upper_quantile
 from pause_jax.struct import number, static
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 
 class Cap(NamedTuple):
     """Parameters of PrivUnitG for one epsilon.
@@ -31,10 +34,10 @@ class Cap(NamedTuple):
       scale: sigma, makes the release unbiased.
     """
 
-    log_odds: Array
-    log_share: Array
-    edge: Array
-    scale: Array
+    log_odds: Float[Array, ""]
+    log_share: Float[Array, ""]
+    edge: Float[Array, ""]
+    scale: Float[Array, ""]
 
 
 def best_cap(epsilon: Array) -> Cap:
