@@ -249,7 +249,7 @@ def distinct_places(key: Array, size: Array | int, count: int) -> Array:
         last = size - count + i
         place = jax.random.randint(jax.random.fold_in(key, i), (), 0, jnp.maximum(last, 0) + 1)
         place = jnp.where(jnp.any(drawn == place), last, place)
-        return drawn.at[i].set(jnp.where(last >= 0, place, -1))
+        return drawn.at[i].set(jnp.where(last >= 0, place, -1).astype(drawn.dtype))
 
     return lax.fori_loop(0, count, draw, jnp.full(count, -1, jnp.int32))
 

@@ -122,7 +122,7 @@ class CsUcbQ(PolicyConfig):
             return QueueState(
                 stats=update_stats(state.stats, selection.clients, reward, active),
                 queue=next_queue(state.queue, target, state.chosen),
-                chosen=chosen.astype(jnp.float32),
+                chosen=chosen.astype(state.chosen.dtype),
             )
 
         return Policy(init, select, update)

@@ -107,7 +107,7 @@ class RbcsF(PolicyConfig):
             c = jnp.where(active[:, None], state.context[clients], 0.0)
             gram = state.gram[clients] + c[:, :, None] * c[:, None, :]
             moment = state.moment[clients] + observation.latency[:, None] * c
-            chosen = mask_of(clients, active, num_clients).astype(jnp.float32)
+            chosen = mask_of(clients, active, num_clients).astype(state.chosen.dtype)
             return RbcsState(
                 context=state.context,
                 chosen=chosen,

@@ -74,7 +74,8 @@ def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
     share = jnp.where(inside, cap.log_share, log_complement(cap.log_share))
     along = jnp.where(inside, 1.0, -1.0) * above(along_key, share)
     around = jax.random.normal(around_key, unit.shape, unit.dtype)
-    return cap.scale * (around + (along - around @ unit) * unit)
+    released = cap.scale * (around + (along - around @ unit) * unit)
+    return released.astype(unit.dtype)
 
 
 class PrivUnitG(Budgeted):
