@@ -245,6 +245,7 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
 
 def _traced_once(function: Callable[..., Any]) -> Any:
     """The function under jit; to trace it a second time, for other numbers, is an error."""
+    chex.clear_trace_counter()  # chex counts by name and place: an earlier check's traces too
     return jax.jit(chex.assert_max_traces(function, n=1))
 
 
