@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,14 +75,16 @@ def chosen_sets(result: Result) -> list[list[int]]:
 
 
 def assert_same_bits(one, other) -> None:
-    assert jax.tree.structure(one) == jax.tree.structure(other)
+    """Equal structures, shapes and dtypes, and equal bits: -0 is not 0."""
+    chex.assert_trees_all_equal(one, other, strict=True)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        assert np.asarray(a).dtype == np.asarray(b).dtype
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 def assert_close(one, other, *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    """Whole numbers equal, floats close, NaN only where the other has it too."""
+    """Whole numbers equal (chex would let them differ by ``rtol``), floats close, NaN only where
+    the other has it too.
+    """
 
     def compare(path, a, b) -> None:
         name = jax.tree_util.keystr(path)

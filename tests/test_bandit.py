@@ -1,3 +1,4 @@
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +41,7 @@ def test_update_follows_the_recursion(with_empty_slots):
 
 def test_empty_stats_are_zero_and_integer_counts():
     stats = empty_stats(K)
-    assert stats.counts.shape == stats.mean_speed.shape == (K,)
+    chex.assert_shape([stats.counts, stats.mean_speed], (K,))
     assert jnp.issubdtype(stats.counts.dtype, jnp.integer)
     assert not stats.counts.any()
     assert not stats.mean_speed.any()

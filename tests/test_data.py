@@ -1,6 +1,7 @@
 import pathlib
 import sys
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,12 +39,11 @@ def empty_cache(monkeypatch, tmp_path, forget):
 
 def assert_images(dataset: Dataset, config: type) -> None:
     number, shape, _ = TFDS[config]
-    assert dataset.x_train.shape == (number, *shape)
-    assert dataset.x_test.shape == (10_000, *shape)
-    assert dataset.x_train.dtype == dataset.x_test.dtype == jnp.uint8
-    assert dataset.y_train.dtype == dataset.y_test.dtype == jnp.int32
-    assert dataset.y_train.shape == (number,)
-    assert dataset.y_test.shape == (10_000,)
+    inputs, labels = [dataset.x_train, dataset.x_test], [dataset.y_train, dataset.y_test]
+    chex.assert_shape(inputs, [(number, *shape), (10_000, *shape)])
+    chex.assert_shape(labels, [(number,), (10_000,)])
+    chex.assert_type(inputs, jnp.uint8)
+    chex.assert_type(labels, jnp.int32)
     assert (dataset.pixel_max, dataset.num_classes) == (255, 10)
     assert dataset.task == "classification"
     pixels = np.asarray(dataset.x_train)
@@ -81,8 +81,7 @@ def test_digits_are_scikit_learns():
 
     bunch = load_digits()
     dataset = Digits().load()
-    assert dataset.x_train.shape == (1437, 8, 8, 1)
-    assert dataset.x_test.shape == (360, 8, 8, 1)
+    chex.assert_shape([dataset.x_train, dataset.x_test], [(1437, 8, 8, 1), (360, 8, 8, 1)])
     assert dataset.x_train.dtype == jnp.uint8
     assert dataset.pixel_max == 16
     images = np.concatenate([dataset.x_train, dataset.x_test])[..., 0]
@@ -107,8 +106,7 @@ def test_features_are_used_as_they_are():
 def test_linear_regression_is_learnable_up_to_its_noise():
     config = LinearRegression(num_features=6, num_samples=500, noise=0.1)
     dataset = config.load()
-    assert dataset.x_train.shape == (500, 6)
-    assert dataset.x_test.shape == (100, 6)
+    chex.assert_shape([dataset.x_train, dataset.x_test], [(500, 6), (100, 6)])
     assert dataset.task == "regression"
     assert dataset.num_classes == 1
     weights, *_ = np.linalg.lstsq(np.asarray(dataset.x_train), np.asarray(dataset.y_train))

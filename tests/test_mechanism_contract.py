@@ -2,6 +2,7 @@
 
 import math
 
+import chex
 import dp_accounting
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ from pause_jax.privacy import (
 )
 from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
 from pause_jax.registry import choices
+from pause_jax.testing import check_mechanism
 
 NOISY = [
     *(cls() for cls in MECHANISMS if cls is not NoPrivacy),
@@ -56,18 +58,22 @@ def test_clients_with_different_keys_have_independent_noise(mechanism):
 
 @every
 def test_epsilon_and_numbers_are_traced(mechanism):
-    traces = []
+    chex.clear_trace_counter()
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def run(mechanism, epsilon):
-        traces.append(1)
         keys = jax.random.split(jax.random.key(0), 20)
         return jax.vmap(lambda key: mechanism.privatize(key, jnp.ones(16), epsilon))(keys)
 
     outputs = [run(mechanism, jnp.float32(epsilon)) for epsilon in (0.1, 1.0, 64.0)]
     run(jax.tree.map(lambda leaf: leaf * 0.5, mechanism), jnp.float32(1.0))
-    assert len(traces) == 1
     assert len({float(jnp.sum(out)) for out in outputs}) == 3
+
+
+def test_the_contract_can_be_checked_of_one_after_the_other():
+    for mechanism in (L1Laplace(), GaussianMechanism()):
+        check_mechanism(mechanism)
 
 
 @every

@@ -2,6 +2,7 @@ import functools
 import itertools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,9 +45,8 @@ def ask(policy: Policy, key: Any, state: Any, round: Any, available: Any) -> Any
     if policy.query is None:
         return state
     clients, asked = policy.query.ask(key, state, round, available)
-    assert clients.dtype == jnp.int32
-    assert asked.dtype == bool
-    assert clients.shape == asked.shape
+    chex.assert_type([clients, asked], [jnp.int32, bool])
+    chex.assert_equal_shape([clients, asked])
     answer = Answer(loss=1.0 + clients, features=jnp.ones((clients.shape[0], 1)))
     return policy.query.hear(state, clients, asked, answer)
 
@@ -77,7 +77,7 @@ class Harness:
             selection, info = policy.select(round_key, heard, round, available)
             seen = observation(latency[selection.clients], loss=latency[selection.clients])
             new = policy.update(heard, selection, seen)
-            jax.tree.map(_assert_same_form, new, state)
+            chex.assert_trees_all_equal_shapes_and_dtypes(new, state)
             return new, (selection, info)
 
         rounds = jnp.arange(1, available.shape[0] + 1)
@@ -101,11 +101,6 @@ class Harness:
         return jax.tree.map(np.asarray, selection), info, state
 
 
-def _assert_same_form(new: Any, old: Any) -> None:
-    assert jnp.shape(new) == jnp.shape(old)
-    assert jnp.result_type(new) == jnp.result_type(old)
-
-
 @functools.cache
 def harness_of(policy: str) -> Harness:
     return Harness(policy)
@@ -127,11 +122,9 @@ def masks(probability: float) -> np.ndarray:
 def test_contract_of_a_selection(harness, probability):
     available = masks(probability)
     (clients, weights), info, _ = harness.play(available)
-    assert clients.shape == weights.shape == (RUNS, ROUNDS, harness.cohort)
-    assert clients.dtype == np.int32
-    assert weights.dtype == np.float32
-    for field in info:
-        assert field.shape == (RUNS, ROUNDS)
+    chex.assert_shape([clients, weights], (RUNS, ROUNDS, harness.cohort))
+    chex.assert_type([clients, weights], [np.int32, np.float32])
+    chex.assert_shape(info, (RUNS, ROUNDS))
     assert clients.min() >= 0
     assert clients.max() < K
     assert np.all(np.diff(np.sort(clients, axis=-1), axis=-1) > 0), "a client twice in a cohort"

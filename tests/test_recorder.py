@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,8 +103,7 @@ def test_dropping_a_quantity_changes_no_other():
 def test_a_result_is_a_pytree_whose_values_are_attributes_under_vmap_too():
     keys = jax.random.split(KEY, 2)
     batched = jax.vmap(lambda key: simulate(BANDIT, key, record=(*QUANTITIES, longest)))(keys)
-    assert batched.longest.shape == (2,)
-    assert batched.clients.shape == (2, T, M)
+    chex.assert_shape([batched.longest, batched.clients], [(2,), (2, T, M)])
     assert "regret" in dir(batched)
     again = jax.tree.unflatten(*reversed(jax.tree.flatten(batched)))
     assert_same_bits(again, batched)

@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,7 +142,7 @@ def test_train_loss_of_a_round_without_clients_is_not_a_number():
 def test_evaluated_rounds_include_the_last():
     result = learn_run()
     np.testing.assert_array_equal(result.eval_rounds, [3, 6, 8])
-    assert result.test_loss.shape == result.test_accuracy.shape == (3,)
+    chex.assert_shape([result.test_loss, result.test_accuracy], (3,))
 
 
 def test_a_healthy_run_has_no_nan():

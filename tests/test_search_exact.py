@@ -2,6 +2,7 @@ import itertools
 import math
 from functools import cache, partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -150,10 +151,8 @@ def test_result_types_and_jit_equals_no_jit(name):
     available = available.at[:3].set(True)
     key = jax.random.key(1)
     clients, energy = SEARCHES[name](index, weight, 2, available=available, key=key)
-    assert clients.dtype == jnp.int32
-    assert clients.shape == (2,)
-    assert energy.dtype == jnp.float32
-    assert energy.shape == ()
+    chex.assert_shape([clients, energy], [(2,), ()])
+    chex.assert_type([clients, energy], [jnp.int32, jnp.float32])
     found = jitted(name, 2)(index, weight, available, key)
     np.testing.assert_array_equal(found[0], clients)
     np.testing.assert_array_equal(found[1], energy)

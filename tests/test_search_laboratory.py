@@ -1,6 +1,7 @@
 import itertools
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +37,7 @@ def test_current_energy_is_that_of_the_walk_and_its_running_maximum_is_the_best(
     batch = problems(10, 9)
     trace = laboratory.traces(keys_of(10), batch, 3, steps=200, chains=4, cooling=1.0)
     current, best = np.asarray(trace.current_energy), np.asarray(trace.best_energy)
-    assert current.shape == best.shape == (10, 4, 200)
+    chex.assert_shape([current, best], (10, 4, 200))
     # The start, which has no place in the trace, may have been better than all that follows.
     running = np.maximum.accumulate(current, axis=-1)
     np.testing.assert_array_equal(np.maximum(running, best[..., :1]), best)

@@ -8,6 +8,7 @@ from pause_jax import bandit, simulate
 from pause_jax.bandit import ClientStats, Info, Selection
 from pause_jax.engine.round import State
 from pause_jax.learning import Trained
+from pause_jax.privacy import MECHANISMS
 from tests import shapes
 from tests.runs import BANDIT, KEY
 
@@ -22,7 +23,7 @@ def made_by_the_library(cls, **fields):
 def test_the_types_that_carry_the_design_are_watched():
     watched = set(shapes.watch_all())
     assert {Selection, Info, ClientStats, State, Trained} <= watched
-    assert len(watched) >= 10
+    assert len(watched) >= 32
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,12 @@ def test_a_right_one_passes_batched_or_not():
     jax.vmap(lambda fields: made_by_the_library(Selection, **fields))(
         jax.tree.map(lambda x: x[None], right)
     )
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
+def test_the_law_of_a_privacy_loss_has_its_shapes(mechanism):
+    # Composed on the host, where nothing is watched: so within a trace for once.
+    jax.eval_shape(mechanism().privacy_loss, jnp.ones(3))
 
 
 def test_a_planted_fault_in_the_library_is_found(monkeypatch):

@@ -190,7 +190,7 @@ def eval_clock(r: Round) -> Array:
 
 
 def _first(happened: Array) -> Array:
-    return jnp.where(jnp.any(happened), jnp.argmax(happened) + 1, 0)
+    return jnp.where(jnp.any(happened), jnp.argmax(happened) + 1, 0).astype(jnp.int32)
 
 
 @quantity(gap=-1, reduce=_first)

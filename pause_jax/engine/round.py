@@ -217,7 +217,7 @@ def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Ar
     def release(updates: Array) -> Array:
         noise_keys = keys.of_clients(key, sending.clients)
         # Nothing is released at an epsilon of 0: those slots are not active.
-        positive = jnp.where(active, epsilon, 1.0)
+        positive = jnp.where(active, epsilon, 1.0).astype(updates.dtype)
         released = jax.vmap(mechanism.privatize)(noise_keys, updates, positive)
         return jnp.where(active[:, None], released, 0.0)
 

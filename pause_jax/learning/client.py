@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -14,6 +14,9 @@ from pause_jax import keys
 from pause_jax.learning.data import Dataset
 from pause_jax.learning.learner import Variables
 from pause_jax.learning.partition import Partition
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 # Samples whose loss is computed at a time when a client is asked for its loss on all its data.
 QUERY_CHUNK = 256
@@ -49,8 +52,8 @@ class LocalLoss(NamedTuple):
       square: mean over the samples used of the squared sample loss.
     """
 
-    mean: Array
-    square: Array
+    mean: Float[Array, ""]
+    square: Float[Array, ""]
 
 
 def losses(dataset: Dataset, outputs: Array, targets: Array) -> Array:
@@ -246,7 +249,7 @@ def distinct_places(key: Array, size: Array | int, count: int) -> Array:
         last = size - count + i
         place = jax.random.randint(jax.random.fold_in(key, i), (), 0, jnp.maximum(last, 0) + 1)
         place = jnp.where(jnp.any(drawn == place), last, place)
-        return drawn.at[i].set(jnp.where(last >= 0, place, -1))
+        return drawn.at[i].set(jnp.where(last >= 0, place, -1).astype(drawn.dtype))
 
     return lax.fori_loop(0, count, draw, jnp.full(count, -1, jnp.int32))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,15 @@ from pause_jax.learning.cohort import Execution, fitting, map_clients
 from pause_jax.learning.learner import LearnerState, Release, Trained
 from pause_jax.learning.server import aggregate
 
+if TYPE_CHECKING:
+    from jaxtyping import Int, Key
+
 
 class Slot(NamedTuple):
     """What one slot of the cohort trains with; leaves [m, ...] for all of them."""
 
-    client: Array
-    key: Array
+    client: Int[Array, "*m"]
+    key: Key[Array, "*m"]
     moments: Any
 
 

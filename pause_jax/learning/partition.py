@@ -6,13 +6,16 @@ client's samples are a slice of one flat order; nothing is padded and nothing is
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.struct import Config, ConfigError, number, static
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 
 class Partition(NamedTuple):
@@ -25,10 +28,10 @@ class Partition(NamedTuple):
       quality: float [K], q_k in [0, 1].
     """
 
-    order: Array
-    start: Array
-    size: Array
-    quality: Array
+    order: Int[Array, " n"]
+    start: Int[Array, " K"]
+    size: Int[Array, " K"]
+    quality: Float[Array, " K"]
 
     @property
     def share(self) -> Array:

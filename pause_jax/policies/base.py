@@ -7,7 +7,7 @@ within the trace, so every number in the config can be swept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -16,6 +16,9 @@ from pause_jax.bandit import Info, Observation, Selection
 from pause_jax.privacy import Mechanism
 from pause_jax.reward import Reward
 from pause_jax.struct import Config
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class Answer(NamedTuple):
@@ -28,8 +31,8 @@ class Answer(NamedTuple):
         ``Latency.features``).
     """
 
-    loss: Array
-    features: Array
+    loss: Float[Array, " d"]
+    features: Float[Array, "d F"]
 
 
 class Query(NamedTuple):
@@ -92,14 +95,14 @@ class Context(NamedTuple):
     num_rounds: int
     update_size: int
     num_features: int
-    data_size: Array
-    local_samples: Array
-    share: Array
+    data_size: Float[Array, " K"]
+    local_samples: Float[Array, " K"]
+    share: Float[Array, " K"]
     reward: Reward
     privacy: Mechanism
-    min_latency: Array
-    expected_speed: Array
-    expected_latency: Array
+    min_latency: Float[Array, ""]
+    expected_speed: Float[Array, " K"]
+    expected_latency: Float[Array, " K"]
 
 
 class PolicyConfig(Config):

@@ -6,7 +6,7 @@ TWC 2020.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -24,6 +24,9 @@ from pause_jax.bandit import (
 from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.choose import by_data_size, mask_of, next_queue, top_clients
 from pause_jax.struct import number
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class CsUcb(PolicyConfig):
@@ -68,8 +71,8 @@ class QueueState(NamedTuple):
     """
 
     stats: ClientStats
-    queue: Array
-    chosen: Array
+    queue: Float[Array, " K"]
+    chosen: Float[Array, " K"]
 
 
 class CsUcbQ(PolicyConfig):
@@ -119,7 +122,7 @@ class CsUcbQ(PolicyConfig):
             return QueueState(
                 stats=update_stats(state.stats, selection.clients, reward, active),
                 queue=next_queue(state.queue, target, state.chosen),
-                chosen=chosen.astype(jnp.float32),
+                chosen=chosen.astype(state.chosen.dtype),
             )
 
         return Policy(init, select, update)

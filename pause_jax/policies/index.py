@@ -7,7 +7,7 @@ give +inf to an untried client.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from jax.scipy.special import xlogy
 from pause_jax.bandit import ClientStats, empty_stats, ucb_index, update_stats
 from pause_jax.policies.base import Context
 from pause_jax.struct import Config, number
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class Index(NamedTuple):
@@ -108,7 +111,7 @@ class Moments(NamedTuple):
     """Statistics with a second moment: ``mean_square`` is float [K], the mean squared speed."""
 
     stats: ClientStats
-    mean_square: Array
+    mean_square: Float[Array, " K"]
 
 
 class UcbV(IndexRule):

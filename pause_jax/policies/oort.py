@@ -6,7 +6,7 @@ Source: Lai et al., "Oort: efficient federated learning via guided participant s
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
 from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.choose import by_data_size, draw_clients, first_of, top_clients
 from pause_jax.struct import number, static
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 
 class OortState(NamedTuple):
@@ -31,12 +34,12 @@ class OortState(NamedTuple):
         first; 0 for a round without.
     """
 
-    round: Array
-    utility: Array
-    duration: Array
-    last_round: Array
-    threshold: Array
-    exploited: Array
+    round: Int[Array, ""]
+    utility: Float[Array, " K"]
+    duration: Float[Array, " K"]
+    last_round: Int[Array, " K"]
+    threshold: Float[Array, ""]
+    exploited: Float[Array, " rounds"]
 
 
 class Oort(PolicyConfig):

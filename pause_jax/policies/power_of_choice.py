@@ -6,7 +6,7 @@ AISTATS 2022.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from pause_jax.policies.choose import (
 )
 from pause_jax.struct import Sizes, number, static
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
 
 class ChoiceState(NamedTuple):
     """State of Power-of-Choice.
@@ -33,8 +36,8 @@ class ChoiceState(NamedTuple):
       candidates: bool [K], this round's candidates, if they were asked.
     """
 
-    loss: Array
-    candidates: Array
+    loss: Float[Array, " K"]
+    candidates: Bool[Array, " K"]
 
 
 class PowerOfChoice(PolicyConfig):

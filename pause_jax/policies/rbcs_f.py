@@ -6,7 +6,7 @@ fairness guarantee", IEEE TPDS 2021.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -16,6 +16,9 @@ from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig
 from pause_jax.policies.choose import by_data_size, mask_of, next_queue, resource_request
 from pause_jax.search import exact
 from pause_jax.struct import number
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class RbcsState(NamedTuple):
@@ -31,12 +34,12 @@ class RbcsState(NamedTuple):
       queue: float [K], Z_k.
     """
 
-    context: Array
-    chosen: Array
-    gram: Array
-    inverse: Array
-    moment: Array
-    queue: Array
+    context: Float[Array, "K C"]
+    chosen: Float[Array, " K"]
+    gram: Float[Array, "K C C"]
+    inverse: Float[Array, "K C C"]
+    moment: Float[Array, "K C"]
+    queue: Float[Array, " K"]
 
 
 class RbcsF(PolicyConfig):
@@ -104,7 +107,7 @@ class RbcsF(PolicyConfig):
             c = jnp.where(active[:, None], state.context[clients], 0.0)
             gram = state.gram[clients] + c[:, :, None] * c[:, None, :]
             moment = state.moment[clients] + observation.latency[:, None] * c
-            chosen = mask_of(clients, active, num_clients).astype(jnp.float32)
+            chosen = mask_of(clients, active, num_clients).astype(state.chosen.dtype)
             return RbcsState(
                 context=state.context,
                 chosen=chosen,

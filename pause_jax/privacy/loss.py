@@ -6,9 +6,12 @@ n releases of one client; numbers have the shape [n].
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from jax import Array
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class LaplaceLoss(NamedTuple):
@@ -20,7 +23,7 @@ class LaplaceLoss(NamedTuple):
       epsilon: float [n], eps_i > 0.
     """
 
-    epsilon: Array
+    epsilon: Float[Array, " n"]
 
 
 class GaussianLoss(NamedTuple):
@@ -30,7 +33,7 @@ class GaussianLoss(NamedTuple):
       multiplier: float [n], sigma_i over the L2 distance of two inputs, > 0.
     """
 
-    multiplier: Array
+    multiplier: Float[Array, " n"]
 
 
 class WorstLoss(NamedTuple):
@@ -43,8 +46,8 @@ class WorstLoss(NamedTuple):
       delta: of each release, a scalar; 0 for a pure mechanism.
     """
 
-    epsilon: Array
-    delta: Any = 0.0
+    epsilon: Float[Array, " n"]
+    delta: Float[Array, ""] | float = 0.0
 
 
 class NoGuarantee(NamedTuple):

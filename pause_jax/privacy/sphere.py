@@ -7,7 +7,7 @@ a thirty-thousandth of that of Laplace noise behind an L1 clip that leaves a uni
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from pause_jax.privacy.mechanisms import Budgeted
 from pause_jax.privacy.normal import above, log_complement, log_density, upper_quantile
 from pause_jax.struct import number, static
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 
 class Cap(NamedTuple):
     """Parameters of PrivUnitG for one epsilon.
@@ -31,10 +34,10 @@ class Cap(NamedTuple):
       scale: sigma, makes the release unbiased.
     """
 
-    log_odds: Array
-    log_share: Array
-    edge: Array
-    scale: Array
+    log_odds: Float[Array, ""]
+    log_share: Float[Array, ""]
+    edge: Float[Array, ""]
+    scale: Float[Array, ""]
 
 
 def best_cap(epsilon: Array) -> Cap:
@@ -71,7 +74,8 @@ def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
     share = jnp.where(inside, cap.log_share, log_complement(cap.log_share))
     along = jnp.where(inside, 1.0, -1.0) * above(along_key, share)
     around = jax.random.normal(around_key, unit.shape, unit.dtype)
-    return cap.scale * (around + (along - around @ unit) * unit)
+    released = cap.scale * (around + (along - around @ unit) * unit)
+    return released.astype(unit.dtype)
 
 
 class PrivUnitG(Budgeted):

@@ -5,7 +5,7 @@ One chain is `init_chain` and `chain_step`; many chains run under vmap and the b
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +23,17 @@ from pause_jax.search.landscape import (
 from pause_jax.search.problem import Problem, Search, check_problem, set_energy, shuffled
 from pause_jax.struct import number, static
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
 
 class ChainState(NamedTuple):
     """One chain. ``members`` and ``best_members`` are bool [K] with m true entries."""
 
-    members: Array
-    energy: Array
-    best_members: Array
-    best_energy: Array
+    members: Bool[Array, " K"]
+    energy: Float[Array, ""]
+    best_members: Bool[Array, " K"]
+    best_energy: Float[Array, ""]
 
 
 class AnnealingTrace(NamedTuple):
@@ -46,11 +49,11 @@ class AnnealingTrace(NamedTuple):
       acceptance_rate: share of steps that moved, over all chains.
     """
 
-    clients: Array
-    energy: Array
-    best_energy: Array
-    current_energy: Array
-    acceptance_rate: Array
+    clients: Int[Array, " m"]
+    energy: Float[Array, ""]
+    best_energy: Float[Array, "chains steps"]
+    current_energy: Float[Array, "chains steps"]
+    acceptance_rate: Float[Array, ""]
 
 
 def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainState:

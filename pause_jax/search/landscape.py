@@ -6,13 +6,16 @@ Source: Peleg et al. 2025 (PAUSE), (18), (19), rules R1 and R2 of section IV-B; 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.search.problem import Problem, shuffled
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
 
 NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
 # The omega of (19): C must exceed the largest energy difference, in float32 too.
@@ -30,11 +33,11 @@ class Landscape(NamedTuple):
       temperature_scale: scalar C.
     """
 
-    index: Array  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
-    weight: Array
-    ranks: Array
-    available: Array
-    temperature_scale: Array
+    index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
+    weight: Float[Array, " K"]
+    ranks: Int[Array, "L K"]
+    available: Bool[Array, " K"]
+    temperature_scale: Float[Array, ""]
 
 
 def make_landscape(

@@ -6,11 +6,14 @@ weights of places 0, ..., j, find the place j >= m - 1 of largest value u_j + W_
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 # Places of a block at the least; a block holds no fewer than m.
 BLOCK = 32
@@ -19,9 +22,9 @@ BLOCK = 32
 class Best(NamedTuple):
     """The best prefix so far: its value u_j + W_j, its total W_j, its last place j. Scalars."""
 
-    value: Array
-    total: Array
-    place: Array
+    value: Float[Array, ""]
+    total: Float[Array, ""]
+    place: Int[Array, ""]
 
 
 class Blocks(NamedTuple):
@@ -34,10 +37,10 @@ class Blocks(NamedTuple):
       total_after: float [B], W at the last place of each block.
     """
 
-    index: Array  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
-    weight: Array
-    top: Array
-    total_after: Array
+    index: Float[Array, "B S"]  # type: ignore[assignment]  # shadows tuple.index
+    weight: Float[Array, "B S"]
+    top: Float[Array, "B m"]
+    total_after: Float[Array, " B"]
 
 
 class Bounds(NamedTuple):
@@ -48,8 +51,8 @@ class Bounds(NamedTuple):
       block: float [B], the largest in each block.
     """
 
-    prefix: Array
-    block: Array
+    prefix: Float[Array, "B S"]
+    block: Float[Array, " B"]
 
 
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:

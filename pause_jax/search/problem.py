@@ -6,7 +6,7 @@ Equation (14) of PAUSE, (10) for the genie, (17) of BSFL.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ from jax import Array, lax
 
 from pause_jax.bandit import Info
 from pause_jax.struct import Config
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class Problem(NamedTuple):
@@ -25,9 +28,9 @@ class Problem(NamedTuple):
       energy_range: scalar, bound on the energy difference of two cohorts (Lemma 1 plus one).
     """
 
-    index: Array  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
-    terms: Array
-    energy_range: Array
+    index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
+    terms: Float[Array, "L K"]
+    energy_range: Float[Array, ""]
 
     @property
     def weight(self) -> Array:
