@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -52,7 +53,7 @@ def in_turns(calls: Mapping[str, Callable[[], object]], repeat: int) -> dict[str
 
 def _simulations(configs: Mapping[str, SimConfig]) -> dict[str, Callable[[], object]]:
     key = jax.random.key(0)
-    return {name: lambda config=config: simulate(config, key) for name, config in configs.items()}
+    return {name: partial(simulate, config, key) for name, config in configs.items()}
 
 
 def whole_run(data_dir: str | None, repeat: int) -> dict[str, Timing]:

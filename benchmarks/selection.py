@@ -13,11 +13,12 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 from jax import Array
+from jaxlib.version import __version__ as jaxlib_version
 
 from pause_jax.search import Problem, anneal, exact
 
@@ -28,7 +29,7 @@ CHAINS = ((1, 9), (100, 5), (1000, 3))  # chains, repeats
 ANNEALING = ((30, 5, 500, 0.86), (300, 15, 3000, 60.0))
 
 
-def rows() -> list[dict[str, object]]:
+def rows() -> list[dict[str, Any]]:
     """Measure everything: a row for each exact search and for each number of chains."""
     return [
         *(row for setting in EXACT for row in exact_rows(*setting)),
@@ -36,7 +37,7 @@ def rows() -> list[dict[str, object]]:
     ]
 
 
-def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[str, object]]:
+def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[str, Any]]:
     """Exact search with and without a key against ``jnp.argsort`` of the same index.
 
     ``bytes_per_second`` counts what no such search can avoid, over the time of the whole search:
@@ -75,7 +76,7 @@ def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[s
 
 def annealing_rows(
     num_clients: int, num_selected: int, steps: int, authors_seconds: float
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """Annealing steps per second of all chains together, for each number of chains."""
     index_key, terms_key, key = jax.random.split(jax.random.key(1), 3)
     problem = Problem(
@@ -126,7 +127,7 @@ def machine() -> str:
     """Versions and hardware in one line."""
     device = jax.devices()[0]
     return (
-        f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, Python {platform.python_version()}, "
+        f"jax {jax.__version__}, jaxlib {jaxlib_version}, Python {platform.python_version()}, "
         f"{device.platform} ({device.device_kind}), {platform.machine()}, {os.cpu_count()} cores"
     )
 

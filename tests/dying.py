@@ -5,8 +5,7 @@ import signal
 
 from pause_jax import cli
 from pause_jax.engine import sweep as sweep_module
-
-play = sweep_module.play
+from pause_jax.engine.batch import play
 
 
 def dying(*args):
@@ -17,5 +16,5 @@ def dying(*args):
 
 
 if __name__ == "__main__":
-    sweep_module.play = dying
+    sweep_module.play = dying  # type: ignore[attr-defined]
     cli.main()

@@ -203,11 +203,12 @@ def recorded(result, **values):
 
 
 def text_of(books):
-    console = Console(file=io.StringIO(), width=200)
+    file = io.StringIO()
+    console = Console(file=file, width=200)
     console.print(ledger_table.table(books))
     for note in ledger_table.notes(books):
         console.print(note, markup=False)
-    return console.file.getvalue()
+    return file.getvalue()
 
 
 def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():

@@ -145,7 +145,7 @@ class Gaussian(Mechanism):
     """Classic Gaussian mechanism of an update clipped to L2 norm 1, replace-one; for eps <= 1."""
 
     unit: ClassVar[str] = "update"
-    delta: float = 0.01
+    delta: float = 0.01  # type: ignore[misc]
     shrink: float = 1.0
 
     def privatize(self, key, update, epsilon):
@@ -286,8 +286,8 @@ def test_the_two_point_bound_covers():
     rng = np.random.default_rng(1)
     false = 0.2
     true = 0.05 + math.e * false
-    hits = (rng.binomial(1000, rate, 4000) for rate in (true, false))
-    bounds = epsilon_bound(*hits, 1000, 0.05, 0.95)
+    true_hits, false_hits = (rng.binomial(1000, rate, 4000) for rate in (true, false))
+    bounds = epsilon_bound(true_hits, false_hits, 1000, 0.05, 0.95)
     assert np.mean(bounds > 1) <= 0.05
     assert bounds.min() >= 0
     assert np.median(bounds) > 0.7

@@ -1,6 +1,7 @@
 """Audits of the mechanisms for whole updates: none is accused, each planted fault is found."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +40,7 @@ def test_an_honest_mechanism_is_not_accused(name, epsilon):
 # ---------------------------------------------------------------- planted faults
 
 
-def half_the_noise(cls):
+def half_the_noise(cls: Any):
     class Half(cls):
         def privatize(self, key, update, epsilon):
             return super().privatize(key, update, 2 * epsilon)

@@ -69,7 +69,7 @@ def test_weights_survive_the_file_and_a_difference_is_seen(tmp_path):
 def test_the_harness_measures_us_and_reports_who_fails():
     broken = Contender("no_such_driver", None)
     contenders = {OURS: (PYTHON, CONTENDERS[OURS]), "broken": (PYTHON, broken)}
-    said = []
+    said: list[str] = []
     measured = measure("tiny", contenders, repeat=2, say=said.append)
     assert len(measured[OURS].values) == 2
     assert measured[OURS].warmup > min(measured[OURS].values)

@@ -12,7 +12,13 @@ import xarray as xr
 import pause_jax
 from pause_jax import cli, config_file, presets
 from pause_jax.policies import NAMED
-from pause_jax.privacy import GaussianMechanism, NoPrivacy, PerCoordinateLaplace
+from pause_jax.privacy import (
+    Budgeted,
+    GaussianMechanism,
+    NoPrivacy,
+    PerCoordinateLaplace,
+    Projected,
+)
 
 
 def run(monkeypatch, tmp_path, *arguments):
@@ -80,9 +86,9 @@ def test_force_keeps_an_existing_result_when_nothing_can_run(compared, monkeypat
 
 def test_a_named_mechanism_takes_over_the_budget(monkeypatch, tmp_path):
     names = ("per_coordinate", "gaussian", "projected", "none")
-    arguments = ("--policies", ",".join(f"random:{name}" for name in names), *BANDIT)
+    policies = ("--policies", ",".join(f"random:{name}" for name in names))
     changes = ("--set", "privacy.budget.total_epsilon=7", "--set", "privacy.sensitivity=0.5")
-    arguments += (*changes, "--name", "mine", "--no-figures")
+    arguments = (*policies, *BANDIT, *changes, "--name", "mine", "--no-figures")
     assert run(monkeypatch, tmp_path, "compare", *arguments) == 0
     labels = ("per_coordinate", "gaussian", "projected", "no_privacy")
     same, gaussian, projected, none = (
@@ -91,10 +97,13 @@ def test_a_named_mechanism_takes_over_the_budget(monkeypatch, tmp_path):
         ).privacy
         for label in labels
     )
+    assert isinstance(same, PerCoordinateLaplace)
     assert same.sensitivity == 0.5
     for mechanism, kind in ((same, PerCoordinateLaplace), (gaussian, GaussianMechanism)):
         assert isinstance(mechanism, kind)
         assert mechanism.budget.total_epsilon == 7
+    assert isinstance(projected, Projected)
+    assert isinstance(projected.inner, Budgeted)
     assert projected.inner.budget.total_epsilon == 7
     assert none == NoPrivacy()
 

@@ -10,6 +10,7 @@ import xarray as xr
 from pause_jax import ConfigError, cli, config_file, presets
 from pause_jax.cli.sweep import grid
 from pause_jax.policies import Random
+from pause_jax.privacy import PerCoordinateLaplace
 
 
 def test_the_grid_has_every_combination_with_labels_that_say_what_is_set():
@@ -23,6 +24,7 @@ def test_the_grid_has_every_combination_with_labels_that_say_what_is_set():
     second = configs["gamma = 1e1, policy = random, sensitivity = 0.01"]
     assert second.reward.gamma == 10
     assert isinstance(second.policy, Random)
+    assert isinstance(second.privacy, PerCoordinateLaplace)
     assert second.privacy.sensitivity == 0.01
     assert list(grid(base, [])) == ["pause"]
     same = grid(base, ["policy.search=exact", "privacy.budget.decay=0.1", "learning.model=linear"])
@@ -101,8 +103,8 @@ def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
             yield part
 
     monkeypatch.setattr(module, "play", interrupted)
-    arguments = ("--vary", "policy=random,round_robin", "--set", "learning=none")
-    arguments += ("--set", "num_rounds=4", "--seeds", "2", "--name", "mine", "--no-figures")
+    vary = ("--vary", "policy=random,round_robin", "--set", "learning=none")
+    arguments = (*vary, "--set", "num_rounds=4", "--seeds", "2", "--name", "mine", "--no-figures")
     assert command(monkeypatch, tmp_path, "digits_small", *arguments) == status
     assert "(KeyboardInterrupt" in capsys.readouterr().err
     folder = tmp_path / "results" / "mine"

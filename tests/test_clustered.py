@@ -207,7 +207,8 @@ def two_groups(rng):
 @functools.cache
 def two_group_weights(distance):
     config = ClusteredSimilarity(distance=distance)
-    return weights(*learned(config, two_groups(np.random.default_rng(0))), 1500)
+    policy, state = learned(config, two_groups(np.random.default_rng(0)))
+    return weights(policy, state, 1500)
 
 
 @pytest.mark.parametrize("distance", ["arccos", "l2", "l1"])
@@ -226,7 +227,8 @@ def test_similar_clients_share_a_bin(distance):
 )
 def test_weights_are_unbiased(sizes, m):
     updates = np.random.default_rng(1).standard_normal((8, 3))
-    drawn = weights(*learned(ClusteredSimilarity(), updates, sizes, m), 4000)
+    policy, state = learned(ClusteredSimilarity(), updates, sizes, m)
+    drawn = weights(policy, state, 4000)
     share = sizes / sizes.sum()
     error = drawn.std(axis=0) / len(drawn) ** 0.5
     assert (np.abs(drawn.mean(axis=0) - share) <= 4.5 * error + 1e-6).all()
@@ -252,7 +254,8 @@ def test_absent_clients_are_never_drawn():
 def test_updates_that_are_not_finite_do_no_harm(distance, bad):
     updates = np.random.default_rng(2).standard_normal((8, 3))
     updates[3], updates[5, 0] = bad, bad
-    drawn = weights(*learned(ClusteredSimilarity(distance=distance), updates), 300)
+    policy, state = learned(ClusteredSimilarity(distance=distance), updates)
+    drawn = weights(policy, state, 300)
     np.testing.assert_allclose(drawn.sum(axis=1), 1, atol=1e-5)
     assert (drawn[:, 3] > 0).any()
 

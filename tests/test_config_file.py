@@ -8,7 +8,7 @@ from pause_jax import ConfigError, SimConfig, config_file, presets
 from pause_jax.config import canonical
 from pause_jax.latency import LATENCIES, Latency
 from pause_jax.learning import DATASETS, MODELS, PARTITIONS, DataConfig, Model, PartitionConfig
-from pause_jax.policies import INDEX_RULES, NAMED, POLICIES, IndexRule, PolicyConfig
+from pause_jax.policies import INDEX_RULES, NAMED, POLICIES, IndexRule, Pause, PolicyConfig
 from pause_jax.privacy import BUDGETS, MECHANISMS, Budget, L1Laplace, Mechanism
 from pause_jax.registry import choices
 from pause_jax.search import SEARCHES, Annealing, Search
@@ -41,6 +41,7 @@ def test_numbers_are_written_as_people_write_them():
 def test_a_file_may_leave_everything_out_or_name_a_choice():
     config = config_file.loads('num_rounds = 7\npolicy = "sa_pause"\nlearning = "none"\n')
     assert config.num_rounds == 7
+    assert isinstance(config.policy, Pause)
     assert isinstance(config.policy.search, Annealing)
     assert config.learning is None
 

@@ -105,7 +105,7 @@ def test_published_errors_of_cs_ucb_q_choose_others(error):
         scores[~available] = -np.inf
         best = np.sort(scores)[::-1][:size]
         np.testing.assert_allclose(np.sort(scores[chosen])[::-1], best, rtol=1e-4)
-        others += available[picked].all() and scores[picked].sum() < best.sum() - 1e-3
+        others += int(available[picked].all() and scores[picked].sum() < best.sum() - 1e-3)
         latency = np.clip(mean_latency + rng.normal(0, 0.05, K), 0.05, 1.2).astype(np.float32)
         slow.update(chosen.tolist(), latency[chosen].tolist())
         state = update(state, selection, observation(latency[np.asarray(selection.clients)]))

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError
+from pause_jax.cache import cache_folder
 from pause_jax.learning import Cifar10, Dataset, Digits, FashionMnist, LinearRegression, Mnist
 from pause_jax.learning import data as data_module
+from pause_jax.learning.data import Tfds
 
 TFDS = {
     # Number and shape of the images, and the mean pixel in [0, 1] of each channel.
@@ -37,7 +39,7 @@ def empty_cache(monkeypatch, tmp_path, forget):
     return folder
 
 
-def assert_images(dataset: Dataset, config: type) -> None:
+def assert_images(dataset: Dataset, config: type[Tfds]) -> None:
     number, shape, _ = TFDS[config]
     inputs, labels = [dataset.x_train, dataset.x_test], [dataset.y_train, dataset.y_test]
     chex.assert_shape(inputs, [(number, *shape), (10_000, *shape)])
@@ -50,7 +52,7 @@ def assert_images(dataset: Dataset, config: type) -> None:
     assert (pixels.min(), pixels.max()) == (0, 255)
 
 
-def assert_contents(dataset: Dataset, config: type) -> None:
+def assert_contents(dataset: Dataset, config: type[Tfds]) -> None:
     """The published mean pixel of each channel, and the published number of each label."""
     number, _, means = TFDS[config]
     pixels = np.asarray(dataset.x_train)
@@ -181,10 +183,10 @@ def test_a_second_load_in_the_same_process_reads_nothing(empty_cache):
 
 def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "own"))
-    assert data_module.cache_folder() == tmp_path / "own"
+    assert cache_folder() == tmp_path / "own"
     monkeypatch.delenv("PAUSE_JAX_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert data_module.cache_folder() == tmp_path / "xdg" / "pause_jax"
+    assert cache_folder() == tmp_path / "xdg" / "pause_jax"
 
 
 @pytest.mark.parametrize("config", [Mnist, FashionMnist, Cifar10])

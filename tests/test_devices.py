@@ -45,7 +45,7 @@ SWEEP = (
 )  # fmt: skip
 
 
-def command(folder, *arguments, program=("-m", "pause_jax.cli")) -> subprocess.Popen:
+def command(folder, *arguments, program=("-m", "pause_jax.cli")) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *program, "sweep", *SWEEP, *arguments],
         env=environment(), cwd=folder, text=True,
@@ -53,7 +53,7 @@ def command(folder, *arguments, program=("-m", "pause_jax.cli")) -> subprocess.P
     )  # fmt: skip
 
 
-def pair(folder, *arguments) -> list[subprocess.Popen]:
+def pair(folder, *arguments) -> list[subprocess.Popen[str]]:
     where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2")
     folders = [folder / "first", folder / "second"]
     for each in folders:

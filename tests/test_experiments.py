@@ -45,7 +45,7 @@ def test_cifar10_small_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch,
     def small(policy, data_dir=None):
         return presets.digits_small(policy).replace(eval_every=10)
 
-    monkeypatch.setattr(cifar10_small.presets, "cifar10_small", small)
+    monkeypatch.setattr(presets, "cifar10_small", small)
     with pytest.raises(typer.Exit):
         cifar10_small.main(policy="random", rounds=2, out=tmp_path)
     printed = capsys.readouterr().out

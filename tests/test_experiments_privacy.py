@@ -21,7 +21,7 @@ def parts(text):
     """The parts of an output: title, accuracy without noise, {unit: {mechanism: means}}."""
     for part in re.split(r"\n(?=\w+, \d+/\d+\n)", text)[1:]:
         title = part.splitlines()[0]
-        plain = float(re.search(r"without noise ([\d.]+)", part)[1])
+        (plain,) = map(float, re.findall(r"without noise ([\d.]+)", part))
         tables = {}
         for block in part.split("  equal epsilon of ")[1:]:
             unit = "update" if block.startswith("the whole update") else "coordinate"
@@ -35,7 +35,7 @@ def test_the_kept_tables_hold_what_is_claimed():
     assert [title for title, _, _ in found] == TITLES
     for title, plain, tables in found:
         for rule in RULES:
-            place = run.EPSILONS.index(rule["epsilon"])
+            place = settings.EPSILONS.index(rule["epsilon"])
             value = tables[rule["unit"]][rule["mechanism"]][place]
             value /= plain if rule["of_no_noise"] else 1
             claim = f"{title}: {rule['claim']}, {value}"
@@ -59,6 +59,6 @@ def test_every_mechanism_has_every_epsilon_in_both_units():
     assert len(names) == 6
     for name in names:
         epsilons = {point.epsilon for point in points if point.mechanism == name}
-        assert set(run.EPSILONS) <= epsilons
+        assert set(settings.EPSILONS) <= epsilons
     coordinate = {p.epsilon for p in points if p.mechanism == PerCoordinateLaplace.name}
-    assert {e / 1000 for e in run.EPSILONS} <= coordinate
+    assert {e / 1000 for e in settings.EPSILONS} <= coordinate

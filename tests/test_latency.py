@@ -38,6 +38,7 @@ def group_means(model, num_clients):
 def quadrature(model, num_clients):
     """Both moments in float64, from the definition of the model's latency."""
     low = model.min_latency
+    edges: tuple[float, ...]
     if isinstance(model, SpeedNormal):
 
         def latency(speed):

@@ -112,7 +112,7 @@ def test_clients_side_by_side_change_nothing_but_rounding(client_batch):
 
 def test_speed_settings_are_no_part_of_a_config():
     with pytest.raises(TypeError, match="client_batch"):
-        Learning(client_batch=2)
+        Learning(client_batch=2)  # type: ignore[call-arg]
     one = sweep(LEARN, KEY, client_batch=1, progress=False)
     np.testing.assert_array_equal(one.clients[0, 0], learn_run().clients)
     assert "client_batch" not in one.config_toml.item()

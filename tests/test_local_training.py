@@ -200,8 +200,8 @@ def test_training_goes_on_from_the_given_moments():
     fresh, state, _ = run(training, variables, partition, [0, 1], keys, 2)
     again, state, _ = run(training, variables, partition, [0, 1], keys, 2, opt_state=state)
     np.testing.assert_array_equal(state[0].count, [4, 4])
-    kernels = [u["params"]["output"]["kernel"] for u in (fresh, again)]
-    assert not np.allclose(*kernels, atol=1e-4)
+    one, other = (u["params"]["output"]["kernel"] for u in (fresh, again))
+    assert not np.allclose(one, other, atol=1e-4)
 
 
 class _Weights(nn.Module):

@@ -72,8 +72,8 @@ def test_epsilon_and_numbers_are_traced(mechanism):
 
 @every
 def test_any_update_gives_a_finite_release(mechanism):
-    value, epsilon = np.meshgrid([0.0, 1e-42, 1e-30, 1.0, 1e30], [0.01, 0.1, 1.0, 64.0, 1e3])
-    value, epsilon = (jnp.asarray(x.ravel(), jnp.float32) for x in (value, epsilon))
+    grid = np.meshgrid([0.0, 1e-42, 1e-30, 1.0, 1e30], [0.01, 0.1, 1.0, 64.0, 1e3])
+    value, epsilon = (jnp.asarray(x.ravel(), jnp.float32) for x in grid)
     keys = jax.random.split(jax.random.key(3), value.size)
     for size in (1, 17):
         updates = jnp.broadcast_to(value[:, None], (value.size, size))
@@ -148,9 +148,10 @@ def test_each_names_the_law_of_its_privacy_loss_and_a_projection_that_of_its_inn
 
 
 def test_the_gaussian_names_its_noise_over_the_distance_of_two_updates():
-    (multiplier,) = GaussianMechanism(delta=1e-4, clip_norm=3.0).privacy_loss(jnp.asarray([0.5, 2]))
+    loss = GaussianMechanism(delta=1e-4, clip_norm=3.0).privacy_loss(jnp.asarray([0.5, 2]))
+    assert isinstance(loss, GaussianLoss)
     exact = [dp_accounting.get_sigma_gaussian(epsilon, 1e-4) for epsilon in (0.5, 2.0)]
-    np.testing.assert_allclose(multiplier, exact, rtol=1e-3)
+    np.testing.assert_allclose(loss.multiplier, exact, rtol=1e-3)
 
 
 def test_no_private_mechanism_takes_an_unlimited_budget():
@@ -203,6 +204,7 @@ def test_bad_values_are_named(changes, words):
 
 def test_the_inner_mechanism_may_stand_by_its_name():
     config = config_file.loads('[privacy]\nname = "projected"\ninner = "gaussian"\n')
+    assert isinstance(config.privacy, Projected)
     assert isinstance(config.privacy.inner, GaussianMechanism)
     with pytest.raises(ConfigError, match=r"privacy\.inner = 'lots'.*priv_unit_g"):
         config_file.loads('[privacy]\nname = "projected"\ninner = "lots"\n')

@@ -47,8 +47,12 @@ def test_it_round_trips_through_toml():
     config = BANDIT.replace(policy=mine)
     assert config_file.loads(config_file.dumps(config)) == config
     text = 'learning = "none"\n[policy]\nname = "mixed"\nfallback = "sa_pause"\n'
-    assert config_file.loads(text).policy.fallback == policies.named("sa_pause")
+    loaded = config_file.loads(text).policy
+    assert isinstance(loaded, Mixed)
+    assert loaded.fallback == policies.named("sa_pause")
     changed = config_file.changed(config, ["policy.fallback.fallback=oort", "policy.share=1"])
+    assert isinstance(changed.policy, Mixed)
+    assert isinstance(changed.policy.fallback, Mixed)
     assert changed.policy.fallback.fallback == policies.Oort()
 
 

@@ -3,6 +3,7 @@
 import csv
 import pathlib
 import runpy
+from typing import Any
 
 import jax
 import numpy as np
@@ -124,7 +125,7 @@ def test_the_ledger_adds_up_by_the_law_that_it_names(mechanism):
     assert total_epsilon(nested, 4, 1e-5) == book.tight_at_most
 
 
-def test_one_that_names_no_law_is_counted_as_randomised_response(mechanism):
+def test_one_that_names_no_law_is_counted_as_randomised_response(mechanism: Any):
     class Silent(mechanism):
         name = "silent_coordinate"
 
@@ -151,7 +152,7 @@ def test_the_command_line_labels_it_and_keeps_the_budget(file, tmp_path):
         rows = list(csv.DictReader(rows))
     assert {row["policy"] for row in rows} == {"random, one_coordinate"}
     assert {row["mechanism"] for row in rows} == {"one_coordinate"}
-    kept = config_file.load(folder / "configs" / "random__one_coordinate.toml").privacy
+    kept: Any = config_file.load(folder / "configs" / "random__one_coordinate.toml").privacy
     assert type(kept).__name__ == "OneCoordinate"
     assert float(kept.budget.total_epsilon) == 7
 

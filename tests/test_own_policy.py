@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import numpy as np
@@ -77,7 +78,8 @@ def test_a_config_file_keeps_it(policy):
     config = SimConfig(policy=policy(explore=0.25), learning=None)
     again = config_file.loads(config_file.dumps(config))
     assert type(again.policy).__name__ == "EpsilonGreedy"
-    assert again.policy.explore == 0.25
+    kept: Any = again.policy
+    assert kept.explore == 0.25
     assert type(named("epsilon_greedy")).__name__ == "EpsilonGreedy"
 
 
@@ -142,7 +144,7 @@ def test_the_librarys_names_cannot_be_taken(source):
     assert "EpsilonGreedy.name = 'round_robin': is a name of the library's" in done.stderr
 
 
-def test_its_mistake_shows_before_any_run(policy, monkeypatch):
+def test_its_mistake_shows_before_any_run(policy: Any, monkeypatch):
     class Broken(policy):
         name = "broken"
 

@@ -36,8 +36,9 @@ def each(partitions: Partition) -> list[Partition]:
 
 def samples_of(partition: Partition) -> list[np.ndarray]:
     """The samples of each client."""
+    order = np.asarray(partition.order)
     return [
-        partition.order[start : start + size]
+        order[start : start + size]
         for start, size in zip(partition.start, partition.size, strict=True)
     ]
 

@@ -190,9 +190,9 @@ def test_the_runs_of_a_batch_do_not_touch_each_other(harness):
 # --- each policy's own rule
 
 
-def first_round(policy: str, draws: int, sizes: np.ndarray = SIZES) -> np.ndarray:
+def first_round(name: str, draws: int, sizes: np.ndarray = SIZES) -> np.ndarray:
     """Chosen clients of the first round, [draws, m], for as many keys."""
-    policy = build(network(policy), jnp.asarray(sizes, jnp.int32))
+    policy = build(network(name), jnp.asarray(sizes, jnp.int32))
     everyone = jnp.ones(K, bool)
 
     def choose(key: jax.Array) -> jax.Array:
@@ -244,8 +244,8 @@ def test_fastest_takes_the_least_expected_latencies_among_the_available():
     config = network("fastest")
     policy = build(config, jnp.asarray(SIZES, jnp.int32))
     expected = np.asarray(config.latency.expected_latency(K))
-    for available in itertools.product([True, False], repeat=K):
-        available = np.asarray(available)
+    for mask in itertools.product([True, False], repeat=K):
+        available = np.asarray(mask)
         selection, _ = policy.select(jax.random.key(0), (), jnp.asarray(1), jnp.asarray(available))
         chosen = np.asarray(selection.clients)[np.asarray(selection.weights) > 0]
         order = [k for k in np.argsort(expected) if available[k]]

@@ -27,8 +27,8 @@ class Round(NamedTuple):
     """What happened in a round: ``bounds`` and ``queue`` are ours before the choice."""
 
     features: np.ndarray
-    available: list
-    chosen: list
+    available: list[int]
+    chosen: list[int]
     latency: np.ndarray
     bounds: np.ndarray
     queue: np.ndarray

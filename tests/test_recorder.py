@@ -107,10 +107,11 @@ def test_a_result_is_a_pytree_whose_values_are_attributes_under_vmap_too():
     assert "regret" in dir(batched)
     again = jax.tree.unflatten(*reversed(jax.tree.flatten(batched)))
     assert_same_bits(again, batched)
-    assert stack([BANDIT, BANDIT]).reward.alpha.shape == (2,)
+    assert jnp.shape(stack([BANDIT, BANDIT]).reward.alpha) == (2,)
 
 
 def test_every_quantity_is_in_the_documentation_of_a_result():
+    assert Result.__doc__
     for each in QUANTITIES.values():
         assert each.doc, each.name
         assert f"``{each.name}`` [{', '.join(each.dims)}]" in Result.__doc__

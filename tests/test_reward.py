@@ -1,4 +1,5 @@
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -141,7 +142,7 @@ def test_p_is_the_exponential_of_the_count_for_the_geometric_schedule():
         for decay in (0.001, 0.04, 1.0):
             p = Geometric(decay=decay).remaining(jnp.asarray(counts))
             np.testing.assert_allclose(p, np.exp(-decay * counts), rtol=1e-14)
-            by_sum = oracles.remaining(lambda i, d=decay: oracles.geometric_epsilon(7, d, i), 7, 30)
+            by_sum = oracles.remaining(partial(oracles.geometric_epsilon, 7, decay), 7, 30)
             np.testing.assert_allclose(p[30], by_sum, rtol=1e-12, atol=1e-14)
     p = Geometric(decay=0.04).remaining(jnp.asarray(counts))
     np.testing.assert_allclose(p, np.exp(-0.04 * counts), rtol=3e-6)

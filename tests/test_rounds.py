@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections.abc import Callable
 
 import chex
 import jax
@@ -182,7 +183,7 @@ def test_smallest_networks_run(num_clients, num_selected, num_rounds):
 # --- budgets
 
 # Schedule, and the share of the budget spent after n participations in plain NumPy.
-SCHEDULES: dict[str, tuple[Budget, object]] = {
+SCHEDULES: dict[str, tuple[Budget, Callable[[np.ndarray], np.ndarray]]] = {
     "geometric": (Geometric(total_epsilon=7.0, decay=0.3), lambda n: 1 - np.exp(-0.3 * n)),
     "uniform": (Uniform(total_epsilon=7.0, horizon=3.0), lambda n: np.minimum(n / 3, 1)),
     "power": (
@@ -291,11 +292,13 @@ def test_reward_and_regret_are_those_of_a_brute_force_replay(policy, availabilit
     latency, present = world_of(config, KEY)
     mu = np.asarray(config.latency.expected_speed(K), np.float64)
     alpha, beta, gamma = config.reward.alpha, config.reward.beta, config.reward.gamma
+    budget = config.privacy.budget
+    assert isinstance(budget, Uniform)
     counts = np.zeros(K)
     for t, chosen in enumerate(chosen_sets(result)):
         x = M / K - counts / (t + 1)
         g = np.sign(x) * np.abs(x) ** beta
-        p = 1 - counts / config.privacy.budget.horizon
+        p = 1 - counts / budget.horizon
 
         def value(speed, members, g=g, p=p):
             ks = list(members)

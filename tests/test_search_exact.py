@@ -1,6 +1,8 @@
 import itertools
 import math
+from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 import chex
 import jax
@@ -25,7 +27,10 @@ BATCHED_SHAPES = [(4, 1), (5, 5), (9, 4)]
 # Few and dyadic: ties are common, and float32 sums are exact in any order.
 FINITE = [-2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0]
 INDICES = [*FINITE, math.inf, -math.inf]
-SEARCHES = {"exact": exact, "exhaustive": partial(exhaustive, chunk_size=25)}
+SEARCHES: dict[str, Callable[..., Any]] = {
+    "exact": exact,
+    "exhaustive": partial(exhaustive, chunk_size=25),
+}
 
 
 @cache
@@ -305,10 +310,11 @@ def test_exhaustive_refuses_with_the_count_in_the_message():
 
 
 def test_exhaustive_config_refuses_before_any_work():
-    config = SimConfig(num_clients=300, num_selected=15, policy=Pause(search=Exhaustive()))
+    search = Exhaustive()
+    config = SimConfig(num_clients=300, num_selected=15, policy=Pause(search=search))
     with pytest.raises(ConfigError, match=f"{math.comb(300, 15):,} sets"):
-        config.policy.search.check("policy.search", config)
-    Exhaustive().check("policy.search", SimConfig(num_clients=30, num_selected=5))
+        search.check("policy.search", config.sizes)
+    search.check("policy.search", SimConfig(num_clients=30, num_selected=5).sizes)
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_number_of_sets(num_clients, num_selected):
 
 
 def first_by_fault(max_clients, repaired):
-    found = {}
+    found: dict[str, proofs.CounterExample] = {}
     for example in proofs.counter_examples(max_clients, repaired=repaired):
         found.setdefault(example.fault, example)
     return found
@@ -273,6 +273,11 @@ def test_slope_of_a_power_law_is_recovered_with_its_error():
 
 def test_median_seconds_calls_once_more_than_it_counts_and_waits():
     calls = []
-    seconds = laboratory.median_seconds(lambda: calls.append(1) or jnp.ones(3), repeats=3)
+
+    def call():
+        calls.append(1)
+        return jnp.ones(3)
+
+    seconds = laboratory.median_seconds(call, repeats=3)
     assert len(calls) == 4
     assert seconds > 0

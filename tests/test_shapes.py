@@ -6,7 +6,7 @@ import pytest
 
 from pause_jax import bandit, simulate
 from pause_jax.bandit import ClientStats, Info, Selection
-from pause_jax.engine.round import State
+from pause_jax.engine.state import State
 from pause_jax.learning import Trained
 from pause_jax.privacy import MECHANISMS
 from tests import shapes

@@ -238,6 +238,7 @@ def test_batch_statistics_leave_without_noise_and_the_result_says_so():
     assert result.unnoised == ("batch_stats/norm/mean", "batch_stats/norm/var")
     # The noise on the parameters is enormous; none of it is on the statistics: they moved by a
     # tenth towards those of the one batch of 20 inputs.
+    assert result.variables is not None
     assert np.std(result.variables["params"]["Dense_0"]["kernel"]) > 1e3
     statistics = result.variables["batch_stats"]["norm"]
     inputs = np.asarray(digits.to_input(digits.x_train)).reshape(len(digits.x_train), -1)

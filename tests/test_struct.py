@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pause_jax import struct
-from pause_jax.config import Learning, SimConfig, validate
+from pause_jax.config import SimConfig, validate
 from pause_jax.latency import LATENCIES, TwoGroups
-from pause_jax.learning import DATASETS, MODELS, PARTITIONS, Digits, Iid, Mlp
+from pause_jax.learning import DATASETS, MODELS, PARTITIONS, Digits, Iid, Learning, Mlp
 from pause_jax.policies import POLICIES, Pause, Random
 from pause_jax.privacy import BUDGETS, MECHANISMS, Geometric, PerCoordinateLaplace, Table
 from pause_jax.reward import Reward
@@ -285,9 +285,9 @@ def test_replace_copies_and_leaves_the_original():
 
 def test_configs_are_frozen_and_keyword_only():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Outer().weight = 2.0
+        Outer().weight = 2.0  # type: ignore[misc]
     with pytest.raises(TypeError):
-        Outer(1.0)
+        Outer(1.0)  # type: ignore[call-arg]
 
 
 def test_fields_nested_and_kinds():
@@ -316,6 +316,8 @@ def test_override_by_dotted_path():
     config = SimConfig(learning=Learning(partition=Iid()))
     changed = config.override({"reward.gamma": 0.25, "policy.search": Annealing(steps=7)})
     assert changed.reward.gamma == 0.25
+    assert isinstance(changed.policy, Pause)
+    assert isinstance(changed.policy.search, Annealing)
     assert changed.policy.search.steps == 7
     assert config.reward.gamma != 0.25
     with pytest.raises(ConfigError, match=r"reward\.delta: there is no field 'delta' in Reward"):

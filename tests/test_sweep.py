@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pause_jax import (
     ConfigError,
+    Result,
     SweepInterrupted,
     config_file,
     policies,
@@ -254,7 +255,7 @@ def test_an_interrupt_keeps_what_is_finished(keys, monkeypatch, failure):
 
 def fail_in_chunk(monkeypatch, number, failure):
     """Let a sweep fail after so many finished chunks."""
-    original, finished = sweep_module.play, []
+    original, finished = batch.play, list[Result]()
 
     def fail(*args):
         for part in original(*args):

@@ -16,9 +16,10 @@ NAN = math.nan
 
 
 def printed(table, width):
-    console = Console(file=io.StringIO(), width=width)
+    file = io.StringIO()
+    console = Console(file=file, width=width)
     console.print(table)
-    return console.file.getvalue()
+    return file.getvalue()
 
 
 def test_in_a_narrow_terminal_labels_are_folded_and_numbers_stay_whole():

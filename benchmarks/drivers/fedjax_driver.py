@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 # FedJAX 0.0.17 calls it by the name that it had in 2023.
-jax.tree_map = jax.tree.map
+jax.tree_map = jax.tree.map  # type: ignore[attr-defined]
 import fedjax  # noqa: E402
 
 from benchmarks.drivers.protocol import serve  # noqa: E402

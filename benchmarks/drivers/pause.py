@@ -12,8 +12,7 @@ from jax import Array
 import pause_jax
 from benchmarks.drivers.protocol import serve
 from benchmarks.workloads import NUM_CLASSES, Weights, Workload, read_data
-from pause_jax.config import Learning
-from pause_jax.learning import Cnn2, Cnn3, Dataset, Iid, Mlp, Model
+from pause_jax.learning import Cnn2, Cnn3, Dataset, Iid, Learning, Mlp, Model
 from pause_jax.policies import RoundRobin
 from pause_jax.privacy import NoPrivacy
 

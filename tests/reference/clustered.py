@@ -63,11 +63,11 @@ def published_marginals(sizes, m):
     """
     mass = sorted(((Fraction(m * n, sum(sizes)), i) for i, n in enumerate(sizes)))
     seeds, others = mass[len(mass) - m :], mass[: len(mass) - m]
-    bins = [collections.Counter({i: value}) for value, i in seeds]
+    bins = [collections.defaultdict(Fraction, {i: value}) for value, i in seeds]
     k = 0
     for value, i in others:
         while value and k < m:
-            some = min(value, max(1 - sum(bins[k].values()), 0))
+            some = min(value, max(1 - sum(bins[k].values()), Fraction(0)))
             bins[k][i] += some
             value -= some
             k += sum(bins[k].values()) >= 1

@@ -20,7 +20,7 @@ def greedy(candidates, update, upload, deadline, *, overhead=0.0, most=math.inf)
       deadline, overhead: T_round, and T_cs + T_agg + T^d.
       most: accept so many at most.
     """
-    left, accepted = set(candidates), []
+    left, accepted = set(candidates), list[int]()
     while left:
         elapsed = schedule(accepted, update, upload)
         gain = {k: 1 / (upload[k] + max(0.0, update[k] - elapsed)) for k in left}
@@ -34,7 +34,7 @@ def greedy(candidates, update, upload, deadline, *, overhead=0.0, most=math.inf)
 
 def smallest_first(candidates, update, upload, deadline):
     """As many of the smallest total times as fit: no overlap of updates and uploads."""
-    accepted = []
+    accepted: list[int] = []
     for k in sorted(candidates, key=lambda k: update[k] + upload[k]):
         if schedule([*accepted, k], update, upload) < deadline:
             accepted.append(k)

@@ -91,7 +91,8 @@ class Learner:
 
     def train(self, model, client, round, moments):
         """Local SGD from the global model: (local model, moments, mean loss of the batches)."""
-        theta, rest, losses = *model, []
+        theta, rest = model
+        losses = []
         rate = float(self.learning.learning_rate)
         for rows in batches(self.used(client, round), self.learning.batch_size):
             loss, gradient, rest = self.gradient(theta, rest, *self.samples(client, rows))
@@ -160,7 +161,7 @@ class Learner:
             return float(loss), flatten(to_numpy(gradient)), to_numpy(rest)
         *seen, outputs = self.activations(theta, x)
         loss, error = self.criterion(outputs, y)
-        parts = []
+        parts: list[np.ndarray] = []
         for shown, (_, kernel) in zip(seen[::-1], self.layers(theta)[::-1], strict=True):
             parts = [error.sum(axis=0), (shown.T @ error).ravel(), *parts]
             error = (error @ kernel.T) * (shown > 0)  # relu

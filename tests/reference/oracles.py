@@ -121,7 +121,9 @@ def argmins(ranks, clients: Iterable[int]) -> set[int]:
     return {min(clients, key=lambda k: row[k]) for row in ranks}
 
 
-def neighbours(ranks, clients: Iterable[int], available, rule_2: bool = True) -> set[frozenset]:
+def neighbours(
+    ranks, clients: Iterable[int], available, rule_2: bool = True
+) -> set[frozenset[int]]:
     """All sets that R1 (and R2, unless it is switched off) admit next to a set of clients."""
     here = frozenset(clients)
     found = set()

@@ -7,7 +7,7 @@ import math
 def best_set(index, weight, num_selected, available):
     """The best (value, sum of weights), and the clients, ties by number; floats add in float64."""
     order = sorted((k for k, usable in enumerate(available) if usable), key=lambda k: -index[k])
-    heap, total, best = [], 0.0, (-math.inf, -math.inf)
+    heap, total, best = list[float](), 0.0, (-math.inf, -math.inf)
     end = None
     for place, client in enumerate(order):
         added = float(weight[client])

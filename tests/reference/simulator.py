@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -51,7 +51,8 @@ class Simulator:
         self.counts, self.mean_speed = [0] * self.num_clients, [0.0] * self.num_clients
         self.queried, self.moments, self.clock, self.cursor = [0] * self.num_clients, {}, 0.0, 0
         self.heard: list[list[int]] = []
-        self.learner, self.size, self.quality = None, [1] * self.num_clients, [1] * self.num_clients
+        self.learner, self.size = None, [1] * self.num_clients
+        self.quality = [1.0] * self.num_clients
         if config.learning is not None:
             self.learner = Learner(config, self.streams, data)
             self.size = [len(held) for held in self.learner.held]
@@ -161,6 +162,7 @@ class Simulator:
         if name == "power_of_choice":
             return self.power_of_choice(t, available, latency)
         energy = math.nan
+        cohort: Sequence[int]
         if name == "pause":
             zeta = float(self.config.policy.index.speed_weight)
             ucb = oracles.ucb(self.counts, self.mean_speed, t, self.m, zeta)
