@@ -48,8 +48,9 @@ READERS = ("clustered_similarity", "oort", "power_of_choice", "rpow_d", "cpow_d"
 
 def settings():
     """(what it is, config): every policy, latency model and mechanism at least once."""
-    for name, latency in zip(NAMED, itertools.cycle(LATENCIES), strict=False):
-        config = BANDIT.replace(policy=NAMED[name], latency=latency())
+    latencies = itertools.cycle(cls() for cls in LATENCIES)
+    for name, latency in zip(NAMED, latencies, strict=False):
+        config = BANDIT.replace(policy=NAMED[name], latency=latency)
         yield f"{name}, {latency.name}", config
     mechanisms = [
         *(mechanism() for mechanism in MECHANISMS),
