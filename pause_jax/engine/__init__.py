@@ -1,1 +1,1 @@
-"""From a config and a key to a result: keys, rounds, recording, batches, processes."""
+"""From a config and a key to a result: worlds, rounds, recording, batches, processes."""
