@@ -60,8 +60,9 @@ def look_up(base: type[C], name: str, where: str) -> C:
     """
     known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
     if name not in known:
+        rule = f"must be one of {', '.join(known)}" if known else "nothing goes by that name"
         raise ConfigError(
-            f"{where} = {name!r}: must be one of {', '.join(known)}.{nearest(name, known)} "
+            f"{where} = {name!r}: {rule}.{nearest(name, known)} "
             "A class of your own needs a `name`, and its file must be loaded (--load FILE.py)."
         )
     claims = {_is_ours(cls): cls for cls in _named_classes(base) if cls.name == name}

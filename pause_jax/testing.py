@@ -22,8 +22,9 @@ from jax import Array
 from pause_jax import config_file, keys
 from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, validate
-from pause_jax.engine.recorder import QUANTITIES, quantity
-from pause_jax.engine.round import parts
+from pause_jax.engine.recorder import QUANTITIES, Quantities, chosen, quantity
+from pause_jax.engine.result import Result, finish
+from pause_jax.engine.round import advance, init, parts
 from pause_jax.engine.simulate import simulate
 from pause_jax.engine.state import Round
 from pause_jax.learning import LearnerState, Learning
@@ -85,6 +86,11 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     run.check()
     twice = run(config, key), run(config, key)
     _same(*twice, "the same config and key gave two results: it is not pure")
+    # What Python itself draws or remembers shows when the functions are traced a second time.
+    anew = jax.jit(lambda config, key: _traced_anew(config, key, chosen(record)))(config, key)
+    np.testing.assert_array_equal(
+        anew.clients, twice[0].clients, "traced again it chose otherwise: it is not pure"
+    )
     several = jax.random.split(key, 3)
     batched = jax.vmap(run, in_axes=(None, 0))(config, several)
     for i, one in enumerate(several):
@@ -96,17 +102,23 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     _check_toml(config.replace(policy=policy), policy)
 
 
+def _traced_anew(config: SimConfig, key: Array, quantities: Quantities) -> Result:
+    """A run without learning, past the compiled programs that ``simulate`` keeps."""
+    state, rounds = init(config, None, key), jnp.arange(1, config.num_rounds + 1)
+    return finish(config, *advance(config, None, state, rounds, quantities), quantities)
+
+
 def _check_choices(result: Any, where: str) -> None:
     clients, weight, present = (
         np.asarray(getattr(result, name)) for name in ("filled", "weights", "available")
     )
     num_clients = present.shape[1]
-    for t, (chosen, w, here) in enumerate(zip(clients, weight, present, strict=True), start=1):
-        seen = f"{where}, round {t}: clients {chosen.tolist()}, weights {w.tolist()}"
-        assert len(set(chosen.tolist())) == chosen.size, f"{seen}: clients must be distinct"
-        assert np.all((chosen >= 0) & (chosen < num_clients)), f"{seen}: not in 0 .. K - 1"
+    for t, (cohort, w, here) in enumerate(zip(clients, weight, present, strict=True), start=1):
+        seen = f"{where}, round {t}: clients {cohort.tolist()}, weights {w.tolist()}"
+        assert len(set(cohort.tolist())) == cohort.size, f"{seen}: clients must be distinct"
+        assert np.all((cohort >= 0) & (cohort < num_clients)), f"{seen}: not in 0 .. K - 1"
         assert np.all(np.isfinite(w) & (w >= 0)), f"{seen}: weights must be finite and >= 0"
-        assert here[chosen[w > 0]].all(), f"{seen}: one that takes part is not available"
+        assert here[cohort[w > 0]].all(), f"{seen}: one that takes part is not available"
         total = w.sum()
         assert total == 0 or abs(total - 1) < 1e-4, f"{seen}: weights must sum to one"
 
@@ -114,11 +126,12 @@ def _check_choices(result: Any, where: str) -> None:
 def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     """Check a privacy mechanism against its contract.
 
-    A release has the shape and the kind of the update, is finite, and depends on the key if there
-    is a guarantee; the same key gives the same bits, alone or under vmap; other numbers compile
-    nothing anew; its budget falls from 1, never rises, and its epsilons add up to what is spent and
-    to no more than the whole; its config goes through TOML if it has a name. (Whether epsilon is
-    kept is for ``pause_jax.privacy.audit``.)
+    Its unit is ``coordinate`` or ``update`` if it has a budget; a release has the shape and the
+    kind of the update, is finite, and depends on the key if there is a guarantee; the same key
+    gives the same bits, alone or under vmap; other numbers compile nothing anew; its budget falls
+    from 1, never rises, and its epsilons add up to what is spent and to no more than the whole; its
+    config goes through TOML if it has a name. (Whether epsilon is kept is for
+    ``pause_jax.privacy.audit``.)
 
     Args:
       mechanism: its config.

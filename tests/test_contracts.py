@@ -1,13 +1,24 @@
 """The contract checks that users get: every part of the library passes, planted faults do not."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import pytest
 
+from pause_jax import ConfigError, SimConfig, quantity, simulate
 from pause_jax.bandit import Selection, no_info
 from pause_jax.learning import Digits, Dirichlet, Learner, Learning, Linear, LinearRegression, Mlp
 from pause_jax.policies import NAMED, Policy, PolicyConfig, Random
-from pause_jax.privacy import MECHANISMS, L1Laplace, PerCoordinateLaplace, Table, Uniform
+from pause_jax.privacy import (
+    MECHANISMS,
+    Budgeted,
+    L1Laplace,
+    Mechanism,
+    PerCoordinateLaplace,
+    Table,
+    Uniform,
+)
 from pause_jax.struct import number
 from pause_jax.testing import check_learner, check_mechanism, check_policy
 
@@ -100,6 +111,20 @@ class Frozen(Faulty):
         return Selection(clients, here / jnp.maximum(jnp.sum(here), 1))
 
 
+class Dice(Faulty):
+    """Draws with Python's own dice, which a compiled program does not throw again."""
+
+    def choose(self, key, context, available, round):
+        shift = next(DICE)
+        clients = jnp.argsort(~jnp.roll(available, shift))[: context.num_selected]
+        clients = (clients - shift) % context.num_clients
+        here = available[clients]
+        return Selection(clients, here / jnp.maximum(jnp.sum(here), 1))
+
+
+DICE = itertools.count()
+
+
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
@@ -107,6 +132,7 @@ class Frozen(Faulty):
         (Absent(), "one that takes part is not available"),
         (Heavy(), "weights must sum to one"),
         (Late(), "round 17.*finite"),
+        (Dice(), "traced again it chose otherwise"),
     ],
 )
 def test_a_faulty_policy_is_found(policy, words):
@@ -151,6 +177,79 @@ class Growing(Uniform):
 def test_a_faulty_mechanism_is_found(mechanism, words):
     with pytest.raises(AssertionError, match=words):
         check_mechanism(mechanism)
+
+
+class Unitless(Budgeted):
+    """Does not say what its epsilon protects."""
+
+    def privatize(self, key, update, epsilon):
+        return update
+
+
+class Vector(Unitless):
+    unit = "vector"
+
+
+class Unbudgeted(Mechanism):
+    """Claims to protect, and spends nothing."""
+
+    unit = "update"
+
+    def privatize(self, key, update, epsilon):
+        return update
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "words"),
+    [
+        (Unitless(), "unit = 'none': must be one of coordinate, update"),
+        (Vector(), "unit = 'vector': must be one of coordinate, update"),
+        (Unbudgeted(), "Subclass Budgeted"),
+    ],
+)
+def test_a_mechanism_without_a_unit_or_a_budget_is_refused_before_any_run(mechanism, words):
+    with pytest.raises(ConfigError, match=words):
+        check_mechanism(mechanism)
+    with pytest.raises(ConfigError, match=words):
+        simulate(SimConfig(privacy=mechanism, learning=None), jax.random.key(0))
+
+
+class NoPolicy(PolicyConfig):
+    def build(self, context):
+        return lambda key: key
+
+
+class NoLearner(Learning):
+    def build(self, data, num_clients, execution=None):
+        return None
+
+
+def test_a_part_that_is_none_says_so():
+    with pytest.raises(TypeError, match=r"NoPolicy.build returned function: must be Policy"):
+        check_policy(NoPolicy())
+    with pytest.raises(TypeError, match=r"NoLearner.build returned NoneType: must be Learner"):
+        check_learner(NoLearner(data=TINY))
+
+
+def test_a_learner_with_metrics_of_its_own_alone_passes_and_is_recorded():
+    @quantity("eval_round")
+    def size_of_model(r):
+        """Largest weight."""
+        return r.metrics["largest"]
+
+    def only_largest(learner: Learner) -> Learner:
+        def evaluate(state):
+            leaves = jax.tree.leaves(state.model["params"])
+            return {"largest": jnp.max(jnp.stack([jnp.max(leaf) for leaf in leaves]))}
+
+        return learner._replace(evaluate=evaluate, metrics=("largest",))
+
+    learning = learning_with(only_largest)
+    check_learner(learning)
+    config = SimConfig(num_clients=6, num_rounds=3, eval_every=1, learning=learning)
+    result = simulate(config, jax.random.key(0), record=("test_accuracy", size_of_model))
+    assert jnp.all(jnp.isfinite(result.size_of_model))
+    assert jnp.all(jnp.isnan(result.test_accuracy))
 
 
 def learning_with(change):

@@ -129,6 +129,21 @@ def values(r):
     return r.seconds
 
 
+@quantity("round")
+def nothing(r):
+    """Forgets to return."""
+
+
+def test_a_bad_declaration_is_refused_where_it_stands():
+    with pytest.raises(ConfigError, match=r"'rounds'.*Did you mean 'round'"):
+        quantity("rounds")
+    with pytest.raises(ConfigError, match="'forgotten': must have its dimensions in parentheses"):
+
+        @quantity
+        def forgotten(r):
+            """Without parentheses."""
+
+
 @pytest.mark.parametrize(
     ("record", "words"),
     [
@@ -136,6 +151,8 @@ def values(r):
         (("clock", "clock"), ["'clock' is taken"]),
         ((values,), ["'values' is taken"]),
         ((lambda r: r.seconds,), ["must be a name or a quantity"]),
+        ("clock", ["must be a tuple of names, ('clock',)"]),
+        ((nothing,), ["nothing returned nothing"]),
         ((wrong_shape,), ["wrong_shape gave shape (6,) in a round", "ask for []"]),
     ],
 )

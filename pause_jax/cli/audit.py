@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from pause_jax.analysis.table import make_table, word
-from pause_jax.cli.settings import changed
+from pause_jax.cli.options import Load
+from pause_jax.cli.settings import changed, load_files
 from pause_jax.privacy import MECHANISMS, Mechanism
 from pause_jax.registry import look_up
 from pause_jax.struct import ConfigError, check_fields
@@ -36,6 +37,7 @@ def audit(
         typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, e.g. clip_norm=2."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Number that the releases are derived from.")] = 0,
+    load: Load = None,
 ) -> None:
     """Audit mechanisms: a lower bound on the epsilon that each really has, from its releases.
 
@@ -45,6 +47,7 @@ def audit(
 
     With a delta, a large one shows most (--set delta=0.1): at 1e-5 the telling events are too rare.
     """
+    load_files(load)
     # Imported here: SciPy's statistics take half a second, and the other commands need none.
     from pause_jax.privacy import audit as audits
 

@@ -28,6 +28,9 @@ from pause_jax.learning.learner import all_finite
 from pause_jax.registry import nearest
 from pause_jax.struct import ConfigError
 
+# Dimensions that the library knows; others are a quantity's own.
+DIMENSIONS = ("round", "eval_round", "client", "slot")
+
 
 class Quantity(NamedTuple):
     """One recorded quantity.
@@ -64,7 +67,19 @@ def quantity(
     gap: float = math.nan,
     reduce: Callable[[Array], Array] | None = None,
 ) -> Callable[[Callable[[Any], Array]], Quantity]:
-    """Declare a quantity: a decorator of its function, whose name and docstring it takes."""
+    """Declare a quantity: a decorator of its function, whose name and docstring it takes.
+
+    Raises:
+      ConfigError: for a dimension that is nearly one of the library's, or without parentheses.
+    """
+    for dim in dims:
+        if not isinstance(dim, str):
+            raise ConfigError(
+                f"@quantity on {getattr(dim, '__name__', dim)!r}: must have its dimensions in "
+                'parentheses, say @quantity("round"), or none: @quantity().'
+            )
+        if dim not in DIMENSIONS and nearest(dim, DIMENSIONS):
+            raise ConfigError(f"@quantity({dim!r}): no such dimension.{nearest(dim, DIMENSIONS)}")
 
     def declare(value: Callable[[Any], Array]) -> Quantity:
         doc = inspect.getdoc(value) or ""
@@ -173,14 +188,14 @@ def train_loss(r: Round) -> Array:
 
 @quantity("eval_round")
 def test_loss(r: Round) -> Array:
-    """Mean loss on the test set; NaN without learning."""
-    return r.metrics["test_loss"]
+    """Mean loss on the test set; NaN without learning, and of a learner without that metric."""
+    return r.metrics.get("test_loss", jnp.asarray(jnp.nan))
 
 
 @quantity("eval_round", unit="1")
 def test_accuracy(r: Round) -> Array:
     """Accuracy on the test set, in [0, 1]; NaN if the model is not finite, and for regression."""
-    return r.metrics["test_accuracy"]
+    return r.metrics.get("test_accuracy", jnp.asarray(jnp.nan))
 
 
 @quantity("eval_round", unit="s")
@@ -221,6 +236,8 @@ def chosen(record: Iterable[str | Quantity] | None, reserved: Sequence[str] = ()
     """
     if record is None:
         return tuple(QUANTITIES.values())
+    if isinstance(record, str):
+        raise ConfigError(f"record = {record!r}: must be a tuple of names, ({record!r},).")
     found: dict[str, Quantity] = {}
     for each in record:
         if isinstance(each, str):
@@ -285,7 +302,10 @@ def _value(q: Quantity, of: Round | Run) -> Array:
     Raises:
       ConfigError: if it is not.
     """
-    value = jnp.asarray(q.value(of))
+    given = q.value(of)
+    if given is None:
+        raise ConfigError(f"record: {q.name} returned nothing; it must return an array.")
+    value = jnp.asarray(given)
     dims = q.dims[1:] if q.per_round else q.dims
     sizes = {"client": of.config.num_clients, "slot": of.config.cohort_size}
     fits = q.reduce is not None or (

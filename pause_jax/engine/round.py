@@ -51,6 +51,11 @@ def parts(config: SimConfig, data: Any, execution: Execution | None = None) -> P
         learner = bandit_only(num_clients)
     else:
         learner = config.learning.build(data, num_clients, execution)
+        if not isinstance(learner, Learner):
+            raise TypeError(
+                f"{type(config.learning).__name__}.build returned {type(learner).__name__}: must "
+                "be Learner(init, train, ask, evaluate)."
+            )
 
     def context(learning: LearnerState) -> Context:
         data_size = learning.partition.size.astype(jnp.float32)
@@ -73,7 +78,16 @@ def parts(config: SimConfig, data: Any, execution: Execution | None = None) -> P
             expected_latency=config.latency.expected_latency(num_clients),
         )
 
-    return Parts(learner, world_of(config), config.privacy, context, config.policy.build)
+    def policy(context: Context) -> Policy:
+        built = config.policy.build(context)
+        if not isinstance(built, Policy):
+            raise TypeError(
+                f"{type(config.policy).__name__}.build returned {type(built).__name__}: must be "
+                "Policy(init, select, update)."
+            )
+        return built
+
+    return Parts(learner, world_of(config), config.privacy, context, policy)
 
 
 def init(config: SimConfig, data: Any, key: Array) -> State:

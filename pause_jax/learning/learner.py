@@ -77,7 +77,8 @@ class Learner(NamedTuple):
       ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on the
         data of some clients, or on a mini-batch of it. The key is folded by client.
       evaluate: (state) -> scalars by name, those of ``metrics``.
-      metrics: their names; the library's recorder asks for ``test_loss`` and ``test_accuracy``.
+      metrics: their names; the library records ``test_loss`` and ``test_accuracy``, a
+        quantity of one's own any other.
       max_samples: samples that a client trains on in a round at most; None for all it has.
       kept: (state) -> bytes that a client in training keeps, to plan how many train side by side.
     """

@@ -17,7 +17,10 @@ from jax import Array
 from pause_jax.privacy.budget import Budget, Geometric, Schedule, Unlimited
 from pause_jax.privacy.clipping import clip_l1
 from pause_jax.privacy.loss import LaplaceLoss, NoGuarantee, PrivacyLoss, WorstLoss
-from pause_jax.struct import Config, node, number
+from pause_jax.struct import Config, ConfigError, Sizes, node, number
+
+# What an epsilon may protect.
+UNITS = ("coordinate", "update")
 
 
 class Mechanism(Config):
@@ -33,6 +36,20 @@ class Mechanism(Config):
     unit: ClassVar[str] = "none"
     delta: ClassVar[Any] = 0.0
     budget: ClassVar[Budget] = Unlimited()
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        words = f"{path} = {type(self).__name__}(...) with unit = {self.unit!r}"
+        if isinstance(self.budget, Unlimited):
+            if self.unit != "none":
+                raise ConfigError(
+                    f"{words}: what spends no budget protects nothing. Subclass Budgeted, which "
+                    "has a schedule, or leave the unit out."
+                )
+        elif self.unit not in UNITS:
+            raise ConfigError(
+                f"{words}: must be one of {', '.join(UNITS)}, what its epsilon protects, because "
+                "every figure of epsilon is printed with it."
+            )
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
         """How releases of these epsilons, float [n] > 0, compose."""
@@ -53,7 +70,7 @@ class Mechanism(Config):
         Returns:
           float [d].
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no privatize(key, update, epsilon).")
 
 
 class NoPrivacy(Mechanism):
