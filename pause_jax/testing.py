@@ -22,10 +22,9 @@ from jax import Array
 from pause_jax import config_file, keys
 from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, validate
-from pause_jax.engine.recorder import QUANTITIES, Quantities, chosen, quantity
-from pause_jax.engine.result import Result, finish
-from pause_jax.engine.round import advance, init, parts
-from pause_jax.engine.simulate import simulate
+from pause_jax.engine.recorder import QUANTITIES, chosen, quantity
+from pause_jax.engine.round import parts
+from pause_jax.engine.simulate import simulate, whole_run
 from pause_jax.engine.state import Round
 from pause_jax.learning import LearnerState, Learning
 from pause_jax.policies import PolicyConfig
@@ -87,7 +86,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     twice = run(config, key), run(config, key)
     _same(*twice, "the same config and key gave two results: it is not pure")
     # What Python itself draws or remembers shows when the functions are traced a second time.
-    anew = jax.jit(lambda config, key: _traced_anew(config, key, chosen(record)))(config, key)
+    anew = jax.jit(lambda config, key: whole_run(config, None, key, chosen(record)))(config, key)
     np.testing.assert_array_equal(
         anew.clients, twice[0].clients, "traced again it chose otherwise: it is not pure"
     )
@@ -100,12 +99,6 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
             row.clients, single, "chosen clients of a run under vmap are not those of the run alone"
         )
     _check_toml(config.replace(policy=policy), policy)
-
-
-def _traced_anew(config: SimConfig, key: Array, quantities: Quantities) -> Result:
-    """A run without learning, past the compiled programs that ``simulate`` keeps."""
-    state, rounds = init(config, None, key), jnp.arange(1, config.num_rounds + 1)
-    return finish(config, *advance(config, None, state, rounds, quantities), quantities)
 
 
 def _check_choices(result: Any, where: str) -> None:

@@ -21,6 +21,7 @@ from pause_jax.config import SimConfig
 from pause_jax.engine.recorder import QUANTITIES, Quantities, Record, recorded_bytes
 from pause_jax.engine.result import Result, finish
 from pause_jax.engine.round import advance, init, parts
+from pause_jax.engine.simulate import whole_run
 from pause_jax.engine.state import State
 from pause_jax.learning import Execution, Learning
 from pause_jax.policies import POLICIES
@@ -178,13 +179,8 @@ def check_own_parts(config: SimConfig, data: Any, quantities: Quantities) -> Non
         and set(quantities) <= set(QUANTITIES.values())
     )
     if not ours:
-        state = jax.eval_shape(init, config, data, jax.random.key(0))
-        rounds = jax.ShapeDtypeStruct((config.num_rounds,), jnp.int32)
-
-        def run(config: SimConfig, data: Any, state: State, rounds: Array) -> Result:
-            return finish(config, *advance(config, data, state, rounds, quantities), quantities)
-
-        jax.eval_shape(run, config, data, state, rounds)
+        run = functools.partial(whole_run, quantities=quantities)
+        jax.eval_shape(run, config, data, jax.random.key(0))
 
 
 def play(

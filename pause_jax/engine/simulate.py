@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,10 +98,17 @@ def check_client_batch(client_batch: int | None) -> int | None:
     return client_batch
 
 
-@functools.partial(jax.jit, static_argnames=("quantities", "execution"))
-def _simulate(
-    config: SimConfig, data: Any, key: Array, quantities: Quantities, execution: Execution
+def whole_run(
+    config: SimConfig,
+    data: Any,
+    key: Array,
+    quantities: Quantities,
+    execution: Execution | None = None,
 ) -> Result:
+    """A run from start to end, of a config and data that were prepared; pure, and not compiled."""
     state, rounds = init(config, data, key), jnp.arange(1, config.num_rounds + 1)
     state, record = advance(config, data, state, rounds, quantities, execution)
     return finish(config, state, record, quantities)
+
+
+_simulate = jax.jit(whole_run, static_argnames=("quantities", "execution"))
