@@ -26,6 +26,7 @@ CLIENT = "pause_jax/learning/client.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
 COHORT = "pause_jax/learning/cohort.py"
 LEARNING = "pause_jax/learning/config.py"
+LEARNER = "pause_jax/learning/learner.py"
 SERVER = "pause_jax/learning/server.py"
 PARTITION = "pause_jax/learning/partition.py"
 BANDIT = "pause_jax/bandit.py"
@@ -85,6 +86,13 @@ MUTANTS = [
         FEDAVG,
         'updates = {**updates, "params": jax.vmap(unravel)(released)}',
         'updates = jax.tree.map(jnp.zeros_like, updates) | {"params": jax.vmap(unravel)(released)}',
+        "batch_norm",
+    ),
+    Mutant(
+        "weights_in_the_clear_not_trained",
+        LEARNER,
+        'for name in ("params", CLEAR) if name in variables',
+        'for name in ("params",) if name in variables',
         "batch_norm",
     ),
     # --- keys

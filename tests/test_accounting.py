@@ -256,11 +256,11 @@ def test_batch_statistics_void_the_guarantee(norm):
     )  # fmt: skip
     book = ledger(played(config, [1, 0], images(32, 3)))
     text = text_of({"mine": book})
-    assert ("batch_stats/norm_0/mean" in book.unnoised) == (norm == "batch")
+    assert ("clear/norm_0/scale" in book.unnoised) == (norm == "batch")
     assert book.unnoised[-1] == SIZES
     assert bool(book.warning) == (norm == "batch")
     assert ("NO GUARANTEE" in text) == ("(!)" in text) == (norm == "batch")
-    assert ("batch_stats/norm_2/var" in text) == (norm == "batch")
+    assert ("batch_stats/norm_5/statistics/var" in text) == (norm == "batch")
 
 
 def test_losses_void_the_guarantee_and_count_as_releases():

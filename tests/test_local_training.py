@@ -23,7 +23,7 @@ from pause_jax.learning.client import (
     train_locally,
 )
 from pause_jax.learning.fedavg import train_cohort
-from pause_jax.learning.learner import all_finite
+from pause_jax.learning.learner import all_finite, trained_part
 from pause_jax.learning.server import aggregate, evaluate
 from tests.reference import sgd
 
@@ -86,7 +86,7 @@ def make_training(
 def run(training, variables, partition, clients, keys, num_steps, *, opt_state=None):
     """train_locally for a cohort under jit and vmap; ``opt_state`` is per client if given."""
     if opt_state is None:
-        opt_state, axis = training.optimizer.init(variables["params"]), None
+        opt_state, axis = training.optimizer.init(trained_part(variables)), None
     else:
         axis = 0
 
@@ -172,7 +172,7 @@ def test_surplus_steps_change_neither_model_nor_moments_nor_loss():
     keys = jax.random.split(jax.random.key(5), 3)
     steps = [int(local_steps(training, size)) for size in partition.size]
     assert steps == [1, 3, 5]
-    fresh = training.optimizer.init(variables["params"])
+    fresh = training.optimizer.init(trained_part(variables))
 
     def one(client, key, num_steps):
         return train_locally(
@@ -378,7 +378,7 @@ def round_of():
         make_dataset("classification"), batch_size=4, max_samples=22, optimizer="adam"
     )
     variables = initial(training)
-    fresh = training.optimizer.init(variables["params"])
+    fresh = training.optimizer.init(trained_part(variables))
     state = jax.tree.map(lambda x: jnp.broadcast_to(x, (5, *x.shape)), fresh)
     weights = jnp.asarray([0.4, 0.3, 0.2, 0.1, 0.0])
     selection = Selection(jnp.asarray([3, 0, 2, 1, 4]), weights)

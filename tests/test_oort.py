@@ -11,6 +11,7 @@ import pytest
 
 from pause_jax.learning import Digits, Linear, Partition
 from pause_jax.learning.client import LocalTraining, train_locally
+from pause_jax.learning.learner import trained_part
 from pause_jax.policies import Oort
 from tests.network import context, observation
 from tests.reference import oort as oracle
@@ -250,7 +251,7 @@ def squares():
     @jax.jit
     def reported(learning_rate):
         training = LocalTraining(module, optax.sgd(learning_rate), data, 10, 45, None, False)
-        opt_state = training.optimizer.init(variables["params"])
+        opt_state = training.optimizer.init(trained_part(variables))
 
         def one(client):
             key = jax.random.fold_in(jax.random.key(2), client)

@@ -17,6 +17,7 @@ from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Cnn3, Dataset, Digits, Linear, LinearRegression
 from pause_jax.learning import data as data_module
 from pause_jax.learning.models import Model
+from pause_jax.learning.norms import ClearBatchNorm
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
     NoPrivacy,
@@ -204,20 +205,30 @@ def test_optimizer_state_that_is_kept_matters_from_a_clients_second_round_on():
 
 class _Normed(nn.Module):
     num_outputs: int
+    clear: bool
 
     @nn.compact
     def __call__(self, x, train: bool = False, mask=None):
         x = x.reshape(x.shape[0], -1)
+        if self.clear:
+            return nn.Dense(self.num_outputs)(ClearBatchNorm(name="norm")(x, train, mask))
         norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, name="norm")
         x = norm(x, mask=None if mask is None else mask[:, None])
         return nn.Dense(self.num_outputs)(x)
 
 
 class BatchNormed(Model):
-    """A small model with running statistics."""
+    """A small model with running statistics, whose other weights are all in ``params``."""
 
     def module(self, num_outputs: int) -> nn.Module:
-        return _Normed(num_outputs)
+        return _Normed(num_outputs, clear=False)
+
+
+class ClearNormed(Model):
+    """The same with the norm's weights in the clear."""
+
+    def module(self, num_outputs: int) -> nn.Module:
+        return _Normed(num_outputs, clear=True)
 
 
 def one_client(model: Model) -> SimConfig:
@@ -257,5 +268,22 @@ def test_cnn3_leaves_batch_statistics_unnoised_and_nothing_without_them(norm):
     )
     config = one_client(Cnn3(norm=norm))
     shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)
-    statistics = [f"batch_stats/norm_{i}/{name}" for i in range(3) for name in ("mean", "var")]
-    assert sorted(shapes.unnoised) == (statistics if norm == "batch" else [])
+    clear = [f"clear/norm_{i}/{name}" for i in range(6) for name in ("bias", "scale")]
+    statistics = [
+        f"batch_stats/norm_{i}/statistics/{name}" for i in range(6) for name in ("mean", "var")
+    ]
+    assert sorted(shapes.unnoised) == (sorted(clear + statistics) if norm == "batch" else [])
+    assert shapes.num_parameters == (170_474 if norm == "group" else 169_578)
+
+
+def test_weights_in_the_clear_are_neither_clipped_nor_noised():
+    data = Digits().load()
+
+    def trained(privacy):
+        config = one_client(ClearNormed()).replace(privacy=privacy)
+        return simulate(config, KEY, data).variables["clear"]
+
+    noisy, plain = trained(PerCoordinateLaplace(sensitivity=1e-6)), trained(NoPrivacy())
+    jax.tree.map(np.testing.assert_array_equal, noisy, plain)
+    # A step of Adam moves each by its rate of 0.01, far beyond the clip.
+    assert np.median(np.abs(plain["norm"]["scale"] - 1)) > 1e-3

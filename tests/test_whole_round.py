@@ -12,6 +12,7 @@ import pytest
 from pause_jax import Learning, Reward, SimConfig, simulate
 from pause_jax.latency import SpeedNormal
 from pause_jax.learning import Digits, Dirichlet, Iid, Linear, LinearRegression, Mlp, Model
+from pause_jax.learning.norms import ClearBatchNorm
 from pause_jax.policies import All, Fastest, Pause, PowerOfChoice, RoundRobin
 from pause_jax.privacy import (
     MECHANISMS,
@@ -42,11 +43,12 @@ class _Normed(nn.Module):
         x = nn.Dense(6)(x.reshape(x.shape[0], -1))
         norm = nn.BatchNorm(use_running_average=not train, momentum=0.9)
         x = norm(x, mask=None if mask is None else mask[:, None])
+        x = ClearBatchNorm()(nn.Dense(5)(nn.relu(x)), train, mask)
         return nn.Dense(self.num_outputs)(nn.relu(x))
 
 
 class Normed(Model):
-    """A small model with running statistics."""
+    """A small model with running statistics, and with weights that leave in the clear."""
 
     name: ClassVar[str] = "normed"
 

@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from pause_jax import keys
 from pause_jax.learning.data import Dataset
-from pause_jax.learning.learner import Variables
+from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.partition import Partition
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def train_locally(
 
     Args:
       training: the fixed parts.
-      variables: the global model, with collection ``params`` and perhaps others.
+      variables: the global model, with collection ``params`` and perhaps others; the optimiser
+        moves ``params`` and ``clear``.
       opt_state: the client's optimiser state.
       partition: who holds what.
       client: its number.
@@ -151,42 +152,39 @@ def _descend(
     Returns:
       (variables, optimiser state, mean loss, sum of the squared sample losses).
     """
-    params = variables["params"]
-    rest = {name: value for name, value in variables.items() if name != "params"}
+    trainable = trained_part(variables)
+    rest = {name: value for name, value in variables.items() if name not in trainable}
 
-    def loss_of(params: Any) -> Any:
+    def loss_of(trainable: Any) -> Any:
         outputs, changed = training.module.apply(
-            {"params": params, **rest}, x, train=True, mask=weight > 0, mutable=list(rest)
+            {**trainable, **rest}, x, train=True, mask=weight > 0, mutable=list(rest)
         )
         loss = losses(training.dataset, outputs, y)
         mean = jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1)
         return mean, (changed, jnp.sum(weight * jnp.square(loss)))
 
-    (loss, (changed, square)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
-    moves, opt_state = training.optimizer.update(grads, opt_state, params)
-    return {"params": optax.apply_updates(params, moves), **changed}, opt_state, loss, square
+    (loss, (changed, square)), grads = jax.value_and_grad(loss_of, has_aux=True)(trainable)
+    moves, opt_state = training.optimizer.update(grads, opt_state, trainable)
+    return {**optax.apply_updates(trainable, moves), **changed}, opt_state, loss, square
 
 
 def kept_in_training(training: LocalTraining, variables: Variables) -> int:
     """Bytes that a client in training keeps: its model, gradient and optimiser state, and for the
     gradient of a step what the model's layers remember of a batch.
     """
-    rest = {name: value for name, value in variables.items() if name != "params"}
+    trainable = trained_part(variables)
+    rest = [name for name in variables if name not in trainable]
     data, batch = training.dataset, training.batch_size
     x = jax.ShapeDtypeStruct((batch, *data.x_train.shape[1:]), jnp.float32)
 
     def one(variables: Variables, x: Array) -> Any:
-        def outputs(params: Any) -> Any:
+        def outputs(trainable: Any) -> Any:
             return training.module.apply(
-                {**variables, "params": params},
-                x,
-                train=True,
-                mask=jnp.ones(batch, bool),
-                mutable=list(rest),
+                {**variables, **trainable}, x, train=True, mask=jnp.ones(batch, bool), mutable=rest
             )[0]
 
-        remembered = jax.vjp(outputs, variables["params"])[1]
-        gradient = variables["params"]
+        gradient = trained_part(variables)
+        remembered = jax.vjp(outputs, gradient)[1]
         return variables, gradient, training.optimizer.init(gradient), remembered
 
     leaves = jax.tree.leaves(jax.eval_shape(one, variables, x))

@@ -13,7 +13,7 @@ from pause_jax.learning.client import LocalTraining, kept_in_training, local_los
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Dataset, Digits
 from pause_jax.learning.fedavg import train_cohort
-from pause_jax.learning.learner import Learner, LearnerState, Release, Trained
+from pause_jax.learning.learner import Learner, LearnerState, Release, Trained, trained_part
 from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.server import evaluate
@@ -105,7 +105,7 @@ class Learning(Config):
             variables = dict(training.module.init(streams.model, data.to_input(data.x_train[:1])))
             moments = None
             if self.keep_optimizer_state:
-                fresh = training.optimizer.init(variables["params"])
+                fresh = training.optimizer.init(trained_part(variables))
                 moments = jax.tree.map(
                     lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), fresh
                 )

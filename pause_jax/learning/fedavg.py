@@ -13,7 +13,7 @@ from pause_jax import keys
 from pause_jax.bandit import Selection, store_active
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, map_clients
-from pause_jax.learning.learner import LearnerState, Release, Trained
+from pause_jax.learning.learner import LearnerState, Release, Trained, trained_part
 from pause_jax.learning.server import aggregate
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def train_cohort(
     """
     clients, active = selection.clients, selection.active
     variables, partition, keep = state.model, state.partition, state.clients is not None
-    fresh = training.optimizer.init(variables["params"])
+    fresh = training.optimizer.init(trained_part(variables))
     own = jax.tree.map(lambda x: x[clients], state.clients)
 
     def train_one(slot: Slot, bound: Array | None) -> Any:
@@ -78,7 +78,7 @@ def train_cohort(
     # Not inside the map: XLA fuses the concatenation into the write of the map's result, which
     # took most of the time of a round with 1.6 million parameters.
     released = release(jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"]))
-    # Other collections, running statistics say, leave in the clear: Result.unnoised names them.
+    # All other collections leave in the clear: Result.unnoised names them.
     updates = {**updates, "params": jax.vmap(unravel)(released)}
 
     def store(kept: Array, new: Array) -> Array:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Key
 
 Variables = dict[str, Any]
+# The collection of a model's weights that are trained like ``params``, and released as they are.
+CLEAR = "clear"
 # Takes the cohort's flat updates [m, d] to what the server receives of them [m, d].
 Release = Callable[[Array], Array]
 
@@ -92,8 +94,13 @@ class Learner(NamedTuple):
     kept: Callable[[LearnerState], int] = lambda state: 0
 
 
+def trained_part(variables: Variables) -> Variables:
+    """The collections of a model that the optimiser moves: ``params``, and ``clear`` if any."""
+    return {name: variables[name] for name in ("params", CLEAR) if name in variables}
+
+
 def update_size(state: LearnerState) -> int:
-    """Entries d of a client's update; 0 without a model."""
+    """Entries d of a client's update that go through the mechanism; 0 without a model."""
     params = (state.variables or {}).get("params")
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 

@@ -20,7 +20,7 @@ from tests.reference.sgd import batches, cross_entropy, half_squared_error
 
 
 class Model(NamedTuple):
-    """The flat parameters theta, and what else a model holds."""
+    """What is trained, flat, and what else a model holds."""
 
     theta: np.ndarray
     rest: dict[str, Any]
@@ -55,9 +55,12 @@ class Learner:
         self.module = learning.model.module(data.num_classes)
         first = jnp.asarray(self.inputs(data.x_train[:1]), jnp.float32)
         initial = to_numpy(dict(jax.jit(self.module.init)(streams.model, first)))
-        self.shape = jax.tree.structure(initial["params"])
-        self.shapes = [leaf.shape for leaf in jax.tree.leaves(initial["params"])]
-        self.initial = Model(flatten(initial.pop("params")), initial)
+        # In the order of their names: first what is trained and released in the clear, if any.
+        trained = {name: initial.pop(name) for name in ("clear", "params") if name in initial}
+        self.in_the_clear = sum(leaf.size for leaf in jax.tree.leaves(trained.get("clear")))
+        self.shape = jax.tree.structure(trained)
+        self.shapes = [leaf.shape for leaf in jax.tree.leaves(trained)]
+        self.initial = Model(flatten(trained), initial)
         self.by_hand = learning.model.name in ("linear", "mlp")
         self.gradient_of_module = jax.jit(jax.value_and_grad(self.loss_of_module, has_aux=True))
 
@@ -130,7 +133,7 @@ class Learner:
 
     def variables(self, model):
         """The model in the form of Flax."""
-        return {"params": jax.tree.unflatten(self.shape, self.leaves(model.theta)), **model.rest}
+        return {**jax.tree.unflatten(self.shape, self.leaves(model.theta)), **model.rest}
 
     def layers(self, theta):
         """(bias, kernel) of each affine layer, from the inputs on."""
@@ -155,9 +158,9 @@ class Learner:
     def gradient(self, theta, rest, x, y):
         """(mean loss of a batch, its gradient, the new running statistics)."""
         if not self.by_hand:
-            params = to_float32(self.variables(Model(theta, {}))["params"])
+            trained = to_float32(self.variables(Model(theta, {})))
             x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y)
-            (loss, rest), gradient = self.gradient_of_module(params, to_float32(rest), x, y)
+            (loss, rest), gradient = self.gradient_of_module(trained, to_float32(rest), x, y)
             return float(loss), flatten(to_numpy(gradient)), to_numpy(rest)
         *seen, outputs = self.activations(theta, x)
         loss, error = self.criterion(outputs, y)
@@ -167,10 +170,8 @@ class Learner:
             error = (error @ kernel.T) * (shown > 0)  # relu
         return loss, np.concatenate(parts), rest
 
-    def loss_of_module(self, params, rest, x, y):
-        outputs, rest = self.module.apply(
-            {"params": params, **rest}, x, train=True, mutable=list(rest)
-        )
+    def loss_of_module(self, trained, rest, x, y):
+        outputs, rest = self.module.apply({**trained, **rest}, x, train=True, mutable=list(rest))
         return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(outputs, y)), rest
 
 

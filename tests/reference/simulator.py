@@ -212,8 +212,10 @@ class Simulator:
             if self.config.learning.keep_optimizer_state:
                 self.moments[k] = moments
             key = jax.random.fold_in(keys.cohort(self.streams.privacy, t), k)
-            theta = theta + share * self.release(key, local.theta - old.theta, epsilon[k])
-            # Running statistics leave in the clear.
+            # Weights of the collection ``clear`` and running statistics leave as they are.
+            clear, update = np.split(local.theta - old.theta, [self.learner.in_the_clear])
+            sent = np.concatenate([clear, self.release(key, update, epsilon[k])])
+            theta = theta + share * sent
             rest = jax.tree.map(
                 lambda mean, new, start, share=share: mean + share * (new - start),
                 rest,

@@ -1,0 +1,147 @@
+"""Learning curves of runs of minutes to hours, played in pieces that survive an interruption.
+
+A finished run is a table in ``runs/`` beside its experiment: one row a round, with what made it in
+the first line. Started again, an experiment plays what is missing; a run that was stopped goes on
+from its last piece, with the same result.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import typer
+from jax import Array
+
+from pause_jax import SimConfig, config_file
+from pause_jax.engine.recorder import QUANTITIES, Record
+from pause_jax.engine.round import advance, init
+from pause_jax.engine.simulate import prepare
+from pause_jax.engine.state import State
+
+RECORDED = ("clock", "max_spent", "train_loss", "test_loss", "test_accuracy")
+# Rounds of a piece: what an interruption costs at most.
+PIECE = 10
+
+
+class Run(NamedTuple):
+    """One run of an experiment: a config under its label, and the number of its seed."""
+
+    label: str
+    seed: int
+    config: SimConfig
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.label.replace(' ', '_').replace(',', '')}-{self.seed}"
+
+    @property
+    def made_by(self) -> str:
+        """What its result depends on, in a word: the config, but not the folder of its data."""
+        learning = self.config.learning
+        assert learning is not None, "a learning curve needs learning"
+        here = self.config
+        if hasattr(learning.data, "data_dir"):
+            here = here.override({"learning.data.data_dir": None})
+        return hashlib.sha256(f"{self.seed} {config_file.dumps(here)}".encode()).hexdigest()[:16]
+
+
+def key_of(seed: int) -> Array:
+    """The key of a numbered seed, however many there are."""
+    return jax.random.fold_in(jax.random.key(0), seed)
+
+
+def runs_of(configs: Mapping[str, SimConfig], seeds: int) -> list[Run]:
+    """Seed by seed, so that a stopped experiment has all curves of the first seeds."""
+    return [Run(label, seed, configs[label]) for seed in range(seeds) for label in configs]
+
+
+def play_all(runs: Iterable[Run], folder: pathlib.Path) -> pd.DataFrame:
+    """Play what is missing in ``folder/runs``, and read everything.
+
+    Returns:
+      One row a round, with the columns label, seed, round and ``RECORDED``.
+    """
+    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    return pd.concat([_table(run, folder / "runs") for run in runs], ignore_index=True)
+
+
+def _table(run: Run, folder: pathlib.Path) -> pd.DataFrame:
+    path = folder / f"{run.name}.csv"
+    if not (path.exists() and path.read_text().startswith(f"# {run.made_by} ")):
+        table = _play(run, folder / f"{run.name}.npz")
+        part = path.with_suffix(".part")
+        with part.open("w") as file:
+            file.write(f"# {run.made_by} jax {jax.__version__}\n")
+            table.to_csv(file, index=False, float_format="%.6g")
+        part.rename(path)
+        (folder / f"{run.name}.npz").unlink(missing_ok=True)
+    return pd.read_csv(path, comment="#").assign(label=run.label, seed=run.seed)
+
+
+def _play(run: Run, kept: pathlib.Path) -> pd.DataFrame:
+    config, data = prepare(run.config)
+    state = _init(config, data, key_of(run.seed))
+    record: Record = {}
+    played = 0
+    if kept.exists():
+        saved = np.load(kept)
+        if str(saved["made_by"]) == run.made_by:
+            state = _restored(state, saved)
+            record = {name: saved[name] for name in RECORDED}
+            played = len(record["clock"])
+    while played < config.num_rounds:
+        rounds = jnp.arange(played + 1, min(played + PIECE, config.num_rounds) + 1)
+        state, piece = _advance(config, data, state, rounds)
+        record = {
+            name: np.concatenate([record[name], value]) if played else np.asarray(value)
+            for name, value in piece.items()
+        }
+        played += len(rounds)
+        _save(kept, run.made_by, state, record)
+        accuracy = record["test_accuracy"]
+        last = accuracy[np.isfinite(accuracy)][-1:]
+        typer.echo(f"{run.name}: {played} rounds, {record['clock'][-1]:.1f} s, accuracy {last}")
+    return pd.DataFrame({"round": np.arange(1, played + 1), **record})
+
+
+_init = jax.jit(init)
+
+
+@functools.partial(jax.jit, donate_argnums=2)
+def _advance(config: SimConfig, data: Any, state: State, rounds: Array) -> tuple[State, Record]:
+    return advance(config, data, state, rounds, tuple(QUANTITIES[name] for name in RECORDED))
+
+
+def _is_key(leaf: Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _save(path: pathlib.Path, made_by: str, state: State, record: Record) -> None:
+    leaves = [
+        jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(state)
+    ]
+    numbered = {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+    part = path.with_suffix(".part.npz")
+    np.savez(part, made_by=made_by, **numbered, **record)
+    part.rename(path)
+
+
+def _restored(like: State, saved: Mapping[str, np.ndarray]) -> State:
+    leaves, structure = jax.tree.flatten(like)
+    values = [jnp.asarray(saved[f"state_{i}"]) for i in range(len(leaves))]
+    return jax.tree.unflatten(
+        structure,
+        [
+            jax.random.wrap_key_data(value) if _is_key(leaf) else value
+            for leaf, value in zip(leaves, values, strict=True)
+        ],
+    )
