@@ -90,7 +90,7 @@ def _table(run: Run, folder: pathlib.Path) -> pd.DataFrame:
 def _play(run: Run, kept: pathlib.Path) -> pd.DataFrame:
     config, data = prepare(run.config)
     state = _init(config, data, key_of(run.seed))
-    record: Record = {}
+    record: dict[str, np.ndarray] = {}
     played = 0
     if kept.exists():
         saved = np.load(kept)
@@ -101,10 +101,10 @@ def _play(run: Run, kept: pathlib.Path) -> pd.DataFrame:
     while played < config.num_rounds:
         rounds = jnp.arange(played + 1, min(played + PIECE, config.num_rounds) + 1)
         state, piece = _advance(config, data, state, rounds)
-        record = {
-            name: np.concatenate([record[name], value]) if played else np.asarray(value)
-            for name, value in piece.items()
-        }
+        values = {name: np.asarray(value) for name, value in piece.items()}
+        if played:
+            values = {name: np.concatenate([record[name], values[name]]) for name in values}
+        record = values
         played += len(rounds)
         _save(kept, run.made_by, state, record)
         accuracy = record["test_accuracy"]
@@ -125,13 +125,13 @@ def _is_key(leaf: Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _save(path: pathlib.Path, made_by: str, state: State, record: Record) -> None:
+def _save(path: pathlib.Path, made_by: str, state: State, record: dict[str, np.ndarray]) -> None:
     leaves = [
         jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(state)
     ]
-    numbered = {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+    arrays = {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     part = path.with_suffix(".part.npz")
-    np.savez(part, made_by=made_by, **numbered, **record)
+    np.savez(part, allow_pickle=False, made_by=np.asarray(made_by), **arrays, **record)
     part.rename(path)
 
 

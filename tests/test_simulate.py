@@ -281,7 +281,9 @@ def test_weights_in_the_clear_are_neither_clipped_nor_noised():
 
     def trained(privacy):
         config = one_client(ClearNormed()).replace(privacy=privacy)
-        return simulate(config, KEY, data).variables["clear"]
+        variables = simulate(config, KEY, data).variables
+        assert variables is not None
+        return variables["clear"]
 
     noisy, plain = trained(PerCoordinateLaplace(sensitivity=1e-6)), trained(NoPrivacy())
     jax.tree.map(np.testing.assert_array_equal, noisy, plain)

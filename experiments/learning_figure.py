@@ -1,0 +1,152 @@
+"""The look of the papers' learning figures: accuracy or loss against simulated seconds, a mean over
+10 rounds, and leakage against rounds or seconds; with standard errors where there are seeds.
+"""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments import figures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The papers' averaging window, in rounds.
+WINDOW = 10
+_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777", "#DDAA77")
+
+
+class Curves:
+    """The curves of an experiment, from the table of :func:`experiments.curves.play_all`."""
+
+    def __init__(self, table: pd.DataFrame):
+        self.table = table
+        self.labels = list(dict.fromkeys(table.label))
+
+    def seeds(self, label: str) -> list[int]:
+        """The seeds of a curve."""
+        return sorted(set(self.table.seed[self.table.label == label]))
+
+    def run(self, label: str, seed: int) -> pd.DataFrame:
+        """One run, a row a round."""
+        chosen = (self.table.label == label) & (self.table.seed == seed)
+        return self.table[chosen].reset_index(drop=True)
+
+    def smoothed(self, label: str, seed: int, quantity: str) -> pd.DataFrame:
+        """The evaluated rounds of a run; ``value`` is the mean over the last ``WINDOW`` rounds."""
+        run = self.run(label, seed)
+        value = run[quantity].rolling(WINDOW, min_periods=1).mean()
+        return run.assign(value=value)[run[quantity].notna()]
+
+    def best(
+        self, label: str, quantity: str = "test_accuracy", *, least: bool = False
+    ) -> list[float]:
+        """Of each seed, the largest (or least) smoothed value."""
+        extreme = "min" if least else "max"
+        found = [self.smoothed(label, seed, quantity).value for seed in self.seeds(label)]
+        return [float(getattr(values, extreme)()) for values in found]
+
+    def last(self, label: str, quantity: str = "test_accuracy") -> list[float]:
+        """Of each seed, the last smoothed value."""
+        return [
+            float(self.smoothed(label, seed, quantity).value.iloc[-1]) for seed in self.seeds(label)
+        ]
+
+    def at_seconds(
+        self, label: str, seconds: float, quantity: str = "test_accuracy"
+    ) -> list[float]:
+        """Of each seed, the smoothed value at a simulated second."""
+        runs = [self.smoothed(label, seed, quantity) for seed in self.seeds(label)]
+        return [float(step(run.clock, run.value, [seconds])[0]) for run in runs]
+
+    def seconds_to(self, label: str, target: float) -> list[float]:
+        """Of each seed, simulated seconds until the smoothed accuracy reaches a target; infinite if
+        it never does.
+        """
+        runs = [self.smoothed(label, seed, "test_accuracy") for seed in self.seeds(label)]
+        reached = [run.clock[run.value >= target] for run in runs]
+        return [float(clock.min()) if len(clock) else math.inf for clock in reached]
+
+    def summary(self) -> list[str]:
+        """A line for each curve."""
+        lines = [
+            f"{'policy':22} {'seeds':>5} {'rounds':>6} {'seconds':>8} {'best %':>12} {'last %':>12}"
+        ]
+        for label in self.labels:
+            runs = [self.run(label, seed) for seed in self.seeds(label)]
+            lines.append(
+                f"{label:22} {len(runs):5d} {np.mean([len(run) for run in runs]):6.0f} "
+                f"{np.mean([run.clock.iloc[-1] for run in runs]):8.1f} "
+                f"{_percent(self.best(label)):>12} {_percent(self.last(label)):>12}"
+            )
+        return lines
+
+
+def draw_curves(
+    curves: Curves, axes: Axes, quantity: str, labels: Sequence[str] | None = None
+) -> None:
+    """Smoothed accuracy in percent, or loss, against simulated seconds."""
+    percent = 100 if quantity == "test_accuracy" else 1
+    for i, label in enumerate(labels or curves.labels):
+        runs = [curves.smoothed(label, seed, quantity) for seed in curves.seeds(label)]
+        _draw(axes, label, i, [(run.clock, percent * run.value) for run in runs])
+    word = "test accuracy, %" if percent == 100 else "test loss"
+    axes.set(xlabel="simulated seconds", ylabel=f"{word} (mean over {WINDOW} rounds)")
+    axes.legend(fontsize="small")
+
+
+def draw_leakage(curves: Curves, axes: Axes, against: str, unit: str) -> None:
+    """Largest spent epsilon of any client against ``round`` or ``clock``."""
+    for i, label in enumerate(curves.labels):
+        runs = [curves.run(label, seed) for seed in curves.seeds(label)]
+        if np.isfinite(runs[0].max_spent).all():
+            _draw(axes, label, i, [(run[against], run.max_spent) for run in runs])
+    axes.set(
+        xlabel="round" if against == "round" else "simulated seconds",
+        ylabel=f"largest spent epsilon of a client, per {unit}",
+    )
+    axes.legend(fontsize="small")
+
+
+def save(draw: Sequence[object], out: pathlib.Path, name: str) -> None:
+    """Panels side by side: each is a function of axes."""
+    figure = Figure(figsize=(6.0 * len(draw), 4.4), layout="constrained")
+    for panel, axes in zip(draw, figure.subplots(1, len(draw), squeeze=False)[0], strict=True):
+        assert callable(panel)
+        panel(axes)
+    figures.save(figure, out, name)
+
+
+def _draw(axes: Axes, label: str, i: int, runs: Sequence[tuple[pd.Series, pd.Series]]) -> None:
+    """The mean of some runs on a common grid, as far as all of them go, with standard errors."""
+    colour = _COLOURS[i % len(_COLOURS)]
+    if len(runs) == 1:
+        (x, y), error = runs[0], None
+    else:
+        start, end = max(x.min() for x, _ in runs), min(x.max() for x, _ in runs)
+        x = pd.Series(np.linspace(start, end, 300))
+        rows = np.stack([step(at, values, x) for at, values in runs])
+        y, error = rows.mean(axis=0), rows.std(axis=0, ddof=1) / np.sqrt(len(rows))
+    axes.plot(x, y, label=f"{label} ({len(runs)})", color=colour, lw=1.5)
+    if error is not None:
+        axes.fill_between(x, y - error, y + error, color=colour, alpha=0.2, lw=0)
+
+
+def step(at: pd.Series, values: pd.Series, x: object) -> np.ndarray:
+    """The value that holds at each x: the last one at or before it, the first one before all."""
+    place = np.searchsorted(np.asarray(at), np.asarray(x), side="right") - 1
+    return np.asarray(values)[np.clip(place, 0, None)]
+
+
+def _percent(values: Sequence[float]) -> str:
+    mean = 100 * np.mean(values)
+    if len(values) == 1:
+        return f"{mean:.1f}"
+    return f"{mean:.1f} +- {100 * np.std(values, ddof=1) / np.sqrt(len(values)):.1f}"

@@ -1,0 +1,1 @@
+"""PAUSE Figs. 2 and 3: CIFAR-10, i.i.d., small network."""

@@ -1,0 +1,52 @@
+"""PAUSE Figs. 4 and 5: CIFAR-10, non-i.i.d., K = 30, m = 5, eps_bar = 100.
+
+python -m experiments.pause_figs_4_5.run --data-dir FOLDER
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from experiments.pause_learning import NON_IID, Setting, curves_of, reproduce
+from pause_jax import presets
+from pause_jax.learning import Cnn3
+
+HERE = pathlib.Path(__file__).parent
+# Simulated seconds of the curves. The fastest clients would play six times the others' rounds in
+# them, long after their model has collapsed: 300 rounds, as in the authors' runs, end it.
+SECONDS, ROUNDS = 120.0, 300
+
+
+def setting(data_dir: str | None, rounds: int) -> Setting:
+    """The curves."""
+    preset = presets.cifar10_small_noniid(data_dir=data_dir).override(
+        {
+            "learning.model": Cnn3(norm="batch"),
+            "eval_every": 5,
+            "num_rounds": rounds,
+            "max_seconds": SECONDS,
+        }
+    )
+    return Setting(
+        title="CIFAR-10, non-i.i.d., K = 30, m = 5, eps_bar = 100, cnn3 with batch norm",
+        figures=(4, 5),
+        configs=curves_of(preset, NON_IID),
+        leakage_against="clock",
+    )
+
+
+def main(
+    data_dir: Annotated[str | None, typer.Option(help="Folder with prepared CIFAR-10.")] = None,
+    seeds: int = 1,
+    rounds: int = ROUNDS,
+    out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
+) -> None:
+    """Play what is missing, judge, draw and write."""
+    reproduce(setting(data_dir, rounds), seeds, out)
+
+
+if __name__ == "__main__":
+    typer.run(main)

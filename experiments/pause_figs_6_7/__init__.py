@@ -1,0 +1,1 @@
+"""PAUSE Figs. 6 and 7: MNIST, large network."""

@@ -1,0 +1,213 @@
+"""What PAUSE's learning figures (Figs. 2-9) have in common: curves, claims, pictures.
+
+Accuracy needs the whole training, so those runs are few. Leakage depends on who is chosen, which no
+policy here decides by what was learnt: it is measured on many seeds with one local step of a linear
+model, in the same worlds and on the same partitions.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from experiments import claims, learning_figure
+from experiments.claims import Verdict
+from experiments.curves import key_of, play_all, runs_of
+from experiments.learning_figure import Curves
+from experiments.outcome import Outcome
+from pause_jax import SimConfig, presets, sweep
+from pause_jax.learning import Linear
+from pause_jax.policies import PolicyConfig, named
+from pause_jax.privacy import NoPrivacy
+
+# The papers' words for the policies, in the order of their legends.
+POLICIES: dict[str, str] = {
+    "PAUSE": "pause",
+    "SA-PAUSE": "sa_pause",
+    "random": "random",
+    "clustered sampling": "clustered_size",
+    "fastest in expectation": "fastest",
+    "FedAvg with privacy": "all",
+}
+# Random "solely in the i.i.d. balanced case".
+NON_IID = {label: policy for label, policy in POLICIES.items() if label != "random"}
+WITHOUT_PRIVACY = "FedAvg w.o. privacy"
+# Of leakage, which costs seconds.
+LEAKAGE_SEEDS = 20
+# "SA-PAUSE successfully approximates PAUSE": our margin, in percentage points.
+ALIKE = 4.0
+
+
+class Setting(NamedTuple):
+    """A pair of figures: accuracy against seconds, leakage against ``leakage_against``.
+
+    Attributes:
+      title: of the outcome.
+      figures: their numbers in the paper.
+      configs: the curves, by the paper's names.
+      leakage_against: ``round`` or ``clock``.
+    """
+
+    title: str
+    figures: tuple[int, int]
+    configs: dict[str, SimConfig]
+    leakage_against: str
+
+
+def large_network(policies: dict[str, str]) -> dict[str, PolicyConfig]:
+    """The policies with the authors' settings of the large network (zeta = 3, kappa = 30)."""
+    return {label: presets.cifar10_large(policy).policy for label, policy in policies.items()}
+
+
+def curves_of(
+    preset: SimConfig, policies: Mapping[str, str | PolicyConfig]
+) -> dict[str, SimConfig]:
+    """The curves of a figure: a preset under each policy, and FedAvg without privacy."""
+    configs = {
+        label: preset.replace(policy=named(policy), track_regret=False)
+        for label, policy in policies.items()
+    }
+    without = preset.replace(policy=named("all"), privacy=NoPrivacy(), track_regret=False)
+    return {**configs, WITHOUT_PRIVACY: without}
+
+
+def reproduce(setting: Setting, seeds: int, out: pathlib.Path) -> None:
+    """Play what is missing, judge the paper's claims, draw; exit status 1 if a check fails."""
+    outcome = Outcome(f"{setting.title}; {seeds} seed{'s' * (seeds > 1)} of training")
+    curves = Curves(play_all(runs_of(setting.configs, seeds), out))
+    leaked = leakage(setting.configs)
+    outcome.add(*curves.summary(), "", *leakage_lines(leaked))
+    outcome.judge(*accuracy_claims(curves), *leakage_claims(leaked, setting.leakage_against))
+    accuracy, leakage_figure = setting.figures
+    draw = functools.partial(learning_figure.draw_curves, curves, quantity="test_accuracy")
+    learning_figure.save([draw], out, f"fig_{accuracy}")
+    draw = functools.partial(
+        learning_figure.draw_leakage, leaked, against=setting.leakage_against, unit="coordinate"
+    )
+    learning_figure.save([draw], out, f"fig_{leakage_figure}")
+    outcome.finish(out)
+
+
+def leakage(configs: dict[str, SimConfig]) -> Curves:
+    """Clock and largest spent budget of every round, ``LEAKAGE_SEEDS`` seeds."""
+    small = {
+        label: config.override({"learning.model": Linear(), "learning.max_steps": 1})
+        for label, config in configs.items()
+        if label != WITHOUT_PRIVACY
+    }
+    keys = jnp.stack([key_of(seed) for seed in range(LEAKAGE_SEEDS)])
+    result = sweep(small, keys, record=("clock", "max_spent"))
+    table = result.to_dataframe().reset_index().rename(columns={"config": "label"})
+    return Curves(table.dropna(subset=["clock"]))
+
+
+def leakage_lines(leaked: Curves) -> list[str]:
+    """Mean leakage of each curve at the last round and second that all curves reach."""
+    runs = {label: [leaked.run(label, s) for s in leaked.seeds(label)] for label in leaked.labels}
+    rounds = min(len(run) for each in runs.values() for run in each)
+    seconds = min(run.clock.iloc[-1] for each in runs.values() for run in each)
+    lines = [f"{'leakage (20 seeds)':22} {f'at round {rounds}':>14} {f'at {seconds:.0f} s':>14}"]
+    for label, each in runs.items():
+        at_round = [run.max_spent.iloc[rounds - 1] for run in each]
+        at_second = leaked.at_seconds(label, seconds, "max_spent")
+        lines.append(f"{label:22} {np.mean(at_round):14.2f} {np.mean(at_second):14.2f}")
+    return lines
+
+
+def accuracy_claims(curves: Curves) -> list[Verdict]:
+    """What section V says of the figures of accuracy, at the last second that all curves reach
+    (FedAvg with privacy and fastest are compared at their own ends: they have collapsed).
+    """
+    ours = {label: 100 * np.asarray(curves.last(label)) for label in curves.labels}
+    peaks = {label: 100 * np.asarray(curves.best(label)) for label in curves.labels}
+    judged = [
+        claims.larger(
+            "choosing all users quickly results in ineffective updates: PAUSE ends above FedAvg "
+            "with privacy",
+            ours["PAUSE"] if "PAUSE" in ours else ours["SA-PAUSE"],
+            ours["FedAvg with privacy"],
+            "points",
+        )
+    ]
+    first = "PAUSE" if "PAUSE" in ours else "SA-PAUSE"
+    if first == "PAUSE" and "SA-PAUSE" in ours:
+        judged.append(
+            claims.alike(
+                "SA-PAUSE approximates PAUSE's search: equal best accuracy",
+                peaks["SA-PAUSE"], peaks["PAUSE"], "points", ALIKE,
+            )
+        )  # fmt: skip
+    for other in ("random", "clustered sampling", "fastest in expectation"):
+        if other in peaks:
+            judged.append(
+                claims.larger(
+                    f"accurate learning: {first}'s best accuracy is above that of {other}",
+                    peaks[first], peaks[other], "points",
+                )
+            )  # fmt: skip
+    for other in ("random", "clustered sampling", WITHOUT_PRIVACY):
+        if other in peaks:
+            target = 0.9 * min(*peaks[first], *peaks[other]) / 100
+            judged.append(
+                claims.larger(
+                    f"rapid convergence: {other} needs more seconds than {first} to "
+                    f"{100 * target:.0f} %",
+                    curves.seconds_to(other, target), curves.seconds_to(first, target), "s",
+                )
+            )  # fmt: skip
+    judged.append(
+        claims.alike(
+            f"{first} approaches the performance of FL without such constraints: best accuracy",
+            peaks[first], peaks[WITHOUT_PRIVACY], "points", ALIKE,
+        )
+    )  # fmt: skip
+    return judged
+
+
+def leakage_claims(leaked: Curves, against: str) -> list[Verdict]:
+    """What section V says of the figures of leakage."""
+    first = "PAUSE" if "PAUSE" in leaked.labels else "SA-PAUSE"
+    judged = []
+    for other in ("random", "clustered sampling"):
+        if other not in leaked.labels:
+            continue
+        pairs = [(leaked.run(first, s), leaked.run(other, s)) for s in leaked.seeds(first)]
+        gaps = [np.mean(_gap(one, two, against)) for one, two in pairs]
+        where = "epoch" if against == "round" else "second"
+        judged.append(
+            claims.larger(
+                f"the leakage of {other} is above {first}'s, mean over every {where}",
+                gaps, np.zeros(len(gaps)), "epsilon",
+            )
+        )  # fmt: skip
+    fastest, everyone = "fastest in expectation", "FedAvg with privacy"
+    if fastest in leaked.labels and against == "round":
+        pairs = [(leaked.run(fastest, s), leaked.run(everyone, s)) for s in leaked.seeds(fastest)]
+        judged.append(
+            claims.always(
+                "the leakage of FedAvg with privacy and of fastest coincide",
+                [np.array_equal(*_common(a.max_spent, b.max_spent)) for a, b in pairs],
+                "equal in every common round",
+            )
+        )
+    return judged
+
+
+def _gap(one: pd.DataFrame, other: pd.DataFrame, against: str) -> np.ndarray:
+    """How much more ``other`` has leaked than ``one``, round by round or over its seconds."""
+    if against == "round":
+        a, b = _common(one.max_spent, other.max_spent)
+        return b - a
+    clock = other.clock[other.clock <= one.clock.iloc[-1]]
+    return other.max_spent[: len(clock)] - learning_figure.step(one.clock, one.max_spent, clock)
+
+
+def _common(one: pd.Series, other: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    count = min(len(one), len(other))
+    return one.to_numpy()[:count], other.to_numpy()[:count]

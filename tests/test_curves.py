@@ -1,0 +1,170 @@
+"""Long experiments: pieces, interruptions, and what is judged of their curves."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import claims, curves, learning_figure
+from experiments.curves import Run, key_of, play_all, runs_of
+from experiments.learning_figure import Curves
+from experiments.outcome import Outcome
+from pause_jax import SimConfig, simulate
+from pause_jax.learning import Digits, Learning, Mlp
+
+CONFIG = SimConfig(
+    num_clients=6,
+    num_selected=2,
+    num_rounds=5,
+    eval_every=2,
+    learning=Learning(data=Digits(num_train=60), model=Mlp(hidden=()), keep_optimizer_state=True),
+)
+RUN = Run("pause, small", 3, CONFIG)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_rounds_a_piece():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "PIECE", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return play_all([RUN], folder), folder
+
+
+def test_a_run_in_pieces_is_the_run_of_simulate(undisturbed):
+    table, folder = undisturbed
+    result = simulate(CONFIG, key_of(3))
+    np.testing.assert_allclose(table.clock, result.clock, rtol=1e-5)
+    np.testing.assert_allclose(table.max_spent, result.max_spent, rtol=1e-5)
+    evaluated = table[table.test_accuracy.notna()]
+    assert list(evaluated["round"]) == list(np.asarray(result.eval_rounds)) == [2, 4, 5]
+    np.testing.assert_allclose(evaluated.test_accuracy, result.test_accuracy, rtol=1e-5)
+    assert [path.name for path in (folder / "runs").iterdir()] == ["pause_small-3.csv"]
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_result(undisturbed, tmp_path, monkeypatch):
+    advance = curves._advance
+    pieces: list[jax.Array] = []
+
+    def dies_at_the_third(config, data, state, rounds):
+        if len(pieces) == 2:
+            raise KeyboardInterrupt
+        pieces.append(rounds)
+        return advance(config, data, state, rounds)
+
+    monkeypatch.setattr(curves, "_advance", dies_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        play_all([RUN], tmp_path)
+    assert not list((tmp_path / "runs").glob("*.csv"))
+    pieces.clear()
+    play_all([RUN], tmp_path)
+    assert [list(rounds) for rounds in pieces] == [[5]]
+    file = "runs/pause_small-3.csv"
+    assert (tmp_path / file).read_bytes() == (undisturbed[1] / file).read_bytes()
+
+
+def test_a_finished_run_is_not_played_again_unless_its_config_changed(undisturbed, monkeypatch):
+    table, folder = undisturbed
+    monkeypatch.setattr(curves, "_play", lambda run, kept: pytest.fail("played again"))
+    pd.testing.assert_frame_equal(play_all([RUN], folder), table)
+    other = RUN._replace(config=CONFIG.replace(num_rounds=4))
+    with pytest.raises(pytest.fail.Exception, match="played again"):
+        play_all([other], folder)
+
+
+def test_where_the_data_lie_is_no_part_of_what_made_a_run():
+    from pause_jax.presets import mnist_small
+
+    here, there = (Run("x", 0, mnist_small(data_dir=folder)) for folder in ("a", "b"))
+    assert here.made_by == there.made_by
+    assert here.made_by != here._replace(seed=1).made_by
+    assert here.made_by != Run("x", 0, mnist_small("random")).made_by
+
+
+def test_runs_come_seed_by_seed():
+    names = [run.name for run in runs_of({"a": CONFIG, "b, c": CONFIG}, 2)]
+    assert names == ["a-0", "b_c-0", "a-1", "b_c-1"]
+
+
+def curve(label: str, seed: int, accuracy: list[float], seconds: float = 1.0) -> pd.DataFrame:
+    rounds = np.arange(1, len(accuracy) + 1)
+    return pd.DataFrame(
+        {
+            "round": rounds, "clock": seconds * rounds, "test_accuracy": accuracy,
+            "max_spent": 0.1 * rounds, "label": label, "seed": seed,
+        }
+    )  # fmt: skip
+
+
+def test_curves_are_smoothed_over_ten_rounds_whatever_is_evaluated():
+    every = list(np.linspace(0.1, 0.4, 31))
+    sparse = [value if (i + 1) % 5 == 0 else math.nan for i, value in enumerate(every)]
+    found = Curves(pd.concat([curve("a", 0, sparse), curve("a", 1, every)]))
+    assert list(found.smoothed("a", 0, "test_accuracy")["round"]) == [5, 10, 15, 20, 25, 30]
+    last = found.smoothed("a", 0, "test_accuracy").value.iloc[-1]
+    assert last == pytest.approx((every[24] + every[29]) / 2)
+    assert found.last("a")[1] == pytest.approx(np.mean(every[-10:]))
+    assert found.best("a")[1] == pytest.approx(np.mean(every[-10:]))
+    # At 12.5 s round 12 was the last one.
+    assert found.at_seconds("a", 12.5)[1] == pytest.approx(np.mean(every[2:12]))
+    assert found.seconds_to("a", 0.395)[0] == math.inf
+    assert found.seconds_to("a", 0.2)[1] == pytest.approx(
+        1 + next(i for i in range(31) if np.mean(every[max(0, i - 9) : i + 1]) >= 0.2)
+    )
+
+
+def test_a_claim_needs_an_interval_on_one_side():
+    few, many = [1.0, 1.2, 0.9, 1.1], [1.0, 9.0, -7.0, 2.0]
+    assert claims.larger("c", few, np.zeros(4), "s").verdict == "confirmed"
+    assert claims.larger("c", np.zeros(4), few, "s").verdict == "refuted"
+    assert claims.larger("c", many, np.zeros(4), "s").verdict == "open"
+    assert claims.larger("c", few, np.zeros(4), "s", by=2).verdict == "refuted"
+    assert claims.alike("c", few, np.zeros(4), "s", 2).verdict == "confirmed"
+    assert claims.alike("c", few, np.zeros(4), "s", 0.5).verdict == "refuted"
+    assert claims.alike("c", many, np.zeros(4), "s", 2).verdict == "open"
+
+
+@pytest.mark.parametrize("difference", [5.0, -5.0, 0.0])
+def test_one_seed_confirms_and_refutes_nothing(difference):
+    for verdict in (
+        claims.larger("c", [difference], [0.0], "s"),
+        claims.alike("c", [difference], [0.0], "s", 1.0),
+        claims.always("c", [difference > 0], "it"),
+    ):
+        assert verdict.verdict == "open"
+
+
+def test_never_reaching_a_target_is_said():
+    verdict = claims.larger("c", [math.inf, math.inf], [3.0, 4.0], "s")
+    assert verdict.verdict == "open"
+    assert "2 of 2 seeds never got there" in verdict.evidence
+
+
+def test_the_interval_is_that_of_student(tmp_path):
+    # Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t(0.975, 2) = 4.3027.
+    verdict = claims.larger("c", [1.0, 2.0, 3.0], [0.0, 0.0, 0.0], "points")
+    assert verdict.evidence == "difference +2 +- 2.5 points (3 seeds, 95 % interval)"
+    outcome = Outcome("title")
+    outcome.judge(verdict)
+    outcome.finish(tmp_path)
+    assert json.loads((tmp_path / "verdicts.jsonl").read_text())["verdict"] == "open"
+
+
+def test_pictures_are_drawn(tmp_path):
+    found = Curves(pd.concat([curve("a", s, [0.1, 0.2, 0.3], 1 + 0.1 * s) for s in range(3)]))
+    learning_figure.save(
+        [
+            lambda axes: learning_figure.draw_curves(found, axes, "test_accuracy"),
+            lambda axes: learning_figure.draw_leakage(found, axes, "round", "coordinate"),
+        ],
+        tmp_path,
+        "both",
+    )
+    assert (tmp_path / "figures" / "both.png").stat().st_size > 10_000
