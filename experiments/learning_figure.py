@@ -84,21 +84,19 @@ class Curves:
             lines.append(
                 f"{label:22} {len(runs):5d} {np.mean([len(run) for run in runs]):6.0f} "
                 f"{np.mean([run.clock.iloc[-1] for run in runs]):8.1f} "
-                f"{_percent(self.best(label)):>12} {_percent(self.last(label)):>12}"
+                f"{percent(self.best(label)):>12} {percent(self.last(label)):>12}"
             )
         return lines
 
 
-def draw_curves(
-    curves: Curves, axes: Axes, quantity: str, labels: Sequence[str] | None = None
-) -> None:
+def draw_curves(curves: Curves, axes: Axes, quantity: str, title: str = "") -> None:
     """Smoothed accuracy in percent, or loss, against simulated seconds."""
     percent = 100 if quantity == "test_accuracy" else 1
-    for i, label in enumerate(labels or curves.labels):
+    for i, label in enumerate(curves.labels):
         runs = [curves.smoothed(label, seed, quantity) for seed in curves.seeds(label)]
         _draw(axes, label, i, [(run.clock, percent * run.value) for run in runs])
     word = "test accuracy, %" if percent == 100 else "test loss"
-    axes.set(xlabel="simulated seconds", ylabel=f"{word} (mean over {WINDOW} rounds)")
+    axes.set(xlabel="simulated seconds", ylabel=f"{word} (mean over {WINDOW} rounds)", title=title)
     axes.legend(fontsize="small")
 
 
@@ -145,7 +143,8 @@ def step(at: pd.Series, values: pd.Series, x: object) -> np.ndarray:
     return np.asarray(values)[np.clip(place, 0, None)]
 
 
-def _percent(values: Sequence[float]) -> str:
+def percent(values: Sequence[float]) -> str:
+    """Mean and standard error in percent."""
     mean = 100 * np.mean(values)
     if len(values) == 1:
         return f"{mean:.1f}"

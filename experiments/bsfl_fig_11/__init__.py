@@ -1,0 +1,1 @@
+"""BSFL Fig. 11: Fashion-MNIST, non-i.i.d."""

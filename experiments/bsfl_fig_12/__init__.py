@@ -1,0 +1,1 @@
+"""BSFL Fig. 12: CIFAR-10, non-i.i.d."""

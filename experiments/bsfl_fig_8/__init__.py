@@ -1,0 +1,1 @@
+"""BSFL Fig. 8: Fashion-MNIST, i.i.d."""

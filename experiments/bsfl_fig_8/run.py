@@ -1,0 +1,39 @@
+"""BSFL Fig. 8: Fashion-MNIST, i.i.d., a CNN, K = 500, m = 25.
+
+python -m experiments.bsfl_fig_8.run --data-dir FOLDER
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from experiments import bsfl_learning
+from pause_jax import presets
+
+HERE = pathlib.Path(__file__).parent
+
+
+def main(
+    data_dir: Annotated[str | None, typer.Option(help="Folder of prepared data sets.")] = None,
+    seeds: int = 3,
+    rounds: int = 400,
+    out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
+) -> None:
+    """Play what is missing, judge, draw and write."""
+    bsfl_learning.reproduce(
+        "Fig. 8",
+        "Fashion-MNIST, i.i.d., cnn3, K = 500, m = 25",
+        presets.bsfl_fashion,
+        data_dir,
+        iid=True,
+        seeds=seeds,
+        rounds=rounds,
+        out=out,
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

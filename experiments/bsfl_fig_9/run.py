@@ -1,0 +1,39 @@
+"""BSFL Fig. 9: CIFAR-10, i.i.d., ResNet-18, K = 500, m = 25; 20 of the figure's 400 rounds.
+
+python -m experiments.bsfl_fig_9.run --data-dir FOLDER
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+from experiments import bsfl_learning
+from pause_jax import presets
+
+HERE = pathlib.Path(__file__).parent
+
+
+def main(
+    data_dir: Annotated[str | None, typer.Option(help="Folder of prepared data sets.")] = None,
+    seeds: int = 1,
+    rounds: int = 20,
+    out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
+) -> None:
+    """Play what is missing, judge, draw and write."""
+    bsfl_learning.reproduce(
+        "Fig. 9",
+        "CIFAR-10, i.i.d., ResNet-18 with batch norm, K = 500, m = 25",
+        presets.bsfl_cifar10,
+        data_dir,
+        iid=True,
+        seeds=seeds,
+        rounds=rounds,
+        out=out,
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)
