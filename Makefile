@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test mutants lint format house experiment bench clean
+.PHONY: help demo test mutants lint format house reproduction experiment bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ format: $(STAMP)  ## format the code
 
 house: $(STAMP)  ## redraw the picture of who imports whom (docs/figures/house.svg)
 	$(BIN)/python docs/house.py
+
+reproduction: $(STAMP)  ## write docs/reproduction.md anew from the experiments' verdicts
+	$(BIN)/python docs/reproduction.py
 
 experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those on MNIST or CIFAR-10 also need DATA_DIR=folder)
 	@test -f "experiments/$(NAME)/run.py" || { ls -d experiments/*/ | grep -v __ | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }

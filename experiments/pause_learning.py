@@ -83,8 +83,12 @@ def reproduce(setting: Setting, seeds: int, out: pathlib.Path) -> None:
     curves = Curves(play_all(runs_of(setting.configs, seeds), out))
     leaked = leakage(setting.configs)
     outcome.add(*curves.summary(), "", *leakage_lines(leaked))
-    outcome.judge(*accuracy_claims(curves), *leakage_claims(leaked, setting.leakage_against))
     accuracy, leakage_figure = setting.figures
+    for figure, judged in (
+        (accuracy, accuracy_claims(curves)),
+        (leakage_figure, leakage_claims(leaked, setting.leakage_against)),
+    ):
+        outcome.judge(*(v._replace(claim=f"Fig. {figure}: {v.claim}") for v in judged))
     draw = functools.partial(learning_figure.draw_curves, curves, quantity="test_accuracy")
     learning_figure.save([draw], out, f"fig_{accuracy}")
     draw = functools.partial(
