@@ -134,7 +134,8 @@ class Cnn3(Model):
     Each of the six is followed by relu and a norm. 170,474 weights with one.
 
     Attributes:
-      norm: ``group`` (no running statistics; all weights go through the privacy mechanism),
+      norm: ``group`` (group norms after the convolutions, layer norms after the dense layers: no
+        running statistics, and all weights go through the privacy mechanism),
         ``batch`` (as in the authors' runs: neither its 896 weights nor its running statistics are
         clipped or noised, and the result says so) or ``none``.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution) or ``auto``: products

@@ -41,7 +41,8 @@ def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -
     Args:
       x: [B, ..., features].
       norm: one of ``NORMS``. ``group`` has no running statistics, and its scale and bias are
-        released as all weights are.
+        released as all weights are: eight groups of channels after a convolution, all features
+        together (a layer norm) after a dense layer.
       name: of the layer.
       train: whether ``batch`` takes the statistics of this batch, and updates the running ones.
       mask: bool [B], False for rows that only fill up a batch; None if there are none.
@@ -49,5 +50,5 @@ def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)
     if norm == "group":
-        return nn.GroupNorm(num_groups=8, name=name)(x)
+        return nn.GroupNorm(num_groups=8 if x.ndim > 2 else 1, name=name)(x)
     return x
