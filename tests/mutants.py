@@ -27,6 +27,7 @@ FEDAVG = "pause_jax/learning/fedavg.py"
 COHORT = "pause_jax/learning/cohort.py"
 LEARNING = "pause_jax/learning/config.py"
 LEARNER = "pause_jax/learning/learner.py"
+SCHEDULE = "pause_jax/learning/schedule.py"
 SERVER = "pause_jax/learning/server.py"
 PARTITION = "pause_jax/learning/partition.py"
 BANDIT = "pause_jax/bandit.py"
@@ -243,6 +244,49 @@ MUTANTS = [
         "places, 0)]\n        x, y = client_inputs(training, rows, partition.quality[client]",
         "places, 0)]\n        x, y = client_inputs(training, rows, jnp.ones(())",
         "power_of_choice",
+    ),
+    # --- learning rate
+    Mutant(
+        "rate_of_the_next_round",
+        LEARNING,
+        "self.client_optimizer(state.rounds)",
+        "self.client_optimizer(state.rounds + 1)",
+        "step_decay",
+    ),
+    Mutant(
+        "rounds_of_nobody_not_counted",
+        LEARNING,
+        "rounds=state.rounds + 1",
+        "rounds=state.rounds + jnp.any(selection.active)",
+        "step_decay",
+    ),
+    Mutant(
+        "rate_rises",
+        SCHEDULE,
+        "** steps.astype(jnp.float32)",
+        "** -steps.astype(jnp.float32)",
+        "step_decay",
+    ),
+    Mutant(
+        "steps_counted_in_floats",
+        SCHEDULE,
+        "(round - 1) // self.every",
+        "((round - 1).astype(jnp.float32) * jnp.float32(1 / self.every)).astype(jnp.int32)",
+        "tests/test_schedule.py::test_step_decay_counts_in_whole_numbers",
+    ),
+    Mutant(
+        "cosine_rises",
+        SCHEDULE,
+        "(1 + jnp.cos(jnp.pi * passed))",
+        "(1 - jnp.cos(jnp.pi * passed))",
+        "cosine_decay",
+    ),
+    Mutant(
+        "cosine_a_round_late",
+        SCHEDULE,
+        "jnp.minimum((round - 1).astype(jnp.float32)",
+        "jnp.minimum(round.astype(jnp.float32)",
+        "cosine_decay",
     ),
     # --- budget
     Mutant(

@@ -11,7 +11,17 @@ import pytest
 
 from pause_jax import Learning, Reward, SimConfig, simulate
 from pause_jax.latency import SpeedNormal
-from pause_jax.learning import Digits, Dirichlet, Iid, Linear, LinearRegression, Mlp, Model
+from pause_jax.learning import (
+    CosineDecay,
+    Digits,
+    Dirichlet,
+    Iid,
+    Linear,
+    LinearRegression,
+    Mlp,
+    Model,
+    StepDecay,
+)
 from pause_jax.learning.norms import ClearBatchNorm
 from pause_jax.policies import All, Fastest, Pause, PowerOfChoice, RoundRobin
 from pause_jax.privacy import (
@@ -124,6 +134,13 @@ CONFIGS = {
         policy=Fastest(),
         learning=LEARNING.replace(data=LinearRegression(num_features=4, num_samples=60)),
     ),
+    # Rounds without anybody count: see the end.
+    "step_decay": RICH.replace(
+        availability=0.3, learning=LEARNING.replace(schedule=StepDecay(every=2, factor=0.3))
+    ),
+    "cosine_decay": TURNS.replace(
+        privacy=NoPrivacy(), learning=SGD.replace(schedule=CosineDecay(horizon=4.0, final=0.2))
+    ),
     "bandit": RICH.replace(learning=None, policy=All()),
     "priv_unit_g": SHORT.replace(
         privacy=PrivUnitG(clip_norm=0.5, budget=Geometric(total_epsilon=500.0))
@@ -180,6 +197,13 @@ def test_clients_are_unequal_and_some_hold_more_than_they_may_use():
 def test_some_rounds_lack_clients_and_some_have_none():
     assert 0 < np.sum(empty_slots("pause") > 0) < RICH.num_rounds
     assert np.any(empty_slots("spent_excluded") == RICH.num_selected)
+
+
+def test_a_round_without_clients_is_followed_by_one_at_another_rate():
+    empty = np.flatnonzero(empty_slots("step_decay") == RICH.num_selected)  # round t at t - 1
+    trained = np.flatnonzero(empty_slots("step_decay") < RICH.num_selected)
+    assert len(empty)
+    assert any((t - np.sum(empty < t)) // 2 != t // 2 for t in trained)
 
 
 def test_some_clients_are_spent_while_others_are_not():

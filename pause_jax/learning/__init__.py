@@ -15,14 +15,24 @@ from pause_jax.learning.data import (
 from pause_jax.learning.learner import Learner, LearnerState, Release, Trained, bandit_only
 from pause_jax.learning.models import MODELS, Cnn2, Cnn3, Linear, Mlp, Model
 from pause_jax.learning.partition import PARTITIONS, Dirichlet, Iid, Partition, PartitionConfig
+from pause_jax.learning.schedule import (
+    SCHEDULES,
+    ConstantRate,
+    CosineDecay,
+    RateSchedule,
+    StepDecay,
+)
 
 __all__ = [
     "DATASETS",
     "MODELS",
     "PARTITIONS",
+    "SCHEDULES",
     "Cifar10",
     "Cnn2",
     "Cnn3",
+    "ConstantRate",
+    "CosineDecay",
     "DataConfig",
     "Dataset",
     "Digits",
@@ -40,7 +50,9 @@ __all__ = [
     "Model",
     "Partition",
     "PartitionConfig",
+    "RateSchedule",
     "Release",
+    "StepDecay",
     "Trained",
     "bandit_only",
 ]

@@ -16,6 +16,7 @@ from pause_jax.learning.fedavg import train_cohort
 from pause_jax.learning.learner import Learner, LearnerState, Release, Trained, trained_part
 from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.partition import Iid, PartitionConfig
+from pause_jax.learning.schedule import ConstantRate, RateSchedule
 from pause_jax.learning.server import evaluate
 from pause_jax.struct import Config, ConfigError, node, number, static
 
@@ -32,7 +33,8 @@ class Learning(Config):
       partition: which client holds which samples.
       model: the model.
       optimizer: ``adam`` or ``sgd``, at the clients.
-      learning_rate: of the clients' optimiser.
+      learning_rate: of the clients' optimiser in round 1.
+      schedule: how it changes with the rounds of the run.
       batch_size: samples of a local step.
       max_steps: local steps a round at most; one pass over the client's data otherwise.
       keep_optimizer_state: whether a client's optimiser moments persist from one of its rounds to
@@ -44,6 +46,7 @@ class Learning(Config):
     model: Model = node(factory=Mlp, of=Model)
     optimizer: str = static(default="adam", choices=tuple(OPTIMIZERS))
     learning_rate: float = number(default=0.01, above=0)
+    schedule: RateSchedule = node(factory=ConstantRate, of=RateSchedule)
     batch_size: int = static(default=20, at_least=1)
     max_steps: int = static(default=100, at_least=1)
     keep_optimizer_state: bool = static(default=False)
@@ -109,12 +112,16 @@ class Learning(Config):
                 moments = jax.tree.map(
                     lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), fresh
                 )
-            return LearnerState(partition, variables, moments, streams.inputs)
+            return LearnerState(
+                partition, variables, moments, streams.inputs, jnp.zeros((), jnp.int32)
+            )
 
         def train(
             key: Array, state: LearnerState, selection: Selection, release: Release
         ) -> tuple[LearnerState, Trained]:
-            return train_cohort(training, how, key, state, selection, release)
+            state = state._replace(rounds=state.rounds + 1)
+            now = training._replace(optimizer=self.client_optimizer(state.rounds))
+            return train_cohort(now, how, key, state, selection, release)
 
         def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
             def one(asked: tuple[Array, Array]) -> Array:
@@ -142,12 +149,19 @@ class Learning(Config):
 
         return Learner(init, train, ask, metrics, max_samples=training.max_samples, kept=kept)
 
+    def client_optimizer(self, round: Array) -> optax.GradientTransformation:
+        """The optimiser with its rate in round t >= 1; its state is of one form in all rounds."""
+        return OPTIMIZERS[self.optimizer](self.schedule.rate(self.learning_rate, round))
+
     def local_training(self, data: Dataset, largest: int) -> LocalTraining:
-        """The fixed parts of local training, for clients of at most ``largest`` samples."""
+        """The fixed parts of local training, for clients of at most ``largest`` samples.
+
+        Its optimiser has the rate of round 1.
+        """
         max_samples = min(self.max_steps * self.batch_size, largest)
         return LocalTraining(
             module=self.model.module(data.num_classes),
-            optimizer=OPTIMIZERS[self.optimizer](self.learning_rate),
+            optimizer=self.client_optimizer(jnp.ones((), jnp.int32)),
             dataset=data,
             batch_size=self.batch_size,
             max_samples=max_samples,

@@ -19,7 +19,7 @@ from pause_jax.keys import Streams
 from pause_jax.learning.partition import Partition
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Key
+    from jaxtyping import Float, Int, Key
 
 Variables = dict[str, Any]
 # The collection of a model's weights that are trained like ``params``, and released as they are.
@@ -38,12 +38,15 @@ class LearnerState(NamedTuple):
       clients: what clients keep from one of their rounds to the next, leaves [K, ...]; None for
         nothing.
       inputs: key of the noise of low-quality inputs.
+      rounds: int32, rounds so far, also those in which nobody trained, for a learner that counts
+        them; 0 otherwise.
     """
 
     partition: Partition
     variables: Variables | None
     clients: Any
     inputs: Key[Array, ""]
+    rounds: Int[Array, ""] | int = 0
 
     @property
     def model(self) -> Variables:
@@ -75,7 +78,8 @@ class Learner(NamedTuple):
       init: (streams) -> state before round 1; draws from ``data``, ``model`` and ``inputs`` alone.
       train: (key, state, Selection, Release) -> (state, Trained). Everything that is computed from
         a client's data and reaches ``params`` goes through the release; a slot that is not active
-        changes nothing. The key is folded by client.
+        changes nothing. The key is folded by client. Called once in every round, also when nobody
+        was chosen.
       ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on the
         data of some clients, or on a mini-batch of it. The key is folded by client.
       evaluate: (state) -> scalars by name, those of ``metrics``.

@@ -96,7 +96,7 @@ class Learner:
         """Local SGD from the global model: (local model, moments, mean loss of the batches)."""
         theta, rest = model
         losses = []
-        rate = float(self.learning.learning_rate)
+        rate = learning_rate(self.learning, round)
         for rows in batches(self.used(client, round), self.learning.batch_size):
             loss, gradient, rest = self.gradient(theta, rest, *self.samples(client, rows))
             losses.append(loss)
@@ -173,6 +173,22 @@ class Learner:
     def loss_of_module(self, trained, rest, x, y):
         outputs, rest = self.module.apply({**trained, **rest}, x, train=True, mutable=list(rest))
         return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(outputs, y)), rest
+
+
+def learning_rate(learning, round):
+    """That of a round, whether or not anyone trained in those before it."""
+    schedule, rate = learning.schedule, float(learning.learning_rate)
+    if schedule.name == "step":
+        for t in range(2, round + 1):
+            if (t - 1) % schedule.every == 0:
+                rate *= float(schedule.factor)
+    elif schedule.name == "cosine":
+        angle = math.pi * min((round - 1) / float(schedule.horizon), 1)
+        least = rate * float(schedule.final)
+        rate = least + (rate - least) * (1 + math.cos(angle)) / 2
+    else:
+        assert schedule.name == "constant"
+    return rate
 
 
 def flatten(params):
