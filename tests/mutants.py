@@ -27,6 +27,7 @@ FEDAVG = "pause_jax/learning/fedavg.py"
 COHORT = "pause_jax/learning/cohort.py"
 LEARNING = "pause_jax/learning/config.py"
 LEARNER = "pause_jax/learning/learner.py"
+RESNET = "pause_jax/learning/resnet.py"
 SCHEDULE = "pause_jax/learning/schedule.py"
 SERVER = "pause_jax/learning/server.py"
 PARTITION = "pause_jax/learning/partition.py"
@@ -244,6 +245,28 @@ MUTANTS = [
         "places, 0)]\n        x, y = client_inputs(training, rows, partition.quality[client]",
         "places, 0)]\n        x, y = client_inputs(training, rows, jnp.ones(())",
         "power_of_choice",
+    ),
+    # --- models
+    Mutant(
+        "block_without_its_shortcut",
+        RESNET,
+        "nn.relu(x + y)",
+        "nn.relu(y)",
+        "tests/test_resnet.py::test_the_forward_pass_is_that_of_numpy[none-products-True]",
+    ),
+    Mutant(
+        "strides_start_a_pixel_later",
+        RESNET,
+        "padding=(edge, edge),",
+        'padding="SAME",',
+        "tests/test_resnet.py::test_the_forward_pass_is_that_of_numpy[none-products-True]",
+    ),
+    Mutant(
+        "padding_in_statistics_of_blocks",
+        RESNET,
+        'f"norm_{name}", train, mask)',
+        'f"norm_{name}", train, None)',
+        "tests/test_resnet.py::test_rows_that_fill_up_a_batch_stay_out_of_batch_statistics",
     ),
     # --- learning rate
     Mutant(

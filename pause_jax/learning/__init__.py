@@ -13,8 +13,9 @@ from pause_jax.learning.data import (
     Mnist,
 )
 from pause_jax.learning.learner import Learner, LearnerState, Release, Trained, bandit_only
-from pause_jax.learning.models import MODELS, Cnn2, Cnn3, Linear, Mlp, Model
+from pause_jax.learning.models import Cnn2, Cnn3, Linear, Mlp, Model
 from pause_jax.learning.partition import PARTITIONS, Dirichlet, Iid, Partition, PartitionConfig
+from pause_jax.learning.resnet import ResNet18
 from pause_jax.learning.schedule import (
     SCHEDULES,
     ConstantRate,
@@ -22,6 +23,8 @@ from pause_jax.learning.schedule import (
     RateSchedule,
     StepDecay,
 )
+
+MODELS = (Linear, Mlp, Cnn2, Cnn3, ResNet18)
 
 __all__ = [
     "DATASETS",
@@ -52,6 +55,7 @@ __all__ = [
     "PartitionConfig",
     "RateSchedule",
     "Release",
+    "ResNet18",
     "StepDecay",
     "Trained",
     "bandit_only",

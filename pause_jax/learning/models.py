@@ -16,7 +16,7 @@ from pause_jax.struct import Config, static
 
 # PyTorch's default for linear and convolution kernels, which the authors' runs used:
 # uniform with variance 1 / (3 fan_in).
-_kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
 def _bias_init(fan_in: int) -> nn.initializers.Initializer:
@@ -28,9 +28,10 @@ def _bias_init(fan_in: int) -> nn.initializers.Initializer:
     return init
 
 
-def _dense(x: Array, features: int, name: str) -> Array:
+def dense(x: Array, features: int, name: str) -> Array:
+    """An affine layer with PyTorch's default initial weights."""
     layer = nn.Dense(
-        features, kernel_init=_kernel_init, bias_init=_bias_init(x.shape[-1]), name=name
+        features, kernel_init=kernel_init, bias_init=_bias_init(x.shape[-1]), name=name
     )
     return layer(x)
 
@@ -43,8 +44,8 @@ class _Mlp(nn.Module):
     def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
         x = x.reshape(x.shape[0], -1)
         for i, width in enumerate(self.hidden):
-            x = nn.relu(_dense(x, width, f"hidden_{i}"))
-        return _dense(x, self.num_outputs, "output")
+            x = nn.relu(dense(x, width, f"hidden_{i}"))
+        return dense(x, self.num_outputs, "output")
 
 
 class _ConvPool(nn.Module):
@@ -57,7 +58,7 @@ class _ConvPool(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         shape = (3, 3, x.shape[-1], self.features)
-        kernel = self.param("kernel", _kernel_init, shape)
+        kernel = self.param("kernel", kernel_init, shape)
         bias = self.param("bias", _bias_init(math.prod(shape[:-1])), shape[-1:])
         convolve = convolution(self.convolution)
         x = convolve(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -85,9 +86,9 @@ class _Cnn(nn.Module):
             x = normalise(nn.relu(layer(x)), self.norm, f"norm_{i}", train, mask)
         x = x.reshape(x.shape[0], -1)
         for i, width in enumerate(self.hidden, start=len(self.widths)):
-            x = nn.relu(_dense(x, width, f"hidden_{i - len(self.widths)}"))
+            x = nn.relu(dense(x, width, f"hidden_{i - len(self.widths)}"))
             x = normalise(x, self.norm, f"norm_{i}", train, mask)
-        return _dense(x, self.num_outputs, "output")
+        return dense(x, self.num_outputs, "output")
 
 
 class Model(Config):
@@ -184,6 +185,3 @@ class Cnn2(Model):
             convolution=self.convolution,
             num_outputs=num_outputs,
         )
-
-
-MODELS = (Linear, Mlp, Cnn2, Cnn3)

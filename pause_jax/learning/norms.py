@@ -9,6 +9,7 @@ from jax import Array
 from pause_jax.learning.learner import CLEAR
 
 NORMS = ("group", "batch", "none")
+GROUPS = 8
 
 
 class ClearBatchNorm(nn.Module):
@@ -50,5 +51,5 @@ def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)
     if norm == "group":
-        return nn.GroupNorm(num_groups=8 if x.ndim > 2 else 1, name=name)(x)
+        return nn.GroupNorm(num_groups=GROUPS if x.ndim > 2 else 1, name=name)(x)
     return x

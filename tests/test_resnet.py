@@ -1,0 +1,153 @@
+"""ResNet-18: its layers by number, its forward pass against NumPy, and a round of training."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, SimConfig, keys, simulate
+from pause_jax.config import validate
+from pause_jax.learning import Digits, ResNet18
+from pause_jax.privacy import NoPrivacy
+from tests.reference.resnet import ResNet
+
+# Two colour images of odd size: a stride of 2 meets both an odd and an even number of pixels.
+IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((2, 9, 6, 3)), jnp.float32)
+
+
+def count(tree) -> int:
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
+def shapes(model: ResNet18, *shape: int, outputs: int = 10):
+    return jax.eval_shape(model.module(outputs).init, jax.random.key(0), jnp.zeros((1, *shape)))
+
+
+def test_its_layers_have_the_published_numbers_of_weights():
+    tree = shapes(ResNet18(norm="batch"), 32, 32, 3)
+    assert count(tree["params"]) + count(tree["clear"]) == 11_173_962
+    assert count(tree["clear"]) == count(tree["batch_stats"]) == 9_600
+    part = {
+        name: count(tree["params"][name]) + count(tree["clear"].get(name, {}))
+        for name in tree["params"]
+    }
+    assert part.pop("conv") + count(tree["clear"]["norm"]) == 3 * 9 * 64 + 2 * 64
+    assert part.pop("output") == 512 * 10 + 10
+    # Two 3x3 convolutions and two norms a block; a 1x1 convolution and a norm where widths change.
+    expected = {}
+    for stage, (before, width) in enumerate([(64, 64), (64, 128), (128, 256), (256, 512)]):
+        first = 9 * before * width + 9 * width**2 + 4 * width
+        if before != width:
+            first += before * width + 2 * width
+        expected[f"stage_{stage}_block_0"] = first
+        expected[f"stage_{stage}_block_1"] = 2 * 9 * width**2 + 4 * width
+    assert part == expected
+
+
+@pytest.mark.parametrize("norm", ["group", "none"])
+def test_without_running_statistics_all_weights_are_released_ones(norm):
+    tree = shapes(ResNet18(norm=norm), 32, 32, 3)
+    assert set(tree) == {"params"}
+    assert count(tree) == 11_173_962 - (9_600 if norm == "none" else 0)
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (8, 8, 1), (64, 48, 3), (1, 1, 2)])
+def test_images_of_any_size_will_do(shape):
+    model = ResNet18(width=8)
+    module, tree = model.module(4), shapes(model, *shape, outputs=4)
+    outputs = jax.eval_shape(module.apply, tree, jnp.zeros((3, *shape)))
+    assert outputs.shape == (3, 4)
+    assert tree["params"]["output"]["kernel"].shape == (64, 4)
+
+
+@functools.cache
+def shaken(norm: str, form: str):
+    """(variables, a jitted pass); scales, biases and running statistics are moved at random."""
+    module = ResNet18(width=8, norm=norm, convolution=form).module(5)
+    variables = jax.jit(module.init)(jax.random.key(1), IMAGES)
+    rng = np.random.default_rng(2)
+
+    def shake(leaf):
+        spread = 0.5 if leaf.ndim == 1 else 0.0
+        return leaf + jnp.asarray(rng.uniform(-spread, spread, leaf.shape), jnp.float32)
+
+    variables = jax.tree.map(shake, variables)
+    kept = [name for name in variables if name == "batch_stats"]
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(train, variables):
+        return module.apply(variables, IMAGES, train=train, mutable=kept)
+
+    return variables, run
+
+
+@pytest.mark.parametrize(
+    ("norm", "form", "train"),
+    [
+        ("batch", "products", True),
+        ("batch", "products", False),
+        ("group", "products", True),
+        ("none", "products", True),
+        ("group", "xla", True),
+    ],
+)
+def test_the_forward_pass_is_that_of_numpy(norm, form, train):
+    variables, run = shaken(norm, form)
+    reference = ResNet(jax.tree.map(np.asarray, variables), norm, train)
+    expected = reference.outputs(IMAGES)
+    outputs, changed = run(train, variables)
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-4)
+    assert len(reference.seen) == (20 if norm == "batch" and train else 0)
+    for place, (mean, var) in reference.seen.items():
+        tree = changed["batch_stats"]
+        for name in filter(None, place.split("/")):
+            tree = tree[name]
+        np.testing.assert_allclose(tree["statistics"]["mean"], mean, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(tree["statistics"]["var"], var, rtol=1e-3, atol=1e-4)
+
+
+def test_rows_that_fill_up_a_batch_stay_out_of_batch_statistics():
+    variables, run = shaken("batch", "products")
+    module = ResNet18(width=8, norm="batch").module(5)
+    padded = jnp.concatenate([IMAGES, 7 + IMAGES[:1]])
+    mask = jnp.asarray([True, True, False])
+    outputs, changed = jax.jit(
+        lambda x: module.apply(variables, x, train=True, mask=mask, mutable=["batch_stats"])
+    )(padded)
+    expected, expected_changed = run(True, variables)
+    np.testing.assert_allclose(outputs[:2], expected, rtol=1e-3, atol=1e-4)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+        changed,
+        expected_changed,
+    )
+
+
+def test_a_round_moves_every_layer():
+    config = SimConfig(
+        num_clients=2,
+        num_selected=1,
+        num_rounds=1,
+        privacy=NoPrivacy(),
+        learning=Learning(
+            data=Digits(num_train=8), model=ResNet18(width=8, norm="batch"), batch_size=3
+        ),
+    )
+    result = simulate(config, jax.random.key(0))
+    learner = config.learning.build(config.learning.load(2), 2)
+    before = jax.jit(learner.init)(keys.streams(jax.random.key(0))).model
+    moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), result.variables, before)
+    assert all(jax.tree.leaves(moved)), moved
+    assert np.isfinite(result.test_loss[-1])
+    assert {name.split("/")[0] for name in result.unnoised} == {"batch_stats", "clear"}
+
+
+@pytest.mark.parametrize(("width", "advice"), [(12, "Use 8"), (4, "Use 8"), (20, "Use 16")])
+def test_a_width_that_group_norm_cannot_have_is_one_message(width, advice):
+    config = SimConfig(learning=Learning(model=ResNet18(width=width)))
+    with pytest.raises(ConfigError, match=rf"learning\.model\.width = {width}: .*{advice}"):
+        validate(config)
+    validate(config.override({"learning.model.norm": "batch"}))
