@@ -272,15 +272,15 @@ MUTANTS = [
     Mutant(
         "rate_of_the_next_round",
         LEARNING,
-        "self.client_optimizer(state.rounds)",
-        "self.client_optimizer(state.rounds + 1)",
+        "self.client_optimizer(round)",
+        "self.client_optimizer(round + 1)",
         "step_decay",
     ),
     Mutant(
         "rounds_of_nobody_not_counted",
         LEARNING,
-        "rounds=state.rounds + 1",
-        "rounds=state.rounds + jnp.any(selection.active)",
+        "jnp.asarray(state.rounds) + 1",
+        "jnp.asarray(state.rounds) + jnp.any(selection.active)",
         "step_decay",
     ),
     Mutant(

@@ -119,9 +119,9 @@ class Learning(Config):
         def train(
             key: Array, state: LearnerState, selection: Selection, release: Release
         ) -> tuple[LearnerState, Trained]:
-            state = state._replace(rounds=state.rounds + 1)
-            now = training._replace(optimizer=self.client_optimizer(state.rounds))
-            return train_cohort(now, how, key, state, selection, release)
+            round = jnp.asarray(state.rounds) + 1
+            now = training._replace(optimizer=self.client_optimizer(round))
+            return train_cohort(now, how, key, state._replace(rounds=round), selection, release)
 
         def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
             def one(asked: tuple[Array, Array]) -> Array:
