@@ -14,7 +14,15 @@ from pause_jax import Learning, SimConfig, simulate, sweep
 from pause_jax.bandit import no_info
 from pause_jax.engine.recorder import QUANTITIES, quantity
 from pause_jax.latency import LATENCIES
-from pause_jax.learning import Digits, Dirichlet, Iid, Linear, LinearRegression
+from pause_jax.learning import (
+    CosineDecay,
+    Digits,
+    Dirichlet,
+    Iid,
+    Linear,
+    LinearRegression,
+    StepDecay,
+)
 from pause_jax.policies import NAMED, Policy, PolicyConfig
 from pause_jax.policies.choose import equal_weights
 from pause_jax.privacy import (
@@ -39,6 +47,7 @@ LEARN = SimConfig(
         partition=Dirichlet(min_quality=0.5),
         model=Linear(),
         max_steps=2,
+        schedule=StepDecay(every=1),
         keep_optimizer_state=True,
     ),
 )
@@ -68,6 +77,7 @@ def settings():
                 "privacy": PerCoordinateLaplace(budget=Uniform(horizon=1.0)),
                 "learning.partition": Iid(),
                 "learning.optimizer": "sgd",
+                "learning.schedule": CosineDecay(horizon=2.0),
                 "learning.data": LinearRegression(num_samples=100),
                 "learning.keep_optimizer_state": False,
             }
