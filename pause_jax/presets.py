@@ -13,7 +13,6 @@ from pause_jax.config import SimConfig
 from pause_jax.latency import SpeedNormal, TenGroups
 from pause_jax.learning import (
     Cifar10,
-    Cnn2,
     Cnn3,
     DataConfig,
     Digits,
@@ -148,25 +147,25 @@ def bsfl_linear_noniid(
 
 
 def bsfl_fashion(policy: str | PolicyConfig = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """Fashion-MNIST, i.i.d., cnn2, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
+    """Fashion-MNIST, i.i.d., cnn3, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
 
     The image presets of BSFL have Table 3's clients, rates, alpha and beta. Its "Training Time" of
     400 or 200 has no unit; here these are rounds. The paper says "CNN" and StepLR, and names
     neither the networks (but ResNet-18), nor the steps, nor the optimiser, batches and latencies:
-    cnn2, cnn3, half the rate after each quarter of the rounds, Adam and ten groups are our choice.
+    cnn3, half the rate after each quarter of the rounds, Adam and ten groups are our choice.
     """
     return _bsfl_images(
-        policy, FashionMnist(data_dir=data_dir), Cnn2(), learning_rate=5e-5, num_rounds=400
+        policy, FashionMnist(data_dir=data_dir), Cnn3(), learning_rate=5e-5, num_rounds=400
     )
 
 
 def bsfl_fashion_noniid(
     policy: str | PolicyConfig = "bsfl", data_dir: str | None = None
 ) -> SimConfig:
-    """Fashion-MNIST, non-i.i.d., cnn2, alpha = 3, beta = 1.2 (BSFL Fig. 11); see bsfl_fashion."""
+    """Fashion-MNIST, non-i.i.d., cnn3, alpha = 3, beta = 1.2 (BSFL Fig. 11); see bsfl_fashion."""
     return _bsfl_noniid(
         _bsfl_images(
-            policy, FashionMnist(data_dir=data_dir), Cnn2(), learning_rate=1e-5, num_rounds=200
+            policy, FashionMnist(data_dir=data_dir), Cnn3(), learning_rate=1e-5, num_rounds=200
         )
     )
 
