@@ -32,8 +32,12 @@ class SimConfig(Config):
     Attributes:
       num_clients: K (static).
       num_selected: m, clients chosen a round; the policy ``all`` chooses K (static).
-      num_rounds: T (static).
-      eval_every: evaluate the model after every so many rounds, and after the last (static).
+      num_rounds: T, rounds at most (static).
+      max_seconds: simulated seconds after which no round starts; None for no such end. The last
+        round is the one that passes it, as in the PAUSE authors' program. After it the run stands
+        still: no training, no noise, no spending (``Result.played``).
+      eval_every: evaluate the model after every so many rounds, and after the last that is played
+        (static).
       track_regret: compute the genie's choice and the regret every round (static).
       policy: who chooses the clients.
       reward: weights of the reward; also what regret is measured in.
@@ -49,6 +53,7 @@ class SimConfig(Config):
     num_clients: int = static(default=30, at_least=1)
     num_selected: int = static(default=5, at_least=1)
     num_rounds: int = static(default=200, at_least=1)
+    max_seconds: float | None = number(default=None, above=0, optional=True)
     eval_every: int = static(default=10, at_least=1)
     track_regret: bool = static(default=True)
     policy: PolicyConfig = node(factory=Pause, of=PolicyConfig)

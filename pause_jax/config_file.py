@@ -29,9 +29,10 @@ def to_dict(config: Config) -> dict[str, Any]:
     for name, value, _, field in fields(config):
         if is_node(field):
             table[name] = "none" if value is None else _node_table(value, field)
+        elif value is None:
+            continue
         elif is_static(field):
-            if value is not None:
-                table[name] = list(value) if isinstance(value, tuple) else value
+            table[name] = list(value) if isinstance(value, tuple) else value
         else:
             # The shortest decimal that is the same float32: 0.01 stays 0.01.
             table[name] = float(str(np.float32(value)))

@@ -62,9 +62,10 @@ def number(
     at_least: float | None = None,
     above: float | None = None,
     at_most: float | None = None,
+    optional: bool = False,
 ) -> Any:
-    """A traced float with bounds."""
-    rule = Rule(at_least=at_least, above=above, at_most=at_most)
+    """A traced float with bounds; if optional, None is another static structure, without it."""
+    rule = Rule(at_least=at_least, above=above, at_most=at_most, optional=optional)
     return dataclasses.field(default=default, metadata={"rule": rule})
 
 
@@ -244,7 +245,7 @@ def check_fields(config: Config) -> None:
 
 
 def _check_number(where: str, value: Any, rule: Rule) -> None:
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.core.Tracer) or (value is None and rule.optional):
         return
     array = np.asarray(value)
     if array.ndim and np.issubdtype(array.dtype, np.number):

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 ROUND = "pause_jax/engine/round.py"
 RECORDER = "pause_jax/engine/recorder.py"
+HORIZON = "pause_jax/engine/horizon.py"
+BRANCH = "pause_jax/engine/branch.py"
 SCORE = "pause_jax/engine/score.py"
 STATE = "pause_jax/engine/state.py"
 WORLD = "pause_jax/engine/world.py"
@@ -36,6 +38,7 @@ REWARD = "pause_jax/reward.py"
 CHOOSE = "pause_jax/policies/choose.py"
 KEYS = "pause_jax/keys.py"
 KEYS_TEST = "tests/test_keys.py"
+HORIZON_TEST = "tests/test_horizon.py"
 
 
 class Mutant(NamedTuple):
@@ -440,15 +443,50 @@ MUTANTS = [
     ),
     Mutant(
         "evaluation_a_round_early",
-        STATE,
+        HORIZON,
         "(round % config.eval_every == 0)",
         "((round + 1) % config.eval_every == 0)",
     ),
     Mutant(
         "last_round_not_evaluated",
-        STATE,
+        HORIZON,
         " | (round == config.num_rounds)",
         "",
+    ),
+    Mutant(
+        "round_starts_at_the_horizon",
+        HORIZON,
+        "clock >= config.max_seconds",
+        "clock > config.max_seconds",
+        HORIZON_TEST,
+    ),
+    Mutant(
+        "end_by_the_clock_not_evaluated",
+        STATE,
+        " | has_ended(self.config, self.after.clock)",
+        "",
+        HORIZON_TEST,
+    ),
+    Mutant(
+        "place_of_the_end_a_round_late",
+        HORIZON,
+        "np.append(0, planned[:-1]) < played",
+        "np.append(0, planned[:-1]) <= played",
+        HORIZON_TEST,
+    ),
+    Mutant(
+        "rounds_of_ended_runs_computed",
+        BRANCH,
+        "lax.cond(_by_any(wanted), worked",
+        "lax.cond(wanted, worked",
+        HORIZON_TEST,
+    ),
+    Mutant(
+        "ended_runs_play_on_beside_others",
+        BRANCH,
+        "jnp.where(wanted, new, old)",
+        "new",
+        HORIZON_TEST,
     ),
     Mutant(
         "test_inputs_normalised_otherwise",

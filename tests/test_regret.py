@@ -9,7 +9,9 @@ import xarray as xr
 
 from pause_jax import ConfigError, SimConfig, simulate, sweep
 from pause_jax import regret as lab
+from pause_jax.analysis.summary import summary
 from pause_jax.policies import named
+from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.reward import Reward
 
 N = np.arange(1, 10_001)
@@ -104,6 +106,54 @@ def test_measure_refuses_before_it_runs():
     good = SimConfig(num_clients=10, learning=None)
     with pytest.raises(ConfigError, match="blind: track_regret = False"):
         lab.measure({"good": good, "blind": good.replace(track_regret=False)}, jax.random.key(0))
+
+
+SPENT = SimConfig(
+    num_clients=4,
+    num_selected=2,
+    num_rounds=60,
+    policy=named("round_robin"),
+    reward=Reward(alpha=0.0, gamma=0.0),
+    privacy=PerCoordinateLaplace(budget=Uniform(horizon=5.0)),
+    learning=None,
+)
+
+
+def test_rounds_without_clients_are_counted_and_said():
+    """Four clients of five rounds fill ten rounds; in the other fifty nobody is left."""
+    keys = jax.random.split(jax.random.key(1), 2)
+    both = {"lasts": SPENT.replace(privacy=NoPrivacy()), "ends": SPENT}
+    with pytest.warns(UserWarning, match=r"ends: nobody took part in 100 of 120 rounds") as seen:
+        curves = lab.measure(both, keys)
+    assert len(seen) == 1
+    assert curves.empty_rounds.values.tolist() == [[0, 0], [50, 50]]
+    ends = curves.sel(config="ends").values
+    assert (ends[:, 9:] == ends[:, 9:10]).all()
+    assert (ends[:, 9] > 0).all()
+    rows = {row.name: row for row in lab.rows(curves)}
+    assert (rows["lasts"].empty_rounds, rows["ends"].empty_rounds) == (0, 100)
+    assert str(rows["ends"]).endswith("(100 rounds without clients)")
+    (row,) = summary(sweep({"ends": SPENT}, keys, progress=False), 0.8)
+    assert (row["rounds"], row["empty_rounds"]) == (120, 100)
+
+
+def test_regret_stops_where_the_clock_ends_a_run():
+    config = SPENT.replace(privacy=NoPrivacy())
+    keys = jax.random.split(jax.random.key(1), 2)
+    whole = lab.measure({"a": config}, keys)
+    clock = sweep(config, keys, progress=False).clock.isel(config=0)
+    seconds = float(clock.sel(round=40).mean())
+    played = 1 + (clock < seconds).sum("round").values
+    assert played[0] != played[1], "choose other keys"
+    ended = lab.measure({"a": config.replace(max_seconds=seconds)}, keys)
+    for seed, number in enumerate(played):
+        curve = ended[0, seed]
+        np.testing.assert_allclose(curve[:number], whole[0, seed, :number])
+        assert np.isnan(curve[number:]).all()
+    (row,) = lab.rows(ended)
+    last = [whole[0, seed, number - 1] for seed, number in enumerate(played)]
+    assert row.regret == pytest.approx(np.mean(last))
+    assert row.growth == lab.growth(whole[0, :, : played.min()])
 
 
 def test_rows_are_sorted_and_say_mean_and_error():

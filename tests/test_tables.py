@@ -41,7 +41,8 @@ def row(policy, *, reached, seconds, unit="coordinate", accuracy=0.5):
     }  # fmt: skip
     errors = {f"{name}_se": 0.25 for name in merits}
     return {
-        "policy": policy, "seeds": 3, "reached": reached, "epsilon_unit": unit, **merits, **errors
+        "policy": policy, "seeds": 3, "reached": reached, "epsilon_unit": unit, "rounds": 60,
+        "empty_rounds": 0, **merits, **errors
     }  # fmt: skip
 
 
@@ -73,6 +74,16 @@ def test_without_learning_the_table_has_seconds_and_regret():
     assert "s in all" in text
     assert "regret" in text
     assert "best, %" not in text
+
+
+def test_rounds_without_clients_are_in_the_table_if_there_are_any():
+    rows = [row("a", reached=0, seconds=NAN), row("b", reached=0, seconds=NAN)]
+    assert "empty" not in printed(summary.table(rows, 0.8), 100)
+    rows[1]["empty_rounds"] = 12
+    text = printed(summary.table(rows, 0.8), 100)
+    assert "0/60" in text
+    assert "12/60" in text
+    assert "nobody took part" in text
 
 
 def test_the_summary_is_written_as_csv(tmp_path):

@@ -132,6 +132,7 @@ CONFIGS = {
     "regression": RICH.replace(
         num_clients=5,
         policy=Fastest(),
+        max_seconds=2.0,
         learning=LEARNING.replace(data=LinearRegression(num_features=4, num_samples=60)),
     ),
     # Rounds without anybody count: see the end.

@@ -21,7 +21,7 @@ def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
 
 
 def final_accuracy(result: xr.Dataset) -> xr.DataArray:
-    """Accuracy after the last round of each config, [config, seed]; NaN for a broken model."""
+    """Accuracy after the last round of each run, [config, seed]; NaN for a broken model."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
     return result.test_accuracy.isel(eval_round=last.clip(0))
 
@@ -46,8 +46,15 @@ def final_spent(result: xr.Dataset) -> xr.DataArray:
     return result.spent.max("client")
 
 
+def empty_rounds(result: xr.Dataset) -> xr.DataArray:
+    """Rounds that were played without anybody, bool [config, seed, round]: all budgets were spent,
+    or nobody was available.
+    """
+    return result.played & (result.clients < 0).all("slot")
+
+
 def total_regret(result: xr.Dataset) -> xr.DataArray:
-    """Cumulative regret against the genie, [config, seed]."""
+    """Cumulative regret against the genie, [config, seed]; a round without clients adds 0."""
     return result.regret.sum("round", min_count=1)
 
 

@@ -29,7 +29,7 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
     regression = not bool(np.isfinite(result.test_accuracy).any())
     values = result.test_loss if regression else 100 * result.test_accuracy
     mean, error = metrics.mean_and_error(values)
-    seconds = result.eval_clock.mean("seed")
+    seconds = result.eval_clock.mean("seed", skipna=False)  # as far as all seeds go
     for i, name in enumerate(result.config.values):
         x, y, e = (a.sel(config=name).values for a in (seconds, mean, error))
         # A run with one evaluation has one point, which a line alone would not show.
@@ -46,7 +46,7 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
 
 def plot_spent(result: xr.Dataset, axes: Axes) -> None:
     """Largest budget spent by any client against rounds, mean over seeds."""
-    mean, _ = metrics.mean_and_error(result.max_spent)
+    mean = result.max_spent.mean("seed", skipna=False)  # as far as all seeds go
     for i, name in enumerate(result.config.values):
         y = mean.sel(config=name).values
         if np.isfinite(y).any():
@@ -78,7 +78,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes) -> None:
     n = curves["round"].values
     shown = np.unique(np.geomspace(1, n.size, 400).astype(int)) - 1
     for i, name in enumerate(curves.config.values):
-        mean = curves.sel(config=name).mean("seed").values[shown]
+        mean = curves.sel(config=name).mean("seed", skipna=False).values[shown]
         axes.plot(n[shown], np.where(mean > 0, mean, np.nan), label=str(name), lw=1.4, **_style(i))
     axes.set(xscale="log", yscale="log", xlabel="round n", ylabel="cumulative regret R(n)")
     axes.legend(fontsize="x-small", ncols=2)

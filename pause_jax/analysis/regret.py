@@ -7,6 +7,7 @@ Regret of a round is C^G(genie) - C^G(cohort), (10), given the policy's own hist
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import xarray as xr
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
+from pause_jax.analysis import metrics
 from pause_jax.config import SimConfig, validate
 from pause_jax.engine.sweep import sweep
 from pause_jax.reward import Reward
@@ -39,8 +41,28 @@ class Growth(NamedTuple):
 
 
 def cumulative(result: xr.Dataset) -> xr.DataArray:
-    """Cumulative regret R(n) in float64, [config, seed, round]."""
-    return result.regret.astype(np.float64).cumsum("round")
+    """Cumulative regret R(n) in float64, [config, seed, round].
+
+    A round in which nobody took part adds 0; how many there were is the coordinate
+    ``empty_rounds`` [config, seed]. NaN after the last round of a run.
+
+    Args:
+      result: from ``sweep``, with ``regret``, ``clients`` and ``played``.
+
+    Warns:
+      UserWarning: naming the configs with empty rounds, and how many.
+    """
+    empty = metrics.empty_rounds(result)
+    counts = empty.sum("round")
+    for name in result.config.values[(counts > 0).any("seed")]:
+        warnings.warn(
+            f"{name}: nobody took part in {int(counts.sel(config=name).sum())} of "
+            f"{int(result.played.sel(config=name).sum())} rounds (budgets were spent, or nobody "
+            "was available); they add 0 to the cumulative regret.",
+            stacklevel=2,
+        )
+    each = result.regret.astype(np.float64).where(~empty, 0.0)
+    return each.cumsum("round", skipna=False).assign_coords(empty_rounds=counts)
 
 
 def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
@@ -51,7 +73,8 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
       keys: typed keys [S].
 
     Returns:
-      R(n) in float64, [config, seed, round].
+      R(n) in float64, [config, seed, round], as :func:`cumulative` returns it; NaN also where
+      others have more rounds.
 
     Raises:
       ConfigError: before any run, if one of the configs cannot run.
@@ -61,14 +84,14 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
         if not config.track_regret:
             raise ConfigError(f"{name}: track_regret = False: must be True to measure regret.")
 
-    def one(config: SimConfig) -> xr.DataArray:
-        return cumulative(sweep(config, keys, progress=False)).isel(config=0, drop=True)
+    def one(name: str, config: SimConfig) -> xr.DataArray:
+        curve = cumulative(sweep({name: config}, keys, progress=False)).isel(config=0)
+        # Coordinates that tell the configs apart are the names here.
+        return curve.reset_coords(set(curve.coords) - {*curve.dims, "empty_rounds"}, drop=True)
 
     # One after another: of each result only the regret is kept.
-    curves = [one(config) for config in configs.values()]
-    names = xr.Variable("config", list(configs))
-    # Coordinates that tell the configs apart are the names here.
-    return xr.concat([curve.reset_coords(drop=True) for curve in curves], dim=names)
+    curves = [one(name, config) for name, config in configs.items()]
+    return xr.concat(curves, dim=xr.Variable("config", list(configs)))
 
 
 def decade_ratios(regret: ArrayLike) -> dict[int, float]:
@@ -79,12 +102,12 @@ def decade_ratios(regret: ArrayLike) -> dict[int, float]:
     first rounds.
 
     Args:
-      regret: [seeds, T], cumulative.
+      regret: [seeds, T], cumulative; rounds that not all seeds played are left out.
 
     Returns:
       The ratio by n, for the powers of ten n with 10 <= n <= T / 10.
     """
-    mean = np.asarray(regret, np.float64).mean(axis=0)
+    mean = _played_by_all(regret).mean(axis=0)
     ratios, n = {}, 10
     while 10 * n <= mean.size:
         last = mean[n - 1] - mean[n // 10 - 1]
@@ -100,7 +123,7 @@ def growth(regret: ArrayLike) -> Growth:
     standard error over seeds, so that the strong correlation along a curve does not enter.
 
     Args:
-      regret: [seeds, T], cumulative.
+      regret: [seeds, T], cumulative; rounds that not all seeds played are left out.
 
     Returns:
       The fit; NaN exponents where regret is zero.
@@ -108,7 +131,7 @@ def growth(regret: ArrayLike) -> Growth:
     Raises:
       ValueError: with fewer than 20 rounds, or not two-dimensional.
     """
-    curves = np.asarray(regret, np.float64)
+    curves = _played_by_all(regret)
     if curves.ndim != 2 or curves.shape[1] < 20:
         raise ValueError(f"regret has shape {curves.shape}: must be [seeds, T] with T >= 20.")
     horizon = curves.shape[1]
@@ -123,21 +146,31 @@ def growth(regret: ArrayLike) -> Growth:
     return Growth(float(np.mean(slopes)), float(error), _r2(x, mean), _r2(n.astype(float), mean))
 
 
+def _played_by_all(regret: ArrayLike) -> Floats:
+    """Of cumulative regret [seeds, T] the rounds that every seed played."""
+    curves = np.asarray(regret, np.float64)
+    return curves[..., ~np.isnan(curves).any(axis=0)]
+
+
 class Row(NamedTuple):
-    """One config's cumulative regret at the end: mean over seeds, standard error, growth."""
+    """One config's cumulative regret at the end of each seed: mean, standard error, growth; and the
+    rounds of all seeds in which nobody took part.
+    """
 
     name: str
     regret: float
     regret_error: float
     growth: Growth
+    empty_rounds: int = 0
 
     def __str__(self) -> str:
         growth = self.growth
-        return (
+        line = (
             f"{self.name:22} {self.regret:9.1f} +- {self.regret_error:6.1f}   "
             f"{growth.exponent:6.2f} +- {growth.exponent_error:5.3f}  "
             f"{growth.log_r2:6.3f} {growth.linear_r2:6.3f}"
         )
+        return line + f"  ({self.empty_rounds} rounds without clients)" * bool(self.empty_rounds)
 
 
 HEADING = (
@@ -150,14 +183,16 @@ def rows(curves: xr.DataArray) -> list[Row]:
     """The end and the growth of every curve, least regret first; print them under ``HEADING``.
 
     Args:
-      curves: R(n), [config, seed, round].
+      curves: R(n), [config, seed, round], of :func:`cumulative` or :func:`measure`.
     """
     table = []
     for name in curves.config.values:
-        values = curves.sel(config=name).values
-        last = values[:, -1]
+        curve = curves.sel(config=name)
+        values = curve.values
+        last = values[np.arange(len(values)), np.sum(~np.isnan(values), axis=1) - 1]
         error = last.std(ddof=1) / math.sqrt(last.size) if last.size > 1 else math.nan
-        table.append(Row(str(name), float(last.mean()), float(error), growth(values)))
+        empty = int(curve.empty_rounds.sum()) if "empty_rounds" in curve.coords else 0
+        table.append(Row(str(name), float(last.mean()), float(error), growth(values), empty))
     return sorted(table, key=lambda row: row.regret)
 
 

@@ -26,7 +26,8 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
 
     Returns:
       Rows with ``policy``, ``reached`` and ``seeds`` (seeds that reached the target, all seeds),
-      ``epsilon_unit``, and for each figure of merit ``<name>`` and ``<name>_se``.
+      ``epsilon_unit``, ``rounds`` and ``empty_rounds`` (of all seeds: played, and played without
+      anybody; their regret counts as 0), and for each figure of merit ``<name>`` and ``<name>_se``.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {
@@ -38,6 +39,8 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
         "fairness": metrics.participation_fairness(result),
         "regret": metrics.total_regret(result),
     }
+    empty = metrics.empty_rounds(result).sum(("seed", "round"))
+    rounds = result.played.sum(("seed", "round"))
     moments = {name: metrics.mean_and_error(values) for name, values in columns.items()}
     rows = []
     for config in result.config.values:
@@ -46,6 +49,8 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
             "seeds": result.sizes["seed"],
             "reached": int(to_target.sel(config=config).notnull().sum()),
             "epsilon_unit": str(result.epsilon_unit.sel(config=config).item()),
+            "rounds": int(rounds.sel(config=config)),
+            "empty_rounds": int(empty.sel(config=config)),
         }
         for name, (mean, error) in moments.items():
             row[name] = float(mean.sel(config=config))
@@ -59,6 +64,7 @@ def table(rows: list[dict[str, Any]], target: float) -> Table:
     seeds = rows[0]["seeds"]
     units = {row["epsilon_unit"] for row in rows} - {"none"}
     one_unit = _UNIT_WORDS[units.pop()] if len(units) == 1 else None
+    some_empty = any(row["empty_rounds"] for row in rows)
     learned = any(not math.isnan(row["best_accuracy"]) for row in rows)
     headings = (
         ("end, %", "best, %", f"s to {100 * target:g} %") if learned else ("s in all", "regret")
@@ -73,15 +79,19 @@ def table(rows: list[dict[str, Any]], target: float) -> Table:
             if learned
             else (_pm(row, "seconds", 1), _pm(row, "regret", 1))
         )
-        return row["policy"], *merits, spent, _pm(row, "fairness", 2)
+        empty = (f"{row['empty_rounds']}/{row['rounds']}",) if some_empty else ()
+        return row["policy"], *merits, spent, _pm(row, "fairness", 2), *empty
 
+    marks = ("spent eps", "fairness", "empty") if some_empty else ("spent eps", "fairness")
     return make_table(
-        [label("policy"), *map(number, (*headings, "spent eps", "fairness"))],
+        [label("policy"), *map(number, (*headings, *marks))],
         [cells(row) for row in sorted(rows, key=_soonest_first)],
         title=f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
         caption=(
             "end, best: test accuracy. s: simulated seconds. eps: most budget spent by any client"
             f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
+            + " empty: rounds of all seeds in which nobody took part; regret counts them as 0."
+            * some_empty
         ),
     )
 

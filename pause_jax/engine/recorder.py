@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from pause_jax.config import SimConfig
-from pause_jax.engine.state import Round, Run, State, is_evaluated
+from pause_jax.engine.horizon import evaluated_at, evaluated_rounds
+from pause_jax.engine.state import Round, Run, State
 from pause_jax.learning.learner import all_finite
 from pause_jax.registry import nearest
 from pause_jax.struct import ConfigError
@@ -42,7 +42,9 @@ class Quantity(NamedTuple):
         :class:`Run` at its end.
       dims: names of its dimensions; ``round``, ``eval_round``, ``client``, ``slot`` or one's own.
       unit: ``s`` for seconds; empty without one.
-      gap: what stands where configs of a sweep differ in rounds, clients or slots.
+      gap: what stands where configs of a sweep differ in rounds, clients or slots, and in rounds
+        that were not played. There a truth value is False, and a whole number that has no gap, or
+        a ``reduce``, is -1.
       reduce: from the values of all rounds [T, ...] to the quantity; None to keep them.
       doc: its documentation.
     """
@@ -86,6 +88,18 @@ def quantity(
         return Quantity(value.__name__, value, dims, unit, gap, reduce, doc)
 
     return declare
+
+
+@quantity("round", gap=False)
+def played(r: Round) -> Array:
+    """Whether the round was played, bool: no round starts after ``max_seconds``."""
+    return jnp.asarray(True)
+
+
+@quantity(gap=-1)
+def num_played(run: Run) -> Array:
+    """Rounds that were played, int32."""
+    return run.state.played
 
 
 @quantity("round", "slot", gap=-1)
@@ -217,9 +231,10 @@ def first_nonfinite_round(r: Round) -> Array:
 QUANTITIES: dict[str, Quantity] = {
     each.name: each
     for each in (
-        *(clients, latency, query_seconds, clock, max_spent, spent, counts, queried, data_size),
-        *(energy, reward, genie_reward, regret, optimality_gap, acceptance_rate, train_loss),
-        *(test_loss, test_accuracy, eval_clock, first_nonfinite_round),
+        *(played, num_played, clients, latency, query_seconds, clock, max_spent, spent, counts),
+        *(queried, data_size, energy, reward, genie_reward, regret, optimality_gap),
+        *(acceptance_rate, train_loss, test_loss, test_accuracy, eval_clock),
+        *(first_nonfinite_round,),
     )
 }
 
@@ -266,17 +281,27 @@ def record_round(quantities: Quantities, played: Round) -> Record:
     return {q.name: _value(q, played) for q in quantities if q.per_round}
 
 
-def evaluated_rounds(config: SimConfig) -> np.ndarray:
-    """The rounds after which the model is evaluated, int [E]."""
-    rounds = np.arange(1, config.num_rounds + 1)
-    return rounds[is_evaluated(config, rounds)]
+def record_unplayed(quantities: Quantities, like: Any) -> Record:
+    """The values of a round that is not played, of the shapes and kinds of one that is."""
+    gaps = {q.name: math.nan if q.reduce else q.gap for q in quantities if q.per_round}
+    return {name: _filled(like[name], gap) for name, gap in gaps.items()}
+
+
+def _filled(like: Any, gap: float) -> Array:
+    if jnp.issubdtype(like.dtype, jnp.bool_):
+        gap = False
+    elif jnp.issubdtype(like.dtype, jnp.integer) and math.isnan(gap):
+        gap = -1
+    return jnp.full(like.shape, gap, like.dtype)
 
 
 def finished(
     quantities: Quantities, config: SimConfig, state: State, record: Record
 ) -> dict[str, Array]:
     """All quantities of a run, from its last state and the record of its rounds [T, ...]."""
-    run, evaluated = Run(config, state), evaluated_rounds(config) - 1
+    run, evaluated = Run(config, state), evaluated_at(config, state.played)
+    # What was not reached is taken from its own round, which was not played.
+    places = jnp.where(evaluated > 0, evaluated, evaluated_rounds(config)) - 1
     values = {}
     for q in quantities:
         if not q.per_round:
@@ -285,7 +310,7 @@ def finished(
             values[q.name] = q.reduce(record[q.name])
         else:
             every = record[q.name]
-            values[q.name] = every[evaluated] if q.dims[0] == "eval_round" else every
+            values[q.name] = every[places] if q.dims[0] == "eval_round" else every
     return values
 
 

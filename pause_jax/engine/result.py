@@ -5,16 +5,15 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.config import SimConfig
+from pause_jax.engine.horizon import evaluated_at
 from pause_jax.engine.recorder import (
     QUANTITIES,
     Quantities,
     Quantity,
     Record,
-    evaluated_rounds,
     finished,
 )
 from pause_jax.engine.state import State
@@ -33,7 +32,8 @@ class Result(PyTree):
     Attributes:
       config: the config that made it.
       values: what was recorded, by name.
-      eval_rounds: int32 [E], the rounds that were evaluated.
+      eval_rounds: int32 [E], the rounds that were evaluated. A run that ``max_seconds`` ended was
+        evaluated after its last round, in the place of the next planned one; -1 after it.
       variables: final model (Flax variables); None without learning.
       epsilon_unit: what the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
@@ -85,7 +85,7 @@ def finish(config: SimConfig, state: State, record: Record, quantities: Quantiti
     return Result(
         config=config,
         values=finished(quantities, config, state, record),
-        eval_rounds=jnp.asarray(evaluated_rounds(config), jnp.int32),
+        eval_rounds=evaluated_at(config, state.played),
         variables=learning.variables,
         epsilon_unit=config.privacy.unit,
         num_parameters=update_size(learning),

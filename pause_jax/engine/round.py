@@ -16,7 +16,9 @@ from jax import Array, lax
 from pause_jax import keys
 from pause_jax.bandit import Observation, Selection, empty_stats, update_stats
 from pause_jax.config import SimConfig
-from pause_jax.engine.recorder import Quantities, Record, record_round
+from pause_jax.engine.branch import when
+from pause_jax.engine.horizon import has_ended
+from pause_jax.engine.recorder import Quantities, Record, record_round, record_unplayed
 from pause_jax.engine.state import Round, State
 from pause_jax.engine.world import World, world_of
 from pause_jax.learning import Execution, Learner, LearnerState, Release, bandit_only
@@ -100,6 +102,7 @@ def init(config: SimConfig, data: Any, key: Array) -> State:
         policy=run.policy(run.context(learning)).init(),
         stats=empty_stats(config.num_clients),
         queried=jnp.zeros(config.num_clients, jnp.int32),
+        played=jnp.zeros((), jnp.int32),
         clock=jnp.zeros(()),
     )
 
@@ -112,7 +115,7 @@ def advance(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> tuple[State, Record]:
-    """Play the given rounds.
+    """Play the given rounds, those after the end of ``max_seconds`` excepted.
 
     Args:
       config: canonical config.
@@ -167,6 +170,7 @@ def advance(
             policy=policy.update(heard.policy, selection, observation),
             stats=update_stats(before.stats, clients, speed, active),
             queried=heard.queried,
+            played=before.played + 1,
             clock=before.clock + seconds,
         )
         played = Round(
@@ -175,7 +179,13 @@ def advance(
         )  # fmt: skip
         return after, record_round(quantities, played)
 
-    return lax.scan(play, state, rounds)
+    def play_until_the_end(before: State, round: Array) -> tuple[State, Record]:
+        _, like = jax.eval_shape(play, before, round)
+        standing_still = before, record_unplayed(quantities, like)
+        goes_on = ~has_ended(config, before.clock)
+        return when(goes_on, lambda: play(before, round), standing_still)
+
+    return lax.scan(play if config.max_seconds is None else play_until_the_end, state, rounds)
 
 
 class _Heard(NamedTuple):

@@ -7,10 +7,12 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from pause_jax.bandit import ClientStats, Info, Selection
 from pause_jax.config import SimConfig
+from pause_jax.engine.branch import when
+from pause_jax.engine.horizon import has_ended, is_evaluated
 from pause_jax.engine.score import Score, score
 from pause_jax.keys import Streams
 from pause_jax.learning import Learner, LearnerState, Trained
@@ -18,11 +20,6 @@ from pause_jax.policies import Context
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
-
-
-def is_evaluated(config: SimConfig, round: Any) -> Any:
-    """Whether the model is evaluated after a round: every so many, and after the last."""
-    return (round % config.eval_every == 0) | (round == config.num_rounds)
 
 
 class State(NamedTuple):
@@ -34,6 +31,7 @@ class State(NamedTuple):
       policy: the policy's own state.
       stats: participations and mean speeds of all clients.
       queried: int32 [K], rounds in which the policy asked each client.
+      played: int32 scalar, rounds that were played.
       clock: scalar, simulated seconds.
     """
 
@@ -42,6 +40,7 @@ class State(NamedTuple):
     policy: Any
     stats: ClientStats
     queried: Int[Array, " K"]
+    played: Int[Array, ""]
     clock: Float[Array, ""]
 
 
@@ -96,11 +95,11 @@ class Round:
     @functools.cached_property
     def metrics(self) -> dict[str, Array]:
         """The learner's metrics in the rounds that are evaluated, NaN in the others."""
-        # `number` is not batched under vmap over runs, so this stays a branch and skips the work.
-        return lax.cond(
-            is_evaluated(self.config, self.number),
+        due = is_evaluated(self.config, self.number) | has_ended(self.config, self.after.clock)
+        return when(
+            due,
             lambda: self.learner.evaluate(self.after.learning),
-            lambda: {name: jnp.asarray(jnp.nan) for name in self.learner.metrics},
+            {name: jnp.asarray(jnp.nan) for name in self.learner.metrics},
         )
 
 

@@ -19,6 +19,7 @@ from pause_jax import config_file
 from pause_jax.config import SimConfig, stack
 from pause_jax.engine import distributed
 from pause_jax.engine.batch import check_own_parts, lanes_of, mesh_of, plan, play, programs
+from pause_jax.engine.horizon import evaluated_rounds
 from pause_jax.engine.recorder import Quantities, Quantity, chosen
 from pause_jax.engine.result import RESERVED, Result
 from pause_jax.engine.simulate import check_client_batch, check_key, prepare
@@ -207,13 +208,13 @@ def _label(
     datasets: dict[str, xr.Dataset] = {}
     for i, job in enumerate(group):
         rows = slice(i * num_seeds, (i + 1) * num_seeds)
-        eval_rounds = result.eval_rounds[rows]
-        if len(eval_rounds) == 0:
+        num_finished = len(result.eval_rounds[rows])
+        if num_finished == 0:
             break
         coords = {
-            "seed": np.arange(len(eval_rounds)),
+            "seed": np.arange(num_finished),
             "round": np.arange(1, job.config.num_rounds + 1),
-            "eval_round": eval_rounds[0],
+            "eval_round": evaluated_rounds(job.config),
             "client": np.arange(job.config.num_clients),
             "slot": np.arange(job.config.cohort_size),
         }

@@ -60,13 +60,22 @@ class Simulator:
 
     def run(self) -> dict[str, Any]:
         """Every recorded quantity, by its name in ``Result``."""
-        rounds = [self.round(t) for t in range(1, self.config.num_rounds + 1)]
+        rounds: list[dict[str, Any]] = []
+        planned = self.config.num_rounds
+        while len(rounds) < planned and not self.is_over():
+            rounds.append(self.round(len(rounds) + 1))
+        last, due = len(rounds), [t for t in range(1, planned + 1) if self.is_planned(t)]
+        nothing = {name: np.full_like(x, -1 if name == "clients" else math.nan)
+                   for name, x in rounds[0].items()}  # fmt: skip
+        rounds += [nothing] * (planned - last)
         series = {name: np.asarray([row[name] for row in rounds]) for name in rounds[0]}
-        due = [t for t in range(1, len(rounds) + 1) if self.is_due(t)]
+        # An end by the clock is evaluated too, and stands where the next evaluation would.
+        due = [last if before < last < t else t for before, t in itertools.pairwise([0, *due])]
         for name in ("test_loss", "test_accuracy"):
             series[name] = series[name][[t - 1 for t in due]]
         totals = {
-            "eval_rounds": due,
+            "eval_rounds": [t if t <= last else -1 for t in due],
+            "num_played": last,
             "spent": [self.spent(count) for count in self.counts],
             "counts": self.counts,
             "queried": self.queried,
@@ -116,7 +125,7 @@ class Simulator:
             self.counts, self.mean_speed, cohort, [speed[k] for k in cohort]
         )
         test_loss, test_accuracy = math.nan, math.nan
-        if self.learner and self.is_due(t):
+        if self.learner and (self.is_planned(t) or self.is_over()):
             test_loss, test_accuracy = self.learner.evaluate(self.model)
         return {
             "clients": sorted([*cohort, *[-1] * (self.m - len(cohort))]),
@@ -133,8 +142,12 @@ class Simulator:
             "test_accuracy": test_accuracy,
         }
 
-    def is_due(self, t: int) -> bool:
+    def is_planned(self, t: int) -> bool:
+        """Whether round t is evaluated, wherever the clock ends the run."""
         return t % self.config.eval_every == 0 or t == self.config.num_rounds
+
+    def is_over(self) -> bool:
+        return self.clock >= (self.config.max_seconds or math.inf)
 
     def spent(self, count: int) -> float:
         """Budget spent after so many participations, summed term by term."""

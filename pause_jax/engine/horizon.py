@@ -1,0 +1,42 @@
+"""Where a run ends, and after which of its rounds the model is evaluated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pause_jax.config import SimConfig
+
+
+def is_evaluated(config: SimConfig, round: Any) -> Any:
+    """Whether the model is evaluated after a round, unless the clock ends the run at it: every so
+    many, and after the last.
+    """
+    return (round % config.eval_every == 0) | (round == config.num_rounds)
+
+
+def has_ended(config: SimConfig, clock: Array) -> Array:
+    """Whether no round starts any more at this time, a scalar."""
+    if config.max_seconds is None:
+        return jnp.asarray(False)
+    return clock >= config.max_seconds
+
+
+def evaluated_rounds(config: SimConfig) -> np.ndarray:
+    """The rounds after which the model is evaluated if the clock does not end the run, int [E]."""
+    rounds = np.arange(1, config.num_rounds + 1)
+    return rounds[is_evaluated(config, rounds)]
+
+
+def evaluated_at(config: SimConfig, played: Array) -> Array:
+    """The rounds after which the model was evaluated, int32 [E], of a run of so many rounds.
+
+    A run that the clock ended was evaluated then: in the place of the first round of
+    ``evaluated_rounds`` that it did not pass. -1 in the places after it.
+    """
+    planned = evaluated_rounds(config).astype(np.int32)
+    reached = np.append(0, planned[:-1]) < played
+    return jnp.where(reached, jnp.minimum(planned, played), -1)
