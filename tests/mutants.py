@@ -390,6 +390,14 @@ MUTANTS = [
         '_KERNELS = "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_REDUCE"',
         COMPILER_TEST,
     ),
+    # --- experiments
+    Mutant(
+        "prediction_as_of_a_mean",
+        "experiments/mnist_mlp_30_5/prediction.py",
+        "np.sqrt(1 + 1 / ours.size)",
+        "np.sqrt(1 / ours.size)",
+        "tests/test_prediction.py",
+    ),
 ]
 
 CASE = "tests/test_whole_round.py::test_a_run_is_what_algorithm_1_says[{}]"
