@@ -47,6 +47,22 @@ if jax.__version__ == "0.10.2" or jax.__version__.startswith("0.11."):
         stacklevel=2,
     )
 
+# JAX 0.10.0 and 0.10.1 compute the largest, least or mean entry of a product wrongly on a CPU, from
+# the 32,769th client on where the sums are over 3 (tests/canaries.py), unless XLA leaves out the
+# library of kernels that 0.10.2 is wrong with. XLA reads this when JAX first meets its devices.
+_KERNELS = "--xla_cpu_experimental_ynn_fusion_type="
+_flags = os.environ.get("XLA_FLAGS", "")
+if jax.__version__ in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
+    from jax._src import xla_bridge  # later versions may do without
+
+    os.environ["XLA_FLAGS"] = f"{_flags} {_KERNELS}".strip()
+    if xla_bridge.backends_are_initialized():
+        warnings.warn(
+            f"JAX {jax.__version__} was used before pause_jax was imported, so some reductions of "
+            f"products are wrong on CPUs: import pause_jax first, or set XLA_FLAGS={_KERNELS}",
+            stacklevel=2,
+        )
+
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:

@@ -39,6 +39,7 @@ CHOOSE = "pause_jax/policies/choose.py"
 KEYS = "pause_jax/keys.py"
 KEYS_TEST = "tests/test_keys.py"
 HORIZON_TEST = "tests/test_horizon.py"
+COMPILER_TEST = "tests/test_compiler.py::test_the_compiler_is_right_as_users_compile"
 
 
 class Mutant(NamedTuple):
@@ -493,6 +494,22 @@ MUTANTS = [
         SERVER,
         "dataset.to_input(dataset.x_test[rows])",
         "(dataset.to_input(dataset.x_test[rows]) + 1) / 2",
+    ),
+    # --- the compiler
+    Mutant(
+        "kernels_that_are_wrong",
+        "pause_jax/__init__.py",
+        '_KERNELS = "--xla_cpu_experimental_ynn_fusion_type="',
+        '_KERNELS = "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_REDUCE"',
+        COMPILER_TEST,
+    ),
+    # --- experiments
+    Mutant(
+        "prediction_as_of_a_mean",
+        "experiments/mnist_mlp_30_5/prediction.py",
+        "np.sqrt(1 + 1 / ours.size)",
+        "np.sqrt(1 / ours.size)",
+        "tests/test_prediction.py",
     ),
 ]
 

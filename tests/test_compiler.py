@@ -1,26 +1,59 @@
 """Canaries: programs that a compiler which must not be used computes wrongly."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
+from tests import canaries
 
-@pytest.mark.parametrize("rows", [33, 32_769])
-def test_a_product_and_a_reduction_under_vmap(rows):
-    """jax-ml/jax#39103: 0.10.2 gives 1065369600 for the last of 32,769 rows."""
-    matrix = jnp.eye(3)
-    x = jnp.stack((jnp.arange(float(rows)), jnp.zeros(rows), jnp.zeros(rows)), axis=1)
-
-    @jax.jit
-    @jax.vmap
-    def square(row):
-        return jnp.sum((matrix @ row) ** 2)
-
-    np.testing.assert_array_equal(square(x), np.arange(rows, dtype=np.float32) ** 2)
+OURS = "import sys, pause_jax; from tests import canaries; sys.exit(canaries.main([]))"
+LATE = "import jax; jax.random.key(0); import pause_jax"
 
 
-def test_a_reduction_of_many_axes():
-    """jax-ml/jax#39257: 0.10.2 and 0.11.0 crash from seven axes on."""
-    x = jnp.arange(2.0**9).reshape((2,) * 9)
-    assert float(jax.jit(jnp.sum)(x)) == 2**8 * (2**9 - 1)
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python, compiling as users do."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | {"XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", canaries.CANARIES)
+def test_the_compiler_is_right_as_tests_compile(name):
+    canary = canaries.CANARIES[name]()
+    assert canaries.error(canary) <= canary.tolerance
+
+
+def test_the_compiler_is_right_as_users_compile():
+    done = run("-c", OURS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": ok\n") == len(canaries.CANARIES)
+
+
+def test_a_canary_sees_one_wrong_row_and_one_that_is_not_a_number():
+    canary = canaries.CANARIES["max_one_vmap"]()
+    for wrong in (7.0, jnp.nan):
+        spoilt = canary._replace(
+            program=lambda *inputs, wrong=wrong: canary.program(*inputs).at[-1].add(wrong)
+        )
+        assert not canaries.error(spoilt) <= canary.tolerance
+
+
+@pytest.mark.skipif(jax.__version__ != "0.10.1", reason="what JAX 0.10.1 has wrong")
+def test_without_what_pause_jax_sets_0_10_1_is_wrong():
+    done = run("-m", "tests.canaries", "max_one_vmap", "mean_one_vmap", "max_few")
+    assert done.returncode == 1
+    assert done.stdout.count("WRONG") == 2
+    assert "max_few: ok" in done.stdout
+
+
+@pytest.mark.skipif(jax.__version__ != "0.10.1", reason="what JAX 0.10.1 has wrong")
+def test_an_import_that_is_too_late_says_so():
+    assert "import pause_jax first" in run("-c", LATE).stderr

@@ -16,31 +16,39 @@ SMALL = Learning(data=Digits(num_train=60), model=Mlp(hidden=()), max_steps=2)
 
 
 def test_mnist_mlp_30_5_runs_small_and_its_checks_can_fail(shared, tmp_path, capsys):
-    # Twelve rounds reach neither the authors' seconds nor a peak: the checks must say so.
+    # Twelve rounds do not reach the authors' seconds: the checks must say so.
     with pytest.raises(typer.Exit):
-        run.main(data_dir=str(shared / "data" / "tfds"), seeds=2, rounds=12, out=tmp_path)
+        run.main(data_dir=str(shared / "data" / "tfds"), seeds=3, rounds=12, out=tmp_path)
     printed = capsys.readouterr().out
     assert (tmp_path / "output.txt").read_text() == printed
-    assert "FAIL pause: seconds within 3 %" in printed
-    assert "FAIL fastest: mean peak above 60 %" in printed
+    assert printed.count("FAIL ") >= 6
+    assert "FAIL pause: the authors' run is a draw from ours" in printed
     assert (tmp_path / "figures" / "accuracy_vs_seconds.png").is_file()
 
 
 def test_the_kept_output_of_mnist_mlp_30_5_passed_every_check():
     text = (HERE / "output.txt").read_text()
-    assert text.startswith("5 seeds, 300 rounds\n")
-    assert text.count("\nok ") == 15
+    assert text.startswith("20 seeds, 300 rounds\n")
+    assert text.count("\nok ") == 9
     assert "FAIL" not in text
 
 
 def test_the_expected_numbers_are_the_authors(shared):
     expected = json.loads((HERE / "expected.json").read_text())["authors"]
     folder = shared / "reference" / "pause_authors" / "mnist_mlp_30_5"
-    for policy, file in (("pause", "pause_exhaustive"), ("fastest", "fastest")):
+    assert list(expected) == list(run.configs(None, 1))
+    for policy, file in zip(
+        expected,
+        ("pause_exhaustive", "sa_pause", "random", "fastest", "all_private", "all_nonprivate"),
+        strict=True,
+    ):
         curve = json.loads((folder / f"{file}.json").read_text())["curve"]
-        assert expected[policy]["seconds"] == round(curve["elapsed_s"][-1], 2)
-        for at, accuracy in expected[policy]["accuracy"].items():
-            assert accuracy == curve["test_accuracy_percent"][int(at) - 1]
+        theirs = expected[policy]
+        assert theirs["last_round"] == curve["round"][-1]
+        assert theirs["peak_accuracy"] == max(curve["test_accuracy_percent"])
+        for name, values in (("seconds", "elapsed_s"), ("accuracy", "test_accuracy_percent")):
+            assert theirs[name] == {at: curve[values][int(at) - 1] for at in theirs[name]}
+            assert str(theirs["last_round"]) in theirs[name]
 
 
 def test_cifar10_small_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):

@@ -95,6 +95,7 @@ def main(
     """Run, print and write the tables; exit status 1 if a check fails."""
     rules = json.loads((HERE / "expected.json").read_text())
     outcome = Outcome(f"{seeds} seeds, {rounds} rounds, PAUSE, geometric budget, eta = 0.04")
+    outcome.add("± is the standard deviation over seeds; of three clips the best by test accuracy")
     results = {}
     for dataset, network in itertools.product(datasets.split(","), networks.split(",")):
         title = f"{dataset}, {network}"
