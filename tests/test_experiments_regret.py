@@ -1,6 +1,7 @@
 """The experiments on regret run, at small size; their full output is kept beside them."""
 
 import pathlib
+import re
 
 import pytest
 import typer
@@ -23,6 +24,20 @@ def test_the_kept_output_passed_every_check(name, num_checks):
     assert text.count("\nok ") == num_checks
     assert "FAIL" not in text
     assert 10_000 < (HERE / name / "figures" / "regret.png").stat().st_size < 200_000
+
+
+def test_the_table_of_index_rules_is_that_of_the_kept_output():
+    found: dict[str, list[str]] = {}
+    for line in (HERE / "index_rules" / "output.txt").read_text().splitlines():
+        if row := re.match(r"(\w+) +([\d.]+) \+- +([\d.]+) ", line):
+            found.setdefault(row[1], []).append(f"{float(row[2]):.0f} ± {float(row[3]):.0f}")
+    table = re.findall(
+        r"^\| (\w+)(?: \(.*\))? \| (.*) \| (.*) \|$",
+        (HERE / "index_rules" / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    assert {name: list(cells) for name, *cells in table} == found
+    assert len(found) == 4
 
 
 def printed(run, out, **small) -> str:
