@@ -352,7 +352,7 @@ MUTANTS = [
     Mutant(
         "traces_mean_of_the_next_client",
         TRACES,
-        "jnp.where(low < first + count, jnp.asarray(sums)[low], 0.0)",
+        "jnp.where(low < first + size, jnp.asarray(sums)[low], 0.0)",
         "jnp.asarray(sums)[low]",
         TRACES_TEST,
     ),

@@ -90,6 +90,7 @@ def test_a_run_says_what_it_was_run_with_and_refuses_another_file(file):
     path = file(lines(MEASURED))
     result = simulate(bandit(Traces(path=path)), jax.random.key(0))
     config = config_file.loads(config_file.dumps(result.config))
+    assert isinstance(config.latency, Traces)
     assert config.latency.path == path
     assert len(config.latency.digest) == 64
     again = simulate(config, jax.random.key(0))

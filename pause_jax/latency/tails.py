@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -127,9 +127,10 @@ class Pareto(SpacedLatency):
     shape: float = number(default=2.5, above=0)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        if not isinstance(self.shape, jax.core.Tracer) and not self.shape > 1:
+        shape: Any = self.shape
+        if not isinstance(shape, jax.core.Tracer) and not shape > 1:
             raise ConfigError(
-                f"{path}.shape = {self.shape!r}: must be > 1, because the mean latency is infinite "
+                f"{path}.shape = {shape!r}: must be > 1, because the mean latency is infinite "
                 "otherwise. Take a shape above 1, or lognormal for a tail with all moments."
             )
 

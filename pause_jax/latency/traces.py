@@ -26,14 +26,14 @@ class _Table(NamedTuple):
 
     Attributes:
       seconds: [N].
-      first, count: int [C], where a client's begin, and how many there are.
+      first, size: int [C], where a client's begin, and how many there are.
       sum_from, inverse_from: [N], sum of ``seconds`` and of 1 / ``seconds`` from here to the
         client's last. In float64, so that the mean over many is not rounded on the way.
     """
 
     seconds: NDArray[np.float64]
     first: NDArray[np.int32]
-    count: NDArray[np.int32]
+    size: NDArray[np.int32]
     sum_from: NDArray[np.float64]
     inverse_from: NDArray[np.float64]
 
@@ -85,13 +85,14 @@ class Traces(Latency):
             rows.append(row)
         if not rows:
             raise ConfigError("seconds is empty: give at least one client's measurements.")
-        client, flat = np.repeat(np.arange(len(rows)), list(map(len, rows))), np.concatenate(rows)
-        digest = hashlib.sha256(client.astype("<i8").tobytes() + flat.astype("<f8").tobytes())
-        _TABLES.setdefault(digest.hexdigest(), _table(client, flat))
-        return cls(digest=digest.hexdigest())
+        clients, flat = np.repeat(np.arange(len(rows)), list(map(len, rows))), np.concatenate(rows)
+        content = clients.astype("<i8").tobytes() + flat.astype("<f8").tobytes()
+        digest = hashlib.sha256(content).hexdigest()
+        _TABLES.setdefault(digest, _table(clients, flat))
+        return cls(digest=digest)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        measured = len(_TABLES[self.loaded().digest].count)
+        measured = len(_TABLES[self.loaded().digest].size)
         if measured < sizes.num_clients:
             where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Traces.of(...)"
             raise ConfigError(
@@ -130,8 +131,8 @@ class Traces(Latency):
 
     def sample(self, key: Array, num_clients: int) -> Array:
         table = self._measured
-        count = jnp.asarray(table.count[:num_clients])
-        drawn = table.first[:num_clients] + jax.random.randint(key, (num_clients,), 0, count)
+        size = jnp.asarray(table.size[:num_clients])
+        drawn = table.first[:num_clients] + jax.random.randint(key, (num_clients,), 0, size)
         return jnp.maximum(self.min_latency, jnp.asarray(table.seconds)[drawn])
 
     def expected_speed(self, num_clients: int) -> Array:
@@ -146,28 +147,28 @@ class Traces(Latency):
         """Share of measurements below tau_min, and the sum over the others by all, float [K]."""
         table = self._measured
         seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
-        count = jnp.asarray(table.count[:num_clients])
+        size = jnp.asarray(table.size[:num_clients])
         # The first that is not below, by bisection.
-        low, high = first, first + count
-        for _ in range(int(table.count.max()).bit_length()):
+        low, high = first, first + size
+        for _ in range(int(table.size.max()).bit_length()):
             middle = (low + high) // 2
             below = (low < high) & (seconds[middle] < self.min_latency)
             low, high = jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
         # Where all are below, what stands there is the next client's.
-        rest = jnp.where(low < first + count, jnp.asarray(sums)[low], 0.0)
-        return (low - first) / count, rest / count
+        rest = jnp.where(low < first + size, jnp.asarray(sums)[low], 0.0)
+        return (low - first) / size, rest / size
 
 
 def _table(client: NDArray[np.int64], seconds: NDArray[np.float64]) -> _Table:
     """The table of clients without gaps and their seconds, in any order."""
     order = np.lexsort((seconds, client))
-    seconds, count = seconds[order], np.bincount(client)
-    first = np.cumsum(count) - count
+    seconds, size = seconds[order], np.bincount(client)
+    first = np.cumsum(size) - size
     sums = [
         np.concatenate([np.cumsum(part[::-1])[::-1] for part in np.split(values, first[1:])])
         for values in (seconds, 1 / seconds)
     ]
-    return _Table(seconds, first.astype(np.int32), count.astype(np.int32), *sums)
+    return _Table(seconds, first.astype(np.int32), size.astype(np.int32), *sums)
 
 
 def _parsed(content: bytes, path: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
