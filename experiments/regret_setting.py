@@ -29,11 +29,14 @@ def config(policy: PolicyConfig, rounds: int, latency: Latency | None = None) ->
     )
 
 
-def draw(panels: dict[str, xr.DataArray], out: pathlib.Path) -> None:
-    """Curves of cumulative regret, one panel each: ``out/figures/regret.png``."""
+def draw(
+    panels: dict[str, xr.DataArray], out: pathlib.Path, name: str = "regret", scale: str = "log"
+) -> None:
+    """Curves of cumulative regret, one panel each, on axes of a scale: ``out/figures/NAME.png``."""
     figure = Figure(figsize=(5.5 * len(panels), 4.6), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for (title, curves), panel in zip(panels.items(), axes, strict=True):
         plot_regret(curves, panel)
         panel.set_title(title, fontsize="medium")
-    figures.save(figure, out, "regret")
+        panel.set(xscale=scale, yscale=scale)
+    figures.save(figure, out, name)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from pause_jax import Learning, SimConfig, simulate, sweep
 from pause_jax.bandit import no_info
 from pause_jax.engine.recorder import QUANTITIES, quantity
-from pause_jax.latency import LATENCIES
+from pause_jax.latency import LATENCIES, Traces
 from pause_jax.learning import (
     CosineDecay,
     Digits,
@@ -57,7 +57,8 @@ READERS = ("clustered_similarity", "oort", "power_of_choice", "rpow_d", "cpow_d"
 
 def settings():
     """(what it is, config): every policy, latency model and mechanism at least once."""
-    latencies = itertools.cycle(cls() for cls in LATENCIES)
+    measured = Traces.of([[0.1 * (k + 1), 0.5] for k in range(BANDIT.num_clients)])
+    latencies = itertools.cycle(measured if cls is Traces else cls() for cls in LATENCIES)
     for name, latency in zip(NAMED, latencies, strict=False):
         config = BANDIT.replace(policy=NAMED[name], latency=latency)
         yield f"{name}, {latency.name}", config

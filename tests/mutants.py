@@ -37,9 +37,15 @@ BANDIT = "pause_jax/bandit.py"
 REWARD = "pause_jax/reward.py"
 CHOOSE = "pause_jax/policies/choose.py"
 KEYS = "pause_jax/keys.py"
+SIMULATE = "pause_jax/engine/simulate.py"
+SPEED = "pause_jax/latency/speed.py"
+TAILS = "pause_jax/latency/tails.py"
+TRACES = "pause_jax/latency/traces.py"
 KEYS_TEST = "tests/test_keys.py"
 HORIZON_TEST = "tests/test_horizon.py"
 COMPILER_TEST = "tests/test_compiler.py::test_the_compiler_is_right_as_users_compile"
+LATENCY_TEST = "tests/test_latency.py::test_moments_match_quadrature"
+TRACES_TEST = "tests/test_traces.py"
 
 
 class Mutant(NamedTuple):
@@ -371,6 +377,70 @@ MUTANTS = [
         PARTITION,
         "weight = self.quality * self.size",
         "weight = self.size",
+    ),
+    # --- latency models
+    Mutant(
+        "negative_speed_the_slowest",
+        SPEED,
+        "jnp.ones_like(self.min_latency)",
+        "jnp.asarray(self.min_latency)",
+        "tests/test_latency.py::test_a_draw_of_the_speed_is_the_latency_by_its_rule",
+    ),
+    Mutant(
+        "negative_speed_not_expected",
+        SPEED,
+        "norm.sf(b) + inside + negative",
+        "norm.sf(b) + inside",
+        LATENCY_TEST,
+    ),
+    Mutant(
+        "negative_speed_not_in_expected_seconds",
+        SPEED,
+        "self.min_latency + inside - negative",
+        "self.min_latency + inside",
+        LATENCY_TEST,
+    ),
+    Mutant(
+        "lognormal_inverse_not_shifted",
+        TAILS,
+        "norm.cdf(-cut - self.sigma)",
+        "norm.cdf(-cut)",
+        LATENCY_TEST,
+    ),
+    Mutant(
+        "exponential_cut_forgotten",
+        TAILS,
+        "start + share * mean",
+        "start + mean",
+        "tests/test_latency.py::test_moments_match_quadrature_for_any_parameters",
+    ),
+    Mutant(
+        "pareto_exponent_of_the_inverse",
+        TAILS,
+        "self.shape / (self.shape + 1)",
+        "self.shape / (self.shape + 2)",
+        LATENCY_TEST,
+    ),
+    Mutant(
+        "traces_of_the_first_client",
+        TRACES,
+        "drawn = table.first[:num_clients] + jax",
+        "drawn = jax",
+        TRACES_TEST,
+    ),
+    Mutant(
+        "traces_mean_of_the_next_client",
+        TRACES,
+        "jnp.where(low < first + size, jnp.asarray(sums)[low], 0.0)",
+        "jnp.asarray(sums)[low]",
+        TRACES_TEST,
+    ),
+    Mutant(
+        "traces_of_an_old_file",
+        SIMULATE,
+        "config.replace(latency=config.latency.loaded())",
+        "config",
+        TRACES_TEST,
     ),
     # --- reward and regret
     Mutant(

@@ -11,6 +11,7 @@ import xarray as xr
 
 import pause_jax
 from pause_jax import cli, config_file, presets
+from pause_jax.latency import LATENCIES
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
     Budgeted,
@@ -130,11 +131,15 @@ def test_show_edit_run(monkeypatch, tmp_path, capsys):
     assert data.config.values.tolist() == ["mine"]
 
 
-def test_policies_and_datasets_are_listed(monkeypatch, tmp_path, capsys):
+def test_policies_latencies_and_datasets_are_listed(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     assert run(monkeypatch, tmp_path, "policies") == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in NAMED)
+    assert run(monkeypatch, tmp_path, "latencies") == 0
+    listed = capsys.readouterr().out
+    assert all(model.name in listed for model in LATENCIES)
+    assert "slowest = 1.0" in listed
     assert run(monkeypatch, tmp_path, "datasets") == 0
     listed = capsys.readouterr().out
     names = ("digits", "mnist", "fashion_mnist", "cifar10", "linear_regression")

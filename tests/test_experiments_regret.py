@@ -1,13 +1,18 @@
 """The experiments on regret run, at small size; their full output is kept beside them."""
 
+import json
 import pathlib
+import re
 
+import numpy as np
 import pytest
 import typer
+import xarray as xr
 
 import experiments
 from experiments.bsfl_figs_7_10 import run as bsfl_figs_7_10
 from experiments.index_rules import run as index_rules
+from experiments.outcome import Outcome
 from experiments.regret_horizon import run as regret_horizon
 from experiments.regret_policies import run as regret_policies
 
@@ -16,13 +21,27 @@ HERE = pathlib.Path(experiments.__file__).parent
 
 @pytest.mark.parametrize(
     ("name", "num_checks"),
-    [("bsfl_figs_7_10", 14), ("index_rules", 4), ("regret_horizon", 5), ("regret_policies", 14)],
+    [("bsfl_figs_7_10", 16), ("index_rules", 4), ("regret_horizon", 5), ("regret_policies", 14)],
 )
 def test_the_kept_output_passed_every_check(name, num_checks):
     text = (HERE / name / "output.txt").read_text()
     assert text.count("\nok ") == num_checks
     assert "FAIL" not in text
     assert 10_000 < (HERE / name / "figures" / "regret.png").stat().st_size < 200_000
+
+
+def test_the_table_of_index_rules_is_that_of_the_kept_output():
+    found: dict[str, list[str]] = {}
+    for line in (HERE / "index_rules" / "output.txt").read_text().splitlines():
+        if row := re.match(r"(\w+) +([\d.]+) \+- +([\d.]+) ", line):
+            found.setdefault(row[1], []).append(f"{float(row[2]):.0f} ± {float(row[3]):.0f}")
+    table = re.findall(
+        r"^\| (\w+)(?: \(.*\))? \| (.*) \| (.*) \|$",
+        (HERE / "index_rules" / "README.md").read_text(),
+        re.MULTILINE,
+    )
+    assert {name: list(cells) for name, *cells in table} == found
+    assert len(found) == 4
 
 
 def printed(run, out, **small) -> str:
@@ -70,3 +89,29 @@ def test_bsfl_figs_7_10_names_the_policies_of_the_figures(tmp_path):
         for configs in figures.values()
         for config in configs.values()
     )
+
+
+def test_bsfl_figs_7_10_judges_each_horizon_by_itself(tmp_path):
+    """Lines that bend after the paper's 200 rounds: what holds at the end does not hold there."""
+    n = np.arange(1, 2001)
+    bent = np.where(n <= 200, n, 200 * (n / 200.0) ** 0.3)
+    names = {"bsfl": bent, "alsa": 1.1 * bent, "rbcs_f": 1.05 * n, "random": 3.0 * n}
+    curves = xr.DataArray(
+        np.stack([np.tile(curve, (2, 1)) for curve in names.values()]),
+        {"config": list(names), "round": n},
+        ("config", "seed", "round"),
+    )
+    rules = json.loads((HERE / "bsfl_figs_7_10" / "expected.json").read_text())
+    short = bsfl_figs_7_10.claims(curves.isel(round=slice(200)), rules, 0.75)
+    failed = {name for name, (_, so) in short.items() if not so}
+    assert failed == {"bsfl sublinear", "alsa sublinear", "bsfl least"}
+    assert all(so for _, so in bsfl_figs_7_10.claims(curves, rules, 0.75).values())
+
+    outcome = Outcome("")
+    title = next(iter(rules["paper_rounds"]))
+    rules["not_at_paper_rounds"][title] = ["bsfl sublinear", "alsa sublinear"]
+    bsfl_figs_7_10.judge(outcome, title, curves, rules)
+    assert all(outcome.checks.values())
+    rules["not_at_paper_rounds"][title] = []
+    bsfl_figs_7_10.judge(outcome, title, curves, rules)
+    assert list(outcome.checks.values()).count(False) == 1

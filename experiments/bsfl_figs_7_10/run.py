@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import typer
@@ -45,6 +45,51 @@ def panels(rounds: int) -> dict[str, dict[str, SimConfig]]:
     }
 
 
+def claims(
+    curves: xr.DataArray, rules: dict[str, Any], most_share: float
+) -> dict[str, tuple[str, bool]]:
+    """Each claim of the paper: what was measured over the rounds of ``curves``, and whether so.
+
+    Args:
+      curves: cumulative regret [config, seed, round].
+      rules: edges of the exponents.
+      most_share: what BSFL may have of the regret of the next.
+    """
+    table = {row.name: row for row in regret.rows(curves)}
+    others = [row for row in table.values() if row.name not in rules["sublinear"]]
+    found = {}
+    for name in rules["sublinear"]:
+        grown, most = table[name].growth.exponent, rules["exponent_at_most"][name]
+        found[f"{name} sublinear"] = f"{name} has exponent {grown:.2f} <= {most}", grown <= most
+    least = min(others, key=lambda row: row.regret)
+    share = table["bsfl"].regret / least.regret
+    text = f"bsfl has {share:.2f} of the regret of the next, {least.name}, at most {most_share}"
+    found["bsfl least"] = text, share <= most_share
+    for row in others:
+        grown, edge = row.growth.exponent, rules["linear_at_least"]
+        text = f"{row.name} has exponent {grown:.2f} >= {edge}"
+        found[f"{row.name} linear"] = text, grown >= edge
+    return found
+
+
+def judge(outcome: Outcome, title: str, curves: xr.DataArray, rules: dict[str, Any]) -> None:
+    """Tables and verdicts at the paper's number of rounds and at the last."""
+    paper, last = rules["paper_rounds"][title], curves.sizes["round"]
+    for rounds in (paper, last):
+        outcome.add(f"-- {title}, first {rounds} rounds", regret.HEADING)
+        outcome.add(*map(str, regret.rows(curves.isel(round=slice(rounds)))))
+    short = claims(curves.isel(round=slice(paper)), rules, rules["share_at_most"]["paper_rounds"])
+    outcome.add(f"the claims after {paper} rounds, as many as the paper has:")
+    outcome.add(*(f"{'yes' if so else 'no ':4} {text}" for text, so in short.values()))
+    failed = [name for name, (_, so) in short.items() if not so]
+    outcome.check(
+        f"{title}, {paper} rounds: these do not show yet: {', '.join(failed)}",
+        failed == rules["not_at_paper_rounds"][title],
+    )
+    for text, so in claims(curves, rules, rules["share_at_most"]["last"]).values():
+        outcome.check(f"{title}, {last} rounds: {text}", so)
+
+
 def main(
     rounds: int = 10_000,
     seeds: int = 10,
@@ -56,26 +101,14 @@ def main(
     keys = jax.random.split(jax.random.key(0), seeds)
     drawn: dict[str, xr.DataArray] = {}
     for title, configs in panels(rounds).items():
-        curves = drawn[title] = regret.measure(configs, keys)
-        table = {row.name: row for row in regret.rows(curves)}
-        outcome.add(f"-- {title}", regret.HEADING, *map(str, table.values()))
-        least = min(
-            (row for row in table.values() if row.name not in rules["sublinear"]),
-            key=lambda row: row.regret,
-        )
-        for name in rules["sublinear"]:
-            grown, most = table[name].growth.exponent, rules["exponent_at_most"][name]
-            outcome.check(f"{title}: {name} has exponent {grown:.2f} <= {most}", grown <= most)
-        share = table["bsfl"].regret / least.regret
-        outcome.check(
-            f"{title}: bsfl has {share:.2f} of the regret of the next, {least.name}",
-            share <= rules["share_at_most"],
-        )
-        for name, row in table.items():
-            if name not in rules["sublinear"]:
-                grown, edge = row.growth.exponent, rules["linear_at_least"]
-                outcome.check(f"{title}: {name} has exponent {grown:.2f} >= {edge}", grown >= edge)
+        drawn[title] = regret.measure(configs, keys)
+        judge(outcome, title, drawn[title], rules)
     regret_setting.draw(drawn, out)
+    short = {
+        title: curves.isel(round=slice(rules["paper_rounds"][title]))
+        for title, curves in drawn.items()
+    }
+    regret_setting.draw(short, out, "regret_paper_rounds", scale="linear")
     outcome.finish(out)
 
 

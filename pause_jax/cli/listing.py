@@ -1,4 +1,4 @@
-"""The commands that list what there is: ``pause-jax policies`` and ``pause-jax datasets``."""
+"""The commands that list what there is: ``pause-jax policies``, ``latencies``, ``datasets``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from rich.console import Console
 from pause_jax import config_file
 from pause_jax.analysis.table import make_table, word
 from pause_jax.cache import cache_folder
+from pause_jax.latency import LATENCIES
 from pause_jax.learning import DATASETS
 from pause_jax.policies import NAMED, PolicyConfig
 
@@ -16,6 +17,16 @@ def list_policies() -> None:
     columns = word("name"), "what it does", "observes", "assumes known", "reference"
     rows = [(name, *_description(name, policy)) for name, policy in NAMED.items()]
     Console().print(make_table(columns, rows))
+
+
+def list_latencies() -> None:
+    """List the latency models, with their fields and defaults."""
+    rows = []
+    for model in LATENCIES:
+        values = config_file.to_dict(model())
+        fields = [f"{field} = {values[field]!r}" for field in values if field != "name"]
+        rows.append((model.name, model.summary, ", ".join(fields)))
+    Console().print(make_table((word("name"), "what it does", "fields"), rows))
 
 
 def list_datasets() -> None:

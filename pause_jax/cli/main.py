@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
-from pause_jax.cli.listing import list_datasets, list_policies
+from pause_jax.cli.listing import list_datasets, list_latencies, list_policies
 from pause_jax.cli.sweep import sweep
 from pause_jax.engine.sweep import SweepInterrupted
 from pause_jax.struct import ConfigError
@@ -26,6 +26,7 @@ app.command()(run)
 app.command()(sweep)
 app.command()(show)
 app.command("policies")(list_policies)
+app.command("latencies")(list_latencies)
 app.command("datasets")(list_datasets)
 app.command()(audit)
 

@@ -65,12 +65,13 @@ def simulate(
 
 
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
-    """Validate a config, load its data, and make its numbers arrays: the host's part of a run.
+    """Validate a config, read its files, and make its numbers arrays: the host's part of a run.
 
     Raises:
       ConfigError: if the config or its data set cannot run.
     """
     validate(config)
+    config = config.replace(latency=config.latency.loaded())
     if config.learning is None:
         return canonical(config), None
     return canonical(config), config.learning.load(config.num_clients, data)

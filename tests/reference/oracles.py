@@ -166,3 +166,16 @@ def normal_moment(function, mean: float, std: float, edges: Sequence[float]) -> 
         quad(integrand, a, b, epsabs=1e-13, epsrel=1e-11, limit=200)[0]
         for a, b in itertools.pairwise(points)
     )
+
+
+def exponential_moment(function, kink: float) -> float:
+    """E[function(E)] for E ~ Exp(1), by adaptive quadrature; the function grows less than e^x."""
+    points = sorted({0.0, *(10.0**power for power in range(-4, 3)), 600.0, max(kink, 0.0)})
+
+    def integrand(x):
+        return function(x) * math.exp(-x)
+
+    return math.fsum(
+        quad(integrand, a, b, epsabs=0, epsrel=1e-11, limit=200)[0]
+        for a, b in itertools.pairwise(points)
+    )

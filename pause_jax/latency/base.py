@@ -1,0 +1,47 @@
+"""What a latency model is: how many seconds a client takes in a round, and what the genie knows."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.struct import Config, number
+
+
+class Latency(Config):
+    """A latency model: i.i.d. over rounds, independent over clients, never below ``min_latency``.
+
+    Attributes:
+      min_latency: tau_min, seconds.
+    """
+
+    # F, entries of a client's features.
+    num_features: ClassVar[int] = 1
+
+    min_latency: float = number(default=0.05, above=0)
+
+    def loaded(self) -> Self:
+        """The model with what it reads from files; done on the host before a run is traced."""
+        return self
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        """Seconds of every client in one round, float [K] >= min_latency."""
+        raise NotImplementedError
+
+    def features(self, key: Array, num_clients: int) -> Array:
+        """What a client can report of its state before the round that ``key`` samples.
+
+        Returns:
+          float [K, F]; a constant 1 for a model whose rounds show nothing beforehand.
+        """
+        return jnp.ones((num_clients, 1))
+
+    def expected_speed(self, num_clients: int) -> Array:
+        """mu_k = E[tau_min / tau_k], float [K] in (0, 1]; known to the genie only."""
+        raise NotImplementedError
+
+    def expected_latency(self, num_clients: int) -> Array:
+        """E[tau_k] in seconds, float [K]; what "fastest in expectation" sorts by."""
+        raise NotImplementedError
