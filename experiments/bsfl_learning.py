@@ -75,7 +75,7 @@ def curves_of(preset: Preset, data_dir: str | None, *, iid: bool) -> dict[str, S
     }
 
 
-def judge(curves: Curves, figure: str, *, accuracy: bool) -> list[Verdict]:
+def judge(curves: Curves, figure: str, *, accuracy: bool, unit: str = "nats") -> list[Verdict]:
     """That BSFL outperforms the others: its loss, and accuracy, beside those of each at the last
     simulated second that both reach in all seeds.
     """
@@ -91,7 +91,7 @@ def judge(curves: Curves, figure: str, *, accuracy: bool) -> list[Verdict]:
         )
         rival, own = (curves.at_seconds(label, second, "test_loss") for label in (other, ours))
         judged.append(
-            claims.larger(f"{figure}: less loss than {other} at {second:.0f} s", rival, own, "nats")
+            claims.larger(f"{figure}: less loss than {other} at {second:.0f} s", rival, own, unit)
         )
         if accuracy:
             own, rival = (

@@ -98,14 +98,17 @@ def _play(run: Run, kept: pathlib.Path) -> pd.DataFrame:
             state = _restored(state, saved)
             record = {name: saved[name] for name in RECORDED}
             played = len(record["clock"])
-    while played < config.num_rounds:
+    ended = False
+    while played < config.num_rounds and not ended:
         rounds = jnp.arange(played + 1, min(played + PIECE, config.num_rounds) + 1)
         state, piece = _advance(config, data, state, rounds)
         values = {name: np.asarray(value) for name, value in piece.items()}
         if played:
             values = {name: np.concatenate([record[name], values[name]]) for name in values}
-        record = values
-        played += len(rounds)
+        # Rounds after the horizon of simulated seconds have no clock.
+        played += int(np.isfinite(piece["clock"]).sum())
+        ended = played < int(rounds[-1])
+        record = {name: value[:played] for name, value in values.items()}
         _save(kept, run.made_by, state, record)
         accuracy = record["test_accuracy"]
         last = accuracy[np.isfinite(accuracy)][-1:]

@@ -74,17 +74,21 @@ class Curves:
         reached = [run.clock[run.value >= target] for run in runs]
         return [float(clock.min()) if len(clock) else math.inf for clock in reached]
 
-    def summary(self) -> list[str]:
-        """A line for each curve."""
+    def summary(self, quantity: str = "test_accuracy") -> list[str]:
+        """A line for each curve: the best and the last smoothed value."""
+        loss = quantity == "test_loss"
+        words = ("least loss", "last loss") if loss else ("best %", "last %")
         lines = [
-            f"{'policy':22} {'seeds':>5} {'rounds':>6} {'seconds':>8} {'best %':>12} {'last %':>12}"
+            f"{'policy':22} {'seeds':>5} {'rounds':>6} {'seconds':>8}"
+            + "".join(f" {word:>16}" for word in words)
         ]
         for label in self.labels:
             runs = [self.run(label, seed) for seed in self.seeds(label)]
+            values = (self.best(label, quantity, least=loss), self.last(label, quantity))
             lines.append(
                 f"{label:22} {len(runs):5d} {np.mean([len(run) for run in runs]):6.0f} "
-                f"{np.mean([run.clock.iloc[-1] for run in runs]):8.1f} "
-                f"{percent(self.best(label)):>12} {percent(self.last(label)):>12}"
+                f"{np.mean([run.clock.iloc[-1] for run in runs]):8.1f}"
+                + "".join(f" {mean_and_error(each, 1 if loss else 100):>16}" for each in values)
             )
         return lines
 
@@ -143,9 +147,11 @@ def step(at: pd.Series, values: pd.Series, x: object) -> np.ndarray:
     return np.asarray(values)[np.clip(place, 0, None)]
 
 
-def percent(values: Sequence[float]) -> str:
-    """Mean and standard error in percent."""
-    mean = 100 * np.mean(values)
+def mean_and_error(values: Sequence[float], times: float = 1) -> str:
+    """Mean and standard error."""
+    mean = times * np.mean(values)
+    digits = 1 if times == 100 else 3
     if len(values) == 1:
-        return f"{mean:.1f}"
-    return f"{mean:.1f} +- {100 * np.std(values, ddof=1) / np.sqrt(len(values)):.1f}"
+        return f"{mean:.{digits}f}"
+    error = times * np.std(values, ddof=1) / np.sqrt(len(values))
+    return f"{mean:.{digits}f} +- {error:.{digits}f}"

@@ -69,7 +69,7 @@ def main(
         for (value, name), (accuracy, loss) in zip(cells.items(), theirs, strict=True):
             least = curves.best(name, "test_loss", least=True)
             outcome.add(
-                f"{value:6g} {learning_figure.percent(curves.last(name)):>14} "
+                f"{value:6g} {learning_figure.mean_and_error(curves.last(name), 100):>14} "
                 f"{np.mean(least):6.3f} | {100 * accuracy:4.0f} {loss:5.2f}"
             )
         best = paper[varied]["best"]
