@@ -261,9 +261,23 @@ MUTANTS = [
     Mutant(
         "spent_not_excluded",
         ROUND,
-        "available &= epsilon > 0",
-        "available &= epsilon >= 0",
+        "available &= ~exhausted",
+        "available &= exhausted | True",
         "spent_excluded",
+    ),
+    Mutant(
+        "too_small_for_float32_taken_for_spent",
+        ROUND,
+        "exhausted = mechanism.budget.exhausted(before.stats.counts + 1)",
+        "exhausted = mechanism.budget.remaining(before.stats.counts) < 1e-38",
+        "tests/test_when_spent.py",
+    ),
+    Mutant(
+        "epsilon_of_a_fading_budget_is_0",
+        "pause_jax/privacy/budget.py",
+        "jnp.maximum(self.total_epsilon * LEAST_SHARE, tiny)",
+        "0.0",
+        "tests/test_when_spent.py",
     ),
     Mutant(
         "max_spent_of_the_round_before",

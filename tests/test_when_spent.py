@@ -83,12 +83,13 @@ def test_a_cohort_with_some_silent_clients_learns_from_the_others(name):
 
 def test_the_weights_of_silent_clients_go_to_the_others():
     selection = Selection(jnp.arange(4), jnp.asarray([0.4, 0.3, 0.1, 0.2]))
-    some = without_silent(selection, jnp.asarray([1.0, 0.0, 2.0, 0.0]))
+    some = without_silent(selection, jnp.asarray([False, True, False, True]))
     np.testing.assert_allclose(some.weights, [0.8, 0.0, 0.2, 0.0], rtol=1e-6)
-    np.testing.assert_array_equal(without_silent(selection, jnp.zeros(4)).weights, jnp.zeros(4))
+    nobody = without_silent(selection, jnp.ones(4, bool))
+    np.testing.assert_array_equal(nobody.weights, jnp.zeros(4))
     # An empty slot stays empty, and weights that do not sum to 1 keep their sum.
     selection = Selection(jnp.arange(3), jnp.asarray([0.0, 1.0, 2.0]))
-    some = without_silent(selection, jnp.asarray([1.0, 1.0, 0.0]))
+    some = without_silent(selection, jnp.asarray([False, False, True]))
     np.testing.assert_allclose(some.weights, [0.0, 3.0, 0.0], rtol=1e-6)
 
 
@@ -102,6 +103,32 @@ def test_silence_changes_nothing_while_budgets_last():
     ):
         np.testing.assert_allclose(a, b, rtol=1e-6)
     assert jnp.array_equal(first.clients, second.clients)
+
+
+@pytest.mark.parametrize("how", ["exclude", "silent"])
+def test_a_budget_that_never_ends_bars_and_silences_nobody(how):
+    """With eta = 20 the fifth participation has e^-100 of the budget: 0 in float32."""
+    endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
+    config = BANDIT.replace(num_rounds=30, privacy=endless, when_spent=how)
+    result = simulate(config, KEY)
+    assert result.counts.max() == 30
+    assert (result.clients >= 0).all()
+    book = ledger(result)
+    assert not book.exhausted.any()
+    np.testing.assert_array_equal(book.releases, book.participations)
+    assert book.spent.max() == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("how", ["exclude", "silent"])
+def test_the_last_of_a_fading_budget_is_noise_and_no_bare_update(how):
+    endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
+    config = LEARN.replace(num_rounds=6, privacy=endless, when_spent=how)
+    result = simulate(config, KEY)
+    assert result.counts.max() == 6
+    assert result.first_nonfinite_round == 0
+    kernel = np.abs(np.asarray(jax.tree.leaves(result.variables)[-1], float))
+    # Delta / (2^-100 eps_bar) is 2e25; an update without noise is within Delta / 2 = 0.0015.
+    assert 1e24 < np.median(kernel) < 1e27
 
 
 def test_another_word_is_refused():

@@ -137,8 +137,9 @@ def advance(
         latency = world.latency(before.keys.world, round)
         available = world.present(before.keys.world, round)
         epsilon = mechanism.budget.epsilon(before.stats.counts + 1)
+        exhausted = mechanism.budget.exhausted(before.stats.counts + 1)
         if config.when_spent == "exclude":
-            available &= epsilon > 0
+            available &= ~exhausted
 
         # The policy chooses, after a question if it has one.
         heard = _question(policy, learner, world, before, round, latency, available)
@@ -150,7 +151,7 @@ def advance(
         # The chosen clients train and release, the server averages.
         sending = selection
         if config.when_spent == "silent":
-            sending = without_silent(selection, epsilon[clients])
+            sending = without_silent(selection, exhausted[clients])
         privacy_key = keys.cohort(before.keys.privacy, round)
         release = release_of(mechanism, privacy_key, sending, epsilon[clients])
         training_key = keys.cohort(before.keys.training, round)
@@ -240,7 +241,7 @@ def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Ar
 
     def release(updates: Array) -> Array:
         noise_keys = keys.of_clients(key, sending.clients)
-        # Nothing is released at an epsilon of 0: those slots are not active.
+        # Nothing is released of an exhausted budget, at an epsilon of 0: no such slot is active.
         positive = jnp.where(active, epsilon, 1.0).astype(updates.dtype)
         released = jax.vmap(mechanism.privatize)(noise_keys, updates, positive)
         return jnp.where(active[:, None], released, 0.0)
@@ -248,8 +249,8 @@ def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Ar
     return release
 
 
-def without_silent(selection: Selection, epsilon: Array) -> Selection:
+def without_silent(selection: Selection, silent: Array) -> Selection:
     """The slots that send an update; the server averages what it receives."""
-    weights = jnp.where(epsilon > 0, selection.weights, 0.0)
+    weights = jnp.where(silent, 0.0, selection.weights)
     total, received = jnp.sum(selection.weights), jnp.sum(weights)
     return selection._replace(weights=weights * total / jnp.where(received > 0, received, 1.0))
