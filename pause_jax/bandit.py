@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
 
 class Selection(NamedTuple):
@@ -58,17 +58,24 @@ class Observation(NamedTuple):
     A policy that reads a loss learns more about the data than the mechanism protects: it says so in
     ``PolicyConfig.releases``. Without learning both losses are 1 and updates have no entries.
 
+    With ``when_spent="silent"`` a client may take part, and take its time, and send nothing: what a
+    policy knew of its data then stays as it was.
+
     Attributes:
-      latency: float [m], seconds.
-      loss: float [m], mean over the local steps of the mini-batch loss.
-      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights.
+      latency: float [m], seconds; of every client that takes part.
+      loss: float [m], mean over the local steps of the mini-batch loss; NaN of a silent client.
+      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights;
+        NaN of a silent client.
       update: float [m, d], what the server received of each update: flat, clipped and noised.
+      heard: bool [m], of those that take part, whose losses and updates arrived: all by default. A
+        policy that reads them takes those of ``selection.active & observation.heard``.
     """
 
     latency: Float[Array, " m"]
     loss: Float[Array, " m"]
     square_loss: Float[Array, " m"]
     update: Float[Array, "m d"]
+    heard: Bool[Array, " m"] | bool = True
 
 
 def store_active(table: Array, clients: Array, values: Array, active: Array) -> Array:

@@ -46,7 +46,8 @@ class SimConfig(Config):
       privacy: the mechanism that releases updates, with its budget schedule.
       when_spent: a client whose budget is spent releases nothing more. ``exclude``: no policy can
         choose it. ``silent``: policies do not know; a chosen one takes its time, takes part, and
-        sends nothing, and the server averages the updates that it receives (static).
+        sends nothing, no loss either, and the server averages the updates that it receives
+        (static).
       learning: data, model and local training; None for a simulation of the bandit alone.
     """
 

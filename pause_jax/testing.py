@@ -122,9 +122,9 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     Its unit is ``coordinate`` or ``update`` if it has a budget; a release has the shape and the
     kind of the update, is finite, and depends on the key if there is a guarantee; the same key
     gives the same bits, alone or under vmap; other numbers compile nothing anew; its budget falls
-    from 1, never rises, and its epsilons add up to what is spent and to no more than the whole; its
-    config goes through TOML if it has a name. (Whether epsilon is kept is for
-    ``pause_jax.privacy.audit``.)
+    from 1, never rises, and its epsilons add up to what is spent and to no more than the whole, and
+    are 0 where it is exhausted and only there; its config goes through TOML if it has a name.
+    (Whether epsilon is kept is for ``pause_jax.privacy.audit``.)
 
     Args:
       mechanism: its config.
@@ -171,6 +171,8 @@ def _check_budget(mechanism: Mechanism) -> None:
     assert np.all((left >= 0) & (left <= 1)), "remaining must stay in [0, 1]"
     assert np.all(np.diff(left) <= 1e-6), "remaining must never rise"
     assert np.all(epsilon >= 0), "an epsilon is negative"
+    over = np.asarray(mechanism.budget.exhausted(jnp.asarray(times + 1)))
+    assert np.array_equal(epsilon == 0, over), "epsilon must be 0 where exhausted, and only there"
     assert spent[0] == 0, f"spent(0) = {spent[0]}: must be 0"
     if np.isfinite(epsilon).all():
         added = np.append(0, np.cumsum(epsilon))[: times.size]

@@ -18,6 +18,7 @@ from pause_jax.privacy import (
     NoPrivacy,
     PerCoordinateLaplace,
     Power,
+    PrivUnitG,
     Table,
     Uniform,
 )
@@ -114,6 +115,9 @@ def test_an_exhausted_schedule_gives_nothing(budget, last):
     epsilon = np.asarray(budget.epsilon(i))
     assert (epsilon[:last] > 0).all()
     assert (epsilon[last:] == 0).all()
+    np.testing.assert_array_equal(budget.exhausted(i), i > last)
+    # A budget that float32 hardly holds is not a spent one.
+    assert not budget.replace(total_epsilon=1e-38).exhausted(i)[:last].any()
     assert np.ptp(np.asarray(budget.remaining(i))[last - 1 :]) == 0
 
 
@@ -121,9 +125,39 @@ def test_a_table_below_one_keeps_the_rest_unspent():
     assert Table(shares=(0.5, 0.25, 0.125)).remaining(jnp.array([3, 99])).tolist() == [0.125] * 2
 
 
-@pytest.mark.parametrize("budget", [Geometric(), Power()])
+@pytest.mark.parametrize(
+    "budget",
+    [Geometric(), Geometric(decay=80.0), Power(), Power(exponent=8.0), Power(total_epsilon=1e-20)],
+    ids=str,
+)
 def test_open_ended_schedules_never_stop(budget):
-    assert (np.asarray(budget.epsilon(jnp.arange(1, 200))) > 0).all()
+    """Far beyond where float32 rounds eps_i to 0: from i = 2,184 on with the default."""
+    i = jnp.arange(1, 10**6 + 1)
+    epsilon = np.asarray(budget.epsilon(i))
+    assert (epsilon > 0).all()
+    assert not budget.exhausted(i).any()
+    total = float(budget.total_epsilon)
+    assert epsilon.sum(dtype=float) <= total * (1 + 1e-5)
+    np.testing.assert_allclose(budget.spent(i[-1:]), epsilon.sum(dtype=float), rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [*(each() for each in MECHANISMS if each.unit != "none"), PrivUnitG(norm="private")],
+    ids=lambda mechanism: mechanism.name,
+)
+def test_what_is_released_at_the_least_epsilon_is_finite_noise(mechanism):
+    update = jnp.linspace(-1.0, 1.0, DIMENSION)
+    least = Geometric().epsilon(jnp.asarray([10**6]))[0]
+    keys = jax.random.split(jax.random.key(0), 50)
+    one, other = (
+        np.asarray(jax.vmap(lambda key, u=u: release(mechanism, key, u, least))(keys), float)
+        for u in (update, -update)
+    )
+    assert np.isfinite(one).all()
+    # A delta of 1e-5 is left to the Gaussian: its noise is about 1 / delta times the distance.
+    assert np.abs(one).mean() > (1e3 if mechanism.name == "gaussian" else 1e20)
+    np.testing.assert_allclose(np.abs(one).mean(), np.abs(other).mean(), rtol=0.5)
 
 
 # ---------------------------------------------------------------- mechanisms

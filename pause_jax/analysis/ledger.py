@@ -114,7 +114,7 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
         spent=seen.spent,
         per_coordinate=seen.spent,
         whole_update=whole,
-        exhausted=np.asarray(mechanism.budget.epsilon(jnp.asarray(seen.counts + 1))) == 0,
+        exhausted=np.asarray(mechanism.budget.exhausted(jnp.asarray(seen.counts + 1))),
         basic=float(seen.spent.max()),
         basic_delta=int(updates.max()) * float(mechanism.delta),
         tight=_total_if_known(mechanism, int(seen.counts.max()), delta),
@@ -156,7 +156,7 @@ def _read(run: Result | xr.Dataset) -> _Seen:
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
     """Updates that left in so many participations: none once the budget is spent."""
-    sends = np.asarray(budget.epsilon(jnp.arange(1, participations.max() + 1))) > 0
+    sends = ~np.asarray(budget.exhausted(jnp.arange(1, participations.max() + 1)))
     return np.concatenate([[0], np.cumsum(sends)])[participations]
 
 
@@ -185,8 +185,9 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
     """
     if not 0 <= delta < 1:
         raise ConfigError(f"delta = {delta!r}: must be >= 0 and < 1.")
-    epsilon = np.asarray(mechanism.budget.epsilon(jnp.arange(1, participations + 1)))
-    epsilon = epsilon[epsilon > 0]
+    participation = jnp.arange(1, participations + 1)
+    epsilon = np.asarray(mechanism.budget.epsilon(participation))
+    epsilon = epsilon[~np.asarray(mechanism.budget.exhausted(participation))]
     if not epsilon.size:
         return 0.0
     loss = mechanism.privacy_loss(jnp.asarray(epsilon))
@@ -204,7 +205,9 @@ def _laplace(loss: LaplaceLoss, delta: float) -> float:
     basic = float(epsilon.sum(dtype=float))
     if delta == 0:
         return basic
-    return min(basic, _composed(_laplace_parts, tuple(epsilon.tolist()), delta))
+    # What a sum of doubles does not see would take longest: a schedule that never ends has many.
+    counted = epsilon[epsilon > 1e-20 * basic]
+    return min(basic, _composed(_laplace_parts, tuple(counted.tolist()), delta))
 
 
 def _gaussian(loss: GaussianLoss, delta: float) -> float:

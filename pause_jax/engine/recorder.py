@@ -148,7 +148,7 @@ def counts(run: Run) -> Array:
 
 @quantity("client", gap=-1)
 def queried(run: Run) -> Array:
-    """Rounds in which the policy asked each client before it chose, int32."""
+    """Rounds in which the policy asked each client before it chose and had an answer, int32."""
     return run.state.queried
 
 

@@ -137,11 +137,13 @@ def advance(
         latency = world.latency(before.keys.world, round)
         available = world.present(before.keys.world, round)
         epsilon = mechanism.budget.epsilon(before.stats.counts + 1)
+        exhausted = mechanism.budget.exhausted(before.stats.counts + 1)
         if config.when_spent == "exclude":
-            available &= epsilon > 0
+            available &= ~exhausted
 
         # The policy chooses, after a question if it has one.
-        heard = _question(policy, learner, world, before, round, latency, available)
+        silent = exhausted & (config.when_spent == "silent")
+        heard = _question(policy, learner, world, before, round, latency, available, silent)
         selection, info = check_selected(
             policy.select(heard.choice_key, heard.policy, round, available), context.num_selected
         )
@@ -150,7 +152,7 @@ def advance(
         # The chosen clients train and release, the server averages.
         sending = selection
         if config.when_spent == "silent":
-            sending = without_silent(selection, epsilon[clients])
+            sending = without_silent(selection, silent[clients])
         privacy_key = keys.cohort(before.keys.privacy, round)
         release = release_of(mechanism, privacy_key, sending, epsilon[clients])
         training_key = keys.cohort(before.keys.training, round)
@@ -161,8 +163,13 @@ def advance(
 
         # The policy and the server learn from what came back.
         speed = context.min_latency / latency[clients]
+        unheard = active & ~sending.active
         observation = Observation(
-            latency[clients], trained.loss, trained.square_loss, trained.released
+            latency[clients],
+            jnp.where(unheard, jnp.nan, trained.loss),
+            jnp.where(unheard, jnp.nan, trained.square_loss),
+            trained.released,
+            sending.active,
         )
         after = State(
             keys=before.keys,
@@ -205,24 +212,30 @@ def _question(
     round: Array,
     latency: Array,
     available: Array,
+    silent: Array,
 ) -> _Heard:
-    """Put the policy's question to the clients, if it has one; it costs the seconds it takes."""
+    """Put the policy's question to the clients, if it has one; it costs the seconds it takes.
+
+    A silent client does not tell its loss, and the server waits for it.
+    """
     query, streams = policy.query, before.keys
     if query is None:
         key = keys.choice(streams.policy, round)
         return _Heard(key, before.policy, before.queried, jnp.zeros(()))
     ask_key, choice_key = keys.question_and_choice(streams.policy, round)
     clients, asked = query.ask(ask_key, before.policy, round, available)
-    loss = jnp.ones(clients.shape)
+    loss, told = jnp.ones(clients.shape), jnp.ones(clients.shape, bool)
     if query.wants == "loss":
         answer_key = keys.answers(streams.training, round)
+        told = ~silent[clients]
         loss = learner.ask(answer_key, before.learning, clients, query.batch_size)
-    answer = Answer(loss, world.features(streams.world, round)[clients])
+        loss = jnp.where(told, loss, jnp.nan)
+    answer = Answer(loss, world.features(streams.world, round)[clients], told)
     waited = jnp.where(asked, query.seconds(latency)[clients], 0.0)
     return _Heard(
         choice_key,
         query.hear(before.policy, clients, asked, answer),
-        before.queried.at[clients].add(asked.astype(jnp.int32)),
+        before.queried.at[clients].add((asked & told).astype(jnp.int32)),
         jnp.max(waited),
     )
 
@@ -240,7 +253,7 @@ def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Ar
 
     def release(updates: Array) -> Array:
         noise_keys = keys.of_clients(key, sending.clients)
-        # Nothing is released at an epsilon of 0: those slots are not active.
+        # Nothing is released of an exhausted budget, at an epsilon of 0: no such slot is active.
         positive = jnp.where(active, epsilon, 1.0).astype(updates.dtype)
         released = jax.vmap(mechanism.privatize)(noise_keys, updates, positive)
         return jnp.where(active[:, None], released, 0.0)
@@ -248,8 +261,8 @@ def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Ar
     return release
 
 
-def without_silent(selection: Selection, epsilon: Array) -> Selection:
+def without_silent(selection: Selection, silent: Array) -> Selection:
     """The slots that send an update; the server averages what it receives."""
-    weights = jnp.where(epsilon > 0, selection.weights, 0.0)
+    weights = jnp.where(silent, 0.0, selection.weights)
     total, received = jnp.sum(selection.weights), jnp.sum(weights)
     return selection._replace(weights=weights * total / jnp.where(received > 0, received, 1.0))

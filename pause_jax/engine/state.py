@@ -30,7 +30,7 @@ class State(NamedTuple):
       learning: data and model.
       policy: the policy's own state.
       stats: participations and mean speeds of all clients.
-      queried: int32 [K], rounds in which the policy asked each client.
+      queried: int32 [K], rounds in which the policy asked each client and had an answer.
       played: int32 scalar, rounds that were played.
       clock: scalar, simulated seconds.
     """

@@ -18,7 +18,7 @@ from pause_jax.reward import Reward
 from pause_jax.struct import Config
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
 
 
 class Answer(NamedTuple):
@@ -26,13 +26,16 @@ class Answer(NamedTuple):
 
     Attributes:
       loss: float [d], mean loss of the current global model on local data, if ``wants`` is
-        ``loss``; 1 without learning.
+        ``loss``; 1 without learning. NaN of a client that does not tell it.
       features: float [d, F], what the latency model shows of the coming round (see
         ``Latency.features``).
+      told: bool [d], of the asked, who told its loss: all by default, but with
+        ``when_spent="silent"`` nobody whose budget is spent.
     """
 
     loss: Float[Array, " d"]
     features: Float[Array, "d F"]
+    told: Bool[Array, " d"] | bool = True
 
 
 class Query(NamedTuple):

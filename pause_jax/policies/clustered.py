@@ -67,7 +67,8 @@ class ClusteredSimilarity(PolicyConfig):
             return draw_from_rows(draw_key, rows, available, context), no_info()
 
         def update(updates: Array, selection: Selection, observation: Observation) -> Array:
-            return store_active(updates, selection.clients, observation.update, selection.active)
+            heard = selection.active & observation.heard
+            return store_active(updates, selection.clients, observation.update, heard)
 
         return Policy(lambda: jnp.zeros((num_clients, context.update_size)), select, update)
 

@@ -26,9 +26,9 @@ class OortState(NamedTuple):
 
     Attributes:
       round: int32, rounds so far.
-      utility: float [K], statistical utility at a client's last participation.
+      utility: float [K], statistical utility when a client was last heard.
       duration: float [K], seconds: expected before its first participation, then the last one's.
-      last_round: int32 [K], last round it took part in; 0 if never.
+      last_round: int32 [K], last round in which it took part and was heard; 0 if never.
       threshold: scalar, percentile of durations from which on clients are penalised.
       exploited: float [2 W], mean utility of the exploited clients of the last rounds, oldest
         first; 0 for a round without.
@@ -116,16 +116,17 @@ class Oort(PolicyConfig):
 
         def update(state: OortState, selection: Selection, observation: Observation) -> OortState:
             clients, active = selection.clients, selection.active
+            heard = active & observation.heard
             round = state.round + 1
             utility = prior[clients] * jnp.sqrt(observation.square_loss)
-            exploited = active & (state.last_round[clients] > 0)
+            exploited = heard & (state.last_round[clients] > 0)
             mean = jnp.sum(jnp.where(exploited, utility, 0.0)) / jnp.maximum(jnp.sum(exploited), 1)
             history = jnp.append(state.exploited[1:], mean)
             return OortState(
                 round=round,
-                utility=store_active(state.utility, clients, utility, active),
+                utility=store_active(state.utility, clients, utility, heard),
                 duration=store_active(state.duration, clients, observation.latency, active),
-                last_round=store_active(state.last_round, clients, round, active),
+                last_round=store_active(state.last_round, clients, round, heard),
                 threshold=self.paced(state.threshold, history, round),
                 exploited=history,
             )

@@ -97,7 +97,7 @@ class PowerOfChoice(PolicyConfig):
             return draw(key, round, available)
 
         def hear(state: ChoiceState, clients: Array, asked: Array, answer: Answer) -> ChoiceState:
-            loss = store_active(state.loss, clients, answer.loss, asked)
+            loss = store_active(state.loss, clients, answer.loss, asked & answer.told)
             return ChoiceState(loss, mask_of(clients, asked, num_clients))
 
         def select(
@@ -117,7 +117,8 @@ class PowerOfChoice(PolicyConfig):
         ) -> ChoiceState:
             if self.loss != "stale":
                 return state
-            loss = store_active(state.loss, selection.clients, observation.loss, selection.active)
+            heard = selection.active & observation.heard
+            loss = store_active(state.loss, selection.clients, observation.loss, heard)
             return state._replace(loss=loss)
 
         query = None

@@ -18,6 +18,10 @@ from jax.scipy.special import zeta
 
 from pause_jax.struct import Config, ConfigError, Sizes, number, static
 
+# A schedule that never ends gives at least this share of eps_bar: float32 would round less to 0,
+# at which there is no finite noise. Any number of them that can be counted adds nothing to a sum.
+LEAST_SHARE = 2.0**-100
+
 
 class Budget(Config):
     """What a client may spend, and has spent."""
@@ -27,8 +31,12 @@ class Budget(Config):
         raise NotImplementedError
 
     def epsilon(self, participation: Array) -> Array:
-        """eps_i of the i-th participation, i >= 1; 0 when nothing is left."""
+        """eps_i of the i-th participation, i >= 1; 0 if the schedule has ended."""
         raise NotImplementedError
+
+    def exhausted(self, participation: Array) -> Array:
+        """Whether the schedule ended before the i-th participation: then nothing is released."""
+        return self.epsilon(participation) <= 0
 
     def spent(self, participations: Array) -> Array:
         """Sum of eps_1 .. eps_n; 0 for n = 0."""
@@ -63,9 +71,16 @@ class Schedule(Budget):
     def spent(self, participations: Array) -> Array:
         return self.total_epsilon * (1 - self.remaining(participations))
 
+    def at_least_something(self, epsilon: Array) -> Array:
+        """An eps_i > 0 where float32 may have rounded it to 0, elementwise."""
+        tiny = jnp.finfo(epsilon.dtype).tiny
+        return jnp.maximum(epsilon, jnp.maximum(self.total_epsilon * LEAST_SHARE, tiny))
+
 
 class Geometric(Schedule):
     """eps_i = eps_bar (e^eta - 1) e^(-eta i): below equation (6); then p_k = e^(-eta T_k).
+
+    Never exhausted: from about i = 70 / eta on eps_i is 2^-100 eps_bar, and noise is enormous.
 
     Attributes:
       decay: eta, > 0.
@@ -74,13 +89,17 @@ class Geometric(Schedule):
     name: ClassVar[str] = "geometric"
     summary: ClassVar[str] = "eps_bar (e^eta - 1) e^(-eta i), never exhausted (PAUSE)"
 
-    decay: float = number(default=0.04, above=0)
+    decay: float = number(default=0.04, above=0, at_most=80)
 
     def remaining(self, participations: Array) -> Array:
         return jnp.exp(-self.decay * participations)
 
     def epsilon(self, participation: Array) -> Array:
-        return self.total_epsilon * jnp.expm1(self.decay) * jnp.exp(-self.decay * participation)
+        exact = self.total_epsilon * jnp.expm1(self.decay) * jnp.exp(-self.decay * participation)
+        return self.at_least_something(exact)
+
+    def exhausted(self, participation: Array) -> Array:
+        return jnp.zeros(participation.shape, bool)
 
 
 class Uniform(Schedule):
@@ -102,9 +121,14 @@ class Uniform(Schedule):
         whole = jnp.clip(self.horizon - (participation - 1), 0.0, 1.0)
         return whole * self.total_epsilon / self.horizon
 
+    def exhausted(self, participation: Array) -> Array:
+        return participation - 1 >= self.horizon
+
 
 class Power(Schedule):
     """eps_i = eps_bar i^(-s) / zeta(s): decays slower than geometric and sums to eps_bar.
+
+    Never exhausted: below 2^-100 eps_bar it is that.
 
     Attributes:
       exponent: s, > 1.
@@ -123,7 +147,10 @@ class Power(Schedule):
     def epsilon(self, participation: Array) -> Array:
         s = jnp.asarray(self.exponent, float)
         i = jnp.asarray(participation, float)
-        return self.total_epsilon * i**-s / zeta(s, jnp.ones_like(s))
+        return self.at_least_something(self.total_epsilon * i**-s / zeta(s, jnp.ones_like(s)))
+
+    def exhausted(self, participation: Array) -> Array:
+        return jnp.zeros(participation.shape, bool)
 
 
 class Table(Schedule):
@@ -157,6 +184,9 @@ class Table(Schedule):
     def epsilon(self, participation: Array) -> Array:
         shares = jnp.asarray((*self.shares, 0.0))
         return self.total_epsilon * shares[jnp.minimum(participation - 1, len(self.shares))]
+
+    def exhausted(self, participation: Array) -> Array:
+        return participation > len(self.shares)
 
 
 BUDGETS = (Geometric, Uniform, Power, Table)
