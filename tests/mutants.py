@@ -29,6 +29,7 @@ LEARNING = "pause_jax/learning/config.py"
 SERVER = "pause_jax/learning/server.py"
 PARTITION = "pause_jax/learning/partition.py"
 BANDIT = "pause_jax/bandit.py"
+LANDSCAPE = "pause_jax/search/landscape.py"
 REWARD = "pause_jax/reward.py"
 CHOOSE = "pause_jax/policies/choose.py"
 KEYS = "pause_jax/keys.py"
@@ -342,6 +343,14 @@ MUTANTS = [
         "self.context,\n            self.before",
         "self.context._replace(expected_speed=self.before.stats.mean_speed"
         " + jnp.sqrt(1 / (1 + self.before.stats.counts))), self.before",
+    ),
+    # --- search
+    Mutant(
+        "neighbours_counted_in_int32",
+        LANDSCAPE,
+        "jnp.sum(leaving).astype(float) * jnp.sum(entering)",
+        "(jnp.sum(leaving) * jnp.sum(entering)).astype(float)",
+        "tests/test_search_annealing.py",
     ),
     # --- clock and record
     Mutant(

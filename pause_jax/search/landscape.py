@@ -151,3 +151,11 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
     removable = members & jnp.any(landscape.ranks == lowest, axis=0)
     below = outside & jnp.any(landscape.ranks < lowest, axis=0)
     return removable, outside, members & ~removable, below
+
+
+def num_swaps(leaving: Array, entering: Array) -> Array:
+    """Swaps of one of the leaving clients for one of the entering ones, of masks bool [K].
+
+    A float, exact up to 2^24 in float32: m (K - m) exceeds int32 in a large network.
+    """
+    return jnp.sum(leaving).astype(float) * jnp.sum(entering)
