@@ -291,8 +291,8 @@ MUTANTS = [
     Mutant(
         "share_without_quality",
         PARTITION,
-        "weight = self.quality * self.size",
-        "weight = self.size",
+        "jnp.maximum(self.quality * self.size, 0.0)",
+        "jnp.maximum(1.0 * self.size, 0.0)",
     ),
     # --- reward and regret
     Mutant(
@@ -318,6 +318,13 @@ MUTANTS = [
         SCORE,
         "round, context.share, remaining",
         "round, jnp.full_like(context.share, 1 / context.num_clients), remaining",
+    ),
+    Mutant(
+        "regret_clamped_at_zero",
+        SCORE,
+        "jnp.any(selection.active), 0.0, behind)",
+        "jnp.any(selection.active), 0.0, jnp.maximum(behind, 0.0))",
+        "tests/test_rounds.py::test_a_score_is_that_of_float64_and_its_regret_is_signed",
     ),
     Mutant(
         "reward_after_the_update",
@@ -350,7 +357,22 @@ MUTANTS = [
         LANDSCAPE,
         "jnp.sum(leaving).astype(float) * jnp.sum(entering)",
         "(jnp.sum(leaving) * jnp.sum(entering)).astype(float)",
-        "tests/test_search_annealing.py",
+        "tests/test_search_annealing.py::test_a_walk_goes_on_where_neighbours_outnumber_int32",
+    ),
+    Mutant(
+        "walk_rounds_by_the_order_of_addition",
+        LANDSCAPE,
+        "on_grid(problem.weight, num_selected)",
+        "problem.weight",
+        "tests/test_search_annealing.py::"
+        "test_the_sum_of_weights_does_not_depend_on_the_order_of_addition",
+    ),
+    Mutant(
+        "share_by_a_division",
+        PARTITION,
+        "weight * (1 / tree_sum(weight))",
+        "weight / tree_sum(weight)",
+        "tests/test_summation.py::test_equal_shares_have_the_same_bits_in_a_sweep",
     ),
     # --- clock and record
     Mutant(

@@ -292,6 +292,21 @@ def test_finite_stand_in_keeps_the_order_of_all_energies(kind):
             np.testing.assert_array_equal(energies, [key[0] for key in keys])
 
 
+def test_the_sum_of_weights_does_not_depend_on_the_order_of_addition():
+    problem, found = landscapes("pause", "continuous", seed=8)
+    plain = problem.terms.sum(axis=1)
+
+    def sums(weight, clients):
+        rows = weight[list(itertools.permutations(clients))]
+        return np.unique((rows[:, 0] + rows[:, 1]) + rows[:, 2])
+
+    for landscape in found:
+        assert all(len(sums(np.asarray(landscape.weight), clients)) == 1 for clients in SETS)
+    assert any(len(sums(plain[0], clients)) > 1 for clients in SETS)
+    weights = np.stack([landscape.weight for landscape in found])
+    np.testing.assert_allclose(weights, plain, atol=M * np.abs(plain).max() * 2.0**-22)
+
+
 # ---------------------------------------------------------------- the neighbourhood
 
 masks_of = jax.jit(jax.vmap(neighbour_masks, in_axes=(None, 0)))
