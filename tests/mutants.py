@@ -34,6 +34,7 @@ SCHEDULE = "pause_jax/learning/schedule.py"
 SERVER = "pause_jax/learning/server.py"
 PARTITION = "pause_jax/learning/partition.py"
 BANDIT = "pause_jax/bandit.py"
+LANDSCAPE = "pause_jax/search/landscape.py"
 REWARD = "pause_jax/reward.py"
 CHOOSE = "pause_jax/policies/choose.py"
 KEYS = "pause_jax/keys.py"
@@ -417,8 +418,8 @@ MUTANTS = [
     Mutant(
         "share_without_quality",
         PARTITION,
-        "weight = self.quality * self.size",
-        "weight = self.size",
+        "jnp.maximum(self.quality * self.size, 0.0)",
+        "jnp.maximum(1.0 * self.size, 0.0)",
     ),
     # --- latency models
     Mutant(
@@ -510,6 +511,13 @@ MUTANTS = [
         "round, jnp.full_like(context.share, 1 / context.num_clients), remaining",
     ),
     Mutant(
+        "regret_clamped_at_zero",
+        SCORE,
+        "jnp.any(selection.active), 0.0, behind)",
+        "jnp.any(selection.active), 0.0, jnp.maximum(behind, 0.0))",
+        "tests/test_rounds.py::test_a_score_is_that_of_float64_and_its_regret_is_signed",
+    ),
+    Mutant(
         "reward_after_the_update",
         STATE,
         "self.before.stats.counts,",
@@ -533,6 +541,29 @@ MUTANTS = [
         "self.context,\n            self.before",
         "self.context._replace(expected_speed=self.before.stats.mean_speed"
         " + jnp.sqrt(1 / (1 + self.before.stats.counts))), self.before",
+    ),
+    # --- search
+    Mutant(
+        "neighbours_counted_in_int32",
+        LANDSCAPE,
+        "jnp.sum(leaving).astype(float) * jnp.sum(entering)",
+        "(jnp.sum(leaving) * jnp.sum(entering)).astype(float)",
+        "tests/test_search_annealing.py::test_a_walk_goes_on_where_neighbours_outnumber_int32",
+    ),
+    Mutant(
+        "walk_rounds_by_the_order_of_addition",
+        LANDSCAPE,
+        "on_grid(problem.weight, num_selected)",
+        "problem.weight",
+        "tests/test_search_annealing.py::"
+        "test_the_sum_of_weights_does_not_depend_on_the_order_of_addition",
+    ),
+    Mutant(
+        "share_by_a_division",
+        PARTITION,
+        "weight * (1 / tree_sum(weight))",
+        "weight / tree_sum(weight)",
+        "tests/test_summation.py::test_equal_shares_have_the_same_bits_in_a_sweep",
     ),
     # --- clock and record
     Mutant(

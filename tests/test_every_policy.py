@@ -6,6 +6,7 @@ import pytest
 
 from pause_jax import SimConfig, presets, simulate
 from pause_jax.policies import NAMED
+from tests.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
 
 ASK = {"power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs"}
 RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort"}
@@ -37,7 +38,8 @@ def test_it_runs_without_learning(name):
     assert np.bincount(clients[clients >= 0], minlength=40).tolist() == result.counts.tolist()
     assert (result.latency > 0).all()
     np.testing.assert_allclose(result.clock, np.cumsum(result.latency), rtol=1e-4)
-    assert (result.regret >= 0).all()
+    if name not in MAY_LEAVE_EMPTY | WITH_REPETITION:
+        assert (result.regret >= -1e-5).all()
     assert (result.query_seconds > 0).all() if name in ASK else (result.query_seconds == 0).all()
     assert (result.queried.sum() > 0) == (name in ASK)
     assert (result.latency > result.query_seconds).all()

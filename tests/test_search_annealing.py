@@ -16,6 +16,7 @@ from pause_jax.search.landscape import (
     Landscape,
     make_landscape,
     neighbour_masks,
+    num_swaps,
     walk_energy,
 )
 from tests.reference import oracles
@@ -291,6 +292,21 @@ def test_finite_stand_in_keeps_the_order_of_all_energies(kind):
             np.testing.assert_array_equal(energies, [key[0] for key in keys])
 
 
+def test_the_sum_of_weights_does_not_depend_on_the_order_of_addition():
+    problem, found = landscapes("pause", "continuous", seed=8)
+    plain = problem.terms.sum(axis=1)
+
+    def sums(weight, clients):
+        rows = weight[list(itertools.permutations(clients))]
+        return np.unique((rows[:, 0] + rows[:, 1]) + rows[:, 2])
+
+    for landscape in found:
+        assert all(len(sums(np.asarray(landscape.weight), clients)) == 1 for clients in SETS)
+    assert any(len(sums(plain[0], clients)) > 1 for clients in SETS)
+    weights = np.stack([landscape.weight for landscape in found])
+    np.testing.assert_allclose(weights, plain, atol=M * np.abs(plain).max() * 2.0**-22)
+
+
 # ---------------------------------------------------------------- the neighbourhood
 
 masks_of = jax.jit(jax.vmap(neighbour_masks, in_axes=(None, 0)))
@@ -424,6 +440,49 @@ def test_uniformity_check_rejects_leaver_first_entrant_second():
     leavers = [next(iter(clients - other)) for other in count]
     expected = [20_000 / 3 / leavers.count(leaver) for leaver in leavers]
     assert stats.chisquare(list(count.values()), expected).pvalue < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "num_selected", "neighbourhood"),
+    [(1_000_000, 2200, "vanilla"), (100_000, 40_000, "pause")],
+)
+def test_a_walk_goes_on_where_neighbours_outnumber_int32(num_clients, num_selected, neighbourhood):
+    """The start has the highest indices: of `pause`, nearly all neighbours are passive."""
+    ranks = [] if neighbourhood == "vanilla" else [np.arange(num_clients)]
+    landscape = one_landscape(ranks, num_clients=num_clients)
+    weight = jax.random.uniform(jax.random.key(1), (num_clients,))
+    landscape = landscape._replace(weight=jnp.floor(8 * weight), index=0 * weight)
+    members = jnp.arange(num_clients) >= num_clients - num_selected
+    num_neighbours = num_selected * (num_clients - num_selected)
+    assert num_neighbours > 2**31
+    masks = neighbour_masks(landscape, members)
+    found = num_swaps(*masks[:2]) + num_swaps(*masks[2:])
+    assert found == pytest.approx(num_neighbours)
+
+    @jax.jit
+    def step(state, lots, landscape, cooling):
+        after, moved = chain_step(lots, state, jnp.asarray(1), landscape, cooling)
+        left, entered = state.members & ~after.members, after.members & ~state.members
+        swap = jnp.stack([jnp.argmax(left), jnp.argmax(entered)])
+        return after, moved, swap, (jnp.sum(left) == moved) & (jnp.sum(entered) == moved)
+
+    start = state_at(members, landscape)
+    swaps = []
+    for lots in lots_of(30):
+        _, moved, swap, legal = step(start, lots, landscape, 1e-30)
+        assert moved
+        assert legal
+        swaps.append(np.asarray(swap))
+    left, entered = np.transpose(swaps)
+    outside = num_clients - num_selected
+    for shares in ((left - outside) / num_selected, entered / outside):
+        assert stats.kstest(shares, "uniform").pvalue > 1e-3
+    state = start
+    for lots in lots_of(30):
+        state, _, _, legal = step(state, lots, landscape, 1e6)
+        assert legal
+    assert state.best_energy == state.energy > start.energy + 10
+    assert state.best_members.sum() == num_selected
 
 
 def test_chains_start_at_a_uniform_set_of_available_clients():

@@ -191,16 +191,6 @@ def test_a_search_does_not_depend_on_its_neighbours_in_the_batch():
         np.testing.assert_array_equal(together[1][i], alone[1])
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 64])
-def test_tree_sum_is_exact_without_rounding_and_keeps_the_order(size):
-    rng = np.random.default_rng(size)
-    dyadic = rng.integers(-99, 99, (20, size)).astype(np.float32) / 4
-    np.testing.assert_array_equal(prefix.tree_sum(jnp.asarray(dyadic)), dyadic.sum(axis=1))
-    low = rng.normal(size=(200, size)).astype(np.float32)
-    high = np.nextafter(low, np.where(rng.random(low.shape) < 0.5, np.inf, low))
-    assert (prefix.tree_sum(jnp.asarray(low)) <= prefix.tree_sum(jnp.asarray(high))).all()
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32])
 def test_ordered_sorts_by_value_then_number_and_puts_the_unavailable_last(dtype):
     rng = np.random.default_rng(3)

@@ -23,7 +23,7 @@ STEPS = 500
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def all_degrees(key: Array, problems: Problem, num_selected: int, number: int) -> dict[str, Array]:
-    """Degrees for each rule, int [n, number + 2]: random sets, the optimum, the m highest ucb."""
+    """Degrees for each rule, float [n, number + 2]: random sets, the optimum, the m highest ucb."""
     drawn = lab.random_sets(key, problems.index.shape[1], num_selected, number)
 
     def one(problem: Problem) -> dict[str, Array]:
@@ -60,7 +60,7 @@ def neighbours(outcome: Outcome, sizes: list[int], sets: int, within: float, axe
             for i, (k, m) in enumerate(zip(sizes, picks, strict=True)):
                 problems = instances.draw(key, 4, k, m, REWARD, kind)
                 for rule, values in all_degrees(key, problems, m, sets).items():
-                    each = np.asarray(values)
+                    each = np.asarray(values, np.float64)
                     drawn, optimum, fastest = each[:, :-2], each[:, -2], each[:, -1]
                     found[rule][:, i] = drawn.mean(), drawn.max(), optimum.mean()
                     worst &= bool((fastest == m * (k - m)).all())

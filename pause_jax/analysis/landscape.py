@@ -22,7 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.search.annealing import AnnealingTrace, anneal
 from pause_jax.search.exact import exact
-from pause_jax.search.landscape import NEIGHBOURHOODS, Landscape, make_landscape, neighbour_masks
+from pause_jax.search.landscape import (
+    NEIGHBOURHOODS,
+    Landscape,
+    make_landscape,
+    neighbour_masks,
+    num_swaps,
+)
 from pause_jax.search.problem import Problem, shuffled
 
 # "ucb" is R2 with the ucb list alone, which Algorithm 3 needs and nothing more.
@@ -141,21 +147,21 @@ def random_sets(key: Array, num_clients: int, num_selected: int, number: int) ->
 
 
 _masks = jax.jit(jax.vmap(neighbour_masks, in_axes=(None, 0)))
+_swaps = jax.vmap(num_swaps)
 
 
 @jax.jit
 def degrees(landscape: Landscape, members: ArrayLike) -> Array:
-    """Number of neighbours of each set; ``members`` is bool [n, K], the result int [n]."""
-    parts = _masks(landscape, jnp.asarray(members))
-    removable, outside, others, below = (jnp.sum(part, axis=1) for part in parts)
-    return removable * outside + others * below
+    """Number of neighbours of each set, float [n], exact up to 2^24; ``members`` is bool [n, K]."""
+    removable, outside, others, below = _masks(landscape, jnp.asarray(members))
+    return _swaps(removable, outside) + _swaps(others, below)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def sampled_degrees(
     key: Array, problems: Problem, num_selected: int, rule: str, number: int
 ) -> Array:
-    """Degrees of ``number`` random sets in each problem of a batch of n, int [n, number].
+    """Degrees of ``number`` random sets in each problem of a batch of n, float [n, number].
 
     The same key draws the same sets for every rule.
     """

@@ -1,7 +1,8 @@
 """The regret laboratory: cumulative regret, its growth, and the papers' bounds.
 
 Regret of a round is C^G(genie) - C^G(cohort), (10), given the policy's own history. It is what
-``simulate`` records; here it is summed, fitted and set beside the bounds.
+``simulate`` records; here it is summed, fitted and set beside the bounds. It is negative where a
+policy gains by a smaller cohort than the genie's (``engine.score.Score``): R(n) may fall then.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def growth(regret: ArrayLike) -> Growth:
       regret: [seeds, T], cumulative; rounds that not all seeds played are left out.
 
     Returns:
-      The fit; NaN exponents where regret is zero.
+      The fit; all NaN if a seed's R(n) is not above zero throughout, which has no logarithm.
 
     Raises:
       ValueError: with fewer than 20 rounds, or not two-dimensional.

@@ -178,7 +178,7 @@ def genie_reward(r: Round) -> Array:
 
 @quantity("round")
 def regret(r: Round) -> Array:
-    """C^G(genie) - C^G(cohort), (10), given the same history; >= 0."""
+    """C^G(genie) - C^G(cohort), (10), given the same history; signed, see ``Score``."""
     return r.score.regret
 
 

@@ -22,7 +22,11 @@ class Score(NamedTuple):
     Attributes:
       reward: realised reward of the cohort.
       genie_reward: realised reward of the genie's cohort.
-      regret: C^G(genie) - C^G(cohort), (10), >= 0.
+      regret: C^G(genie) - C^G(cohort), (10), signed. The genie chooses min(m, available) clients;
+        a cohort of as many has a regret >= 0 up to rounding, 1e-6 of the two values, and the
+        genie's own has exactly 0. A smaller cohort (FedCS keeps a deadline, draws with repetition
+        leave slots empty) may be worth more than the genie's, and then its regret is negative: its
+        slowest client may be faster, and terms of g below zero are missing from its sum.
     """
 
     reward: Float[Array, ""]
@@ -64,4 +68,11 @@ def score(
     genie, _ = exact(problem.index, problem.weight, m, available=available)
     best = (problem.terms, genie, available[genie])
     behind = cohort_value(problem.index, *best) - cohort_value(problem.index, *own)
-    return Score(realised, cohort_value(speed, *best), jnp.maximum(behind, 0.0))
+    same = jnp.all(_sorted(genie, available[genie]) == _sorted(selection.clients, selection.active))
+    regret = jnp.where(same & jnp.any(selection.active), 0.0, behind)
+    return Score(realised, cohort_value(speed, *best), regret)
+
+
+def _sorted(clients: Array, active: Array) -> Array:
+    """The clients that take part, ascending, after -1 for each empty slot: int [m]."""
+    return jnp.sort(jnp.where(active, clients, -1))

@@ -63,9 +63,10 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs that differ only in traced numbers share one compilation and run as one batch; a row of
-    the result equals the single run ``simulate(config, key)``. A batch is spread over all devices,
-    and over the cores of a CPU.
+    Configs that differ only in traced numbers share one compilation and run as one batch, spread
+    over all devices, and over the cores of a CPU. A row of the result is the single run
+    ``simulate(config, key)`` up to rounding: where two cohorts are worth the same to a unit in the
+    last place, the two may choose differently, and then go their own ways.
     In a program of several processes (``pause_jax.distributed``) each calls ``sweep`` with the same
     arguments, plays its part, and gets the whole result.
 

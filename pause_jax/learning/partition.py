@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.struct import Config, ConfigError, number, static
+from pause_jax.summation import tree_sum
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -36,8 +37,11 @@ class Partition(NamedTuple):
     @property
     def share(self) -> Array:
         """Quality-weighted share of the data d_k / sum(d), float [K]; BSFL (4)."""
-        weight = self.quality * self.size
-        return weight / jnp.sum(weight)
+        # An ulp decides near-ties: this is to round alike in simulate and a sweep. The maximum keeps
+        # the product from being fused with the sum; and XLA divides by a scalar by its reciprocal,
+        # but not where sizes are constants, as equal ones are in simulate alone.
+        weight = jnp.maximum(self.quality * self.size, 0.0)
+        return weight * (1 / tree_sum(weight))
 
 
 class PartitionConfig(Config):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.search.problem import Problem, shuffled
+from pause_jax.summation import on_grid, tree_sum
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -27,7 +28,7 @@ class Landscape(NamedTuple):
 
     Attributes:
       index: float [K], finite: untried clients get a value that keeps the order of all energies.
-      weight: float [K].
+      weight: float [K], rounded so that sums of m have the same bits in any order.
       ranks: int32 [L, K], place of each client in each sorted list of R2; ties at random.
       available: bool [K].
       temperature_scale: scalar C.
@@ -64,7 +65,7 @@ def make_landscape(
     if neighbourhood == "pause":
         scale = _largest_difference(index, problem.terms, num_selected, available)
         scale = scale * (1 + OMEGA) + OMEGA
-    return Landscape(index, problem.weight, ranks, available, scale)
+    return Landscape(index, on_grid(problem.weight, num_selected), ranks, available, scale)
 
 
 def _extremes(values: Array, num_selected: int, available: Array) -> tuple[Array, Array]:
@@ -86,7 +87,7 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
     the acceptance rule needs.
     """
     high, low = _extremes(weight, num_selected, available)
-    reach = jnp.sum(high) - jnp.sum(low) + 1.0
+    reach = tree_sum(high) - tree_sum(low) + 1.0
     reach = jnp.where(jnp.isfinite(reach), reach, 1.0)  # fewer than m available: no walk at all
     finite = jnp.isfinite(index) & available
     any_finite = jnp.any(finite)
@@ -118,7 +119,12 @@ def _largest_difference(index: Array, terms: Array, num_selected: int, available
     """
     index_high, index_low = _extremes(index, num_selected, available)
     highs, lows = jax.vmap(lambda term: _extremes(term, num_selected, available))(terms)
-    return jnp.min(index_high) - jnp.min(index_low) + jnp.sum(highs) - jnp.sum(lows)
+    return (
+        jnp.min(index_high)
+        - jnp.min(index_low)
+        + jnp.sum(tree_sum(highs))
+        - jnp.sum(tree_sum(lows))
+    )
 
 
 def walk_energy(landscape: Landscape, members: Array) -> Array:
@@ -151,3 +157,11 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
     removable = members & jnp.any(landscape.ranks == lowest, axis=0)
     below = outside & jnp.any(landscape.ranks < lowest, axis=0)
     return removable, outside, members & ~removable, below
+
+
+def num_swaps(leaving: Array, entering: Array) -> Array:
+    """Swaps of one of the leaving clients for one of the entering ones, of masks bool [K].
+
+    A float, exact up to 2^24 in float32: m (K - m) exceeds int32 in a large network.
+    """
+    return jnp.sum(leaving).astype(float) * jnp.sum(entering)

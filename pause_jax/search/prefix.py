@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pause_jax.summation import tree_sum
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
@@ -159,18 +161,6 @@ def value_highest_of(blocks: Blocks, b: Array, bound: Array) -> tuple[Best, Arra
     later = _total_bounds(top, jnp.where(here > j, weight, -jnp.inf))
     total = jnp.where(here < j, found.total, later)
     return found, jnp.where(here == j, -jnp.inf, jnp.minimum(bound, index + total))
-
-
-def tree_sum(values: Array) -> Array:
-    """Sum over the last axis as a balanced tree: error at most ceil(log2 m) roundings of each term.
-
-    Additions round monotonically, so terms that are larger one by one never have a smaller sum.
-    """
-    while (size := values.shape[-1]) > 1:
-        half = size // 2
-        pairs = values[..., :half] + values[..., half : 2 * half]
-        values = jnp.concatenate([pairs, values[..., 2 * half :]], axis=-1)
-    return values[..., 0]
 
 
 def _cut(index: Array, weight: Array, top: Array) -> Blocks:

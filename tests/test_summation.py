@@ -1,0 +1,87 @@
+"""Sums of the same bits in every order, and runs of the same cohorts in every batch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pause_jax import Learning, SimConfig, presets, quantity, simulate, sweep
+from pause_jax.learning import Linear, LinearRegression
+from pause_jax.summation import on_grid, tree_sum
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64])
+def test_tree_sum_is_exact_without_rounding_and_keeps_the_order(size):
+    rng = np.random.default_rng(size)
+    dyadic = rng.integers(-99, 99, (20, size)).astype(np.float32) / 4
+    np.testing.assert_array_equal(tree_sum(jnp.asarray(dyadic)), dyadic.sum(axis=1))
+    low = rng.normal(size=(200, size)).astype(np.float32)
+    high = np.nextafter(low, np.where(rng.random(low.shape) < 0.5, np.inf, low))
+    assert (tree_sum(jnp.asarray(low)) <= tree_sum(jnp.asarray(high))).all()
+
+
+gridded = jax.jit(on_grid, static_argnums=1)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 3, 15, 200]), st.floats(-20, 20))
+def test_sums_on_a_grid_are_exact_in_any_order(seed, terms, power):
+    rng = np.random.default_rng(seed)
+    values = (rng.normal(size=300) * 10**power).astype(np.float32)
+    rounded = np.asarray(gridded(jnp.asarray(values), terms))
+    # No more than the last place of the largest possible sum.
+    largest = terms * np.abs(values).max()
+    np.testing.assert_allclose(rounded, values, rtol=0, atol=2 * largest * 2.0**-23)
+    for _ in range(5):
+        some = rng.choice(rounded, terms, replace=False)
+        sums = {np.add.accumulate(rng.permutation(some), dtype=np.float32)[-1] for _ in range(5)}
+        assert sums == {np.float32(some.astype(np.float64).sum())}
+
+
+def test_sums_off_the_grid_depend_on_the_order():
+    rng = np.random.default_rng(0)
+    some = rng.normal(size=15).astype(np.float32)
+    sums = {np.add.accumulate(rng.permutation(some), dtype=np.float32)[-1] for _ in range(20)}
+    assert len(sums) > 1
+
+
+def test_values_on_a_coarse_grid_stay_as_they_are():
+    values = jnp.asarray([0.25, -3.0, 0.0, 100.5])
+    np.testing.assert_array_equal(gridded(values, 4), values)
+    np.testing.assert_array_equal(gridded(jnp.zeros(4), 4), 0)
+
+
+# --- what they are for
+
+
+def compare(config, quantity, seeds=4):
+    """What a sweep in one batch records, and what the single runs do, [seeds, ...] each."""
+    keys = jax.random.split(jax.random.key(0), seeds)
+    single = [simulate(config, key, record=(quantity,)) for key in keys]
+    rows = sweep(config, keys, record=(quantity,), progress=False).isel(config=0)
+    name = quantity if isinstance(quantity, str) else quantity.name
+    return rows[name], [getattr(run, name) for run in single]
+
+
+@quantity("round", "client")
+def share(r):
+    return r.context.share
+
+
+def test_equal_shares_have_the_same_bits_in_a_sweep():
+    """Sizes are constants of the program in ``simulate``, and arguments of it in a sweep."""
+    data = LinearRegression(num_features=2, num_samples=1410)
+    config = SimConfig(
+        num_clients=30,
+        num_selected=5,
+        num_rounds=2,
+        learning=Learning(data=data, model=Linear(), max_steps=1),
+    )
+    np.testing.assert_array_equal(*compare(config, share))
+
+
+@pytest.mark.parametrize("policy", ["pause", "sa_pause", "pause_thompson", "bsfl", "rbcs_f"])
+def test_cohorts_of_a_batch_are_those_of_the_single_runs(policy):
+    config = presets.digits_small(policy).replace(num_rounds=100, learning=None)
+    np.testing.assert_array_equal(*compare(config, "clients"))
