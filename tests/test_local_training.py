@@ -192,16 +192,34 @@ def test_surplus_steps_change_neither_model_nor_moments_nor_loss():
 
 
 def test_training_goes_on_from_the_given_moments():
+    """Two participations of two clients, each with its own moments, step by step with optax."""
     dataset = make_dataset("classification")
     partition = make_partition(8, 8)
     training = make_training(dataset, batch_size=4, max_samples=8, optimizer="adam", equal_steps=2)
     variables = initial(training)
-    keys = jax.random.split(jax.random.key(5), 2)
-    fresh, state, _ = run(training, variables, partition, [0, 1], keys, 2)
-    again, state, _ = run(training, variables, partition, [0, 1], keys, 2, opt_state=state)
-    np.testing.assert_array_equal(state[0].count, [4, 4])
-    one, other = (u["params"]["output"]["kernel"] for u in (fresh, again))
-    assert not np.allclose(one, other, atol=1e-4)
+
+    def loss(params, rows):
+        logits = training.module.apply({"params": params}, dataset.x_train[rows])
+        labels = dataset.y_train[rows]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    gradient = jax.jit(jax.grad(loss))
+    start = variables["params"]
+    moments, state = [training.optimizer.init(start)] * 2, None
+    for participation in (1, 2):
+        keys = jax.random.split(jax.random.key(participation), 2)
+        updates, state, _ = run(training, variables, partition, [0, 1], keys, 2, opt_state=state)
+        for client in (0, 1):
+            order, params = sample_order(training, partition, client, keys[client]), start
+            for rows in (order[:4], order[4:]):
+                step, moments[client] = training.optimizer.update(
+                    gradient(params, rows), moments[client], params
+                )
+                params = optax.apply_updates(params, step)
+            expected = jax.tree.map(jnp.subtract, params, start)
+            assert_close(row(updates, client)["params"], expected)
+            assert_close(row(state, client), moments[client])
+        np.testing.assert_array_equal(state[0].count, 2 * participation)
 
 
 class _Weights(nn.Module):

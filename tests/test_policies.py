@@ -20,6 +20,8 @@ from tests.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
 
 K, M = 7, 3
 SIZES = np.asarray([5, 1, 9, 3, 20, 2, 10])
+# The smallest have the best data: weights by size are not those by quality.
+QUALITY = np.asarray([0.75, 1.0, 0.5, 1.0, 0.25, 0.75, 0.5])
 POLICIES = sorted(NAMED)
 
 
@@ -29,7 +31,7 @@ def build(config: SimConfig, sizes: jax.Array) -> Policy:
         order=jnp.zeros(0, jnp.int32),
         start=jnp.cumsum(sizes) - sizes,
         size=sizes,
-        quality=jnp.ones(sizes.shape),
+        quality=jnp.asarray(QUALITY, jnp.float32),
     )
     run = parts(config, None)
     learning = run.learner.init(named_keys.streams(jax.random.key(0)))
@@ -277,7 +279,7 @@ def test_genie_is_a_brute_force_over_all_cohorts_with_the_true_speeds():
         (clients, _), info = select(
             jax.random.key(round), stats, jnp.asarray(round), jnp.asarray(available)
         )
-        x = M * SIZES / SIZES.sum() - counts / round
+        x = M * SIZES * QUALITY / (SIZES * QUALITY).sum() - counts / round
         each = (2.0 * np.sign(x) * x**2 + 1.0 * np.exp(-0.3 * counts)) / M
         value = {
             members: speed[list(members)].min() + each[list(members)].sum()

@@ -316,14 +316,14 @@ def test_reward_and_regret_are_those_of_a_brute_force_replay(policy, availabilit
 
         here = np.flatnonzero(present[t])
         cohorts = list(itertools.combinations(here, min(M, len(here))))
-        genie = max(cohorts, key=lambda members: value(mu, members))
+        genie = max(cohorts, key=functools.partial(value, mu))
         speed = config.latency.min_latency / latency[t].astype(np.float64)
         np.testing.assert_allclose(result.reward[t], value(speed, chosen), rtol=1e-4)
         np.testing.assert_allclose(result.genie_reward[t], value(speed, genie), rtol=1e-4)
         regret = value(mu, genie) - value(mu, chosen)
         np.testing.assert_allclose(result.regret[t], regret, rtol=1e-4, atol=2e-6)
         means = observed / np.maximum(counts, 1)
-        deluded = max(cohorts, key=lambda members, value=value, means=means: value(means, members))
+        deluded = max(cohorts, key=functools.partial(value, means))
         by_means.append(value(mu, genie) - value(mu, deluded))
         counts[chosen] += 1
         observed[chosen] += speed[chosen]
@@ -365,7 +365,7 @@ def test_a_score_is_that_of_float64_and_its_regret_is_signed():
 
         here = np.flatnonzero(available[i])
         cohorts = [list(ks) for ks in itertools.combinations(here, min(M, len(here)))]
-        genie = max(cohorts, key=lambda members, mu=mu[i], value=value: value(mu, members))
+        genie = max(cohorts, key=functools.partial(value, mu[i]))
         if i < 100:
             clients[i] = rng.permutation([*genie, *np.setdiff1d(np.arange(K), genie)][:M])
             weights[i] = np.isin(clients[i], genie)

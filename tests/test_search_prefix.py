@@ -11,6 +11,7 @@ from scipy import stats
 
 from pause_jax.search import exact, prefix
 from pause_jax.search.problem import ordered
+from pause_jax.summation import tree_sum
 from tests.reference import scan
 
 # One place after the first m; one client's cohort; two full blocks after the first m, one place
@@ -122,9 +123,7 @@ def test_bounds_that_forget_what_enters_lose_the_optimum(monkeypatch):
         return jax.jit(lambda u, w: exact(u, w, 40)[1])(index, weight)
 
     assert energy() == best[0]
-    monkeypatch.setattr(
-        prefix, "_total_bounds", lambda top, weight: prefix.tree_sum(top) + 0 * weight
-    )
+    monkeypatch.setattr(prefix, "_total_bounds", lambda top, weight: tree_sum(top) + 0 * weight)
     assert energy() < best[0]
 
 
@@ -134,7 +133,7 @@ def every_prefix(index, weight, num_selected):
 
     def one(end):
         top, _ = jax.lax.top_k(jnp.where(place <= end, weight, -jnp.inf), num_selected)
-        return index[end] + prefix.tree_sum(top)
+        return index[end] + tree_sum(top)
 
     return jax.vmap(one)(place)
 
@@ -165,7 +164,7 @@ def test_a_bound_is_never_below_the_float_sum_of_what_enters(scale):
 
         def one(end):
             inside = jnp.concatenate([top, jnp.where(place <= end, weight, -jnp.inf)])
-            return prefix.tree_sum(jax.lax.top_k(inside, 7)[0])
+            return tree_sum(jax.lax.top_k(inside, 7)[0])
 
         return jax.vmap(one)(place), prefix._total_bounds(top, weight)
 
@@ -175,7 +174,7 @@ def test_a_bound_is_never_below_the_float_sum_of_what_enters(scale):
     first = np.argmax(weight > top[:, -1:], axis=1)
     rows = np.flatnonzero((weight > top[:, -1:]).any(axis=1))
     gained = weight[rows, first[rows]] - top[rows, -1]
-    plain = np.asarray(prefix.tree_sum(jnp.asarray(top[rows]))) + gained
+    plain = np.asarray(tree_sum(jnp.asarray(top[rows]))) + gained
     assert (exactly[rows, first[rows]] > plain).any()
     np.testing.assert_allclose(bound[rows, first[rows]], plain, atol=1e-4 * max(scale, 1))
 

@@ -37,7 +37,7 @@ class Partition(NamedTuple):
     @property
     def share(self) -> Array:
         """Quality-weighted share of the data d_k / sum(d), float [K]; BSFL (4)."""
-        # An ulp decides near-ties: this is to round alike in simulate and a sweep. The maximum keeps
+        # An ulp decides near-ties: this rounds alike in simulate and in a sweep. The maximum keeps
         # the product from being fused with the sum; and XLA divides by a scalar by its reciprocal,
         # but not where sizes are constants, as equal ones are in simulate alone.
         weight = jnp.maximum(self.quality * self.size, 0.0)
