@@ -412,8 +412,8 @@ MUTANTS = [
     Mutant(
         "latency_of_other_clients",
         ROUND,
-        "latency[clients], trained.loss,",
-        "latency[: clients.size], trained.loss,",
+        "            latency[clients],\n",
+        "            latency[: clients.size],\n",
     ),
     Mutant(
         "share_without_quality",

@@ -79,6 +79,16 @@ def test_a_finished_run_is_not_played_again_unless_its_config_changed(undisturbe
         play_all([other], folder)
 
 
+def test_a_run_ends_at_its_horizon(undisturbed, tmp_path):
+    table, _ = undisturbed
+    seconds = float(table.clock[2]) - 1e-3  # passed by the third round
+    ended = play_all([RUN._replace(config=CONFIG.replace(max_seconds=seconds))], tmp_path)
+    assert list(ended["round"]) == [1, 2, 3]
+    np.testing.assert_allclose(ended.clock, table.clock[:3], rtol=1e-6)
+    # The end is evaluated, where the longer run is not.
+    assert list(ended.test_accuracy.notna()) == [False, True, True]
+
+
 def test_where_the_data_lie_is_no_part_of_what_made_a_run():
     from pause_jax.presets import mnist_small
 
