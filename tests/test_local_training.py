@@ -198,26 +198,26 @@ def test_training_goes_on_from_the_given_moments():
     training = make_training(dataset, batch_size=4, max_samples=8, optimizer="adam", equal_steps=2)
     variables = initial(training)
 
-    def loss(params, rows):
-        logits = training.module.apply({"params": params}, dataset.x_train[rows])
+    def loss(weights, rows):
+        logits = training.module.apply(weights, dataset.x_train[rows])
         labels = dataset.y_train[rows]
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
     gradient = jax.jit(jax.grad(loss))
-    start = variables["params"]
+    start = trained_part(variables)
     moments, state = [training.optimizer.init(start)] * 2, None
     for participation in (1, 2):
         keys = jax.random.split(jax.random.key(participation), 2)
         updates, state, _ = run(training, variables, partition, [0, 1], keys, 2, opt_state=state)
         for client in (0, 1):
-            order, params = sample_order(training, partition, client, keys[client]), start
+            order, weights = sample_order(training, partition, client, keys[client]), start
             for rows in (order[:4], order[4:]):
                 step, moments[client] = training.optimizer.update(
-                    gradient(params, rows), moments[client], params
+                    gradient(weights, rows), moments[client], weights
                 )
-                params = optax.apply_updates(params, step)
-            expected = jax.tree.map(jnp.subtract, params, start)
-            assert_close(row(updates, client)["params"], expected)
+                weights = optax.apply_updates(weights, step)
+            expected = jax.tree.map(jnp.subtract, weights, start)
+            assert_close(row(updates, client), expected)
             assert_close(row(state, client), moments[client])
         np.testing.assert_array_equal(state[0].count, 2 * participation)
 

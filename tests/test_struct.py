@@ -145,7 +145,7 @@ def test_simulations_refuse_values_of_another_kind(config, field):
         ),
         (
             SimConfig(privacy=PerCoordinateLaplace(budget=Geometric(decay=-0.1))),
-            "privacy.budget.decay = -0.1: must be a float32 number, finite and > 0.",
+            "privacy.budget.decay = -0.1: must be a float32 number, finite and > 0 and <= 80.",
         ),
         ("pause", "config = 'pause': must be a pause_jax.SimConfig."),
     ],
