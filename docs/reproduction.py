@@ -101,11 +101,11 @@ BSFL = (
 )  # fmt: skip
 HEAD = """# Reproduction
 
-Every figure and table of both papers. An experiment is a folder of `experiments/` with its picture,
-the output of a real run (`output.txt`) and a README that takes up each claim of the paper's text.
+Every figure and table of both papers. An experiment is a folder of `experiments/` with a README and,
+once it was played, its picture, its output (`output.txt`) and a verdict on each claim of the text.
 `make experiment NAME=folder` plays it, those on images with `DATA_DIR=folder` of data sets as
 tensorflow-datasets prepares them; long ones go on where they were stopped. Times are for 2 CPU
-cores.
+cores; of what was not played yet they are estimates.
 
 **confirmed** or **refuted**: the 95 % interval of the difference, over seeds that meet the same
 world, lies on one side. **open**: it does not, or there is one seed only. This page is made by
