@@ -101,8 +101,8 @@ BSFL = (
 )  # fmt: skip
 HEAD = """# Reproduction
 
-Every figure and table of both papers. An experiment is a folder of `experiments/` with a README and,
-once it was played, its picture, its output (`output.txt`) and a verdict on each claim of the text.
+Every figure and table of both papers. An experiment is a folder of `experiments/` with a README
+and, once it was played, its picture, its output (`output.txt`) and a verdict on each claim.
 `make experiment NAME=folder` plays it, those on images with `DATA_DIR=folder` of data sets as
 tensorflow-datasets prepares them; long ones go on where they were stopped. Times are for 2 CPU
 cores; of what was not played yet they are estimates.
