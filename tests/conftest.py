@@ -2,12 +2,11 @@
 
 import os
 import pathlib
+import sys
 
 import hypothesis
 import jax
 import pytest
-
-from tests import shapes
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile(
@@ -27,10 +26,15 @@ def pytest_configure(config: pytest.Config) -> None:
     a fifth of it; with a level of 1 LLVM aborts on some masks of AVX-512. ``XLA_FLAGS= make test``
     compiles as users do.
     """
+    assert "pause_jax" not in sys.modules, "imported before the tests' flags of XLA were set"
     flags = "--xla_backend_optimization_level=0"
     if jax.__version_info__ < (0, 12):  # later ones do not know it, and end at an unknown flag
         flags += " --xla_cpu_use_fusion_emitters=false"
     os.environ.setdefault("XLA_FLAGS", flags)
+    # Imported only now: pause_jax adds a flag of its own on some versions of JAX, and flags that
+    # are set are not set again.
+    from tests import shapes
+
     settings = {
         "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
