@@ -24,7 +24,7 @@ def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
     """
 
     def worked() -> Any:
-        return jax.tree.map(lambda new, old: jnp.where(wanted, new, old), work(), otherwise)
+        return jax.tree.map(lambda new, old: _own(wanted, new, old), work(), otherwise)
 
     return lax.cond(_by_any(wanted), worked, lambda: otherwise)
 
@@ -38,3 +38,22 @@ def _by_any(wanted: Array) -> Array:
 @_by_any.def_vmap
 def _(axis_size: int, in_batched: list[bool], wanted: Array) -> tuple[Array, bool]:
     return _by_any(jnp.any(wanted, axis=0)), False
+
+
+@custom_vmap
+def _own(wanted: Array, new: Array, old: Array) -> Array:
+    """What a run keeps where somebody wanted the work: a run by itself is that somebody."""
+    return new
+
+
+@_own.def_vmap
+def _(
+    axis_size: int, in_batched: list[bool], wanted: Array, new: Array, old: Array
+) -> tuple[Array, bool]:
+    def chosen(wanted: Array, new: Array, old: Array) -> Array:
+        return jnp.where(wanted, new, old)
+
+    axes = [0 if batched else None for batched in in_batched]
+    if in_batched[0]:
+        return jax.vmap(chosen, axes, axis_size=axis_size)(wanted, new, old), True
+    return _own(wanted, new, old), in_batched[1]
