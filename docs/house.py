@@ -23,7 +23,7 @@ PICTURE = ROOT / "docs" / "figures" / "house.svg"
 
 # From the ground up: a room may import those before it, never those after it.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("struct", "registry", "cache", "keys", "summation"),
+    ("struct", "registry", "reference", "cache", "keys", "summation"),
     ("bandit", "latency", "search", "reward"),
     ("privacy", "learning", "policies"),
     ("config", "config_file", "presets"),

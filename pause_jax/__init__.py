@@ -18,7 +18,8 @@ import jax
 
 from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
 from pause_jax.config import SimConfig, stack
-from pause_jax.engine.recorder import QUANTITIES, Quantity, quantity
+from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.engine.quantity import Quantity, quantity
 from pause_jax.engine.result import Result
 from pause_jax.engine.simulate import simulate
 from pause_jax.engine.sweep import SweepInterrupted, sweep

@@ -109,8 +109,11 @@ def stack(configs: Sequence[SimConfig]) -> SimConfig:
     """Stack configs of equal structure along a new leading axis, for vmap.
 
     Raises:
-      ConfigError: if their static parts differ.
+      ConfigError: if one of them cannot run (under vmap its numbers are not known any more), or
+        their static parts differ.
     """
+    for config in configs:
+        validate(config)
     structures = {jax.tree.structure(config) for config in configs}
     if len(structures) != 1:
         raise ConfigError(

@@ -12,6 +12,7 @@ import numpy as np
 import tomli_w
 
 from pause_jax.config import SimConfig
+from pause_jax.reference import text_of
 from pause_jax.registry import choices, look_up, nearest
 from pause_jax.struct import Config, ConfigError, field_of, fields, is_node, is_static
 
@@ -27,16 +28,29 @@ def to_dict(config: Config) -> dict[str, Any]:
     own = vars(type(config)).get("name")
     table: dict[str, Any] = {"name": own} if own else {}
     for name, value, _, field in fields(config):
-        if is_node(field):
+        default: Any = field.default_factory
+        if is_node(field) and (value is not None or default() is not None):
             table[name] = "none" if value is None else _node_table(value, field)
         elif value is None:
             continue
         elif is_static(field):
-            table[name] = list(value) if isinstance(value, tuple) else value
+            table[name] = _plain(value)
         else:
             # The shortest decimal that is the same float32: 0.01 stays 0.01.
             table[name] = float(str(np.float32(value)))
     return table
+
+
+def _plain(value: Any) -> Any:
+    """A static value as TOML has it; what is none of its kinds is named by its reference."""
+    if type(value) is tuple:
+        return [_plain(entry) for entry in value]
+    return value if isinstance(value, str | int | float) else text_of(value)
+
+
+def _static(value: Any) -> Any:
+    """The other way: TOML's lists are tuples."""
+    return tuple(map(_static, value)) if isinstance(value, list) else value
 
 
 def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
@@ -119,7 +133,7 @@ def parse_value(config: Config, path: str, text: str) -> Any:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    return tuple(value) if isinstance(value, list) else value
+    return _static(value)
 
 
 def _filled(config: C, table: dict[str, Any], path: str) -> C:
@@ -138,7 +152,7 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
         if is_node(known[name]):
             values[name] = _node(where, value, known[name])
         else:
-            values[name] = tuple(value) if isinstance(value, list) else value
+            values[name] = _static(value)
     return config.replace(**values)
 
 

@@ -270,6 +270,8 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
         if rule.optional:
             return
         raise ConfigError(f"{where} = None: a value is needed, {rule.describe()}.")
+    if rule.kind is object:  # anything; its config says in `check` what it must be
+        return
     if rule.choices is not None:
         if value not in rule.choices:
             raise ConfigError(f"{where} = {value!r}: must be {rule.describe()}.")

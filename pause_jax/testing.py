@@ -22,7 +22,9 @@ from jax import Array
 from pause_jax import config_file, keys
 from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, validate
-from pause_jax.engine.recorder import QUANTITIES, chosen, quantity
+from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.engine.quantity import quantity
+from pause_jax.engine.recorder import chosen
 from pause_jax.engine.round import parts
 from pause_jax.engine.simulate import simulate, whole_run
 from pause_jax.engine.state import Round

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from pause_jax import Learning, SimConfig, simulate, sweep
 from pause_jax.bandit import no_info
-from pause_jax.engine.recorder import QUANTITIES, quantity
+from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.engine.quantity import quantity
 from pause_jax.latency import LATENCIES, Traces
 from pause_jax.learning import (
     CosineDecay,

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 ROUND = "pause_jax/engine/round.py"
 RECORDER = "pause_jax/engine/recorder.py"
+QUANTITIES = "pause_jax/engine/quantities.py"
 HORIZON = "pause_jax/engine/horizon.py"
 BRANCH = "pause_jax/engine/branch.py"
 SCORE = "pause_jax/engine/score.py"
@@ -104,7 +105,7 @@ MUTANTS = [
     Mutant(
         "weights_in_the_clear_not_trained",
         LEARNER,
-        'for name in ("params", CLEAR) if name in variables',
+        "for name in TRAINED if name in variables",
         'for name in ("params",) if name in variables',
         "batch_norm",
     ),
@@ -208,8 +209,8 @@ MUTANTS = [
     Mutant(
         "padding_in_batch_statistics",
         CLIENT,
-        "train=True, mask=weight > 0, mutable",
-        "train=True, mask=None, mutable",
+        "x, weight > 0, key)",
+        "x, weight > -1, key)",
         "batch_norm",
     ),
     Mutant(
@@ -392,7 +393,7 @@ MUTANTS = [
     ),
     Mutant(
         "max_spent_of_the_round_before",
-        RECORDER,
+        QUANTITIES,
         "budget.spent(r.after.stats.counts)",
         "budget.spent(r.before.stats.counts)",
     ),

@@ -182,11 +182,12 @@ def test_no_privacy_has_no_total_and_a_bad_delta_is_refused():
 
 def images(side, channels, count=40):
     shape = (side, side, channels) if channels > 1 else (side, side)
-    return Dataset(
-        x_train=jnp.zeros((count, *shape), jnp.uint8),
-        y_train=jnp.arange(count, dtype=jnp.int32) % 10,
+    return Dataset.of(
+        x=jnp.zeros((count, *shape), jnp.uint8),
+        y=jnp.arange(count, dtype=jnp.int32) % 10,
         x_test=jnp.zeros((4, *shape), jnp.uint8),
         y_test=jnp.arange(4, dtype=jnp.int32),
+        num_classes=10,
     )
 
 

@@ -76,7 +76,7 @@ BAD_STATICS = [
     ("learning.batch_size", 0, ">= 1"),
     ("learning.batch_size", 20.0, "whole number"),
     ("learning.max_steps", 0, ">= 1"),
-    ("learning.optimizer", "adamw", "adam, sgd"),
+    ("learning.optimizer", "adamm", "adam, adamax"),
     ("learning.data.num_train", 0, ">= 1"),
     ("learning.data.num_train", 10.5, "whole number"),
     ("learning.model.hidden", (32, 0), ">= 1"),

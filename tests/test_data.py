@@ -1,5 +1,8 @@
+import os
 import pathlib
+import re
 import sys
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -9,9 +12,19 @@ import pytest
 
 from pause_jax import ConfigError
 from pause_jax.cache import cache_folder
-from pause_jax.learning import Cifar10, Dataset, Digits, FashionMnist, LinearRegression, Mnist
+from pause_jax.learning import (
+    Cifar10,
+    Dataset,
+    Digits,
+    FashionMnist,
+    LinearRegression,
+    Mnist,
+    Tfds,
+)
 from pause_jax.learning import data as data_module
-from pause_jax.learning.data import Tfds
+from pause_jax.learning import tensorflow_datasets as tfds_module
+from pause_jax.learning.task import Classification, Regression, task_of
+from pause_jax.learning.tensorflow_datasets import Prepared
 
 TFDS = {
     # Number and shape of the images, and the mean pixel in [0, 1] of each channel.
@@ -24,10 +37,10 @@ TFDS = {
 @pytest.fixture
 def forget():
     """Each load of the test reads anew, and no array outlives it."""
-    for load in (data_module._tfds, data_module._digits):
+    for load in (tfds_module._load, data_module._digits):
         load.cache_clear()
     yield
-    for load in (data_module._tfds, data_module._digits):
+    for load in (tfds_module._load, data_module._digits):
         load.cache_clear()
 
 
@@ -39,7 +52,7 @@ def empty_cache(monkeypatch, tmp_path, forget):
     return folder
 
 
-def assert_images(dataset: Dataset, config: type[Tfds]) -> None:
+def assert_images(dataset: Dataset, config: type[Prepared]) -> None:
     number, shape, _ = TFDS[config]
     inputs, labels = [dataset.x_train, dataset.x_test], [dataset.y_train, dataset.y_test]
     chex.assert_shape(inputs, [(number, *shape), (10_000, *shape)])
@@ -47,12 +60,12 @@ def assert_images(dataset: Dataset, config: type[Tfds]) -> None:
     chex.assert_type(inputs, jnp.uint8)
     chex.assert_type(labels, jnp.int32)
     assert (dataset.pixel_max, dataset.num_classes) == (255, 10)
-    assert dataset.task == "classification"
+    assert isinstance(task_of(dataset), Classification)
     pixels = np.asarray(dataset.x_train)
     assert (pixels.min(), pixels.max()) == (0, 255)
 
 
-def assert_contents(dataset: Dataset, config: type[Tfds]) -> None:
+def assert_contents(dataset: Dataset, config: type[Prepared]) -> None:
     """The published mean pixel of each channel, and the published number of each label."""
     number, _, means = TFDS[config]
     pixels = np.asarray(dataset.x_train)
@@ -72,9 +85,9 @@ def fashion(shared, tmp_path_factory):
     config = FashionMnist(data_dir=str(shared / "data" / "tfds"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PAUSE_JAX_CACHE", str(folder))
-        data_module._tfds.cache_clear()
+        tfds_module._load.cache_clear()
         dataset = config.load()
-    data_module._tfds.cache_clear()
+    tfds_module._load.cache_clear()
     return dataset, folder, config
 
 
@@ -109,8 +122,7 @@ def test_linear_regression_is_learnable_up_to_its_noise():
     config = LinearRegression(num_features=6, num_samples=500, noise=0.1)
     dataset = config.load()
     chex.assert_shape([dataset.x_train, dataset.x_test], [(500, 6), (100, 6)])
-    assert dataset.task == "regression"
-    assert dataset.num_classes == 1
+    assert isinstance(task_of(dataset), Regression)
     weights, *_ = np.linalg.lstsq(np.asarray(dataset.x_train), np.asarray(dataset.y_train))
     residual = np.asarray(dataset.x_test) @ weights - np.asarray(dataset.y_test)
     assert 0.07 < residual.std() < 0.13
@@ -153,7 +165,8 @@ def test_fashion_mnist_holds_clothes(fashion):
 
 def test_a_data_set_is_decoded_once_and_then_read_from_the_cache(fashion, forget, monkeypatch):
     first, folder, config = fashion
-    assert [path.name for path in folder.iterdir()] == ["fashion_mnist.npz"]
+    (file,) = folder.iterdir()
+    assert re.fullmatch(r"fashion_mnist-[0-9a-f]{16}\.npz", file.name)
     monkeypatch.setenv("PAUSE_JAX_CACHE", str(folder))
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # an import now fails
     second = config.load()
@@ -163,23 +176,91 @@ def test_a_data_set_is_decoded_once_and_then_read_from_the_cache(fashion, forget
     np.testing.assert_array_equal(first.y_test, second.y_test)
 
 
-def write_tiny_cache(folder: pathlib.Path) -> None:
-    folder.mkdir()
-    np.savez(
-        folder / "mnist.npz",
-        x_train=np.zeros((3, 28, 28, 1), np.uint8),
-        y_train=np.zeros(3, np.int32),
-        x_test=np.zeros((2, 28, 28, 1), np.uint8),
-        y_test=np.zeros(2, np.int32),
-    )
+class Source:
+    """tensorflow-datasets, as far as it is used: three images of a value, two for testing."""
+
+    def __init__(self):
+        self.opened, self.value, self.labels = 0, 0, SimpleNamespace(num_classes=10)
+
+    def data_source(self, name, data_dir, download, builder_kwargs):
+        self.opened += 1
+        features = {"label": self.labels, "image": None}
+        return {
+            split: Split(number, self.value, features)
+            for split, number in (("train", 3), ("test", 2))
+        }
 
 
-def test_a_second_load_in_the_same_process_reads_nothing(empty_cache):
-    write_tiny_cache(empty_cache)
-    first = Mnist().load()
-    assert first.x_train.shape[0] == 3
-    (empty_cache / "mnist.npz").unlink()
-    np.testing.assert_array_equal(Mnist().load().x_train, first.x_train)
+class Split:
+    """The records of a split."""
+
+    def __init__(self, number, value, features):
+        self.number, self.value = number, value
+        self.dataset_info = SimpleNamespace(features=features)
+
+    def __len__(self):
+        return self.number
+
+    def __getitems__(self, places):
+        image = np.full((2, 2, 1), self.value, np.uint8)
+        return [{"image": image, "label": place} for place in places]
+
+
+@pytest.fixture
+def source(empty_cache, monkeypatch, tmp_path):
+    """(a stand-in for tensorflow-datasets, the folder in which it has prepared MNIST)."""
+    stand_in = Source()
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", stand_in)
+    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    (tmp_path / "data" / "mnist" / "record").write_text("0")
+    return stand_in, str(tmp_path / "data")
+
+
+def test_a_second_load_reads_nothing_and_a_mended_folder_is_read_anew(source):
+    stand_in, folder = source
+    for _ in range(2):
+        assert Mnist(data_dir=folder).load().x_train.max() == 0
+        assert stand_in.opened == 1
+    tfds_module._load.cache_clear()  # another process
+    assert Mnist(data_dir=folder).load().x_train.max() == 0
+    assert stand_in.opened == 1
+    stand_in.value = 7
+    (pathlib.Path(folder) / "mnist" / "record").write_text("mended")
+    assert Mnist(data_dir=folder).load().x_train.max() == 7
+    assert stand_in.opened == 2
+
+
+def test_without_a_folder_of_its_own_it_is_that_of_tensorflow_datasets(source, monkeypatch):
+    _, folder = source
+    monkeypatch.setenv("TFDS_DATA_DIR", folder)
+    assert len(Mnist().load().y_train) == 3
+    monkeypatch.setenv("TFDS_DATA_DIR", os.path.join(folder, "other"))
+    with pytest.raises(ConfigError, match=r"data_dir = None.*does not exist"):
+        Mnist().load()
+
+
+def test_any_name_of_tensorflow_datasets_will_do(source):
+    _, folder = source
+    named, own = Tfds(dataset="mnist", data_dir=folder).load(), Mnist(data_dir=folder).load()
+    for one, other in zip(jax.tree.leaves(named), jax.tree.leaves(own), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert named.num_classes == 10
+    drawn = Tfds(dataset="mnist", data_dir=folder, test=None, num_train=1).load()
+    assert (len(drawn.y_train), len(drawn.y_test)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": "all"}, "no split 'all'; it has 'train', 'test'"),
+        ({"inputs": "picture"}, "no feature 'picture'; it has 'image', 'label'"),
+        ({"labels": "class"}, "no feature 'class'"),
+        ({"dataset": "other"}, "has no such data set in it"),
+    ],
+)
+def test_a_wrong_name_of_tensorflow_datasets_is_named(source, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        Tfds(data_dir=source[1], **changes).load()
 
 
 def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
@@ -216,10 +297,8 @@ def test_a_folder_without_the_data_set_is_one_clear_error(empty_cache, tmp_path,
     assert not empty_cache.exists(), "a failed load must leave no cache behind"
 
 
-def test_a_folder_without_the_data_set_is_an_error_even_if_the_cache_could_serve(
-    empty_cache, tmp_path
-):
-    write_tiny_cache(empty_cache)
+def test_a_folder_without_the_data_set_is_an_error_even_if_the_cache_could_serve(source, tmp_path):
+    Mnist(data_dir=source[1]).load()
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="data_dir"):
         Mnist(data_dir=str(tmp_path / "empty")).load()
@@ -238,7 +317,7 @@ def test_digits_are_kept_too_and_a_folder_that_cannot_be_written_is_only_a_warni
     empty_cache, monkeypatch, tmp_path
 ):
     first = Digits().load()
-    assert (empty_cache / "digits.npz").is_file()
+    assert len(list(empty_cache.glob("digits-*.npz"))) == 1
     data_module._digits.cache_clear()
     again = Digits().load()
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):

@@ -24,7 +24,9 @@ from pause_jax.learning.client import (
 )
 from pause_jax.learning.fedavg import train_cohort
 from pause_jax.learning.learner import all_finite, trained_part
+from pause_jax.learning.network import linen_network
 from pause_jax.learning.server import aggregate, evaluate
+from pause_jax.learning.task import Regression, task_of
 from tests.reference import sgd
 
 NUM_SAMPLES, NUM_FEATURES, NUM_CLASSES = 60, 5, 3
@@ -47,7 +49,6 @@ def make_dataset(task: str, num_test: int = 17) -> Dataset:
         y_test=jnp.asarray(y[NUM_SAMPLES:]),
         pixel_max=0,
         num_classes=1 if task == "regression" else NUM_CLASSES,
-        task=task,
     )
 
 
@@ -73,7 +74,10 @@ def make_training(
     noisy_inputs: bool = False,
 ) -> LocalTraining:
     return LocalTraining(
-        module=Linear().module(dataset.num_classes) if module is None else module,
+        network=linen_network(
+            Linear().module(dataset.num_classes) if module is None else module, draws=False
+        ),
+        task=task_of(dataset),
         optimizer=OPTIMIZERS[optimizer](LEARNING_RATE),
         dataset=dataset,
         batch_size=batch_size,
@@ -110,7 +114,7 @@ def assert_close(actual, expected) -> None:
 
 
 def initial(training: LocalTraining):
-    return training.module.init(jax.random.key(7), training.dataset.x_train[:1])
+    return training.network.init(jax.random.key(7), training.dataset.x_train[:1])
 
 
 def sample_order(training: LocalTraining, partition: Partition, client: int, key) -> np.ndarray:
@@ -199,7 +203,7 @@ def test_training_goes_on_from_the_given_moments():
     variables = initial(training)
 
     def loss(weights, rows):
-        logits = training.module.apply(weights, dataset.x_train[rows])
+        logits = training.network.predict(weights, dataset.x_train[rows])
         labels = dataset.y_train[rows]
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
@@ -243,15 +247,13 @@ def uses(partition: Partition, *, batch_size: int, max_samples: int, draws: int)
         x_test=jnp.eye(total)[:1],
         y_test=jnp.ones(1),
         pixel_max=0,
-        num_classes=1,
-        task="regression",
     )
     training = make_training(
         dataset, batch_size=batch_size, max_samples=max_samples, module=_Weights()
     )
     clients = jnp.arange(len(partition.size))
     steps = int(np.max(local_steps(training, partition.size)))
-    variables = training.module.init(jax.random.key(0), dataset.x_train[:1])
+    variables = training.network.init(jax.random.key(0), dataset.x_train[:1])
 
     def weights_after(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, len(clients))
@@ -322,14 +324,13 @@ def test_input_noise_has_the_std_of_the_quality_and_is_fixed_for_a_sample():
         y_train=jnp.ones(2),
         x_test=jnp.zeros((1, features), jnp.uint8),
         y_test=jnp.ones(1),
-        num_classes=1,
-        task="regression",
+        pixel_max=255,
     )
     partition = make_partition(1, 1, total=2)._replace(quality=jnp.asarray([quality, 1.0]))
     training = make_training(
         dataset, batch_size=1, max_samples=1, module=_Weights(), noisy_inputs=True
     )
-    variables = training.module.init(jax.random.key(0), jnp.zeros((1, features)))
+    variables = training.network.init(jax.random.key(0), jnp.zeros((1, features)))
 
     def inputs(seed: int) -> np.ndarray:
         # One step from zero weights towards target 1 moves them by rate * input.
@@ -352,6 +353,7 @@ def test_batch_statistics_of_a_partial_batch_are_those_of_its_own_samples():
         y_train=jnp.arange(5, dtype=jnp.int32) % NUM_CLASSES,
         x_test=jnp.zeros((1, 32, 32, 3), jnp.uint8),
         y_test=jnp.zeros(1, jnp.int32),
+        pixel_max=255,
         num_classes=NUM_CLASSES,
     )
     partition = make_partition(5, total=5)
@@ -450,7 +452,7 @@ def direct_evaluation(dataset: Dataset, variables) -> tuple[float, float]:
     layer = jax.tree.map(lambda a: np.asarray(a, np.float64), variables["params"]["output"])
     outputs = np.asarray(dataset.x_test) @ layer["kernel"] + layer["bias"]
     targets = np.asarray(dataset.y_test)
-    if dataset.task == "regression":
+    if isinstance(task_of(dataset), Regression):
         return sgd.half_squared_error(outputs, targets)[0], np.nan
     return sgd.cross_entropy(outputs, targets)[0], np.mean(outputs.argmax(axis=1) == targets)
 
@@ -462,10 +464,12 @@ def test_evaluation_in_chunks_is_the_direct_evaluation(monkeypatch, task, chunk)
     dataset = make_dataset(task, num_test=17)
     training = make_training(dataset, batch_size=1, max_samples=1)
     variables = initial(training)
-    loss, accuracy = evaluate(training.module, variables, dataset)
+    found = evaluate(training.network, training.task, variables, dataset)
     expected_loss, expected_accuracy = direct_evaluation(dataset, variables)
-    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
-    np.testing.assert_allclose(accuracy, expected_accuracy, rtol=1e-6)
+    np.testing.assert_allclose(found["test_loss"], expected_loss, rtol=1e-5)
+    scores = [found["test_accuracy"]] if task == "classification" else []
+    np.testing.assert_allclose(scores, [expected_accuracy][: len(scores)], rtol=1e-6)
+    assert len(found) == 1 + len(scores)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -474,8 +478,12 @@ def test_accuracy_of_a_model_that_is_not_finite_is_nan(bad):
     training = make_training(dataset, batch_size=1, max_samples=1)
     variables = initial(training)
     assert all_finite(variables)
-    assert np.isfinite(evaluate(training.module, variables, dataset)[1])
+
+    def accuracy(of):
+        return evaluate(training.network, training.task, of, dataset)["test_accuracy"]
+
+    assert np.isfinite(accuracy(variables))
     output = variables["params"]["output"]
     broken = {"params": {"output": {**output, "bias": output["bias"].at[1].set(bad)}}}
     assert not all_finite(broken)
-    assert np.isnan(evaluate(training.module, broken, dataset)[1])
+    assert np.isnan(accuracy(broken))

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from pause_jax.learning import Digits, Linear, Partition
+from pause_jax.learning import Classification, Digits, Linear, Partition
 from pause_jax.learning.client import LocalTraining, train_locally
 from pause_jax.learning.learner import trained_part
 from pause_jax.policies import Oort
@@ -236,7 +236,7 @@ def test_pacer(before, now, start, expected):
 @functools.cache
 def squares():
     """(learning rate -> squared losses that training reports, those of each sample before it)."""
-    data, module, sizes = Digits().load(), Linear().module(10), [23, 40, 7, 64]
+    data, network, sizes = Digits().load(), Linear().network(10), [23, 40, 7, 64]
     start = np.cumsum([0, *sizes[:-1]])
     order = np.random.default_rng(0).permutation(len(data.y_train))
     partition = Partition(
@@ -246,11 +246,14 @@ def squares():
         jnp.ones(4),
     )
     inputs = data.to_input(data.x_train)
-    variables = jax.jit(module.init)(jax.random.key(1), inputs[:1])
+    variables = jax.jit(network.init)(jax.random.key(1), inputs[:1])
 
     @jax.jit
     def reported(learning_rate):
-        training = LocalTraining(module, optax.sgd(learning_rate), data, 10, 45, None, False)
+        training = LocalTraining(
+            *(network, Classification(), optax.sgd(learning_rate), data),
+            *(10, 45, None, False),
+        )
         opt_state = training.optimizer.init(trained_part(variables))
 
         def one(client):

@@ -260,11 +260,12 @@ def test_batch_statistics_leave_without_noise_and_the_result_says_so():
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 def test_cnn3_leaves_batch_statistics_unnoised_and_nothing_without_them(norm):
-    data = Dataset(
-        x_train=jnp.zeros((40, 32, 32, 3), jnp.uint8),
-        y_train=jnp.arange(40, dtype=jnp.int32) % 10,
+    data = Dataset.of(
+        x=jnp.zeros((40, 32, 32, 3), jnp.uint8),
+        y=jnp.arange(40, dtype=jnp.int32) % 10,
         x_test=jnp.zeros((4, 32, 32, 3), jnp.uint8),
         y_test=jnp.arange(4, dtype=jnp.int32),
+        num_classes=10,
     )
     config = one_client(Cnn3(norm=norm))
     shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)

@@ -33,15 +33,16 @@ def test_in_a_narrow_terminal_labels_are_folded_and_numbers_stay_whole():
     assert "".join(line.split()[0] for line in body if line.strip()) == long
 
 
-def row(policy, *, reached, seconds, unit="coordinate", accuracy=0.5):
+def row(policy, *, reached, seconds, unit="coordinate", accuracy=0.5, loss=NAN):
     merits = {
         "accuracy": accuracy, "best_accuracy": accuracy, "seconds_to_target": seconds,
+        "loss": loss, "best_loss": loss,
         "seconds": 9.0, "max_spent": math.inf if unit == "none" else 20.0, "fairness": 1.0,
         "regret": 3.0,
     }  # fmt: skip
     errors = {f"{name}_se": 0.25 for name in merits}
     return {
-        "policy": policy, "seeds": 3, "reached": reached, "epsilon_unit": unit, "rounds": 60,
+        "config": policy, "seeds": 3, "reached": reached, "epsilon_unit": unit, "rounds": 60,
         "empty_rounds": 0, **merits, **errors
     }  # fmt: skip
 
@@ -74,6 +75,15 @@ def test_without_learning_the_table_has_seconds_and_regret():
     assert "s in all" in text
     assert "regret" in text
     assert "best, %" not in text
+    assert "accuracy" not in text
+
+
+def test_of_a_regression_the_table_has_losses():
+    rows = [row("a", reached=0, seconds=NAN, accuracy=NAN, loss=0.1234)]
+    text = printed(summary.table(rows, 0.8), 100)
+    for words in ("end loss", "0.123±0.250", "s in all", "test loss"):
+        assert words in text
+    assert "accuracy" not in text
 
 
 def test_rounds_without_clients_are_in_the_table_if_there_are_any():

@@ -45,14 +45,8 @@ class Pause:
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         self.workload, self.key = workload, jax.random.key(0)
-        x, y = map(jnp.asarray, read_data(data))
-        self.data = Dataset(
-            x_train=x,
-            y_train=y,
-            x_test=x[:NUM_TEST],
-            y_test=y[:NUM_TEST],
-            num_classes=NUM_CLASSES,
-        )
+        x, y = read_data(data)
+        self.data = Dataset.of(x, y, x[:NUM_TEST], y[:NUM_TEST], num_classes=NUM_CLASSES)
         self.variables: Any = None
 
     def _simulate(self, rounds: int, learning_rate: float) -> pause_jax.Result:

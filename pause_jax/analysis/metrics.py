@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from pause_jax.struct import ConfigError
+
 
 def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
     """Simulated seconds until the test accuracy first reaches ``target``.
@@ -15,7 +17,12 @@ def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
 
     Returns:
       [config, seed], seconds; NaN where the target was never reached.
+
+    Raises:
+      ConfigError: for a target that is no share.
     """
+    if not 0 < target <= 1:
+        raise ConfigError(f"target = {target}: must be > 0 and <= 1 (0.8 is 80 %).")
     reached = result.test_accuracy >= target
     return result.eval_clock.where(reached).min("eval_round")
 
@@ -24,6 +31,12 @@ def final_accuracy(result: xr.Dataset) -> xr.DataArray:
     """Accuracy after the last round of each run, [config, seed]; NaN for a broken model."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
     return result.test_accuracy.isel(eval_round=last.clip(0))
+
+
+def final_loss(result: xr.Dataset) -> xr.DataArray:
+    """Test loss after the last round of each run, [config, seed]."""
+    last = result.eval_clock.notnull().sum("eval_round") - 1
+    return result.test_loss.isel(eval_round=last.clip(0))
 
 
 def simulated_seconds(result: xr.Dataset) -> xr.DataArray:

@@ -25,14 +25,17 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
       target: accuracy whose time is asked for, in (0, 1].
 
     Returns:
-      Rows with ``policy``, ``reached`` and ``seeds`` (seeds that reached the target, all seeds),
-      ``epsilon_unit``, ``rounds`` and ``empty_rounds`` (of all seeds: played, and played without
-      anybody; their regret counts as 0), and for each figure of merit ``<name>`` and ``<name>_se``.
+      Rows with ``config`` (its label), the fields in which the configs differ by their paths,
+      ``reached`` and ``seeds`` (seeds that reached the target, all seeds), ``epsilon_unit``,
+      ``rounds`` and ``empty_rounds`` (of all seeds: played, and played without anybody; their
+      regret counts as 0), and for each figure of merit ``<name>`` and ``<name>_se``.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {
         "accuracy": metrics.final_accuracy(result),
         "best_accuracy": result.test_accuracy.max("eval_round"),
+        "loss": metrics.final_loss(result),
+        "best_loss": result.test_loss.min("eval_round"),
         "seconds_to_target": to_target,
         "seconds": metrics.simulated_seconds(result),
         "max_spent": metrics.final_spent(result),
@@ -42,10 +45,16 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
     empty = metrics.empty_rounds(result).sum(("seed", "round"))
     rounds = result.played.sum(("seed", "round"))
     moments = {name: metrics.mean_and_error(values) for name, values in columns.items()}
+    known = ("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml")
+    of_configs = {
+        name: values for name, values in result.coords.items() if values.dims == ("config",)
+    }
+    varied = {str(name): values for name, values in of_configs.items() if name not in known}
     rows = []
     for config in result.config.values:
         row: dict[str, Any] = {
-            "policy": str(config),
+            "config": str(config),
+            **{name: values.sel(config=config).item() for name, values in varied.items()},
             "seeds": result.sizes["seed"],
             "reached": int(to_target.sel(config=config).notnull().sum()),
             "epsilon_unit": str(result.epsilon_unit.sel(config=config).item()),
@@ -65,22 +74,29 @@ def table(rows: list[dict[str, Any]], target: float) -> Table:
     units = {row["epsilon_unit"] for row in rows} - {"none"}
     one_unit = _UNIT_WORDS[units.pop()] if len(units) == 1 else None
     some_empty = any(row["empty_rounds"] for row in rows)
-    learned = any(not math.isnan(row["best_accuracy"]) for row in rows)
-    headings = (
-        ("end, %", "best, %", f"s to {100 * target:g} %") if learned else ("s in all", "regret")
-    )
+    kind = _kind(rows)
+    headings = {
+        "accuracy": ("end, %", "best, %", f"s to {100 * target:g} %"),
+        "loss": ("end loss", "best loss", "s in all"),
+        "bandit": ("s in all", "regret"),
+    }[kind]
 
     def cells(row: dict[str, Any]) -> tuple[str, ...]:
         spent = "no limit" if math.isinf(row["max_spent"]) else _pm(row, "max_spent", 1)
         if one_unit is None:
             spent += _UNIT_MARKS[row["epsilon_unit"]]
-        merits = (
-            (_pm(row, "accuracy", 1, 100), _pm(row, "best_accuracy", 1, 100), _to_target(row))
-            if learned
-            else (_pm(row, "seconds", 1), _pm(row, "regret", 1))
-        )
+        seconds = _pm(row, "seconds", 1)
+        merits = {
+            "accuracy": (
+                _pm(row, "accuracy", 1, 100),
+                _pm(row, "best_accuracy", 1, 100),
+                _to_target(row),
+            ),
+            "loss": (_pm(row, "loss", 3), _pm(row, "best_loss", 3), seconds),
+            "bandit": (seconds, _pm(row, "regret", 1)),
+        }[kind]
         empty = (f"{row['empty_rounds']}/{row['rounds']}",) if some_empty else ()
-        return row["policy"], *merits, spent, _pm(row, "fairness", 2), *empty
+        return row["config"], *merits, spent, _pm(row, "fairness", 2), *empty
 
     marks = ("spent eps", "fairness", "empty") if some_empty else ("spent eps", "fairness")
     return make_table(
@@ -88,7 +104,10 @@ def table(rows: list[dict[str, Any]], target: float) -> Table:
         [cells(row) for row in sorted(rows, key=_soonest_first)],
         title=f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
         caption=(
-            "end, best: test accuracy. s: simulated seconds. eps: most budget spent by any client"
+            {"accuracy": "end, best: test accuracy. ", "loss": "end, best: test loss. "}.get(
+                kind, ""
+            )
+            + "s: simulated seconds. eps: most budget spent by any client"
             f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
             + " empty: rounds of all seeds in which nobody took part; regret counts them as 0."
             * some_empty
@@ -102,6 +121,14 @@ def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         out = csv.DictWriter(file, fieldnames=list(rows[0]))
         out.writeheader()
         out.writerows(rows)
+
+
+def _kind(rows: list[dict[str, Any]]) -> str:
+    """What the table is about: accuracy, loss (a regression) or the bandit alone."""
+    for kind, name in (("accuracy", "best_accuracy"), ("loss", "best_loss")):
+        if any(not math.isnan(row[name]) for row in rows):
+            return kind
+    return "bandit"
 
 
 def _soonest_first(row: dict[str, Any]) -> tuple[int, float]:

@@ -8,7 +8,9 @@ from pause_jax import config_file
 from pause_jax.analysis.table import make_table, word
 from pause_jax.cache import cache_folder
 from pause_jax.latency import LATENCIES
-from pause_jax.learning import DATASETS
+from pause_jax.learning import DATASETS, Tfds
+from pause_jax.learning.decoded import is_decoded
+from pause_jax.learning.tensorflow_datasets import Prepared
 from pause_jax.policies import NAMED, PolicyConfig
 
 
@@ -33,9 +35,9 @@ def list_datasets() -> None:
     """List the data sets, and where decoded images are kept."""
     rows = []
     for data in DATASETS:
-        cached = (cache_folder() / f"{data.name}.npz").is_file()
-        at_hand = "no download" in data.summary
-        rows.append((data.name, data.summary, "-" if at_hand else "yes" if cached else "no"))
+        cached = "yes" if is_decoded(data.name) else "no"
+        downloaded = issubclass(data, Prepared) and data is not Tfds
+        rows.append((data.name, data.summary, cached if downloaded else "-"))
     console = Console()
     console.print(make_table((word("name"), "what it is", "decoded and cached"), rows))
     console.print(

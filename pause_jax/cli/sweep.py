@@ -37,7 +37,8 @@ def sweep(
         list[str] | None,
         typer.Option(
             metavar="PATH=A,B,...",
-            help="Values of a field, e.g. reward.gamma=0,1,5; repeat it for a grid.",
+            help="Values of a field, e.g. reward.gamma=0,1,5; repeat it for a grid. A value that "
+            "is a list stands in brackets: learning.model.hidden=[32],[16,8].",
         ),
     ] = None,
     seeds: Seeds = 3,
@@ -88,7 +89,7 @@ def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
     axes: list[list[tuple[str, str, Any]]] = []
     for entry in vary:
         path, equals, values = entry.partition("=")
-        texts = [text.strip() for text in values.split(",")]
+        texts = _separate(values)
         if not equals or not all(texts):
             raise ConfigError(f"--vary {entry}: must be PATH=A,B,..., say reward.gamma=0,1,5.")
         if len(set(texts)) < len(texts):
@@ -106,6 +107,18 @@ def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
         label = label or config.policy.name
         configs[label] = config.override({path: value for path, _, value in point})
     return configs
+
+
+def _separate(values: str) -> list[str]:
+    """The values of a comma-separated list, whose own lists are in brackets."""
+    parts, depth = [""], 0
+    for letter in values:
+        depth += {"[": 1, "]": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def _base(base: str, data_dir: str | None, change: list[str] | None) -> SimConfig:

@@ -18,7 +18,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pause_jax.config import SimConfig
-from pause_jax.engine.recorder import QUANTITIES, Quantities, Record, recorded_bytes
+from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.engine.recorder import Quantities, Record, recorded_bytes
 from pause_jax.engine.result import Result, finish
 from pause_jax.engine.round import advance, init, parts
 from pause_jax.engine.simulate import whole_run

@@ -1,242 +1,38 @@
-"""What is recorded of a run: each quantity once, with its value, dimensions, unit and gap.
+"""How quantities are recorded: the scan's output, the values of a run, what is not there.
 
-The scan's output, :class:`~pause_jax.Result`, the data set of a sweep and their documentation
-follow from the functions below. A quantity of one's own is written the same way and handed over:
-
-    @quantity("round", unit="s")
-    def waiting(r):
-        '''Seconds that the median available client would have taken.'''
-        return jnp.nanmedian(jnp.where(r.available, r.latency, jnp.nan))
-
-    simulate(config, key, record=(*QUANTITIES, waiting))
+:class:`~pause_jax.Result`, the data set of a sweep and their documentation follow from the list of
+quantities: ``quantities.py`` has those of the library, ``quantity.py`` says how one is declared.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.config import SimConfig
 from pause_jax.engine.horizon import evaluated_at, evaluated_rounds
+from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.engine.quantity import Quantity, metric
 from pause_jax.engine.state import Round, Run, State
-from pause_jax.learning.learner import all_finite
 from pause_jax.registry import nearest
 from pause_jax.struct import ConfigError
 
-# Dimensions that the library knows; others are a quantity's own.
-DIMENSIONS = ("round", "eval_round", "client", "slot")
 
-
-class Quantity(NamedTuple):
-    """One recorded quantity.
-
-    Attributes:
-      name: of the attribute of a ``Result``, and of the variable of a sweep's data set.
-      value: what it is. Of a :class:`Round` if the first dimension is ``round`` (every round) or
-        ``eval_round`` (those that are evaluated), or if there is a ``reduce``; else of a
-        :class:`Run` at its end.
-      dims: names of its dimensions; ``round``, ``eval_round``, ``client``, ``slot`` or one's own.
-      unit: ``s`` for seconds; empty without one.
-      gap: what stands where configs of a sweep differ in rounds, clients or slots, and in rounds
-        that were not played. There a truth value is False, and a whole number that has no gap, or
-        a ``reduce``, is -1.
-      reduce: from the values of all rounds [T, ...] to the quantity; None to keep them.
-      doc: its documentation.
-    """
-
-    name: str
-    value: Callable[[Any], Array]
-    dims: tuple[str, ...]
-    unit: str
-    gap: float
-    reduce: Callable[[Array], Array] | None
-    doc: str
-
-    @property
-    def per_round(self) -> bool:
-        """Whether it has a value in every round."""
-        return self.reduce is not None or self.dims[:1] in (("round",), ("eval_round",))
-
-
-def quantity(
-    *dims: str,
-    unit: str = "",
-    gap: float = math.nan,
-    reduce: Callable[[Array], Array] | None = None,
-) -> Callable[[Callable[[Any], Array]], Quantity]:
-    """Declare a quantity: a decorator of its function, whose name and docstring it takes.
+def with_metrics(
+    quantities: Quantities, names: Iterable[str], reserved: Sequence[str] = ()
+) -> Quantities:
+    """The quantities, and those of the metrics among ``names`` that are not there yet.
 
     Raises:
-      ConfigError: for a dimension that is nearly one of the library's, or without parentheses.
+      ConfigError: for a metric of a name that is reserved.
     """
-    for dim in dims:
-        if not isinstance(dim, str):
-            raise ConfigError(
-                f"@quantity on {getattr(dim, '__name__', dim)!r}: must have its dimensions in "
-                'parentheses, say @quantity("round"), or none: @quantity().'
-            )
-        if dim not in DIMENSIONS and nearest(dim, DIMENSIONS):
-            raise ConfigError(f"@quantity({dim!r}): no such dimension.{nearest(dim, DIMENSIONS)}")
-
-    def declare(value: Callable[[Any], Array]) -> Quantity:
-        doc = inspect.getdoc(value) or ""
-        return Quantity(value.__name__, value, dims, unit, gap, reduce, doc)
-
-    return declare
-
-
-@quantity("round", gap=False)
-def played(r: Round) -> Array:
-    """Whether the round was played, bool: no round starts after ``max_seconds``."""
-    return jnp.asarray(True)
-
-
-@quantity(gap=-1)
-def num_played(run: Run) -> Array:
-    """Rounds that were played, int32."""
-    return run.state.played
-
-
-@quantity("round", "slot", gap=-1)
-def clients(r: Round) -> Array:
-    """Chosen clients, int32; -1 for an empty slot."""
-    return jnp.where(r.selection.active, r.selection.clients, -1)
-
-
-@quantity("round", unit="s")
-def latency(r: Round) -> Array:
-    """Seconds of each round: (3), after the wait for queries."""
-    return r.seconds
-
-
-@quantity("round", unit="s")
-def query_seconds(r: Round) -> Array:
-    """Seconds of it that the policy's queries took."""
-    return r.query_seconds
-
-
-@quantity("round", unit="s")
-def clock(r: Round) -> Array:
-    """Simulated seconds at the end of each round."""
-    return r.after.clock
-
-
-@quantity("round")
-def max_spent(r: Round) -> Array:
-    """Largest budget spent by any client so far, in units of ``epsilon_unit``; infinite without
-    privacy.
-    """
-    return jnp.max(r.config.privacy.budget.spent(r.after.stats.counts))
-
-
-@quantity("client")
-def spent(run: Run) -> Array:
-    """Budget spent by each client at the end."""
-    return run.config.privacy.budget.spent(run.state.stats.counts)
-
-
-@quantity("client", gap=-1)
-def counts(run: Run) -> Array:
-    """Rounds in which each client took part, int32."""
-    return run.state.stats.counts
-
-
-@quantity("client", gap=-1)
-def queried(run: Run) -> Array:
-    """Rounds in which the policy asked each client before it chose and had an answer, int32."""
-    return run.state.queried
-
-
-@quantity("client", gap=-1)
-def data_size(run: Run) -> Array:
-    """Samples of each client, int32; ones without learning."""
-    return run.state.learning.partition.size
-
-
-@quantity("round")
-def energy(r: Round) -> Array:
-    """Energy (18) of the cohort in the policy's own search; NaN if it has none."""
-    return r.info.energy
-
-
-@quantity("round")
-def reward(r: Round) -> Array:
-    """Realised reward (9)."""
-    return r.score.reward
-
-
-@quantity("round")
-def genie_reward(r: Round) -> Array:
-    """Realised reward of the genie's cohort, given the same history."""
-    return r.score.genie_reward
-
-
-@quantity("round")
-def regret(r: Round) -> Array:
-    """C^G(genie) - C^G(cohort), (10), given the same history; signed, see ``Score``."""
-    return r.score.regret
-
-
-@quantity("round")
-def optimality_gap(r: Round) -> Array:
-    """Exact optimum minus ``energy``; NaN if the policy has no search."""
-    return r.info.optimality_gap
-
-
-@quantity("round")
-def acceptance_rate(r: Round) -> Array:
-    """Share of accepted moves of annealing; NaN otherwise."""
-    return r.info.acceptance_rate
-
-
-@quantity("round")
-def train_loss(r: Round) -> Array:
-    """Mean loss of the cohort's mini-batches; NaN without learning."""
-    return r.trained.mean_loss
-
-
-@quantity("eval_round")
-def test_loss(r: Round) -> Array:
-    """Mean loss on the test set; NaN without learning, and of a learner without that metric."""
-    return r.metrics.get("test_loss", jnp.asarray(jnp.nan))
-
-
-@quantity("eval_round", unit="1")
-def test_accuracy(r: Round) -> Array:
-    """Accuracy on the test set, in [0, 1]; NaN if the model is not finite, and for regression."""
-    return r.metrics.get("test_accuracy", jnp.asarray(jnp.nan))
-
-
-@quantity("eval_round", unit="s")
-def eval_clock(r: Round) -> Array:
-    """Simulated seconds at each evaluation."""
-    return r.after.clock
-
-
-def _first(happened: Array) -> Array:
-    return jnp.where(jnp.any(happened), jnp.argmax(happened) + 1, 0).astype(jnp.int32)
-
-
-@quantity(gap=-1, reduce=_first)
-def first_nonfinite_round(r: Round) -> Array:
-    """First round after which the model was not finite, int32; 0 if none."""
-    return ~all_finite(r.after.learning.variables)
-
-
-QUANTITIES: dict[str, Quantity] = {
-    each.name: each
-    for each in (
-        *(played, num_played, clients, latency, query_seconds, clock, max_spent, spent, counts),
-        *(queried, data_size, energy, reward, genie_reward, regret, optimality_gap),
-        *(acceptance_rate, train_loss, test_loss, test_accuracy, eval_clock),
-        *(first_nonfinite_round,),
-    )
-}
+    known = {each.name for each in quantities}
+    own = [metric(name) for name in dict.fromkeys(names) if name not in known]
+    return chosen((*quantities, *own), reserved)
 
 
 def chosen(record: Iterable[str | Quantity] | None, reserved: Sequence[str] = ()) -> Quantities:

@@ -9,13 +9,9 @@ from jax import Array
 
 from pause_jax.config import SimConfig
 from pause_jax.engine.horizon import evaluated_at
-from pause_jax.engine.recorder import (
-    QUANTITIES,
-    Quantities,
-    Quantity,
-    Record,
-    finished,
-)
+from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.engine.quantity import Quantity
+from pause_jax.engine.recorder import Quantities, Record, finished
 from pause_jax.engine.state import State
 from pause_jax.learning.learner import Variables, released_in_the_clear, update_size
 from pause_jax.struct import PyTree, static

@@ -12,9 +12,10 @@ from jax import Array
 from jax.sharding import Mesh
 
 from pause_jax.config import SimConfig, canonical, validate
-from pause_jax.engine.recorder import Quantities, Quantity, chosen
+from pause_jax.engine.quantity import Quantity
+from pause_jax.engine.recorder import Quantities, chosen, with_metrics
 from pause_jax.engine.result import RESERVED, Result, finish
-from pause_jax.engine.round import advance, init
+from pause_jax.engine.round import advance, init, parts
 from pause_jax.learning import Dataset, Execution
 from pause_jax.struct import ConfigError
 
@@ -39,7 +40,8 @@ def simulate(
         (latencies, availability), the same partition and the same initial model.
       data: a data set to use instead of the one that the config names.
       record: what to record, by name or as a ``Quantity`` of one's own: ``(*QUANTITIES, mine)``
-        adds one, ``("clock", "test_accuracy")`` drops the others. All of ``QUANTITIES`` by default.
+        adds one, ``("clock", "test_accuracy")`` drops the others. By default all of ``QUANTITIES``,
+        and every metric of the learner.
       devices: devices that share the local training of each cohort, if it is large; the
         default device by itself if left out. (``sweep`` spreads whole runs instead.)
       client_batch: clients trained side by side at most; 1 trains one after another. By default as
@@ -61,6 +63,8 @@ def simulate(
             f"key has shape {key.shape}: simulate takes one key. For several, use "
             "sweep(config, keys), or jax.vmap over the key."
         )
+    if record is None:
+        quantities = with_metrics(quantities, parts(config, data).learner.metrics, RESERVED)
     return _simulate(config, data, key, quantities, execution)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -20,10 +21,13 @@ from pause_jax.config import SimConfig, stack
 from pause_jax.engine import distributed
 from pause_jax.engine.batch import check_own_parts, lanes_of, mesh_of, plan, play, programs
 from pause_jax.engine.horizon import evaluated_rounds
-from pause_jax.engine.recorder import Quantities, Quantity, chosen
+from pause_jax.engine.quantity import Quantity
+from pause_jax.engine.recorder import Quantities, chosen, with_metrics
 from pause_jax.engine.result import RESERVED, Result
+from pause_jax.engine.round import parts as parts_of
 from pause_jax.engine.simulate import check_client_batch, check_key, prepare
-from pause_jax.learning import Dataset, Execution
+from pause_jax.learning import Dataset, Execution, Given
+from pause_jax.learning.dataset import checked
 from pause_jax.struct import ConfigError, fields, is_node, nested
 
 
@@ -102,10 +106,14 @@ def sweep(
     quantities = chosen(record, RESERVED)
     execution = Execution(check_client_batch(client_batch))
     keys = jnp.atleast_1d(keys)
+    data = None if data is None else checked(data)
     jobs = [_job(label, config, data) for label, config in named.items()]
     groups: dict[Any, list[_Job]] = {}
     for job in jobs:
         groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
+    if record is None:
+        of_all = (parts_of(g[0].config, g[0].data).learner.metrics for g in groups.values())
+        quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
     for group in groups.values():
         check_own_parts(group[0].config, group[0].data, quantities)
     if jax.process_count() > 1:
@@ -144,6 +152,9 @@ def sweep(
 
 def _job(label: str, config: SimConfig, data: Dataset | None) -> _Job:
     config, loaded = prepare(config, data)
+    if data is not None and config.learning is not None:
+        told = Given(num_train=config.learning.data.num_train, digest=loaded.digest)
+        config = config.override({"learning.data": told})
     return _Job(label, config, config_file.dumps(config), loaded)
 
 

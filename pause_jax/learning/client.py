@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
 from pause_jax import keys
-from pause_jax.learning.data import Dataset
+from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import Variables, trained_part
+from pause_jax.learning.network import Network
 from pause_jax.learning.partition import Partition
+from pause_jax.learning.task import Task
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -26,22 +27,26 @@ class LocalTraining(NamedTuple):
     """The fixed parts of local training, shared by all clients.
 
     Attributes:
-      module: the Flax module.
+      network: the model.
+      task: what it is for.
       optimizer: the optax optimiser.
       dataset: all samples, on the device.
       batch_size: B, samples of a step.
       max_samples: samples a client uses in a round at most (static).
       equal_steps: steps of every client if all make the same number (static), else None.
       noisy_inputs: whether clients see noisy inputs (data quality below 1; static).
+      proximal: FedProx's mu, a scalar; None for no such term.
     """
 
-    module: nn.Module
+    network: Network
+    task: Task
     optimizer: optax.GradientTransformation
     dataset: Dataset
     batch_size: int
     max_samples: int
     equal_steps: int | None
     noisy_inputs: bool
+    proximal: Array | float | None = None
 
 
 class LocalLoss(NamedTuple):
@@ -54,13 +59,6 @@ class LocalLoss(NamedTuple):
 
     mean: Float[Array, ""]
     square: Float[Array, ""]
-
-
-def losses(dataset: Dataset, outputs: Array, targets: Array) -> Array:
-    """Loss of each sample, [B]: cross entropy, or half the squared error."""
-    if dataset.task == "regression":
-        return 0.5 * jnp.square(outputs[:, 0] - targets)
-    return optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
 
 
 def local_steps(training: LocalTraining, size: Array) -> Array | int:
@@ -89,7 +87,7 @@ def train_locally(
       opt_state: the client's optimiser state.
       partition: who holds what.
       client: its number.
-      key: for the order of its samples.
+      key: for the order of its samples, and the dropout of a model that has any.
       input_key: for the noise of low-quality inputs; the same in every round.
       bound: for clients that make their steps together: how many they make, at least this client's
         own; what is beyond its own changes nothing. None for its own number.
@@ -99,6 +97,9 @@ def train_locally(
     """
     batch, size = training.batch_size, partition.size[client]
     steps, used = local_steps(training, size), jnp.minimum(size, training.max_samples)
+    drawing = None
+    if training.network.draws:
+        key, drawing = jax.random.split(key)
     samples = visiting_order(training, partition, client, key)
 
     def step(i: Array, carry: Any) -> Any:
@@ -106,7 +107,10 @@ def train_locally(
         rows = lax.dynamic_slice_in_dim(samples, i * batch, batch)
         weight = (i * batch + jnp.arange(batch) < used).astype(jnp.float32)
         x, y = client_inputs(training, rows, partition.quality[client], input_key)
-        new, new_opt_state, loss, square = _descend(training, variables, opt_state, x, y, weight)
+        dropping = None if drawing is None else jax.random.fold_in(drawing, i)
+        new, new_opt_state, loss, square = _descend(
+            training, variables, opt_state, x, y, weight, dropping, center
+        )
         if bound is not None:
             is_own = i < steps
             new, new_opt_state = jax.tree.map(
@@ -115,6 +119,7 @@ def train_locally(
             loss = jnp.where(is_own, loss, 0.0)
         return new, new_opt_state, total + loss, total_square + square
 
+    center = trained_part(variables)
     start = (variables, opt_state, jnp.zeros(()), jnp.zeros(()))
     stop = steps if bound is None else bound
     trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
@@ -146,24 +151,40 @@ def _descend(
     x: Array,
     y: Array,
     weight: Array,
+    key: Array | None,
+    center: Variables,
 ) -> tuple[Variables, optax.OptState, Array, Array]:
-    """One step of SGD on a mini-batch; ``weight`` [B] is 0 for rows that only fill it up.
+    """One step of SGD on a mini-batch.
+
+    Args:
+      training: the fixed parts.
+      variables: the local model.
+      opt_state: of the client's optimiser.
+      x: inputs [B, ...].
+      y: targets [B, ...].
+      weight: float [B], 0 for rows that only fill the batch up.
+      key: for dropout, if the model draws.
+      center: what the proximal term pulls to, the trained part of the global model.
 
     Returns:
-      (variables, optimiser state, mean loss, sum of the squared sample losses).
+      (variables, optimiser state, mean loss, sum of the squared sample losses). The losses are
+      those of the task, without the proximal term.
     """
     trainable = trained_part(variables)
     rest = {name: value for name, value in variables.items() if name not in trainable}
 
     def loss_of(trainable: Any) -> Any:
-        outputs, changed = training.module.apply(
-            {**trainable, **rest}, x, train=True, mask=weight > 0, mutable=list(rest)
-        )
-        loss = losses(training.dataset, outputs, y)
+        outputs, changed = training.network.train({**trainable, **rest}, x, weight > 0, key)
+        loss = training.task.loss(outputs, y)
         mean = jnp.sum(weight * loss) / jnp.maximum(jnp.sum(weight), 1)
         return mean, (changed, jnp.sum(weight * jnp.square(loss)))
 
     (loss, (changed, square)), grads = jax.value_and_grad(loss_of, has_aux=True)(trainable)
+    if training.proximal is not None:
+        grads = jax.tree.map(
+            lambda grad, local, start: grad + training.proximal * (local - start),
+            grads, trainable, center,
+        )  # fmt: skip
     moves, opt_state = training.optimizer.update(grads, opt_state, trainable)
     return {**optax.apply_updates(trainable, moves), **changed}, opt_state, loss, square
 
@@ -172,16 +193,14 @@ def kept_in_training(training: LocalTraining, variables: Variables) -> int:
     """Bytes that a client in training keeps: its model, gradient and optimiser state, and for the
     gradient of a step what the model's layers remember of a batch.
     """
-    trainable = trained_part(variables)
-    rest = [name for name in variables if name not in trainable]
-    data, batch = training.dataset, training.batch_size
-    x = jax.ShapeDtypeStruct((batch, *data.x_train.shape[1:]), jnp.float32)
+    batch, sample = training.batch_size, training.dataset.sample
+    x = jax.ShapeDtypeStruct((batch, *sample.shape), sample.dtype)
+    key = jax.random.key(0) if training.network.draws else None
 
     def one(variables: Variables, x: Array) -> Any:
         def outputs(trainable: Any) -> Any:
-            return training.module.apply(
-                {**variables, **trainable}, x, train=True, mask=jnp.ones(batch, bool), mutable=rest
-            )[0]
+            whole = {**variables, **trainable}
+            return training.network.train(whole, x, jnp.ones(batch, bool), key)[0]
 
         gradient = trained_part(variables)
         remembered = jax.vjp(outputs, gradient)[1]
@@ -222,8 +241,8 @@ def local_loss(
     def total(places: Array, valid: Array) -> Array:
         rows = partition.order[start + jnp.where(valid, places, 0)]
         x, y = client_inputs(training, rows, partition.quality[client], input_key)
-        outputs: Any = training.module.apply(variables, x)
-        return jnp.sum(valid * losses(training.dataset, outputs, y))
+        outputs = training.network.predict(variables, x)
+        return jnp.sum(valid * training.task.loss(outputs, y))
 
     if batch_size is not None and batch_size < max_size:
         places = distinct_places(key, size, batch_size)

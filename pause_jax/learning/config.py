@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -11,18 +13,24 @@ from pause_jax import keys
 from pause_jax.bandit import Selection
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_loss
 from pause_jax.learning.cohort import Execution
-from pause_jax.learning.data import DataConfig, Dataset, Digits
+from pause_jax.learning.data import DataConfig, Digits
+from pause_jax.learning.dataset import Dataset, checked
 from pause_jax.learning.fedavg import train_cohort
 from pause_jax.learning.learner import Learner, LearnerState, Release, Trained, trained_part
 from pause_jax.learning.models import Mlp, Model
+from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
 from pause_jax.learning.server import evaluate
-from pause_jax.struct import Config, ConfigError, node, number, static
+from pause_jax.learning.task import Task, check_outputs, metrics_of, task_of
+from pause_jax.struct import Config, ConfigError, Sizes, node, number, static
 
 # Clients whose losses are computed side by side; bounds the memory when many are asked.
 QUERY_BATCH = 16
-OPTIMIZERS = {"adam": optax.adam, "sgd": optax.sgd}
+
+
+def _as_the_targets_say() -> None:
+    return None
 
 
 class Learning(Config):
@@ -31,25 +39,45 @@ class Learning(Config):
     Attributes:
       data: the data set.
       partition: which client holds which samples.
+      task: what the model is for; None for what the targets say: labels, numbers or tokens.
       model: the model.
-      optimizer: ``adam`` or ``sgd``, at the clients.
+      optimizer: at the clients: ``adam``, ``sgd`` or another name of optax's; or, in Python, a
+        function that takes the learning rate and returns a ``GradientTransformation``, or one
+        itself, which has its own rate in it (static).
       learning_rate: of the clients' optimiser in round 1.
       schedule: how it changes with the rounds of the run.
       batch_size: samples of a local step.
       max_steps: local steps a round at most; one pass over the client's data otherwise.
       keep_optimizer_state: whether a client's optimiser moments persist from one of its rounds to
         the next (as in the authors' code), or start anew.
+      proximal: mu of FedProx (Li et al., 2020): the local loss has mu / 2 |w - w_global|^2 added to
+        it. None for no such term.
+      server: what the server does with the mean update.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
     partition: PartitionConfig = node(factory=Iid, of=PartitionConfig)
+    task: Task | None = node(factory=_as_the_targets_say, of=Task, optional=True)
     model: Model = node(factory=Mlp, of=Model)
-    optimizer: str = static(default="adam", choices=tuple(OPTIMIZERS))
+    optimizer: Any = static(default="adam", kind=object)
     learning_rate: float = number(default=0.01, above=0)
     schedule: RateSchedule = node(factory=ConstantRate, of=RateSchedule)
     batch_size: int = static(default=20, at_least=1)
     max_steps: int = static(default=100, at_least=1)
     keep_optimizer_state: bool = static(default=False)
+    proximal: float | None = number(default=None, at_least=0, optional=True)
+    server: ServerOptimizer = node(factory=FedAvg, of=ServerOptimizer)
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        made(self.optimizer, 0.1)
+        if isinstance(self.optimizer, optax.GradientTransformation) and not (
+            isinstance(self.schedule, ConstantRate)
+        ):
+            raise ConfigError(
+                f"{path}.schedule = {self.schedule.name}: cannot change the rate of a "
+                "GradientTransformation that is made already. Give learning.optimizer a function "
+                "of the rate: lambda rate: optax.chain(..., optax.sgd(rate))."
+            )
 
     def load(self, num_clients: int, data: Dataset | None = None) -> Dataset:
         """The data to learn from, checked against the rest; the host's part, before any run.
@@ -61,12 +89,7 @@ class Learning(Config):
         Raises:
           ConfigError: if it cannot be read, or does not fit the clients or the model.
         """
-        if data is not None and not isinstance(data, Dataset):
-            raise ConfigError(
-                f"data = {type(data).__name__}: must be a pause_jax.learning.Dataset, or None for "
-                "the data set that the config names."
-            )
-        data = self.data.load() if data is None else data
+        data = checked(self.data.load() if data is None else data)
         num_train = data.y_train.shape[0]
         used = self.data.num_train
         if used is not None and used > num_train:
@@ -74,8 +97,8 @@ class Learning(Config):
                 f"learning.data.num_train = {used}: must be <= {num_train}, the training samples "
                 f"that {self.data.name} has."
             )
-        self.partition.check_samples(self.num_samples(data), num_clients)
-        self._check_model(data)
+        self.partition.check_data(data, self.num_samples(data), num_clients)
+        self._check_task(data)
         return data
 
     def num_samples(self, data: Dataset) -> int:
@@ -95,7 +118,7 @@ class Learning(Config):
         assert data is not None, "Learning.load gives the data that Learning.build needs"
         how = execution or Execution()
         largest = self.partition.max_size(self.num_samples(data), num_clients)
-        training = self.local_training(data, largest)
+        training, server = self.local_training(data, largest), self.server.transformation()
 
         def init(streams: keys.Streams) -> LearnerState:
             partition = self.partition.assign(
@@ -104,16 +127,21 @@ class Learning(Config):
                 self.num_samples(data),
                 num_clients,
                 data.num_classes,
+                data.clients,
             )
-            variables = dict(training.module.init(streams.model, data.to_input(data.x_train[:1])))
+            first = data.to_input(data.x_train[:1])
+            variables = training.network.init(streams.model, first)
             moments = None
             if self.keep_optimizer_state:
                 fresh = training.optimizer.init(trained_part(variables))
                 moments = jax.tree.map(
                     lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), fresh
                 )
+            server_state = None if server is None else server.init(variables["params"])
             return LearnerState(
-                partition, variables, moments, streams.inputs, jnp.zeros((), jnp.int32)
+                *(partition, variables, moments, streams.inputs),
+                rounds=jnp.zeros((), jnp.int32),
+                server=server_state,
             )
 
         def train(
@@ -121,7 +149,8 @@ class Learning(Config):
         ) -> tuple[LearnerState, Trained]:
             round = jnp.asarray(state.rounds) + 1
             now = training._replace(optimizer=self.client_optimizer(round))
-            return train_cohort(now, how, key, state._replace(rounds=round), selection, release)
+            before = state._replace(rounds=round)
+            return train_cohort(now, how, key, before, selection, release, server)
 
         def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
             def one(asked: tuple[Array, Array]) -> Array:
@@ -141,17 +170,21 @@ class Learning(Config):
             return lax.map(one, asked, batch_size=QUERY_BATCH)
 
         def metrics(state: LearnerState) -> dict[str, Array]:
-            loss, accuracy = evaluate(training.module, state.model, data)
-            return {"test_loss": loss, "test_accuracy": accuracy}
+            return evaluate(training.network, training.task, state.model, data)
 
         def kept(state: LearnerState) -> int:
             return kept_in_training(training, state.model)
 
-        return Learner(init, train, ask, metrics, max_samples=training.max_samples, kept=kept)
+        return Learner(
+            *(init, train, ask, metrics),
+            metrics=metrics_of(training.task),
+            max_samples=training.max_samples,
+            kept=kept,
+        )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:
         """The optimiser with its rate in round t >= 1; its state is of one form in all rounds."""
-        return OPTIMIZERS[self.optimizer](self.schedule.rate(self.learning_rate, round))
+        return made(self.optimizer, self.schedule.rate(self.learning_rate, round))
 
     def local_training(self, data: Dataset, largest: int) -> LocalTraining:
         """The fixed parts of local training, for clients of at most ``largest`` samples.
@@ -159,30 +192,60 @@ class Learning(Config):
         Its optimiser has the rate of round 1.
         """
         max_samples = min(self.max_steps * self.batch_size, largest)
+        task = self.task_for(data)
         return LocalTraining(
-            module=self.model.module(data.num_classes),
+            network=self.model.network(task.outputs(data)[-1]),
+            task=task,
             optimizer=self.client_optimizer(jnp.ones((), jnp.int32)),
             dataset=data,
             batch_size=self.batch_size,
             max_samples=max_samples,
             equal_steps=-(-max_samples // self.batch_size) if self.partition.equal else None,
             noisy_inputs=self.partition.min_quality < 1,
+            proximal=self.proximal,
         )
 
-    def _check_model(self, data: Dataset) -> None:
-        shape = data.x_train.shape[1:]
-        module = self.model.module(data.num_classes)
-        sample = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
+    def task_for(self, data: Dataset) -> Task:
+        """The task that is learnt from a data set."""
+        return task_of(data) if self.task is None else self.task
+
+    def _check_task(self, data: Dataset) -> None:
+        """Check that data, task and model fit each other."""
+        task, sample = self.task_for(data), data.sample
+        task.check_data(data)
+        tokens = jnp.issubdtype(sample.dtype, jnp.integer)
+        if tokens and self.partition.min_quality < 1:
+            raise ConfigError(
+                f"learning.partition.min_quality = {self.partition.min_quality}: there is no noise "
+                "for whole numbers, and x_train is tokens. Set it to 1."
+            )
+        name = self.model.name or type(self.model).__name__
+        where, of = f"learning.model = {name}", f"inputs of shape {sample.shape}"
+        if tokens and not self.model.takes_tokens:
+            raise ConfigError(
+                f"{where}: takes numbers, and x_train is of whole numbers, which are tokens. Use a "
+                "model of tokens (gru, or FlaxModel of your own); x.astype(numpy.float32) for "
+                "features, numpy.uint8 for pixels."
+            )
+        network = self.model.network(task.outputs(data)[-1])
+        one = jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype)
         try:
-            variables = jax.eval_shape(module.init, jax.random.key(0), sample)
+            variables = jax.eval_shape(network.init, jax.random.key(0), one)
+            outputs = jax.eval_shape(network.predict, variables, one)
+            key = jax.random.key(0) if network.draws else None
+            jax.eval_shape(network.train, variables, one, jnp.ones(1, bool), key)
         except Exception as error:
             raise ConfigError(
-                f"learning.model = {self.model.name}: cannot be applied to inputs of shape {shape} "
-                f"of {self.data.name} ({type(error).__name__}). Use the model mlp, or a data set "
-                "with larger images."
+                f"{where}: cannot be applied to {of} of {self.data.name} ({_in_short(error)}). Use "
+                "a model for such inputs, such as mlp, or a data set with larger images."
             ) from error
         if any(0 in leaf.shape for leaf in jax.tree.leaves(variables)):
             raise ConfigError(
-                f"learning.model = {self.model.name}: inputs of shape {shape} of "
-                f"{self.data.name} are too small for it. Use the model mlp."
+                f"{where}: {of} of {self.data.name} are too small for it. Use the model mlp."
             )
+        check_outputs(task, data, outputs, where)
+
+
+def _in_short(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -14,7 +15,8 @@ from pause_jax.bandit import Selection, store_active
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, map_clients
 from pause_jax.learning.learner import LearnerState, Release, Trained, trained_part
-from pause_jax.learning.server import aggregate
+from pause_jax.learning.optimizer import server_step
+from pause_jax.learning.server import aggregate, mean_update
 
 if TYPE_CHECKING:
     from jaxtyping import Int, Key
@@ -35,6 +37,7 @@ def train_cohort(
     state: LearnerState,
     selection: Selection,
     release: Release,
+    server: optax.GradientTransformation | None = None,
 ) -> tuple[LearnerState, Trained]:
     """A round of training.
 
@@ -45,6 +48,7 @@ def train_cohort(
       state: before the round.
       selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
       release: what leaves the clients of their flat updates.
+      server: the server's optimiser; None adds the mean update.
 
     Returns:
       (state after it, what the server saw).
@@ -86,8 +90,18 @@ def train_cohort(
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
     mean = jnp.sum(jnp.where(active, selection.weights * loss.mean, 0.0))
+    averaged, server_state = aggregate(variables, updates, selection.weights), state.server
+    if server is not None:
+        averaged["params"], server_state = server_step(
+            server,
+            variables["params"],
+            server_state,
+            jax.tree.map(lambda x: mean_update(x, selection.weights), updates["params"]),
+            jnp.any(active),
+        )
     state = state._replace(
-        variables=aggregate(variables, updates, selection.weights),
+        variables=averaged,
+        server=server_state,
         clients=jax.tree.map(store, state.clients, moments) if keep else None,
     )
     return state, Trained(

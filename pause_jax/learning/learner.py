@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Variables = dict[str, Any]
 # The collection of a model's weights that are trained like ``params``, and released as they are.
 CLEAR = "clear"
+# Collections that the optimiser moves.
+TRAINED = ("params", CLEAR)
 # Takes the cohort's flat updates [m, d] to what the server receives of them [m, d].
 Release = Callable[[Array], Array]
 
@@ -38,6 +40,7 @@ class LearnerState(NamedTuple):
       clients: what clients keep from one of their rounds to the next, leaves [K, ...]; None for
         nothing.
       inputs: key of the noise of low-quality inputs.
+      server: state of the server's optimiser; None for plain averaging.
       rounds: int32, rounds so far, also those in which nobody trained, for a learner that counts
         them; 0 otherwise.
     """
@@ -47,6 +50,7 @@ class LearnerState(NamedTuple):
     clients: Any
     inputs: Key[Array, ""]
     rounds: Int[Array, ""] | int = 0
+    server: Any = None
 
     @property
     def model(self) -> Variables:
@@ -100,7 +104,7 @@ class Learner(NamedTuple):
 
 def trained_part(variables: Variables) -> Variables:
     """The collections of a model that the optimiser moves: ``params``, and ``clear`` if any."""
-    return {name: variables[name] for name in ("params", CLEAR) if name in variables}
+    return {name: variables[name] for name in TRAINED if name in variables}
 
 
 def update_size(state: LearnerState) -> int:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.learning.convolution import FORMS, convolution, max_pool
+from pause_jax.learning.network import Network, linen_network
 from pause_jax.learning.norms import NORMS, normalise
 from pause_jax.struct import Config, static
 
@@ -94,13 +95,22 @@ class _Cnn(nn.Module):
 class Model(Config):
     """A model's config."""
 
-    def module(self, num_outputs: int) -> nn.Module:
-        """The Flax module.
+    # Whether whole numbers (tokens) are among its inputs.
+    takes_tokens: ClassVar[bool] = False
+    # Whether training draws random numbers (dropout).
+    draws: ClassVar[bool] = False
 
-        ``apply(variables, x [B, ...], train=..., mask=...)`` gives [B, num_outputs]; ``mask`` is
-        bool [B], False for rows that only fill up a batch and must not enter batch statistics.
+    def module(self, num_outputs: int) -> nn.Module:
+        """The Flax module: inputs [B, ...] to outputs [B, num_outputs].
+
+        Its ``__call__`` may also take ``train`` and ``mask``, which is bool [B], False for rows
+        that only fill up a batch and must not enter batch statistics.
         """
         raise NotImplementedError
+
+    def network(self, num_outputs: int) -> Network:
+        """The pure functions of the module."""
+        return linen_network(self.module(num_outputs), draws=self.draws)
 
 
 class Linear(Model):

@@ -18,6 +18,8 @@ from pause_jax.summation import tree_sum
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+    from pause_jax.learning.dataset import Dataset
+
 
 class Partition(NamedTuple):
     """Samples of each client: client k holds ``order[start[k] : start[k] + size[k]]``.
@@ -61,11 +63,11 @@ class PartitionConfig(Config):
         """Upper bound on a client's size, known before the draw."""
         return num_samples
 
-    def check_samples(self, num_samples: int, num_clients: int) -> None:
+    def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
         """Check that every client can have a sample.
 
         Raises:
-          ConfigError: if there are more clients than samples.
+          ConfigError: if there are more clients than samples, or the data lacks what is needed.
         """
         if num_samples < num_clients:
             raise ConfigError(
@@ -75,16 +77,23 @@ class PartitionConfig(Config):
             )
 
     def assign(
-        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
+        self,
+        key: Array,
+        labels: Array,
+        num_samples: int,
+        num_clients: int,
+        num_classes: int,
+        clients: Array | None = None,
     ) -> Partition:
         """Draw a partition of ``num_samples`` random samples among the clients.
 
         Args:
           key: of this draw.
-          labels: [N] integer labels, or float targets, which have no dominant label.
+          labels: [N] integer labels; or other targets, which have no dominant label.
           num_samples: n <= N samples to hand out.
           num_clients: K <= n.
           num_classes: number of labels.
+          clients: int [N], where each sample came from; None if that is not known.
 
         Returns:
           The partition.
@@ -92,10 +101,17 @@ class PartitionConfig(Config):
         split_key, quality_key = jax.random.split(key)
         order, size = self._assign(split_key, labels, num_samples, num_clients, num_classes)
         start = jnp.cumsum(size) - size
-        quality = jnp.ones(num_clients)
+        return Partition(
+            order.astype(jnp.int32),
+            start.astype(jnp.int32),
+            size,
+            self._quality(quality_key, num_clients),
+        )
+
+    def _quality(self, key: Array, num_clients: int) -> Array:
         if self.min_quality < 1:
-            quality = jax.random.uniform(quality_key, (num_clients,), minval=self.min_quality)
-        return Partition(order.astype(jnp.int32), start.astype(jnp.int32), size, quality)
+            return jax.random.uniform(key, (num_clients,), minval=self.min_quality)
+        return jnp.ones(num_clients)
 
     def _assign(
         self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
@@ -147,7 +163,7 @@ class Dirichlet(PartitionConfig):
         shuffle_key, size_key, label_key, free_key = jax.random.split(key, 4)
         sample = jax.random.permutation(shuffle_key, labels.shape[0])[:num_samples]
         size = self._sizes(size_key, num_samples, num_clients)
-        if not jnp.issubdtype(labels.dtype, jnp.integer):
+        if not are_labels(labels):
             return sample, size
 
         # From here on a sample is its place in `sample`; the owner of a free one is K.
@@ -214,6 +230,11 @@ class Dirichlet(PartitionConfig):
         return 1 + jnp.diff(edges, prepend=0)
 
 
+def are_labels(targets: Array) -> bool:
+    """Whether targets are one label a sample."""
+    return targets.ndim == 1 and jnp.issubdtype(targets.dtype, jnp.integer)
+
+
 def in_turn(counts: Array, length: int) -> Array:
     """Client 0 ``counts[0]`` times, then client 1, ...; int [length], filled up by the last one."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
@@ -236,6 +257,3 @@ def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
     # What is not dealt out goes to a place that does not exist.
     target = jnp.where(is_dealt, samples, num_samples)
     return owner.at[target].set(in_turn(counts, num_samples).astype(owner.dtype), mode="drop")
-
-
-PARTITIONS = (Iid, Dirichlet)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.learning.client import losses
-from pause_jax.learning.data import Dataset
+from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import Variables, all_finite
+from pause_jax.learning.network import Network
+from pause_jax.learning.task import Task, metrics_of
 
 EVAL_CHUNK = 1000
+
+
+def mean_update(updates: Array, weights: Array) -> Array:
+    """The weighted sum of one leaf's updates [m, ...], of slots with a weight > 0.
+
+    An empty slot's update does not reach the sum even if it is not finite.
+    """
+    taken = jnp.where(weights.reshape(-1, *[1] * (updates.ndim - 1)) > 0, updates, 0.0)
+    return jnp.tensordot(weights, taken, axes=1)
 
 
 def aggregate(variables: Variables, updates: Any, weights: Array) -> Variables:
@@ -29,42 +38,45 @@ def aggregate(variables: Variables, updates: Any, weights: Array) -> Variables:
     """
 
     def add(old: Array, update: Array) -> Array:
-        # An empty slot's update must not reach the sum even if it is not finite.
-        taken = jnp.where(weights.reshape(-1, *[1] * (update.ndim - 1)) > 0, update, 0.0)
-        return (old + jnp.tensordot(weights, taken, axes=1)).astype(old.dtype)
+        return (old + mean_update(update, weights)).astype(old.dtype)
 
     return jax.tree.map(add, variables, updates)
 
 
-def evaluate(module: nn.Module, variables: Variables, dataset: Dataset) -> tuple[Array, Array]:
-    """Loss and accuracy on the whole test set, in chunks that bound the memory.
+def evaluate(
+    network: Network, task: Task, variables: Variables, dataset: Dataset
+) -> dict[str, Array]:
+    """Mean loss and scores on the whole test set, in chunks that bound the memory.
 
     Args:
-      module: the Flax module.
+      network: the model's functions.
+      task: what it is for.
       variables: the model.
       dataset: its test set is used.
 
     Returns:
-      (mean loss, accuracy in [0, 1]); accuracy is NaN for regression and for a model that is not
-      finite, whose arg max would mean nothing.
+      Scalars by name: ``test_loss`` and the task's scores, which are NaN for a model that is not
+      finite (its arg max would mean nothing).
     """
     num_test = dataset.x_test.shape[0]
     chunk = min(EVAL_CHUNK, num_test)
     num_chunks = -(-num_test // chunk)
 
-    def visit(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+    def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
         place = i * chunk + jnp.arange(chunk)
         weight = place < num_test
         rows = jnp.minimum(place, num_test - 1)
-        outputs: Any = module.apply(variables, dataset.to_input(dataset.x_test[rows]))
+        outputs = network.predict(variables, dataset.to_input(dataset.x_test[rows]))
         targets = dataset.y_test[rows]
-        right = jnp.argmax(outputs, axis=-1) == targets
-        loss = losses(dataset, outputs, targets)
-        return sums[0] + jnp.sum(weight * loss), sums[1] + jnp.sum(weight & right)
+        each = {"test_loss": task.loss(outputs, targets), **task.scores(outputs, targets)}
+        return {name: sums[name] + jnp.sum(weight * each[name]) for name in sums}
 
-    zero = jnp.zeros(())
-    loss, right = lax.fori_loop(0, num_chunks, visit, (zero, zero))
-    if dataset.task == "regression":
-        right = jnp.full((), jnp.nan)
-    right = jnp.where(all_finite(variables), right, jnp.nan)
-    return loss / num_test, right / num_test
+    zeros = dict.fromkeys(metrics_of(task), jnp.zeros(()))
+    means = {
+        name: total / num_test for name, total in lax.fori_loop(0, num_chunks, visit, zeros).items()
+    }
+    finite = all_finite(variables)
+    return {
+        name: mean if name == "test_loss" else jnp.where(finite, mean, jnp.nan)
+        for name, mean in means.items()
+    }

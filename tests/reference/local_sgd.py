@@ -34,13 +34,18 @@ class Moments(NamedTuple):
     steps: int = 0
 
 
+def is_regression(data) -> bool:
+    """Whether the targets are numbers."""
+    return np.asarray(data.y_train).dtype == np.float32
+
+
 class Learner:
     """The data of every client, and what is computed with it. Draws come from named keys."""
 
     def __init__(self, config, streams, data):
         learning = self.learning = config.learning
         self.data, self.streams, self.noise = data, streams, {}
-        self.criterion = half_squared_error if data.task == "regression" else cross_entropy
+        self.criterion = half_squared_error if is_regression(data) else cross_entropy
         number = learning.data.num_train or len(data.y_train)
         part = jax.jit(
             lambda key: learning.partition.assign(
@@ -122,7 +127,7 @@ class Learner:
         targets = np.asarray(self.data.y_test)
         right = np.mean(outputs.argmax(axis=1) == targets)
         loss, _ = self.criterion(outputs, targets)
-        return loss, math.nan if self.data.task == "regression" else right
+        return loss, math.nan if is_regression(self.data) else right
 
     # ------------------------------------------------------------ the model itself
 

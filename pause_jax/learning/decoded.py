@@ -1,0 +1,48 @@
+"""The cache of decoded data: arrays in one file, by the source that they were read from."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pause_jax.cache import cache_folder
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
+    """Read once, and from one file of the cache folder ever after.
+
+    Args:
+      name: of the data set.
+      source: what stands for its contents: another source is read anew.
+      read: reads it.
+    """
+    path = cache_folder() / f"{name}-{source}.npz"
+    if path.is_file():
+        with np.load(path) as file:
+            return dict(file)
+    arrays = read()
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as out:
+            np.savez(out, allow_pickle=False, **arrays)
+        partial.replace(path)
+    except OSError as error:
+        warnings.warn(
+            f"{path} cannot be written ({error}), so {name} is decoded at every start. Name "
+            "another folder in PAUSE_JAX_CACHE.",
+            stacklevel=2,
+        )
+    return arrays
+
+
+def is_decoded(name: str) -> bool:
+    """Whether the cache has the data set, from whatever source."""
+    return any(cache_folder().glob(f"{name}-*.npz"))

@@ -1,0 +1,102 @@
+"""A data set of one's own from NumPy files."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import ClassVar
+
+import numpy as np
+
+from pause_jax.learning.data import DataConfig
+from pause_jax.learning.dataset import Dataset, dataset_of
+from pause_jax.learning.decoded import Arrays
+from pause_jax.struct import ConfigError, static
+
+_TEST = "test.npz"
+
+
+class Files(DataConfig):
+    """Arrays of one's own from ``.npz`` files; what they must hold says :meth:`Dataset.of`.
+
+    One file: arrays ``x``, ``y`` and perhaps ``x_test``, ``y_test`` and ``clients``. Or a folder
+    with a file for each client (``x``, ``y``), named as one likes, and perhaps ``test.npz``; client
+    k is then the k-th file in the order of names, under the partition ``natural``.
+
+    Attributes:
+      path: the file or the folder; if relative, to the working directory.
+      pixel_max: largest value of a pixel; 255 by default for uint8.
+      num_classes: labels that there are; one more than the largest by default.
+    """
+
+    name: ClassVar[str] = "files"
+    summary: ClassVar[str] = "your own arrays: an .npz file, or a folder of one a client"
+
+    path: str = static(default="")
+    pixel_max: int | None = static(default=None, at_least=1, optional=True, kind=int)
+    num_classes: int | None = static(default=None, at_least=2, optional=True, kind=int)
+
+    def load(self) -> Dataset:
+        where = pathlib.Path(self.path).expanduser()
+        if not self.path or not where.exists():
+            raise ConfigError(
+                f"learning.data.path = {self.path!r}: must be an .npz file, or a folder of such "
+                "files, and there is none."
+            )
+        arrays = _folder(where) if where.is_dir() else _arrays(where)
+        if len(arrays["x"]) == 0:
+            raise ConfigError(f"learning.data.path = {self.path!r}: has no sample.")
+        try:
+            return dataset_of(arrays, self.pixel_max, self.num_classes)
+        except ConfigError as error:
+            raise ConfigError(f"learning.data.path = {self.path!r}: {error}") from None
+
+
+def _folder(folder: pathlib.Path) -> Arrays:
+    files = sorted(path for path in folder.glob("*.npz") if path.name != _TEST)
+    if not files:
+        raise ConfigError(
+            f"learning.data.path = {str(folder)!r}: has no .npz file; must have one a client."
+        )
+    parts = [_arrays(path, only=("x", "y")) for path in files]
+    forms = {
+        (part["x"].shape[1:], part["y"].shape[1:]): path
+        for part, path in zip(parts, files, strict=True)
+    }
+    if len(forms) > 1:
+        (one, first), (other, second), *_ = forms.items()
+        raise ConfigError(
+            f"learning.data.path = {str(folder)!r}: samples of {first.name} have shapes {one}, of "
+            f"{second.name} {other}; must be the same."
+        )
+    for part, path in zip(parts, files, strict=True):
+        if not len(part["x"]) or len(part["x"]) != len(part["y"]):
+            raise ConfigError(
+                f"{path}: x has {len(part['x'])} samples and y {len(part['y'])}: must be as many, "
+                "and at least one, as every client must have a sample."
+            )
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in ("x", "y")}
+    arrays["clients"] = np.repeat(np.arange(len(parts)), [len(part["x"]) for part in parts])
+    if (folder / _TEST).is_file():
+        test = _arrays(folder / _TEST, only=("x", "y"))
+        arrays |= {f"{name}_test": test[name] for name in ("x", "y")}
+    return arrays
+
+
+def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
+    """The arrays of a file: of ``only``, or ``x``, ``y`` and what goes with them."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except Exception as error:  # NumPy raises many types for what is no such file
+        raise ConfigError(f"{path}: must be an .npz file of numbers ({error}).") from None
+    known = only or ("x", "y", "x_test", "y_test", "clients")
+    missing, unknown = [name for name in "xy" if name not in arrays], set(arrays) - set(known)
+    if missing or unknown:
+        raise ConfigError(
+            f"{path}: has the arrays {', '.join(sorted(arrays)) or 'none'}; must have x and y, and "
+            f"may have {', '.join(known[2:]) or 'no other'}."
+        )
+    for name in ("x", "y"):
+        if arrays[name].ndim == 0:
+            raise ConfigError(f"{path}: {name} is one number; must be an array, a row a sample.")
+    return arrays

@@ -1,0 +1,182 @@
+"""Optimisers of the clients and of the server, all from optax or a user's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from pause_jax.reference import resolved
+from pause_jax.registry import nearest
+from pause_jax.struct import Config, ConfigError, number
+
+# They take more than a rate: a line search, a seed of their own.
+_NOT_HERE = ("lbfgs", "noisy_sgd")
+
+
+def _names() -> dict[str, Callable[..., optax.GradientTransformation]]:
+    """Those of optax that a learning rate is enough for."""
+    found: dict[str, Callable[..., optax.GradientTransformation]] = {}
+    for name, value in vars(optax).items():
+        if not inspect.isfunction(value) or name.startswith("scale_by") or name in _NOT_HERE:
+            continue
+        given = list(inspect.signature(value).parameters.values())
+        needed = {p.name for p in given if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+        if given and given[0].name == "learning_rate" and needed <= {"learning_rate"}:
+            found[name] = value
+    return found
+
+
+NAMES = _names()
+
+
+def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
+    """The transformation for a learning rate.
+
+    Args:
+      optimizer: a name of optax's (``adam``, ``sgd``, ...), "module:name" of a function in a module
+        that can be imported, such a function, which takes the rate, or a transformation, which
+        has its rate in it.
+      rate: of the round; may be traced.
+
+    Raises:
+      ConfigError: for a name that is none, or something else.
+    """
+    given = optimizer
+    if isinstance(optimizer, str):
+        if optimizer in NAMES:
+            return NAMES[optimizer](rate)
+        if ":" not in optimizer:
+            raise ConfigError(
+                f"learning.optimizer = {optimizer!r}: must be an optimiser of optax's: "
+                f"{', '.join(sorted(NAMES))}; or your own function (rate) -> "
+                f"GradientTransformation.{nearest(optimizer, NAMES)}"
+            )
+        given = resolved("learning.optimizer", optimizer)
+    result = given if isinstance(given, optax.GradientTransformation) else _called(given, rate)
+    if not isinstance(result, optax.GradientTransformation):
+        raise ConfigError(
+            f"learning.optimizer = {optimizer!r}: must be, or give for a learning rate, an "
+            f"optax.GradientTransformation, not {type(result).__name__}."
+        )
+    return result
+
+
+def _called(function: Any, rate: Array | float) -> Any:
+    if not callable(function):
+        return function
+    try:
+        return function(rate)
+    except Exception as error:
+        raise ConfigError(
+            f"learning.optimizer = {function!r}: cannot be called with the learning rate alone "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+class ServerOptimizer(Config):
+    """What the server does with the mean of the released updates (Reddi et al., 2021).
+
+    Its negative is taken for the gradient of the global model's ``params``; other collections are
+    averaged. Rounds in which nobody took part change nothing.
+    """
+
+    def transformation(self) -> optax.GradientTransformation | None:
+        """The optax transformation; None adds the mean as it is."""
+        raise NotImplementedError
+
+
+class FedAvg(ServerOptimizer):
+    """Add the mean update: PAUSE (2)."""
+
+    name: ClassVar[str] = "fedavg"
+    summary: ClassVar[str] = "add the mean update"
+
+    def transformation(self) -> None:
+        return None
+
+
+class FedAvgM(ServerOptimizer):
+    """Momentum over the rounds: ``optax.sgd``.
+
+    Attributes:
+      rate: the server's learning rate.
+      momentum: share of the last move that is kept.
+    """
+
+    name: ClassVar[str] = "fedavgm"
+    summary: ClassVar[str] = "momentum at the server"
+
+    rate: float = number(default=1.0, above=0)
+    momentum: float = number(default=0.9, at_least=0, at_most=1)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return optax.sgd(self.rate, momentum=self.momentum)
+
+
+class FedAdam(ServerOptimizer):
+    """``optax.adam`` over the rounds: with its bias correction, which Reddi et al. leave out.
+
+    Attributes:
+      rate: the server's learning rate.
+      b1, b2: decay of the two moments.
+      tau: added to the root of the second one; how adaptive it is.
+    """
+
+    name: ClassVar[str] = "fedadam"
+    summary: ClassVar[str] = "Adam at the server"
+
+    rate: float = number(default=0.01, above=0)
+    b1: float = number(default=0.9, at_least=0, at_most=1)
+    b2: float = number(default=0.99, at_least=0, at_most=1)
+    tau: float = number(default=1e-3, above=0)
+
+    def transformation(self) -> optax.GradientTransformation:
+        return optax.adam(self.rate, b1=self.b1, b2=self.b2, eps=self.tau)
+
+
+class FedYogi(FedAdam):
+    """Yogi by optax over the rounds, both moments from 0; attributes as in :class:`FedAdam`."""
+
+    name: ClassVar[str] = "fedyogi"
+    summary: ClassVar[str] = "Yogi at the server"
+
+    def transformation(self) -> optax.GradientTransformation:
+        # optax's alias starts the mean at 1e-6, which moves a model that nobody has trained.
+        by_yogi = optax.scale_by_yogi(self.b1, self.b2, self.tau, initial_accumulator_value=0.0)
+        return optax.chain(by_yogi, optax.scale_by_learning_rate(self.rate))
+
+
+SERVER_OPTIMIZERS: tuple[type[ServerOptimizer], ...] = (FedAvg, FedAvgM, FedAdam, FedYogi)
+
+
+def server_step(
+    transformation: optax.GradientTransformation,
+    params: Any,
+    state: optax.OptState,
+    mean: Any,
+    heard: Array,
+) -> tuple[Any, optax.OptState]:
+    """One step of the server.
+
+    Args:
+      transformation: of :class:`ServerOptimizer`.
+      params: of the global model.
+      state: of the transformation.
+      mean: mean update, of the form of ``params``.
+      heard: whether anybody took part, bool scalar.
+
+    Returns:
+      (params, state) after the round.
+    """
+    gradient = jax.tree.map(jnp.negative, mean)
+    moves, after = transformation.update(gradient, state, params)
+    moved = optax.apply_updates(params, moves)
+    return jax.tree.map(
+        lambda new, old: jnp.where(heard, new, old), (moved, after), (params, state)
+    )

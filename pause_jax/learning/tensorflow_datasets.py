@@ -1,0 +1,221 @@
+"""Data sets through tensorflow-datasets, without TensorFlow where they are prepared already."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pathlib
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from pause_jax.learning.data import DataConfig
+from pause_jax.learning.dataset import Dataset, dataset_of
+from pause_jax.learning.decoded import Arrays, decoded
+from pause_jax.struct import ConfigError, static
+
+
+class Source(NamedTuple):
+    """A data set of tensorflow-datasets, and what of it is read.
+
+    Attributes:
+      dataset: its name there.
+      inputs, labels: names of its features.
+      train, test: splits; without a test split a fifth of the samples is drawn for it.
+    """
+
+    dataset: str
+    inputs: str = "image"
+    labels: str = "label"
+    train: str = "train"
+    test: str | None = "test"
+
+
+class Prepared(DataConfig):
+    """A data set through tensorflow-datasets.
+
+    Attributes:
+      data_dir: folder that holds the prepared data set; tensorflow-datasets' own by default.
+      download: download and prepare it first if it is not there (needs tensorflow, once).
+    """
+
+    data_dir: str | None = static(default=None, optional=True, kind=str)
+    download: bool = static(default=False)
+
+    @property
+    def source(self) -> Source:
+        """What is read."""
+        return Source(self.name)
+
+    def load(self) -> Dataset:
+        source = self.source
+        folder = _folder(self.data_dir, source.dataset)
+        if not folder.is_dir():
+            if not self.download:
+                raise _not_there(source, self.data_dir, folder)
+            _open(source, self.data_dir, download=True)
+        return _load(source, self.data_dir, _fingerprint(folder))
+
+
+class Mnist(Prepared):
+    """MNIST, 60,000 + 10,000 images of 28 x 28."""
+
+    name: ClassVar[str] = "mnist"
+    summary: ClassVar[str] = "60,000 digits of 28 x 28 pixels, tensorflow-datasets"
+
+
+class FashionMnist(Prepared):
+    """Fashion-MNIST, 60,000 + 10,000 images of 28 x 28."""
+
+    name: ClassVar[str] = "fashion_mnist"
+    summary: ClassVar[str] = "60,000 clothes of 28 x 28 pixels, tensorflow-datasets"
+
+
+class Cifar10(Prepared):
+    """CIFAR-10, 50,000 + 10,000 colour images of 32 x 32."""
+
+    name: ClassVar[str] = "cifar10"
+    summary: ClassVar[str] = "50,000 colour images of 32 x 32 pixels, tensorflow-datasets"
+
+
+class Tfds(Prepared):
+    """Any data set of tensorflow-datasets with images or feature vectors of one shape.
+
+    Attributes:
+      dataset: its name there, such as ``emnist`` or ``kmnist``.
+      inputs: the feature that is the input.
+      labels: the feature that is the label, or the target if it is a float.
+      train: the split to train on.
+      test: the split to test on; without one a fifth of the samples is drawn for it.
+    """
+
+    name: ClassVar[str] = "tfds"
+    summary: ClassVar[str] = "any images or feature vectors by name, tensorflow-datasets"
+
+    dataset: str = static(default="mnist")
+    inputs: str = static(default="image")
+    labels: str = static(default="label")
+    train: str = static(default="train")
+    test: str | None = static(default="test", optional=True)
+
+    @property
+    def source(self) -> Source:
+        return Source(self.dataset, self.inputs, self.labels, self.train, self.test)
+
+
+def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
+    # As tensorflow-datasets itself has it, whose import takes seconds.
+    base = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return pathlib.Path(base).expanduser() / dataset.partition(":")[0]
+
+
+def _not_there(source: Source, data_dir: str | None, folder: pathlib.Path) -> ConfigError:
+    what = "has no such data set in it" if folder.parent.is_dir() else "does not exist"
+    where = f"{data_dir!r}" if data_dir is not None else f"None, which is {str(folder.parent)!r}"
+    return ConfigError(
+        f"learning.data.data_dir = {where}: {what}; it must be a folder that holds "
+        f"{source.dataset} as tensorflow-datasets prepares it. {_fix(source)}"
+    )
+
+
+def _fix(source: Source) -> str:
+    return (
+        "Install the extra (pip install 'pause_jax[data]') and either point "
+        f"learning.data.data_dir at a folder that holds {source.dataset} in array_record format, "
+        "or set learning.data.download (needs tensorflow-cpu installed, once). The data set "
+        "'digits' needs no download."
+    )
+
+
+def _fingerprint(folder: pathlib.Path) -> str:
+    """Names, sizes and times of all files of a folder, in a word."""
+    content = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            stat = path.stat()
+            content.update(
+                f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}\n".encode()
+            )
+    return content.hexdigest()[:16]
+
+
+@functools.cache
+def _load(source: Source, data_dir: str | None, fingerprint: str) -> Dataset:
+    words = (source.dataset, *(() if source[1:] == Source("")[1:] else source[1:]))
+    name = "-".join(str(word) for word in words).replace("/", "_").replace(":", "_")
+    arrays = dict(decoded(name, fingerprint, lambda: _read(source, data_dir)))
+    num_classes = arrays.pop("num_classes", None)
+    return dataset_of(arrays, num_classes=None if num_classes is None else int(num_classes))
+
+
+def _open(source: Source, data_dir: str | None, *, download: bool) -> Any:
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise ConfigError(
+            f"learning.data = {source.dataset}: tensorflow-datasets is missing. {_fix(source)}"
+        ) from error
+    folder = None if data_dir is None else str(pathlib.Path(data_dir).expanduser())
+    try:
+        splits = tfds.data_source(
+            source.dataset,
+            data_dir=folder,
+            download=download,
+            builder_kwargs={"file_format": "array_record"},
+        )
+    except Exception as error:  # tfds raises many types here, all of which mean "not readable"
+        raise _unreadable(source, data_dir, f"{type(error).__name__}: {error}") from error
+    if not splits:
+        raise _unreadable(source, data_dir, "it is not prepared there")
+    return splits
+
+
+def _unreadable(source: Source, data_dir: str | None, why: str) -> ConfigError:
+    return ConfigError(
+        f"learning.data = {source.dataset}: cannot be read from data_dir = {data_dir!r} "
+        f"({' '.join(why.split())}). {_fix(source)}"
+    )
+
+
+def _read(source: Source, data_dir: str | None) -> Arrays:
+    splits = _open(source, data_dir, download=False)
+    arrays: Arrays = {}
+    for split, suffix in ((source.train, ""), (source.test, "_test")):
+        if split is None:
+            continue
+        if split not in splits:
+            raise ConfigError(
+                f"learning.data = {source.dataset}: has no split {split!r}; it has "
+                f"{', '.join(map(repr, splits))}. Name them in learning.data.train and .test."
+            )
+        try:
+            records = splits[split].__getitems__(list(range(len(splits[split]))))
+        except Exception as error:
+            raise _unreadable(source, data_dir, f"{type(error).__name__}: {error}") from error
+        for part, feature in (("x", source.inputs), ("y", source.labels)):
+            if feature not in records[0]:
+                raise ConfigError(
+                    f"learning.data = {source.dataset}: has no feature {feature!r}; it has "
+                    f"{', '.join(map(repr, records[0]))}. Name them in learning.data.inputs and "
+                    ".labels."
+                )
+            arrays[part + suffix] = _stacked(
+                source, feature, [record[feature] for record in records]
+            )
+    labels = splits[source.train].dataset_info.features[source.labels]
+    if hasattr(labels, "num_classes"):
+        arrays["num_classes"] = np.asarray(labels.num_classes)
+    return arrays
+
+
+def _stacked(source: Source, feature: str, values: list[Any]) -> Any:
+    shapes = {np.shape(value) for value in values}
+    array = np.asarray(values) if len(shapes) == 1 else None
+    if array is None or not np.issubdtype(array.dtype, np.number):
+        kinds = f"shapes such as {sorted(shapes)[:3]}" if array is None else f"kind {array.dtype}"
+        raise ConfigError(
+            f"learning.data = {source.dataset}: {feature!r} is of {kinds}; must be numbers of one "
+            "shape."
+        )
+    return array

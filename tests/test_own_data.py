@@ -1,0 +1,430 @@
+"""Arrays of one's own: what they become, and what is refused before anything starts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, SimConfig, config_file, simulate, sweep
+from pause_jax.learning import (
+    Characters,
+    Classification,
+    Dataset,
+    Dirichlet,
+    DirichletLabels,
+    Files,
+    Iid,
+    Linear,
+    Mlp,
+    Natural,
+    NextToken,
+    Regression,
+    Shards,
+)
+from pause_jax.learning.task import task_of
+from pause_jax.privacy import NoPrivacy
+
+RNG = np.random.default_rng(0)
+KEY = jax.random.key(0)
+PIXELS = RNG.integers(256, size=(50, 4, 4, 1), dtype=np.uint8)
+FEATURES = RNG.standard_normal((50, 6))
+LABELS = RNG.integers(3, size=50)
+
+
+def base(**learning) -> SimConfig:
+    words = {"model": Linear(), "max_steps": 3, **learning}
+    return SimConfig(
+        num_clients=4, num_selected=2, num_rounds=2, eval_every=1, learning=Learning(**words),
+        privacy=NoPrivacy(),
+    )  # fmt: skip
+
+
+def test_one_line_makes_a_data_set():
+    data = Dataset.of(FEATURES, LABELS, FEATURES[:7], LABELS[:7])
+    assert (data.x_train.dtype, data.y_train.dtype) == (jnp.float32, jnp.int32)
+    assert (data.pixel_max, data.num_classes) == (0, 3)
+    np.testing.assert_allclose(data.to_input(data.x_train), FEATURES.astype(np.float32))
+    result = simulate(base(), KEY, data)
+    assert np.isfinite(result.test_accuracy).all()
+
+
+def test_pixels_are_known_by_their_kind():
+    data = Dataset.of(PIXELS, LABELS)
+    assert data.pixel_max == 255
+    assert data.sample.shape == (4, 4, 1)
+    assert data.sample.dtype == jnp.float32
+    low, high = data.to_input(data.x_train).min(), data.to_input(data.x_train).max()
+    assert -1 <= low < -0.9 < 0.9 < high <= 1
+
+
+def test_without_a_test_set_a_share_is_drawn_that_the_seed_fixes():
+    numbered = np.arange(50.0)[:, None]
+    one, same, other = (Dataset.of(numbered, LABELS, seed=seed) for seed in (0, 0, 1))
+    assert (len(one.x_train), len(one.x_test)) == (40, 10)
+    np.testing.assert_array_equal(one.x_test, same.x_test)
+    assert not np.array_equal(one.x_test, other.x_test)
+    together = np.concatenate([one.x_train, one.x_test])[:, 0]
+    np.testing.assert_array_equal(np.sort(together), np.arange(50))
+    held = one.x_test[:, 0].astype(int)
+    np.testing.assert_array_equal(one.y_test, LABELS[held])
+    assert len(Dataset.of(numbered, LABELS, test_share=0.5).x_test) == 25
+
+
+@pytest.mark.parametrize(
+    ("y", "task"),
+    [
+        (LABELS, Classification),
+        (FEATURES[:, 0], Regression),
+        (FEATURES[:, :2], Regression),
+        (FEATURES[:, :1], Regression),
+    ],
+)
+def test_the_targets_say_what_is_learnt(y, task):
+    data = Dataset.of(FEATURES, y)
+    assert isinstance(task_of(data), task)
+    result = simulate(base(), KEY, data)
+    assert np.isfinite(result.test_loss).all()
+    assert np.isfinite(result.test_accuracy).all() == (task is Classification)
+
+
+def test_a_column_of_targets_is_learnt_as_the_plain_targets():
+    # As y[:, None] against outputs [B, 1] of y: once broadcast to [B, B], a loss of another size.
+    column, plain = (Dataset.of(FEATURES, y) for y in (FEATURES[:, :1], FEATURES[:, 0]))
+    losses = [simulate(base(), KEY, data).test_loss for data in (column, plain)]
+    np.testing.assert_array_equal(*losses)
+
+
+def test_floats_between_zero_and_one_are_learnt_as_they_are():
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    data = Dataset.of(images / 16, labels)
+    config = base(model=Mlp(), max_steps=100).replace(num_rounds=40, eval_every=40)
+    assert simulate(config, KEY, data).test_accuracy[-1] > 0.8
+
+
+NAN = FEATURES.copy()
+NAN[3, 2] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((FEATURES, LABELS[:40]), r"y_train has shape \(40,\): .* each of the 50 samples"),
+        ((FEATURES, LABELS, FEATURES[:5]), "x_test and y_test: give both"),
+        ((FEATURES, LABELS, FEATURES[:5], LABELS[:4]), "x_test has 5 samples and y_test .*as many"),
+        ((FEATURES, LABELS, FEATURES[:5, :2], LABELS[:5]), r"x_test has samples of shape \(2,\)"),
+        ((FEATURES, LABELS, FEATURES[:0], LABELS[:0]), "x_test is empty"),
+        ((NAN, LABELS, FEATURES, LABELS), r"x_train\[3, 2\] = nan: must be finite"),
+        ((FEATURES, np.where(LABELS, 1e39, 0.0)), "must be finite"),
+        ((FEATURES, LABELS - 1), "has a label -1: must be >= 0"),
+        ((FEATURES[:, 0], LABELS), r"x_train has shape \(40,\): must be \[N, ...\]"),
+        ((FEATURES, LABELS[:, None]), r"labels must be \[N\] \(y\[:, 0\]"),
+        ((FEATURES, np.eye(3, dtype=int)[LABELS]), "y.argmax"),
+        ((PIXELS.astype(int), LABELS), "Pixels must be uint8"),
+        ((FEATURES, LABELS.astype(str)), "y_train is of kind .*must be numbers"),
+        (([[1.0], [1.0, 2.0]], [0, 1]), "x: must be an array, of rows of one length"),
+        ((FEATURES, 3), "each of the 50 samples"),
+    ],
+)
+def test_arrays_that_cannot_be_learnt_from_are_refused(arguments, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        Dataset.of(*arguments)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "rule"),
+    [
+        ((FEATURES, LABELS), {"pixel_max": 255}, "x_train is float32, and pixel_max = 255"),
+        ((PIXELS, LABELS), {"pixel_max": 16}, r"a pixel of 25\d: must be <= pixel_max = 16"),
+        ((PIXELS, LABELS), {"pixel_max": 0}, "x_train is uint8 and pixel_max = 0"),
+        ((FEATURES, LABELS), {"num_classes": 2}, "has a label 2: must be >= 0 and < num_classes"),
+        ((FEATURES, LABELS), {"test_share": 0.001}, "test_share = 0.001: of 50 samples it leaves"),
+        ((FEATURES, LABELS), {"clients": LABELS[:3]}, r"clients has shape \(3,\)"),
+    ],
+)  # fmt: skip
+def test_words_that_do_not_fit_the_arrays_are_refused(arguments, words, rule):
+    with pytest.raises(ConfigError, match=rule):
+        Dataset.of(*arguments, **words)
+
+
+def raw(**changes) -> Dataset:
+    arrays = {"x_train": FEATURES, "y_train": LABELS, "x_test": FEATURES, "y_test": LABELS}
+    return Dataset(**{**arrays, "num_classes": 3, **changes})
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (raw(pixel_max=255), "pixels must be uint8"),
+        (raw(num_classes=2), "has a label 2"),
+        (raw(y_test=LABELS[:4]), "must be as many"),
+        (raw(clients=np.r_[[0] * 25, [2] * 25]), "nobody has number 1"),
+        (FEATURES, r"data = ndarray: must be a pause_jax.learning.Dataset, which Dataset.of"),
+    ],
+)
+def test_a_data_set_made_by_hand_passes_the_same_door(data, words):
+    with pytest.raises(ConfigError, match=words):
+        simulate(base(), KEY, data)
+    with pytest.raises(ConfigError, match=words):
+        sweep(base(), jax.random.split(KEY, 2), data=data, progress=False)
+
+
+def test_a_data_set_made_by_hand_is_that_of_the_door():
+    made, by_hand = Dataset.of(FEATURES, LABELS, FEATURES, LABELS), raw()
+    one, other = (simulate(base(), KEY, data) for data in (made, by_hand))
+    np.testing.assert_array_equal(one.test_loss, other.test_loss)
+
+
+def test_tokens_need_a_model_and_a_partition_that_take_them():
+    tokens = np.tile(np.arange(20) % 5, (30, 1))
+    data = Dataset.of(tokens[:, :-1], tokens[:, 1:])
+    assert isinstance(task_of(data), NextToken)
+    assert data.num_classes == 5
+    with pytest.raises(ConfigError, match=r"linear: takes numbers, and x_train is .* tokens"):
+        simulate(base(), KEY, data)
+    with pytest.raises(ConfigError, match=r"min_quality = 0\.5: there is no noise"):
+        simulate(base(partition=Iid(min_quality=0.5)), KEY, data)
+    with pytest.raises(ConfigError, match="has a token of -1"):
+        Dataset.of(tokens - 1, LABELS[:30])
+    with pytest.raises(ConfigError, match="x_test has a token 5: must be < num_classes = 5"):
+        Dataset.of(tokens[:, :-1], tokens[:, 1:], tokens[:, :-1] + 1, tokens[:, 1:], num_classes=5)
+
+
+def test_one_label_is_nothing_to_learn():
+    with pytest.raises(ConfigError, match="num_classes = 1: must be >= 2"):
+        simulate(base(), KEY, Dataset.of(FEATURES, 0 * LABELS))
+
+
+def test_the_task_can_be_said_and_must_fit():
+    data = Dataset.of(FEATURES, LABELS)
+    said = simulate(base(task=Classification()), KEY, data)
+    np.testing.assert_array_equal(said.test_loss, simulate(base(), KEY, data).test_loss)
+    with pytest.raises(ConfigError, match=r"regression: y_train is int32 .*floats"):
+        simulate(base(task=Regression()), KEY, data)
+
+
+# ---------------------------------------------------------------- clients of their own
+
+
+def test_natural_clients_hold_what_came_from_them():
+    names = np.asarray(["cora", "ann", "bo", "ann", "dora"] * 10)
+    data = Dataset.of(FEATURES, LABELS, FEATURES, LABELS, clients=names)
+    partition = partition_of(Natural(), data, 4)
+    held = held_by(partition)
+    for name, rows in zip(["ann", "bo", "cora", "dora"], held, strict=True):
+        np.testing.assert_array_equal(np.sort(rows), np.flatnonzero(names == name))
+    result = simulate(base(partition=Natural()), KEY, data)
+    np.testing.assert_array_equal(result.data_size, [20, 10, 10, 10])
+
+
+def test_of_more_natural_clients_some_are_drawn():
+    owner = np.repeat(np.arange(10), 5)
+    data = Dataset.of(FEATURES, LABELS, FEATURES, LABELS, clients=owner)
+    drawn = []
+    for seed in range(20):
+        held = held_by(partition_of(Natural(), data, 4, seed))
+        clients = [set(owner[rows]) for rows in held]
+        assert all(len(each) == 1 for each in clients)
+        numbers = [each.pop() for each in clients]
+        assert numbers == sorted(set(numbers))
+        drawn += numbers
+    assert set(drawn) == set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("config", "clients", "words"),
+    [
+        (base(partition=Natural()), None, "does not say from which client"),
+        (base(partition=Natural()), [0] * 30 + [1] * 20, "num_clients = 4: must be <= 2"),
+        (
+            base(partition=Natural()).override({"learning.data.num_train": 10}),
+            [0, 1, 2, 3, 4] * 10,
+            "num_train = 10: the partition natural takes all",
+        ),
+    ],
+)
+def test_natural_clients_must_be_there(config, clients, words):
+    data = Dataset.of(FEATURES, LABELS, FEATURES, LABELS, clients=clients)
+    with pytest.raises(ConfigError, match=words):
+        simulate(config, KEY, data)
+
+
+def partition_of(config, data, num_clients, seed=0, num_samples=None):
+    number = len(data.y_train) if num_samples is None else num_samples
+    config.check_data(data, number, num_clients)
+    return jax.jit(
+        lambda key: config.assign(
+            *(key, data.y_train, number, num_clients, data.num_classes, data.clients)
+        )
+    )(jax.random.key(seed))
+
+
+def held_by(partition):
+    order = np.asarray(partition.order)
+    slices = zip(np.asarray(partition.start), np.asarray(partition.size), strict=True)
+    return [order[start : start + size] for start, size in slices]
+
+
+BALANCED = Dataset.of(np.arange(1000.0)[:, None], np.arange(1000) % 10)
+
+
+@pytest.mark.parametrize("number", [800, 333])
+@pytest.mark.parametrize("num_clients", [1, 7, 100])
+@pytest.mark.parametrize("config", [Shards(), Shards(per_client=3), DirichletLabels()])
+def test_skewed_clients_have_samples_that_nobody_else_has(config, num_clients, number):
+    partition = partition_of(config, BALANCED, num_clients, num_samples=number)
+    rows = np.concatenate(held_by(partition))
+    assert len(set(rows.tolist())) == len(rows) == partition.size.sum() <= number
+    assert partition.size.min() >= 1
+    assert partition.size.max() <= config.max_size(number, num_clients)
+    if isinstance(config, DirichletLabels):
+        assert len(rows) == number
+    else:
+        assert len(set(np.asarray(partition.size).tolist())) == 1
+        assert len(rows) == number // (num_clients * config.per_client) * (
+            num_clients * config.per_client
+        )
+
+
+def labels_held(partition) -> np.ndarray:
+    labels = np.asarray(BALANCED.y_train)
+    return np.stack([np.bincount(labels[rows], minlength=10) for rows in held_by(partition)])
+
+
+def test_a_client_of_two_shards_has_few_labels():
+    # 20 clients, 40 shards of 20 samples, 80 a label: a shard has at most two labels.
+    held = [labels_held(partition_of(Shards(), BALANCED, 20, seed)) for seed in range(5)]
+    numbers = (np.concatenate(held) > 0).sum(axis=1)
+    assert numbers.max() <= 4
+    assert (numbers == 2).mean() > 0.4
+    assert not np.array_equal(held[0], held[1]), "shards are dealt out at random"
+
+
+def test_dirichlet_shares_have_their_moments_and_a_small_alpha_few_labels():
+    # A share of Dir(alpha) over K has the mean 1/K and the variance (1/K)(1 - 1/K)/(K alpha + 1).
+    clients = 10
+    for alpha in (0.3, 3.0):
+        held = np.stack(
+            [
+                labels_held(partition_of(DirichletLabels(concentration=alpha), BALANCED, 10, seed))
+                for seed in range(40)
+            ]
+        )
+        share = held / held.sum(axis=1, keepdims=True)  # [draws, K, C]
+        np.testing.assert_allclose(share.mean(axis=0), 1 / clients, atol=0.08)
+        expected = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
+        np.testing.assert_allclose(share.var(), expected, rtol=0.15)
+        other = (1 / clients) * (1 - 1 / clients) / (1.5 * clients * alpha + 1)
+        assert abs(share.var() / other - 1) > 0.15, "one and a half times alpha would be seen"
+
+
+@pytest.mark.parametrize("config", [Shards(), DirichletLabels()])
+def test_skew_by_label_needs_labels(config):
+    with pytest.raises(ConfigError, match=f"learning.partition = {config.name}: .*by their label"):
+        simulate(base(partition=config), KEY, Dataset.of(FEATURES, FEATURES[:, 0]))
+    words = "4 clients need 400 shards" if isinstance(config, Shards) else "more clients than"
+    small = (
+        base(partition=Shards(per_client=100))
+        if words.startswith("4")
+        else base(partition=config).replace(num_clients=41)
+    )
+    with pytest.raises(ConfigError, match=words):
+        simulate(small, KEY, Dataset.of(FEATURES, LABELS))
+
+
+def test_tokens_have_no_dominant_label():
+    tokens = np.tile(np.arange(20) % 5, (30, 1))
+    data = Dataset.of(tokens[:, :-1], tokens[:, 1:])
+    assert partition_of(Dirichlet(), data, 4).size.sum() == len(data.y_train)
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_one_file_is_a_data_set(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=PIXELS, y=LABELS, x_test=PIXELS[:5], y_test=LABELS[:5], clients=LABELS)
+    data = Files(path=str(path)).load()
+    direct = Dataset.of(PIXELS, LABELS, PIXELS[:5], LABELS[:5], clients=LABELS)
+    assert data.digest == direct.digest
+    text = config_file.dumps(base(data=Files(path=str(path)), partition=Natural()))
+    config = config_file.loads(text).replace(num_clients=3)
+    assert simulate(config, KEY).data_size.sum() == 50
+
+
+def test_a_folder_has_a_file_a_client(tmp_path):
+    for name, rows in (("b", slice(0, 20)), ("a", slice(20, 50))):
+        np.savez(tmp_path / f"{name}.npz", x=FEATURES[rows], y=LABELS[rows])
+    np.savez(tmp_path / "test.npz", x=FEATURES[:9], y=LABELS[:9])
+    data = Files(path=str(tmp_path)).load()
+    assert len(data.x_test) == 9
+    np.testing.assert_array_equal(np.bincount(data.clients), [30, 20])
+    np.testing.assert_allclose(data.x_train[:30], FEATURES[20:], rtol=1e-6)
+
+
+def write(folder, name, **arrays):
+    np.savez(folder / name, **arrays)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda f: f / "none", "there is none"),
+        (lambda f: f, "has no .npz file"),
+        (lambda f: (f / "a.npz", (f / "a.npz").write_text("text"))[0], "must be an .npz file"),
+        (lambda f: write(f, "a.npz", x=FEATURES), "has the arrays x; must have x and y"),
+        (lambda f: write(f, "a.npz", x=FEATURES, y=LABELS, z=LABELS), "x, y, z; must have x and y"),
+        (lambda f: write(f, "a.npz", x=FEATURES[:0], y=LABELS[:0]), "at least one"),
+        (lambda f: write(f, "a.npz", x=FEATURES, y=LABELS[:4]), "x has 50 samples and y 4"),
+        (lambda f: write(f, "a.npz", x=1.0, y=2.0), "x is one number"),
+        (lambda f: write(write(f, "a.npz", x=FEATURES, y=LABELS), "b.npz", x=PIXELS, y=LABELS),
+         "samples of a.npz have shapes"),
+        (lambda f: write(f, "a.npz", x=NAN, y=LABELS), "learning.data.path = .*must be finite"),
+    ],
+)  # fmt: skip
+def test_files_that_are_none_are_refused(tmp_path, make, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        simulate(base(data=Files(path=str(make(tmp_path)))), KEY)
+    assert "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------- characters
+
+
+def test_characters_come_with_a_client_a_topic():
+    from pydoc_data.topics import topics
+
+    data = Characters(length=30).load()
+    assert data.x_train.shape[1] == 30
+    np.testing.assert_array_equal(data.x_train[:, 1:], data.y_train[:, :-1])
+    first = sorted(topics)[0]
+    letters = [Characters.ALPHABET[code] for code in np.asarray(data.x_train[0])]
+    assert "".join(letters) == topics[first][:30]
+    clients = int(data.clients.max()) + 1
+    assert clients == sum(len(text) > 30 for text in topics.values())
+    total = len(data.x_train) + len(data.x_test)
+    assert total == sum((len(text) - 1) // 30 for text in topics.values())
+
+
+# ---------------------------------------------------------------- what a result says
+
+
+def test_a_sweep_says_that_arrays_were_given_and_their_file_says_so_too():
+    data = Dataset.of(FEATURES, LABELS)
+    swept = sweep({"mine": base()}, jax.random.split(KEY, 1), data=data, progress=False)
+    text = swept.config_toml.item()
+    assert "digits" not in text
+    assert f'digest = "{data.digest}"' in text
+    with pytest.raises(ConfigError, match="the arrays were handed over in Python"):
+        simulate(config_file.loads(text), KEY)
+    again = simulate(config_file.loads(text), jax.random.split(KEY, 1)[0], data)
+    np.testing.assert_allclose(again.test_loss, swept.test_loss[0, 0], rtol=1e-5)
+
+
+def test_data_may_be_traced():
+    data = Dataset.of(FEATURES, LABELS)
+    inside = jax.jit(lambda data: simulate(base(), KEY, data).test_loss)(data)
+    np.testing.assert_allclose(inside, simulate(base(), KEY, data).test_loss, rtol=1e-5)

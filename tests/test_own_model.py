@@ -1,0 +1,461 @@
+"""Modules of one's own, linen or nnx, and what clients and server do with them."""
+
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from pause_jax import ConfigError, Learning, SimConfig, config_file, simulate, sweep
+from pause_jax.config import validate
+from pause_jax.learning import (
+    Characters,
+    Dataset,
+    FedAdam,
+    FedAvgM,
+    FedYogi,
+    FlaxModel,
+    Gru,
+    Linear,
+    Mlp,
+    Natural,
+    Task,
+)
+from pause_jax.privacy import NoPrivacy
+from pause_jax.testing import check_learner
+from tests.test_contracts import TINY
+
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+FEATURES = RNG.standard_normal((300, 5)).astype(np.float32)
+LABELS = (FEATURES[:, 0] > 0).astype(int) + (FEATURES[:, 1] > 0)
+DATA = Dataset.of(FEATURES, LABELS)
+
+
+def base(**learning) -> SimConfig:
+    words = {"model": Linear(), "max_steps": 5, "batch_size": 5, **learning}
+    return SimConfig(
+        num_clients=3, num_selected=2, num_rounds=4, eval_every=2, learning=Learning(**words),
+        privacy=NoPrivacy(), track_regret=False,
+    )  # fmt: skip
+
+
+class LinenNet(nn.Module):
+    width: int = 8
+    rate: float = 0.0
+
+    @nn.compact
+    def __call__(self, x, deterministic):
+        x = nn.relu(nn.Dense(self.width)(x))
+        return nn.Dense(3)(nn.Dropout(self.rate)(x, deterministic=deterministic))
+
+
+class LinenNorm(nn.Module):
+    @nn.compact
+    def __call__(self, x, training, mask=None):
+        x = nn.BatchNorm(use_running_average=not training)(
+            nn.Dense(6)(x), mask=None if mask is None else mask[:, None]
+        )
+        return nn.Dense(3)(x)
+
+
+class NnxNet(nnx.Module):
+    def __init__(self, width: int = 8, rate: float = 0.0, *, rngs: nnx.Rngs):
+        self.hidden = nnx.Linear(5, width, rngs=rngs)
+        self.norm = nnx.BatchNorm(width, rngs=rngs)
+        self.drop = nnx.Dropout(rate, rngs=rngs)
+        self.blocks = nnx.List([nnx.Linear(width, width, rngs=rngs) for _ in range(2)])
+        self.out = nnx.Linear(width, 3, rngs=rngs)
+
+    def __call__(self, x):
+        x = self.drop(nnx.relu(self.norm(self.hidden(x))))
+        for block in self.blocks:
+            x = nnx.relu(block(x))
+        return self.out(x)
+
+
+class NnxPlain(nnx.Module):
+    def __init__(self, *, rngs):
+        self.out = nnx.Linear(5, 3, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(x)
+
+
+class LinenPlain(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FlaxModel.of(LinenNet(width=4)),
+        FlaxModel.of(LinenNet, width=4, rate=0.5),
+        FlaxModel.of(LinenNorm()),
+        FlaxModel.of(NnxNet, width=4, rate=0.5),
+        FlaxModel.of(lambda rngs: NnxNet(4, rngs=rngs)),
+        FlaxModel.of(functools.partial(NnxNet, 4)),
+        FlaxModel.of(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(3)])),
+    ],
+)
+def test_a_module_of_ones_own_learns(model):
+    config = base(model=model, learning_rate=0.03).replace(num_rounds=80, eval_every=80)
+    result = simulate(config, KEY, DATA)
+    assert result.test_accuracy[-1] > 0.7
+    again = simulate(config, KEY, DATA)
+    np.testing.assert_array_equal(result.test_loss, again.test_loss)
+
+
+@pytest.mark.parametrize(
+    "model", [FlaxModel.of(LinenNet, rate=0.5), FlaxModel.of(NnxNet, rate=0.5)]
+)
+def test_a_module_of_ones_own_keeps_the_contract(model):
+    check_learner(Learning(data=TINY, model=Widened(model), max_steps=2))
+
+
+def Widened(model):  # noqa: N802
+    """The model behind an affine layer, so that it fits the contract test's digits."""
+
+    class Widener(nn.Module):
+        @nn.compact
+        def __call__(self, x, deterministic):
+            x = nn.Dense(6)(x.reshape(len(x), -1))
+            return nn.Dense(10)(nn.Dropout(0.5)(x, deterministic=deterministic))
+
+    class NnxWidener(nnx.Module):
+        def __init__(self, *, rngs):
+            self.first = nnx.Linear(64, 6, rngs=rngs)
+            self.drop, self.last = nnx.Dropout(0.5, rngs=rngs), nnx.Linear(6, 10, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(self.drop(self.first(x.reshape(len(x), -1))))
+
+    return FlaxModel.of(NnxWidener if model.source is NnxNet else Widener)
+
+
+def test_linen_and_nnx_are_trained_alike():
+    # The same affine layer from the same initial weights: an nnx module and a linen one.
+    results: list[Any] = []
+    for source in (NnxPlain, LinenPlain):
+        model = FlaxModel.of(source)
+        network = model.network(3)
+        variables = network.init(KEY, FEATURES[:1])
+        layer = variables["params"]["out" if source is NnxPlain else "Dense_0"]
+        fixed = jax.tree.map(jnp.ones_like, layer)
+        name = next(iter(variables["params"]))
+        outputs = network.predict({"params": {name: fixed}}, FEATURES[:4])
+        trained, rest = network.train({"params": {name: fixed}}, FEATURES[:4], jnp.ones(4), None)
+        assert rest == {}
+        np.testing.assert_allclose(outputs, trained)
+        results.append(outputs)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+    np.testing.assert_allclose(results[0], FEATURES[:4].sum(1, keepdims=True) + np.ones(3), 1e-5)
+
+
+@pytest.mark.parametrize("source", [LinenNet, NnxNet])
+def test_dropout_is_drawn_in_training_alone_and_by_the_key(source):
+    network = FlaxModel.of(source, rate=0.5).network(3)
+    variables = network.init(KEY, FEATURES[:1])
+    one, same, other = (
+        network.train(variables, FEATURES, jnp.ones(300), jax.random.key(seed))[0]
+        for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.allclose(one, other)
+    np.testing.assert_array_equal(*[network.predict(variables, FEATURES) for _ in range(2)])
+    assert not np.allclose(network.predict(variables, FEATURES), one)
+
+
+def test_two_steps_of_a_client_drop_other_units():
+    # With a rate of 0 for learning nothing but the dropout differs between steps and rounds.
+    config = base(model=FlaxModel.of(LinenNet, rate=0.5), learning_rate=1e-30, max_steps=1)
+    losses = simulate(config.replace(num_rounds=20), KEY, DATA).train_loss
+    assert len(set(np.asarray(losses).tolist())) > 10
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        (LinenNorm, {"batch_stats/BatchNorm_0/mean", "batch_stats/BatchNorm_0/var"}),
+        (NnxNet, {"others/norm/mean", "others/norm/var"}),
+        (LinenPlain, set()),
+        (NnxPlain, set()),
+    ],
+)
+def test_running_statistics_leave_in_the_clear_and_the_result_says_so(source, names):
+    result = simulate(base(model=FlaxModel.of(source)), KEY, DATA)
+    assert set(result.unnoised) == names
+    assert result.variables is not None
+    count = sum(leaf.size for leaf in jax.tree.leaves(result.variables["params"]))
+    assert result.num_parameters == count
+    moved = result.variables.get("others", result.variables.get("batch_stats", {}))
+    assert all(np.any(np.asarray(leaf) % 1 != 0) for leaf in jax.tree.leaves(moved))
+
+
+class BadInTraining(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        if train:
+            raise ValueError("only in training")
+        return nn.Dense(3)(x)
+
+
+class Unhashable(nn.Module):
+    widths: Any = ()
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FlaxModel.of(3), "must be a linen module, or a class or function"),
+        (lambda: FlaxModel.of(NnxPlain(rngs=nnx.Rngs(0))), "give what makes it"),
+        (lambda: FlaxModel.of(LinenNet, widht=3), "cannot be made .*widht"),
+        (lambda: FlaxModel.of(NnxNet, widht=3), "cannot be made .*widht"),
+        (lambda: FlaxModel.of(dict), "makes dict; must make a linen module"),
+        (lambda: FlaxModel.of(Unhashable, widths=[1]), "give tuples for lists"),
+        (lambda: FlaxModel.of("nowhere:Net"), "cannot be imported .*No module named"),
+        (lambda: FlaxModel.of(f"{__name__}:Nothing"), "cannot be imported .*Nothing"),
+    ],
+)
+def test_what_is_no_module_is_refused(make, words):
+    with pytest.raises(ConfigError, match=words) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (FlaxModel.of(nn.Dense(2)), r"outputs of shape \(1, 2\) .* classification needs \(1, 3\)"),
+        (FlaxModel.of(nn.Dense(1)), r"outputs of shape \(1, 1\) .* needs \(1, 3\)"),
+        (FlaxModel.of(BadInTraining), "cannot be applied .*only in training"),
+        (FlaxModel.of(nn.Conv(3, (3, 3, 3))), r"flax: cannot be applied to inputs of shape \(5,\)"),
+        (Gru(), "gru: cannot be applied"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_data_is_refused(model, words):
+    with pytest.raises(ConfigError, match=words):
+        simulate(base(model=model), KEY, DATA)
+
+
+def test_a_file_names_a_module_that_can_be_imported():
+    config = base(model=FlaxModel.of(LinenNet, width=4))
+    text = config_file.dumps(config)
+    assert f'source = "{__name__}:LinenNet"' in text
+    back = config_file.loads(text)
+    assert back.learning.model.arguments == (("width", 4),)
+    one, other = (simulate(each, KEY, DATA) for each in (config, back))
+    np.testing.assert_array_equal(one.test_loss, other.test_loss)
+    local = config_file.dumps(base(model=FlaxModel.of(lambda rngs: NnxNet(4, rngs=rngs))))
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        simulate(config_file.loads(local), KEY, DATA)
+
+
+def test_a_sweep_takes_modules_of_ones_own():
+    configs = {
+        name: base(model=FlaxModel.of(source))
+        for name, source in {"linen": LinenNet, "nnx": NnxNet}.items()
+    }
+    swept = sweep(configs, jax.random.split(KEY, 2), data=DATA, progress=False)
+    for name, config in configs.items():
+        single = simulate(config, jax.random.split(KEY, 2)[1], DATA)
+        np.testing.assert_allclose(
+            swept.test_loss.sel(config=name, seed=1), single.test_loss, rtol=1e-2
+        )
+
+
+# ---------------------------------------------------------------- tasks
+
+
+class Ordinal(Task):
+    """Labels in order: the distance counts."""
+
+    name = "ordinal"
+    metrics = ("test_distance",)
+
+    def outputs(self, data):
+        return (1,)
+
+    def loss(self, outputs, targets):
+        return jnp.square(outputs[:, 0] - targets)
+
+    def scores(self, outputs, targets):
+        return {"test_distance": jnp.abs(jnp.round(outputs[:, 0]) - targets)}
+
+
+def test_a_task_of_ones_own_is_learnt_and_its_metrics_are_recorded():
+    config = base(task=Ordinal(), learning_rate=0.05).replace(num_rounds=40, eval_every=40)
+    result = simulate(config, KEY, DATA)
+    assert result.test_distance[-1] < 0.6
+    assert np.isnan(result.test_accuracy).all()
+    outputs = config.learning.model.network(1).predict(result.variables, DATA.x_test)[:, 0]
+    distance = np.abs(np.round(outputs) - DATA.y_test).mean()
+    np.testing.assert_allclose(result.test_distance[-1], distance, rtol=1e-5)
+    plain = base().replace(num_rounds=40, eval_every=40)
+    swept = sweep({"own": config, "plain": plain}, KEY[None], data=DATA, progress=False)
+    np.testing.assert_allclose(swept.test_distance[0, 0, -1], distance, rtol=1e-4)
+    assert np.isnan(swept.test_distance[1]).all()
+    assert np.isfinite(swept.test_accuracy[1]).all()
+    assert config_file.loads(config_file.dumps(config)).learning.task == Ordinal()
+
+
+def test_a_metric_of_a_name_that_is_taken_is_refused():
+    class Taken(Ordinal):
+        name = "taken"
+        metrics = ("config",)
+
+    with pytest.raises(ConfigError, match="the name 'config' is taken"):
+        simulate(base(task=Taken()), KEY, DATA)
+
+
+def test_characters_are_learnt_from_natural_clients():
+    config = SimConfig(
+        num_clients=20, num_selected=5, num_rounds=30, eval_every=30, track_regret=False,
+        privacy=NoPrivacy(),
+        learning=Learning(
+            data=Characters(length=24), partition=Natural(), model=Gru(hidden=32),
+            learning_rate=0.01, max_steps=20,
+        ),
+    )  # fmt: skip
+    data = config.learning.load(20)
+    result = simulate(config, KEY)
+    letters = np.bincount(np.asarray(data.y_train).ravel())
+    always_the_commonest = letters.max() / letters.sum()
+    assert result.test_accuracy[-1] > 1.3 * always_the_commonest
+    assert result.test_loss[-1] < np.log(data.num_classes) - 1
+
+
+# ---------------------------------------------------------------- optimisers
+
+
+def test_any_optimiser_of_optax_by_name_and_one_of_ones_own():
+    named = simulate(base(optimizer="rmsprop"), KEY, DATA)
+    for own in (optax.rmsprop, lambda rate: optax.rmsprop(rate), optax.rmsprop(0.01)):
+        result = simulate(base(optimizer=own), KEY, DATA)
+        np.testing.assert_allclose(result.test_loss, named.test_loss, rtol=1e-5)
+    assert not np.allclose(named.test_loss, simulate(base(optimizer="sgd"), KEY, DATA).test_loss)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        ("adagard", "must be an optimiser of optax's: .*Did you mean 'adagrad'"),
+        ("lbfgs", "must be an optimiser of optax's"),
+        (3, "not int"),
+        (lambda: optax.sgd(0.1), "cannot be called with the learning rate alone"),
+        (lambda rate: None, "not NoneType"),
+        ("nowhere:make", "cannot be imported"),
+    ],
+)
+def test_what_is_no_optimiser_is_refused(optimizer, words):
+    with pytest.raises(ConfigError, match=words):
+        validate(base(optimizer=optimizer))
+
+
+def test_a_rate_that_is_fixed_goes_with_no_schedule():
+    config = base(optimizer=optax.sgd(0.1))
+    validate(config)
+    decaying = config.override({"learning.schedule": config_file.parse_value(
+        config, "learning.schedule", "cosine")})  # fmt: skip
+    with pytest.raises(ConfigError, match="cannot change the rate of a GradientTransformation"):
+        validate(decaying)
+
+
+def test_the_proximal_term_is_that_of_fedprox():
+    # With SGD of rate r a step is w - r (gradient + mu (w - w_global)): by hand, two steps.
+    config = base(optimizer="sgd", learning_rate=0.1, proximal=2.0, max_steps=2, batch_size=4)
+    config = config.replace(num_clients=1, num_selected=1, num_rounds=1, eval_every=1)
+    # The order of the samples is not known: all rows alike, so that it does not count.
+    alike = Dataset.of(np.tile(FEATURES[:1], (8, 1)), np.ones(8), FEATURES[:1], np.ones(1))
+    start = simulate(config.override({"learning.learning_rate": 1e-30}), KEY, alike).variables
+    assert start is not None
+    layer = start["params"]["output"]
+    w, b = (np.asarray(layer[name], np.float64) for name in ("kernel", "bias"))
+    w0, b0, x = w, b, FEATURES[0].astype(np.float64)
+    for _ in range(2):
+        error = x @ w + b - 1
+        w, b = (
+            w - 0.1 * (np.outer(x, error) + 2.0 * (w - w0)),
+            b - 0.1 * (error + 2.0 * (b - b0)),
+        )
+    found = jax.tree.leaves(simulate(config, KEY, alike).variables)
+    np.testing.assert_allclose(found[1], w, rtol=1e-4)
+    np.testing.assert_allclose(found[0], b, rtol=1e-4)
+    none = simulate(config.override({"learning.proximal": None}), KEY, alike)
+    zero = simulate(config.override({"learning.proximal": 0.0}), KEY, alike)
+    np.testing.assert_allclose(none.test_loss, zero.test_loss, rtol=1e-6)
+    assert abs(none.test_loss[0] - simulate(config, KEY, alike).test_loss[0]) > 1e-4
+
+
+def slow_server(config, updates):
+    """The server's rules by optax's formulas, step by step in NumPy."""
+    w = m = v = 0.0
+    for t, update in enumerate(updates, start=1):
+        g = -update
+        if isinstance(config, FedAvgM):
+            m = g + config.momentum * m
+            w -= config.rate * m
+            continue
+        m = config.b1 * m + (1 - config.b1) * g
+        if isinstance(config, FedYogi):
+            v = v - (1 - config.b2) * np.sign(v - g**2) * g**2
+        else:
+            v = config.b2 * v + (1 - config.b2) * g**2
+        w -= config.rate * (m / (1 - config.b1**t)) / (np.sqrt(v / (1 - config.b2**t)) + config.tau)
+    return w
+
+
+@pytest.mark.parametrize(
+    "server", [FedAvgM(rate=0.5), FedAdam(rate=0.1), FedYogi(rate=0.1), FedAdam(b1=0.5, tau=0.1)]
+)
+def test_server_optimisers_are_those_of_their_formulas(server):
+    from pause_jax.learning.optimizer import server_step
+
+    transformation = server.transformation()
+    params, updates = jnp.zeros(()), RNG.standard_normal(6)
+    state = transformation.init(params)
+    for update in updates:
+        before = params, state
+        params, state = server_step(
+            transformation, params, state, jnp.float32(update), jnp.asarray(True)
+        )
+        kept = server_step(transformation, *before, jnp.float32(update), jnp.asarray(False))
+        jax.tree.map(np.testing.assert_array_equal, kept, before)
+    np.testing.assert_allclose(params, slow_server(server, updates), rtol=1e-3)
+
+
+@pytest.mark.parametrize("server", [FedAvgM(rate=0.5), FedAdam(rate=0.1), FedYogi(rate=0.1)])
+def test_a_server_optimiser_learns_and_keeps_the_contract(server):
+    config = base(server=server).replace(num_rounds=80, eval_every=80)
+    assert simulate(config, KEY, DATA).test_accuracy[-1] > 0.7
+    check_learner(Learning(data=TINY, model=Linear(), max_steps=2, server=server))
+
+
+def test_momentum_of_zero_and_rate_one_is_fedavg():
+    plain, same = (
+        simulate(base(**words), KEY, DATA) for words in ({}, {"server": FedAvgM(momentum=0.0)})
+    )
+    np.testing.assert_allclose(plain.test_loss, same.test_loss, rtol=1e-5)
+    np.testing.assert_array_equal(plain.clients, same.clients)
+
+
+def test_the_numbers_of_server_and_proximal_term_are_swept_in_one_program():
+    configs = [
+        base(server=FedAdam(rate=rate), proximal=mu, model=Mlp(hidden=(4,)))
+        for rate, mu in ((0.01, 0.0), (0.1, 0.0), (0.1, 5.0))
+    ]
+    assert len({jax.tree.structure(config) for config in configs}) == 1
+    swept = sweep(configs, KEY[None], data=DATA, progress=False)
+    losses = swept.test_loss[:, 0, -1].values
+    assert len(set(losses.tolist())) == 3
