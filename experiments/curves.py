@@ -21,7 +21,8 @@ import typer
 from jax import Array
 
 from pause_jax import SimConfig, config_file
-from pause_jax.engine.recorder import QUANTITIES, Record
+from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.engine.recorder import Record
 from pause_jax.engine.round import advance, init
 from pause_jax.engine.simulate import prepare
 from pause_jax.engine.state import State

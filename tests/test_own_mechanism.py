@@ -150,7 +150,7 @@ def test_the_command_line_labels_it_and_keeps_the_budget(file, tmp_path):
     folder = tmp_path / "compare-digits_small"
     with (folder / "ledger.csv").open() as rows:
         rows = list(csv.DictReader(rows))
-    assert {row["config"] for row in rows} == {"random, one_coordinate"}
+    assert {row["policy"] for row in rows} == {"random, one_coordinate"}
     assert {row["mechanism"] for row in rows} == {"one_coordinate"}
     kept: Any = config_file.load(folder / "configs" / "random__one_coordinate.toml").privacy
     assert type(kept).__name__ == "OneCoordinate"
