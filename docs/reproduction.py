@@ -75,7 +75,7 @@ BSFL = (
     Row("Fig. 3", "two graphs of states, illustration; counted for all small networks",
         "pause_table_1", seeds="-", time="2 min", verdict="confirmed: fewer edges, connected"),
     Row("Fig. 4", "energy against annealing step, 25 of 500", "bsfl_fig_4", seeds="120",
-        time="2 min", verdict="refuted at equal steps: ALSA ahead in 68 % at most, not 98.3 %; 88 "
+        time="2 min", verdict="refuted at equal steps: ALSA ahead in 62 % at most, not 98.3 %; 94 "
         "to 100 % at equal listing"),
     Row("Fig. 5", "participation of ten groups, alpha varied", "bsfl_figs_5_6", seeds="3",
         time="80 s", verdict="confirmed, but the first 500 rounds are not all but equal"),
