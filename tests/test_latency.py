@@ -19,6 +19,7 @@ from pause_jax.latency import (
     ShiftedExponential,
     SpacedLatency,
     SpeedNormal,
+    Switching,
     TenGroups,
     Traces,
     TwoGroups,
@@ -28,7 +29,7 @@ from tests.reference import oracles
 
 EVEN, ODD = 10, 7
 # Those with a law in closed form; see also test_linear_context.py and test_traces.py.
-MODELS = [model() for model in LATENCIES if model not in (Traces, LinearContext)]
+MODELS = [model() for model in LATENCIES if model not in (Traces, LinearContext, Switching)]
 MEASURED = Traces.of(np.random.default_rng(0).gamma(2.0, 0.3, (EVEN, 40)))
 ALL = [MEASURED if model is Traces else model() for model in LATENCIES]
 by_name = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -199,7 +200,7 @@ def test_moments_hold_at_the_ends_of_the_parameters():
             np.testing.assert_allclose(found, value, rtol=2e-5, err_msg=str(model))
 
 
-@everyone
+@pytest.mark.parametrize("model", [m for m in ALL if not m.varies], ids=lambda model: model.name)
 @pytest.mark.parametrize("num_clients", [EVEN, ODD])
 def test_moments_match_the_samples(model, num_clients):
     rounds = 50_000

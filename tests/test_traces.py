@@ -131,9 +131,11 @@ def test_vmap_over_stacked_configs_and_keys():
 
 
 BAD = [
-    ("", ["line 1", "must be the header client,seconds"]),
-    ("seconds,client\n0.1,0\n", ["line 1, 'seconds,client'", "header"]),
-    ("client,seconds\n0,0.1\n1,fast\n", ["line 3, '1,fast'", "number (seconds)"]),
+    ("", ["line 1", "must have the columns client, seconds"]),
+    ("client,time\n0,1\n", ["line 1, 'client,time'", "must have the columns"]),
+    ("client,seconds,round,time\n", ["line 1", "must have the columns"]),
+    ("client,seconds,round\n0,0.1,inf\n", ["line 2, '0,0.1,inf'", "round or time must be finite"]),
+    ("client,seconds\n0,0.1\n1,fast\n", ["line 3, '1,fast'", "must be 2 numbers, client, seconds"]),
     ("client,seconds\n0.5,0.1\n", ["line 2, '0.5,0.1'", "whole number"]),
     ("client,seconds\n0,0.1,0.2\n", ["line 2, '0,0.1,0.2'"]),
     ("client,seconds\n0,0.1\n\n0,-0.2\n", ["line 4, '0,-0.2'", "> 0"]),

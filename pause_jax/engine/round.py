@@ -59,6 +59,9 @@ def parts(config: SimConfig, data: Any, execution: Execution | None = None) -> P
                 "be Learner(init, train, ask, evaluate)."
             )
 
+    def varying(round: Array) -> Array:
+        return config.latency.expected_speed_at(round, num_clients)
+
     def context(learning: LearnerState) -> Context:
         data_size = learning.partition.size.astype(jnp.float32)
         local_samples = data_size
@@ -78,6 +81,7 @@ def parts(config: SimConfig, data: Any, execution: Execution | None = None) -> P
             min_latency=jnp.asarray(config.latency.min_latency),
             expected_speed=config.latency.expected_speed(num_clients),
             expected_latency=config.latency.expected_latency(num_clients),
+            varying=varying if config.latency.varies else None,
         )
 
     def policy(context: Context) -> Policy:

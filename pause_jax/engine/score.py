@@ -57,7 +57,7 @@ def score(
     """
     m, remaining = context.num_selected, context.privacy.budget.remaining(counts)
     problem = problem_of(
-        context.expected_speed, context.reward, counts, round, context.share, remaining, m
+        context.speed_at(round), context.reward, counts, round, context.share, remaining, m
     )
     speed = context.min_latency / latency
     own = (problem.terms, selection.clients, selection.active)

@@ -34,7 +34,7 @@ def world_of(config: SimConfig) -> World:
     num_clients = config.num_clients
 
     def latency(stream: Array, round: Array) -> Array:
-        return config.latency.sample(keys.latency(stream, round), num_clients)
+        return config.latency.at(keys.latency(stream, round), round, num_clients)
 
     def present(stream: Array, round: Array) -> Array:
         key = keys.availability(stream, round)

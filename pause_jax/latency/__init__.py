@@ -10,7 +10,7 @@ from pause_jax.latency.base import Latency
 from pause_jax.latency.context import LinearContext
 from pause_jax.latency.normal import NormalLatency, TenGroups, TwoGroups
 from pause_jax.latency.speed import ClippedSpeed, SpeedNormal
-from pause_jax.latency.tails import LogNormal, Pareto, ShiftedExponential, SpacedLatency
+from pause_jax.latency.tails import LogNormal, Pareto, ShiftedExponential, SpacedLatency, Switching
 from pause_jax.latency.traces import Traces
 
 LATENCIES = (
@@ -21,6 +21,7 @@ LATENCIES = (
     LogNormal,
     ShiftedExponential,
     Pareto,
+    Switching,
     Traces,
     LinearContext,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "ShiftedExponential",
     "SpacedLatency",
     "SpeedNormal",
+    "Switching",
     "TenGroups",
     "Traces",
     "TwoGroups",

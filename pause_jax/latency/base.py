@@ -11,7 +11,10 @@ from pause_jax.struct import Config, number
 
 
 class Latency(Config):
-    """A latency model: i.i.d. over rounds, independent over clients, never below ``min_latency``.
+    """A latency model: independent over rounds and clients, never below ``min_latency``.
+
+    A model whose law changes from round to round says so by ``varies``, and gives ``at`` and
+    ``expected_speed_at``; all others are the same in every round.
 
     Attributes:
       min_latency: tau_min, seconds.
@@ -27,8 +30,23 @@ class Latency(Config):
         return self
 
     def sample(self, key: Array, num_clients: int) -> Array:
-        """Seconds of every client in one round, float [K] >= min_latency."""
+        """Seconds of every client in one round, float [K] >= min_latency; of any round, if the
+        model varies.
+        """
         raise NotImplementedError
+
+    @property
+    def varies(self) -> bool:
+        """Whether the law of a round depends on its number."""
+        return False
+
+    def at(self, key: Array, round: Array, num_clients: int) -> Array:
+        """Seconds of every client in round t >= 1, float [K] >= min_latency."""
+        return self.sample(key, num_clients)
+
+    def expected_speed_at(self, round: Array, num_clients: int) -> Array:
+        """mu_k of round t, float [K]; known to the genie only."""
+        return self.expected_speed(num_clients)
 
     def features(self, key: Array, num_clients: int) -> Array:
         """What a client can report of its state before the round that ``key`` samples.
@@ -39,7 +57,9 @@ class Latency(Config):
         return jnp.ones((num_clients, 1))
 
     def expected_speed(self, num_clients: int) -> Array:
-        """mu_k = E[tau_min / tau_k], float [K] in (0, 1]; known to the genie only."""
+        """mu_k = E[tau_min / tau_k], float [K] in (0, 1], the mean over rounds if the model varies;
+        known to the genie only.
+        """
         raise NotImplementedError
 
     def expected_latency(self, num_clients: int) -> Array:

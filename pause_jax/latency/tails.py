@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any, ClassVar
 
 import jax
@@ -11,7 +12,7 @@ from jax.scipy.stats import norm
 
 from pause_jax.latency.base import Latency
 from pause_jax.latency.quadrature import panel
-from pause_jax.struct import ConfigError, Sizes, number
+from pause_jax.struct import ConfigError, Sizes, number, static
 
 # e^-60 is below float64 resolution of what it is added to.
 _NEGLIGIBLE = 60.0
@@ -66,6 +67,53 @@ class LogNormal(SpacedLatency):
         cut = self._cut(num_clients)
         mean = self.scale(num_clients) * jnp.exp(self.sigma**2 / 2)
         return self.min_latency * norm.cdf(cut) + mean * norm.cdf(self.sigma - cut)
+
+
+class Switching(LogNormal):
+    """:class:`LogNormal`, whose clients exchange their places every so many rounds.
+
+    After each ``period`` rounds client k takes the place of client k + turn K (mod K): with a turn
+    of 1/2 the fast half and the slow one change sides.
+
+    Attributes:
+      period: rounds between two changes (static).
+      turn: share of the clients by which places move (static).
+    """
+
+    name: ClassVar[str] = "switching"
+    summary: ClassVar[str] = "lognormal, fast and slow clients change places now and then"
+
+    period: int = static(default=500, at_least=1)
+    turn: float = static(default=0.5, at_least=0, at_most=1)
+
+    @property
+    def varies(self) -> bool:
+        return True
+
+    def at(self, key: Array, round: Array, num_clients: int) -> Array:
+        return jnp.roll(self.sample(key, num_clients), -self._moved(round, num_clients))
+
+    def expected_speed_at(self, round: Array, num_clients: int) -> Array:
+        speed = super().expected_speed(num_clients)
+        return jnp.roll(speed, -self._moved(round, num_clients))
+
+    def _moved(self, round: Array, num_clients: int) -> Array:
+        """Places by which the clients have moved before round t."""
+        step = builtins.round(self.turn * num_clients)
+        return ((round - 1) // self.period * step) % num_clients
+
+    def _over_time(self, values: Array) -> Array:
+        """The mean over the places that a client comes to stand at."""
+        num_clients = values.shape[0]
+        step = builtins.round(self.turn * num_clients)
+        places = sorted({step * i % num_clients for i in range(num_clients)})
+        return jnp.mean(jnp.stack([jnp.roll(values, -place) for place in places]), axis=0)
+
+    def expected_speed(self, num_clients: int) -> Array:
+        return self._over_time(super().expected_speed(num_clients))
+
+    def expected_latency(self, num_clients: int) -> Array:
+        return self._over_time(super().expected_latency(num_clients))
 
 
 class ShiftedExponential(SpacedLatency):

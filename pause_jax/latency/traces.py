@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import pathlib
 from collections.abc import Sequence
@@ -15,10 +14,8 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.latency.base import Latency
+from pause_jax.latency.measured import LARGEST, parse
 from pause_jax.struct import ConfigError, Sizes, static
-
-_HEADER = ["client", "seconds"]
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class _Table(NamedTuple):
@@ -26,12 +23,14 @@ class _Table(NamedTuple):
 
     Attributes:
       seconds: [N].
+      as_measured: [N], the same of each client in the order in which they were measured.
       first, size: int [C], where a client's begin, and how many there are.
       sum_from, inverse_from: [N], sum of ``seconds`` and of 1 / ``seconds`` from here to the
         client's last. In float64, so that the mean over many is not rounded on the way.
     """
 
     seconds: NDArray[np.float64]
+    as_measured: NDArray[np.float64]
     first: NDArray[np.int32]
     size: NDArray[np.int32]
     sum_from: NDArray[np.float64]
@@ -43,14 +42,19 @@ _TABLES: dict[str, _Table] = {}
 
 
 class Traces(Latency):
-    """Latency = max(tau_min, one of the client's own measurements), drawn uniformly each round.
+    """Latency = max(tau_min, one of the client's own measurements).
 
     The measurements are a CSV file with the header ``client,seconds`` and a line for each: the
-    client, 0, 1, ... without gaps, and seconds > 0, in any order. Clients may have different
-    numbers of them; those of clients beyond ``num_clients`` are not used. Expectations are exact
-    means over them. The file is read when a run starts. For arrays: :meth:`of`.
+    client, 0, 1, ... without gaps, and seconds > 0; or a ``.parquet`` file with these columns. A
+    further column ``round`` or ``time`` says the order of a client's measurements; without it, it
+    is that of the file. Clients may have different numbers of them; those of clients beyond
+    ``num_clients`` are not used. Expectations are exact means over them. The file is read when a
+    run starts. For arrays: :meth:`of`.
 
     Attributes:
+      order: ``drawn``: uniformly each round, so that rounds are independent. ``played``: round t
+        has the client's t-th measurement, and after the last the first again; then what was to be
+        expected in a round is what came, and the genie knows it (static).
       path: the file; if relative, to the working directory (static).
       digest: SHA-256 of the measurements, by which a result says what it was run with. Filled in
         when a run starts; if it is given, another file is refused (static).
@@ -59,6 +63,7 @@ class Traces(Latency):
     name: ClassVar[str] = "traces"
     summary: ClassVar[str] = "measured seconds of each client, drawn again (CSV)"
 
+    order: str = static(default="drawn", choices=("drawn", "played"))
     path: str = static(default="")
     digest: str = static(default="")
 
@@ -66,7 +71,7 @@ class Traces(Latency):
     def of(cls, seconds: Sequence[ArrayLike]) -> Self:
         """The model of measurements at hand: for each client an array [n_k] of seconds > 0.
 
-        Its config file has the digest alone, which another process cannot run.
+        Its config file has the digest alone, which another process cannot run: see :meth:`saved`.
 
         Raises:
           ConfigError: for a client without measurements, or seconds that are none.
@@ -77,7 +82,7 @@ class Traces(Latency):
                 row = np.ravel(np.asarray(measured, np.float64))
             except (TypeError, ValueError):
                 raise ConfigError(f"seconds[{client}] = {measured!r}: must be numbers.") from None
-            if not row.size or not ((row > 0) & (row <= _LARGEST)).all():
+            if not row.size or not ((row > 0) & (row <= LARGEST)).all():
                 raise ConfigError(
                     f"seconds[{client}] = {measured!r}: must be at least one measurement, and all "
                     "finite and > 0 seconds."
@@ -90,6 +95,29 @@ class Traces(Latency):
         digest = hashlib.sha256(content).hexdigest()
         _TABLES.setdefault(digest, _table(clients, flat))
         return cls(digest=digest)
+
+    def saved(self, path: str) -> Self:
+        """The same model from a CSV file that is written here, so that it can be run elsewhere.
+
+        Raises:
+          ConfigError: if the file is there already, or cannot be written.
+        """
+        table = self._measured
+        client = np.repeat(np.arange(table.size.size), table.size)
+        place = np.arange(client.size) - table.first[client]
+        lines = ["client,seconds,round"]
+        rows = zip(client.tolist(), table.as_measured.tolist(), place.tolist(), strict=True)
+        lines += [f"{k},{x!r},{1 + t}" for k, x, t in rows]
+        try:
+            with pathlib.Path(path).open("x", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
+        return self.replace(path=path, digest="").loaded()
+
+    @property
+    def varies(self) -> bool:
+        return self.order == "played"
 
     def check(self, path: str, sizes: Sizes) -> None:
         measured = len(_TABLES[self.loaded().digest].size)
@@ -121,7 +149,8 @@ class Traces(Latency):
                 "it is."
             )
         if digest not in _TABLES:
-            _TABLES[digest] = _table(*_parsed(content, self.path))
+            measured = parse(content, self.path)
+            _TABLES[digest] = _table(measured.client, measured.seconds)
         return self.replace(digest=digest)
 
     @property
@@ -134,6 +163,19 @@ class Traces(Latency):
         size = jnp.asarray(table.size[:num_clients])
         drawn = table.first[:num_clients] + jax.random.randint(key, (num_clients,), 0, size)
         return jnp.maximum(self.min_latency, jnp.asarray(table.seconds)[drawn])
+
+    def at(self, key: Array, round: Array, num_clients: int) -> Array:
+        if self.order == "drawn":
+            return self.sample(key, num_clients)
+        table = self._measured
+        size = jnp.asarray(table.size[:num_clients])
+        place = jnp.asarray(table.first[:num_clients]) + (round - 1) % size
+        return jnp.maximum(self.min_latency, jnp.asarray(table.as_measured)[place])
+
+    def expected_speed_at(self, round: Array, num_clients: int) -> Array:
+        if self.order == "drawn":
+            return self.expected_speed(num_clients)
+        return self.min_latency / self.at(jax.random.key(0), round, num_clients)
 
     def expected_speed(self, num_clients: int) -> Array:
         cut, rest = self._cut(num_clients, self._measured.inverse_from)
@@ -160,7 +202,8 @@ class Traces(Latency):
 
 
 def _table(client: NDArray[np.int64], seconds: NDArray[np.float64]) -> _Table:
-    """The table of clients without gaps and their seconds, in any order."""
+    """The table of clients without gaps and their seconds, in the order of measurement."""
+    as_measured = seconds[np.argsort(client, kind="stable")]
     order = np.lexsort((seconds, client))
     seconds, size = seconds[order], np.bincount(client)
     first = np.cumsum(size) - size
@@ -168,47 +211,4 @@ def _table(client: NDArray[np.int64], seconds: NDArray[np.float64]) -> _Table:
         np.concatenate([np.cumsum(part[::-1])[::-1] for part in np.split(values, first[1:])])
         for values in (seconds, 1 / seconds)
     ]
-    return _Table(seconds, first.astype(np.int32), size.astype(np.int32), *sums)
-
-
-def _parsed(content: bytes, path: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """(client, seconds) of every line of a CSV file.
-
-    Raises:
-      ConfigError: naming the first line that is wrong.
-    """
-
-    def wrong(line: int, row: list[str], rule: str) -> ConfigError:
-        text = ",".join(row)
-        return ConfigError(f"latency.path = {path!r}, line {line}, {text!r}: {rule}.")
-
-    try:
-        rows = csv.reader(content.decode("utf-8-sig").splitlines())
-    except UnicodeDecodeError:
-        raise ConfigError(f"latency.path = {path!r}: must be a CSV file in UTF-8.") from None
-    header = [word.strip() for word in next(rows, [])]
-    if header != _HEADER:
-        raise wrong(1, header, "must be the header client,seconds")
-    client, seconds = [], []
-    for row in rows:
-        if not row:
-            continue
-        try:
-            number, text = row
-            client.append(int(number))
-            seconds.append(float(text))
-        except ValueError:
-            rule = "must be a whole number (the client) and a number (seconds)"
-            raise wrong(rows.line_num, row, rule) from None
-        if client[-1] < 0:
-            raise wrong(rows.line_num, row, "clients are numbered 0, 1, ...")
-        if not 0 < seconds[-1] <= _LARGEST:
-            raise wrong(rows.line_num, row, "seconds must be finite and > 0")
-    known = sorted(set(client))
-    if known != list(range(len(known))) or not known:
-        gap = next((place for place, number in enumerate(known) if place != number), 0)
-        raise ConfigError(
-            f"latency.path = {path!r}: has no measurement of client {gap}. Clients are numbered "
-            "0, 1, ... without gaps."
-        )
-    return np.asarray(client), np.asarray(seconds)
+    return _Table(seconds, as_measured, first.astype(np.int32), size.astype(np.int32), *sums)

@@ -13,7 +13,15 @@ from pause_jax.policies.choose import (
 from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
 from pause_jax.policies.fedcs import FedCs
-from pause_jax.policies.index import INDEX_RULES, IndexRule, KlUcb, Thompson, Ucb, UcbV
+from pause_jax.policies.index import (
+    INDEX_RULES,
+    DiscountedUcb,
+    IndexRule,
+    KlUcb,
+    Thompson,
+    Ucb,
+    UcbV,
+)
 from pause_jax.policies.oort import Oort
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser
 from pause_jax.policies.power_of_choice import PowerOfChoice
@@ -50,6 +58,7 @@ SETTINGS: dict[str, PolicyConfig] = {
     "pause_kl_ucb": Pause(index=KlUcb()),
     "pause_ucb_v": Pause(index=UcbV()),
     "pause_thompson": Pause(index=Thompson()),
+    "pause_discounted": Pause(index=DiscountedUcb()),
     "cpow_d": PowerOfChoice(loss="batch"),
     "rpow_d": PowerOfChoice(loss="stale"),
     "adapow_d": PowerOfChoice(schedule="linear"),
@@ -82,6 +91,7 @@ __all__ = [
     "Context",
     "CsUcb",
     "CsUcbQ",
+    "DiscountedUcb",
     "Fastest",
     "FedCs",
     "Genie",

@@ -89,8 +89,9 @@ class Context(NamedTuple):
       reward: weights of the reward.
       privacy: the mechanism; a policy may read its schedule, not its releases.
       min_latency: tau_min, seconds.
-      expected_speed: float [K], mu_k. For the genie only.
+      expected_speed: float [K], mu_k, the mean over rounds if it varies. For the genie only.
       expected_latency: float [K], E[tau_k], seconds. For policies that assume it known.
+      varying: (round) -> float [K], mu_k of a round; None if it is the same in all.
     """
 
     num_clients: int
@@ -106,6 +107,11 @@ class Context(NamedTuple):
     min_latency: Float[Array, ""]
     expected_speed: Float[Array, " K"]
     expected_latency: Float[Array, " K"]
+    varying: Callable[[Array], Array] | None = None
+
+    def speed_at(self, round: Array) -> Array:
+        """mu_k in round t, float [K]. For the genie only."""
+        return self.expected_speed if self.varying is None else self.varying(round)
 
 
 class PolicyConfig(Config):

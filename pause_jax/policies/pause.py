@@ -89,5 +89,5 @@ class Genie(PolicyConfig):
     reference: ClassVar[str] = "Peleg et al. 2025, (10)"
 
     def build(self, context: Context) -> Policy:
-        index = from_stats(context, lambda key, stats, round: context.expected_speed)
+        index = from_stats(context, lambda key, stats, round: context.speed_at(round))
         return maximiser(context, index, Exact(), with_privacy=True)

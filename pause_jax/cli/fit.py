@@ -1,0 +1,110 @@
+"""The command ``pause-jax fit``: what a fleet's measured latencies look like."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import tomli_w
+import typer
+from rich.console import Console
+
+from pause_jax import config_file
+from pause_jax.analysis.table import make_table, number, word
+from pause_jax.struct import ConfigError
+
+if TYPE_CHECKING:
+    from pause_jax.analysis.fleet import Fleet, Test
+
+
+def fit(
+    file: Annotated[pathlib.Path, typer.Argument(help="CSV or Parquet: client, seconds, round.")],
+    out: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Write the fitted model as TOML, for the table [latency] of a config."),
+    ] = None,
+) -> None:
+    """Say what measured latencies look like: their law, drift, correlation between rounds.
+
+    The file has a line for each time that a client took part: its number and its seconds, and
+    perhaps the round or the time.
+    """
+    from pause_jax.analysis import fleet  # SciPy's statistics take a second to import
+
+    if out is not None and out.exists():
+        raise ConfigError(f"--out {out}: is there already; give another name.")
+    found = fleet.read(str(file))
+    console = Console()
+    for sentence in sentences(found):
+        console.print(sentence, highlight=False, markup=False)
+    best = found.laws[0]
+    rows = [
+        (
+            law.name,
+            f"{law.log_likelihood - best.log_likelihood:.1f}",
+            ", ".join(f"{k} = {v.value:.4g} ± {v.error:.2g}" for k, v in law.parameters.items()),
+        )
+        for law in found.laws
+    ]
+    columns = word("law, best first"), number("log-likelihood"), "parameters"
+    console.print(make_table(columns, rows))
+    model = best.model(float(np.float32(_least(found))))
+    if model is None:
+        console.print("The library has no normal model with such scales: simulate the file itself,")
+        console.print(f'--set latency=traces --set latency.path="{file}"', highlight=False)
+        return
+    text = tomli_w.dumps({"latency": config_file.to_dict(model)})
+    console.print(text, highlight=False, markup=False, end="")
+    if out is not None:
+        out.write_text(text)
+
+
+def _least(found: Fleet) -> float:
+    """tau_min: a little below the fastest client's mean, as nothing is known of what can be."""
+    return 0.5 * float(found.mean.min())
+
+
+def sentences(found: Fleet) -> list[str]:
+    """What was seen, in words."""
+    low, high = found.measured.min(), found.measured.max()
+    times = f"{low}" if low == high else f"{low} to {high}"
+    ordered = np.sort(found.mean)
+    lines = [
+        f"{found.mean.size} clients, {times} measurements each, {found.measured.sum()} in all.",
+        f"Mean seconds: fastest {ordered[0]:.3g}, median {np.median(ordered):.3g}, slowest "
+        f"{ordered[-1]:.3g}.",
+        "Order: that of the column round or time."
+        if found.ordered
+        else "Order: that of the file, which has no column round or time; if it is another one, "
+        "what follows on drift and correlation means nothing.",
+        f"Drift: {_said(found.drift, 'rank correlation with time')}"
+        + (
+            ""
+            if math.isnan(found.change[0])
+            else f"; mean of the second half / first half: {found.change[0]:.2f} to "
+            f"{found.change[1]:.2f}"
+        )
+        + ".",
+        f"From one round to a client's next: {_said(found.correlation, 'correlation of ranks')}.",
+        f"Between clients in one round: {_said(found.together, 'correlation of ranks')}.",
+    ]
+    if math.isnan(found.drift.p):
+        lines.append("Too few measurements of each client to say whether they stay as they are.")
+    elif found.stationary:
+        lines.append("Nothing speaks against independent rounds of one law, which UCB assumes.")
+    else:
+        lines.append(
+            "WARNING: the rounds are not independent and alike, as UCB, Thompson sampling and the "
+            "regret bounds assume. Compare pause_discounted, which forgets, on the file itself: "
+            "--set latency=traces --set latency.order=played."
+        )
+    return lines
+
+
+def _said(test: Test, what: str) -> str:
+    if math.isnan(test.p):
+        return "nothing can be said"
+    seen = f"{what} {test.figure:+.2f}, p = {test.p:.2g}"
+    return f"{seen}: YES" if test.speaks_against else f"none seen ({seen})"

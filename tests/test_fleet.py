@@ -1,0 +1,351 @@
+"""A fleet's measurements: the law that made them is found, and what does not stay as it is."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, SimConfig, cli, config_file, regret, simulate, sweep
+from pause_jax.analysis import fleet
+from pause_jax.latency import (
+    Latency,
+    LogNormal,
+    Pareto,
+    ShiftedExponential,
+    Switching,
+    Traces,
+    TwoGroups,
+)
+from pause_jax.latency.measured import Measured, parse
+from pause_jax.policies import DiscountedUcb, Pause, Ucb, named
+from tests.network import context
+
+LOW = 1e-3
+MODELS = {
+    "lognormal": LogNormal(min_latency=LOW, sigma=0.5),
+    "shifted_exponential": ShiftedExponential(min_latency=LOW, straggling=0.7),
+    "pareto": Pareto(min_latency=LOW, shape=3.0),
+    "normal": TwoGroups(min_latency=LOW, fast_start=0.3),
+}
+
+
+def seconds_of(model, num_clients=20, rounds=60, seed=0):
+    """[rounds, clients]"""
+    keys = jax.random.split(jax.random.key(seed), rounds)
+    numbers = np.arange(1, rounds + 1)
+    return np.asarray(jax.vmap(lambda k, t: model.at(k, t, num_clients))(keys, numbers), float)
+
+
+def measured(seconds) -> Measured:
+    rounds, clients = seconds.shape
+    return Measured(
+        np.tile(np.arange(clients), rounds), seconds.ravel(),
+        np.repeat(np.arange(rounds), clients).astype(float),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_law_that_made_them_is_found(name):
+    found = [fleet.fit(measured(seconds_of(MODELS[name], seed=s))).laws[0] for s in range(10)]
+    assert [law.name for law in found] == [name] * 10
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_its_parameters_are_found_within_their_errors(name):
+    model = MODELS[name]
+    off: dict[str, list[float]] = {}
+    for seed in range(40):
+        law = next(
+            law for law in fleet.fit(measured(seconds_of(model, seed=seed))).laws
+            if law.name == name
+        )  # fmt: skip
+        for word, found in law.parameters.items():
+            z = (found.value - float(getattr(model, word))) / found.error
+            off.setdefault(word, []).append(z)
+    assert set(off) == ({"std"} if name == "normal" else {"fastest", "slowest", *off})
+    for word, z in off.items():
+        # Mean and spread of 40 standard normals; errors half or twice as large would show.
+        assert abs(np.mean(z)) < 0.7 if name == "normal" else abs(np.mean(z)) < 0.6, word
+        assert 0.65 < np.std(z) < 1.5, word
+
+
+def test_the_model_and_the_measurements_agree_on_who_is_faster():
+    seconds = seconds_of(LogNormal(sigma=0.4), num_clients=20, rounds=200)
+    model = fleet.fit(measured(seconds)).laws[0].model(0.05)
+    assert isinstance(model, LogNormal)
+    base = SimConfig(num_clients=20, num_selected=4, num_rounds=300, learning=None)
+    keys, ended = jax.random.split(jax.random.key(1), 4), {}
+    for world, latency in (("model", model), ("trace", Traces.of(list(seconds.T)))):
+        configs = {
+            name: base.replace(policy=named(name), latency=latency)
+            for name in ("pause", "random", "all")
+        }
+        ended[world] = sweep(configs, keys, progress=False).clock[:, :, -1]
+    for one, other in (("pause", "random"), ("random", "all")):
+        for clock in ended.values():
+            assert (clock.sel(config=one) < clock.sel(config=other)).all()
+    # The figures themselves agree within a tenth.
+    ratio = ended["model"].mean("seed") / ended["trace"].mean("seed")
+    np.testing.assert_allclose(ratio, 1, atol=0.1)
+
+
+def drifting(kind, rng, clients=20, rounds=60):
+    noise = rng.standard_normal((rounds, clients))
+    if kind == "trend":
+        noise[:, ::2] += np.linspace(0, 2, rounds)[:, None]
+    if kind == "memory":
+        for t in range(1, rounds):
+            noise[t] = 0.4 * noise[t - 1] + np.sqrt(1 - 0.4**2) * noise[t]
+    if kind == "congestion":
+        noise += rng.standard_normal((rounds, 1))
+    return np.exp(0.3 * noise + np.linspace(-1, 1, clients))
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"),
+    [
+        ("trend", {"drift"}),
+        ("memory", {"correlation"}),
+        ("congestion", {"together"}),
+        ("nothing", set()),
+    ],
+)
+def test_what_is_planted_is_seen(kind, seen):
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        found = fleet.fit(measured(drifting(kind, rng)))
+        tests = {name: getattr(found, name) for name in ("drift", "correlation", "together")}
+        suspected = {name for name, test in tests.items() if test.speaks_against}
+        # A memory of one round looks like a trend too, now and then; a shared round like a memory.
+        assert seen <= suspected
+        if kind == "nothing":
+            assert suspected == set()
+        assert found.stationary == (not suspected & {"drift", "correlation"})
+
+
+def test_an_honest_fleet_is_suspected_as_often_as_said():
+    rng = np.random.default_rng(1)
+    p: dict[str, list[float]] = {name: [] for name in ("drift", "correlation", "together")}
+    for _ in range(300):
+        found = fleet.fit(measured(drifting("nothing", rng, clients=8, rounds=40)))
+        for name, values in p.items():
+            values.append(getattr(found, name).p)
+    for name, values in p.items():
+        share = np.mean(np.asarray(values) < 0.05)
+        assert 0.01 < share < 0.1, name  # 0.05, four standard errors of 0.0126
+
+
+def test_few_measurements_say_nothing_of_order():
+    found = fleet.fit(measured(seconds_of(MODELS["lognormal"], rounds=5)))
+    assert np.isnan([found.drift.p, found.correlation.p]).all()
+    assert found.stationary
+    unordered = measured(seconds_of(MODELS["lognormal"]))._replace(when=None)
+    assert np.isnan(fleet.fit(unordered).together.p)
+    assert not fleet.fit(unordered).ordered
+
+
+def text_of(seconds, when=True) -> str:
+    lines = ["client,seconds,round" if when else "client,seconds"]
+    for t, row in enumerate(seconds):
+        lines += [f"{k},{x!r}" + f",{t}" * when for k, x in enumerate(row.tolist())]
+    return "\n".join(lines) + "\n"
+
+
+def command(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["pause-jax", "fit", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code or 0
+
+
+def test_the_command_prints_and_writes_a_model_that_runs(monkeypatch, tmp_path, capsys):
+    path, out = tmp_path / "fleet.csv", tmp_path / "model.toml"
+    path.write_text(text_of(seconds_of(MODELS["lognormal"])))
+    assert command(monkeypatch, path, "--out", out) == 0
+    printed = capsys.readouterr().out
+    for words in (
+        "20 clients, 60 measurements each, 1200 in all",
+        "Nothing speaks against independent rounds",
+        "lognormal",
+        "sigma = 0.",
+    ):
+        assert words in printed
+    config = config_file.loads(out.read_text()).replace(learning=None, num_rounds=3)
+    assert isinstance(config.latency, LogNormal)
+    simulate(config, jax.random.key(0))
+    assert command(monkeypatch, path, "--out", out) == 2
+    assert "is there already" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_command_warns_of_a_fleet_that_drifts(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "fleet.csv"
+    path.write_text(text_of(seconds_of(Switching(min_latency=LOW, period=30))))
+    assert command(monkeypatch, path) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "WARNING: the rounds are not independent and alike" in printed
+    assert "pause_discounted" in printed
+
+
+def test_the_command_names_the_file_where_no_model_fits(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "fleet.csv"
+    path.write_text(text_of(seconds_of(MODELS["normal"]), when=False))
+    assert command(monkeypatch, path) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "latency.path=" in printed
+    assert "Order: that of the file" in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("client,seconds\n0,1\n0,2\n", "one client"),
+        ("client,seconds\n0,1\n1,2\n", "one measurement of each client"),
+        ("client,seconds\n0,1\n2,2\n", "no measurement of client 1"),
+        ("client,seconds\n0,1\n1,-2\n", "line 3, '1,-2': seconds must be finite and > 0"),
+        ("client,speed\n0,1\n", "must have the columns client, seconds"),
+    ],
+)
+def test_what_says_nothing_is_refused(monkeypatch, tmp_path, capsys, text, words):
+    path = tmp_path / "fleet.csv"
+    path.write_text(text)
+    assert command(monkeypatch, path) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert command(monkeypatch, tmp_path / "none.csv") == 2
+
+
+# ---------------------------------------------------------------- fleets that change
+
+
+def test_a_trace_is_played_in_order_and_from_the_start_again():
+    rows = [[0.5, 0.1, 0.3], [1.0, 2.0]]
+    model = Traces.of(rows).replace(order="played")
+    config = SimConfig(
+        num_clients=2, num_selected=2, num_rounds=7, learning=None, latency=model,
+        policy=named("all"),
+    )  # fmt: skip
+    result = simulate(config, jax.random.key(0))
+    expected = [max(rows[0][t % 3], rows[1][t % 2]) for t in range(7)]
+    np.testing.assert_allclose(result.latency, expected)
+    for t in range(1, 8):
+        speed = [0.05 / rows[0][(t - 1) % 3], 0.05 / rows[1][(t - 1) % 2]]
+        np.testing.assert_allclose(model.expected_speed_at(t, 2), speed, rtol=1e-6)
+    np.testing.assert_array_equal(model.expected_speed(2), Traces.of(rows).expected_speed(2))
+
+
+def test_round_and_time_say_the_order(tmp_path):
+    for column in ("round", "time"):
+        path = tmp_path / f"{column}.csv"
+        path.write_text(f"client,{column},seconds\n0,3,0.3\n1,1,1.1\n0,1,0.1\n0,2,0.2\n")
+        model = Traces(path=str(path), order="played")
+        found = [float(model.at(jax.random.key(0), t, 2)[0]) for t in (1, 2, 3)]
+        np.testing.assert_allclose(found, [0.1, 0.2, 0.3])
+
+
+def test_parquet_is_the_same_as_csv(tmp_path):
+    import pandas as pd
+
+    seconds = seconds_of(MODELS["lognormal"], num_clients=3, rounds=5)
+    data = measured(seconds)
+    table = pd.DataFrame({"client": data.client, "seconds": data.seconds, "round": data.when})
+    table.sample(frac=1, random_state=0).to_parquet(tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text(text_of(seconds))
+    models = [Traces(path=str(tmp_path / name), order="played") for name in ("a.csv", "a.parquet")]
+    for t in range(1, 6):
+        one, other = (model.at(jax.random.key(0), t, 3) for model in models)
+        np.testing.assert_array_equal(one, other)
+    table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(ConfigError, match=r"row 0.*seconds must be finite and > 0"):
+        parse((tmp_path / "b.parquet").read_bytes(), "b.parquet")
+    with pytest.raises(ConfigError, match="must be a Parquet file"):
+        parse(b"text", "c.parquet")
+
+
+def test_arrays_can_be_kept_in_a_file(tmp_path):
+    arrays = Traces.of([[0.5, 0.1, 0.3], [1.0, 2.0]]).replace(order="played")
+    kept = arrays.saved(str(tmp_path / "kept.csv"))
+    assert config_file.loads(config_file.dumps(SimConfig(latency=kept))).latency == kept
+    for t in range(1, 7):
+        one, other = (model.at(jax.random.key(0), t, 2) for model in (arrays, kept))
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        arrays.saved(str(tmp_path / "kept.csv"))
+
+
+@pytest.mark.parametrize("num_clients", [10, 7])
+def test_switching_clients_change_places_and_the_genie_knows(num_clients):
+    model = Switching(sigma=0.3, period=5, turn=0.5)
+    still = LogNormal(sigma=0.3)
+    step = round(0.5 * num_clients)
+    for t in (1, 5, 6, 10, 11, 16):
+        moved = (t - 1) // 5 * step % num_clients
+        expected = np.roll(still.expected_speed(num_clients), -moved)
+        np.testing.assert_array_equal(model.expected_speed_at(t, num_clients), expected)
+        keys = jax.random.split(jax.random.key(t), 20_000)
+        seconds = jax.vmap(lambda key, t=t: model.at(key, t, num_clients))(keys)
+        np.testing.assert_allclose((0.05 / seconds).mean(axis=0), expected, rtol=0.02)
+    rounds = np.arange(1, 5 * num_clients * 2 + 1)
+    over = np.mean([model.expected_speed_at(t, num_clients) for t in rounds], axis=0)
+    np.testing.assert_allclose(model.expected_speed(num_clients), over, rtol=1e-5)
+
+
+def test_the_genie_of_a_changing_world_has_no_regret():
+    config = SimConfig(
+        num_clients=10, num_selected=3, num_rounds=40, learning=None, policy=named("genie"),
+        latency=Switching(period=10),
+    )  # fmt: skip
+    assert (simulate(config, jax.random.key(0)).regret == 0).all()
+
+
+@pytest.mark.parametrize("world", ["model", "trace"])
+def test_where_clients_change_the_index_that_forgets_has_less_regret(world):
+    latency: Latency = Switching(sigma=0.3, period=300)
+    if world == "trace":
+        rows = seconds_of(latency, num_clients=12, rounds=1500)
+        latency = Traces.of(list(rows.T)).replace(order="played")
+        assert not fleet.fit(measured(rows)).stationary
+    base = SimConfig(
+        num_clients=12, num_selected=3, num_rounds=1500, learning=None, latency=latency,
+    ).override({"reward.gamma": 0.0, "reward.alpha": 0.1})  # fmt: skip
+    policies = {
+        "pause": named("pause"),
+        "of the same weight": Pause(index=Ucb(speed_weight=10.0)),
+        "discounted": named("pause_discounted"),
+    }
+    configs = {name: base.replace(policy=policy) for name, policy in policies.items()}
+    keys = jax.random.split(jax.random.key(0), 6)
+    last = regret.measure(configs, keys).isel(round=-1)
+    for name in ("pause", "of the same weight"):
+        behind = last.sel(config=name) - last.sel(config="discounted")
+        assert behind.mean() > 3 * behind.std() / np.sqrt(6), name
+    # Where they do not change it is forgetting that costs.
+    still = {name: each.replace(latency=LogNormal(sigma=0.3)) for name, each in configs.items()}
+    last = regret.measure(still, keys).isel(round=-1)
+    assert (last.sel(config="of the same weight") < last.sel(config="discounted")).all()
+
+
+def test_without_forgetting_it_is_the_papers_index():
+    base = SimConfig(num_clients=10, num_selected=3, num_rounds=60, learning=None)
+    forgets = base.override({"policy.index": DiscountedUcb(discount=1.0, speed_weight=1.0)})
+    one, other = (simulate(config, jax.random.key(0)) for config in (base, forgets))
+    np.testing.assert_array_equal(one.clients, other.clients)
+
+
+def test_the_discounted_index_is_that_of_its_formula():
+    index = DiscountedUcb(discount=0.9, speed_weight=2.0).build(context([1, 1, 1, 1], 2))
+    rng, state = np.random.default_rng(0), index.init()
+    weight, total, rounds = np.zeros(4), np.zeros(4), 0.0
+    for t in range(1, 30):
+        value = np.asarray(index.value(jax.random.key(0), state, np.int32(t)))
+        for k in range(4):
+            if weight[k] == 0:
+                assert value[k] == np.inf
+                continue
+            expected = 2 * total[k] / weight[k] + np.sqrt(3 * np.log(1 + rounds) / weight[k])
+            np.testing.assert_allclose(value[k], expected, rtol=1e-4)
+        clients, speed = rng.choice(3, 2, replace=False), rng.random(2).astype(np.float32)
+        active = rng.random(2) < 0.8
+        state = index.update(state, clients, speed, active)
+        weight, total, rounds = 0.9 * weight, 0.9 * total, 0.9 * rounds + 1
+        for k, x, here in zip(clients, speed, active, strict=True):
+            weight[k], total[k] = weight[k] + here, total[k] + here * x
