@@ -84,7 +84,9 @@ def plot_regret(curves: xr.DataArray, axes: Axes) -> None:
     axes.legend(fontsize="x-small", ncols=2)
 
 
-def save_figures(result: xr.Dataset, folder: pathlib.Path, target: float) -> list[pathlib.Path]:
+def save_figures(
+    result: xr.Dataset, folder: str | pathlib.Path, target: float
+) -> list[pathlib.Path]:
     """Write the figures of a comparison as PNG files.
 
     Args:
@@ -97,6 +99,7 @@ def save_figures(result: xr.Dataset, folder: pathlib.Path, target: float) -> lis
     """
     from matplotlib.figure import Figure
 
+    folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     draw: Callable[..., None]
