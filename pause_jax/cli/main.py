@@ -13,6 +13,7 @@ from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
 from pause_jax.cli.listing import list_datasets, list_latencies, list_policies
 from pause_jax.cli.sweep import sweep
+from pause_jax.cli.tune import tune
 from pause_jax.engine.sweep import SweepInterrupted
 from pause_jax.struct import ConfigError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(compare)
 app.command()(run)
 app.command()(sweep)
+app.command()(tune)
 app.command()(show)
 app.command("policies")(list_policies)
 app.command("latencies")(list_latencies)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from pause_jax import config_file
+from pause_jax.config import SimConfig
+from pause_jax.presets import PRESETS
 from pause_jax.struct import Config, ConfigError
 
 C = TypeVar("C", bound=Config)
@@ -30,3 +32,18 @@ def changed(config: C, changes: Iterable[str] | None) -> C:
         return config_file.changed(config, changes or ())
     except ConfigError as error:
         raise ConfigError(f"--set {error}") from None
+
+
+def base_config(base: str, data_dir: str | None, change: list[str] | None) -> SimConfig:
+    """The config of a preset's name or a file, with the changes of ``--set``.
+
+    Raises:
+      ConfigError: if it is neither.
+    """
+    if base in PRESETS:
+        return changed(PRESETS[base](data_dir=data_dir), change)
+    if data_dir is not None:
+        raise ConfigError(f"--data-dir {data_dir}: is for presets; {base} names its own folder.")
+    if not pathlib.Path(base).is_file():
+        raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
+    return changed(config_file.load(pathlib.Path(base)), change)

@@ -22,7 +22,7 @@ from pause_jax.cli.options import (
     Set,
     Target,
 )
-from pause_jax.cli.settings import changed, load_files
+from pause_jax.cli.settings import base_config, load_files
 from pause_jax.config import SimConfig
 from pause_jax.engine import distributed
 from pause_jax.presets import PRESETS
@@ -70,7 +70,7 @@ def sweep(
     stop, and what was finished is kept.
     """
     load_files(load)
-    configs = grid(_base(base, data_dir, change), vary or [])
+    configs = grid(base_config(base, data_dir, change), vary or [])
     if cluster or (coordinator, num_processes, process_id) != (None, None, None):
         if cluster and coordinator is not None:
             raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")
@@ -119,13 +119,3 @@ def _separate(values: str) -> list[str]:
         else:
             parts[-1] += letter
     return [part.strip() for part in parts]
-
-
-def _base(base: str, data_dir: str | None, change: list[str] | None) -> SimConfig:
-    if base in PRESETS:
-        return changed(PRESETS[base](data_dir=data_dir), change)
-    if data_dir is not None:
-        raise ConfigError(f"--data-dir {data_dir}: is for presets; {base} names its own folder.")
-    if not pathlib.Path(base).is_file():
-        raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
-    return changed(config_file.load(pathlib.Path(base)), change)

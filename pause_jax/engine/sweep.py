@@ -26,7 +26,7 @@ from pause_jax.engine.recorder import Quantities, chosen, with_metrics
 from pause_jax.engine.result import RESERVED, Result
 from pause_jax.engine.round import parts as parts_of
 from pause_jax.engine.simulate import check_client_batch, check_key, prepare
-from pause_jax.learning import Dataset, Execution, Given
+from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
 from pause_jax.learning.dataset import checked
 from pause_jax.struct import ConfigError, fields, is_node, nested
 
@@ -107,7 +107,8 @@ def sweep(
     execution = Execution(check_client_batch(client_batch))
     keys = jnp.atleast_1d(keys)
     data = None if data is None else checked(data)
-    jobs = [_job(label, config, data) for label, config in named.items()]
+    once: dict[DataConfig, Any] = {}
+    jobs = [_job(label, config, data, once) for label, config in named.items()]
     groups: dict[Any, list[_Job]] = {}
     for job in jobs:
         groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
@@ -150,8 +151,17 @@ def sweep(
     return _join(jobs, done, quantities)
 
 
-def _job(label: str, config: SimConfig, data: Dataset | None) -> _Job:
-    config, loaded = prepare(config, data)
+def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataConfig, Any]) -> _Job:
+    """One config, prepared; ``once`` holds what was loaded, so that equal data are one object, and
+    configs of equal structure one group.
+    """
+    learning = config.learning if isinstance(config, SimConfig) else None
+    if data is None and type(learning) is Learning and learning.data in once:
+        config, loaded = prepare(config, once[learning.data])
+    else:
+        config, loaded = prepare(config, data)
+        if type(learning) is Learning:
+            once[learning.data] = loaded
     if data is not None and config.learning is not None:
         told = Given(num_train=config.learning.data.num_train, digest=loaded.digest)
         config = config.override({"learning.data": told})

@@ -1,0 +1,356 @@
+"""Search for the numbers of a config that are best by some objective, in one compiled program.
+
+Every generation of trials is one batch of the same shape over the same seeds, so nothing is
+compiled twice and trials are compared in the same worlds. Proposing is left to Optuna (the extra
+``tune``), or to chance. The best are played again with seeds that the search has not seen: the best
+of many noisy figures is too good to be true.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import xarray as xr
+from jax import Array
+from numpy.typing import NDArray
+
+from pause_jax.analysis import metrics
+from pause_jax.config import SimConfig, validate
+from pause_jax.engine.sweep import sweep
+from pause_jax.learning import Dataset
+from pause_jax.struct import ConfigError, field_of, is_node, is_static
+
+METHODS = ("tpe", "random", "halving")
+# Configs that are played again with fresh seeds, beside the one that the search began with.
+FINALISTS = 3
+_RANGE = re.compile(r"^(log:)?([^:]+?)\.\.([^:]+)$")
+
+Floats = NDArray[np.float64]
+
+
+class Axis(NamedTuple):
+    """A number that is varied: its dotted path, its range, and whether by factors."""
+
+    path: str
+    low: float
+    high: float
+    log: bool = False
+
+    def at(self, share: float) -> float:
+        """The value at a share of the range, as the float32 that it becomes."""
+        if self.log:
+            value = self.low * (self.high / self.low) ** share
+        else:
+            value = self.low + (self.high - self.low) * share
+        return float(str(np.float32(value)))
+
+
+class Objective(NamedTuple):
+    """What is to be small (or large).
+
+    Attributes:
+      text: as it was asked for.
+      sign: 1 if it is to be small, -1 if large.
+      record: the quantities that it needs.
+      value: of a sweep's result, [config, seed].
+    """
+
+    text: str
+    sign: int
+    record: tuple[str, ...]
+    value: Callable[[xr.Dataset], xr.DataArray]
+
+
+class Trial(NamedTuple):
+    """A config that was tried.
+
+    Attributes:
+      values: by path.
+      scores: float [seeds], its objective in each.
+    """
+
+    values: dict[str, float]
+    scores: Floats
+
+    @property
+    def mean(self) -> float:
+        """Over its seeds."""
+        return float(self.scores.mean())
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean; NaN of one seed."""
+        number = self.scores.size
+        return float(self.scores.std(ddof=1) / math.sqrt(number)) if number > 1 else math.nan
+
+
+class Tuned(NamedTuple):
+    """What a search found.
+
+    Attributes:
+      best: the config whose mean over the fresh seeds is best among the finalists.
+      trials: all that were tried, in order.
+      finalists: the best of the trials, best first, and what they scored with fresh seeds; the
+        last one is the config that the search began with.
+      chosen: place of ``best`` among them.
+    """
+
+    best: SimConfig
+    trials: list[Trial]
+    finalists: list[tuple[Trial, Trial]]
+    chosen: int
+
+    @property
+    def curse(self) -> float:
+        """By how much the best of the search is worse with fresh seeds, in units of the objective;
+        the sign is that of the difference.
+        """
+        seen, fresh = self.finalists[0]
+        return fresh.mean - seen.mean
+
+
+def axis_of(text: str, config: SimConfig) -> Axis:
+    """The axis of ``PATH=LOW..HIGH`` or ``PATH=log:LOW..HIGH``.
+
+    Raises:
+      ConfigError: for another form, a field that is none or cannot be traced, or ends that break
+        its rule.
+    """
+    path, equals, given = text.partition("=")
+    match = _RANGE.match(given.strip())
+    try:
+        low, high = (float(word) for word in match.groups()[1:]) if match else (1.0, 0.0)
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not equals or match is None or not low < high or not math.isfinite(high - low):
+        raise ConfigError(
+            f"--vary {text}: must be PATH=LOW..HIGH or PATH=log:LOW..HIGH, LOW < HIGH, say "
+            "reward.gamma=log:0.1..100."
+        )
+    axis = Axis(path, low, high, match.group(1) is not None)
+    if axis.log and low <= 0:
+        raise ConfigError(f"--vary {text}: a range by factors (log:) must be > 0.")
+    parent: Any = config
+    *above, last = path.split(".")
+    for name in above:
+        field_of(parent, name, path)
+        parent = getattr(parent, name)
+    field = field_of(parent, last, path)
+    if is_node(field) or is_static(field):
+        raise ConfigError(
+            f"--vary {text}: {path} is no number that can change within one program; compare its "
+            "values with pause-jax sweep --vary."
+        )
+    for end in (low, high):
+        validate(config.override({path: end}))
+    return axis
+
+
+def objective_of(text: str) -> Objective:
+    """The objective of a text: ``seconds to 80 %``, ``accuracy``, ``loss``, ``regret`` or
+    ``seconds``.
+
+    Raises:
+      ConfigError: for another one.
+    """
+    words = " ".join(text.split()).lower()
+    if match := re.fullmatch(r"seconds to ([0-9.]+) ?%", words):
+        target = float(match.group(1)) / 100
+        if not 0 < target <= 1:
+            raise ConfigError(f"--objective {text!r}: must be above 0 % and at most 100 %.")
+        record = ("clock", "eval_clock", "test_accuracy")
+        return Objective(words, 1, record, lambda result: _seconds_to(result, target))
+    known = {
+        "accuracy": (-1, ("eval_clock", "test_accuracy"), metrics.final_accuracy),
+        "loss": (1, ("eval_clock", "test_loss"), metrics.final_loss),
+        "regret": (1, ("regret",), metrics.total_regret),
+        "seconds": (1, ("clock",), metrics.simulated_seconds),
+    }
+    if words not in known:
+        raise ConfigError(
+            f"--objective {text!r}: must be 'seconds to 80 %' or another target, or one of "
+            f"{', '.join(known)}."
+        )
+    return Objective(words, *known[words])
+
+
+def _seconds_to(result: xr.Dataset, target: float) -> xr.DataArray:
+    """Seconds to the target. A run that does not reach it counts as its seconds, and as much again
+    by the share of the target that is missing, so that nearer is better than farther.
+    """
+    best = result.test_accuracy.max("eval_round").fillna(0.0)
+    never = metrics.simulated_seconds(result) * (2 + (target - best) / target)
+    return metrics.time_to_accuracy(result, target).fillna(never)
+
+
+def tune(
+    config: SimConfig,
+    axes: Sequence[Axis],
+    objective: Objective,
+    key: Array,
+    *,
+    budget: int = 64,
+    seeds: int = 3,
+    width: int = 8,
+    method: str = "tpe",
+    data: Dataset | None = None,
+    progress: bool = True,
+) -> Tuned:
+    """Search for the best numbers.
+
+    Args:
+      config: where the search begins; it is played against the best at the end.
+      axes: what is varied.
+      objective: by what it is judged, as the mean over seeds.
+      key: of the search's seeds, the fresh ones and the proposals.
+      budget: configs to try; under ``halving`` as many runs as these would take.
+      seeds: runs of each.
+      width: configs tried side by side. ``tpe`` proposes as many at a time.
+      method: ``tpe`` (Optuna's tree-structured Parzen estimator), ``random``, or ``halving``:
+        random configs with one seed, of which the better half goes on with twice as many new
+        seeds, until two are left.
+      data: as in ``sweep``.
+      progress: show a progress bar for each batch.
+
+    Returns:
+      What was found; the fresh seeds are ``width * seeds / 4`` at least.
+
+    Raises:
+      ConfigError: before any run, if something cannot run.
+    """
+    _check(axes, budget, seeds, width, method)
+    search_key, fresh_key = jax.random.split(key)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+
+    def play(points: list[dict[str, float]], keys: Array) -> list[Trial]:
+        configs = [config.override(values) for values in points]
+        result = sweep(configs, keys, data=data, record=objective.record, progress=progress)
+        scores = objective.value(result).values.astype(np.float64)
+        return [Trial(*pair) for pair in zip(points, scores, strict=True)]
+
+    if method == "halving":
+        trials = _halving(axes, budget * seeds, search_key, rng, objective.sign, play)
+    else:
+        keys = jax.random.split(search_key, seeds)
+        propose = _tpe if method == "tpe" else _random
+        trials = list(propose(axes, budget, width, rng, objective.sign, lambda p: play(p, keys)))
+    most = max(trial.scores.size for trial in trials)
+    serious = [trial for trial in trials if trial.scores.size == most]
+    serious.sort(key=lambda trial: objective.sign * trial.mean)
+    fresh = max(2, width * seeds // (FINALISTS + 1))
+    began = {axis.path: float(np.float32(_value(config, axis.path))) for axis in axes}
+    names = [trial.values for trial in serious[:FINALISTS]]
+    again = play([*names, began], jax.random.split(fresh_key, fresh))
+    seen = [*serious[:FINALISTS], Trial(began, np.full(1, np.nan))]
+    chosen = min(range(len(names)), key=lambda i: objective.sign * again[i].mean)
+    return Tuned(
+        best=config.override(names[chosen]),
+        trials=trials,
+        finalists=list(zip(seen, again, strict=True)),
+        chosen=chosen,
+    )
+
+
+def _check(axes: Sequence[Axis], budget: int, seeds: int, width: int, method: str) -> None:
+    if not axes:
+        raise ConfigError("--vary is missing: name at least one number to tune.")
+    paths = [axis.path for axis in axes]
+    if len(set(paths)) < len(paths):
+        raise ConfigError(f"--vary: {max(paths, key=paths.count)} is varied twice.")
+    for name, value, least in (
+        ("budget", budget, FINALISTS),
+        ("seeds", seeds, 1),
+        ("width", width, 1),
+    ):
+        if value < least:
+            raise ConfigError(f"--{name} {value}: must be >= {least}.")
+    if method not in METHODS:
+        raise ConfigError(f"--method {method}: must be one of {', '.join(METHODS)}.")
+    if method == "tpe":
+        try:
+            import optuna  # noqa: F401
+        except ImportError:
+            raise ConfigError(
+                "--method tpe: needs Optuna, pip install 'pause_jax[tune]'; or take --method "
+                "random."
+            ) from None
+
+
+def _value(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name)
+    return config
+
+
+Play = Callable[[list[dict[str, float]]], list[Trial]]
+
+
+def _drawn(axes: Sequence[Axis], rng: np.random.Generator) -> dict[str, float]:
+    return {axis.path: axis.at(rng.random()) for axis in axes}
+
+
+def _random(
+    axes: Sequence[Axis], budget: int, width: int, rng: np.random.Generator, sign: int, play: Play
+) -> Iterator[Trial]:
+    for first in range(0, budget, width):
+        points = [_drawn(axes, rng) for _ in range(width)]
+        yield from play(points)[: budget - first]
+
+
+def _tpe(
+    axes: Sequence[Axis], budget: int, width: int, rng: np.random.Generator, sign: int, play: Play
+) -> Iterator[Trial]:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(
+        n_startup_trials=max(width, budget // 4),
+        multivariate=True,
+        constant_liar=True,  # those of one generation keep apart
+        seed=int(rng.integers(2**31)),
+    )
+    study = optuna.create_study(sampler=sampler)
+    space: dict[str, Any] = {
+        axis.path: optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.log)
+        for axis in axes
+    }
+    for first in range(0, budget, width):
+        asked = [study.ask(space) for _ in range(width)]
+        points = [{name: float(np.float32(x)) for name, x in each.params.items()} for each in asked]
+        trials = play(points)
+        for each, trial in zip(asked, trials, strict=True):
+            study.tell(each, sign * trial.mean)
+        yield from trials[: budget - first]
+
+
+def _halving(
+    axes: Sequence[Axis],
+    runs: int,
+    key: Array,
+    rng: np.random.Generator,
+    sign: int,
+    play: Callable[[list[dict[str, float]], Array], list[Trial]],
+) -> list[Trial]:
+    """Rungs of equally many runs: half the configs, twice as many new seeds each time."""
+    rungs = max(1, int(math.log2(max(runs, 2))) - 2)
+    per_rung = max(2, 2 ** int(math.log2(max(runs / rungs, 2))))
+    points, trials, done = [_drawn(axes, rng) for _ in range(per_rung)], list[Trial](), 0
+    so_far: list[Floats] = [np.zeros(0)] * per_rung
+    while True:
+        seeds = per_rung // len(points)
+        keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(done, done + seeds))
+        new = play(points, keys)
+        so_far = [np.append(old, each.scores) for old, each in zip(so_far, new, strict=True)]
+        rung = [Trial(*pair) for pair in zip(points, so_far, strict=True)]
+        if len(points) <= FINALISTS + 1:
+            return [*trials, *rung]
+        order = np.argsort([sign * trial.mean for trial in rung])
+        kept = order[: len(points) // 2]
+        trials += [rung[i] for i in order[len(kept) :]]
+        points, so_far = [points[i] for i in kept], [so_far[i] for i in kept]
+        done += seeds

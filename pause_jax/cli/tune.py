@@ -1,0 +1,157 @@
+"""The command ``pause-jax tune``: the best numbers of a config, and whether they hold."""
+
+from __future__ import annotations
+
+import csv
+import pathlib
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from rich.console import Console
+
+from pause_jax import config_file
+from pause_jax.analysis import result_folder, tuning
+from pause_jax.analysis.table import label, make_table, number
+from pause_jax.analysis.tuning import Axis, Objective, Trial, Tuned
+from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Seed, Set
+from pause_jax.cli.settings import base_config, load_files
+from pause_jax.config import validate
+from pause_jax.engine.compilation import use_cache
+from pause_jax.presets import PRESETS
+
+
+def tune(
+    base: Annotated[
+        str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")
+    ],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH=LOW..HIGH",
+            help="A number and its range, e.g. policy.index.speed_weight=0.5..4, or by factors "
+            "reward.gamma=log:0.1..100; repeat it for several.",
+        ),
+    ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(help="'seconds to 80 %' (any target), accuracy, loss, regret or seconds."),
+    ] = "seconds to 80 %",
+    budget: Annotated[int, typer.Option(help="Configs to try.")] = 64,
+    seeds: Annotated[int, typer.Option(help="Runs of each.")] = 3,
+    method: Annotated[
+        str, typer.Option(help=f"How configs are proposed: {', '.join(tuning.METHODS)}.")
+    ] = "tpe",
+    width: Annotated[int, typer.Option(help="Configs side by side.")] = 8,
+    seed: Seed = 0,
+    change: Set = None,
+    load: Load = None,
+    data_dir: DataDir = None,
+    name: Name = None,
+    out: Out = pathlib.Path("results"),
+    force: Force = False,
+    figures: Figures = True,
+) -> None:
+    """Search for the numbers of a config that are best, in one compiled program.
+
+    The best of the search are played again with fresh seeds, beside the config that it began with.
+    Writes best.toml, trials.csv and response.png.
+    """
+    load_files(load)
+    config = base_config(base, data_dir, change)
+    validate(config)
+    axes = [tuning.axis_of(text, config) for text in vary or []]
+    aim = tuning.objective_of(objective)
+    default = f"tune-{pathlib.Path(base).stem}"
+    folder = result_folder.reserve(out, name or default, explicit=name is not None, force=force)
+    try:
+        use_cache()
+        found = tuning.tune(
+            *(config, axes, aim, jax.random.key(seed)),
+            budget=budget,
+            seeds=seeds,
+            width=width,
+            method=method,
+        )
+        (folder / "best.toml").write_text(config_file.dumps(found.best))
+        _save(found, folder / "trials.csv")
+        if figures:
+            _draw(found, axes, aim, folder / "response.png")
+        _print(found, axes, aim)
+        Console().print(f"Written to {folder}/")
+    finally:
+        result_folder.give_back(folder)
+
+
+def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
+    console = Console()
+    rows = []
+    began = found.finalists[-1][1]
+    for place, (seen, fresh) in enumerate(found.finalists):
+        last = place == len(found.finalists) - 1
+        title = "where it began" if last else f"{place + 1}" + " *" * (place == found.chosen)
+        values = [f"{fresh.values[axis.path]:.4g}" for axis in axes]
+        gain = "" if last else _pm(Trial({}, fresh.scores - began.scores))
+        rows.append([title, *values, "-" if last else _pm(seen), _pm(fresh), gain])
+    headings = [axis.path.rpartition(".")[2] for axis in axes]
+    columns = [label("config"), *map(number, [*headings, "in the search", "fresh seeds", "change"])]
+    number_fresh = found.finalists[0][1].scores.size
+    console.print(
+        make_table(
+            columns,
+            rows,
+            title=f"{objective.text}, mean ± standard error",
+            caption=f"*: chosen, the best of the finalists with {number_fresh} fresh seeds. "
+            "change: against where it began, over the same seeds.",
+        )
+    )
+    seen, fresh = found.finalists[0]
+    console.print(
+        f"- Of {len(found.trials)} configs the best promised {seen.mean:.4g} and gave "
+        f"{fresh.mean:.4g} with seeds that the search had not seen: trust the fresh figure; it is "
+        "still the best of three.",
+        highlight=False,
+    )
+
+
+def _pm(trial: Trial) -> str:
+    error = "" if np.isnan(trial.error) else f"±{trial.error:.2g}"
+    return f"{trial.mean:.4g}{error}"
+
+
+def _save(found: Tuned, path: pathlib.Path) -> None:
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow([*found.trials[0].values, "seeds", "mean", "error"])
+        for trial in found.trials:
+            out.writerow([*trial.values.values(), trial.scores.size, trial.mean, trial.error])
+
+
+def _draw(found: Tuned, axes: list[Axis], objective: Objective, path: pathlib.Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1 + 3.2 * len(axes), 3.4), layout="constrained")
+    panels: Any = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
+    for panel, axis in zip(panels, axes, strict=True):
+        x = [trial.values[axis.path] for trial in found.trials]
+        y, error = ([f(trial) for trial in found.trials] for f in (_mean, _error))
+        panel.errorbar(x, y, np.nan_to_num(error), fmt="o", ms=3, lw=0.8, color="#4477AA")
+        seen, fresh = found.finalists[found.chosen]
+        panel.plot(seen.values[axis.path], fresh.mean, "*", ms=13, color="#EE6677", label="chosen")
+        began = found.finalists[-1][1]
+        panel.plot(
+            began.values[axis.path], began.mean, "s", ms=6, color="#228833", label="where it began"
+        )
+        panel.set(xlabel=axis.path, xscale="log" if axis.log else "linear")
+    panels[0].set_ylabel(objective.text)
+    panels[0].legend(fontsize="small", title="with fresh seeds")
+    figure.savefig(path, dpi=150)
+
+
+def _mean(trial: Trial) -> float:
+    return trial.mean
+
+
+def _error(trial: Trial) -> float:
+    return trial.error

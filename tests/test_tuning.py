@@ -1,0 +1,230 @@
+"""The search for good numbers: what is asked, what is found, and whether it holds."""
+
+import csv
+import itertools
+import sys
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+from pause_jax import ConfigError, SimConfig, cli, config_file, presets, sweep
+from pause_jax.analysis import tuning
+from pause_jax.engine import batch
+from pause_jax.learning import FedAvgM, Learning, Linear, LinearRegression
+from pause_jax.policies import named
+from pause_jax.privacy import NoPrivacy
+
+KEY = jax.random.key(0)
+BASE = SimConfig(
+    num_clients=6, num_selected=3, num_rounds=12, eval_every=12, track_regret=False,
+    policy=named("random"), privacy=NoPrivacy(),
+    learning=Learning(
+        data=LinearRegression(num_samples=120), model=Linear(), optimizer="sgd", max_steps=2,
+        batch_size=10, server=FedAvgM(rate=1.0, momentum=0.5),
+    ),
+)  # fmt: skip
+VARY = (
+    "learning.learning_rate=log:0.001..1",
+    "learning.server.momentum=0..0.95",
+    "learning.server.rate=log:0.1..3",
+)
+LOSS = tuning.objective_of("loss")
+
+
+def axes_of(vary=VARY, config=BASE):
+    return [tuning.axis_of(text, config) for text in vary]
+
+
+def losses(configs, keys):
+    return LOSS.value(sweep(configs, keys, record=LOSS.record, progress=False)).values
+
+
+def test_it_is_at_least_as_good_as_a_full_grid_of_eight_times_its_budget():
+    axes, behind = axes_of(), []
+    points = itertools.product(np.linspace(0, 1, 8), repeat=3)
+    grid = [
+        BASE.override({axis.path: axis.at(share) for axis, share in zip(axes, point, strict=True)})
+        for point in points
+    ]
+    assert len(grid) == 8 * 64
+    for seed in range(3):
+        key = jax.random.key(seed)
+        found = tuning.tune(BASE, axes, LOSS, key, budget=64, seeds=4, progress=False)
+        assert len(found.trials) == 64
+        best = grid[
+            int(np.argmin(losses(grid, jax.random.split(jax.random.split(key)[0], 4)).mean(1)))
+        ]
+        fresh = jax.random.split(jax.random.key(100 + seed), 40)
+        behind.append(np.subtract(*losses([best, found.best], fresh)).mean())
+        began, chosen = found.finalists[-1][1], found.finalists[found.chosen][1]
+        assert chosen.mean < began.mean
+    assert np.mean(behind) >= 0, behind
+
+
+@pytest.mark.parametrize("method", tuning.METHODS)
+def test_every_method_finds_better_numbers_and_compiles_twice_at_most(method, monkeypatch):
+    shapes = []
+
+    def counted(configs, data, keys, cut, *rest):
+        shapes.append((cut.batch, cut.chunks))
+        return batch.play(configs, data, keys, cut, *rest)
+
+    monkeypatch.setattr("pause_jax.engine.sweep.play", counted)
+    found = tuning.tune(
+        BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method=method, progress=False
+    )
+    assert len(set(shapes)) <= 2, "batches of other shapes compile anew"
+    assert len(shapes) >= 4
+    chosen, began = found.finalists[found.chosen][1], found.finalists[-1][1]
+    assert chosen.mean < began.mean
+    fresh = [again.mean for _, again in found.finalists[:-1]]
+    assert chosen.mean == min(fresh)
+    for values in chosen.values.items():
+        assert config_file.to_dict(found.best)["learning"]["learning_rate"] == pytest.approx(
+            values[1]
+        )
+    assert np.isfinite(found.curse)
+
+
+def test_halving_gives_the_better_half_twice_as_many_seeds():
+    found = tuning.tune(
+        BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method="halving", progress=False
+    )
+    sizes = [trial.scores.size for trial in found.trials]
+    assert sizes == sorted(sizes)
+    # 16 runs a rung: 16 configs, 8, 4; seeds 1, 3, 7 in all.
+    assert {size: sizes.count(size) for size in set(sizes)} == {1: 8, 3: 4, 7: 4}
+    worst = min(trial.scores[0] for trial in found.trials if trial.scores.size == 1)
+    assert worst >= max(trial.scores[0] for trial in found.trials if trial.scores.size > 1)
+
+
+def test_the_same_key_proposes_the_same():
+    one, same, other = (
+        tuning.tune(BASE, axes_of(), LOSS, jax.random.key(seed), budget=16, seeds=2, progress=False)
+        for seed in (0, 0, 1)
+    )
+    assert [trial.values for trial in one.trials] == [trial.values for trial in same.trials]
+    assert one.best == same.best
+    assert [trial.values for trial in one.trials] != [trial.values for trial in other.trials]
+
+
+def test_the_best_of_many_equal_configs_is_too_good_to_be_true():
+    # The numbers varied change nothing: what is best in the search is chance alone.
+    config = SimConfig(num_clients=6, num_selected=2, num_rounds=5, learning=None,
+                       policy=named("random"))  # fmt: skip
+    axes = [tuning.axis_of("reward.gamma=0..1", config)]
+    curses = []
+    for seed in range(3):
+        found = tuning.tune(
+            config, axes, tuning.objective_of("seconds"), jax.random.key(seed), budget=32,
+            seeds=4, method="random", progress=False,
+        )  # fmt: skip
+        assert len({trial.mean for trial in found.trials}) == 1, "the same worlds for all"
+        curses.append(found.curse)
+    assert len(set(curses)) == 3
+
+
+def result(accuracy, clock):
+    """A sweep's result of one config with these accuracies at these seconds."""
+    rows = np.asarray(accuracy, float)
+    seconds = np.broadcast_to(np.asarray(clock, float), rows.shape)
+    dims = ("config", "seed", "eval_round")
+    return xr.Dataset(
+        {
+            "test_accuracy": (dims, rows[None]),
+            "eval_clock": (dims, seconds[None]),
+            "clock": (("config", "seed", "round"), seconds[None]),
+        }
+    )
+
+
+def test_seconds_to_a_target_rank_nearer_before_farther():
+    aim = tuning.objective_of("seconds to 80 %")
+    runs = [[0.1, 0.85, 0.9], [0.1, 0.5, 0.8], [0.1, 0.5, 0.79], [0.1, 0.2, 0.3], [np.nan] * 3]
+    found = aim.value(result(runs, [10, 20, 30])).values[0]
+    np.testing.assert_allclose(found[:2], [20, 30])
+    assert (np.diff(found) > 0).all()
+    assert aim.sign == 1
+    assert tuning.objective_of("accuracy").sign == -1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("reward.gamma", "must be PATH=LOW..HIGH"),
+        ("reward.gamma=1,2", "must be PATH=LOW..HIGH"),
+        ("reward.gamma=2..1", "LOW < HIGH"),
+        ("reward.gamma=log:0..1", "by factors .* > 0"),
+        ("reward.gama=0..1", "no field 'gama'"),
+        ("reward.gamma=-1..1", "reward.gamma = -1.0"),
+        ("num_clients=5..10", "cannot|can change within one program"),
+        ("policy=0..1", "can change within one program"),
+        ("reward.gamma=0..inf", "must be PATH=LOW..HIGH"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(text, words):
+    with pytest.raises(ConfigError, match=words):
+        tuning.axis_of(text, presets.digits_small())
+
+
+@pytest.mark.parametrize("text", ["speed", "seconds to 0 %", "seconds to 120 %", "seconds to 80"])
+def test_an_objective_that_is_none_is_refused(text):
+    with pytest.raises(ConfigError, match="--objective"):
+        tuning.objective_of(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"axes": []}, "--vary is missing"),
+        ({"axes": axes_of(VARY[:1] * 2)}, "is varied twice"),
+        ({"budget": 2}, "--budget 2: must be >= 3"),
+        ({"seeds": 0}, "--seeds 0"),
+        ({"method": "grid"}, "--method grid: must be one of"),
+    ],
+)
+def test_bad_arguments_are_refused_before_any_run(changes, words, monkeypatch):
+    monkeypatch.setattr(tuning, "sweep", None)
+    axes = changes.pop("axes", axes_of())
+    with pytest.raises(ConfigError, match=words):
+        tuning.tune(BASE, axes, LOSS, KEY, **changes)
+
+
+def test_without_optuna_it_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"pause_jax\[tune\].*--method random"):
+        tuning.tune(BASE, axes_of(), LOSS, KEY)
+
+
+def command(monkeypatch, folder, *arguments):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["pause-jax", "tune", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code or 0
+
+
+def test_the_command_writes_config_trials_and_picture(monkeypatch, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(config_file.dumps(BASE))
+    arguments = ("mine.toml", "--vary", VARY[0], "--vary", VARY[1], "--objective", "loss")
+    assert command(monkeypatch, tmp_path, *arguments, "--budget", "8", "--width", "4") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for words in ("where it", "fresh seeds", "Of 8 configs the best promised", "learning_rate"):
+        assert words in printed
+    folder = tmp_path / "results" / "tune-mine"
+    best = config_file.load(folder / "best.toml")
+    with (folder / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    rates = [float(row["learning.learning_rate"]) for row in rows]
+    assert any(abs(float(best.learning.learning_rate) / rate - 1) < 1e-5 for rate in rates)
+    assert (folder / "response.png").stat().st_size > 5_000
+
+
+def test_a_command_that_cannot_run_leaves_no_folder(monkeypatch, tmp_path, capsys):
+    for arguments in (("digits_small",), ("digits_small", "--vary", "num_clients=1..5")):
+        assert command(monkeypatch, tmp_path, *arguments) == 2
+        assert "--vary" in capsys.readouterr().err
+    assert not list((tmp_path / "results").glob("*")) if (tmp_path / "results").exists() else True
