@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from pause_jax import ConfigError, SimConfig, cli, config_file, presets, sweep
-from pause_jax.analysis import tuning
+from pause_jax.analysis import space, tuning
 from pause_jax.engine import batch
 from pause_jax.learning import FedAvgM, Learning, Linear, LinearRegression
 from pause_jax.policies import named
@@ -30,11 +30,11 @@ VARY = (
     "learning.server.momentum=0..0.95",
     "learning.server.rate=log:0.1..3",
 )
-LOSS = tuning.objective_of("loss")
+LOSS = space.objective_of("loss")
 
 
 def axes_of(vary=VARY, config=BASE):
-    return [tuning.axis_of(text, config) for text in vary]
+    return [space.axis_of(text, config) for text in vary]
 
 
 def losses(configs, keys):
@@ -114,11 +114,11 @@ def test_the_best_of_many_equal_configs_is_too_good_to_be_true():
     # The numbers varied change nothing: what is best in the search is chance alone.
     config = SimConfig(num_clients=6, num_selected=2, num_rounds=5, learning=None,
                        policy=named("random"))  # fmt: skip
-    axes = [tuning.axis_of("reward.gamma=0..1", config)]
+    axes = [space.axis_of("reward.gamma=0..1", config)]
     curses = []
     for seed in range(3):
         found = tuning.tune(
-            config, axes, tuning.objective_of("seconds"), jax.random.key(seed), budget=32,
+            config, axes, space.objective_of("seconds"), jax.random.key(seed), budget=32,
             seeds=4, method="random", progress=False,
         )  # fmt: skip
         assert len({trial.mean for trial in found.trials}) == 1, "the same worlds for all"
@@ -141,13 +141,13 @@ def result(accuracy, clock):
 
 
 def test_seconds_to_a_target_rank_nearer_before_farther():
-    aim = tuning.objective_of("seconds to 80 %")
+    aim = space.objective_of("seconds to 80 %")
     runs = [[0.1, 0.85, 0.9], [0.1, 0.5, 0.8], [0.1, 0.5, 0.79], [0.1, 0.2, 0.3], [np.nan] * 3]
     found = aim.value(result(runs, [10, 20, 30])).values[0]
     np.testing.assert_allclose(found[:2], [20, 30])
     assert (np.diff(found) > 0).all()
     assert aim.sign == 1
-    assert tuning.objective_of("accuracy").sign == -1
+    assert space.objective_of("accuracy").sign == -1
 
 
 @pytest.mark.parametrize(
@@ -166,13 +166,13 @@ def test_seconds_to_a_target_rank_nearer_before_farther():
 )
 def test_a_range_that_is_none_is_refused(text, words):
     with pytest.raises(ConfigError, match=words):
-        tuning.axis_of(text, presets.digits_small())
+        space.axis_of(text, presets.digits_small())
 
 
 @pytest.mark.parametrize("text", ["speed", "seconds to 0 %", "seconds to 120 %", "seconds to 80"])
 def test_an_objective_that_is_none_is_refused(text):
     with pytest.raises(ConfigError, match="--objective"):
-        tuning.objective_of(text)
+        space.objective_of(text)
 
 
 @pytest.mark.parametrize(

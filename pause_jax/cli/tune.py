@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 
 from pause_jax import config_file
-from pause_jax.analysis import result_folder, tuning
+from pause_jax.analysis import result_folder, space, tuning
+from pause_jax.analysis.space import Axis, Objective
 from pause_jax.analysis.table import label, make_table, number
-from pause_jax.analysis.tuning import Axis, Objective, Trial, Tuned
+from pause_jax.analysis.tuning import Trial, Tuned
 from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Seed, Set
 from pause_jax.cli.settings import base_config, load_files
 from pause_jax.config import validate
@@ -61,8 +62,8 @@ def tune(
     load_files(load)
     config = base_config(base, data_dir, change)
     validate(config)
-    axes = [tuning.axis_of(text, config) for text in vary or []]
-    aim = tuning.objective_of(objective)
+    axes = [space.axis_of(text, config) for text in vary or []]
+    aim = space.objective_of(objective)
     default = f"tune-{pathlib.Path(base).stem}"
     folder = result_folder.reserve(out, name or default, explicit=name is not None, force=force)
     try:
