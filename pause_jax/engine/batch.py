@@ -24,8 +24,10 @@ from pause_jax.engine.result import Result, finish
 from pause_jax.engine.round import advance, init, parts
 from pause_jax.engine.simulate import whole_run
 from pause_jax.engine.state import State
+from pause_jax.latency import LATENCIES
 from pause_jax.learning import Execution, Learning
 from pause_jax.policies import POLICIES
+from pause_jax.privacy import MECHANISMS
 
 # Segments a run is played in, so that progress shows and an interrupt is heard.
 SEGMENTS = 20
@@ -176,6 +178,8 @@ def check_own_parts(config: SimConfig, data: Any, quantities: Quantities) -> Non
     """
     ours = (
         type(config.policy) in POLICIES
+        and type(config.latency) in LATENCIES
+        and type(config.privacy) in MECHANISMS
         and type(config.learning) in (Learning, type(None))
         and set(quantities) <= set(QUANTITIES.values())
     )

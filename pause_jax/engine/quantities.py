@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax.engine.contract import broken, is_checked
 from pause_jax.engine.quantity import Quantity, quantity
 from pause_jax.engine.state import Round, Run
 from pause_jax.learning.learner import all_finite
@@ -148,12 +149,30 @@ def first_nonfinite_round(r: Round) -> Array:
     return ~all_finite(r.after.learning.variables)
 
 
+def _at_first(rules: Array) -> Array:
+    return jnp.where(jnp.any(rules > 0), rules[jnp.argmax(rules > 0)], 0).astype(jnp.int32)
+
+
+@quantity(gap=-1, reduce=lambda rules: _first(rules > 0))
+def first_broken_round(r: Round) -> Array:
+    """First round in which a policy or latency model of one's own broke its contract, int32; 0 if
+    none did.
+    """
+    return broken(r) if is_checked(r) else jnp.zeros((), jnp.int32)
+
+
+@quantity(gap=-1, reduce=_at_first)
+def broken_rules(r: Round) -> Array:
+    """What was broken in it, int32: ``pause_jax.engine.contract.words`` says it."""
+    return broken(r) if is_checked(r) else jnp.zeros((), jnp.int32)
+
+
 QUANTITIES: dict[str, Quantity] = {
     each.name: each
     for each in (
         *(played, num_played, clients, latency, query_seconds, clock, max_spent, spent, counts),
         *(queried, data_size, energy, reward, genie_reward, regret, optimality_gap),
         *(acceptance_rate, train_loss, test_loss, test_accuracy, eval_clock),
-        *(first_nonfinite_round,),
+        *(first_nonfinite_round, first_broken_round, broken_rules),
     )
 }

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from pause_jax import keys
 from pause_jax.config import SimConfig
+from pause_jax.struct import ConfigError
 
 # (stream ``world``, round) -> array.
 Shown = Callable[[Array, Array], Array]
@@ -34,7 +36,13 @@ def world_of(config: SimConfig) -> World:
     num_clients = config.num_clients
 
     def latency(stream: Array, round: Array) -> Array:
-        return config.latency.at(keys.latency(stream, round), round, num_clients)
+        seconds = config.latency.at(keys.latency(stream, round), round, num_clients)
+        if jnp.shape(seconds) != (num_clients,):
+            raise ConfigError(
+                f"latency = {type(config.latency).__name__}: gave seconds of shape "
+                f"{jnp.shape(seconds)}; must be [{num_clients}], one for each client."
+            )
+        return jnp.asarray(seconds, jnp.float32)
 
     def present(stream: Array, round: Array) -> Array:
         key = keys.availability(stream, round)

@@ -1,0 +1,154 @@
+"""Policies and latency models of one's own that break their contract are named in the result."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, SimConfig, cli, simulate, sweep
+from pause_jax.bandit import Selection
+from pause_jax.engine import contract
+from pause_jax.latency import Latency, TwoGroups
+from pause_jax.policies import Policy, PolicyConfig, Random, no_info
+from pause_jax.privacy import L1Laplace
+
+KEY = jax.random.key(0)
+FROM = 4  # the round from which on the contract is broken
+
+
+def chosen(clients, weights):
+    """A policy that chooses well until round FROM, and this from then on."""
+
+    class Broken(PolicyConfig):
+        name = "broken"
+
+        def build(self, context):
+            def select(key, state, round, available):
+                good = jnp.arange(3, dtype=jnp.int32), jnp.full(3, 1 / 3)
+                bad = jnp.asarray(clients, jnp.int32), jnp.asarray(weights, jnp.float32)
+                pair = [jnp.where(round < FROM, a, b) for a, b in zip(good, bad, strict=True)]
+                return Selection(*pair), no_info()
+
+            return Policy(lambda: (), select, lambda state, selection, observation: state)
+
+    return SimConfig(num_clients=5, num_selected=3, num_rounds=7, learning=None, policy=Broken())
+
+
+def taking(bad):
+    """A latency model that is well until its draw says otherwise: here in every round."""
+
+    class Strange(TwoGroups):
+        name = "strange"
+
+        def at(self, key, round, num_clients):
+            good = self.sample(key, num_clients)
+            return good.at[0].set(jnp.where(round < FROM, good[0], bad))
+
+    return SimConfig(
+        num_clients=5, num_selected=3, num_rounds=7, learning=None, policy=Random(),
+        latency=Strange(),
+    )  # fmt: skip
+
+
+THIRD = [1 / 3, 1 / 3, 1 / 3]
+CASES = [
+    (chosen([1, 1, 2], THIRD), 0),
+    (chosen([0, 1, 5], THIRD), 1),
+    (chosen([0, -2, 1], THIRD), 1),
+    (chosen([0, 1, 2], [0.5, np.nan, 0.5]), 3),
+    (chosen([0, 1, 2], [1.5, -0.5, 0.0]), 3),
+    (chosen([0, 1, 2], [10.0, 10.0, 10.0]), 4),
+    (taking(np.nan), 5),
+    (taking(np.inf), 5),
+    (taking(-1.0), 6),
+    (taking(0.0), 6),
+]
+
+
+@pytest.mark.parametrize(("config", "rule"), CASES)
+def test_what_is_broken_is_named_with_its_round(config, rule):
+    result = simulate(config, KEY)
+    assert int(result.first_broken_round) == FROM
+    assert contract.RULES[rule] in contract.words(int(result.broken_rules))
+
+
+def test_a_client_that_is_not_there():
+    class Blind(PolicyConfig):
+        def build(self, context):
+            def select(key, state, round, available):
+                return Selection(jnp.arange(3, dtype=jnp.int32), jnp.full(3, 1 / 3)), no_info()
+
+            return Policy(lambda: (), select, lambda state, selection, observation: state)
+
+    config = SimConfig(num_clients=5, num_selected=3, num_rounds=20, learning=None, policy=Blind())
+    assert int(simulate(config, KEY).first_broken_round) == 0
+    result = simulate(config.replace(availability=0.8), KEY)
+    assert contract.words(int(result.broken_rules)) == contract.RULES[2]
+
+
+def test_good_parts_break_nothing_and_empty_slots_are_no_fault():
+    class Mine(Random):
+        pass
+
+    class Own(TwoGroups):
+        pass
+
+    base = SimConfig(num_clients=5, num_selected=3, num_rounds=40, learning=None, availability=0.3)
+    for config in (base, base.replace(policy=Mine(), latency=Own())):
+        result = simulate(config, KEY)
+        assert int(result.first_broken_round) == int(result.broken_rules) == 0
+        assert (result.clients == -1).any()
+
+
+def test_a_latency_of_another_shape_is_refused_before_any_run():
+    class Short(Latency):
+        name = "short"
+
+        def sample(self, key, num_clients):
+            return jnp.ones(num_clients - 1)
+
+        def expected_speed(self, num_clients):
+            return jnp.ones(num_clients)
+
+        expected_latency = expected_speed
+
+    config = SimConfig(num_clients=5, num_selected=3, num_rounds=7, learning=None, latency=Short())
+    with pytest.raises(ConfigError, match=r"Short: gave seconds of shape \(4,\); must be \[5\]"):
+        simulate(config, KEY)
+    with pytest.raises(ConfigError, match="Short: gave seconds"):
+        sweep([config], KEY[None], progress=False)
+
+
+def test_a_mechanism_that_cannot_be_traced_is_found_before_any_run():
+    class Bad(L1Laplace):
+        name = "bad_mechanism"
+
+        def privatize(self, key, update, epsilon):
+            raise RuntimeError("not traceable")
+
+    configs = [SimConfig(num_rounds=2, policy=Random()), SimConfig(num_rounds=2, privacy=Bad())]
+    with pytest.raises(RuntimeError, match="not traceable"):
+        sweep(configs, KEY[None], progress=False)
+
+
+def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import jax.numpy as jnp\n"
+        "from pause_jax.latency import TwoGroups\n"
+        "class Backwards(TwoGroups):\n"
+        "    name = 'backwards'\n"
+        "    def sample(self, key, num_clients):\n"
+        "        return -super().sample(key, num_clients)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    arguments = ("compare", "--load", "mine.py", "--policies", "random", "--seeds", "1")
+    changes = ("latency=backwards", "learning=none", "num_rounds=3")
+    words = [word for change in changes for word in ("--set", change)]
+    monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, *words, "--no-figures"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "random: WARNING: a latency is below min_latency, in round 1" in printed
