@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("privacy", "learning", "policies"),
     ("config", "config_file", "presets"),
     ("engine",),
-    ("analysis", "cli", "testing"),
+    ("analysis", "selector", "cli", "testing"),
 )
 ORDER = tuple(room for floor in FLOORS for room in floor)
 

@@ -41,3 +41,12 @@ def test_own_arrays_own_module_own_latencies(own_world):
     assert result.config.values.tolist() == ["pause", "pause_thompson", "random", "fastest"]
     assert result.test_accuracy.isel(eval_round=-1).mean() > 0.2
     assert set(np.unique(result.data_size)) <= set(range(50, 70))
+
+
+def test_the_selector_of_the_example_works(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (block,) = [block for block in blocks if "Selector(config" in block]
+    exec(block, {})
+    assert capsys.readouterr().out.startswith("1 [")
+    assert (tmp_path / "selector.npz").is_file()

@@ -1,0 +1,197 @@
+"""A policy at work: its choices are those of a simulation, and it survives its server."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, SimConfig, keys, simulate
+from pause_jax.latency import LogNormal
+from pause_jax.policies import NAMED, All, named
+from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
+from pause_jax.selector import Selector
+
+KEY = jax.random.key(3)
+BASE = SimConfig(num_clients=8, num_selected=3, num_rounds=25, learning=None, latency=LogNormal())
+# Those that ask first have no call here; the others are all that do not read losses or updates.
+ASKING = [name for name in NAMED if name in {
+    "power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs"}]  # fmt: skip
+PLAIN = [name for name in NAMED if name not in ASKING and not NAMED[name].releases]
+
+
+def world(config, key, rounds):
+    """Seconds [rounds, K] and presence [rounds, K] of a simulation, from its named keys."""
+    stream = keys.streams(key).world
+    seconds, present = [], []
+    for t in range(1, rounds + 1):
+        seconds.append(config.latency.at(keys.latency(stream, t), t, config.num_clients))
+        present.append(
+            jax.random.bernoulli(
+                keys.availability(stream, t), config.availability, (config.num_clients,)
+            )
+        )
+    return np.asarray(seconds), np.asarray(present)
+
+
+def play(selector, seconds, present, first=0):
+    chosen = []
+    for row, here in zip(seconds[first:], present[first:], strict=True):
+        choice = selector.ask(np.flatnonzero(here))
+        chosen.append(set(choice.clients.tolist()))
+        assert choice.weights.sum() == pytest.approx(1 if len(choice.clients) else 0, abs=1e-5)
+        selector.tell({int(k): float(row[k]) for k in choice.clients})
+    return chosen
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_fed_with_a_simulation_it_chooses_what_simulate_chooses(name):
+    config = BASE.replace(
+        policy=named(name), availability=0.7,
+        privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
+    )  # fmt: skip
+    result = simulate(config, KEY)
+    selector = Selector(config, KEY)
+    chosen = play(selector, *world(config, KEY, 25))
+    expected = [set(row[row >= 0].tolist()) for row in np.asarray(result.clients)]
+    assert chosen == expected
+    np.testing.assert_array_equal(selector.counts, result.counts)
+    np.testing.assert_allclose(selector.spent, result.spent, rtol=1e-6)
+    assert (selector.counts <= 9).all()
+    assert selector.epsilon_unit == "coordinate"
+
+
+def test_saved_and_loaded_in_the_middle_it_goes_on_as_if_nothing_had_happened(tmp_path):
+    config = BASE.replace(policy=named("sa_pause"))
+    seconds, present = world(config, KEY, 25)
+    whole = play(Selector(config, KEY, data_size=np.arange(1, 9)), seconds, present)
+    first = Selector(config, KEY, data_size=np.arange(1, 9))
+    half = play(first, seconds[:12], present[:12])
+    first.save(tmp_path / "selector.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["selector.npz"]
+    again = Selector.load(tmp_path / "selector.npz")
+    assert again.round == 12
+    np.testing.assert_array_equal(again.counts, first.counts)
+    assert half + play(again, seconds, present, 12) == whole
+
+
+def test_it_learns_who_is_fast_and_passes_over_who_fails():
+    selector = Selector(BASE.replace(policy=named("pause_thompson"), privacy=NoPrivacy()).override(
+        {"reward.alpha": 0.0, "reward.gamma": 0.0}), KEY)  # fmt: skip
+    late = []
+    for t in range(250):
+        choice = selector.ask()
+        assert np.isinf(choice.epsilon).all()
+        answered = {int(k): 0.06 if k in (1, 4, 6) else 1.0 for k in choice.clients if k != 7}
+        selector.tell(answered, failed={7: 5.0} if 7 in choice.clients else None)
+        if t >= 200:
+            late += choice.clients.tolist()
+    share = np.isin(late, (1, 4, 6)).mean()
+    assert share > 0.8
+
+
+def test_a_failed_client_has_spent_its_budget_unless_it_was_idle():
+    selector = Selector(BASE.replace(policy=All(), num_selected=8), KEY)
+    selector.ask()
+    selector.tell({0: 1.0, 1: 2.0}, idle=[7])
+    np.testing.assert_array_equal(selector.counts, [1] * 7 + [0])
+    first, second = selector.ask().epsilon[[0, 7]]
+    assert first < second
+
+
+def test_of_who_is_not_named_at_all_nothing_is_learnt():
+    before, told = [], []
+    for failed in (None, {3: 2.0}):
+        selector = Selector(BASE.replace(policy=named("pause"), num_selected=8), KEY)
+        before.append(jax.tree.leaves(selector._state))
+        selector.ask()
+        selector.tell({}, failed=failed)
+        told.append(jax.tree.leaves(selector._state))
+    for one, other in zip(before[0], told[0], strict=True):
+        np.testing.assert_array_equal(one, other)
+    counts, speed = told[1][0], told[1][1]
+    np.testing.assert_array_equal(counts, np.arange(8) == 3)
+    np.testing.assert_allclose(speed[3], 0.05 / 2)
+
+
+def test_spent_clients_are_never_asked_again():
+    config = BASE.replace(
+        policy=named("random"), privacy=PerCoordinateLaplace(budget=Uniform(horizon=2.0))
+    )
+    selector = Selector(config, KEY)
+    for _ in range(8):
+        choice = selector.ask()
+        selector.tell(dict.fromkeys(map(int, choice.clients), 1.0))
+    assert (selector.counts == 2).all()
+    assert selector.ask().clients.size == 0
+    selector.tell({})
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_policy_that_asks_first_is_refused(name):
+    with pytest.raises(ConfigError, match="asks clients before it chooses"):
+        Selector(BASE.replace(policy=named(name)), KEY)
+
+
+def test_a_policy_that_reads_losses_or_updates_must_be_told_them():
+    config = BASE.replace(policy=named("oort"))
+    selector = Selector(config, KEY)
+    choice = selector.ask()
+    seconds = dict.fromkeys(map(int, choice.clients), 1.0)
+    with pytest.raises(ConfigError, match=r"oort: reads .*tell it the loss"):
+        selector.tell(seconds)
+    losses = dict.fromkeys(seconds, 0.5)
+    selector.tell(seconds, loss=losses, square_loss=losses)
+    similar = Selector(BASE.replace(policy=named("clustered_similarity")), KEY, update_size=4)
+    choice = similar.ask()
+    seconds = dict.fromkeys(map(int, choice.clients), 1.0)
+    similar.tell(seconds, update={k: np.eye(4)[k % 4] for k in seconds})
+    similar.ask()
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda s: s.tell({}), "call ask first"),
+        (lambda s: (s.ask(), s.ask()), "round 1 is open"),
+        (lambda s: (s.ask(), s.save("x")), "round 1 is open"),
+        (lambda s: s.ask([8]), "available: 8 is no client; they are 0 to 7"),
+        (lambda s: (s.ask([0, 1, 2]), s.tell({5: 1.0})), "client 5 was not chosen in round 1"),
+        (lambda s: (s.ask([0, 1, 2]), s.tell({0: -1.0})), r"seconds\[0\] = -1.0: must be finite"),
+        (lambda s: (s.ask([0, 1, 2]), s.tell({0: np.nan})), "must be finite and > 0"),
+        (lambda s: (s.ask([0, 1, 2]), s.tell({}, idle=[4])), "idle: client 4 was not chosen"),
+    ],
+)
+def test_wrong_use_is_one_clear_error(act, words):
+    with pytest.raises(ConfigError, match=words):
+        act(Selector(BASE, KEY))
+
+
+def test_after_a_wrong_tell_the_round_stays_open():
+    selector = Selector(BASE, KEY)
+    choice = selector.ask()
+    with pytest.raises(ConfigError):
+        selector.tell(dict.fromkeys(map(int, choice.clients), -1.0))
+    assert (selector.counts == 0).all()
+    selector.tell(dict.fromkeys(map(int, choice.clients), 1.0))
+    assert selector.ask().round == 2
+
+
+def test_what_it_is_made_from_is_checked(tmp_path):
+    for sizes in ([1, 2], [0] * 8, [np.nan] * 8):
+        with pytest.raises(ConfigError, match="data_size has shape"):
+            Selector(BASE, KEY, data_size=sizes)
+    (tmp_path / "none.npz").write_text("text")
+    for name in ("none.npz", "nowhere.npz"):
+        with pytest.raises(ConfigError, match="is no saved selector"):
+            Selector.load(tmp_path / name)
+
+
+def test_seconds_below_the_least_count_as_the_least():
+    told = []
+    for seconds in (0.001, 0.05):
+        selector = Selector(BASE.replace(policy=named("pause")), KEY)
+        choice = selector.ask()
+        selector.tell(dict.fromkeys(map(int, choice.clients), seconds))
+        told.append(jax.tree.leaves(selector._state))
+    for one, other in zip(*told, strict=True):
+        np.testing.assert_array_equal(jnp.asarray(one), jnp.asarray(other))
