@@ -18,7 +18,7 @@ from pause_jax.latency import (
     TwoGroups,
 )
 from pause_jax.latency.measured import Measured, parse
-from pause_jax.policies import DiscountedUcb, Pause, Ucb, named
+from pause_jax.policies import DiscountedUcb, Pause, named
 from tests.network import context
 
 LOW = 1e-3
@@ -309,30 +309,30 @@ def test_where_clients_change_the_index_that_forgets_has_less_regret(world):
     ).override({"reward.gamma": 0.0, "reward.alpha": 0.1})  # fmt: skip
     policies = {
         "pause": named("pause"),
-        "of the same weight": Pause(index=Ucb(speed_weight=10.0)),
+        "as bold": Pause(index=DiscountedUcb(discount=1.0)),
         "discounted": named("pause_discounted"),
     }
     configs = {name: base.replace(policy=policy) for name, policy in policies.items()}
     keys = jax.random.split(jax.random.key(0), 6)
     last = regret.measure(configs, keys).isel(round=-1)
-    for name in ("pause", "of the same weight"):
+    for name in ("pause", "as bold"):
         behind = last.sel(config=name) - last.sel(config="discounted")
         assert behind.mean() > 3 * behind.std() / np.sqrt(6), name
     # Where they do not change it is forgetting that costs.
     still = {name: each.replace(latency=LogNormal(sigma=0.3)) for name, each in configs.items()}
     last = regret.measure(still, keys).isel(round=-1)
-    assert (last.sel(config="of the same weight") < last.sel(config="discounted")).all()
+    assert (last.sel(config="as bold") < last.sel(config="discounted")).all()
 
 
 def test_without_forgetting_it_is_the_papers_index():
     base = SimConfig(num_clients=10, num_selected=3, num_rounds=60, learning=None)
-    forgets = base.override({"policy.index": DiscountedUcb(discount=1.0, speed_weight=1.0)})
+    forgets = base.override({"policy.index": DiscountedUcb(discount=1.0, exploration=1.0)})
     one, other = (simulate(config, jax.random.key(0)) for config in (base, forgets))
     np.testing.assert_array_equal(one.clients, other.clients)
 
 
 def test_the_discounted_index_is_that_of_its_formula():
-    index = DiscountedUcb(discount=0.9, speed_weight=2.0).build(context([1, 1, 1, 1], 2))
+    index = DiscountedUcb(discount=0.9, exploration=0.5).build(context([1, 1, 1, 1], 2))
     rng, state = np.random.default_rng(0), index.init()
     weight, total, rounds = np.zeros(4), np.zeros(4), 0.0
     for t in range(1, 30):
@@ -341,7 +341,7 @@ def test_the_discounted_index_is_that_of_its_formula():
             if weight[k] == 0:
                 assert value[k] == np.inf
                 continue
-            expected = 2 * total[k] / weight[k] + np.sqrt(3 * np.log(1 + rounds) / weight[k])
+            expected = total[k] / weight[k] + 0.5 * np.sqrt(3 * np.log(1 + rounds) / weight[k])
             np.testing.assert_allclose(value[k], expected, rtol=1e-4)
         clients, speed = rng.choice(3, 2, replace=False), rng.random(2).astype(np.float32)
         active = rng.random(2) < 0.8

@@ -182,15 +182,15 @@ class DiscountedUcb(IndexRule):
 
     Attributes:
       discount: of each round; 1 / (1 - discount) rounds are remembered.
-      speed_weight: zeta, as in :class:`Ucb`; 10, because of few remembered rounds the bonus stays
-        as large as the speeds themselves, and with 1 the choice is almost at random.
+      exploration: factor of the bonus of (13), which of few remembered rounds would stay as large
+        as the speeds themselves, and leave the choice almost to chance.
     """
 
     name: ClassVar[str] = "discounted_ucb"
     summary: ClassVar[str] = "UCB that forgets, for clients that change"
 
     discount: float = number(default=0.99, above=0, at_most=1)
-    speed_weight: float = number(default=10.0, above=0)
+    exploration: float = number(default=0.1, at_least=0)
 
     def build(self, context: Context) -> Index:
         def init() -> Discounted:
@@ -201,9 +201,9 @@ class DiscountedUcb(IndexRule):
             # As in (13), in whose round t there are t - 1 observed ones.
             mean = state.total / jnp.where(state.weight > 0, state.weight, 1.0)
             level = (context.num_selected + 1) * jnp.log(1 + state.rounds)
-            bonus = jnp.sqrt(level / jnp.where(state.weight > 0, state.weight, 1.0))
+            spread = jnp.sqrt(level / jnp.where(state.weight > 0, state.weight, 1.0))
             # What was forgotten is as good as untried.
-            return jnp.where(state.weight > 0, self.speed_weight * mean + bonus, jnp.inf)
+            return jnp.where(state.weight > 0, mean + self.exploration * spread, jnp.inf)
 
         def update(state: Discounted, clients: Array, speed: Array, active: Array) -> Discounted:
             took_part = jnp.broadcast_to(active, clients.shape)
