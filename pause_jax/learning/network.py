@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import Array
 
 from pause_jax.learning.learner import TRAINED, Variables
+
+if TYPE_CHECKING:
+    from flax import nnx
 
 # How a module may call what says that it is trained, and whether that word means the opposite.
 _TRAIN_WORDS = {
@@ -90,6 +92,7 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
     Args:
       make: makes the module from its random numbers.
     """
+    from flax import nnx  # only who uses it pays for its import
 
     def parts(module: nnx.Module) -> Any:
         return nnx.split(module, nnx.Param, nnx.RngState, ...)
@@ -143,6 +146,8 @@ def _flags(words: frozenset[str], *, train: bool) -> dict[str, bool]:
 
 
 def _filled(state: Any, values: dict[str, Any]) -> Any:
+    from flax import nnx
+
     # Rebuilt first, as it is filled in place.
     own = jax.tree.map(lambda leaf: leaf, state)
     nnx.replace_by_pure_dict(own, values)
@@ -158,5 +163,7 @@ def _any_number(like: Any) -> Array:
 
 def _streams(numbers: Any) -> set[str]:
     """Names of the random streams of a module."""
+    from flax import nnx
+
     kept = jax.tree.leaves(numbers, is_leaf=lambda leaf: isinstance(leaf, nnx.RngState))
     return {leaf.tag for leaf in kept}

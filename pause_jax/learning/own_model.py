@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
-from flax import nnx
 
 from pause_jax.learning.models import Model
 from pause_jax.learning.network import Network, linen_network, nnx_network
@@ -80,7 +80,7 @@ class FlaxModel(Model):
                 f"{where}FlaxModel of {self._label}: its arguments cannot be told from others; "
                 "give tuples for lists."
             ) from None
-        if isinstance(self._maker, nnx.Module):
+        if _is_nnx_module(self._maker):
             raise ConfigError(
                 f"{where}FlaxModel of an nnx module that was made already: give what makes it, "
                 "FlaxModel.of(Net, width=32) or FlaxModel.of(lambda rngs: Net(32, rngs=rngs)), as "
@@ -124,6 +124,11 @@ class FlaxModel(Model):
                 "module, or take rngs and make an nnx one."
             )
         return linen_network(module, draws=True)
+
+
+def _is_nnx_module(given: Any) -> bool:
+    nnx = sys.modules.get("flax.nnx")  # who has made one has imported it
+    return nnx is not None and isinstance(given, nnx.Module)
 
 
 def _takes_rngs(maker: Any) -> bool:
