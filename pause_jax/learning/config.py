@@ -27,6 +27,8 @@ from pause_jax.struct import Config, ConfigError, Sizes, node, number, static
 
 # Clients whose losses are computed side by side; bounds the memory when many are asked.
 QUERY_BATCH = 16
+# Models that were found to fit their task and inputs.
+_FITTING: set[Any] = set()
 
 
 def _as_the_targets_say() -> None:
@@ -227,6 +229,15 @@ class Learning(Config):
                 "model of tokens (gru, or FlaxModel of your own); x.astype(numpy.float32) for "
                 "features, numpy.uint8 for pixels."
             )
+        # Tracing a deep model takes tenths of a second: once for each model, task and shape.
+        question = (
+            jax.tree.structure((self.model, task)),
+            task.outputs(data),
+            sample.shape,
+            tokens,
+        )
+        if question in _FITTING:
+            return
         network = self.model.network(task.outputs(data)[-1])
         one = jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype)
         try:
@@ -244,6 +255,7 @@ class Learning(Config):
                 f"{where}: {of} of {self.data.name} are too small for it. Use the model mlp."
             )
         check_outputs(task, data, outputs, where)
+        _FITTING.add(question)
 
 
 def _in_short(error: Exception) -> str:
