@@ -294,7 +294,10 @@ def test_the_genie_of_a_changing_world_has_no_regret():
         num_clients=10, num_selected=3, num_rounds=40, learning=None, policy=named("genie"),
         latency=Switching(period=10),
     )  # fmt: skip
-    assert (simulate(config, jax.random.key(0)).regret == 0).all()
+    # Not exactly 0: it and the score compute the speeds of a round each for itself.
+    np.testing.assert_allclose(simulate(config, jax.random.key(0)).regret, 0, atol=1e-6)
+    blind = config.replace(policy=named("pause"))
+    assert simulate(blind, jax.random.key(0)).regret.sum() > 0.1
 
 
 @pytest.mark.parametrize("world", ["model", "trace"])

@@ -19,6 +19,7 @@ from pause_jax.search.problem import (
     shuffled,
 )
 from pause_jax.struct import ConfigError, Sizes, static
+from pause_jax.summation import tree_sum
 
 MAX_SETS = 10_000_000
 # Sets that are scored side by side; bounds the memory.
@@ -80,7 +81,7 @@ def exhaustive(
         return jnp.stack(members, axis=-1)
 
     def score(members: Array) -> tuple[Array, Array]:
-        total = jnp.sum(w[members], axis=-1)
+        total = tree_sum(w[members])
         lowest = jnp.min(u[members], axis=-1)
         value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)
         feasible = jnp.all(usable[members], axis=-1)
