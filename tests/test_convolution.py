@@ -101,6 +101,20 @@ def test_batched_inputs_and_kernels_give_what_a_loop_gives(x_axis, kernel_axis):
         assert_close([leaf[i] for leaf in together], one)
 
 
+def test_a_gradient_with_many_users_is_computed_once():
+    """Left to itself XLA sums the nine taps anew for each of them (learning/convolution.py)."""
+    x, kernel = draw(0, 4, 9, 9, 8), draw(1, 3, 3, 8, 16)
+
+    def users(through):
+        d = jax.vjp(lambda x: conv(x, kernel, (1, 1), "VALID", dimension_numbers=NUMBERS), x)[1]
+        (d_x,) = d(through)
+        return jnp.sum(d_x), jnp.sum(d_x, 0), jnp.sum(d_x, (1, 2)), jnp.max(d_x, 3), d_x * x
+
+    compiled = jax.jit(users).lower(draw(2, 4, 7, 7, 16)).compile().as_text()
+    sums = [line for line in compiled.splitlines() if " add(" in line and "f32[4,9,9,8]" in line]
+    assert len(sums) == 8
+
+
 def test_gradients_survive_remat():
     x, kernel = draw(0, 2, 6, 5, 3), draw(1, 3, 3, 3, 4)
     expected = value_and_gradients(conv, x, kernel, (1, 1), "VALID")

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.learning.convolution import FORMS, convolution, max_pool
+from pause_jax.learning.convolution import FORMS, convolution, gradient_stored, max_pool
 from pause_jax.learning.network import Network, linen_network
 from pause_jax.learning.norms import NORMS, normalise
 from pause_jax.struct import Config, static
@@ -65,7 +65,7 @@ class _ConvPool(nn.Module):
         x = convolve(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         # The maximum of the sums is the sum with the maximum, and has a quarter of the work; the
         # same holds for the relu that follows.
-        return (max_pool(x, (2, 2)) if self.pooled else x) + bias[None, None, None]
+        return gradient_stored((max_pool(x, (2, 2)) if self.pooled else x) + bias[None, None, None])
 
 
 class _Cnn(nn.Module):
