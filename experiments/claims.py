@@ -37,7 +37,7 @@ def larger(claim: str, one: ArrayLike, other: ArrayLike, unit: str, by: float = 
     single pair decides nothing.
     """
     difference = _pairs(one, other)
-    mean, half = _mean_and_half(difference)
+    mean, half = mean_and_half(difference)
     verdict = "confirmed" if mean - half > by else "refuted" if mean + half < by else "open"
     return Verdict(claim, verdict, _words(difference, mean, half, unit))
 
@@ -47,7 +47,7 @@ def alike(claim: str, one: ArrayLike, other: ArrayLike, unit: str, within: float
     is, refuted where none of it is.
     """
     difference = _pairs(one, other)
-    mean, half = _mean_and_half(difference)
+    mean, half = mean_and_half(difference)
     if abs(mean) + half <= within:
         verdict = "confirmed"
     elif abs(mean) - half > within:
@@ -69,7 +69,7 @@ def _pairs(one: ArrayLike, other: ArrayLike) -> np.ndarray:
     return np.atleast_1d(np.asarray(one, float) - np.asarray(other, float))
 
 
-def _mean_and_half(difference: np.ndarray) -> tuple[float, float]:
+def mean_and_half(difference: np.ndarray) -> tuple[float, float]:
     """Mean, and half of its interval by Student's t; infinite for one value."""
     count = difference.size
     if count < 2 or not np.isfinite(difference).all():

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from pause_jax.latency import Latency, TwoGroups
 from pause_jax.learning import Learning
 from pause_jax.policies import Pause, PolicyConfig
+from pause_jax.presence import Presence
 from pause_jax.privacy import Mechanism, PerCoordinateLaplace
 from pause_jax.reward import Reward
 from pause_jax.struct import (
@@ -22,6 +23,11 @@ from pause_jax.struct import (
     number,
     static,
 )
+
+
+def no_presence() -> None:
+    """The default of ``SimConfig.presence``."""
+    return None
 
 
 class SimConfig(Config):
@@ -42,7 +48,17 @@ class SimConfig(Config):
       policy: who chooses the clients.
       reward: weights of the reward; also what regret is measured in.
       latency: the world's latency model.
-      availability: probability that a client is available in a round, independently.
+      presence: when clients are there at all: by the hour, by intervals, on and off; None for
+        always.
+      availability: probability that a client which is there is available in a round, independently.
+      dropout: probability that a chosen client is lost within the round, independently; None for no
+        such thing. It sends nothing, which the server notices when its answer should have come, and
+        its participation counts: what it sent may have been on the way.
+      deadline: seconds from the choice to the end of a round; None for no such end.
+      wait_for: end a round with the first so many updates (over-selection: choose more than that);
+        None to wait for all (static).
+      late: what becomes of an update that was on its way when its round ended. ``lost``: nothing.
+        ``next``: the server averages it, with its weight, in the next round (static).
       privacy: the mechanism that releases updates, with its budget schedule.
       when_spent: a client whose budget is spent releases nothing more. ``exclude``: no policy can
         choose it. ``silent``: policies do not know; a chosen one takes its time, takes part, and
@@ -60,7 +76,12 @@ class SimConfig(Config):
     policy: PolicyConfig = node(factory=Pause, of=PolicyConfig)
     reward: Reward = node(factory=Reward, of=Reward)
     latency: Latency = node(factory=TwoGroups, of=Latency)
+    presence: Presence | None = node(factory=no_presence, of=Presence, optional=True)
     availability: float = number(default=1.0, above=0, at_most=1)
+    dropout: float | None = number(default=None, at_least=0, at_most=1, optional=True)
+    deadline: float | None = number(default=None, above=0, optional=True)
+    wait_for: int | None = static(default=None, at_least=1, optional=True, kind=int)
+    late: str = static(default="lost", choices=("lost", "next"))
     privacy: Mechanism = node(factory=PerCoordinateLaplace, of=Mechanism)
     when_spent: str = static(default="exclude", choices=("exclude", "silent"))
     learning: Learning | None = node(factory=Learning, of=Learning, optional=True)
@@ -81,6 +102,16 @@ class SimConfig(Config):
                 f"num_selected = {self.num_selected}: must be <= num_clients = {self.num_clients}. "
                 "Choose fewer clients a round or make the network larger."
             )
+        if self.wait_for is not None and self.wait_for > self.cohort_size:
+            raise ConfigError(
+                f"wait_for = {self.wait_for}: must be <= num_selected = {self.cohort_size}, the "
+                "clients that are chosen. Wait for fewer, or choose more."
+            )
+        if self.late == "next" and self.wait_for is None and self.deadline is None:
+            raise ConfigError(
+                "late = 'next': no update is late while a round waits for all. Set deadline or "
+                "wait_for."
+            )
 
 
 def validate(config: SimConfig) -> None:
@@ -95,6 +126,12 @@ def validate(config: SimConfig) -> None:
     check_fields(config)
     for path, part in nested(config):
         part.check(path, config.sizes)
+
+
+def loaded(config: SimConfig) -> SimConfig:
+    """The config with what its world reads from files."""
+    presence = config.presence and config.presence.loaded()
+    return config.replace(latency=config.latency.loaded(), presence=presence)
 
 
 def canonical(config: SimConfig) -> SimConfig:

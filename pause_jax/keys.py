@@ -21,7 +21,7 @@ class Streams(NamedTuple):
     """Independent key streams of a run.
 
     Attributes:
-      world: latencies and availability of every round.
+      world: latencies, presence, availability and drop-outs of every round.
       data: the partition: who holds which samples, of which quality.
       model: the initial model.
       policy: a policy's questions and choices.
@@ -52,6 +52,16 @@ def latency(world: Array, round: Array | int) -> Array:
 def availability(world: Array, round: Array | int) -> Array:
     """Who is available in a round."""
     return jax.random.fold_in(world, 2 * round + 1)
+
+
+def presence(world: Array, round: Array | int) -> Array:
+    """Who is there in a round; before the first, round 0. No round of the others has number 0."""
+    return jax.random.fold_in(jax.random.fold_in(world, 0), round)
+
+
+def dropout(world: Array, round: Array | int) -> Array:
+    """Who would be lost within a round, if chosen."""
+    return jax.random.fold_in(jax.random.fold_in(world, 1), round)
 
 
 def choice(policy: Array, round: Array | int) -> Array:

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pause_jax import config_file, keys
 from pause_jax.bandit import Observation, Selection
-from pause_jax.config import SimConfig, canonical, validate
+from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.policies import Context, check_selected
 from pause_jax.struct import ConfigError
 
@@ -77,7 +77,7 @@ class Selector:
             it chooses, for which there is no call here.
         """
         validate(config)
-        config = config.replace(latency=config.latency.loaded())
+        config = loaded(config)
         self.config, self.round = config, 0
         self._size = _sizes(data_size, config.num_clients)
         self._update_size = update_size

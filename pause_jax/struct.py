@@ -13,12 +13,14 @@ rebuilds pytrees with tracers inside.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 import jax
 import numpy as np
 from jax.tree_util import GetAttrKey
+
+_HERE = __name__.partition(".")[0]
 
 
 class ConfigError(ValueError):
@@ -115,9 +117,8 @@ class PyTree:
         fixed = [field.name for field in every if is_static(field)]
 
         def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
-            return [getattr(tree, name) for name in leaves], tuple(
-                getattr(tree, name) for name in fixed
-            )
+            aux = [getattr(tree, name) for name in fixed]
+            return [getattr(tree, name) for name in leaves], (*aux, _attributes(cls))
 
         def flatten_with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
             children, aux = flatten(tree)
@@ -125,7 +126,7 @@ class PyTree:
 
         def unflatten(aux: tuple[Any, ...], children: Any) -> Any:
             tree = object.__new__(cls)
-            for name, value in zip([*leaves, *fixed], [*children, *aux], strict=True):
+            for name, value in zip([*leaves, *fixed], [*children, *aux[:-1]], strict=True):
                 object.__setattr__(tree, name, value)
             return tree
 
@@ -134,6 +135,31 @@ class PyTree:
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+def _attributes(cls: type) -> tuple[Any, ...]:
+    """What a user's class says outside of its fields, as a part of the structure: once a class
+    attribute has changed, programs that were compiled with the old one are not run any more.
+    """
+    own = [each for each in cls.__mro__ if each.__module__.partition(".")[0] != _HERE]
+    return tuple(
+        (name, _fixed(value))
+        for each in own[:-1]  # not object
+        for name, value in vars(each).items()
+        if not name.startswith("__")
+    )
+
+
+def _fixed(value: Any) -> Any:
+    """Something hashable that changes with a value."""
+    if isinstance(value, list | tuple):
+        return type(value), *map(_fixed, value)
+    if isinstance(value, dict):
+        return dict, *((key, _fixed(entry)) for key, entry in value.items())
+    if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer):
+        array = np.asarray(value)
+        return array.shape, str(array.dtype), array.tobytes()
+    return value if isinstance(value, Hashable) else id(value)
 
 
 class Sizes(NamedTuple):
@@ -223,8 +249,8 @@ def check_fields(config: Config) -> None:
     """Check every field of a config tree against its own rule.
 
     Raises:
-      ConfigError: for the first field that breaks its rule. Tracers are let through: their values
-        are not known, and the caller outside of the transformation has checked them.
+      ConfigError: for the first field that breaks its rule. Under ``vmap`` the numbers of all runs
+        are checked; those inside of a ``jit`` are not known, and its caller has checked them.
     """
     for path, part in nested(config):
         for name, value, rule, field in fields(part):
@@ -245,7 +271,13 @@ def check_fields(config: Config) -> None:
 
 
 def _check_number(where: str, value: Any, rule: Rule) -> None:
-    if isinstance(value, jax.core.Tracer) or (value is None and rule.optional):
+    if isinstance(value, jax.core.Tracer):
+        value = behind(value)
+        if isinstance(value, jax.core.Tracer) or rule.admits(_as_float32(np.asarray(value))):
+            return
+        bounds = " and ".join(dict.fromkeys(("finite", rule.describe())))
+        raise ConfigError(f"{where} = {value!r}, under vmap: each must be {bounds}.")
+    if value is None and rule.optional:
         return
     array = np.asarray(value)
     if array.ndim and np.issubdtype(array.dtype, np.number):
@@ -257,6 +289,14 @@ def _check_number(where: str, value: Any, rule: Rule) -> None:
     if not real or not rule.admits(_as_float32(array)):
         words = dict.fromkeys(("finite", rule.describe()))
         raise ConfigError(f"{where} = {value!r}: must be a float32 number, {' and '.join(words)}.")
+
+
+def behind(value: Any) -> Any:
+    """The numbers behind a tracer of ``vmap`` that is not traced otherwise; else the tracer."""
+    inner = value
+    while isinstance(inner, jax.core.Tracer):
+        inner = getattr(inner, "val", None)
+    return inner if isinstance(inner, jax.Array | np.ndarray) else value
 
 
 def _as_float32(array: np.ndarray) -> np.ndarray:

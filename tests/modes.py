@@ -14,7 +14,7 @@ from pause_jax import Learning, SimConfig, simulate, sweep
 from pause_jax.bandit import no_info
 from pause_jax.engine.quantities import QUANTITIES
 from pause_jax.engine.quantity import quantity
-from pause_jax.latency import LATENCIES, Traces
+from pause_jax.latency import LATENCIES, Network, Traces
 from pause_jax.learning import (
     CosineDecay,
     Digits,
@@ -59,7 +59,9 @@ READERS = ("clustered_similarity", "oort", "power_of_choice", "rpow_d", "cpow_d"
 def settings():
     """(what it is, config): every policy, latency model and mechanism at least once."""
     measured = Traces.of([[0.1 * (k + 1), 0.5] for k in range(BANDIT.num_clients)])
-    latencies = itertools.cycle(measured if cls is Traces else cls() for cls in LATENCIES)
+    phones = Network(download_bytes=1e6, upload_bytes=1e6)
+    given = {Traces: measured, Network: phones}
+    latencies = itertools.cycle(given.get(cls) or cls() for cls in LATENCIES)
     for name, latency in zip(NAMED, latencies, strict=False):
         config = BANDIT.replace(policy=NAMED[name], latency=latency)
         yield f"{name}, {latency.name}", config

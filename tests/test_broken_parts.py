@@ -1,6 +1,7 @@
 """Policies and latency models of one's own that break their contract are named in the result."""
 
 import sys
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from pause_jax.engine import contract
 from pause_jax.latency import Latency, TwoGroups
 from pause_jax.policies import Policy, PolicyConfig, Random, no_info
 from pause_jax.privacy import L1Laplace
+from pause_jax.search import exact, exhaustive
 
 KEY = jax.random.key(0)
 FROM = 4  # the round from which on the contract is broken
@@ -152,3 +154,56 @@ def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):
     assert not stop.value.code
     printed = " ".join(capsys.readouterr().out.split())
     assert "random: WARNING: a latency is below min_latency, in round 1" in printed
+
+
+def test_a_class_attribute_that_is_changed_after_a_run_counts_in_the_next(monkeypatch):
+    class Bench(Latency):
+        name: ClassVar[str] = "bench_of_a_test"
+        measured = np.array([1.0, 2.0, 3.0])
+        factor = 1.0
+
+        def sample(self, key, num_clients):
+            return self.factor * jnp.asarray(self.measured, jnp.float32)
+
+        def expected_speed(self, num_clients):
+            return self.min_latency / self.sample(None, num_clients)
+
+        def expected_latency(self, num_clients):
+            return self.sample(None, num_clients)
+
+    config = SimConfig(num_clients=3, num_selected=3, num_rounds=2, learning=None, latency=Bench())
+
+    def seconds():
+        return float(simulate(config, KEY).clock[-1])
+
+    assert seconds() == 6
+    monkeypatch.setattr(Bench, "factor", 2.0)
+    assert seconds() == 12
+    Bench.measured[2] = 10.0  # in place
+    assert seconds() == 40
+    monkeypatch.setattr(Bench, "sample", lambda self, key, num_clients: jnp.full(3, 7.0))
+    assert seconds() == 14
+
+
+@pytest.mark.parametrize("find", [exact, exhaustive])
+def test_an_index_that_is_no_number_is_refused_where_it_is_known(find):
+    index, weight = jnp.array([0.3, jnp.nan, 0.1]), jnp.zeros(3)
+    with pytest.raises(ValueError, match=r"index\[1\] is NaN: must be a number"):
+        find(index, weight, 2)
+    with pytest.raises(ValueError, match=r"weight\[1\] is NaN"):
+        find(weight, index, 2)
+    with pytest.raises(ValueError, match=r"index\[0, 1\] is NaN"):
+        jax.vmap(lambda index: find(index, weight, 2))(index[None])
+    assert find(jnp.array([jnp.inf, 0.2, -jnp.inf]), weight, 2)[0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("gamma", [jnp.nan, -5.0])
+def test_under_vmap_every_number_of_a_config_is_checked(gamma):
+    config = SimConfig(num_clients=4, num_selected=2, num_rounds=2, learning=None)
+
+    def clock(gamma):
+        return simulate(config.override({"reward.gamma": gamma}), KEY).clock[-1]
+
+    assert jax.vmap(clock)(jnp.array([1.0, 2.0])).shape == (2,)
+    with pytest.raises(ConfigError, match=r"reward.gamma = .* under vmap: each must be finite and"):
+        jax.vmap(clock)(jnp.array([1.0, gamma]))

@@ -13,6 +13,7 @@ import pause_jax
 from pause_jax import cli, config_file, presets
 from pause_jax.latency import LATENCIES
 from pause_jax.policies import NAMED
+from pause_jax.presence import PRESENCES
 from pause_jax.privacy import (
     Budgeted,
     GaussianMechanism,
@@ -139,6 +140,9 @@ def test_policies_latencies_and_datasets_are_listed(monkeypatch, tmp_path, capsy
     assert run(monkeypatch, tmp_path, "latencies") == 0
     listed = capsys.readouterr().out
     assert all(model.name in listed for model in LATENCIES)
+    assert run(monkeypatch, tmp_path, "presences") == 0
+    listed = capsys.readouterr().out
+    assert all(presence.name in listed for presence in PRESENCES)
     assert "slowest = 1.0" in listed
     assert run(monkeypatch, tmp_path, "datasets") == 0
     listed = capsys.readouterr().out

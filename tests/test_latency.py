@@ -15,6 +15,7 @@ from pause_jax.latency import (
     ClippedSpeed,
     LinearContext,
     LogNormal,
+    Network,
     Pareto,
     ShiftedExponential,
     SpacedLatency,
@@ -28,10 +29,14 @@ from pause_jax.policies import Random, RoundRobin
 from tests.reference import oracles
 
 EVEN, ODD = 10, 7
-# Those with a law in closed form; see also test_linear_context.py and test_traces.py.
-MODELS = [model() for model in LATENCIES if model not in (Traces, LinearContext, Switching)]
+# Those with a law in closed form; the others have tests of their own.
+MODELS = [
+    model() for model in LATENCIES if model not in (Traces, LinearContext, Switching, Network)
+]
 MEASURED = Traces.of(np.random.default_rng(0).gamma(2.0, 0.3, (EVEN, 40)))
-ALL = [MEASURED if model is Traces else model() for model in LATENCIES]
+PHONES = Network(download_bytes=1e6, upload_bytes=1e6, samples=50.0)
+GIVEN = {Traces: MEASURED, Network: PHONES}
+ALL = [GIVEN.get(model) or model() for model in LATENCIES]
 by_name = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 everyone = pytest.mark.parametrize("model", ALL, ids=lambda model: model.name)
 # What spreads a model's latencies.

@@ -409,7 +409,7 @@ def round_of():
         def run(key, before):
             return train_cohort(
                 training, Execution(client_batch), key, before, selection, lambda updates: updates
-            )
+            )[:2]
 
         after, trained = run(jax.random.key(seed), before)
         # What an empty slot returns means nothing.

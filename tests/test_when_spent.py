@@ -8,7 +8,7 @@ import pytest
 from pause_jax import ConfigError, Learning, SimConfig, quantity, simulate
 from pause_jax.analysis.ledger import ledger
 from pause_jax.config import validate
-from pause_jax.engine.round import without_silent
+from pause_jax.engine.round import without_unheard
 from pause_jax.learning import Digits, Linear
 from pause_jax.policies import NAMED, Fastest, Oort, Selection
 from pause_jax.privacy import Geometric, L1Laplace, PerCoordinateLaplace, Table, Uniform
@@ -84,13 +84,13 @@ def test_a_cohort_with_some_silent_clients_learns_from_the_others(name):
 
 def test_the_weights_of_silent_clients_go_to_the_others():
     selection = Selection(jnp.arange(4), jnp.asarray([0.4, 0.3, 0.1, 0.2]))
-    some = without_silent(selection, jnp.asarray([False, True, False, True]))
+    some = without_unheard(selection, jnp.asarray([True, False, True, False]))
     np.testing.assert_allclose(some.weights, [0.8, 0.0, 0.2, 0.0], rtol=1e-6)
-    nobody = without_silent(selection, jnp.ones(4, bool))
+    nobody = without_unheard(selection, jnp.zeros(4, bool))
     np.testing.assert_array_equal(nobody.weights, jnp.zeros(4))
     # An empty slot stays empty, and weights that do not sum to 1 keep their sum.
     selection = Selection(jnp.arange(3), jnp.asarray([0.0, 1.0, 2.0]))
-    some = without_silent(selection, jnp.asarray([False, False, True]))
+    some = without_unheard(selection, jnp.asarray([True, True, False]))
     np.testing.assert_allclose(some.weights, [0.0, 3.0, 0.0], rtol=1e-6)
 
 

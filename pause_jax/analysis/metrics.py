@@ -71,6 +71,13 @@ def total_regret(result: xr.Dataset) -> xr.DataArray:
     return result.regret.sum("round", min_count=1)
 
 
+def gigabytes(result: xr.Dataset) -> xr.DataArray:
+    """What server and clients sent each other in a run, 10^9 bytes, [config, seed]: models and
+    updates.
+    """
+    return (result.downloaded + result.uploaded).sum("round", min_count=1) / 1e9
+
+
 def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
     """Mean and standard error over seeds, NaN left out; the error of a single value is NaN."""
     count = values.count("seed")

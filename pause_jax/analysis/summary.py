@@ -41,6 +41,7 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
         "max_spent": metrics.final_spent(result),
         "fairness": metrics.participation_fairness(result),
         "regret": metrics.total_regret(result),
+        "gigabytes": metrics.gigabytes(result),
     }
     empty = metrics.empty_rounds(result).sum(("seed", "round"))
     rounds = result.played.sum(("seed", "round"))

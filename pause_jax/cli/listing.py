@@ -1,6 +1,10 @@
-"""The commands that list what there is: ``pause-jax policies``, ``latencies``, ``datasets``."""
+"""The commands that list what there is: ``pause-jax policies``, ``latencies``, ``presences``,
+``datasets``.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from rich.console import Console
 
@@ -12,6 +16,8 @@ from pause_jax.learning import DATASETS, Tfds
 from pause_jax.learning.decoded import is_decoded
 from pause_jax.learning.tensorflow_datasets import Prepared
 from pause_jax.policies import NAMED, PolicyConfig
+from pause_jax.presence import PRESENCES
+from pause_jax.struct import Config
 
 
 def list_policies() -> None:
@@ -23,8 +29,17 @@ def list_policies() -> None:
 
 def list_latencies() -> None:
     """List the latency models, with their fields and defaults."""
+    _list_with_fields(LATENCIES)
+
+
+def list_presences() -> None:
+    """List when clients can be there, with the fields and defaults."""
+    _list_with_fields(PRESENCES)
+
+
+def _list_with_fields(models: Iterable[type[Config]]) -> None:
     rows = []
-    for model in LATENCIES:
+    for model in models:
         values = config_file.to_dict(model())
         fields = [f"{field} = {values[field]!r}" for field in values if field != "name"]
         rows.append((model.name, model.summary, ", ".join(fields)))

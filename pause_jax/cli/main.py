@@ -11,7 +11,7 @@ from rich.markup import escape
 from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
-from pause_jax.cli.listing import list_datasets, list_latencies, list_policies
+from pause_jax.cli.listing import list_datasets, list_latencies, list_policies, list_presences
 from pause_jax.cli.sweep import sweep
 from pause_jax.cli.tune import tune
 from pause_jax.engine.sweep import SweepInterrupted
@@ -30,6 +30,7 @@ app.command()(tune)
 app.command()(show)
 app.command("policies")(list_policies)
 app.command("latencies")(list_latencies)
+app.command("presences")(list_presences)
 app.command("datasets")(list_datasets)
 app.command()(audit)
 app.command()(fit)

@@ -47,6 +47,24 @@ def clock(r: Round) -> Array:
     return r.after.clock
 
 
+@quantity("round", "slot", gap=False)
+def in_time(r: Round) -> Array:
+    """Whether the slot's update was averaged in its round, bool: not lost, late or silent."""
+    return r.in_time
+
+
+@quantity("round", unit="B")
+def downloaded(r: Round) -> Array:
+    """Bytes that the server sent: the model, to each chosen client and each asked for its loss."""
+    return r.downloads * r.work.download_bytes
+
+
+@quantity("round", unit="B")
+def uploaded(r: Round) -> Array:
+    """Bytes of the updates that clients sent, late ones included."""
+    return r.uploads * r.work.upload_bytes
+
+
 @quantity("round")
 def max_spent(r: Round) -> Array:
     """Largest budget spent by any client so far, in units of ``epsilon_unit``; infinite without
@@ -170,7 +188,8 @@ def broken_rules(r: Round) -> Array:
 QUANTITIES: dict[str, Quantity] = {
     each.name: each
     for each in (
-        *(played, num_played, clients, latency, query_seconds, clock, max_spent, spent, counts),
+        *(played, num_played, clients, in_time, latency, query_seconds, clock, downloaded),
+        *(uploaded, max_spent, spent, counts),
         *(queried, data_size, energy, reward, genie_reward, regret, optimality_gap),
         *(acceptance_rate, train_loss, test_loss, test_accuracy, eval_clock),
         *(first_nonfinite_round, first_broken_round, broken_rules),

@@ -16,26 +16,29 @@ from jax import Array, lax
 from pause_jax import keys
 from pause_jax.bandit import Observation, Selection, empty_stats, update_stats
 from pause_jax.config import SimConfig
+from pause_jax.engine.arrival import arrival
 from pause_jax.engine.branch import when
 from pause_jax.engine.horizon import has_ended
 from pause_jax.engine.recorder import Quantities, Record, record_round, record_unplayed
 from pause_jax.engine.state import Round, State
 from pause_jax.engine.world import World, world_of
+from pause_jax.latency import Latency, Work
 from pause_jax.learning import Execution, Learner, LearnerState, Release, bandit_only
-from pause_jax.learning.learner import update_size
+from pause_jax.learning.learner import model_bytes, update_size
 from pause_jax.policies import Answer, Context, Policy, check_selected
 from pause_jax.privacy import Mechanism
+from pause_jax.struct import ConfigError
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Key
+    from jaxtyping import Bool, Float, Int, Key
 
 
 class Parts(NamedTuple):
     """What a run is made of; the policy is built from what the server knows of the clients."""
 
     learner: Learner
-    world: World
     mechanism: Mechanism
+    work: Callable[[LearnerState], tuple[Latency, Work]]
     context: Callable[[LearnerState], Context]
     policy: Callable[[Context], Policy]
 
@@ -58,30 +61,44 @@ def parts(config: SimConfig, data: Any, execution: Execution | None = None) -> P
                 f"{type(config.learning).__name__}.build returned {type(learner).__name__}: must "
                 "be Learner(init, train, ask, evaluate)."
             )
+        if config.late == "next" and learner.late is None:
+            raise ConfigError(
+                f"late = 'next': the learner of {type(config.learning).__name__} cannot average "
+                "late updates. Give it `late`, or set late = 'lost'."
+            )
 
-    def varying(round: Array) -> Array:
-        return config.latency.expected_speed_at(round, num_clients)
+    def samples(learning: LearnerState) -> tuple[Array, Array]:
+        data_size = learning.partition.size.astype(jnp.float32)
+        if learner.max_samples is None:
+            return data_size, data_size
+        return data_size, jnp.minimum(data_size, learner.max_samples)
+
+    def work(learning: LearnerState) -> tuple[Latency, Work]:
+        size = float(model_bytes(learning))
+        return config.latency.given(Work(size, size, samples(learning)[1]))
 
     def context(learning: LearnerState) -> Context:
-        data_size = learning.partition.size.astype(jnp.float32)
-        local_samples = data_size
-        if learner.max_samples is not None:
-            local_samples = jnp.minimum(data_size, learner.max_samples)
+        model = work(learning)[0]
+
+        def varying(round: Array) -> Array:
+            return model.expected_speed_at(round, num_clients)
+
+        data_size, local_samples = samples(learning)
         return Context(
             num_clients=num_clients,
             num_selected=config.cohort_size,
             num_rounds=config.num_rounds,
             update_size=update_size(learning),
-            num_features=config.latency.num_features,
+            num_features=model.num_features,
             data_size=data_size,
             local_samples=local_samples,
             share=learning.partition.share,
             reward=config.reward,
             privacy=config.privacy,
-            min_latency=jnp.asarray(config.latency.min_latency),
-            expected_speed=config.latency.expected_speed(num_clients),
-            expected_latency=config.latency.expected_latency(num_clients),
-            varying=varying if config.latency.varies else None,
+            min_latency=jnp.asarray(model.min_latency),
+            expected_speed=model.expected_speed(num_clients),
+            expected_latency=model.expected_latency(num_clients),
+            varying=varying if model.varies else None,
         )
 
     def policy(context: Context) -> Policy:
@@ -93,13 +110,16 @@ def parts(config: SimConfig, data: Any, execution: Execution | None = None) -> P
             )
         return built
 
-    return Parts(learner, world_of(config), config.privacy, context, policy)
+    return Parts(learner, config.privacy, work, context, policy)
 
 
 def init(config: SimConfig, data: Any, key: Array) -> State:
     """The state before round 1: partition, model, policy."""
     run, streams = parts(config, data), keys.streams(key)
     learning = run.learner.init(streams)
+    world, held = world_of(config, run.work(learning)[0]), None
+    if config.late == "next" and run.learner.late is not None:
+        held = run.learner.late.begin(learning, config.cohort_size)
     return State(
         keys=streams,
         learning=learning,
@@ -108,6 +128,8 @@ def init(config: SimConfig, data: Any, key: Array) -> State:
         queried=jnp.zeros(config.num_clients, jnp.int32),
         played=jnp.zeros((), jnp.int32),
         clock=jnp.zeros(()),
+        presence=world.begin(streams.world),
+        held=held,
     )
 
 
@@ -132,14 +154,15 @@ def advance(
     Returns:
       (state, record with leaves [R, ...]).
     """
-    learner, world, mechanism, context_of, policy_of = parts(config, data, execution)
-    context = context_of(state.learning)
-    policy = policy_of(context)
+    learner, mechanism, work_of, context_of, policy_of = parts(config, data, execution)
+    model, work = work_of(state.learning)
+    world, context = world_of(config, model), context_of(state.learning)
+    policy, num_clients = policy_of(context), config.num_clients
 
     def play(before: State, round: Array) -> tuple[State, Record]:
         """A round of PAUSE's Algorithm 1, whoever the policy is."""
         latency = world.latency(before.keys.world, round)
-        available = world.present(before.keys.world, round)
+        available, presence = world.present(before.presence, before.keys.world, round, before.clock)
         epsilon = mechanism.budget.epsilon(before.stats.counts + 1)
         exhausted = mechanism.budget.exhausted(before.stats.counts + 1)
         if config.when_spent == "exclude":
@@ -153,27 +176,40 @@ def advance(
         )
         clients, active = selection.clients, selection.active
 
+        # The round lasts as long as its slowest client, or ends by its rule; who is late is lost,
+        # or heard in the next.
+        mute = silent[clients]
+        if world.lost is not None:
+            mute |= world.lost(before.keys.world, round)[clients]
+        ending = arrival(config, latency[clients], active, active & ~mute)
+        seconds = heard.seconds + ending.seconds
+        if config.presence is not None:
+            seconds = jnp.where(jnp.any(active), seconds, heard.seconds + config.presence.recheck)
+
         # The chosen clients train and release, the server averages.
-        sending = selection
-        if config.when_spent == "silent":
-            sending = without_silent(selection, silent[clients])
+        sending, held = selection, before.held
+        if can_be_unheard(config):
+            averaged = ending.in_time if held is None else ending.in_time | ending.late
+            sending = without_unheard(selection, averaged)
         privacy_key = keys.cohort(before.keys.privacy, round)
         release = release_of(mechanism, privacy_key, sending, epsilon[clients])
-        training_key = keys.cohort(before.keys.training, round)
-        learning, trained = learner.train(training_key, before.learning, sending, release)
-
-        # The round lasts as long as its slowest client, after the wait for answers.
-        seconds = heard.seconds + jnp.max(jnp.where(active, latency[clients], 0.0))
+        training = keys.cohort(before.keys.training, round), before.learning, sending, release
+        if held is None or learner.late is None:
+            learning, trained = learner.train(*training)
+        else:
+            learning, trained, held = learner.late.train(*training, ending.late, held)
 
         # The policy and the server learn from what came back.
-        speed = context.min_latency / latency[clients]
-        unheard = active & ~sending.active
+        speed = context.min_latency / ending.observed
+        unheard, released = active & ~ending.in_time, trained.released
+        if held is not None:
+            released = jnp.where(unheard[:, None], 0.0, released)
         observation = Observation(
-            latency[clients],
+            ending.observed,
             jnp.where(unheard, jnp.nan, trained.loss),
             jnp.where(unheard, jnp.nan, trained.square_loss),
-            trained.released,
-            sending.active,
+            released,
+            ending.in_time,
         )
         after = State(
             keys=before.keys,
@@ -183,10 +219,14 @@ def advance(
             queried=heard.queried,
             played=before.played + 1,
             clock=before.clock + seconds,
+            presence=presence,
+            held=held,
         )
+        reached = heard.reached.at[jnp.where(active, clients, num_clients)].set(True, mode="drop")
         played = Round(
             config, context, learner, round, before, after,
-            latency, available, selection, info, trained, seconds, heard.seconds,
+            latency, available, selection, info, trained, ending.in_time, work,
+            jnp.sum(reached), jnp.sum(ending.in_time | ending.late), seconds, heard.seconds,
         )  # fmt: skip
         return after, record_round(quantities, played)
 
@@ -206,6 +246,7 @@ class _Heard(NamedTuple):
     policy: Any
     queried: Int[Array, " K"]
     seconds: Float[Array, ""]
+    reached: Bool[Array, " K"]  # who was sent the model for it
 
 
 def _question(
@@ -225,13 +266,16 @@ def _question(
     query, streams = policy.query, before.keys
     if query is None:
         key = keys.choice(streams.policy, round)
-        return _Heard(key, before.policy, before.queried, jnp.zeros(()))
+        nobody = jnp.zeros(before.queried.shape, bool)
+        return _Heard(key, before.policy, before.queried, jnp.zeros(()), nobody)
     ask_key, choice_key = keys.question_and_choice(streams.policy, round)
     clients, asked = query.ask(ask_key, before.policy, round, available)
     loss, told = jnp.ones(clients.shape), jnp.ones(clients.shape, bool)
+    reached = jnp.zeros(before.queried.shape, bool)
     if query.wants == "loss":
         answer_key = keys.answers(streams.training, round)
         told = ~silent[clients]
+        reached = reached.at[clients].max(asked)
         loss = learner.ask(answer_key, before.learning, clients, query.batch_size)
         loss = jnp.where(told, loss, jnp.nan)
     answer = Answer(loss, world.features(streams.world, round)[clients], told)
@@ -241,6 +285,7 @@ def _question(
         query.hear(before.policy, clients, asked, answer),
         before.queried.at[clients].add((asked & told).astype(jnp.int32)),
         jnp.max(waited),
+        reached,
     )
 
 
@@ -265,8 +310,14 @@ def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Ar
     return release
 
 
-def without_silent(selection: Selection, silent: Array) -> Selection:
-    """The slots that send an update; the server averages what it receives."""
-    weights = jnp.where(silent, 0.0, selection.weights)
+def can_be_unheard(config: SimConfig) -> bool:
+    """Whether the update of a chosen client may miss its round's average."""
+    rules = config.dropout, config.deadline, config.wait_for
+    return config.when_spent == "silent" or any(rule is not None for rule in rules)
+
+
+def without_unheard(selection: Selection, heard: Array) -> Selection:
+    """The slots whose update arrives; the server averages what it receives."""
+    weights = jnp.where(heard, selection.weights, 0.0)
     total, received = jnp.sum(selection.weights), jnp.sum(weights)
     return selection._replace(weights=weights * total / jnp.where(received > 0, received, 1.0))

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from pause_jax.config import SimConfig, canonical, validate
+from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, with_metrics
 from pause_jax.engine.result import RESERVED, Result, finish
@@ -75,7 +75,7 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
       ConfigError: if the config or its data set cannot run.
     """
     validate(config)
-    config = config.replace(latency=config.latency.loaded())
+    config = loaded(config)
     if config.learning is None:
         return canonical(config), None
     return canonical(config), config.learning.load(config.num_clients, data)

@@ -15,7 +15,8 @@ from pause_jax.engine.branch import when
 from pause_jax.engine.horizon import has_ended, is_evaluated
 from pause_jax.engine.score import Score, score
 from pause_jax.keys import Streams
-from pause_jax.learning import Learner, LearnerState, Trained
+from pause_jax.latency import Work
+from pause_jax.learning import Held, Learner, LearnerState, Trained
 from pause_jax.policies import Context
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class State(NamedTuple):
       queried: int32 [K], rounds in which the policy asked each client and had an answer.
       played: int32 scalar, rounds that were played.
       clock: scalar, simulated seconds.
+      presence: of the clients, what their presence remembers.
+      held: updates that were late and are averaged in the next round; None if late ones are lost.
     """
 
     keys: Streams
@@ -42,6 +45,8 @@ class State(NamedTuple):
     queried: Int[Array, " K"]
     played: Int[Array, ""]
     clock: Float[Array, ""]
+    presence: Any = ()
+    held: Held | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +66,10 @@ class Round:
       selection: the policy's choice.
       info: its diagnostics.
       trained: what training showed the server.
+      in_time: bool [m], whose update was averaged in this round.
+      work: what a client's round consists of.
+      downloads: clients that received the model, for training or for a question.
+      uploads: clients that sent an update, also one that was late.
       seconds: that the round lasted.
       query_seconds: those of them that the policy's questions took.
     """
@@ -76,6 +85,10 @@ class Round:
     selection: Selection
     info: Info
     trained: Trained
+    in_time: Bool[Array, " m"]
+    work: Work
+    downloads: Int[Array, ""]
+    uploads: Int[Array, ""]
     seconds: Float[Array, ""]
     query_seconds: Float[Array, ""]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jax import Array
 
 from pause_jax import keys
 from pause_jax.config import SimConfig
+from pause_jax.latency import Latency
 from pause_jax.struct import ConfigError
 
 # (stream ``world``, round) -> array.
@@ -22,33 +23,48 @@ class World(NamedTuple):
 
     Attributes:
       latency: float [K], seconds that each client takes.
-      present: bool [K], who is available.
+      begin: (stream) -> the presence's state before round 1.
+      present: (state, stream, round, clock) -> (bool [K], who is available, state).
+      lost: bool [K], who would be lost within the round; None for nobody.
       features: float [K, F], what clients can report before the round (see ``Latency.features``).
     """
 
     latency: Shown
-    present: Shown
+    begin: Callable[[Array], Any]
+    present: Callable[[Any, Array, Array, Array], tuple[Array, Any]]
+    lost: Shown | None
     features: Shown
 
 
-def world_of(config: SimConfig) -> World:
-    """The world that a config describes."""
-    num_clients = config.num_clients
+def world_of(config: SimConfig, model: Latency) -> World:
+    """The world that a config describes, with its latency model fitted to the run's work."""
+    num_clients, presence = config.num_clients, config.presence
 
     def latency(stream: Array, round: Array) -> Array:
-        seconds = config.latency.at(keys.latency(stream, round), round, num_clients)
+        seconds = model.at(keys.latency(stream, round), round, num_clients)
         if jnp.shape(seconds) != (num_clients,):
             raise ConfigError(
-                f"latency = {type(config.latency).__name__}: gave seconds of shape "
+                f"latency = {type(model).__name__}: gave seconds of shape "
                 f"{jnp.shape(seconds)}; must be [{num_clients}], one for each client."
             )
         return jnp.asarray(seconds, jnp.float32)
 
-    def present(stream: Array, round: Array) -> Array:
+    def begin(stream: Array) -> Any:
+        return () if presence is None else presence.begin(keys.presence(stream, 0), num_clients)
+
+    def present(state: Any, stream: Array, round: Array, clock: Array) -> tuple[Array, Any]:
         key = keys.availability(stream, round)
-        return jax.random.bernoulli(key, config.availability, (num_clients,))
+        free = jax.random.bernoulli(key, config.availability, (num_clients,))
+        if presence is None:
+            return free, state
+        here, state = presence.step(state, keys.presence(stream, round), clock, num_clients)
+        return free & here, state
+
+    def lost(stream: Array, round: Array) -> Array:
+        key = keys.dropout(stream, round)
+        return jax.random.bernoulli(key, jnp.asarray(config.dropout), (num_clients,))
 
     def features(stream: Array, round: Array) -> Array:
-        return config.latency.features(keys.latency(stream, round), num_clients)
+        return model.features(keys.latency(stream, round), num_clients)
 
-    return World(latency, present, features)
+    return World(latency, begin, present, None if config.dropout is None else lost, features)

@@ -6,8 +6,9 @@ experiments (two_groups), from BSFL (ten_groups, speed_normal) and from RBCS-F (
 A new one is a class below :class:`Latency` and its place in ``LATENCIES``.
 """
 
-from pause_jax.latency.base import Latency
+from pause_jax.latency.base import Latency, Work
 from pause_jax.latency.context import LinearContext
+from pause_jax.latency.network import Network
 from pause_jax.latency.normal import NormalLatency, TenGroups, TwoGroups
 from pause_jax.latency.speed import ClippedSpeed, SpeedNormal
 from pause_jax.latency.tails import LogNormal, Pareto, ShiftedExponential, SpacedLatency, Switching
@@ -23,6 +24,7 @@ LATENCIES = (
     Pareto,
     Switching,
     Traces,
+    Network,
     LinearContext,
 )
 
@@ -32,6 +34,7 @@ __all__ = [
     "Latency",
     "LinearContext",
     "LogNormal",
+    "Network",
     "NormalLatency",
     "Pareto",
     "ShiftedExponential",
@@ -41,4 +44,5 @@ __all__ = [
     "TenGroups",
     "Traces",
     "TwoGroups",
+    "Work",
 ]

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.struct import Config, number
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+class Work(NamedTuple):
+    """What a client does in a round, for models in which its seconds depend on that.
+
+    Attributes:
+      download_bytes, upload_bytes: of the model that it receives, of the update that it sends.
+      samples: float [K], samples that it computes a gradient on.
+    """
+
+    download_bytes: Float[Array, ""] | float
+    upload_bytes: Float[Array, ""] | float
+    samples: Float[Array, " K"]
 
 
 class Latency(Config):
@@ -28,6 +44,12 @@ class Latency(Config):
     def loaded(self) -> Self:
         """The model with what it reads from files; done on the host before a run is traced."""
         return self
+
+    def given(self, work: Work) -> tuple[Self, Work]:
+        """The model for a run in which a round is ``work``, and that work by the model's own words:
+        one that fixes its bytes says so.
+        """
+        return self, work
 
     def sample(self, key: Array, num_clients: int) -> Array:
         """Seconds of every client in one round, float [K] >= min_latency; of any round, if the

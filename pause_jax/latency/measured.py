@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import pathlib
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pause_jax import source_file
 from pause_jax.struct import ConfigError
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -74,14 +74,11 @@ def _csv(content: bytes, name: str) -> dict[str, NDArray[np.float64]]:
     def wrong(line: int, row: list[str], rule: str) -> ConfigError:
         return ConfigError(f"{name}, line {line}, {','.join(row)!r}: {rule}.")
 
-    try:
-        rows = csv.reader(content.decode("utf-8-sig").splitlines())
-    except UnicodeDecodeError:
-        raise ConfigError(f"{name}: must be a CSV file in UTF-8.") from None
-    header = [word.strip() for word in next(rows, [])]
+    rows = source_file.table(name, content)
+    header = [word.strip() for word in (rows or [[]])[0]]
     _check_columns(header, f"{name}, line 1, {','.join(header)!r}")
     values: list[list[float]] = []
-    for row in rows:
+    for place, row in enumerate(rows[1:], 2):
         if not row:
             continue
         try:
@@ -89,9 +86,9 @@ def _csv(content: bytes, name: str) -> dict[str, NDArray[np.float64]]:
             entry = dict(zip(header, numbers, strict=True))
         except ValueError:
             rule = f"must be {len(header)} numbers, {', '.join(header)}"
-            raise wrong(rows.line_num, row, rule) from None
+            raise wrong(place, row, rule) from None
         if rule := _broken(entry):
-            raise wrong(rows.line_num, row, rule)
+            raise wrong(place, row, rule)
         values.append(numbers)
     table = np.asarray(values, np.float64).reshape(-1, len(header))
     return {word: table[:, place] for place, word in enumerate(header)}

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
+from pause_jax import source_file
 from pause_jax.latency.base import Latency
 from pause_jax.latency.measured import LARGEST, parse
 from pause_jax.struct import ConfigError, Sizes, static
@@ -136,18 +137,7 @@ class Traces(Latency):
                 "latency.path = '': must be a CSV file with the header client,seconds"
                 + (", as the arrays of this digest are not at hand." if self.digest else ".")
             )
-        try:
-            content = pathlib.Path(self.path).read_bytes()
-        except OSError as error:
-            where = f"latency.path = {self.path!r}"
-            raise ConfigError(f"{where}: cannot be read ({error.strerror}).") from None
-        digest = hashlib.sha256(content).hexdigest()
-        if self.digest not in ("", digest):
-            raise ConfigError(
-                f"latency.digest = {self.digest!r}: must be that of {self.path!r}, which is "
-                f"{digest!r}. The file has changed since; set latency.digest to '' to take it as "
-                "it is."
-            )
+        content, digest = source_file.read("latency", self.path, self.digest)
         if digest not in _TABLES:
             measured = parse(content, self.path)
             _TABLES[digest] = _table(measured.client, measured.seconds)

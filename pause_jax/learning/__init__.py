@@ -6,7 +6,15 @@ from pause_jax.learning.data import Characters, DataConfig, Digits, Given, Linea
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.files import Files
 from pause_jax.learning.label_skew import DirichletLabels, Shards
-from pause_jax.learning.learner import Learner, LearnerState, Release, Trained, bandit_only
+from pause_jax.learning.learner import (
+    Held,
+    LateTraining,
+    Learner,
+    LearnerState,
+    Release,
+    Trained,
+    bandit_only,
+)
 from pause_jax.learning.models import Cnn2, Cnn3, Linear, Mlp, Model
 from pause_jax.learning.natural import Natural
 from pause_jax.learning.optimizer import (
@@ -66,7 +74,9 @@ __all__ = [
     "FlaxModel",
     "Given",
     "Gru",
+    "Held",
     "Iid",
+    "LateTraining",
     "Learner",
     "LearnerState",
     "Learning",

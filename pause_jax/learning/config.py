@@ -15,8 +15,16 @@ from pause_jax.learning.client import LocalTraining, kept_in_training, local_los
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.fedavg import train_cohort
-from pause_jax.learning.learner import Learner, LearnerState, Release, Trained, trained_part
+from pause_jax.learning.fedavg import nothing_held, train_cohort
+from pause_jax.learning.learner import (
+    Held,
+    LateTraining,
+    Learner,
+    LearnerState,
+    Release,
+    Trained,
+    trained_part,
+)
 from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
 from pause_jax.learning.partition import Iid, PartitionConfig
@@ -146,13 +154,23 @@ class Learning(Config):
                 server=server_state,
             )
 
-        def train(
-            key: Array, state: LearnerState, selection: Selection, release: Release
-        ) -> tuple[LearnerState, Trained]:
+        def train_late(
+            key: Array,
+            state: LearnerState,
+            selection: Selection,
+            release: Release,
+            late: Array | None = None,
+            held: Held | None = None,
+        ) -> Any:
             round = jnp.asarray(state.rounds) + 1
             now = training._replace(optimizer=self.client_optimizer(round))
             before = state._replace(rounds=round)
-            return train_cohort(now, how, key, before, selection, release, server)
+            return train_cohort(now, how, key, before, selection, release, server, late, held)
+
+        def train(
+            key: Array, state: LearnerState, selection: Selection, release: Release
+        ) -> tuple[LearnerState, Trained]:
+            return train_late(key, state, selection, release)[:2]
 
         def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
             def one(asked: tuple[Array, Array]) -> Array:
@@ -182,6 +200,7 @@ class Learning(Config):
             metrics=metrics_of(training.task),
             max_samples=training.max_samples,
             kept=kept,
+            late=LateTraining(nothing_held, train_late),
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:

@@ -14,7 +14,7 @@ from pause_jax import keys
 from pause_jax.bandit import Selection, store_active
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, map_clients
-from pause_jax.learning.learner import LearnerState, Release, Trained, trained_part
+from pause_jax.learning.learner import Held, LearnerState, Release, Trained, trained_part
 from pause_jax.learning.optimizer import server_step
 from pause_jax.learning.server import aggregate, mean_update
 
@@ -38,7 +38,9 @@ def train_cohort(
     selection: Selection,
     release: Release,
     server: optax.GradientTransformation | None = None,
-) -> tuple[LearnerState, Trained]:
+    late: Array | None = None,
+    held: Held | None = None,
+) -> tuple[LearnerState, Trained, Held | None]:
     """A round of training.
 
     Args:
@@ -49,9 +51,11 @@ def train_cohort(
       selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
       release: what leaves the clients of their flat updates.
       server: the server's optimiser; None adds the mean update.
+      late: bool [m], slots whose update is averaged in the next round; None for none.
+      held: those of the round before, averaged in this one with the weights that they had.
 
     Returns:
-      (state after it, what the server saw).
+      (state after it, what the server saw, what is held).
     """
     clients, active = selection.clients, selection.active
     variables, partition, keep = state.model, state.partition, state.clients is not None
@@ -90,20 +94,40 @@ def train_cohort(
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
     mean = jnp.sum(jnp.where(active, selection.weights * loss.mean, 0.0))
-    averaged, server_state = aggregate(variables, updates, selection.weights), state.server
+    weights = selection.weights
+    if held is not None and late is not None:
+        updates, weights, held = _with_held(updates, weights, late, held)
+    averaged, server_state = aggregate(variables, updates, weights), state.server
     if server is not None:
         averaged["params"], server_state = server_step(
             server,
             variables["params"],
             server_state,
-            jax.tree.map(lambda x: mean_update(x, selection.weights), updates["params"]),
-            jnp.any(active),
+            jax.tree.map(lambda x: mean_update(x, weights), updates["params"]),
+            jnp.any(weights > 0),
         )
     state = state._replace(
         variables=averaged,
         server=server_state,
         clients=jax.tree.map(store, state.clients, moments) if keep else None,
     )
-    return state, Trained(
-        loss.mean, loss.square, released, jnp.where(jnp.any(active), mean, jnp.nan)
-    )
+    shown = Trained(loss.mean, loss.square, released, jnp.where(jnp.any(active), mean, jnp.nan))
+    return state, shown, held
+
+
+def _with_held(updates: Any, weights: Array, late: Array, held: Held) -> tuple[Any, Array, Held]:
+    """What is averaged now, those in time and those held [2 m], and what is held next.
+
+    The weights of what is averaged are scaled to a sum of one.
+    """
+    now = jnp.where(late, 0.0, weights)
+    both = jnp.concatenate([now, held.weights])
+    total = jnp.sum(both)
+    joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), updates, held.updates)
+    return joined, both / jnp.where(total > 0, total, 1.0), Held(updates, weights - now)
+
+
+def nothing_held(state: LearnerState, num_selected: int) -> Held:
+    """What is held before round 1."""
+    like = jax.tree.map(lambda x: jnp.zeros((num_selected, *x.shape), x.dtype), state.model)
+    return Held(like, jnp.zeros(num_selected))

@@ -75,6 +75,34 @@ class Trained(NamedTuple):
     mean_loss: Float[Array, ""]
 
 
+class Held(NamedTuple):
+    """Updates that came too late for their round and are averaged in the next.
+
+    Attributes:
+      updates: the model's structure with a leading axis [m], as the server received them.
+      weights: float [m], the aggregation weights that they had; 0 for none.
+    """
+
+    updates: Any
+    weights: Float[Array, " m"]
+
+
+class LateTraining(NamedTuple):
+    """A learner's training where late updates arrive in the next round.
+
+    Attributes:
+      begin: (state, m) -> nothing held.
+      train: as ``Learner.train``, and of (late bool [m], held) -> held: the slots that are late are
+        in the selection, but not in this round's average, in which those that were held are.
+    """
+
+    begin: Callable[[LearnerState, int], Held]
+    train: Callable[
+        [Array, LearnerState, Selection, Release, Array, Held],
+        tuple[LearnerState, Trained, Held],
+    ]
+
+
 class Learner(NamedTuple):
     """What the clients and the server do with data and model. Pure, for one run, never batched.
 
@@ -91,6 +119,7 @@ class Learner(NamedTuple):
         quantity of one's own any other.
       max_samples: samples that a client trains on in a round at most; None for all it has.
       kept: (state) -> bytes that a client in training keeps, to plan how many train side by side.
+      late: training for ``SimConfig.late = "next"``; None of a learner that cannot.
     """
 
     init: Callable[[Streams], LearnerState]
@@ -100,6 +129,7 @@ class Learner(NamedTuple):
     metrics: tuple[str, ...] = ("test_loss", "test_accuracy")
     max_samples: int | None = None
     kept: Callable[[LearnerState], int] = lambda state: 0
+    late: LateTraining | None = None
 
 
 def trained_part(variables: Variables) -> Variables:
@@ -111,6 +141,12 @@ def update_size(state: LearnerState) -> int:
     """Entries d of a client's update that go through the mechanism; 0 without a model."""
     params = (state.variables or {}).get("params")
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def model_bytes(state: LearnerState) -> int:
+    """Bytes of a model, and of a client's update of it; 0 without one."""
+    leaves = jax.tree.leaves(state.variables)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
 
 
 def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from pause_jax.bandit import Info
-from pause_jax.struct import Config
+from pause_jax.struct import Config, behind
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -54,12 +55,18 @@ def optimal_info(energy: Array) -> Info:
 
 
 def check_problem(index: Array, weight: Array, num_selected: int) -> None:
-    """Raise ValueError unless index and weight are [K] and 1 <= num_selected <= K."""
+    """Raise ValueError unless index and weight are [K] and 1 <= num_selected <= K, and no number
+    that is known is NaN; inside of a ``jit`` none is.
+    """
     if index.ndim != 1 or weight.shape != index.shape or not 1 <= num_selected <= len(index):
         raise ValueError(
             f"index {index.shape}, weight {weight.shape}, num_selected = {num_selected}: "
             "index and weight must be [K] with 1 <= num_selected <= K."
         )
+    for name, values in (("index", index), ("weight", weight)):
+        known = behind(values)
+        if not isinstance(known, jax.core.Tracer) and (wrong := np.isnan(np.asarray(known))).any():
+            raise ValueError(f"{name}{np.argwhere(wrong)[0].tolist()} is NaN: must be a number.")
 
 
 def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:

@@ -1,0 +1,1 @@
+"""Which policy for which fleet, measured."""

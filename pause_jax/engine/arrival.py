@@ -1,0 +1,53 @@
+"""When a round ends, and whose updates are there by then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.config import SimConfig
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+class Arrival(NamedTuple):
+    """The end of a round.
+
+    Attributes:
+      seconds: that the server waited, a scalar; 0 if nobody takes part.
+      in_time: bool [m], whose update arrived by then.
+      late: bool [m], whose update was on its way.
+      observed: float [m], seconds that the server saw each client take: of one that is late, those
+        that it waited.
+    """
+
+    seconds: Float[Array, ""]
+    in_time: Bool[Array, " m"]
+    late: Bool[Array, " m"]
+    observed: Float[Array, " m"]
+
+
+def arrival(config: SimConfig, latency: Array, active: Array, answering: Array) -> Arrival:
+    """The end of a round by the config's rule.
+
+    Without a rule it lasts as long as its slowest client, (3). One that sends nothing takes its
+    time all the same: the server notices when its answer should have come.
+
+    Args:
+      config: its ``deadline`` and ``wait_for``.
+      latency: float [m], seconds that each client takes.
+      active: bool [m], False for an empty slot.
+      answering: bool [m], those of them that send an update, however late.
+    """
+    end = jnp.max(jnp.where(active, latency, 0.0))
+    if config.wait_for is not None:
+        arriving = jnp.sort(jnp.where(answering, latency, jnp.inf))
+        end = jnp.minimum(end, arriving[config.wait_for - 1])
+    if config.deadline is not None:
+        end = jnp.minimum(end, config.deadline)
+    by_then = latency <= end
+    seen = jnp.where(active, jnp.minimum(latency, end), latency)
+    return Arrival(end, answering & by_then, answering & ~by_then, seen)

@@ -1,0 +1,133 @@
+"""Presence by intervals of time, measured or planned: a CSV file, or arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Self
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from pause_jax import source_file
+from pause_jax.presence.base import Presence
+from pause_jax.struct import ConfigError, Sizes, number, static
+
+# What was read or made, by digest: a traced program cannot read a file. Float [clients, most, 2],
+# filled up with empty intervals.
+_TABLES: dict[str, NDArray[np.float64]] = {}
+
+
+class Intervals(Presence):
+    """A client is there from the start of each of its intervals to its end, the end excluded.
+
+    A CSV file with the header ``client,start,end`` and a line for each interval: the client, 0, 1,
+    ... without gaps, and simulated seconds 0 <= start < end. Intervals of a client may overlap.
+    Those of clients beyond ``num_clients`` are not used. For arrays: :meth:`of`.
+
+    Attributes:
+      period: seconds after which all begins anew, such as 86,400 for a day; None for never. An
+        interval may reach beyond it.
+      path: the file; if relative, to the working directory (static).
+      digest: SHA-256 of the intervals. Filled in when a run starts; if it is given, another file is
+        refused (static).
+    """
+
+    name: ClassVar[str] = "intervals"
+    summary: ClassVar[str] = "intervals of each client (CSV)"
+
+    period: float | None = number(default=None, above=0, optional=True)
+    path: str = static(default="")
+    digest: str = static(default="")
+
+    @classmethod
+    def of(
+        cls, intervals: Sequence[Iterable[tuple[float, float]]], period: float | None = None
+    ) -> Self:
+        """The presence of intervals at hand: of each client its (start, end) in seconds.
+
+        Its config file has the digest alone, which another process cannot run: write a CSV file.
+
+        Raises:
+          ConfigError: for a client without intervals, or one that does not end after its start.
+        """
+        rows = [
+            (client, *_checked(f"intervals[{client}]", pair))
+            for client, pairs in enumerate(intervals)
+            for pair in pairs
+        ]
+        return cls(period=period, digest=_kept(rows, "intervals", repr(rows).encode()))
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        known = len(_TABLES[self.loaded().digest])
+        if known < sizes.num_clients:
+            raise ConfigError(
+                f"{path}: has intervals of {known} clients, and num_clients = "
+                f"{sizes.num_clients}. Say when the others are there, or simulate at most {known}."
+            )
+
+    def loaded(self) -> Self:
+        where = f"presence.path = {self.path!r}"
+        if not self.path:
+            if self.digest in _TABLES:
+                return self
+            raise ConfigError(f"{where}: must be a CSV file with the header client,start,end.")
+        content, digest = source_file.read("presence", self.path, self.digest)
+        if digest not in _TABLES:
+            lines = source_file.table(where, content)
+            if not lines or [word.strip() for word in lines[0]] != ["client", "start", "end"]:
+                raise ConfigError(f"{where}: must begin with the line client,start,end.")
+            rows = [_row(f"{where}, line {n}", line) for n, line in enumerate(lines[1:], 2) if line]
+            _kept(rows, where, content)
+        return self.replace(digest=digest)
+
+    def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
+        digest = self.digest if self.digest in _TABLES else self.loaded().digest
+        start, end = jnp.moveaxis(jnp.asarray(_TABLES[digest][:num_clients], jnp.float32), -1, 0)
+        here = (start <= clock) & (clock < end)
+        if self.period is not None:
+            since = (clock - start) % self.period
+            here = (since < end - start) & (end > start)
+        return jnp.any(here, axis=1), state
+
+
+def _row(where: str, line: list[str]) -> tuple[int, float, float]:
+    try:
+        client, start, end = line
+        return int(client), *_checked(where, (float(start), float(end)))
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{where}, {','.join(line)!r}: must be a client's number and two times in seconds."
+        ) from None
+
+
+def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
+    start, end = (float(time) for time in pair)
+    if not (0 <= start < end and math.isfinite(end)):
+        raise ConfigError(f"{where}: {start:g} to {end:g} must be seconds, 0 <= start < end.")
+    return start, end
+
+
+def _kept(rows: list[tuple[int, float, float]], where: str, content: bytes) -> str:
+    """Keep the table of intervals; returns its digest."""
+    known = sorted({client for client, _, _ in rows})
+    if known != list(range(len(known))) or not known:
+        gap = next((place for place, client in enumerate(known) if place != client), len(known))
+        raise ConfigError(
+            f"{where}: has no interval of client {gap}. Clients are numbered 0, 1, ... without "
+            "gaps; one that is never there needs no number."
+        )
+    of: list[list[tuple[float, float]]] = [[] for _ in known]
+    for client, start, end in rows:
+        of[client].append((start, end))
+    table = np.zeros((len(of), max(map(len, of)), 2))
+    for client, pairs in enumerate(of):
+        table[client, : len(pairs)] = pairs
+    digest = hashlib.sha256(content).hexdigest()
+    _TABLES[digest] = table
+    return digest

@@ -1,0 +1,150 @@
+"""Latency from bytes and samples: what a round is made of, by a table of devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, SimConfig, simulate
+from pause_jax.latency import Network, Work
+from pause_jax.learning import Digits, Dirichlet, Linear
+from pause_jax.policies import All
+from pause_jax.privacy import NoPrivacy
+
+KEY = jax.random.key(2)
+HEADER = (
+    "device,share,sample_seconds,sample_spread,download_mbit,download_spread,upload_mbit,"
+    "upload_spread"
+)
+# Without spread a round takes what the arithmetic says.
+STILL = f"{HEADER}\nfast,0.25,0.001,0,80,0,8,0\nslow,0.75,0.01,0,8,0,0.8,0\n"
+
+
+@pytest.fixture
+def still(tmp_path):
+    path = tmp_path / "devices.csv"
+    path.write_text(STILL)
+    return Network(path=str(path))
+
+
+def seconds_of(fast, samples, down, up):
+    compute, receive, send = (0.001, 80e6, 8e6) if fast else (0.01, 8e6, 0.8e6)
+    return 8 * down / receive + compute * samples + 8 * up / send
+
+
+def test_seconds_are_download_and_compute_and_upload(still):
+    model = still.replace(download_bytes=1e6, upload_bytes=2e5, samples=100.0)
+    found = np.asarray(model.sample(KEY, 400))
+    fast, slow = seconds_of(True, 100, 1e6, 2e5), seconds_of(False, 100, 1e6, 2e5)
+    assert (fast, slow) == pytest.approx((0.1 + 0.1 + 0.2, 1 + 1 + 2))
+    is_fast = found < 1
+    np.testing.assert_allclose(found, np.where(is_fast, fast, slow), rtol=1e-5)
+    # A quarter of all, and of every stretch of them.
+    assert is_fast.sum() == pytest.approx(100, abs=1)
+    assert all(8 <= part.sum() <= 12 for part in is_fast.reshape(10, 40))
+    np.testing.assert_allclose(model.expected_latency(400), found, rtol=1e-5)
+    np.testing.assert_allclose(model.expected_speed(400), 0.05 / found, rtol=1e-5)
+
+
+def test_in_a_run_bytes_are_the_models_and_samples_those_of_training(still):
+    config = SimConfig(
+        num_clients=8, num_rounds=3, policy=All(), latency=still, privacy=NoPrivacy(),
+        track_regret=False,
+        learning=Learning(
+            data=Digits(num_train=120), partition=Dirichlet(), model=Linear(),
+            batch_size=4, max_steps=5,
+        ),
+    )  # fmt: skip
+    result = simulate(config, KEY)
+    samples = np.minimum(np.asarray(result.data_size), 20)
+    assert samples.min() < 20
+    fast = np.asarray(
+        still.replace(download_bytes=0.0, upload_bytes=1e6, samples=1.0).sample(KEY, 8)
+    )
+    slowest = max(seconds_of(fast[k] < 5, samples[k], 2600, 2600) for k in range(8))
+    np.testing.assert_allclose(result.latency, slowest, rtol=1e-5)
+    np.testing.assert_array_equal(result.downloaded, 8 * 2600.0)
+    # A compressed update: what is fixed is what is counted.
+    less = simulate(config.override({"latency.upload_bytes": 260.0}), KEY)
+    np.testing.assert_array_equal(less.uploaded, 8 * 260.0)
+    assert float(less.clock[-1]) < float(result.clock[-1])
+
+
+def test_without_the_column_share_a_line_is_a_client(tmp_path):
+    path = tmp_path / "clients.csv"
+    lines = [HEADER.replace("share,", "")]
+    lines += [f"c{k},0.{k + 1},0,1000,0,1000,0" for k in range(5)]
+    path.write_text("\n".join(lines))
+    model = Network(path=str(path), download_bytes=0.0, upload_bytes=0.0, samples=1.0)
+    np.testing.assert_allclose(model.sample(KEY, 5), [0.1, 0.2, 0.3, 0.4, 0.5], rtol=1e-6)
+    config = SimConfig(num_clients=6, num_selected=2, learning=None, latency=model)
+    with pytest.raises(ConfigError, match=r"has 5 lines and no column share"):
+        simulate(config, KEY)
+
+
+def test_each_part_spreads_by_its_own_number(tmp_path):
+    draws = {}
+    for part in ("sample", "download", "upload"):
+        spread = dict.fromkeys(("sample", "download", "upload"), 0.0) | {part: 0.5}
+        path = tmp_path / f"{part}.csv"
+        path.write_text(
+            f"{HEADER}\none,1,0.01,{spread['sample']},8,{spread['download']},8,{spread['upload']}\n"
+        )
+        model = Network(path=str(path), download_bytes=1e6, upload_bytes=1e6, samples=100.0)
+        draws[part] = np.asarray(model.sample(KEY, 20_000)) - 2.0
+        # What varies is a log-normal second; the other two are one second each.
+        logs = np.log(draws[part])
+        assert logs.mean() == pytest.approx(0, abs=0.02)
+        assert logs.std() == pytest.approx(0.5, abs=0.02)
+    assert abs(np.corrcoef(draws["sample"], draws["upload"])[0, 1]) < 0.05
+
+
+def test_more_clients_than_are_integrated_at_a_time_have_their_own_expectations():
+    model = Network(download_bytes=1e6, upload_bytes=1e6, samples=30.0)
+    few, many = model.expected_speed(50), model.expected_speed(2500)
+    np.testing.assert_allclose(few, many[:50], rtol=1e-6)
+
+
+def test_the_librarys_table_is_what_its_maker_makes():
+    import devices
+
+    assert devices.PLACE.read_text(encoding="utf-8") == devices.table()
+    shares = [float(line.split(",")[1]) for line in devices.table().splitlines()[1:]]
+    assert sum(shares) == pytest.approx(1, abs=1e-3)
+
+
+def test_work_is_handed_on_by_models_that_do_not_mind():
+    from pause_jax.latency import LogNormal
+
+    work = Work(4.0, 8.0, jnp.ones(3))
+    assert LogNormal().given(work) == (LogNormal(), work)
+
+
+BAD = [
+    ("", r"must have the columns device, sample_seconds"),
+    (HEADER.replace("upload_mbit", "up"), r"must have the columns"),
+    (HEADER, r"has no device"),
+    (f"{HEADER}\na,1,0.1,0,8,0,8\n", r"line 2: must have 8 entries"),
+    (f"{HEADER}\na,1,0.1,0,8,0,0,0\n", r"line 2, upload_mbit = '0': must be a number > 0"),
+    (f"{HEADER}\na,1,x,0,8,0,8,0\n", r"line 2, sample_seconds = 'x': must be a number >= 0"),
+    (f"{HEADER}\na,1,0.1,-1,8,0,8,0\n", r"sample_spread = '-1'"),
+    (f"{HEADER}\na,nan,0.1,0,8,0,8,0\n", r"share = 'nan': must be a number > 0"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BAD)
+def test_a_table_that_says_nothing_is_refused_in_one_line(content, message, tmp_path):
+    path = tmp_path / "devices.csv"
+    path.write_text(content)
+    config = SimConfig(learning=None, latency=Network(path=str(path), download_bytes=1.0))
+    with pytest.raises(ConfigError, match=message) as caught:
+        simulate(config, KEY)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_without_a_model_must_be_given_the_bytes():
+    config = SimConfig(learning=None, latency=Network())
+    with pytest.raises(ConfigError, match=r"latency.download_bytes = None: .* it has none"):
+        simulate(config, KEY)
+    with pytest.raises(ConfigError, match=r"latency.samples = None: is known in a run only"):
+        Network(download_bytes=1.0, upload_bytes=1.0).sample(KEY, 3)

@@ -1,0 +1,169 @@
+"""When clients are there: hours of the day, intervals from a file, a chain that comes and goes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
+from pause_jax.engine.quantity import quantity
+from pause_jax.latency import LogNormal
+from pause_jax.policies import All, Random
+from pause_jax.presence import PRESENCES, Diurnal, Intervals, OnOff
+from pause_jax.privacy import NoPrivacy
+from pause_jax.registry import choices
+
+KEY = jax.random.key(11)
+BASE = SimConfig(
+    num_clients=12, num_selected=4, num_rounds=60, learning=None, latency=LogNormal(),
+    policy=Random(), privacy=NoPrivacy(), track_regret=False,
+)  # fmt: skip
+
+
+@quantity("round", "client", gap=False)
+def here(r):
+    """Who could be chosen."""
+    return r.available
+
+
+def seen(config, key=KEY):
+    """(who could be chosen [T, K], clock at each round's start [T], the result)."""
+    result = simulate(config, key, record=("clock", "clients", "latency", here))
+    clock = np.asarray(result.clock)
+    return np.asarray(result.here), np.concatenate([[0.0], clock[:-1]]), result
+
+
+def test_by_the_hour_each_is_there_in_its_own_stretch_of_every_period():
+    presence = Diurnal(period=100.0, share=0.25, spread=0.8, recheck=7.0)
+    config = BASE.replace(presence=presence, num_rounds=300, latency=LogNormal(slowest=5.0))
+    there, clock, result = seen(config)
+    begins = 0.8 * (np.arange(12) * (5**0.5 - 1) / 2 % 1)
+    inside = (clock[:, None] / 100 - begins) % 1
+    sure = np.minimum(inside, np.abs(inside - 0.25)) > 1e-4  # float32 of the clock
+    np.testing.assert_array_equal(there[sure], (inside < 0.25)[sure])
+    assert clock[-1] > 300
+    assert np.ptp(there.sum(1)) > 1
+    chosen = np.asarray(result.clients)
+    for row, present in zip(chosen, there, strict=True):
+        assert set(row[row >= 0]) <= set(np.flatnonzero(present))
+
+
+def test_a_whole_day_is_always():
+    assert seen(BASE.replace(presence=Diurnal(share=1.0)))[0].all()
+
+
+def test_while_nobody_is_there_the_server_looks_again_and_time_goes_on():
+    presence = Intervals.of([[(100.0, 130.0)]] * 12)
+    there, clock, result = seen(BASE.replace(presence=presence.replace(recheck=15.0)))
+    assert not there[:7].any()
+    np.testing.assert_allclose(clock[:8], np.arange(8) * 15.0)
+    assert there[7].all()
+    assert (np.asarray(result.latency)[:7] == 15.0).all()
+    assert (np.asarray(result.clients)[:7] == -1).all()
+
+
+def test_intervals_are_half_open_may_overlap_and_begin_anew_with_the_period():
+    pairs = [[(0, 2), (1, 4)], [(3, 5)], [(9, 12)], [(2.5, 2.75)]]
+    whole, again = Intervals.of(pairs), Intervals.of(pairs, period=10.0)
+    for clock in (0.0, 1.5, 2.5, 2.75, 3.0, 4.0, 4.5, 5.0, 9.5, 10.5, 11.5, 12.0, 23.0):
+
+        def inside(times, time=clock):
+            return any(start <= time < end for start, end in times)
+
+        def wrapped(times, time=clock):
+            return any(
+                start <= time + lap < end for start, end in times for lap in np.arange(-30, 31, 10)
+            )
+
+        found = whole.step((), KEY, jnp.asarray(clock), 4)[0]
+        np.testing.assert_array_equal(found, [inside(times) for times in pairs], str(clock))
+        found = again.step((), KEY, jnp.asarray(clock), 4)[0]
+        np.testing.assert_array_equal(found, [wrapped(times) for times in pairs], str(clock))
+
+
+def test_a_chain_stays_and_returns_as_often_as_it_says():
+    presence = OnOff(leave=0.1, come=0.3)
+    config = BASE.replace(presence=presence, num_clients=400, num_rounds=400)
+    there, _, _ = seen(config)
+    before, after = there[:-1], there[1:]
+    # 160,000 steps: standard errors of 0.0009 and 0.002.
+    assert (~after[before]).mean() == pytest.approx(0.1, abs=0.004)
+    assert after[~before].mean() == pytest.approx(0.3, abs=0.01)
+    assert there[0].mean() == pytest.approx(0.75, abs=0.08)
+    # A negative control: independent availability has no memory.
+    there, _, _ = seen(config.replace(presence=None, availability=0.75))
+    assert (~there[1:][there[:-1]]).mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_who_is_there_may_be_busy_all_the_same():
+    presence = Diurnal(share=0.5, period=50.0, recheck=1.0)
+    there, clock, _ = seen(BASE.replace(presence=presence, availability=0.5, num_rounds=400))
+    begins = np.arange(12) * (5**0.5 - 1) / 2 % 1
+    could = (clock[:, None] / 50 - begins) % 1 < 0.499
+    assert there[could].mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_two_policies_with_one_key_meet_one_chain():
+    config = BASE.replace(presence=OnOff())
+    one, other = seen(config)[0], seen(config.replace(policy=All()))[0]
+    np.testing.assert_array_equal(one, other)
+    assert (seen(config, jax.random.key(12))[0] != one).any()
+
+
+def test_numbers_of_a_presence_are_swept_in_one_batch():
+    configs = [BASE.replace(presence=OnOff(leave=leave)) for leave in (0.05, 0.9)]
+    data = sweep(configs, jax.random.split(KEY, 2), record=(here,))
+    assert float(data.here.isel(config=0).mean()) > 2 * float(data.here.isel(config=1).mean())
+
+
+def test_a_presence_survives_its_file(tmp_path):
+    path = tmp_path / "there.csv"
+    path.write_text("client,start,end\n1,0,5\n0,2.5,9\n")
+    for presence in (Diurnal(share=0.5), OnOff(leave=0.2), Intervals(path=str(path), period=9.0)):
+        config = BASE.replace(presence=presence, num_clients=2, num_selected=1)
+        assert config_file.loads(config_file.dumps(config)) == config
+    assert config_file.loads(config_file.dumps(BASE)).presence is None
+    there = seen(config.replace(num_rounds=8))[0]
+    np.testing.assert_array_equal(there[0], [False, True])
+
+
+def test_every_kind_goes_by_its_name():
+    from pause_jax.presence import Presence
+
+    assert choices(Presence) == {kind.name: kind for kind in PRESENCES}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("client,begin,end\n0,1,2\n", r"must begin with the line client,start,end"),
+        ("client,start,end\n0,3,2\n", r"line 2: 3 to 2 must be seconds, 0 <= start < end"),
+        ("client,start,end\n0,-1,2\n", r"line 2: -1 to 2"),
+        ("client,start,end\n0,0,inf\n", r"0 to inf"),
+        ("client,start,end\n0,one,2\n", r"line 2, '0,one,2': must be a client's number and two"),
+        ("client,start,end\n0,1\n", r"line 2, '0,1': must be a client's number"),
+        ("client,start,end\n1,1,2\n", r"has no interval of client 0"),
+        ("client,start,end\n", r"has no interval of client 0"),
+        ("", r"must begin with the line client,start,end"),
+        ("client,start,end\n0,1,2\n", r"has intervals of 1 clients, and num_clients = 12"),
+    ],
+)
+def test_a_file_that_says_nothing_is_refused_in_one_line(content, message, tmp_path):
+    path = tmp_path / "there.csv"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        simulate(BASE.replace(presence=Intervals(path=str(path))), KEY)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_missing_or_changed_is_noticed(tmp_path):
+    with pytest.raises(ConfigError, match=r"presence.path = 'nowhere.csv': cannot be read"):
+        simulate(BASE.replace(presence=Intervals(path="nowhere.csv")), KEY)
+    with pytest.raises(ConfigError, match=r"presence.path = '': must be a CSV file"):
+        simulate(BASE.replace(presence=Intervals()), KEY)
+    path = tmp_path / "there.csv"
+    path.write_text("client,start,end\n0,0,1\n")
+    kept = Intervals(path=str(path)).loaded()
+    path.write_text("client,start,end\n0,0,2\n")
+    with pytest.raises(ConfigError, match=r"presence.digest = .*The file has changed"):
+        simulate(BASE.replace(presence=kept, num_clients=1, num_selected=1), KEY)
