@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig, keys, simulate
-from pause_jax.latency import LogNormal
+from pause_jax.latency import LinearContext, LogNormal
 from pause_jax.policies import NAMED, All, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.selector import Selector
 
 KEY = jax.random.key(3)
 BASE = SimConfig(num_clients=8, num_selected=3, num_rounds=25, learning=None, latency=LogNormal())
-# Those that ask first have no call here; the others are all that do not read losses or updates.
+# Those that ask first; and all that do neither, nor read losses or updates.
 ASKING = [name for name in NAMED if name in {
     "power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs"}]  # fmt: skip
 PLAIN = [name for name in NAMED if name not in ASKING and not NAMED[name].releases]
@@ -127,9 +127,68 @@ def test_spent_clients_are_never_asked_again():
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_a_policy_that_asks_first_is_refused(name):
-    with pytest.raises(ConfigError, match="asks clients before it chooses"):
-        Selector(BASE.replace(policy=named(name)), KEY)
+def test_a_policy_that_asks_first_chooses_what_simulate_chooses(name, tmp_path):
+    config = BASE.replace(policy=named(name), availability=0.7, latency=LinearContext())
+    result = simulate(config, KEY)
+    seconds, present = world(config, KEY, 25)
+    stream, path = keys.streams(KEY).world, tmp_path / "selector.npz"
+    selector = Selector(config, KEY)
+    asked = np.zeros(8, int)
+    for t in range(1, 26):
+        here = np.flatnonzero(present[t - 1])
+        question = selector.question(here)
+        assert set(question.clients.tolist()) <= set(here.tolist())
+        assert question.round == t
+        features = np.asarray(config.latency.features(keys.latency(stream, t), 8))
+        known = {"loss": np.ones(8), "features": features}[question.wants]
+        choice = selector.ask(here, {int(k): known[k] for k in question.clients})
+        row = np.asarray(result.clients)[t - 1]
+        assert set(choice.clients.tolist()) == set(row[row >= 0].tolist())
+        selector.tell({int(k): float(seconds[t - 1, k]) for k in choice.clients})
+        asked[question.clients] += 1
+        selector.save(path)
+        selector = Selector.load(path)
+    np.testing.assert_array_equal(asked, result.queried)
+
+
+def test_what_is_answered_must_fit_what_was_asked():
+    selector = Selector(BASE.replace(policy=named("power_of_choice")), KEY)
+    with pytest.raises(ConfigError, match=r"power_of_choice: asks clients before it chooses. Call"):
+        selector.ask()
+    question = selector.question(range(6))
+    first, *others = question.clients.tolist()
+    losses = dict.fromkeys(others, 0.5)
+    for wrong, message in (
+        ({9: 1.0}, "answers: client 9 was not asked"),
+        ({first: np.nan}, rf"answers\[{first}\] = nan: must be finite"),
+        ({first: [1.0, 2.0]}, r"must be finite, of shape \(\) \(loss\)"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            selector.ask(range(6), losses | wrong)
+    # Of one that has never told its loss the policy knows nothing: it comes first.
+    choice = selector.ask(range(6), losses)
+    assert first in choice.clients
+    selector.tell(dict.fromkeys(map(int, choice.clients), 1.0))
+    # Once it has told, the policy keeps what it knows.
+    ranked = {
+        k: 1.0 + place for place, k in enumerate(selector.question(range(6)).clients.tolist())
+    }
+    low, *_, high = ranked
+    choice = selector.ask(range(6), ranked)
+    assert set(choice.clients) == set(list(ranked)[-3:])
+    selector.tell(dict.fromkeys(map(int, choice.clients), 1.0))
+    selector.question(range(6))
+    choice = selector.ask(range(6), {low: 0.5})
+    assert high in choice.clients
+    assert low not in choice.clients
+    selector.tell(dict.fromkeys(map(int, choice.clients), 1.0))
+    with pytest.raises(ConfigError, match="pause asks nobody"):
+        Selector(BASE, KEY).ask(answers={0: 1.0})
+    assert Selector(BASE, KEY).question() is None
+    features = Selector(BASE.replace(policy=named("rbcs_f"), latency=LinearContext()), KEY)
+    features.question()
+    with pytest.raises(ConfigError, match=r"client . is missing, and the policy asked for its"):
+        features.ask(answers={})
 
 
 def test_a_policy_that_reads_losses_or_updates_must_be_told_them():

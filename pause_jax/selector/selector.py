@@ -1,13 +1,4 @@
-"""A policy at work: ask it whom to choose, tell it what came back. For any server.
-
-    selector = Selector(config, jax.random.key(0), data_size=sizes)
-    choice = selector.ask(available)          # clients, weights, epsilon of each
-    ...                                       # the server's round
-    selector.tell({client: seconds, ...})     # of those that answered
-    selector.save("selector.npz")
-
-Fed with the latencies of a simulation it chooses what ``simulate`` chooses.
-"""
+"""The selector: a policy, its state, and the budget that each client has spent."""
 
 from __future__ import annotations
 
@@ -23,27 +14,28 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax import config_file, keys
-from pause_jax.bandit import Observation, Selection
+from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.policies import Context, check_selected
+from pause_jax.selector.reports import (
+    Choice,
+    Question,
+    Reports,
+    answer,
+    check_among,
+    numbers,
+    observation,
+    sizes,
+)
 from pause_jax.struct import ConfigError
 
 
-class Choice(NamedTuple):
-    """Whom to train in a round.
+class _Asked(NamedTuple):
+    """An open question, with the policy's own slots [d] and who of them is asked."""
 
-    Attributes:
-      round: its number, from 1 on.
-      clients: int [n], n <= m.
-      weights: float [n], aggregation weights; they sum to one.
-      epsilon: float [n], budget of each client's release in this round, in ``epsilon_unit``;
-        infinite without privacy.
-    """
-
-    round: int
+    question: Question
     clients: NDArray[np.int32]
-    weights: NDArray[np.float32]
-    epsilon: NDArray[np.float32]
+    asked: NDArray[np.bool_]
 
 
 class Selector:
@@ -73,24 +65,19 @@ class Selector:
           update_size: entries of an update, for a policy that reads updates.
 
         Raises:
-          ConfigError: if the config cannot run, sizes do not fit, or the policy asks clients before
-            it chooses, for which there is no call here.
+          ConfigError: if the config cannot run, or sizes do not fit.
         """
         validate(config)
         config = loaded(config)
         self.config, self.round = config, 0
-        self._size = _sizes(data_size, config.num_clients)
+        self._size = jnp.asarray(sizes(data_size, config.num_clients))
         self._update_size = update_size
         self._canonical = canonical(config)
         self._policy = config.policy.build(self._context())
-        if self._policy.query is not None:
-            raise ConfigError(
-                f"policy = {config.policy.name}: asks clients before it chooses, which a Selector "
-                "has no call for. Take a policy without a question."
-            )
         self._key = keys.streams(key).policy
         self._state = jax.jit(self._policy.init)()
         self._pending: Selection | None = None
+        self._asked: _Asked | None = None
         self.counts = np.zeros(config.num_clients, np.int32)
         self._select, self._update = jax.jit(self._policy.select), jax.jit(self._policy.update)
 
@@ -104,37 +91,72 @@ class Selector:
         """Budget that each client has spent, float [K]."""
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
-    def ask(self, available: Iterable[int] | None = None) -> Choice:
+    def question(self, available: Iterable[int] | None = None) -> Question | None:
+        """Whom the policy asks before the next round's choice; None of one that asks nobody.
+
+        Args:
+          available: as in :meth:`ask`.
+
+        Raises:
+          ConfigError: as :meth:`ask`.
+        """
+        self._check_told()
+        query = self._policy.query
+        if query is None:
+            return None
+        key = keys.question_and_choice(self._key, self.round + 1)[0]
+        present = jnp.asarray(self._present(available))
+        who = query.ask(key, self._state, jnp.int32(self.round + 1), present)
+        clients, asked = map(np.asarray, who)
+        question = Question(self.round + 1, clients[asked], query.wants, query.batch_size)
+        self._asked = _Asked(question, clients, asked)
+        return question
+
+    def ask(
+        self,
+        available: Iterable[int] | None = None,
+        answers: Mapping[int, ArrayLike] | None = None,
+    ) -> Choice:
         """Whom to train in the next round.
 
         Args:
           available: numbers of the clients that can be chosen; all by default. One whose budget is
             spent is left out in any case.
+          answers: to the policy's :meth:`question`, of each client that was asked: its loss, or its
+            features [F]. Of who does not tell a loss the policy keeps what it knows.
 
         Raises:
-          ConfigError: for numbers that are no clients, or before the round before was told.
+          ConfigError: for numbers that are no clients, before the round before was told, or for
+            answers that do not fit the question.
         """
-        if self._pending is not None:
+        self._check_told()
+        present, times = self._present(available), jnp.asarray(self.counts + 1)
+        state, key = self._state, keys.choice(self._key, self.round + 1)
+        query = self._policy.query
+        if query is not None:
+            if self._asked is None or answers is None:
+                raise ConfigError(
+                    f"policy = {self.config.policy.name}: asks clients before it chooses. Call "
+                    "question, then ask with their answers."
+                )
+            question, clients, asked = self._asked
+            check_among("answers", answers, question.clients.tolist(), "asked")
+            features = self.config.latency.num_features
+            told = answer(answers, clients, asked, question, features)
+            state = query.hear(state, jnp.asarray(clients), jnp.asarray(asked), told)
+            key = keys.question_and_choice(self._key, self.round + 1)[1]
+        elif answers is not None:
             raise ConfigError(
-                f"round {self.round} is open: tell what came back of it (an empty mapping if "
-                "nothing did) before the next ask."
+                f"answers: policy = {self.config.policy.name} asks nobody. Leave them out."
             )
-        num_clients, budget = self.config.num_clients, self._canonical.privacy.budget
-        present = np.ones(num_clients, bool)
-        if available is not None:
-            present = np.zeros(num_clients, bool)
-            present[self._numbers("available", available)] = True
-        times = jnp.asarray(self.counts + 1)
-        present &= ~np.asarray(budget.exhausted(times))
+        selected = self._select(key, state, jnp.int32(self.round + 1), present)
+        self._state, self._asked = state, None
         self.round += 1
-        selected = self._select(
-            keys.choice(self._key, self.round), self._state, jnp.int32(self.round), present
-        )
         selection, _ = check_selected(selected, self.config.cohort_size)
         self._pending = Selection(*map(np.asarray, selection))  # type: ignore[arg-type]
         active = np.asarray(self._pending.active)
         clients = np.asarray(self._pending.clients)[active]
-        epsilon = np.asarray(budget.epsilon(times))[clients]
+        epsilon = np.asarray(self._canonical.privacy.budget.epsilon(times))[clients]
         return Choice(self.round, clients, np.asarray(self._pending.weights)[active], epsilon)
 
     def tell(
@@ -166,50 +188,28 @@ class Selector:
         """
         if self._pending is None:
             raise ConfigError("nothing was asked: call ask first, then tell, once a round.")
-        pending = self._pending
+        pending, reports = self._pending, Reports(seconds, loss, square_loss, update, failed)
         slots = {
             int(k): i
             for i, k in enumerate(np.asarray(pending.clients))
             if bool(np.asarray(pending.active)[i])
         }
-        took = {**seconds, **(failed or {})}
-        named = {"seconds": seconds, "loss": loss, "square_loss": square_loss, "update": update,
-                 "failed": failed}  # fmt: skip
-        for name, values in named.items():
-            self._check_chosen(name, values or (), slots)
-        spared = set(self._numbers("idle", idle))
-        self._check_chosen("idle", spared, slots)
-        if self.config.policy.releases and seconds and loss is None and update is None:
+        chosen = f"chosen in round {self.round}"
+        for name, values in reports._asdict().items():
+            check_among(name, values or (), slots, chosen)
+        spared = set(numbers("idle", idle, self.config.num_clients))
+        check_among("idle", spared, slots, chosen)
+        reads = self.config.policy.releases and self._policy.query is None
+        if reads and seconds and loss is None and update is None:
             raise ConfigError(
                 f"policy = {self.config.policy.name}: reads "
                 f"{', '.join(self.config.policy.releases)}; tell it the loss or the update of each "
                 "client too."
             )
-        m = self.config.cohort_size
-        latency = np.ones(m, np.float32)
-        known, heard = np.zeros(m, bool), np.zeros(m, bool)
-        losses = {"loss": np.ones(m, np.float32), "square_loss": np.ones(m, np.float32)}
-        updates = np.zeros((m, self._update_size), np.float32)
-        for client, slot in slots.items():
-            if client not in took:
-                continue
-            taken = float(took[client])
-            if not (np.isfinite(taken) and taken > 0):
-                raise ConfigError(f"seconds[{client}] = {taken}: must be finite and > 0.")
-            latency[slot] = max(taken, float(self.config.latency.min_latency))
-            known[slot], heard[slot] = True, client in seconds
-            if not heard[slot]:
-                losses["loss"][slot] = losses["square_loss"][slot] = np.nan
-                continue
-            for name, values in (("loss", loss), ("square_loss", square_loss)):
-                if values is not None:
-                    losses[name][slot] = values.get(client, np.nan)
-            if update is not None and client in update:
-                updates[slot] = np.asarray(update[client], np.float32)
-        observation = Observation(latency, losses["loss"], losses["square_loss"], updates, heard)  # type: ignore[arg-type]
+        seen, known = observation(reports, slots, self.config, self._update_size)
         weights = np.where(known, pending.weights, 0.0).astype(np.float32)
         answered = Selection(jnp.asarray(pending.clients), jnp.asarray(weights))
-        self._state = self._update(self._state, answered, observation)
+        self._state = self._update(self._state, answered, seen)
         for client in slots:
             self.counts[client] += client not in spared
         self._pending = None
@@ -265,6 +265,21 @@ class Selector:
         made._state = jax.tree.unflatten(form, leaves)
         return made
 
+    def _check_told(self) -> None:
+        if self._pending is not None:
+            raise ConfigError(
+                f"round {self.round} is open: tell what came back of it (an empty mapping if "
+                "nothing did) before the next ask."
+            )
+
+    def _present(self, available: Iterable[int] | None) -> NDArray[np.bool_]:
+        """Who can be chosen, bool [K]."""
+        present = np.full(self.config.num_clients, available is None)
+        if available is not None:
+            present[numbers("available", available, self.config.num_clients)] = True
+        spent = self._canonical.privacy.budget.exhausted(jnp.asarray(self.counts + 1))
+        return present & ~np.asarray(spent)
+
     def _context(self) -> Context:
         config, size = self._canonical, self._size
         num_clients = config.num_clients
@@ -283,32 +298,3 @@ class Selector:
             expected_speed=config.latency.expected_speed(num_clients),
             expected_latency=config.latency.expected_latency(num_clients),
         )
-
-    def _numbers(self, name: str, clients: Iterable[int]) -> list[int]:
-        numbers = [int(client) for client in clients]
-        for client in numbers:
-            if not 0 <= client < self.config.num_clients:
-                raise ConfigError(
-                    f"{name}: {client} is no client; they are 0 to {self.config.num_clients - 1}."
-                )
-        return numbers
-
-    def _check_chosen(self, name: str, clients: Iterable[int], slots: Mapping[int, int]) -> None:
-        for client in clients:
-            if int(client) not in slots:
-                raise ConfigError(
-                    f"{name}: client {client} was not chosen in round {self.round}; it chose "
-                    f"{', '.join(map(str, slots)) or 'nobody'}."
-                )
-
-
-def _sizes(data_size: ArrayLike | None, num_clients: int) -> Array:
-    if data_size is None:
-        return jnp.ones(num_clients)
-    size = np.asarray(data_size, np.float32)
-    if size.shape != (num_clients,) or not (np.isfinite(size) & (size > 0)).all():
-        raise ConfigError(
-            f"data_size has shape {size.shape}: must be [{num_clients}], samples > 0 of each "
-            "client."
-        )
-    return jnp.asarray(size)
