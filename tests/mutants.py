@@ -43,11 +43,21 @@ SIMULATE = "pause_jax/engine/simulate.py"
 SPEED = "pause_jax/latency/speed.py"
 TAILS = "pause_jax/latency/tails.py"
 TRACES = "pause_jax/latency/traces.py"
+ARRIVAL = "pause_jax/engine/arrival.py"
+CONFIG = "pause_jax/config.py"
+NETWORK = "pause_jax/latency/network.py"
+PRESENCE = "pause_jax/presence/kinds.py"
+INTERVALS = "pause_jax/presence/intervals.py"
+SELECTOR = "pause_jax/selector/selector.py"
 KEYS_TEST = "tests/test_keys.py"
 HORIZON_TEST = "tests/test_horizon.py"
 COMPILER_TEST = "tests/test_compiler.py::test_the_compiler_is_right_as_users_compile"
 LATENCY_TEST = "tests/test_latency.py::test_moments_match_quadrature"
 TRACES_TEST = "tests/test_traces.py"
+ARRIVAL_TEST = "tests/test_arrival.py"
+PRESENCE_TEST = "tests/test_presence.py"
+NETWORK_TEST = "tests/test_network_latency.py"
+SELECTOR_TEST = "tests/test_selector.py"
 
 
 class Mutant(NamedTuple):
@@ -352,8 +362,8 @@ MUTANTS = [
     Mutant(
         "silent_clients_heard",
         ROUND,
-        "trained.released,\n            sending.active,",
-        "trained.released,\n            active,",
+        "            released,\n            ending.in_time,",
+        "            released,\n            active,",
         "tests/test_when_spent.py",
     ),
     Mutant(
@@ -413,8 +423,8 @@ MUTANTS = [
     Mutant(
         "latency_of_other_clients",
         ROUND,
-        "            latency[clients],\n",
-        "            latency[: clients.size],\n",
+        "arrival(config, latency[clients], active,",
+        "arrival(config, latency[: clients.size], active,",
     ),
     Mutant(
         "share_without_quality",
@@ -481,9 +491,9 @@ MUTANTS = [
     ),
     Mutant(
         "traces_of_an_old_file",
-        SIMULATE,
-        "config.replace(latency=config.latency.loaded())",
-        "config",
+        CONFIG,
+        "config.replace(latency=config.latency.loaded(), presence=presence)",
+        "config.replace(presence=presence)",
         TRACES_TEST,
     ),
     # --- reward and regret
@@ -569,9 +579,9 @@ MUTANTS = [
     # --- clock and record
     Mutant(
         "round_as_long_as_its_fastest",
-        ROUND,
-        "jnp.max(jnp.where(active, latency[clients], 0.0))",
-        "jnp.min(jnp.where(active, latency[clients], jnp.inf))",
+        ARRIVAL,
+        "jnp.max(jnp.where(active, latency, 0.0))",
+        "jnp.min(jnp.where(active, latency, jnp.inf))",
     ),
     Mutant(
         "clock_without_queries",
@@ -638,6 +648,119 @@ MUTANTS = [
         SERVER,
         "dataset.to_input(dataset.x_test[rows])",
         "(dataset.to_input(dataset.x_test[rows]) + 1) / 2",
+    ),
+    # --- when rounds end, who is there
+    Mutant(
+        "waits_for_one_more",
+        ARRIVAL,
+        "arriving[config.wait_for - 1]",
+        "arriving[config.wait_for]",
+        ARRIVAL_TEST,
+    ),
+    Mutant(
+        "waits_for_those_that_are_lost",
+        ARRIVAL,
+        "jnp.sort(jnp.where(answering, latency, jnp.inf))",
+        "jnp.sort(jnp.where(active, latency, jnp.inf))",
+        ARRIVAL_TEST,
+    ),
+    Mutant(
+        "late_clients_seen_in_full",
+        ARRIVAL,
+        "jnp.where(active, jnp.minimum(latency, end), latency)",
+        "latency",
+        ARRIVAL_TEST,
+    ),
+    Mutant(
+        "late_updates_averaged_twice",
+        FEDAVG,
+        "now = jnp.where(late, 0.0, weights)",
+        "now = weights",
+        ARRIVAL_TEST,
+    ),
+    Mutant(
+        "late_weights_not_scaled",
+        FEDAVG,
+        "both / jnp.where(total > 0, total, 1.0)",
+        "both",
+        ARRIVAL_TEST,
+    ),
+    Mutant(
+        "late_updates_held_for_ever",
+        ROUND,
+        "            held=held,\n        )\n        reached",
+        "            held=before.held,\n        )\n        reached",
+        ARRIVAL_TEST,
+    ),
+    Mutant(
+        "drop_outs_by_the_availability_key",
+        WORLD,
+        "key = keys.dropout(stream, round)",
+        "key = keys.availability(stream, round)",
+        ARRIVAL_TEST,
+    ),
+    Mutant(
+        "lost_updates_counted_as_sent",
+        ROUND,
+        "jnp.sum(ending.in_time | ending.late)",
+        "jnp.sum(active)",
+        ARRIVAL_TEST,
+    ),
+    Mutant(
+        "present_though_away",
+        WORLD,
+        "return free & here, state",
+        "return free, state",
+        PRESENCE_TEST,
+    ),
+    Mutant(
+        "a_chain_that_forgets",
+        ROUND,
+        "            presence=presence,\n",
+        "            presence=before.presence,\n",
+        PRESENCE_TEST,
+    ),
+    Mutant(
+        "no_time_while_nobody_is_there",
+        ROUND,
+        "heard.seconds + config.presence.recheck",
+        "heard.seconds",
+        PRESENCE_TEST,
+    ),
+    Mutant(
+        "intervals_closed_at_the_end",
+        INTERVALS,
+        "(start <= clock) & (clock < end)",
+        "(start <= clock) & (clock <= end)",
+        PRESENCE_TEST,
+    ),
+    Mutant(
+        "begins_before_the_period",
+        PRESENCE,
+        "clock % self.period / self.period - begins",
+        "clock % self.period / self.period + begins",
+        PRESENCE_TEST,
+    ),
+    Mutant(
+        "upload_at_the_downloads_rate",
+        NETWORK,
+        '8e-6 / table["upload_mbit"]',
+        '8e-6 / table["download_mbit"]',
+        NETWORK_TEST,
+    ),
+    Mutant(
+        "samples_of_the_whole_client",
+        ROUND,
+        "Work(size, size, samples(learning)[1])",
+        "Work(size, size, samples(learning)[0])",
+        NETWORK_TEST,
+    ),
+    Mutant(
+        "question_with_the_choices_key",
+        SELECTOR,
+        "keys.question_and_choice(self._key, self.round + 1)[0]",
+        "keys.question_and_choice(self._key, self.round + 1)[1]",
+        SELECTOR_TEST,
     ),
     # --- the compiler
     Mutant(
