@@ -62,9 +62,14 @@ def read(
     got = {name: tuple(array.shape) for name, array in record.items()}
     if got != shapes:
         raise ConfigError(f"its arrays have the shapes {got}: must be {shapes}, as they were sent.")
-    arrays = {name: record[name].numpy() for name in shapes}
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
+    arrays = {}
+    for name in shapes:
+        try:
+            arrays[name] = record[name].numpy().astype(sent[name].dtype, casting="same_kind")
+        except Exception as error:  # whatever bytes a client sends, the server goes on
+            short = str(error).partition("\n")[0]
+            raise ConfigError(f"its array {name!r} cannot be read ({short}).") from None
+        if not np.isfinite(arrays[name]).all():
             raise ConfigError(f"its array {name!r} is not finite.")
     seconds = metrics.get(TOOK) if stamped is None else stamped
     if not _is_finite(seconds) or not seconds > 0:

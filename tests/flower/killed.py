@@ -1,6 +1,6 @@
 """A server in a process of its own: ``python -m tests.flower.killed FOLDER ROUNDS DEADLY``.
 
-While clients train in round DEADLY the process kills itself, as the power may.
+While clients train in round DEADLY, and one has released, the process kills itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ def play(folder: Path, rounds: int, deadly: int = 0) -> list[list[int]]:
         reply = app(message, context)
         trains = message.metadata.message_type == "train"
         if trains and message.content["config"]["server-round"] == deadly:
-            time.sleep(0.3)  # the others of the round have released by now
             os.kill(os.getpid(), signal.SIGKILL)
         return reply
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,17 +19,25 @@ TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
 
 class LocalGrid(Grid):
-    """A grid whose nodes call the client app in threads of this process.
+    """A grid whose nodes call the client app in threads of this process, one at a time.
+
+    Side by side they cannot: ``Array.numpy`` has NumPy parse a header as Python, which in CPython
+    3.11 raises a SystemError once in a while if two threads do it at once.
 
     Attributes:
       nodes: the node's config, by node id: those that are connected.
+      delays: seconds that a client waits before its app is called, by client; side by side.
       asked: (node, message type) of every message.
     """
 
     def __init__(
-        self, app: Callable[[Message, Context], Message], nodes: dict[int, dict[str, Any]]
+        self,
+        app: Callable[[Message, Context], Message],
+        nodes: dict[int, dict[str, Any]],
+        delays: dict[int, float] | None = None,
     ):
-        self.app, self.nodes = app, nodes
+        self.app, self.nodes, self.delays = app, nodes, delays or {}
+        self._one_at_a_time = threading.Lock()
         self.asked: list[tuple[int, str]] = []
         self._replies: dict[str, Message] = {}
 
@@ -74,8 +83,10 @@ class LocalGrid(Grid):
     def _answer(self, message: Message) -> None:
         node = message.metadata.dst_node_id
         context = Context(1, node, self.nodes[node], RecordDict(), {})
+        time.sleep(self.delays.get(context.node_config.get("partition-id", -1), 0.0))
         try:
-            reply = self.app(message, context)
+            with self._one_at_a_time:
+                reply = self.app(message, context)
         except Exception as error:
             reply = Message(Error(RAISED, str(error)), reply_to=message)
         self._replies[message.metadata.message_id] = reply

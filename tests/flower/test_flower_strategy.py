@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 
 from pause_jax import ConfigError, simulate
 from pause_jax.flower import Ledger, PauseStrategy, Roster, TimedGrid, introduce
+from pause_jax.flower.replies import Answer, average
 from pause_jax.latency import Traces
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
@@ -108,6 +109,14 @@ def test_the_model_is_the_average_by_the_policys_weights_of_those_that_answered(
     assert strategy.history[0].idle == (3, 8)
 
 
+def test_a_counter_that_all_agree_on_stays_whatever_the_weights():
+    answers = {k: Answer({"steps": np.asarray(7)}, {}, 1.0) for k in range(3)}
+    for drawn in np.random.default_rng(0).random((100, 3)):
+        record = average(answers, dict(enumerate(drawn.tolist())))
+        assert record is not None
+        assert record["steps"].numpy() == 7
+
+
 def test_a_round_of_which_nothing_comes_leaves_the_model(tmp_path):
     app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}", faults=dict.fromkeys(ALL, "raise"))
     strategy = PauseStrategy(config_of(), KEY, poll_seconds=0.002)
@@ -118,8 +127,8 @@ def test_a_round_of_which_nothing_comes_leaves_the_model(tmp_path):
 
 
 def test_the_grid_stamps_each_reply_and_stops_at_the_timeout(tmp_path):
-    app = client_app([0.05, 0.4, 5.0, *[0.0] * 7], f"{tmp_path}/{{partition-id}}")
-    timed = TimedGrid(LocalGrid(app, nodes(0, 1, 2)), 0.005)
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}")
+    timed = TimedGrid(LocalGrid(app, nodes(0, 1, 2), {0: 0.05, 1: 0.4, 2: 5.0}), 0.005)
     content = RecordDict({"arrays": model()})
     start = time.monotonic()
     messages = [Message(content, node, "train") for node in (100, 101, 102, 999)]
@@ -137,18 +146,17 @@ def test_the_grid_stamps_each_reply_and_stops_at_the_timeout(tmp_path):
 
 
 def test_who_is_too_late_has_failed_and_may_have_released(tmp_path):
-    delays = [0.0] * 9 + [1.2]
     config = config_of(policy="all", num_selected=10)
-    app = client_app(delays, f"{tmp_path}/{{partition-id}}", privacy=config.privacy)
-    grid = LocalGrid(app, nodes(*ALL))
-    strategy = PauseStrategy(config, KEY, poll_seconds=0.005, timeout_seconds=0.6)
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}", privacy=config.privacy)
+    grid = LocalGrid(app, nodes(*ALL), {9: 4.0})
+    strategy = PauseStrategy(config, KEY, poll_seconds=0.005, timeout_seconds=2.0)
     result = strategy.start(grid, model(), num_rounds=1)
     (first,) = strategy.history
-    assert first.failed == {9: 0.6}
+    assert first.failed == {9: 2.0}
     assert first.idle == ()
     assert set(first.seconds) == set(range(9))
     assert result.train_metrics_clientapp[1]["num-failed"] == 1
-    time.sleep(1.0)
+    time.sleep(3.0)
     assert Ledger(tmp_path / "9", config.privacy).participations == 1
     assert strategy.selector.counts[9] == 1
 
@@ -252,6 +260,8 @@ def test_a_client_without_the_mod_is_named(warned):
         ({}, "0 ArrayRecords and 0 MetricRecords: must be one of each"),
         ({"arrays": {"w": np.zeros(3)}, "metrics": {}}, "its arrays have the shapes"),
         ({"arrays": {"w": np.full((2, 3), np.inf)}, "metrics": {}}, "'w' is not finite"),
+        ({"arrays": {"steps": np.asarray(1.5)}, "metrics": {}}, "'steps' cannot be read"),
+        ({"arrays": {"steps": b"nonsense"}, "metrics": {}}, "'steps' cannot be read"),
         ({"arrays": {}, "metrics": {"pause-seconds": -1.0}}, "pause-seconds is -1.0: must be"),
         (
             {"arrays": {}, "metrics": {"pause-seconds": [1.0]}},
@@ -281,7 +291,14 @@ def test_a_useless_reply_is_a_failure_with_its_reason(content, words, warned):
         if content:
             arrays = {n: a.numpy() for n, a in message.content["arrays"].items()}
             arrays |= content["arrays"]
-            records["arrays"] = ArrayRecord({n: Array(np.asarray(a)) for n, a in arrays.items()})
+            records["arrays"] = ArrayRecord(
+                {
+                    name: Array("int64", (), "numpy.ndarray", array)
+                    if isinstance(array, bytes)
+                    else Array(np.asarray(array))
+                    for name, array in arrays.items()
+                }
+            )
             records["metrics"] = MetricRecord(content["metrics"])
         return Message(RecordDict(records), reply_to=message)
 
