@@ -5,9 +5,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FLOWER := .flower-venv
+FLOWER_STAMP := $(FLOWER)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test mutants lint format house reproduction experiment bench clean
+.PHONY: help demo test flower mutants lint format house reproduction experiment bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +25,16 @@ demo: $(STAMP)  ## compare selection policies on digits (about a minute, no down
 
 test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest -n 2
+
+# Flower wants older versions of these four than the other tests run with.
+$(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt
+	$(PYTHON) -m venv $(FLOWER)
+	grep -vE '^(packaging|protobuf|rich|typer)==' constraints.txt > $(FLOWER)/constraints.txt
+	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c $(FLOWER)/constraints.txt -r tests/flower/requirements.txt -e .
+	@touch $@
+
+flower: $(FLOWER_STAMP)  ## run the tests on real Flower simulations, in an environment of their own (three minutes)
+	$(FLOWER)/bin/python -m pytest -o cache_dir=$(FLOWER)/.pytest_cache tests/flower
 
 mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (ten minutes; NAME=one of tests/mutants.py)
 	$(BIN)/python -m tests.mutants $(NAME)
@@ -50,4 +62,4 @@ bench: $(STAMP)  ## speed beside other simulators, into docs/benchmarks.md: up t
 	$(BIN)/python -m benchmarks.run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(FLOWER) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,28 @@
+"""A policy drives a Flower server, and a mechanism its clients: the selector in Flower's words."""
+
+try:
+    from flwr.serverapp.strategy import Strategy as _Strategy  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"pause_jax.flower needs Flower 1.41 or later ({error}): pip install 'pause_jax[flower]'"
+    ) from None
+
+from pause_jax.flower.ledger import Ledger
+from pause_jax.flower.protocol import introduce
+from pause_jax.flower.release import PrivateRelease
+from pause_jax.flower.roster import NUMBERINGS, Roster
+from pause_jax.flower.state import Played
+from pause_jax.flower.strategy import SECONDS, PauseStrategy
+from pause_jax.flower.timing import TimedGrid
+
+__all__ = [
+    "NUMBERINGS",
+    "SECONDS",
+    "Ledger",
+    "PauseStrategy",
+    "Played",
+    "PrivateRelease",
+    "Roster",
+    "TimedGrid",
+    "introduce",
+]

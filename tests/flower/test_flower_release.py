@@ -1,0 +1,234 @@
+"""The client's side: what leaves it is the mechanism's, on a budget that outlives everything."""
+
+import json
+import multiprocessing
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+
+from pause_jax import ConfigError
+from pause_jax.flower import Ledger, PrivateRelease, protocol
+from pause_jax.privacy import (
+    GaussianMechanism,
+    L1Laplace,
+    NoPrivacy,
+    PerCoordinateLaplace,
+    PrivUnitG,
+    Table,
+    Uniform,
+)
+from tests.flower import local  # noqa: F401, names this process to Flower
+from tests.flower.world import model
+
+THRICE = PerCoordinateLaplace(budget=Table(total_epsilon=10.0, shares=(0.5, 0.3, 0.2)))
+CONTEXT = Context(7, 100, {"partition-id": 4}, RecordDict(), {})
+
+
+def message(epsilon=None, kind=MessageType.TRAIN, arrays=None):
+    config = {} if epsilon is None else {"pause-epsilon": epsilon, "server-round": 9}
+    content = {"arrays": arrays or model(), "config": ConfigRecord(config)}
+    sent = Message(RecordDict(content), 100, kind)
+    sent.metadata.__dict__["_message_id"] = "one"
+    return sent
+
+
+def trains(step=0.0005, calls=None, **more):
+    def train(sent, context):
+        if calls is not None:
+            calls.append(context)
+        arrays = {
+            name: array.numpy() + (step if array.numpy().dtype.kind == "f" else 0)
+            for name, array in sent.content["arrays"].items()
+        } | more
+        trained = ArrayRecord({name: Array(np.asarray(a)) for name, a in arrays.items()})
+        metrics = MetricRecord({"num-examples": 12, "loss": 0.3})
+        content = {"arrays": trained, "metrics": metrics, "notes": ConfigRecord({"label": 3})}
+        return Message(RecordDict(content), reply_to=sent)
+
+    return train
+
+
+def flat(record):
+    arrays = [array.numpy() for array in record.values()]
+    return np.concatenate([np.ravel(a).astype(np.float64) for a in arrays if a.dtype.kind == "f"])
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [THRICE, L1Laplace(), GaussianMechanism(), PrivUnitG(), NoPrivacy()],
+    ids=lambda privacy: type(privacy).__name__,
+)
+def test_what_leaves_is_the_mechanism_of_the_difference(tmp_path, privacy):
+    mod = PrivateRelease(privacy, tmp_path / "ledger", seed=5)
+    came = flat(model())
+    for number in (1, 2):
+        reply = mod(message(), CONTEXT, trains())
+        epsilon = privacy.budget.epsilon(jnp.asarray(number))
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(5), 4), number)
+        expected = privacy.privatize(key, jnp.full(came.size, 0.0005), epsilon)
+        np.testing.assert_allclose(
+            flat(reply.content["arrays"]) - came, expected, rtol=2e-4, atol=1e-6
+        )
+        assert reply.content["arrays"]["steps"].numpy() == 7
+        assert reply.content["arrays"]["b"].numpy().dtype == np.float64
+        assert reply.content["metrics"]["pause-participation"] == number
+        assert reply.content["metrics"]["pause-epsilon"] == pytest.approx(float(epsilon))
+
+
+def test_by_default_noise_cannot_be_foretold(tmp_path):
+    sent = [
+        flat(
+            PrivateRelease(THRICE, tmp_path / name)(message(), CONTEXT, trains()).content["arrays"]
+        )
+        for name in "abcd"
+    ]
+    first = np.asarray(sent)[:, 0]
+    assert len(set(first.tolist())) == 4
+    # Laplace of scale 0.003 / 5, not something degenerate.
+    assert 1e-5 < np.abs(np.asarray(sent) - flat(model())).mean() < 5e-3
+
+
+def test_only_what_is_named_leaves_in_the_clear(tmp_path):
+    reply = PrivateRelease(THRICE, tmp_path / "a")(message(), CONTEXT, trains())
+    own = {"pause-epsilon", "pause-participation", "pause-seconds"}
+    assert set(reply.content) == {"arrays", "metrics"}
+    assert set(reply.content["metrics"]) == own | {"num-examples"}
+    mod = PrivateRelease(THRICE, tmp_path / "b", clear=("loss", "absent"))
+    assert set(mod(message(), CONTEXT, trains()).content["metrics"]) == own | {"loss"}
+
+
+def test_a_spent_client_does_not_train_and_releases_nothing_in_any_later_run(tmp_path):
+    calls: list[Context] = []
+    for run in range(5):
+        mod = PrivateRelease(THRICE, tmp_path / "{partition-id}")  # made anew: a new process
+        reply = mod(message(), CONTEXT, trains(calls=calls))
+        assert reply.has_error() == (run >= 3)
+    assert len(calls) == 3
+    assert reply.error.code == protocol.SPENT
+    assert "spent after 3 releases" in reply.error.reason
+    ledger = Ledger(tmp_path / "4", THRICE)
+    np.testing.assert_allclose(ledger.epsilons, [5.0, 3.0, 2.0])
+    assert ledger.spent == pytest.approx(10.0)
+
+
+def test_the_line_is_on_the_disk_before_anything_leaves(tmp_path, monkeypatch):
+    seen = []
+
+    def privatize(privacy, key, update, epsilon):
+        seen.append((tmp_path / "ledger").read_text().count("release"))
+        raise RuntimeError("the power fails")
+
+    monkeypatch.setattr("pause_jax.flower.release._privatize", privatize)
+    with pytest.raises(RuntimeError, match="the power fails"):
+        PrivateRelease(THRICE, tmp_path / "ledger")(message(), CONTEXT, trains())
+    assert seen == [1]
+    assert Ledger(tmp_path / "ledger", THRICE).participations == 1
+
+
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        (trains(step=np.nan), "not finite: nothing is released"),
+        (trains(w=np.zeros((3, 2))), r"'w' has shape \(3, 2\), the server's \(2, 3\)"),
+        (trains(extra=np.zeros(2)), r"'extra' has shape \(2,\), the server's None"),
+        (lambda sent, context: Message(RecordDict({}), reply_to=sent), "has 0 ArrayRecords"),
+    ],
+)
+def test_what_cannot_be_released_costs_nothing(tmp_path, train, words):
+    with pytest.raises(ConfigError, match=words):
+        PrivateRelease(THRICE, tmp_path / "ledger")(message(), CONTEXT, train)
+    assert Ledger(tmp_path / "ledger", THRICE).participations == 0
+
+
+def test_other_messages_pass_and_cost_nothing(tmp_path):
+    mod = PrivateRelease(THRICE, tmp_path / "ledger")
+    for kind in ("evaluate", "query.client_number"):
+        reply = mod(message(kind=kind), CONTEXT, trains())
+        assert "notes" in reply.content
+    assert not (tmp_path / "ledger").exists()
+    mod(message(kind="train.special"), CONTEXT, trains())
+    assert Ledger(tmp_path / "ledger", THRICE).participations == 1
+
+
+def test_the_clients_own_epsilon_counts_and_a_server_that_tells_another_is_named(tmp_path, warned):
+    mod = PrivateRelease(THRICE, tmp_path / "ledger")
+    mod(message(epsilon=5.0), CONTEXT, trains())
+    assert warned == []
+    reply = mod(message(epsilon=500.0), CONTEXT, trains())
+    assert reply.content["metrics"]["pause-epsilon"] == pytest.approx(3.0)
+    (words,) = warned
+    assert "round 9: the server tells an epsilon of 500, and this client's release 2 has 3" in words
+
+
+def test_a_ledger_of_another_mechanism_or_no_ledger_is_refused(tmp_path):
+    path = tmp_path / "folder" / "ledger"
+    Ledger(path, THRICE).enter()
+    assert Ledger(path, THRICE.replace(sensitivity=0.003)).participations == 1
+    for other in (
+        THRICE.replace(sensitivity=0.1),
+        THRICE.replace(budget=Uniform()),
+        L1Laplace(budget=THRICE.budget),
+    ):
+        with pytest.raises(ConfigError, match=r"was begun with .*do not add up"):
+            Ledger(path, other)
+    for text in ("", "client,seconds\n", '{"release": 1}\n', "[]"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="is no ledger of releases"):
+            Ledger(path, THRICE)
+    with pytest.raises(ConfigError, match="cannot be a ledger"):
+        Ledger(tmp_path, THRICE)
+    with pytest.raises(ConfigError, match=re.escape("which has partition-id (KeyError('site'))")):
+        PrivateRelease(THRICE, "{site}")(message(), CONTEXT, trains())
+    with pytest.raises(ConfigError, match="privacy = 3: must be a Mechanism"):
+        PrivateRelease(3, path)
+    with pytest.raises(ConfigError, match=r"sensitivity = -1.0: must be"):
+        PrivateRelease(THRICE.replace(sensitivity=-1.0), path)
+
+
+def test_a_line_that_a_crash_cut_off_counts(tmp_path):
+    path = tmp_path / "ledger"
+    Ledger(path, THRICE).enter()
+    path.write_text(path.read_text() + '\n{"rele')
+    entered = Ledger(path, THRICE).enter()
+    assert entered is not None
+    np.testing.assert_allclose(entered, (3, 2.0))
+    assert Ledger(path, THRICE).enter() is None
+
+
+def _enter(path, privacy, times, queue):
+    ledger = Ledger(path, privacy)
+    queue.put([ledger.enter() for _ in range(times)])
+
+
+def test_programs_that_release_at_once_share_one_budget(tmp_path):
+    privacy = PerCoordinateLaplace(budget=Uniform(total_epsilon=30.0, horizon=30.0))
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    programs = [
+        context.Process(target=_enter, args=(tmp_path / "ledger", privacy, 20, queue))
+        for _ in range(2)
+    ]
+    for program in programs:
+        program.start()
+    entered = [each for _ in programs for each in queue.get(timeout=120)]
+    for program in programs:
+        program.join()
+    numbers = sorted(each[0] for each in entered if each is not None)
+    assert numbers == list(range(1, 31))
+    ledger = Ledger(tmp_path / "ledger", privacy)
+    assert ledger.exhausted
+    assert ledger.spent == pytest.approx(30.0)
+    assert json.loads(ledger.path.read_text().split("\n")[0])["unit"] == "coordinate"

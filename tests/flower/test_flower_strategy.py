@@ -1,0 +1,384 @@
+"""The server's side, on threads in place of Flower's processes: choices, nodes, faults."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from pause_jax import ConfigError, simulate
+from pause_jax.flower import Ledger, PauseStrategy, Roster, TimedGrid, introduce
+from pause_jax.flower.replies import Answer, average
+from pause_jax.latency import Traces
+from pause_jax.policies import named
+from pause_jax.privacy import NoPrivacy
+from tests.flower import killed
+from tests.flower.local import LocalGrid, nodes
+from tests.flower.world import KEY, client_app, config_of, model
+
+ROOT = Path(__file__).parents[2]
+ALL = range(10)
+NO_DELAY = [0.0] * 10
+
+
+def played_traces(config):
+    return Traces.of(np.asarray(killed.seconds()).T[:, 1:]).replace(
+        order="played", min_latency=config.latency.min_latency
+    )
+
+
+@pytest.mark.parametrize("policy", ["pause", "sa_pause", "pause_thompson", "cs_ucb", "random"])
+def test_one_config_in_simulation_and_in_flower_chooses_the_same(tmp_path, policy, warned):
+    config = config_of(horizon=6.0, policy=policy)
+    config = config.replace(latency=played_traces(config))
+    result = simulate(config, KEY)
+    ledger = f"{tmp_path}/{{partition-id}}"
+    app = client_app(NO_DELAY, ledger, privacy=config.privacy, reported=killed.seconds())
+    strategy = PauseStrategy(config, KEY, seconds="reported", poll_seconds=0.002, min_available=10)
+    strategy.start(LocalGrid(app, nodes(*ALL)), model(), num_rounds=25)
+    chosen = [set(each.choice.clients.tolist()) for each in strategy.history]
+    assert warned == []
+    rows = np.asarray(result.clients)[:25]
+    assert chosen == [set(row[row >= 0].tolist()) for row in rows]
+    assert chosen[-1] == set()  # after twenty rounds of three all budgets of six are spent
+    counts = [Ledger(tmp_path / str(k), config.privacy).participations for k in ALL]
+    np.testing.assert_array_equal(counts, result.counts)
+    np.testing.assert_array_equal(counts, strategy.selector.counts)
+    spent = [Ledger(tmp_path / str(k), config.privacy).spent for k in ALL]
+    np.testing.assert_allclose(spent, result.spent, rtol=1e-6)
+
+
+def test_a_killed_server_goes_on_with_the_choices_of_one_that_was_not(tmp_path, warned):
+    whole = killed.play(tmp_path / "whole", 12)
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "tests.flower.killed", str(folder), "12", "7"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    kept = PauseStrategy(config_of(), KEY, state=folder / "state")
+    assert kept.selector.round == 6
+    assert kept.selector.counts.sum() == 18
+    later = killed.play(folder, 6)
+    assert later == whole[6:]
+    # What the clients released in the round that was cut off is in their ledgers, and counts.
+    again = [client for client in whole[6] if f"client {client}: its ledger has" in str(warned)]
+    assert again
+    state = PauseStrategy(config_of(), KEY, state=folder / "state").selector
+    for client in ALL:
+        ledger = Ledger(folder / "ledgers" / str(client), config_of().privacy)
+        assert ledger.participations == state.counts[client]
+    assert state.counts.sum() == 36 + len(again)
+
+
+def test_the_model_is_the_average_by_the_policys_weights_of_those_that_answered(tmp_path):
+    size = np.arange(1, 11)
+    config = config_of(policy="all", privacy=NoPrivacy())
+    plain = introduce(ClientApp())
+
+    @plain.train()
+    def train(message, context):
+        client = context.node_config["partition-id"]
+        if client in (3, 8):
+            raise RuntimeError("planted")
+        arrays = {
+            name: Array(np.asarray(array.numpy() + (client if name != "steps" else 0)))
+            for name, array in message.content["arrays"].items()
+        }
+        metrics = MetricRecord({"num-examples": client, "mine": client * 2.0, "list": [1.0]})
+        content = {"arrays": ArrayRecord(arrays), "metrics": metrics}
+        return Message(RecordDict(content), reply_to=message)
+
+    strategy = PauseStrategy(config, KEY, data_size=size, poll_seconds=0.002)
+    result = strategy.start(LocalGrid(plain, nodes(*ALL)), model(), num_rounds=1)
+    weights = np.where(np.isin(ALL, (3, 8)), 0.0, size)
+    mean = (weights * np.arange(10)).sum() / weights.sum()
+    for name, array in model().items():
+        added = 0 if name == "steps" else mean
+        np.testing.assert_allclose(result.arrays[name].numpy(), array.numpy() + added, rtol=1e-6)
+        assert result.arrays[name].dtype == array.dtype
+    metrics = result.train_metrics_clientapp[1]
+    assert metrics["mine"] == pytest.approx(2 * mean)
+    assert (metrics["num-answered"], metrics["num-failed"]) == (8, 2)
+    assert strategy.history[0].idle == (3, 8)
+
+
+def test_a_counter_that_all_agree_on_stays_whatever_the_weights():
+    answers = {k: Answer({"steps": np.asarray(7)}, {}, 1.0) for k in range(3)}
+    for drawn in np.random.default_rng(0).random((100, 3)):
+        record = average(answers, dict(enumerate(drawn.tolist())))
+        assert record is not None
+        assert record["steps"].numpy() == 7
+
+
+def test_a_round_of_which_nothing_comes_leaves_the_model(tmp_path):
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}", faults=dict.fromkeys(ALL, "raise"))
+    strategy = PauseStrategy(config_of(), KEY, poll_seconds=0.002)
+    result = strategy.start(LocalGrid(app, nodes(*ALL)), model(), num_rounds=2)
+    assert not result.arrays
+    assert (strategy.selector.counts == 0).all()
+    assert all(set(each.failed.values()) == {3600.0} for each in strategy.history)
+
+
+def test_the_grid_stamps_each_reply_and_stops_at_the_timeout(tmp_path):
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}")
+    timed = TimedGrid(LocalGrid(app, nodes(0, 1, 2), {0: 0.05, 1: 0.4, 2: 5.0}), 0.005)
+    content = RecordDict({"arrays": model()})
+    start = time.monotonic()
+    messages = [Message(content, node, "train") for node in (100, 101, 102, 999)]
+    replies = list(timed.send_and_receive(messages, timeout=1.0))
+    assert 1.0 <= time.monotonic() - start < 2.0
+    assert timed.waited == pytest.approx(1.0, abs=0.5)
+    by_node = {timed.nodes[message]: seconds for message, seconds in timed.seconds.items()}
+    assert set(by_node) == {100, 101}
+    assert 0.05 < by_node[100] < by_node[101] - 0.2
+    assert 0.4 < by_node[101] < 0.9
+    assert {reply.metadata.src_node_id for reply in replies} == {100, 101}
+    assert list(timed.send_and_receive([], timeout=9.0)) == []
+    with pytest.raises(ConfigError, match="poll_seconds = 0: must be > 0"):
+        TimedGrid(LocalGrid(app, {}), 0)
+
+
+def test_who_is_too_late_has_failed_and_may_have_released(tmp_path):
+    config = config_of(policy="all", num_selected=10)
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}", privacy=config.privacy)
+    grid = LocalGrid(app, nodes(*ALL), {9: 4.0})
+    strategy = PauseStrategy(config, KEY, poll_seconds=0.005, timeout_seconds=2.0)
+    result = strategy.start(grid, model(), num_rounds=1)
+    (first,) = strategy.history
+    assert first.failed == {9: 2.0}
+    assert first.idle == ()
+    assert set(first.seconds) == set(range(9))
+    assert result.train_metrics_clientapp[1]["num-failed"] == 1
+    time.sleep(3.0)
+    assert Ledger(tmp_path / "9", config.privacy).participations == 1
+    assert strategy.selector.counts[9] == 1
+
+
+def test_nodes_come_and_go_and_stay_who_they_are(tmp_path):
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}")
+    grid = LocalGrid(app, nodes(4, 0, 7))
+    roster, timed = Roster(10, "reported"), TimedGrid(grid, 0.002)
+    assert roster.present(timed, 5.0) == {4: 100, 0: 101, 7: 102}
+    asked = len(grid.asked)
+    del grid.nodes[101]
+    assert roster.present(timed, 5.0) == {4: 100, 7: 102}
+    assert len(grid.asked) == asked  # who was asked is not asked again
+    grid.nodes[555] = {"partition-id": 0}  # client 0 starts again, as another node
+    assert roster.present(timed, 5.0) == {4: 100, 7: 102, 0: 555}
+
+
+def test_nodes_that_cannot_be_numbered_are_left_out_and_named(tmp_path, warned):
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}")
+    silent = ClientApp()
+    everyone = {**nodes(3, 3, 10), 500: {}, 501: {"partition-id": "two"}, 502: {"mute": True}}
+
+    def mixed(message, context):
+        return (silent if "mute" in context.node_config else app)(message, context)
+
+    timed = TimedGrid(LocalGrid(mixed, everyone), 0.002)
+    assert Roster(10, "reported").present(timed, 5.0) == {3: 100}
+    text = "\n".join(warned)
+    assert "node 101 says that it is client 3, which node 100 is" in text
+    assert "node 102 says partition-id = 10: must be 0 to 9" in text
+    assert "node 500 says partition-id = -1" in text
+    assert "node 501 says partition-id = -1" in text
+    assert "node 502 does not say which client it is" in text
+
+
+def test_by_arrival_a_node_keeps_its_number_over_restarts(tmp_path, warned):
+    path = tmp_path / "clients.json"
+    grid = LocalGrid(lambda message, context: None, {30: {}, 10: {}})
+    timed = TimedGrid(grid)
+    assert Roster(3, "arrival", path).present(timed, 1.0) == {0: 10, 1: 30}
+    grid.nodes = {5: {}, 30: {}, 99: {}}
+    again = Roster(3, "arrival", path)
+    assert again.present(timed, 1.0) == {1: 30, 2: 5}
+    assert "node 99 is one more than num_clients = 3" in warned[0]
+    assert grid.asked == []
+    again.retire([1])
+    assert Roster(3, "arrival", path).spent == {1}
+    assert [each.name for each in tmp_path.iterdir()] == ["clients.json"]
+    with pytest.raises(
+        ConfigError, match="has 3 clients numbered by 'arrival', and this strategy 4"
+    ):
+        Roster(4, "arrival", path)
+    path.write_text('{"nodes": 3}')
+    with pytest.raises(ConfigError, match="is no saved roster"):
+        Roster(3, "arrival", path)
+
+
+def test_absent_clients_are_not_chosen_and_a_round_waits_for_enough(tmp_path):
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}")
+    grid = LocalGrid(app, nodes(2, 5))
+    strategy = PauseStrategy(config_of(), KEY, poll_seconds=0.002, wait_seconds=0.2)
+    strategy.start(grid, model(), num_rounds=4)
+    assert {tuple(sorted(each.choice.clients.tolist())) for each in strategy.history} == {(2, 5)}
+    grid.nodes = {}
+    with pytest.raises(ConfigError, match=r"no client is connected and numbered after 0.2 s"):
+        PauseStrategy(config_of(), KEY, wait_seconds=0.2).start(grid, model(), num_rounds=1)
+
+
+def test_the_clients_ledger_counts_where_the_server_has_forgotten(tmp_path, warned):
+    config = config_of(horizon=4.0, policy="all")
+    for _ in range(3):
+        Ledger(tmp_path / "6", config.privacy).enter()
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}", privacy=config.privacy)
+    strategy = PauseStrategy(config, KEY, state=tmp_path / "state", poll_seconds=0.002)
+    strategy.start(LocalGrid(app, nodes(*ALL)), model(), num_rounds=2)
+    assert "client 6: its ledger has 4 releases, the last of epsilon 50; here it had 1" in warned[0]
+    assert 6 in strategy.history[0].choice.clients
+    assert 6 not in strategy.history[1].choice.clients
+    np.testing.assert_array_equal(strategy.selector.counts, [2] * 6 + [4] + [2] * 3)
+    assert PauseStrategy(config, KEY, state=tmp_path / "state").selector.counts[6] == 4
+
+
+def test_a_client_without_the_mod_is_named(warned):
+    app = introduce(ClientApp())
+
+    @app.train()
+    def train(message, context):
+        content = {"arrays": message.content["arrays"], "metrics": MetricRecord({"x": 1.0})}
+        return Message(RecordDict(content), reply_to=message)
+
+    strategy = PauseStrategy(config_of(), KEY, poll_seconds=0.002)
+    strategy.start(LocalGrid(app, nodes(*ALL)), model(), num_rounds=1)
+    assert len(strategy.history[0].seconds) == 3
+    assert all("may lack the mod PrivateRelease" in text for text in warned)
+    assert len(warned) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({}, "0 ArrayRecords and 0 MetricRecords: must be one of each"),
+        ({"arrays": {"w": np.zeros(3)}, "metrics": {}}, "its arrays have the shapes"),
+        ({"arrays": {"w": np.full((2, 3), np.inf)}, "metrics": {}}, "'w' is not finite"),
+        ({"arrays": {"steps": np.asarray(1.5)}, "metrics": {}}, "'steps' cannot be read"),
+        ({"arrays": {"steps": b"nonsense"}, "metrics": {}}, "'steps' cannot be read"),
+        ({"arrays": {}, "metrics": {"pause-seconds": -1.0}}, "pause-seconds is -1.0: must be"),
+        (
+            {"arrays": {}, "metrics": {"pause-seconds": [1.0]}},
+            "pause-seconds is \\[1.0\\]: must be",
+        ),
+        ({"arrays": {}, "metrics": {"pause-seconds": 1.0}}, "its metric 'loss' is None"),
+        (
+            {"arrays": {}, "metrics": {"pause-seconds": 1.0, "loss": np.nan}},
+            "its metric 'loss' is nan: must be a finite number",
+        ),
+        (
+            {"arrays": {}, "metrics": {"pause-seconds": 1.0, "pause-participation": 2**40}},
+            "its metric pause-participation is 1099511627776: must be",
+        ),
+        (
+            {"arrays": {}, "metrics": {"pause-seconds": 1.0, "pause-epsilon": [1.0]}},
+            "its metric pause-epsilon is",
+        ),
+    ],
+)
+def test_a_useless_reply_is_a_failure_with_its_reason(content, words, warned):
+    app = introduce(ClientApp())
+
+    @app.train()
+    def train(message, context):
+        records = {}
+        if content:
+            arrays = {n: a.numpy() for n, a in message.content["arrays"].items()}
+            arrays |= content["arrays"]
+            records["arrays"] = ArrayRecord(
+                {
+                    name: Array("int64", (), "numpy.ndarray", array)
+                    if isinstance(array, bytes)
+                    else Array(np.asarray(array))
+                    for name, array in arrays.items()
+                }
+            )
+            records["metrics"] = MetricRecord(content["metrics"])
+        return Message(RecordDict(records), reply_to=message)
+
+    config = config_of(policy="oort", privacy=NoPrivacy())
+    strategy = PauseStrategy(config, KEY, seconds="reported", poll_seconds=0.002)
+    strategy.start(LocalGrid(app, nodes(*ALL)), model(), num_rounds=1)
+    (only,) = strategy.history
+    assert len(only.failed) == 3
+    assert only.seconds == {}
+    assert only.idle == ()
+    assert (strategy.selector.counts.sum()) == 3
+    assert len(warned) == 3
+    assert all(re.search(words, text) for text in warned)
+
+
+def test_policies_that_read_losses_or_updates_get_them(monkeypatch):
+    app = introduce(ClientApp())
+
+    @app.train()
+    def train(message, context):
+        client = context.node_config["partition-id"]
+        arrays = {
+            name: Array(np.asarray(array.numpy() + (client % 2 if name == "w" else 0)))
+            for name, array in message.content["arrays"].items()
+        }
+        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"loss": 0.1 * client})}
+        return Message(RecordDict(content), reply_to=message)
+
+    grid = LocalGrid(app, nodes(*ALL))
+    strategy = PauseStrategy(config_of(policy="oort", privacy=NoPrivacy()), KEY, poll_seconds=0.002)
+    strategy.start(grid, model(), num_rounds=3)
+    assert all(len(each.seconds) == 3 for each in strategy.history)
+    config = config_of(policy="clustered_similarity", privacy=NoPrivacy())
+    told: list[dict[int, np.ndarray]] = []
+    strategy = PauseStrategy(config, KEY, update_size=11, poll_seconds=0.002)
+    tell = strategy.selector.tell
+
+    def listened(*args, **readings):
+        told.append(readings["update"])
+        tell(*args, **readings)
+
+    monkeypatch.setattr(strategy.selector, "tell", listened)
+    strategy.start(grid, model(), num_rounds=2)
+    for client, update in told[0].items():
+        np.testing.assert_array_equal(update, [client % 2] * 6 + [0] * 5)
+    with pytest.raises(ConfigError, match="update_size = 12: the model has 11 floats"):
+        PauseStrategy(config, KEY, update_size=12).start(grid, model(), num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seconds": "guessed"}, "seconds = 'guessed': must be one of stamped, reported"),
+        ({"timeout_seconds": 0}, "timeout_seconds = 0"),
+        ({"wait_seconds": -1}, "wait_seconds = -1"),
+        ({"numbering": "luck"}, "numbering = 'luck': must be one of reported, arrival"),
+        ({"min_available": 11}, "min_available = 11: must be 0 to num_clients = 10"),
+        ({"data_size": [1, 2]}, "data_size has shape"),
+    ],
+)
+def test_wrong_arguments_are_one_clear_error(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        PauseStrategy(config_of(), KEY, **changes)
+
+
+def test_what_it_cannot_go_on_with_is_refused(tmp_path):
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}")
+    grid = LocalGrid(app, nodes(*ALL))
+    state = tmp_path / "state"
+    PauseStrategy(config_of(), KEY, state=state, poll_seconds=0.002).start(grid, model(), 1)
+    assert PauseStrategy(config_of(), KEY, state=state).selector.round == 1
+    with pytest.raises(ConfigError, match=r"another config \(horizon = 9.0 is new\)"):
+        PauseStrategy(config_of(horizon=9.0), KEY, state=state)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be a folder"):
+        PauseStrategy(config_of(), KEY, state=tmp_path / "file")
+    with pytest.raises(ConfigError, match="asks clients before it chooses"):
+        PauseStrategy(config_of().replace(policy=named("power_of_choice")), KEY)
+    strategy = PauseStrategy(config_of(), KEY)
+    with pytest.raises(ConfigError, match="grid = LocalGrid: must be a TimedGrid"):
+        strategy.configure_train(1, model(), {}, grid)
+    with pytest.raises(ConfigError, match="no round is open"):
+        strategy.aggregate_train(1, [])
