@@ -9,6 +9,7 @@ except ImportError as error:
 
 from pause_jax.flower.ledger import Ledger
 from pause_jax.flower.protocol import introduce
+from pause_jax.flower.questions import answer
 from pause_jax.flower.release import PrivateRelease
 from pause_jax.flower.roster import NUMBERINGS, Roster
 from pause_jax.flower.state import Played
@@ -24,5 +25,6 @@ __all__ = [
     "PrivateRelease",
     "Roster",
     "TimedGrid",
+    "answer",
     "introduce",
 ]

@@ -31,6 +31,7 @@ from pause_jax.flower.protocol import (
     ROUND,
     SPENT,
 )
+from pause_jax.flower.questions import question_round
 from pause_jax.flower.replies import Answer, average, mean_metrics, read
 from pause_jax.flower.roster import Roster
 from pause_jax.flower.state import Played, StateFolder
@@ -42,17 +43,19 @@ SECONDS = ("stamped", "reported")
 
 
 class PauseStrategy(Strategy):
-    """Any policy that asks nobody before it chooses, with the config that it was simulated with.
+    """Any policy, with the config that it was simulated with.
 
     ``PauseStrategy(config, key, state="state").start(grid, arrays, num_rounds=100)``. Each round
     the connected nodes are the available clients; the chosen ones train, and the new model is their
     average by the policy's weights, over those that answered. The policy learns the seconds of
     each. A client that answers with an error, with something else than it was sent, or not in time
     has failed, and counts as having taken ``timeout_seconds``. One that says that its budget is
-    spent is not chosen again. A policy that reads losses gets the metrics ``loss`` and
-    ``square-loss`` (the square of the first, if left out). Of the config all is used but its
-    learning, presence, availability, when rounds end (``max_seconds``, ``deadline``, ``wait_for``,
-    ``dropout``, ``late``: a real fleet's are its own) and ``when_spent`` (it is ``exclude``).
+    spent is not chosen again. A policy that asks clients before it chooses does so by query
+    messages, which clients answer by :func:`answer`. A policy that reads losses gets the metrics
+    ``loss`` and ``square-loss`` (the square of the first, if left out). Of the config all is used
+    but its learning, presence, availability, when rounds end (``max_seconds``, ``deadline``,
+    ``wait_for``, ``dropout``, ``late``: a real fleet's are its own) and ``when_spent`` (it is
+    ``exclude``).
 
     No federated evaluation is asked for: what clients said of their data would leave without
     noise. Evaluate at the server, by ``evaluate_fn`` of ``start``.
@@ -190,7 +193,9 @@ class PauseStrategy(Strategy):
                 f"{sum(array.size for array in floats)} floats. Give that number."
             )
         present = self._present(grid)
-        choice = self.selector.ask(present.keys() - self.roster.spent)
+        free = {client: present[client] for client in present.keys() - self.roster.spent}
+        available, answers = question_round(self.selector, free, arrays, grid, self._timeout)
+        choice = self.selector.ask(available, answers)
         nodes = {int(client): present[int(client)] for client in choice.clients}
         self._open = choice, nodes, arrays, grid
         LOG.info("round %d: clients %s of %d connected", choice.round, list(nodes), len(present))
@@ -231,7 +236,7 @@ class PauseStrategy(Strategy):
                     reply.content,
                     arrays,
                     grid.seconds[message] if self._seconds == "stamped" else None,
-                    needs_loss=bool(self.selector.config.policy.releases) and not self._update_size,
+                    needs_loss=self.selector.reads_losses and not self._update_size,
                 )
             except ConfigError as error:
                 LOG.warning("client %d counts as failed: %s", client, error)

@@ -87,6 +87,11 @@ class Selector:
         return self.config.privacy.unit
 
     @property
+    def reads_losses(self) -> bool:
+        """Whether the policy must be told the losses or updates of those that it chose."""
+        return bool(self.config.policy.releases) and self._policy.query is None
+
+    @property
     def spent(self) -> NDArray[np.float32]:
         """Budget that each client has spent, float [K]."""
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
@@ -199,8 +204,7 @@ class Selector:
             check_among(name, values or (), slots, chosen)
         spared = set(numbers("idle", idle, self.config.num_clients))
         check_among("idle", spared, slots, chosen)
-        reads = self.config.policy.releases and self._policy.query is None
-        if reads and seconds and loss is None and update is None:
+        if self.reads_losses and seconds and loss is None and update is None:
             raise ConfigError(
                 f"policy = {self.config.policy.name}: reads "
                 f"{', '.join(self.config.policy.releases)}; tell it the loss or the update of each "

@@ -13,11 +13,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from pause_jax import ConfigError, simulate
-from pause_jax.flower import Ledger, PauseStrategy, Roster, TimedGrid, introduce
+from pause_jax import ConfigError, keys, simulate
+from pause_jax.flower import Ledger, PauseStrategy, Roster, TimedGrid, answer, introduce
 from pause_jax.flower.replies import Answer, average
-from pause_jax.latency import Traces
-from pause_jax.policies import named
+from pause_jax.latency import LinearContext, Traces
 from pause_jax.privacy import NoPrivacy
 from tests.flower import killed
 from tests.flower.local import LocalGrid, nodes
@@ -53,6 +52,82 @@ def test_one_config_in_simulation_and_in_flower_chooses_the_same(tmp_path, polic
     np.testing.assert_array_equal(counts, strategy.selector.counts)
     spent = [Ledger(tmp_path / str(k), config.privacy).spent for k in ALL]
     np.testing.assert_allclose(spent, result.spent, rtol=1e-6)
+
+
+def test_a_policy_that_asks_first_hears_the_losses_and_takes_the_largest(tmp_path, warned):
+    config = config_of(policy="power_of_choice").replace(privacy=NoPrivacy())
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}", privacy=config.privacy)
+    heard = []
+
+    def loss(arrays, batch_size, context):
+        assert batch_size is None
+        heard.append(float(arrays["scale"].numpy()))
+        client = context.node_config["partition-id"]
+        if client == 4:
+            raise RuntimeError("planted")
+        return np.nan if client == 7 else 1.0 + client
+
+    grid = LocalGrid(answer(app, loss=loss), nodes(*ALL))
+    strategy = PauseStrategy(config, KEY, poll_seconds=0.002, min_available=10)
+    strategy.start(grid, model(), num_rounds=8)
+    asked = [int(node) - 100 for node, kind in grid.asked if kind == "query.pause_loss"]
+    assert len(asked) == 8 * 6  # d = 2 m candidates a round
+    for place, each in enumerate(strategy.history):
+        candidates = asked[6 * place : 6 * place + 6]
+        told = sorted(set(candidates) - {4, 7}, reverse=True)
+        # Those of whom nothing was ever heard come first.
+        unheard = sorted(set(candidates) & {4, 7})
+        assert set(each.choice.clients.tolist()) == set((unheard + told)[:3])
+    assert any("client 4 does not answer" in each for each in warned)
+    assert any("client 7 answers pause_loss = nan" in each for each in warned)
+    assert len(set(heard)) > 1, "the model of the round is taken along"
+
+
+@pytest.mark.parametrize("policy", ["rbcs_f", "fedcs"])
+def test_a_policy_that_asks_for_features_chooses_as_in_simulation(tmp_path, policy, warned):
+    config = config_of(policy=policy).replace(latency=LinearContext(), privacy=NoPrivacy())
+    result, stream = simulate(config, KEY), keys.streams(KEY).world
+    seconds: list[list[float]] = [[]]
+    known: list[list[list[float]]] = [[]]
+    now: list[int] = []
+    for t in range(1, 26):
+        key = keys.latency(stream, t)
+        seconds.append(np.asarray(config.latency.sample(key, 10)).tolist())
+        known.append(np.asarray(config.latency.features(key, 10)).tolist())
+    ledger = f"{tmp_path}/{{partition-id}}"
+    app = client_app(NO_DELAY, ledger, privacy=config.privacy, reported=seconds)
+
+    def features(context):
+        return known[len(now)][context.node_config["partition-id"]]
+
+    class Counting(PauseStrategy):
+        def configure_train(self, server_round, *rest):
+            now.append(server_round)
+            return super().configure_train(server_round, *rest)
+
+    strategy = Counting(config, KEY, seconds="reported", poll_seconds=0.002, min_available=10)
+    strategy.start(LocalGrid(answer(app, features=features), nodes(*ALL)), model(), 25)
+    chosen = [set(each.choice.clients.tolist()) for each in strategy.history]
+    rows = np.asarray(result.clients)[:25]
+    assert chosen == [set(row[row >= 0].tolist()) for row in rows]
+    assert warned == []
+
+
+def test_who_does_not_say_its_features_is_not_available(tmp_path, warned):
+    config = config_of(policy="rbcs_f").replace(latency=LinearContext(), privacy=NoPrivacy())
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}", privacy=config.privacy)
+
+    def features(context):
+        if context.node_config["partition-id"] in (0, 1):
+            raise RuntimeError("planted")
+        return 1.0, 0.5
+
+    strategy = PauseStrategy(config, KEY, poll_seconds=0.002, min_available=10)
+    strategy.start(LocalGrid(answer(app, features=features), nodes(*ALL)), model(), 6)
+    chosen = {int(k) for each in strategy.history for k in each.choice.clients}
+    assert len(chosen) >= 3
+    assert not chosen & {0, 1}
+    assert any("client 0 does not answer" in each for each in warned)
 
 
 def test_a_killed_server_goes_on_with_the_choices_of_one_that_was_not(tmp_path, warned):
@@ -375,8 +450,6 @@ def test_what_it_cannot_go_on_with_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be a folder"):
         PauseStrategy(config_of(), KEY, state=tmp_path / "file")
-    with pytest.raises(ConfigError, match="asks clients before it chooses"):
-        PauseStrategy(config_of().replace(policy=named("power_of_choice")), KEY)
     strategy = PauseStrategy(config_of(), KEY)
     with pytest.raises(ConfigError, match="grid = LocalGrid: must be a TimedGrid"):
         strategy.configure_train(1, model(), {}, grid)
