@@ -140,14 +140,19 @@ def test_policies_latencies_and_datasets_are_listed(monkeypatch, tmp_path, capsy
     assert run(monkeypatch, tmp_path, "latencies") == 0
     listed = capsys.readouterr().out
     assert all(model.name in listed for model in LATENCIES)
+    assert "slowest = 1.0" in listed
     assert run(monkeypatch, tmp_path, "presences") == 0
     listed = capsys.readouterr().out
     assert all(presence.name in listed for presence in PRESENCES)
-    assert "slowest = 1.0" in listed
     assert run(monkeypatch, tmp_path, "datasets") == 0
     listed = capsys.readouterr().out
     names = ("digits", "mnist", "fashion_mnist", "cifar10", "linear_regression")
     assert all(name in listed for name in names)
+
+
+def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
+    assert run(monkeypatch, tmp_path, "--version") == 0
+    assert capsys.readouterr().out.startswith(f"pause_jax {pause_jax.__version__}, JAX ")
 
 
 @pytest.mark.parametrize(
@@ -165,11 +170,17 @@ def test_policies_latencies_and_datasets_are_listed(monkeypatch, tmp_path, capsy
         (("compare", "--seeds", "0"), ["--seeds 0", ">= 1"]),
         (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),
         (("run", "nowhere.toml"), ["nowhere.toml"]),
+        (("compare", "--set", "policy=random"), ["--set policy=random", "--policies"]),
+        (("compare", "--seed", "4294967296"), ["--seed", "4294967295"]),
+        (("compare", "--seed", "99999999999999999999"), ["--seed", "4294967295"]),
+        (("audit", "--seed", "-1"), ["--seed", "greater than or equal to 0"]),
+        (("compare", "--load", "leaves.py"), ["--load leaves.py", "SystemExit"]),
     ],
 )
 def test_bad_input_is_one_message_and_leaves_nothing(
     monkeypatch, tmp_path, capsys, arguments, words
 ):
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
     assert run(monkeypatch, tmp_path, *arguments) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error

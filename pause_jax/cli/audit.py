@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from pause_jax.analysis.table import make_table, word
-from pause_jax.cli.options import Load
+from pause_jax.cli.options import Load, Seed
 from pause_jax.cli.settings import changed, load_files
 from pause_jax.privacy import MECHANISMS, Mechanism
 from pause_jax.registry import look_up
@@ -36,7 +36,7 @@ def audit(
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, e.g. clip_norm=2."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Number that the releases are derived from.")] = 0,
+    seed: Seed = 0,
     load: Load = None,
 ) -> None:
     """Audit mechanisms: a lower bound on the epsilon that each really has, from its releases.

@@ -59,6 +59,12 @@ def compare(
     """Compare selection policies on one data set, with the same worlds for all."""
     make = _preset(preset, f"--preset {preset}")
     load_files(load)
+    for setting in change or ():
+        if setting.partition("=")[0].strip() == "policy":
+            raise ConfigError(
+                f"--set {setting}: every row would have that policy under another's name. Name the "
+                "policies by --policies."
+            )
     configs: dict[str, SimConfig] = {}
     for entry in filter(None, map(str.strip, policies.split(","))):
         policy, colon, mechanism = entry.partition(":")
@@ -100,6 +106,12 @@ def run(
     A file is what 'pause-jax show PRESET' prints, with fields changed or left out.
     """
     load_files(load)
+    for setting in change or ():
+        if setting.partition("=")[0].strip() == "policy":
+            raise ConfigError(
+                f"--set {setting}: every row would have that policy under another's name. Name the "
+                "policies by --policies."
+            )
     configs: dict[str, SimConfig] = {}
     for file in files:
         label = file.stem if file.stem not in configs else str(file)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
+import jax
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+import pause_jax
 from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
@@ -18,7 +21,6 @@ from pause_jax.engine.sweep import SweepInterrupted
 from pause_jax.struct import ConfigError
 
 app = typer.Typer(
-    help="Client selection for federated learning, simulated in JAX.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -34,6 +36,24 @@ app.command("presences")(list_presences)
 app.command("datasets")(list_datasets)
 app.command()(audit)
 app.command()(fit)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pause_jax {pause_jax.__version__}, JAX {jax.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and end."
+        ),
+    ] = False,
+) -> None:
+    """Client selection for federated learning, simulated in JAX."""
 
 
 def main() -> None:

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 Seeds = Annotated[int, typer.Option(help="Independent seeds; all policies meet the same worlds.")]
-Seed = Annotated[int, typer.Option(help="Number that the seeds are derived from.")]
+# JAX takes 32 bits of it: a larger one would be another seed.
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**32 - 1, help="Number that the seeds are derived from.")
+]
 Target = Annotated[float, typer.Option(help="Test accuracy whose simulated time is reported.")]
 Name = Annotated[str | None, typer.Option(help="Name of the result; numbered if left out.")]
 Out = Annotated[pathlib.Path, typer.Option(help="Folder of all results.")]

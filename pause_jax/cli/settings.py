@@ -22,7 +22,7 @@ def load_files(files: Iterable[pathlib.Path] | None) -> None:
             raise ConfigError(f"--load {file}: must be a Python file, and there is none.")
         try:
             runpy.run_path(str(file))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(f"--load {file}: {type(error).__name__}: {error}.") from error
 
 
