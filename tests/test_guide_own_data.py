@@ -15,4 +15,4 @@ def test_it_runs_from_its_first_block_to_its_last(monkeypatch, tmp_path, capsys)
     for place, block in enumerate(blocks, 1):
         exec(compile(block, f"{GUIDE.name}, block {place}", "exec"), names)
     refused = capsys.readouterr().out.strip().splitlines()[-4:]
-    assert all(re.match(r"(y_train|num_clients) ", line) for line in refused)
+    assert all(re.match(r"(y_train|num_clients)\b", line) for line in refused)

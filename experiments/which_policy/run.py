@@ -100,7 +100,12 @@ def main(
     every = fleets()
     names = only.split(",") if only else list(every)
     outcome.add(*(f"{name:8} {MEANING[name]}" for name in names))
-    found = {name: play(*every[name], keys) for name in names}
+    found = {}
+    for name in names:
+        found[name] = play(*every[name], keys)
+        typer.echo(f"{name}: {best_of(found[name]['late'])[0]}", err=True)
+        # A process has room for some hundred compiled programs.
+        jax.clear_caches()
     for when in ROUNDS:
         now = {name: each[when] for name, each in found.items()}
         outcome.add("", f"{when:17}" + "".join(f"{name:>11}" for name in now))

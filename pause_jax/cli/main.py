@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 from typing import Annotated
 
 import jax
@@ -10,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-import pause_jax
 from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
@@ -40,7 +40,7 @@ app.command()(fit)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"pause_jax {pause_jax.__version__}, JAX {jax.__version__}")
+        typer.echo(f"pause_jax {metadata.version('pause_jax')}, JAX {jax.__version__}")
         raise typer.Exit
 
 
