@@ -285,3 +285,9 @@ def test_a_good_config_passes():
     data = Digits().load()
     shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)
     assert shapes.counts.shape == (6,)
+
+
+def test_more_clients_than_the_memory_holds_are_refused_before_they_are_made():
+    config = SimConfig(num_clients=2_000_000_000, num_selected=5, learning=None)
+    with pytest.raises(ConfigError, match=r"num_clients = 2000000000: a round takes"):
+        simulate(config, jax.random.key(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,6 +69,10 @@ def simulate(
     return _simulate(config, data, key, quantities, execution)
 
 
+# Clients from which on the memory of a state is worth a look before a run.
+MANY = 10_000_000
+
+
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
     """Validate a config, read its files, and make its numbers arrays: the host's part of a run.
 
@@ -76,9 +81,24 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
     """
     validate(config)
     config = loaded(config)
-    if config.learning is None:
-        return canonical(config), None
-    return canonical(config), config.learning.load(config.num_clients, data)
+    given = None if config.learning is None else config.learning.load(config.num_clients, data)
+    config = canonical(config)
+    if config.num_clients >= MANY:
+        _check_memory(config, given)
+    return config, given
+
+
+def _check_memory(config: SimConfig, data: Any) -> None:
+    """Refuse a state that is larger than the machine: the system would end the process."""
+    state = jax.eval_shape(lambda: init(config, data, jax.random.key(0)))
+    # Before a round and after it.
+    needed = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) / 2**30
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    if needed > there:
+        raise ConfigError(
+            f"num_clients = {config.num_clients}: a round takes {needed:.0f} GiB at least, "
+            f"and this machine has {there:.0f} GiB. Simulate fewer clients."
+        )
 
 
 def check_key(key: Array) -> None:
