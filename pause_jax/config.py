@@ -107,6 +107,13 @@ class SimConfig(Config):
                 f"wait_for = {self.wait_for}: must be <= num_selected = {self.cohort_size}, the "
                 "clients that are chosen. Wait for fewer, or choose more."
             )
+        least, known = self.latency.min_latency, not isinstance(self.deadline, jax.core.Tracer)
+        known &= not isinstance(least, jax.core.Tracer)
+        if known and self.deadline is not None and self.deadline < least:
+            raise ConfigError(
+                f"deadline = {self.deadline}: no update can be in time, as none takes less than "
+                f"latency.min_latency = {least} seconds. Wait longer."
+            )
         if self.late == "next" and self.wait_for is None and self.deadline is None:
             raise ConfigError(
                 "late = 'next': no update is late while a round waits for all. Set deadline or "

@@ -89,9 +89,14 @@ def loads(text: str) -> SimConfig:
 def load(path: str | pathlib.Path) -> SimConfig:
     """A config from a TOML file. Raises ConfigError that names the file."""
     try:
-        return loads(pathlib.Path(path).read_text())
+        text = pathlib.Path(path).read_text()
+        if not text.strip():
+            raise ConfigError("is empty; pause-jax show PRESET > FILE writes one.")
+        return loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: must be text in UTF-8, TOML.") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -129,6 +134,8 @@ def parse_value(config: Config, path: str, text: str) -> Any:
     field = field_of(parent, last, path)
     if is_node(field):
         return _node(path, text, field)
+    if field.metadata["rule"].optional and text.strip() == "none":
+        return None
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -212,6 +212,9 @@ def field_of(config: Any, name: str, whole: str) -> dataclasses.Field[Any]:
     Raises:
       ConfigError: if there is none, with those that there are.
     """
+    if config is None:
+        above = whole.rpartition(".")[0]
+        raise ConfigError(f"{whole}: {above} is none. Choose one first: {above}=NAME.")
     known = {f.name: f for f in dataclasses.fields(config)} if isinstance(config, Config) else {}
     if name not in known:
         raise ConfigError(
@@ -258,16 +261,21 @@ def check_fields(config: Config) -> None:
             if is_node(field):
                 assert rule.kind is not None
                 if not isinstance(value, rule.kind) and not (rule.optional and value is None):
-                    example = getattr(field.default_factory, "__name__", rule.kind.__name__)
+                    factory, kind = field.default_factory, rule.kind
+                    kind = factory if isinstance(factory, type) else next(_below(kind), kind)
                     raise ConfigError(
                         f"{where} = {value!r}: must be a config object of class "
-                        f"{rule.kind.__name__}, such as {example}(). Presets and config files take "
-                        "choices by name."
+                        f"{rule.kind.__name__}, such as {kind.__name__}(). Presets and config "
+                        "files take choices by name."
                     )
             elif is_static(field):
                 _check_static(where, value, rule, field.default)
             else:
                 _check_number(where, value, rule)
+
+
+def _below(kind: type) -> Iterator[type]:
+    return iter(kind.__subclasses__())
 
 
 def _check_number(where: str, value: Any, rule: Rule) -> None:

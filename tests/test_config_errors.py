@@ -287,6 +287,20 @@ def test_a_good_config_passes():
     assert shapes.counts.shape == (6,)
 
 
+def test_a_deadline_that_nobody_can_meet_is_refused():
+    config = SimConfig(learning=None, deadline=0.04)
+    with pytest.raises(ConfigError, match=r"deadline = 0.04: no update can be in time"):
+        simulate(config, jax.random.key(0))
+    assert simulate(config.replace(deadline=0.06, num_rounds=3), jax.random.key(0)).num_played == 3
+
+
+def test_a_field_of_what_is_not_there_says_what_to_choose_first():
+    with pytest.raises(ConfigError, match=r"presence.share: presence is none. Choose one first"):
+        SimConfig().override({"presence.share": 0.4})
+    with pytest.raises(ConfigError, match=r"presence = 'diurnal': .* such as Intervals\(\)"):
+        simulate(SimConfig(presence="diurnal"), jax.random.key(0))
+
+
 def test_more_clients_than_the_memory_holds_are_refused_before_they_are_made():
     config = SimConfig(num_clients=2_000_000_000, num_selected=5, learning=None)
     with pytest.raises(ConfigError, match=r"num_clients = 2000000000: a round takes"):

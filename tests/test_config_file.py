@@ -108,3 +108,18 @@ def test_what_is_listed_is_what_names_stand_for(base, listed):
         name: cls for name, cls in choices(base).items() if cls.__module__.startswith("pause_jax.")
     }
     assert ours == {cls.name: cls for cls in listed}
+
+
+def test_an_empty_file_is_no_config(tmp_path):
+    path = tmp_path / "mine.toml"
+    for content, words in ((b"\n", "is empty"), (bytes([0xFF, 0xFE, 1]), "must be text in UTF-8")):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=words):
+            config_file.load(path)
+
+
+def test_what_is_optional_can_be_taken_away_on_the_command_line():
+    config = config_file.changed(SimConfig(), ["deadline=2.5", "wait_for=3"])
+    assert (config.deadline, config.wait_for) == (2.5, 3)
+    config = config_file.changed(config, ["deadline=none", "wait_for=none"])
+    assert (config.deadline, config.wait_for) == (None, None)

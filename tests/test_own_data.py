@@ -364,6 +364,15 @@ def test_a_folder_has_a_file_a_client(tmp_path):
     np.testing.assert_allclose(data.x_train[:30], FEATURES[20:], rtol=1e-6)
 
 
+def test_clients_of_a_folder_are_counted_by_the_numbers_in_their_names(tmp_path):
+    for client in range(12):
+        rows = slice(0, 2 + client)
+        np.savez(tmp_path / f"client{client}.npz", x=FEATURES[rows], y=np.arange(2 + client) % 2)
+    np.savez(tmp_path / "test.npz", x=FEATURES[:9], y=np.arange(9) % 2)
+    data = Files(path=str(tmp_path)).load()
+    np.testing.assert_array_equal(np.bincount(data.clients), np.arange(2, 14))
+
+
 def write(folder, name, **arrays):
     np.savez(folder / name, **arrays)
     return folder

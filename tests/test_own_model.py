@@ -310,10 +310,44 @@ def test_a_task_of_ones_own_is_learnt_and_its_metrics_are_recorded():
     assert config_file.loads(config_file.dumps(config)).learning.task == Ordinal()
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"loss": lambda s, o, t: (o - t) ** 2},
+            r"loss (gives float32 of shape \(2, 2\)|or scores)",
+        ),
+        ({"loss": lambda s, o, t: jnp.mean(o[:, 0] - t)}, r"loss gives float32 of shape \(\)"),
+        ({"loss": lambda s, o, t: jnp.argmax(o, 1)}, r"loss gives int32 of shape \(2,\)"),
+        ({"loss": lambda s, o, t: o[:, 0] - jnp.ones(999)}, r"loss or scores cannot be computed"),
+        ({"scores": lambda s, o, t: {}}, r"scores gives \[\], and its metrics are \['test_dist"),
+        ({"scores": lambda s, o, t: {"test_distance": o}}, r"test_distance gives float32 of shape"),
+    ],
+)
+def test_a_task_that_does_not_give_a_number_of_each_sample_is_refused(changes, words):
+    wrong = type("Wrong", (Ordinal,), {"name": "wrong_task", **changes})
+    with pytest.raises(ConfigError, match=words) as caught:
+        simulate(base(task=wrong()), KEY, DATA)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_does_not_give_one_array_is_refused():
+    class Two(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return {"out": nn.Dense(10)(x.reshape(len(x), -1))}
+
+    with pytest.raises(ConfigError, match=r"gives a dict; must give one array"):
+        simulate(base(model=FlaxModel.of(Two())), KEY, DATA)
+
+
 def test_a_metric_of_a_name_that_is_taken_is_refused():
     class Taken(Ordinal):
         name = "taken"
         metrics = ("config",)
+
+        def scores(self, outputs, targets):
+            return {"config": outputs[:, 0]}
 
     with pytest.raises(ConfigError, match="the name 'config' is taken"):
         simulate(base(task=Taken()), KEY, DATA)

@@ -1,5 +1,7 @@
 """A policy at work: its choices are those of a simulation, and it survives its server."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -237,7 +239,7 @@ def test_after_a_wrong_tell_the_round_stays_open():
 
 def test_what_it_is_made_from_is_checked(tmp_path):
     for sizes in ([1, 2], [0] * 8, [np.nan] * 8):
-        with pytest.raises(ConfigError, match="data_size has shape"):
+        with pytest.raises(ConfigError, match=r"data_size = .*: must be \[8\]"):
             Selector(BASE, KEY, data_size=sizes)
     (tmp_path / "none.npz").write_text("text")
     for name in ("none.npz", "nowhere.npz"):
@@ -254,3 +256,28 @@ def test_seconds_below_the_least_count_as_the_least():
         told.append(jax.tree.leaves(selector._state))
     for one, other in zip(*told, strict=True):
         np.testing.assert_array_equal(jnp.asarray(one), jnp.asarray(other))
+
+
+def test_what_is_told_of_the_available_and_of_the_answers_must_make_sense(tmp_path):
+    selector = Selector(BASE.replace(policy=named("random")), KEY)
+    for wrong in (np.array([True] * 8), [1.7, 2.2], ["a"]):
+        with pytest.raises(ConfigError, match=r"available: must be numbers of clients, int"):
+            selector.ask(wrong)
+    first, *_ = map(int, selector.ask().clients)
+    for told in ({"idle": [first]}, {"failed": {first: 3.0}}):
+        with pytest.raises(ConfigError, match=rf"client {first} stands in seconds too"):
+            selector.tell({first: 1.0}, **told)
+    none: tuple[Any, ...] = "a", None
+    for wrong in none:
+        with pytest.raises(ConfigError, match=rf"seconds\[{first}\] = .*: must be finite and > 0"):
+            selector.tell({first: wrong})
+    selector.tell({first: 1.0})
+    asking = Selector(BASE.replace(policy=named("power_of_choice")), KEY)
+    question = asking.question([0, 1, 2, 3])
+    with pytest.raises(ConfigError, match=r"available: must be that of the question"):
+        asking.ask([5, 6, 7], dict.fromkeys(question.clients.tolist(), 1.0))
+    for key in (0, jax.random.PRNGKey(0)):
+        with pytest.raises(ConfigError, match=r"must be a typed JAX key"):
+            Selector(BASE, key)
+    with pytest.raises(ConfigError, match=r"data_size = \[-1. -1. .*\]: must be \[8\]"):
+        Selector(BASE, KEY, data_size=[-1] * 8)

@@ -53,7 +53,8 @@ def fit(
     model = best.model(float(np.float32(_least(found))))
     if model is None:
         console.print("The library has no normal model with such scales: simulate the file itself,")
-        console.print(f'--set latency=traces --set latency.path="{file}"', highlight=False)
+        least = f"--set latency.min_latency={_least(found):.3g}"
+        console.print(f'--set latency=traces --set latency.path="{file}" {least}', highlight=False)
         return
     text = tomli_w.dumps({"latency": config_file.to_dict(model)})
     console.print(text, highlight=False, markup=False, end="")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -41,8 +42,11 @@ def _list_with_fields(models: Iterable[type[Config]]) -> None:
     rows = []
     for model in models:
         values = config_file.to_dict(model())
-        fields = [f"{field} = {values[field]!r}" for field in values if field != "name"]
-        rows.append((model.name, model.summary, ", ".join(fields)))
+        named = [
+            f"{field.name} = {values.get(field.name, 'none')!r}"
+            for field in dataclasses.fields(model)
+        ]
+        rows.append((model.name, model.summary, ", ".join(named)))
     Console().print(make_table((word("name"), "what it does", "fields"), rows))
 
 

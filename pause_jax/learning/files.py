@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from pause_jax.learning.decoded import Arrays
 from pause_jax.struct import ConfigError, static
 
 _TEST = "test.npz"
+_NUMBERS = re.compile(r"(\d+)")
 
 
 class Files(DataConfig):
@@ -20,7 +22,8 @@ class Files(DataConfig):
 
     One file: arrays ``x``, ``y`` and perhaps ``x_test``, ``y_test`` and ``clients``. Or a folder
     with a file for each client (``x``, ``y``), named as one likes, and perhaps ``test.npz``; client
-    k is then the k-th file in the order of names, under the partition ``natural``.
+    k is then the k-th file in the order of names, numbers in them by their value, under the
+    partition ``natural``.
 
     Attributes:
       path: the file or the folder; if relative, to the working directory.
@@ -51,8 +54,16 @@ class Files(DataConfig):
             raise ConfigError(f"learning.data.path = {self.path!r}: {error}") from None
 
 
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """Numbers in a name by their value: client2 before client10."""
+    return [
+        (int(part or -1), "") if part.isdigit() else (-1, part) for part in _NUMBERS.split(name)
+    ]
+
+
 def _folder(folder: pathlib.Path) -> Arrays:
-    files = sorted(path for path in folder.glob("*.npz") if path.name != _TEST)
+    found = (path for path in folder.glob("*.npz") if path.name != _TEST)
+    files = sorted(found, key=lambda path: _in_order(path.name))
     if not files:
         raise ConfigError(
             f"learning.data.path = {str(folder)!r}: has no .npz file; must have one a client."

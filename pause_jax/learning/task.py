@@ -127,12 +127,41 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
     Raises:
       ConfigError: if it is not what the task needs.
     """
+    name = task.name or type(task).__name__
     needed = (1, *task.outputs(data))
+    if not isinstance(outputs, jax.ShapeDtypeStruct):
+        raise ConfigError(f"{model}: gives a {type(outputs).__name__}; must give one array.")
     if outputs.shape != needed:
         raise ConfigError(
-            f"{model}: gives outputs of shape {outputs.shape} for one sample; the task "
-            f"{task.name or type(task).__name__} needs {needed}."
+            f"{model}: gives outputs of shape {outputs.shape} for one sample; the task {name} "
+            f"needs {needed}."
         )
+    # Two samples: with one, a mean over the batch would have the right shape.
+    y = data.y_train
+    both = (
+        jax.ShapeDtypeStruct((2, *needed[1:]), outputs.dtype),
+        jax.ShapeDtypeStruct((2, *y.shape[1:]), y.dtype),
+    )
+    try:
+        loss, scores = jax.eval_shape(lambda o, t: (task.loss(o, t), task.scores(o, t)), *both)
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [""])[0][:200]
+        raise ConfigError(
+            f"learning.task = {name}: loss or scores cannot be computed from outputs and targets "
+            f"of shapes {both[0].shape} and {both[1].shape} ({type(error).__name__}: {line})."
+        ) from error
+    if set(scores) != set(task.metrics):
+        raise ConfigError(
+            f"learning.task = {name}: scores gives {sorted(scores)}, and its metrics are "
+            f"{sorted(task.metrics)}; must be the same names."
+        )
+    for what, value in {"loss": loss, **scores}.items():
+        is_number = what != "loss" or jnp.issubdtype(value.dtype, jnp.floating)
+        if value.shape != (2,) or not is_number:
+            raise ConfigError(
+                f"learning.task = {name}: {what} gives {value.dtype} of shape {value.shape} for "
+                "two samples; must be a float of each, (2,)."
+            )
 
 
 def _wrong_targets(task: Task, data: Dataset, rule: str) -> ConfigError:

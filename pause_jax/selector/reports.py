@@ -65,7 +65,12 @@ def numbers(name: str, clients: Iterable[int], num_clients: int) -> list[int]:
     Raises:
       ConfigError: for one that is no client.
     """
-    found = [int(client) for client in clients]
+    each = list(clients)
+    if each and not all(isinstance(k, int | np.integer) and not isinstance(k, bool) for k in each):
+        raise ConfigError(
+            f"{name}: must be numbers of clients, int; numpy.flatnonzero makes them of a mask."
+        )
+    found = [int(client) for client in each]
     for client in found:
         if not 0 <= client < num_clients:
             raise ConfigError(f"{name}: {client} is no client; they are 0 to {num_clients - 1}.")
@@ -77,8 +82,8 @@ def check_among(name: str, clients: Iterable[int], known: Collection[int], what:
     for client in clients:
         if int(client) not in known:
             raise ConfigError(
-                f"{name}: client {client} was not {what}; {', '.join(map(str, known)) or 'nobody'} "
-                "was."
+                f"{name}: client {client} was not {what}, but "
+                f"{', '.join(map(str, known)) or 'nobody'}."
             )
 
 
@@ -104,8 +109,8 @@ def observation(
     for client, slot in slots.items():
         if client not in took:
             continue
-        taken = float(took[client])
-        if not (np.isfinite(taken) and taken > 0):
+        taken = took[client]
+        if not (isinstance(taken, int | float | np.number) and np.isfinite(taken) and taken > 0):
             raise ConfigError(f"seconds[{client}] = {taken}: must be finite and > 0.")
         latency[slot] = max(taken, float(config.latency.min_latency))
         known[slot], heard[slot] = True, client in reports.seconds
@@ -154,7 +159,10 @@ def answer(
                 )
             loss[place], told[place] = np.nan, False
             continue
-        given = np.asarray(answers[client], np.float32)
+        try:
+            given = np.asarray(answers[client], np.float32)
+        except (TypeError, ValueError):
+            given = np.asarray(np.nan)
         shape = () if question.wants == "loss" else (num_features,)
         if given.shape != shape or not np.isfinite(given).all():
             raise ConfigError(
@@ -179,7 +187,7 @@ def sizes(data_size: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
     size = np.asarray(data_size, np.float32)
     if size.shape != (num_clients,) or not (np.isfinite(size) & (size > 0)).all():
         raise ConfigError(
-            f"data_size has shape {size.shape}: must be [{num_clients}], samples > 0 of each "
-            "client."
+            f"data_size = {np.array2string(size, threshold=8)}: must be [{num_clients}], samples "
+            "> 0 of each client."
         )
     return size

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax import config_file, keys
 from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, loaded, validate
+from pause_jax.engine.simulate import check_key
 from pause_jax.policies import Context, check_selected
 from pause_jax.selector.reports import (
     Choice,
@@ -36,6 +37,7 @@ class _Asked(NamedTuple):
     question: Question
     clients: NDArray[np.int32]
     asked: NDArray[np.bool_]
+    present: NDArray[np.bool_]
 
 
 class Selector:
@@ -68,6 +70,7 @@ class Selector:
           ConfigError: if the config cannot run, or sizes do not fit.
         """
         validate(config)
+        check_key(key)
         config = loaded(config)
         self.config, self.round = config, 0
         self._size = jnp.asarray(sizes(data_size, config.num_clients))
@@ -114,7 +117,7 @@ class Selector:
         who = query.ask(key, self._state, jnp.int32(self.round + 1), present)
         clients, asked = map(np.asarray, who)
         question = Question(self.round + 1, clients[asked], query.wants, query.batch_size)
-        self._asked = _Asked(question, clients, asked)
+        self._asked = _Asked(question, clients, asked, np.asarray(present))
         return question
 
     def ask(
@@ -144,7 +147,12 @@ class Selector:
                     f"policy = {self.config.policy.name}: asks clients before it chooses. Call "
                     "question, then ask with their answers."
                 )
-            question, clients, asked = self._asked
+            question, clients, asked, who = self._asked
+            if not np.array_equal(present, who):
+                raise ConfigError(
+                    "available: must be that of the question, as the policy chooses among those "
+                    "that it asked. Ask the question again for other clients."
+                )
             check_among("answers", answers, question.clients.tolist(), "asked")
             features = self.config.latency.num_features
             told = answer(answers, clients, asked, question, features)
@@ -199,9 +207,16 @@ class Selector:
             for i, k in enumerate(np.asarray(pending.clients))
             if bool(np.asarray(pending.active)[i])
         }
-        chosen = f"chosen in round {self.round}"
+        idle, chosen = list(idle), f"chosen in round {self.round}"
         for name, values in reports._asdict().items():
             check_among(name, values or (), slots, chosen)
+        for one, other in (("failed", "seconds"), ("idle", "seconds")):
+            named = {"failed": failed or (), "idle": idle}[one]
+            if both := set(named) & set(seconds):
+                raise ConfigError(
+                    f"{one}: client {min(both)} stands in {other} too, as one that answered; must "
+                    "be in one of them."
+                )
         spared = set(numbers("idle", idle, self.config.num_clients))
         check_among("idle", spared, slots, chosen)
         if self.reads_losses and seconds and loss is None and update is None:
