@@ -42,10 +42,8 @@ def _list_with_fields(models: Iterable[type[Config]]) -> None:
     rows = []
     for model in models:
         values = config_file.to_dict(model())
-        named = [
-            f"{field.name} = {values.get(field.name, 'none')!r}"
-            for field in dataclasses.fields(model)
-        ]
+        names = [field.name for field in dataclasses.fields(model)]
+        named = [f"{n} = {values[n]!r}" if n in values else f"{n} = none" for n in names]
         rows.append((model.name, model.summary, ", ".join(named)))
     Console().print(make_table((word("name"), "what it does", "fields"), rows))
 
