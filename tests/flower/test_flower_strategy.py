@@ -431,7 +431,7 @@ def test_policies_that_read_losses_or_updates_get_them(monkeypatch):
         ({"wait_seconds": -1}, "wait_seconds = -1"),
         ({"numbering": "luck"}, "numbering = 'luck': must be one of reported, arrival"),
         ({"min_available": 11}, "min_available = 11: must be 0 to num_clients = 10"),
-        ({"data_size": [1, 2]}, "data_size has shape"),
+        ({"data_size": [1, 2]}, r"data_size = .*: must be \[10\]"),
     ],
 )
 def test_wrong_arguments_are_one_clear_error(changes, words):
