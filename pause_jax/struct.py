@@ -106,8 +106,8 @@ class PyTree:
     """A subclass is a frozen, keyword-only dataclass and a pytree; static fields are not leaves.
 
     Registered as a custom node on purpose. With ``jax.tree_util.register_dataclass`` (and so with
-    ``flax.struct``) JAX 0.10 calls the structures of two different classes with equal fields equal,
-    and ``jit`` may then run the code of the one for the other.
+    ``flax.struct``) JAX 0.10 and 0.12 call the structures of two different classes with equal
+    fields equal, and ``jit`` may then run the code of the one for the other.
     """
 
     def __init_subclass__(cls) -> None:
@@ -116,9 +116,11 @@ class PyTree:
         leaves = [field.name for field in every if not is_static(field)]
         fixed = [field.name for field in every if is_static(field)]
 
+        own = [each for each in cls.__mro__[:-1] if each.__module__.partition(".")[0] != _HERE]
+
         def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
             aux = [getattr(tree, name) for name in fixed]
-            return [getattr(tree, name) for name in leaves], (*aux, _attributes(cls))
+            return [getattr(tree, name) for name in leaves], (*aux, _attributes(own))
 
         def flatten_with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
             children, aux = flatten(tree)
@@ -137,14 +139,13 @@ class PyTree:
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
-def _attributes(cls: type) -> tuple[Any, ...]:
-    """What a user's class says outside of its fields, as a part of the structure: once a class
+def _attributes(own: list[type]) -> tuple[Any, ...]:
+    """What a user's classes say outside of their fields, as a part of the structure: once a class
     attribute has changed, programs that were compiled with the old one are not run any more.
     """
-    own = [each for each in cls.__mro__ if each.__module__.partition(".")[0] != _HERE]
     return tuple(
         (name, _fixed(value))
-        for each in own[:-1]  # not object
+        for each in own
         for name, value in vars(each).items()
         if not name.startswith("__")
     )
@@ -261,8 +262,9 @@ def check_fields(config: Config) -> None:
             if is_node(field):
                 assert rule.kind is not None
                 if not isinstance(value, rule.kind) and not (rule.optional and value is None):
-                    factory, kind = field.default_factory, rule.kind
-                    kind = factory if isinstance(factory, type) else next(_below(kind), kind)
+                    factory = field.default_factory
+                    kinds: list[type] = [*rule.kind.__subclasses__(), rule.kind]
+                    kind = factory if isinstance(factory, type) else kinds[0]
                     raise ConfigError(
                         f"{where} = {value!r}: must be a config object of class "
                         f"{rule.kind.__name__}, such as {kind.__name__}(). Presets and config "
@@ -272,10 +274,6 @@ def check_fields(config: Config) -> None:
                 _check_static(where, value, rule, field.default)
             else:
                 _check_number(where, value, rule)
-
-
-def _below(kind: type) -> Iterator[type]:
-    return iter(kind.__subclasses__())
 
 
 def _check_number(where: str, value: Any, rule: Rule) -> None:

@@ -150,6 +150,13 @@ def test_policies_latencies_and_datasets_are_listed(monkeypatch, tmp_path, capsy
     assert all(name in listed for name in names)
 
 
+def test_a_file_may_be_run_with_another_policy(monkeypatch, tmp_path):
+    (tmp_path / "mine.toml").write_text('learning = "none"\nnum_rounds = 5\n')
+    assert run(monkeypatch, tmp_path, "run", "mine.toml", "--set", "policy=random") == 0
+    (kept,) = (tmp_path / "results").glob("*/configs/mine.toml")
+    assert config_file.load(kept).policy.name == "random"
+
+
 def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
     assert run(monkeypatch, tmp_path, "--version") == 0
     assert capsys.readouterr().out.startswith(f"pause_jax {pause_jax.__version__}, JAX ")

@@ -202,7 +202,6 @@ def test_jit_tells_two_classes_with_equal_fields_apart():
     assert run(Minus(), 5.0) == 4.0
 
 
-@pytest.mark.skipif(jax.__version_info__[:2] != (0, 10), reason="describes JAX 0.10")
 def test_why_not_register_dataclass():
     @jax.tree_util.register_dataclass
     @dataclasses.dataclass

@@ -106,12 +106,6 @@ def run(
     A file is what 'pause-jax show PRESET' prints, with fields changed or left out.
     """
     load_files(load)
-    for setting in change or ():
-        if setting.partition("=")[0].strip() == "policy":
-            raise ConfigError(
-                f"--set {setting}: every row would have that policy under another's name. Name the "
-                "policies by --policies."
-            )
     configs: dict[str, SimConfig] = {}
     for file in files:
         label = file.stem if file.stem not in configs else str(file)

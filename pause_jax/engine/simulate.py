@@ -83,7 +83,7 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
     config = loaded(config)
     given = None if config.learning is None else config.learning.load(config.num_clients, data)
     config = canonical(config)
-    if config.num_clients >= MANY:
+    if config.num_clients >= MANY and jax.default_backend() == "cpu":
         _check_memory(config, given)
     return config, given
 

@@ -210,11 +210,10 @@ class Selector:
         idle, chosen = list(idle), f"chosen in round {self.round}"
         for name, values in reports._asdict().items():
             check_among(name, values or (), slots, chosen)
-        for one, other in (("failed", "seconds"), ("idle", "seconds")):
-            named = {"failed": failed or (), "idle": idle}[one]
+        for name, named in (("failed", failed or ()), ("idle", idle)):
             if both := set(named) & set(seconds):
                 raise ConfigError(
-                    f"{one}: client {min(both)} stands in {other} too, as one that answered; must "
+                    f"{name}: client {min(both)} stands in seconds too, as one that answered; must "
                     "be in one of them."
                 )
         spared = set(numbers("idle", idle, self.config.num_clients))
