@@ -18,6 +18,7 @@ from pause_jax.cli.options import (
     Load,
     Name,
     Out,
+    Resume,
     Seed,
     Seeds,
     Set,
@@ -54,6 +55,7 @@ def compare(
     name: Name = None,
     out: Out = pathlib.Path("results"),
     force: Force = False,
+    resume: Resume = False,
     figures: Figures = True,
 ) -> None:
     """Compare selection policies on one data set, with the same worlds for all."""
@@ -85,7 +87,7 @@ def compare(
         configs[label] = config
     if not configs:
         raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
-    request = Request(seeds, seed, target, name, out, force, figures)
+    request = Request(seeds, seed, target, name, out, force, figures, resume)
     execute(configs, request, default_name=f"compare-{preset}")
 
 
@@ -99,6 +101,7 @@ def run(
     name: Name = None,
     out: Out = pathlib.Path("results"),
     force: Force = False,
+    resume: Resume = False,
     figures: Figures = True,
 ) -> None:
     """Run the simulations of one or more config files and compare them.
@@ -110,7 +113,7 @@ def run(
     for file in files:
         label = file.stem if file.stem not in configs else str(file)
         configs[label] = changed(config_file.load(file), change)
-    request = Request(seeds, seed, target, name, out, force, figures)
+    request = Request(seeds, seed, target, name, out, force, figures, resume)
     execute(configs, request, default_name=files[0].stem)
 
 

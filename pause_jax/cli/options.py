@@ -26,5 +26,9 @@ Load = Annotated[
         "--load", metavar="FILE.py", help="Python file: policies, mechanisms of your own."
     ),
 ]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on where the same command was stopped, even by a crash."),
+]
 Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 'plot').")]
 DataDir = Annotated[str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")]
