@@ -232,10 +232,10 @@ def test_a_command_that_cannot_run_leaves_no_folder(monkeypatch, tmp_path, capsy
 
 def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(config_file.dumps(BASE))
-    arguments = ("mine.toml", "--vary", VARY[0], "--objective", "loss", "--no-figures")
-    arguments += ("--budget", "8", "--width", "4")
+    arguments = ["mine.toml", "--vary", VARY[0], "--objective", "loss", "--no-figures",
+                 "--budget", "8", "--width", "4"]  # fmt: skip
     assert command(monkeypatch, tmp_path, *arguments, "--name", "whole") == 0
-    arguments += ("--name", "stopped")
+    arguments += ["--name", "stopped"]
     generations, play = itertools.count(), batch.play
 
     def stopped(*args):
