@@ -23,7 +23,9 @@ from pause_jax import (
 )
 from pause_jax.engine import batch, jobs, playing
 from pause_jax.engine.recorder import chosen
-from pause_jax.engine.simulate import prepare
+from pause_jax.engine.round import init
+from pause_jax.engine.round import parts as round_parts
+from pause_jax.engine.simulate import prepare, whole_run
 from pause_jax.learning import Execution
 
 FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
@@ -283,3 +285,45 @@ def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatc
     with pytest.raises(SweepInterrupted, match="0 of 3 runs") as stopped:
         sweep(bandit(), keys, max_batch=1, progress=False)
     assert stopped.value.finished is None
+
+
+def test_policies_of_one_cohort_size_share_a_program(keys):
+    names = ("pause", "sa_pause", "random", "fastest", "md_sampling", "oort", "all")
+    configs = {name: bandit(name, num_clients=11) for name in names}
+    advance = batch.programs(batch.mesh_of(jax.devices()), *SETUP).advance
+    before = advance._cache_size()
+    together = sweep(configs, keys, progress=False)
+    # All chooses more clients, and oort reads losses; the five others are one program.
+    assert advance._cache_size() == before + 2 + (configs["oort"].policy.releases != ())
+    for name, config in configs.items():
+        apart = sweep(config, keys, progress=False)
+        row = together.sel(config=name).isel(slot=slice(config.cohort_size))
+        np.testing.assert_array_equal(row.clients, apart.clients[0])
+        np.testing.assert_allclose(row.regret, apart.regret[0], rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_of_policies_that_share_a_program_are_their_own(keys):
+    configs = {
+        f"{name} {weight}": bandit(name).override({"policy.index.speed_weight": weight})
+        for name in ("pause", "bsfl")
+        for weight in (0.5, 4.0)
+    }
+    together = sweep(configs, keys, progress=False)
+    for name, config in configs.items():
+        clients = simulate(config, keys[1]).clients
+        np.testing.assert_array_equal(together.clients.sel(config=name, seed=1), clients)
+    assert (
+        together.clients.sel(config="pause 0.5") != together.clients.sel(config="pause 4.0")
+    ).any()
+
+
+@pytest.mark.parametrize("name", policies.NAMED)
+def test_policies_that_need_a_program_of_their_own_say_so(name):
+    config, data = prepare(bandit(name))
+    parts = round_parts(config, data)
+    state = init(config, data, jax.random.key(0))
+    built = parts.policy(parts.context(state.learning))
+    program = str(jax.make_jaxpr(lambda: whole_run(config, data, jax.random.key(0), SETUP[0]))())
+    assert config.policy.alone or (built.query is None and "pure_callback" not in program)
+    names = {"power_of_choice", "rbcs_f", "fedcs", "clustered_similarity"}
+    assert config.policy.alone == (config.policy.name in names)

@@ -26,7 +26,7 @@ from pause_jax.engine.simulate import whole_run
 from pause_jax.engine.state import State
 from pause_jax.latency import LATENCIES
 from pause_jax.learning import Execution, Learning
-from pause_jax.policies import POLICIES
+from pause_jax.policies import POLICIES, OneOf
 from pause_jax.privacy import MECHANISMS
 
 # Segments a run is played in, so that progress shows, an interrupt is heard and the middle can be
@@ -61,17 +61,29 @@ def programs(mesh: Mesh, quantities: Quantities, execution: Execution) -> Progra
         batched = jax.vmap(step, in_axes=axes)
         return jax.shard_map(batched, mesh=mesh, in_specs=specs, out_specs=RUN, check_vma=False)
 
-    def play(config: SimConfig, data: Any, state: State, rounds: Array) -> tuple[State, Record]:
-        return advance(config, data, state, rounds, quantities, execution)
+    def begin(config: SimConfig, data: Any, key: Array, policy: Array) -> State:
+        return init(_of_policy(config, policy), data, key)
+
+    def play(
+        config: SimConfig, data: Any, state: State, rounds: Array, policy: Array
+    ) -> tuple[State, Record]:
+        return advance(_of_policy(config, policy), data, state, rounds, quantities, execution)
 
     def end(config: SimConfig, state: State, record: Record) -> Result:
         return finish(config, state, record, quantities)
 
     return Programs(
-        init=jax.jit(spread(init, RUN, SAME, RUN)),
-        advance=jax.jit(spread(play, RUN, SAME, RUN, SAME), donate_argnums=2),
+        init=jax.jit(spread(begin, RUN, SAME, RUN, SAME)),
+        advance=jax.jit(spread(play, RUN, SAME, RUN, SAME, SAME), donate_argnums=2),
         finish=jax.jit(spread(end, RUN, RUN, RUN)),
     )
+
+
+def _of_policy(config: SimConfig, number: Array) -> SimConfig:
+    """The config with the policy of that number, if it has several: one number for all runs."""
+    if isinstance(config.policy, OneOf):
+        return config.replace(policy=config.policy.replace(number=number))
+    return config
 
 
 def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
@@ -251,19 +263,21 @@ def play(
         with handing_over:
             config = jax.tree.map(lambda x: x[run // len(keys)], configs)
             config = _place(config, mesh, RUN)
-            state = step.init(config, data, _place(keys[run % len(keys)], mesh, RUN))
+            policy = _place(_policy(configs), mesh, SAME)
+            state = step.init(config, data, _place(keys[run % len(keys)], mesh, RUN), policy)
             if keeper is not None:
 
                 def shapes(number: int, state: State = state) -> list[Any]:
                     of = functools.partial(step.advance.eval_shape, config, data, state)
-                    return [of(_place(each, mesh, SAME))[1] for each in segments[:number]]
+                    return [of(_place(each, mesh, SAME), policy)[1] for each in segments[:number]]
 
                 done, state, records = keeper.goes_on(first, state, shapes)
         for number, segment in enumerate(segments[done:], done + 1):
             if stopped.is_set():
                 raise CancelledError
             with handing_over:
-                state, record = step.advance(config, data, state, _place(segment, mesh, SAME))
+                rounds = _place(segment, mesh, SAME)
+                state, record = step.advance(config, data, state, rounds, policy)
             records.append(jax.block_until_ready(record))
             tick()
             if keeper is not None and number < len(segments):
@@ -287,6 +301,13 @@ def play(
                 yield running.pop(chunk), chunk.result()
         finally:
             stopped.set()
+
+
+def _policy(configs: SimConfig) -> Array:
+    """The number of the policy of all configs of a group; 0 if there is no choice."""
+    if isinstance(configs.policy, OneOf):
+        return configs.policy.number[0]
+    return jnp.zeros((), jnp.int32)
 
 
 def _place(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:

@@ -24,6 +24,7 @@ from pause_jax.engine.simulate import check_client_batch, check_key, prepare
 from pause_jax.engine.store import FORMAT
 from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
 from pause_jax.learning.dataset import checked
+from pause_jax.policies import POLICIES, OneOf, PolicyConfig, Random
 from pause_jax.struct import ConfigError
 
 
@@ -123,7 +124,8 @@ def jobs_of(
         )
         for group in groups.values()
     ]
-    return Jobs(list(groups.values()), plans, keys, quantities, execution, mesh, made_by)
+    shared = _shared(list(groups.values()))
+    return Jobs(shared, plans, keys, quantities, execution, mesh, made_by)
 
 
 def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataConfig, Any]) -> Job:
@@ -142,6 +144,32 @@ def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataCon
         config = config.override({"learning.data": told})
     digest = provenance.data_digest(loaded)
     return Job(config, loaded, outline(label, config, config_file.dumps(config), digest))
+
+
+def _shared(groups: list[list[Job]]) -> list[list[Job]]:
+    """The groups, those that differ in their policy alone with configs of one structure: so one
+    program serves them all.
+    """
+    families: dict[Any, list[int]] = {}
+    for number, (first, *_) in enumerate(groups):
+        config, policy = first.config, first.config.policy
+        if type(policy) in POLICIES and not policy.alone:
+            rest = jax.tree.structure(config.replace(policy=Random()))
+            key = rest, config.cohort_size, policy.releases, id(first.data)
+            families.setdefault(key, []).append(number)
+    shared = list(groups)
+    for family in families.values():
+        policies = [groups[number][0].config.policy for number in family]
+        for place, number in enumerate(family if len(family) > 1 else ()):
+            shared[number] = [
+                job._replace(config=_one_of(job.config, policies, place)) for job in groups[number]
+            ]
+    return shared
+
+
+def _one_of(config: SimConfig, policies: list[PolicyConfig], place: int) -> SimConfig:
+    choices = (*policies[:place], config.policy, *policies[place + 1 :])
+    return config.replace(policy=OneOf(choices=choices, number=jnp.asarray(place, jnp.int32)))
 
 
 def _named(

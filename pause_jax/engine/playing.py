@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import xarray as xr
 from rich.console import Console
 from rich.progress import (
@@ -18,7 +19,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pause_jax.config import stack
 from pause_jax.engine import distributed
 from pause_jax.engine.batch import play, programs
 from pause_jax.engine.carry import Carry, Point
@@ -131,9 +131,9 @@ class Playing:
                 keeper = None
                 if store is not None:
                     keeper = _Keeper(store, number, save_every, lambda n: bar.advance(task, n))
-                configs = stack([job.config for job in group])
+                stacked = jax.tree.map(lambda *x: jnp.stack(x), *(job.config for job in group))
                 runs = play(
-                    *(configs, group[0].data, jobs.keys, cut, step, jobs.mesh),
+                    *(stacked, group[0].data, jobs.keys, cut, step, jobs.mesh),
                     *(lambda: bar.advance(task), firsts, keeper),
                 )
                 for first, result in runs:  # one by one: what came before a failure is kept

@@ -22,6 +22,7 @@ from pause_jax.policies.index import (
     Ucb,
     UcbV,
 )
+from pause_jax.policies.one_of import OneOf
 from pause_jax.policies.oort import Oort
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser
 from pause_jax.policies.power_of_choice import PowerOfChoice
@@ -100,6 +101,7 @@ __all__ = [
     "KlUcb",
     "MdSampling",
     "Observation",
+    "OneOf",
     "Oort",
     "Pause",
     "Policy",

@@ -121,11 +121,14 @@ class PolicyConfig(Config):
       observes: what it reads of the chosen clients after a round.
       assumes: what it takes as known beforehand.
       reference: where the rule comes from.
+      alone: whether it needs a program of its own in a sweep, as it asks clients, calls back to
+        Python or keeps whole updates; one's own policies have theirs always.
     """
 
     observes: ClassVar[str] = "nothing"
     assumes: ClassVar[str] = "nothing"
     reference: ClassVar[str] = ""
+    alone: ClassVar[bool] = False
 
     @property
     def releases(self) -> tuple[str, ...]:

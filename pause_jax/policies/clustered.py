@@ -36,6 +36,7 @@ class ClusteredSimilarity(PolicyConfig):
     observes: ClassVar[str] = "noised updates"
     assumes: ClassVar[str] = "data sizes"
     reference: ClassVar[str] = "Fraboni et al. 2021, Alg. 2"
+    alone: ClassVar[bool] = True
 
     distance: str = static(default="arccos", choices=("arccos", "l2", "l1"))
 

@@ -47,6 +47,7 @@ class FedCs(PolicyConfig):
     observes: ClassVar[str] = "reported resources"
     assumes: ClassVar[str] = "expected latencies of candidates"
     reference: ClassVar[str] = "Nishio and Yonetani 2019"
+    alone: ClassVar[bool] = True
 
     candidates: int | None = static(default=None, at_least=1, optional=True, kind=int)
     deadline: float = number(default=1.0, above=0)

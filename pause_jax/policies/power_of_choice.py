@@ -62,6 +62,7 @@ class PowerOfChoice(PolicyConfig):
     observes: ClassVar[str] = "loss"
     assumes: ClassVar[str] = "data sizes"
     reference: ClassVar[str] = "Cho et al. 2022"
+    alone: ClassVar[bool] = True
 
     loss: str = static(default="full", choices=("full", "batch", "stale"))
     candidates: int | None = static(default=None, at_least=1, optional=True, kind=int)

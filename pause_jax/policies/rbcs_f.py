@@ -63,6 +63,7 @@ class RbcsF(PolicyConfig):
     observes: ClassVar[str] = "latency, reported context"
     assumes: ClassVar[str] = "nothing"
     reference: ClassVar[str] = "Huang et al. 2021"
+    alone: ClassVar[bool] = True
 
     latency_weight: float = number(default=10.0, above=0)
     fairness: float = number(default=0.5, at_least=0, at_most=1)

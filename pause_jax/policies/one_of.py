@@ -1,0 +1,60 @@
+"""Several policies in one program: training, privacy and the world are compiled once for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.bandit import Info, Observation, Selection
+from pause_jax.policies.base import Context, Policy, PolicyConfig, check_selected
+
+
+class OneOf(PolicyConfig):
+    """The policy of a number; ``sweep`` makes it of configs that differ in their policy alone.
+
+    Under vmap the number must be one for all runs: else every policy works in every round.
+
+    Attributes:
+      choices: policies of one cohort size, none of which is ``alone``; the one of the number has
+        the run's own numbers.
+      number: int32 scalar, which of them.
+    """
+
+    choices: tuple[PolicyConfig, ...]
+    number: Array
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        return self.choices[0].releases
+
+    def cohort_size(self, num_clients: int, num_selected: int) -> int:
+        return self.choices[0].cohort_size(num_clients, num_selected)
+
+    def build(self, context: Context) -> Policy:
+        built = [choice.build(context) for choice in self.choices]
+
+        def select(key: Array, state: Any, round: Array, available: Array) -> Any:
+            def choose(place: int) -> tuple[Selection, Info]:
+                chosen = built[place].select(key, state[place], round, available)
+                selection, info = check_selected(chosen, context.num_selected)
+                weights = selection.weights.astype(context.share.dtype)
+                return Selection(selection.clients.astype(jnp.int32), weights), info
+
+            return self._switch(choose)
+
+        def update(state: Any, selection: Selection, observation: Observation) -> Any:
+            def learn(place: int) -> Any:
+                new = built[place].update(state[place], selection, observation)
+                own = jax.tree.map(lambda x, old: jnp.asarray(x, old.dtype), new, state[place])
+                return (*state[:place], own, *state[place + 1 :])
+
+            return self._switch(learn)
+
+        return Policy(lambda: tuple(each.init() for each in built), select, update)
+
+    def _switch(self, branch: Any) -> Any:
+        branches = [lambda place=place: branch(place) for place in range(len(self.choices))]
+        return lax.switch(self.number, branches)
