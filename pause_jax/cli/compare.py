@@ -16,8 +16,10 @@ from pause_jax.cli.options import (
     Figures,
     Force,
     Load,
+    Log,
     Name,
     Out,
+    Report,
     Seed,
     Seeds,
     Set,
@@ -55,6 +57,8 @@ def compare(
     out: Out = pathlib.Path("results"),
     force: Force = False,
     figures: Figures = True,
+    report: Report = True,
+    log: Log = None,
 ) -> None:
     """Compare selection policies on one data set, with the same worlds for all."""
     make = _preset(preset, f"--preset {preset}")
@@ -85,7 +89,9 @@ def compare(
         configs[label] = config
     if not configs:
         raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
-    request = Request(seeds, seed, target, name, out, force, figures)
+    request = Request(
+        seeds, seed, target, name, out, force, figures, report=report, log=tuple(log or ())
+    )
     execute(configs, request, default_name=f"compare-{preset}")
 
 
@@ -100,6 +106,8 @@ def run(
     out: Out = pathlib.Path("results"),
     force: Force = False,
     figures: Figures = True,
+    report: Report = True,
+    log: Log = None,
 ) -> None:
     """Run the simulations of one or more config files and compare them.
 
@@ -110,7 +118,9 @@ def run(
     for file in files:
         label = file.stem if file.stem not in configs else str(file)
         configs[label] = changed(config_file.load(file), change)
-    request = Request(seeds, seed, target, name, out, force, figures)
+    request = Request(
+        seeds, seed, target, name, out, force, figures, report=report, log=tuple(log or ())
+    )
     execute(configs, request, default_name=files[0].stem)
 
 

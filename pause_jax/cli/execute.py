@@ -14,8 +14,9 @@ import xarray as xr
 from rich.console import Console
 from rich.markup import escape
 
-from pause_jax.analysis import explanations, ledger_table, result_folder, summary
+from pause_jax.analysis import events, explanations, ledger_table, result_folder, summary
 from pause_jax.analysis.ledger import Ledger
+from pause_jax.cli.report import write_beside
 from pause_jax.config import SimConfig, validate
 from pause_jax.engine import distributed
 from pause_jax.engine.compilation import Compilations, use_cache
@@ -34,6 +35,8 @@ class Request(NamedTuple):
     force: bool
     figures: bool
     max_batch: int | None = None
+    report: bool = True
+    log: tuple[str, ...] = ()
 
 
 class Played(NamedTuple):
@@ -88,6 +91,8 @@ def _check(configs: Mapping[str, SimConfig], request: Request) -> None:
             raise ConfigError(
                 "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
             ) from None
+    for kind in request.log:
+        events.check(kind)
     for config in configs.values():
         validate(config)
 
@@ -124,7 +129,11 @@ def _publish(result: xr.Dataset, folder: pathlib.Path, request: Request) -> None
         from pause_jax.analysis.plotting import save_figures
 
         save_figures(result, folder / "figures", request.target)
+    for kind in request.log:
+        events.WRITERS[kind](result, folder)
     _print(result, rows, books, request.target)
+    if request.report:
+        Console().print(write_beside(result, folder, request.target), highlight=False, markup=False)
 
 
 def _print(

@@ -15,6 +15,7 @@ from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
 from pause_jax.cli.listing import list_datasets, list_latencies, list_policies, list_presences
+from pause_jax.cli.report import report
 from pause_jax.cli.sweep import sweep
 from pause_jax.cli.tune import tune
 from pause_jax.engine.sweep import SweepInterrupted
@@ -29,6 +30,7 @@ app.command()(compare)
 app.command()(run)
 app.command()(sweep)
 app.command()(tune)
+app.command()(report)
 app.command()(show)
 app.command("policies")(list_policies)
 app.command("latencies")(list_latencies)

@@ -27,4 +27,9 @@ Load = Annotated[
     ),
 ]
 Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 'plot').")]
+Report = Annotated[bool, typer.Option(help="Write report.html (needs the extra 'report').")]
+Log = Annotated[
+    list[str] | None,
+    typer.Option("--log", help="Also write every round: tensorboard, csv. May be repeated."),
+]
 DataDir = Annotated[str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")]

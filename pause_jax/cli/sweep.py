@@ -15,8 +15,10 @@ from pause_jax.cli.options import (
     Figures,
     Force,
     Load,
+    Log,
     Name,
     Out,
+    Report,
     Seed,
     Seeds,
     Set,
@@ -54,6 +56,8 @@ def sweep(
     out: Out = pathlib.Path("results"),
     force: Force = False,
     figures: Figures = True,
+    report: Report = True,
+    log: Log = None,
     coordinator: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Of process 0, if there are several.")
     ] = None,
@@ -76,7 +80,9 @@ def sweep(
             raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")
         typer.echo("waiting for the other processes (300 s at most)", err=True)
         distributed.start(coordinator, num_processes, process_id)
-    request = Request(seeds, seed, target, name, out, force, figures, max_batch)
+    request = Request(
+        seeds, seed, target, name, out, force, figures, max_batch, report, tuple(log or ())
+    )
     execute(configs, request, default_name=f"sweep-{pathlib.Path(base).stem}")
 
 
