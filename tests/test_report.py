@@ -114,7 +114,7 @@ def test_every_attribute_is_shown_and_an_interrupt_at_the_top(result):
 
 def colours_of(spec):
     """Colours by config, wherever a chart says them."""
-    found = {}
+    found: dict[str, str] = {}
     if isinstance(spec, dict):
         scale = spec.get("color", {}) if isinstance(spec.get("color"), dict) else {}
         scale = scale.get("scale") or {}

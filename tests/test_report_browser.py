@@ -75,7 +75,8 @@ class Visit:
     def __init__(self, browser, path, scheme="light", **options):
         self.context = browser.new_context(color_scheme=scheme, **options)
         self.page = self.context.new_page()
-        self.complaints, self.requests = [], []
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))

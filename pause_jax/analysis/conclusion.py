@@ -201,8 +201,8 @@ def _parts(goal: Aim, others: dict[str, Difference]) -> list[str]:
 
 def _interval(each: Difference, goal: Aim) -> str:
     """A difference without its sign, which stands in the words."""
-    low, high = sorted((abs(each.low), abs(each.high)))
-    mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), low, high))
+    ends = sorted((abs(each.low), abs(each.high)))
+    mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     return f"{mean}{goal.gap}, {low} to {high}"
 
 

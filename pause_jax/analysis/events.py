@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import itertools
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -98,19 +99,13 @@ def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     from tensorboardX import SummaryWriter
 
     home = folder / "tensorboard"
-    writer, run = None, None
-    for row in rows(result):
-        if run != (row.config, row.seed):
-            if writer is not None:
-                writer.close()
-            run = row.config, row.seed
-            name = "".join(c if c.isalnum() or c in "-_." else "_" for c in row.config)
-            place = list(result.config.values).index(row.config)
-            writer = SummaryWriter(str(home / f"{place:02}-{name}" / f"seed-{row.seed}"))
-        for quantity, value in row.values.items():
-            writer.add_scalar(quantity, value, row.round, walltime=row.seconds)
-    if writer is not None:
-        writer.close()
+    places = {str(name): place for place, name in enumerate(result.config.values)}
+    for (config, seed), run in itertools.groupby(rows(result), lambda row: (row.config, row.seed)):
+        name = "".join(c if c.isalnum() or c in "-_." else "_" for c in config)
+        with SummaryWriter(str(home / f"{places[config]:02}-{name}" / f"seed-{seed}")) as writer:
+            for row in run:
+                for quantity, value in row.values.items():
+                    writer.add_scalar(quantity, value, row.round, walltime=row.seconds)
     return home
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import pathlib
 from collections.abc import Callable, Sequence
@@ -33,8 +32,13 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
     if target is not None and accuracy:
         axes.axhline(100 * target, color="0.6", lw=0.8, ls="--", zorder=0)
         axes.text(
-            *(0.99, 100 * target, f"target {100 * target:g} %"),
-            **{"ha": "right", "va": "top", "fontsize": "small", "color": "0.4"},
+            0.99,
+            100 * target,
+            f"target {100 * target:g} %",
+            ha="right",
+            va="top",
+            fontsize="small",
+            color="0.4",
             transform=axes.get_yaxis_transform(),
             bbox={"facecolor": "white", "alpha": 0.8, "lw": 0, "pad": 1},
         )
@@ -158,29 +162,28 @@ def save_figures(
 
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    draw: Callable[..., None]
-    for name, draw in (
-        ("accuracy_vs_seconds", functools.partial(plot_accuracy, target=target)),
-        ("spent_budget_vs_rounds", plot_spent),
-        ("participation_per_client", plot_participation),
-    ):
-        if name == "accuracy_vs_seconds" and not curves_of.learns(result):
-            continue  # bandit only: nothing was learned
-        number = result.sizes["config"]
-        if draw is plot_participation:
-            columns = math.ceil(number / _PANELS)
-            rows = math.ceil(number / columns)
-            figure = Figure(
-                figsize=(max(7, 4 * columns), max(4.2, 1.1 * rows)), layout="constrained"
-            )
-            panels: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-            for empty in panels.T.flat[number:]:
-                empty.set_axis_off()
-            draw(result, panels.T.flat[:number])
-        else:
-            figure = Figure(figsize=(8 + 2 * (number > _NAMES), 4.4), layout="constrained")
-            draw(result, figure.subplots())
-        files.append(folder / f"{name}.png")
-        figure.savefig(files[-1], dpi=150)
-    return files
+    number = result.sizes["config"]
+    curves: dict[str, Callable[[Axes], None]] = {
+        "spent_budget_vs_rounds": lambda axes: plot_spent(result, axes)
+    }
+    if curves_of.learns(result):  # not the bandit alone
+        curves = {
+            "accuracy_vs_seconds": lambda axes: plot_accuracy(result, axes, target),
+            **curves,
+        }
+    drawn = {}
+    for name, draw in curves.items():
+        drawn[name] = Figure(figsize=(8 + 2 * (number > _NAMES), 4.4), layout="constrained")
+        draw(drawn[name].subplots())
+    columns = math.ceil(number / _PANELS)
+    rows = math.ceil(number / columns)
+    figure = Figure(figsize=(max(7, 4 * columns), max(4.2, 1.1 * rows)), layout="constrained")
+    grid: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.T.flat)
+    for empty in panels[number:]:
+        empty.set_axis_off()
+    plot_participation(result, panels[:number])
+    drawn["participation_per_client"] = figure
+    for name, figure in drawn.items():
+        figure.savefig(folder / f"{name}.png", dpi=150)
+    return [folder / f"{name}.png" for name in drawn]

@@ -110,7 +110,8 @@ def _count(number: int, word: str) -> str:
 def _bundle() -> str:
     """Vega, Vega-Lite and their embedder: JavaScript, of the version that Altair writes for."""
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    return str(vl_convert.javascript_bundle(vl_version=version))
+    bundle: Any = vl_convert.javascript_bundle  # its stub has no defaults
+    return str(bundle(vl_version=version))
 
 
 def _policy(*scripts: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -67,7 +67,7 @@ def _expected_seconds(one: xr.Dataset, num_clients: int) -> Floats | None:
 
 
 def _picture(result: xr.Dataset, taken: dict[str, _Taken], ordered: bool) -> Picture:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, each in taken.items():
         number = each.share.size
         edges = np.unique(np.linspace(0, number, min(number, _BARS) + 1).astype(int))
@@ -87,7 +87,7 @@ def _picture(result: xr.Dataset, taken: dict[str, _Taken], ordered: bool) -> Pic
     ]
     if ordered:
         tooltip.append(alt.Tooltip("seconds:Q", title="expected seconds", format=".3~g"))
-    highest = max(float(row["share"]) for row in rows)
+    highest = max(row["share"] for row in rows)
     bars = (
         alt.Chart(alt.Data(values=rows))
         .mark_rect(aria=False)

@@ -240,7 +240,7 @@ def _legend(names: list[str]) -> alt.Legend:
 
 def _rule(label: str, value: float) -> list[Any]:
     level = alt.Chart(alt.Data(values=[{"y": value, "label": label}])).encode(y="y:Q")
-    place = {"align": "right", "dy": 10, "dx": -4, "fontSize": 12, "aria": False}
+    place: dict[str, Any] = {"align": "right", "dy": 10, "dx": -4, "fontSize": 12, "aria": False}
     texts = (
         # The first one is a halo, where curves run through.
         level.mark_text(color="white", stroke="white", strokeWidth=4, **place),
