@@ -18,11 +18,13 @@ import jax
 
 from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
 from pause_jax.config import SimConfig, stack
+from pause_jax.engine.joining import merge
+from pause_jax.engine.playing import SweepInterrupted
 from pause_jax.engine.quantities import QUANTITIES
 from pause_jax.engine.quantity import Quantity, quantity
 from pause_jax.engine.result import Result
 from pause_jax.engine.simulate import simulate
-from pause_jax.engine.sweep import SweepInterrupted, sweep
+from pause_jax.engine.sweep import play_shard, sweep
 from pause_jax.learning import Learning
 from pause_jax.reward import Reward
 from pause_jax.struct import ConfigError
@@ -84,7 +86,9 @@ __all__ = [
     "distributed",
     "latency",
     "learning",
+    "merge",
     "metrics",
+    "play_shard",
     "plotting",
     "policies",
     "presets",

@@ -4,7 +4,7 @@ import os
 import signal
 
 from pause_jax import cli
-from pause_jax.engine import sweep as sweep_module
+from pause_jax.engine import playing
 from pause_jax.engine.batch import play
 
 
@@ -16,5 +16,5 @@ def dying(*args):
 
 
 if __name__ == "__main__":
-    sweep_module.play = dying  # type: ignore[attr-defined]
+    playing.play = dying  # type: ignore[attr-defined]
     cli.main()

@@ -93,7 +93,7 @@ def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
     monkeypatch, tmp_path, capsys, chunks, status, files
 ):
     # The package has a function of that name, which a plain import would find.
-    module = importlib.import_module("pause_jax.engine.sweep")
+    module = importlib.import_module("pause_jax.engine.playing")
     play, played = module.play, itertools.count()
 
     def interrupted(*args):

@@ -16,7 +16,7 @@ from pause_jax.report import page, participation, pictures, tables
 from pause_jax.struct import ConfigError
 from tests.results import made, small_config
 
-EVIL = "<script>alert(1)</script>"
+EVIL = "</script ><script>alert(1)</script>"
 
 
 class Page(html.parser.HTMLParser):

@@ -12,7 +12,7 @@ from pause_jax.privacy import NoPrivacy
 from tests.results import made, small_config
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
-EVIL = "<script>alert(1)</script>"
+EVIL = "</script ><script>alert(1)</script>"
 
 
 def refuse(why):

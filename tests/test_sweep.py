@@ -21,8 +21,7 @@ from pause_jax import (
     stack,
     sweep,
 )
-from pause_jax.engine import batch
-from pause_jax.engine import sweep as sweep_module
+from pause_jax.engine import batch, jobs, playing
 from pause_jax.engine.recorder import chosen
 from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Execution
@@ -79,7 +78,7 @@ def test_lanes_change_nothing(keys, monkeypatch):
     configs = [base.replace(policy=policies.named(name)) for name in ("clustered_size", "pause")]
     results = []
     for lanes in (1, 2, 3):
-        monkeypatch.setattr(sweep_module, "lanes_of", lambda mesh, lanes=lanes: lanes)
+        monkeypatch.setattr(jobs, "lanes_of", lambda mesh, lanes=lanes: lanes)
         results.append(sweep(configs, keys, progress=False))
     for result in results[1:]:
         xr.testing.assert_allclose(result, results[0], rtol=1e-6, atol=1e-5)
@@ -100,7 +99,7 @@ def play(configs, data, keys, cut, tick):
 def test_lanes_stop_when_no_one_waits_for_them(keys):
     config, data = prepare(bandit())
     many = jax.random.split(keys[0], 200)
-    cut = batch.Plan(num_runs=200, batch=1, chunks=200, segments=20, lanes=2)
+    cut = batch.Plan(num_runs=200, batch=1, segments=20, lanes=2)
     ticks = []
 
     def tick():
@@ -117,7 +116,7 @@ def test_lanes_stop_when_no_one_waits_for_them(keys):
 
 def test_a_failure_in_a_lane_ends_the_sweep(keys):
     config, data = prepare(bandit())
-    cut = batch.Plan(num_runs=3, batch=1, chunks=3, segments=20, lanes=2)
+    cut = batch.Plan(num_runs=3, batch=1, segments=20, lanes=2)
     ticks = itertools.count()
 
     def tick():
@@ -144,9 +143,9 @@ def test_one_compilation_for_each_static_structure(keys):
 def test_chunks_keep_to_the_memory_limit():
     config, data = prepare(bandit())
     tiny = plan(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
-    assert (tiny.batch, tiny.chunks) == (1, 3)
+    assert (tiny.batch, len(tiny.firsts)) == (1, 3)
     ample = plan(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
-    assert (ample.batch, ample.chunks) == (3, 1)
+    assert (ample.batch, len(ample.firsts)) == (3, 1)
     # Learning takes more memory, and eight devices have more.
     learned = prepare(presets.digits_small().replace(num_rounds=20))
     sizes = [
@@ -175,8 +174,10 @@ def test_a_plan_plays_every_run(num_runs, num_devices, lanes, max_batch, rounds)
     config, data = prepare(bandit().replace(num_rounds=rounds))
     cut = plan(config, data, num_runs, num_devices, lanes, 1e-4, max_batch)
     assert cut.batch % num_devices == 0
-    assert cut.chunks * cut.batch >= num_runs > (cut.chunks - 1) * cut.batch
-    assert rounds % cut.segments == 0
+    assert list(cut.firsts) == list(range(0, num_runs, cut.batch))
+    # Pieces of one length, unless there would be hardly any.
+    assert rounds % cut.segments == 0 or (cut.segments == batch.SEGMENTS and rounds > 40)
+    assert rounds <= 40 or cut.segments >= batch.LEAST_SEGMENTS
     if max_batch is not None:
         assert cut.lanes <= lanes
         assert cut.lanes * cut.batch < max_batch + cut.lanes * num_devices
@@ -191,6 +192,7 @@ def test_labels_and_gaps(keys):
     data = sweep(configs, keys, progress=False)
     assert dict(data.sizes) == {
         "config": 3, "seed": 3, "round": 20, "slot": 30, "client": 30, "eval_round": 4,
+        "word": 2,
     }  # fmt: skip
     assert data.config.values.tolist() == ["pause", "all", "small"]
     assert data["num_rounds"].values.tolist() == [20, 10, 20]
@@ -229,7 +231,7 @@ def test_a_result_survives_a_file(learned, tmp_path, suffix):
 
 
 def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
-    monkeypatch.setattr(sweep_module, "play", lambda *_: pytest.fail("a run was started"))
+    monkeypatch.setattr(playing, "play", lambda *_: pytest.fail("a run was started"))
     bad = bandit().override({"privacy.budget.total_epsilon": 0.0})
     with pytest.raises(ConfigError, match="total_epsilon"):
         sweep([bandit(), bad], keys, progress=False)
@@ -264,7 +266,7 @@ def fail_in_chunk(monkeypatch, number, failure):
             finished.append(part)
             yield part
 
-    monkeypatch.setattr(sweep_module, "play", fail)
+    monkeypatch.setattr(playing, "play", fail)
 
 
 def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeypatch):
@@ -272,7 +274,8 @@ def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeyp
     fail_in_chunk(monkeypatch, 2, KeyboardInterrupt)
     with pytest.raises(SweepInterrupted, match="2 of 3 runs, 0 of 1 configs") as stopped:
         sweep({"only": bandit()}, keys, max_batch=1, progress=False)
-    xr.testing.assert_identical(stopped.value.finished, whole.isel(seed=slice(2)))
+    part = whole.isel(seed=slice(2)).assign_attrs(interrupted="after 2 of 3 runs, 0 of 1 configs")
+    xr.testing.assert_identical(stopped.value.finished, part)
 
 
 def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatch):

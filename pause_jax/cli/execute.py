@@ -20,7 +20,8 @@ from pause_jax.cli.report import write_beside
 from pause_jax.config import SimConfig, validate
 from pause_jax.engine import distributed
 from pause_jax.engine.compilation import Compilations, use_cache
-from pause_jax.engine.sweep import SweepInterrupted, sweep
+from pause_jax.engine.playing import SweepInterrupted
+from pause_jax.engine.sweep import sweep
 from pause_jax.struct import ConfigError
 
 

@@ -18,7 +18,7 @@ from pause_jax.cli.listing import list_datasets, list_latencies, list_policies, 
 from pause_jax.cli.report import report
 from pause_jax.cli.sweep import sweep
 from pause_jax.cli.tune import tune
-from pause_jax.engine.sweep import SweepInterrupted
+from pause_jax.engine.playing import SweepInterrupted
 from pause_jax.struct import ConfigError
 
 app = typer.Typer(

@@ -7,8 +7,8 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,9 @@ from pause_jax.learning import Execution, Learning
 from pause_jax.policies import POLICIES
 from pause_jax.privacy import MECHANISMS
 
-# Segments a run is played in, so that progress shows and an interrupt is heard.
-SEGMENTS = 20
+# Segments a run is played in, so that progress shows, an interrupt is heard and the middle can be
+# kept: equal ones, for which one compilation serves, unless that leaves fewer than the least.
+SEGMENTS, LEAST_SEGMENTS = 20, 4
 # What the clients that train at the same time in a lane may keep, in bytes: runs of more leave the
 # cache of a core, and then two of them take longer at once than in turn.
 KEPT_IN_LANE = 8 * 2**20
@@ -91,20 +92,19 @@ def lanes_of(mesh: Mesh) -> int:
 
 
 class Plan(NamedTuple):
-    """How the runs of a group are cut: ``chunks`` chunks of ``batch`` runs, the same number on each
-    device; each is played in ``segments`` equal segments of its rounds, ``lanes`` chunks at a time.
+    """How the runs of a group are cut: into chunks of ``batch`` runs, the same number on each
+    device; each is played in ``segments`` segments of its rounds, ``lanes`` chunks at a time.
     """
 
     num_runs: int
     batch: int
-    chunks: int
     segments: int
     lanes: int
 
     @property
-    def steps(self) -> int:
-        """Of the progress bar."""
-        return self.chunks * self.segments
+    def firsts(self) -> range:
+        """The first run of each chunk."""
+        return range(0, self.num_runs, self.batch)
 
 
 def plan(
@@ -145,9 +145,10 @@ def plan(
     # As many chunks in every lane, and chunks as equal as can be.
     chunks = lanes * math.ceil(num_runs / (width * num_devices) / lanes)
     batch = num_devices * math.ceil(num_runs / chunks / num_devices)
-    # Equal segments, so that one compilation serves all.
     segments = max(n for n in range(1, SEGMENTS + 1) if config.num_rounds % n == 0)
-    return Plan(num_runs, batch, math.ceil(num_runs / batch), segments, lanes)
+    if segments < LEAST_SEGMENTS and config.num_rounds > 2 * SEGMENTS:
+        segments = SEGMENTS
+    return Plan(num_runs, batch, segments, lanes)
 
 
 def _run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
@@ -188,6 +189,25 @@ def check_own_parts(config: SimConfig, data: Any, quantities: Quantities) -> Non
         jax.eval_shape(run, config, data, jax.random.key(0))
 
 
+class Keeper(Protocol):
+    """Keeps what was played of a chunk. Its methods are called from the threads of the lanes."""
+
+    def goes_on(
+        self, first: int, state: State, shapes: Callable[[int], list[Any]]
+    ) -> tuple[int, State, list[Record]]:
+        """Segments that were played before, and state and records after them; 0 and the state as it
+        is if none. ``shapes`` of so many segments are those of their records.
+        """
+
+    def played(
+        self, first: int, segments: int, state: State, records: list[Record], *, ending: bool
+    ) -> None:
+        """So many segments are played; ``ending`` if someone has asked to stop after them."""
+
+    def finished(self, first: int, result: Result) -> None:
+        """The chunk is finished."""
+
+
 def play(
     configs: SimConfig,
     data: Any,
@@ -196,7 +216,9 @@ def play(
     step: Programs,
     mesh: Mesh,
     tick: Callable[[], object],
-) -> Iterator[Result]:
+    firsts: Sequence[int] | None = None,
+    keeper: Keeper | None = None,
+) -> Iterator[tuple[int, Result]]:
     """Play the runs of a group, config-major, chunk after chunk.
 
     Args:
@@ -207,44 +229,62 @@ def play(
       step: the programs, for the mesh.
       mesh: the devices, of all processes.
       tick: called after each segment, from any thread.
+      firsts: the chunks to play, by their first run; all if left out.
+      keeper: keeps what was played; nobody if left out.
 
     Yields:
-      The results of finished runs in order, NumPy arrays with a leading axis, without models.
+      (first run, results) of each chunk when it is finished, NumPy arrays with a leading axis,
+      without models.
     """
-    segments = np.split(np.arange(1, configs.num_rounds + 1), cut.segments)
+    segments = np.array_split(np.arange(1, configs.num_rounds + 1), cut.segments)
     data = _place(data, mesh, SAME)
     stopped = threading.Event()
     # Held while a step is handed to the device, not while it works: so one lane compiles for all.
     handing_over = threading.Lock()
 
     def play_chunk(first: int) -> Result:
+        if stopped.is_set():
+            raise CancelledError
         # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
         run = np.minimum(np.arange(first, first + cut.batch), cut.num_runs - 1)
+        done, records = 0, list[Record]()
         with handing_over:
             config = jax.tree.map(lambda x: x[run // len(keys)], configs)
             config = _place(config, mesh, RUN)
             state = step.init(config, data, _place(keys[run % len(keys)], mesh, RUN))
-        records: list[Record] = []
-        for segment in segments:
+            if keeper is not None:
+
+                def shapes(number: int, state: State = state) -> list[Any]:
+                    of = functools.partial(step.advance.eval_shape, config, data, state)
+                    return [of(_place(each, mesh, SAME))[1] for each in segments[:number]]
+
+                done, state, records = keeper.goes_on(first, state, shapes)
+        for number, segment in enumerate(segments[done:], done + 1):
             if stopped.is_set():
                 raise CancelledError
             with handing_over:
                 state, record = step.advance(config, data, state, _place(segment, mesh, SAME))
             records.append(jax.block_until_ready(record))
             tick()
+            if keeper is not None and number < len(segments):
+                keeper.played(first, number, state, records, ending=stopped.is_set())
         with handing_over:
             record = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *records)
             result = step.finish(config, state, record).replace(variables=None)
         count = min(cut.batch, cut.num_runs - first)
-        return jax.tree.map(lambda x: x[:count], _collect(result))
+        result = jax.tree.map(lambda x: x[:count], _collect(result))
+        if keeper is not None:
+            keeper.finished(first, result)
+        return result
 
-    firsts = range(0, cut.num_runs, cut.batch)
-    if cut.lanes == 1:
-        yield from map(play_chunk, firsts)
-        return
     with ThreadPoolExecutor(cut.lanes) as lanes:
         try:
-            yield from lanes.map(play_chunk, firsts)
+            running = {
+                lanes.submit(play_chunk, first): first
+                for first in (cut.firsts if firsts is None else firsts)
+            }
+            for chunk in as_completed(running):
+                yield running.pop(chunk), chunk.result()
         finally:
             stopped.set()
 

@@ -80,8 +80,12 @@ def start(
         ) from error
 
 
-def check_same(what: str) -> None:
+def check_same(what: str, otherwise: str = "") -> None:
     """Compare a text across processes: none may play its part of another sweep.
+
+    Args:
+      what: the text.
+      otherwise: what two processes do that have different ones, for the message.
 
     Raises:
       ConfigError: if not all have the same.
@@ -91,9 +95,12 @@ def check_same(what: str) -> None:
     other = np.flatnonzero((all_of_them != digest).any(axis=1))
     if other.size:
         raise ConfigError(
-            f"process {jax.process_index()} and process {other[0]} were started with different "
-            "commands, configs, seeds or versions: start the same command in each, with its own "
-            "process id."
+            f"process {jax.process_index()} and process {other[0]} "
+            + (
+                otherwise
+                or "were started with different commands, configs, seeds or versions: start the "
+                "same command in each, with its own process id."
+            )
         )
 
 

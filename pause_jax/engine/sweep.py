@@ -2,55 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
-from typing import Any, NamedTuple
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import xarray as xr
 from jax import Array
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from pause_jax import config_file
-from pause_jax.config import SimConfig, stack
-from pause_jax.engine import distributed
-from pause_jax.engine.batch import check_own_parts, lanes_of, mesh_of, plan, play, programs
-from pause_jax.engine.horizon import evaluated_rounds
+from pause_jax.config import SimConfig
+from pause_jax.engine.jobs import Jobs, jobs_of
+from pause_jax.engine.playing import SAVE_EVERY, Playing, Share
 from pause_jax.engine.quantity import Quantity
-from pause_jax.engine.recorder import Quantities, chosen, with_metrics
-from pause_jax.engine.result import RESERVED, Result
-from pause_jax.engine.round import parts as parts_of
-from pause_jax.engine.simulate import check_client_batch, check_key, prepare
-from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
-from pause_jax.learning.dataset import checked
-from pause_jax.struct import ConfigError, fields, is_node, nested
-
-
-class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
-    """A sweep that stopped early.
-
-    Attributes:
-      finished: the data of the configs that were finished; if none was, the finished seeds of the
-        first one; or None.
-    """
-
-    def __init__(self, message: str, finished: xr.Dataset | None):
-        super().__init__(message)
-        self.finished = finished
-
-
-class _Job(NamedTuple):
-    """One config of a sweep, checked and ready."""
-
-    label: str
-    config: SimConfig
-    toml: str
-    data: Any
+from pause_jax.engine.store import Kept, Store
+from pause_jax.learning import Dataset
+from pause_jax.struct import ConfigError
 
 
 def sweep(
@@ -63,6 +30,8 @@ def sweep(
     max_batch: int | None = None,
     devices: Sequence[jax.Device] | None = None,
     client_batch: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    save_every: float = SAVE_EVERY,
     progress: bool = True,
 ) -> xr.Dataset:
     """Run every config with every key.
@@ -85,218 +54,90 @@ def sweep(
         of the number of devices, or of cores if it exceeds them.
       devices: where to run; all devices of all processes by default.
       client_batch: clients of a cohort trained side by side at most, as in :func:`simulate`.
+      store: a folder that keeps what is finished while the sweep is played. Called again with the
+        same arguments, also after the process was killed, it goes on there, and the result has the
+        bits of a sweep that was never stopped.
+      save_every: seconds between two savings of a chunk in the middle, if there is a store; rarer
+        where saving would take more than a hundredth of the time. (Of several processes none saves
+        the middle.)
       progress: show a progress bar on the terminal's standard error.
 
     Returns:
       A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
-      ``slot``, and with the fields in which the configs differ as coordinates of ``config``. Gaps
-      (configs of different size) are NaN or -1. Save it with ``.to_netcdf(path)`` or
+      ``slot``, and with the fields in which the configs differ as coordinates of ``config``; ``key``
+      has the data of each seed's key. Gaps (configs of different size) are NaN or -1. Save it with ``.to_netcdf(path)`` or
       ``.to_zarr(path)``.
 
     Raises:
-      ConfigError: before any run, if any config or the keys cannot run.
+      ConfigError: before any run, if any config or the keys cannot run, or the store is that of
+        another sweep: other configs, data, keys, code, versions or devices.
       SweepInterrupted: on an interrupt or a failure; carries what was finished.
     """
-    named = _named(configs)
-    check_key(keys)
-    if max_batch is not None and max_batch < 1:
-        raise ConfigError(f"max_batch = {max_batch}: must be >= 1, or None for as many as fit.")
-    if not memory_limit > 0:
-        raise ConfigError(f"memory_limit = {memory_limit}: must be > 0, in GiB.")
-    quantities = chosen(record, RESERVED)
-    execution = Execution(check_client_batch(client_batch))
-    keys = jnp.atleast_1d(keys)
-    data = None if data is None else checked(data)
-    once: dict[DataConfig, Any] = {}
-    jobs = [_job(label, config, data, once) for label, config in named.items()]
-    groups: dict[Any, list[_Job]] = {}
-    for job in jobs:
-        groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
-    if record is None:
-        of_all = (parts_of(g[0].config, g[0].data).learner.metrics for g in groups.values())
-        quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
-    for group in groups.values():
-        check_own_parts(group[0].config, group[0].data, quantities)
-    if jax.process_count() > 1:
-        seeds = jax.random.key_data(keys).tolist()
-        texts = {job.label: job.toml for job in jobs}
-        names = [q.name for q in quantities]
-        command = (_versions(), texts, seeds, names, client_batch, memory_limit, max_batch)
-        distributed.check_same(repr(command))
-
-    mesh = mesh_of(jax.devices() if devices is None else devices)
-    step = programs(mesh, quantities, execution)
-    plans = [
-        plan(
-            *(group[0].config, group[0].data, len(group) * len(keys), mesh.size, lanes_of(mesh)),
-            *(quantities, execution, memory_limit, max_batch),
-        )
-        for group in groups.values()
-    ]
-    done: dict[str, xr.Dataset] = {}
-    with _progress(progress) as bar:
-        task = bar.add_task("", total=sum(cut.steps for cut in plans))
-        for group, cut in zip(groups.values(), plans, strict=True):
-            labels = ", ".join(job.label for job in group)
-            bar.update(task, description=labels if len(labels) < 40 else f"{labels[:37]}...")
-            configs, parts = stack([job.config for job in group]), list[Result]()
-            runs = play(configs, group[0].data, keys, cut, step, mesh, lambda: bar.advance(task))
-            try:
-                for part in runs:  # one by one: what came before a failure is kept
-                    parts.append(part)
-            except (KeyboardInterrupt, RuntimeError) as error:
-                done |= _label(group, parts, quantities, len(keys))
-                raise _interrupted(jobs, done, quantities, len(keys), error) from error
-            done |= _label(group, parts, quantities, len(keys))
-    return _join(jobs, done, quantities)
-
-
-def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataConfig, Any]) -> _Job:
-    """One config, prepared; ``once`` holds what was loaded, so that equal data are one object, and
-    configs of equal structure one group.
-    """
-    learning = config.learning if isinstance(config, SimConfig) else None
-    if data is None and type(learning) is Learning and learning.data in once:
-        config, loaded = prepare(config, once[learning.data])
-    else:
-        config, loaded = prepare(config, data)
-        if type(learning) is Learning:
-            once[learning.data] = loaded
-    if data is not None and config.learning is not None:
-        told = Given(num_train=config.learning.data.num_train, digest=loaded.digest)
-        config = config.override({"learning.data": told})
-    return _Job(label, config, config_file.dumps(config), loaded)
-
-
-def _versions() -> dict[str, str]:
-    return {package: metadata.version(package) for package in ("pause_jax", "jax")}
-
-
-def _interrupted(
-    jobs: list[_Job],
-    done: dict[str, xr.Dataset],
-    quantities: Quantities,
-    num_seeds: int,
-    error: BaseException,
-) -> SweepInterrupted:
-    whole = [
-        job for job in jobs if job.label in done and done[job.label].sizes["seed"] == num_seeds
-    ]
-    kept = whole or [job for job in jobs if job.label in done]
-    runs = sum(dataset.sizes["seed"] for dataset in done.values())
-    return SweepInterrupted(
-        f"stopped after {runs} of {len(jobs) * num_seeds} runs, {len(whole)} of {len(jobs)} "
-        f"configs ({type(error).__name__}: {error or 'interrupt'}). "
-        + ("Take a smaller memory_limit or max_batch." if "memory" in str(error) else ""),
-        _join(kept, done, quantities) if kept else None,
+    jobs = jobs_of(
+        configs,
+        keys,
+        data=data,
+        record=record,
+        memory_limit=memory_limit,
+        max_batch=max_batch,
+        devices=devices,
+        client_batch=client_batch,
     )
+    kept = None if store is None else begun(jobs, pathlib.Path(store))
+    return Playing(jobs, kept).whole(save_every=save_every, progress=progress)
 
 
-def _named(
+def play_shard(
     configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
-) -> dict[str, SimConfig]:
-    if isinstance(configs, SimConfig):
-        configs = [configs]
-    if not isinstance(configs, Mapping):
-        width = len(str(max(len(configs) - 1, 0)))
-        configs = {f"{i:0{width}}": config for i, config in enumerate(configs)}
-    if not configs:
-        raise ConfigError("configs is empty: give at least one SimConfig.")
-    return dict(configs)
+    keys: Array,
+    shard: tuple[int, int],
+    *,
+    store: str | os.PathLike[str],
+    save_every: float = SAVE_EVERY,
+    progress: bool = True,
+    **arguments: Any,
+) -> Share:
+    """Play one part of a sweep; ``pause_jax.merge(store)`` joins them all.
 
+    Each part is a process of its own, at any time and on any machine of one kind that sees the
+    folder; none hears of another.
 
-@contextlib.contextmanager
-def _progress(show: bool) -> Iterator[Progress]:
-    console = Console(stderr=True)
-    columns = (
-        SpinnerColumn(),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    disable = not (show and console.is_terminal)
-    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
-        yield bar
+    Args:
+      configs: as in :func:`sweep`, the same in each part.
+      keys: the same in each part, too.
+      shard: (number of this part from 1, number of all parts).
+      store: the folder of all parts.
+      save_every: as in :func:`sweep`.
+      progress: as in :func:`sweep`.
+      **arguments: the others of :func:`sweep`, the same in each part.
 
+    Returns:
+      What is finished.
 
-def _label(
-    group: list[_Job], parts: list[Result], quantities: Quantities, num_seeds: int
-) -> dict[str, xr.Dataset]:
-    """The finished rows of each config as a dataset with dimension seed."""
-    if not parts:
-        return {}
-    result = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-    datasets: dict[str, xr.Dataset] = {}
-    for i, job in enumerate(group):
-        rows = slice(i * num_seeds, (i + 1) * num_seeds)
-        num_finished = len(result.eval_rounds[rows])
-        if num_finished == 0:
-            break
-        coords = {
-            "seed": np.arange(num_finished),
-            "round": np.arange(1, job.config.num_rounds + 1),
-            "eval_round": evaluated_rounds(job.config),
-            "client": np.arange(job.config.num_clients),
-            "slot": np.arange(job.config.cohort_size),
-        }
-        datasets[job.label] = xr.Dataset(
-            {q.name: (("seed", *q.dims), result.values[q.name][rows]) for q in quantities},
-            coords={
-                **coords,
-                "epsilon_unit": result.epsilon_unit,
-                "num_parameters": result.num_parameters,
-                "unnoised": ", ".join(result.unnoised),
-                "config_toml": job.toml,
-            },
-        )
-    return datasets
-
-
-def _join(jobs: list[_Job], done: dict[str, xr.Dataset], quantities: Quantities) -> xr.Dataset:
-    """One dataset with dimension config, gaps filled."""
-    whole = xr.concat(
-        [done[job.label] for job in jobs],
-        dim=xr.Variable("config", [job.label for job in jobs]),
-        join="outer",
-        fill_value={q.name: q.gap for q in quantities},
-        data_vars="all",
-        coords="different",
-        compat="equals",
-    )
-    differing = _differing([job.config for job in jobs])
-    whole = whole.assign_coords({name: ("config", values) for name, values in differing.items()})
-    for name in ("epsilon_unit", "num_parameters", "unnoised", "config_toml"):
-        if whole[name].ndim == 0:
-            whole = whole.assign_coords({name: ("config", [whole[name].item()] * len(jobs))})
-    for q in quantities:
-        whole[q.name].attrs.update({"units": q.unit} if q.unit else {}, description=q.doc)
-    whole.attrs.update(_versions())
-    return whole
-
-
-def _differing(configs: list[SimConfig]) -> dict[str, list[Any]]:
-    """The fields in which configs differ, by dotted path: a column with a value for each config."""
-    flat = [dict(_leaves(config)) for config in configs]
-    paths = dict.fromkeys(path for values in flat for path in values)
-    columns = {path: _column([values.get(path) for values in flat]) for path in paths}
-    return {path: column for path, column in columns.items() if len(set(map(str, column))) > 1}
-
-
-def _leaves(config: SimConfig) -> Iterator[tuple[str, Any]]:
-    """Every choice's name and every value of a config, by dotted path."""
-    for path, part in nested(config):
-        if path and part.name:
-            yield path, part.name
-        for name, value, _, field in fields(part):
-            if not is_node(field):
-                yield f"{path}.{name}" if path else name, value
-
-
-def _column(values: list[Any]) -> list[Any]:
-    """Values of one field in several configs, None where one has no such field, as one kind: floats
-    (the shortest decimals that are the same float32), else text.
+    Raises:
+      ConfigError, SweepInterrupted: as :func:`sweep`.
     """
-    if all(isinstance(v, (int, float, jax.Array, np.ndarray)) or v is None for v in values):
-        return [np.nan if v is None else float(str(np.float32(v))) for v in values]
-    return ["" if v is None else str(v) for v in values]
+    jobs = jobs_of(configs, keys, shards=checked_shard(shard)[1], **arguments)
+    kept = begun(jobs, pathlib.Path(store))
+    return Playing(jobs, kept, shard).part(save_every=save_every, progress=progress)
+
+
+def checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
+    """The shard, if there can be one of that number.
+
+    Raises:
+      ConfigError: if not.
+    """
+    number, shards = shard
+    if not 1 <= number <= shards:
+        raise ConfigError(f"shard {number}/{shards}: the first must be >= 1 and <= the second.")
+    return shard
+
+
+def begun(jobs: Jobs, folder: pathlib.Path, about: Mapping[str, Any] | None = None) -> Store:
+    """The store of a sweep in a folder: the one that is there, or a new one.
+
+    Raises:
+      ConfigError: if the folder holds another sweep, or cannot be written.
+    """
+    return Store.begun(folder, Kept(jobs.made_by, jobs.plans, dict(about or {})))

@@ -1,0 +1,157 @@
+"""A sweep before it is played: its configs checked, grouped by static structure, and cut."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh
+
+from pause_jax import config_file
+from pause_jax.config import SimConfig
+from pause_jax.engine import distributed, provenance
+from pause_jax.engine.batch import Plan, check_own_parts, lanes_of, mesh_of, plan
+from pause_jax.engine.outline import Outline, outline, variable
+from pause_jax.engine.quantity import Quantity
+from pause_jax.engine.recorder import Quantities, chosen, with_metrics
+from pause_jax.engine.result import RESERVED
+from pause_jax.engine.round import parts as parts_of
+from pause_jax.engine.simulate import check_client_batch, check_key, prepare
+from pause_jax.engine.store import FORMAT
+from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
+from pause_jax.learning.dataset import checked
+from pause_jax.struct import ConfigError
+
+
+class Job(NamedTuple):
+    """One config of a sweep, checked and ready."""
+
+    config: SimConfig
+    data: Any
+    outline: Outline
+
+
+class Jobs(NamedTuple):
+    """A sweep that can be played.
+
+    Attributes:
+      groups: configs of one static structure and data set, which are one compilation.
+      plans: how the runs of each group are cut.
+      keys: typed keys [S].
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      mesh: the devices.
+      made_by: what the bits of the result depend on, plain values.
+    """
+
+    groups: list[list[Job]]
+    plans: list[Plan]
+    keys: Array
+    quantities: Quantities
+    execution: Execution
+    mesh: Mesh
+    made_by: dict[str, Any]
+
+
+def jobs_of(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    *,
+    data: Dataset | None = None,
+    record: Sequence[str | Quantity] | None = None,
+    memory_limit: float = 2.0,
+    max_batch: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    client_batch: int | None = None,
+    shards: int = 1,
+) -> Jobs:
+    """Check a sweep and cut it; arguments are those of :func:`pause_jax.sweep`, and ``shards``, the
+    parts that it is to be played in, each of which has a chunk if there are as many runs.
+
+    Raises:
+      ConfigError: if any config or another argument cannot run.
+    """
+    named = _named(configs)
+    check_key(keys)
+    if max_batch is not None and max_batch < 1:
+        raise ConfigError(f"max_batch = {max_batch}: must be >= 1, or None for as many as fit.")
+    if not memory_limit > 0:
+        raise ConfigError(f"memory_limit = {memory_limit}: must be > 0, in GiB.")
+    quantities = chosen(record, RESERVED)
+    execution = Execution(check_client_batch(client_batch))
+    keys = jnp.atleast_1d(keys)
+    data = None if data is None else checked(data)
+    once: dict[DataConfig, Any] = {}
+    jobs = [_job(label, config, data, once) for label, config in named.items()]
+    groups: dict[Any, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
+    if record is None:
+        of_all = (parts_of(g[0].config, g[0].data).learner.metrics for g in groups.values())
+        quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
+    for group in groups.values():
+        check_own_parts(group[0].config, group[0].data, quantities)
+    mesh = mesh_of(jax.devices() if devices is None else devices)
+    made_by = {
+        "format": FORMAT,
+        "outlines": [job.outline._asdict() for job in jobs],
+        "groups": [[job.outline.label for job in group] for group in groups.values()],
+        "keys": jax.random.key_data(keys).tolist(),
+        "key_impl": str(jax.random.key_impl(keys)),
+        "recorded": [variable(q)._asdict() for q in quantities],
+        "max_batch": max_batch,
+        "memory_limit": memory_limit,
+        "client_batch": client_batch,
+        "shards": shards,
+        "versions": provenance.versions(),
+        "machine": provenance.machine(mesh.devices.flat),
+        "code": provenance.code(),
+        "own_code": provenance.own_code((job.config for job in jobs), quantities),
+    }
+    if jax.process_count() > 1:
+        distributed.check_same(repr(made_by))
+    share = -(-len(jobs) * len(keys) // shards)
+    most = max_batch if shards == 1 else min(max_batch or share, share)
+    plans = [
+        plan(
+            *(group[0].config, group[0].data, len(group) * len(keys), mesh.size, lanes_of(mesh)),
+            *(quantities, execution, memory_limit, most),
+        )
+        for group in groups.values()
+    ]
+    return Jobs(list(groups.values()), plans, keys, quantities, execution, mesh, made_by)
+
+
+def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataConfig, Any]) -> Job:
+    """One config, prepared; ``once`` holds what was loaded, so that equal data are one object, and
+    configs of equal structure one group.
+    """
+    learning = config.learning if isinstance(config, SimConfig) else None
+    if data is None and type(learning) is Learning and learning.data in once:
+        config, loaded = prepare(config, once[learning.data])
+    else:
+        config, loaded = prepare(config, data)
+        if type(learning) is Learning:
+            once[learning.data] = loaded
+    if data is not None and config.learning is not None:
+        told = Given(num_train=config.learning.data.num_train, digest=loaded.digest)
+        config = config.override({"learning.data": told})
+    digest = provenance.data_digest(loaded)
+    return Job(config, loaded, outline(label, config, config_file.dumps(config), digest))
+
+
+def _named(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+) -> dict[str, SimConfig]:
+    if isinstance(configs, SimConfig):
+        configs = [configs]
+    if not isinstance(configs, Mapping):
+        width = len(str(max(len(configs) - 1, 0)))
+        configs = {f"{i:0{width}}": config for i, config in enumerate(configs)}
+    if not configs:
+        raise ConfigError("configs is empty: give at least one SimConfig.")
+    return dict(configs)

@@ -1,0 +1,335 @@
+"""A sweep that was stopped goes on with the same bits; what is another sweep is refused."""
+
+import json
+import logging
+import shutil
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+from pause_jax import (
+    QUANTITIES,
+    ConfigError,
+    SweepInterrupted,
+    merge,
+    play_shard,
+    presets,
+    quantity,
+    sweep,
+)
+from pause_jax.engine import batch, carry, playing
+from pause_jax.engine.store import Kept, Store
+from pause_jax.learning import Dataset
+
+
+def bandit(policy="pause", **changes):
+    return presets.digits_small(policy).replace(learning=None, num_rounds=20, **changes)
+
+
+CONFIGS = {"one": bandit(), "two": bandit().override({"reward.gamma": 3.0}), "r": bandit("random")}
+SETTINGS = {"max_batch": 2, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return jax.random.split(jax.random.key(5), 3)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(keys, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return sweep(CONFIGS, keys, store=folder / "kept", **SETTINGS), folder / "kept"
+
+
+@pytest.fixture
+def kept(undisturbed, tmp_path):
+    """A copy of the finished store."""
+    return shutil.copytree(undisturbed[1], tmp_path / "kept")
+
+
+def played(monkeypatch):
+    """The first runs of the chunks that are played from now on."""
+    firsts, play = [], batch.play
+
+    def watched(*arguments):
+        for first, result in play(*arguments):
+            firsts.append(first)
+            yield first, result
+
+    monkeypatch.setattr(playing, "play", watched)
+    return firsts
+
+
+def test_a_store_changes_nothing(undisturbed, keys):
+    xr.testing.assert_identical(undisturbed[0], sweep(CONFIGS, keys, **SETTINGS))
+
+
+def test_what_is_finished_is_not_played_again(undisturbed, kept, keys, monkeypatch):
+    whole = undisturbed[0]
+    chunks = sorted(kept.glob("chunk-*.npz"))
+    assert len(chunks) == 9
+    firsts = played(monkeypatch)
+    xr.testing.assert_identical(sweep(CONFIGS, keys, store=kept, **SETTINGS), whole)
+    assert firsts == []
+    chunks[1].unlink()
+    chunks[7].unlink()
+    xr.testing.assert_identical(sweep(CONFIGS, keys, store=kept, **SETTINGS), whole)
+    assert firsts == [1, 1]
+
+
+def test_a_result_says_what_it_was_made_by(undisturbed, keys):
+    result = undisturbed[0]
+    np.testing.assert_array_equal(result.key, jax.random.key_data(keys))
+    assert result.attrs["interrupted"] == "no"
+    assert result.attrs["key_impl"] == "threefry2x32"
+    assert len(result.attrs["made_by"]) == 16
+    assert result.data_digest.values.tolist() == ["", "", ""]
+    mine = Dataset.of(np.eye(60, 4, dtype=np.float32), np.arange(60) % 3)
+    learned = presets.digits_small().replace(num_rounds=1, num_clients=6)
+    told = sweep(learned, keys[:1], data=mine, progress=False).data_digest
+    assert told.values.tolist() == [mine.digest]
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped", "other", "empty"])
+def test_a_damaged_chunk_is_played_again(undisturbed, kept, keys, monkeypatch, caplog, harm):
+    path = sorted(kept.glob("chunk-*.npz"))[1]
+    content = bytearray(path.read_bytes())
+    if harm == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif harm == "flipped":
+        with zipfile.ZipFile(path) as file:  # within the values of the largest entry
+            largest = max(file.infolist(), key=lambda each: each.file_size)
+        content[largest.header_offset + 300] ^= 1
+        path.write_bytes(content)
+    elif harm == "empty":
+        path.write_bytes(b"")
+    else:
+        with np.load(path) as saved:
+            arrays = dict(saved)
+        about = json.loads(str(arrays["about"])) | {"made_by": "0" * 16}
+        np.savez(path, **{**arrays, "about": np.asarray(json.dumps(about))})
+    firsts = played(monkeypatch)
+    xr.testing.assert_identical(sweep(CONFIGS, keys, store=kept, **SETTINGS), undisturbed[0])
+    assert firsts == [1]
+    assert f"{path}: is damaged" in caplog.text
+
+
+@quantity("round")
+def mine(r):
+    """The number of the round."""
+    return jnp.asarray(r.number, jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (bandit().override({"reward.gamma": 4.0}), "reward.gamma of 'two' was 3.0, is 4.0"),
+        (bandit("fastest"), "policy of 'two' was pause, is fastest"),
+    ],
+)
+def test_another_config_is_named_and_not_mixed_in(kept, keys, config, words):
+    before = sorted(kept.iterdir())
+    with pytest.raises(ConfigError, match=words):
+        sweep(CONFIGS | {"two": config}, keys, store=kept, **SETTINGS)
+    assert sorted(kept.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"max_batch": 3}, "max_batch was 2, is 3"),
+        ({"record": ("clock",)}, "the quantity played is there no more"),
+        ({"client_batch": 1}, "client_batch"),
+        (
+            {"record": (*QUANTITIES, mine)},
+            "the quantity mine was not there; code of .*mine was not there",
+        ),
+    ],
+)
+def test_other_arguments_are_named(kept, keys, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        sweep(CONFIGS, keys, store=kept, **{**SETTINGS, **arguments})
+
+
+def test_other_keys_and_labels_are_named(kept, keys):
+    with pytest.raises(ConfigError, match=r"keys was 3 seeds from .* is 2 seeds"):
+        sweep(CONFIGS, keys[:2], store=kept, **SETTINGS)
+    with pytest.raises(ConfigError, match="of 'r' is there no more"):
+        sweep({name: CONFIGS[name] for name in ("one", "two")}, keys, store=kept, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("code", "0" * 64, "code of pause_jax has changed since"),
+        ("versions", {"jax": "0.9.9"}, "jax was 0.9.9, is"),
+        ("machine", {"platform": "tpu"}, "platform was tpu, is cpu"),
+        ("format", 0, "another version of pause_jax"),
+    ],
+)
+def test_other_code_is_named(kept, keys, name, value, words):
+    path = kept / "made_by.json"
+    table = json.loads(path.read_text())
+    old = table["made_by"][name]
+    table["made_by"][name] = old | value if isinstance(old, dict) else value
+    path.write_text(json.dumps(table))
+    with pytest.raises(ConfigError, match=words):
+        sweep(CONFIGS, keys, store=kept, **SETTINGS)
+
+
+def test_other_data_are_named(keys, tmp_path):
+    config = presets.digits_small().replace(num_rounds=1, num_clients=6)
+    x, y = np.eye(60, 4, dtype=np.float32), np.arange(60) % 3
+    sweep(config, keys[:1], data=Dataset.of(x, y), store=tmp_path, progress=False)
+    with pytest.raises(ConfigError, match="data of '0' are others"):
+        sweep(config, keys[:1], data=Dataset.of(x + 1, y), store=tmp_path, progress=False)
+
+
+def test_a_class_of_ones_own_that_changed_is_named(keys, tmp_path):
+    source = """
+from pause_jax.policies import Random
+
+class Own(Random):
+    name = "own_of_a_file"
+
+    def build(self, context):
+        return super().build(context)
+"""
+    module = tmp_path / "own.py"
+
+    def own():
+        names = {"__name__": "own"}
+        exec(compile(module.read_text(), str(module), "exec"), names)
+        return names["Own"]
+
+    module.write_text(source)
+    config = bandit().replace(policy=own()())
+    sweep(config, keys, store=tmp_path / "kept", progress=False)
+    module.write_text(source.replace("super().build", "Random().build"))
+    with pytest.raises(ConfigError, match=r"code of own\.Own has changed since"):
+        sweep(bandit().replace(policy=own()()), keys, store=tmp_path / "kept", progress=False)
+
+
+def test_where_data_lie_is_no_difference(undisturbed):
+    table = json.loads((undisturbed[1] / "made_by.json").read_text())["made_by"]
+    moved = json.loads(json.dumps(table))
+    table["outlines"][0]["fields"]["learning.data.data_dir"] = "here"
+    moved["outlines"][0]["fields"]["learning.data.data_dir"] = "there"
+    from pause_jax.engine.store import different
+
+    assert different(table, moved) == []
+
+
+def test_a_damaged_description_is_refused(kept, keys):
+    (kept / "made_by.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"made_by\.json: is damaged"):
+        sweep(CONFIGS, keys, store=kept, **SETTINGS)
+
+
+def test_a_place_that_cannot_hold_a_store_is_refused_before_any_run(keys, tmp_path, monkeypatch):
+    monkeypatch.setattr(playing, "play", lambda *_: pytest.fail("a run was started"))
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nothing"):
+        with pytest.raises(ConfigError, match="cannot keep a sweep"):
+            sweep(CONFIGS, keys, store=place, **SETTINGS)
+
+
+def test_a_store_that_cannot_be_written_any_more_ends_nothing(
+    undisturbed, keys, tmp_path, monkeypatch, caplog
+):
+    play = batch.play
+
+    def loses_its_folder(*arguments):
+        for part in play(*arguments):
+            shutil.rmtree(tmp_path / "kept", ignore_errors=True)
+            yield part
+
+    monkeypatch.setattr(playing, "play", loses_its_folder)
+    result = sweep(CONFIGS, keys, store=tmp_path / "kept", **SETTINGS)
+    xr.testing.assert_identical(result, undisturbed[0])
+    assert caplog.text.count("cannot be written (No such file or directory)") == 1
+
+
+def test_two_processes_do_not_play_the_same_sweep(kept, keys):
+    table = json.loads((kept / "made_by.json").read_text())
+    store = Store(kept, Kept(**table))
+    with store.locked(0), pytest.raises(ConfigError, match="another process plays this sweep"):
+        sweep(CONFIGS, keys, store=kept, **SETTINGS)
+    sweep(CONFIGS, keys, store=kept, **SETTINGS)
+
+
+# The middle of a chunk.
+
+LEARNED = presets.digits_small("sa_pause").replace(num_rounds=20, eval_every=8, num_clients=8)
+
+
+def stop_after(monkeypatch, segments):
+    """Interrupt a sweep when so many segments were played."""
+    ticks, play = [], batch.play
+
+    def stopped(configs, data, keys, cut, step, mesh, tick, firsts, keeper):
+        def counted():
+            tick()
+            ticks.append(0)
+            if len(ticks) == segments:
+                raise KeyboardInterrupt
+
+        return play(configs, data, keys, cut, step, mesh, counted, firsts, keeper)
+
+    monkeypatch.setattr(playing, "play", stopped)
+    return ticks
+
+
+@pytest.mark.parametrize("config", [LEARNED, bandit("clustered_size")], ids=["learned", "bandit"])
+def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "pause_jax")
+    arguments = {"store": tmp_path, "progress": False, "save_every": 0.0, "max_batch": 1}
+    whole = sweep(config, keys[:1], max_batch=1, progress=False)
+    monkeypatch.setattr(carry, "SHARE", np.inf)  # however long saving takes
+    stop_after(monkeypatch, 7)
+    with pytest.raises(SweepInterrupted, match="0 of 1 runs"):
+        sweep(config, keys[:1], **arguments)
+    (middle,) = tmp_path.glob("carry-*")
+    assert [path.name for path in middle.iterdir()] == ["6"]
+    ticks = stop_after(monkeypatch, 0)
+    result = sweep(config, keys[:1], **arguments)
+    assert len(ticks) == 20 - 6
+    assert "goes on after 6 of its segments" in caplog.text
+    xr.testing.assert_identical(result.drop_attrs(), whole.drop_attrs())
+    assert not list(tmp_path.glob("carry-*"))
+
+
+# Shards.
+
+
+def test_shards_that_are_merged_are_the_sweep(keys, tmp_path):
+    whole = sweep(CONFIGS, keys, max_batch=3, progress=False)
+    shares = [
+        play_shard(CONFIGS, keys, (number, 3), store=tmp_path, progress=False)
+        for number in (2, 1, 3)
+    ]
+    assert sum(share.runs for share in shares) == 9
+    merged = merge(tmp_path)
+    xr.testing.assert_identical(merged.drop_attrs(), whole.drop_attrs())
+    assert merged.attrs["interrupted"] == "no"
+    again = play_shard(CONFIGS, keys, (2, 3), store=tmp_path, progress=False)
+    assert again == shares[0]
+
+
+def test_a_merge_says_what_is_missing(keys, tmp_path):
+    with pytest.raises(ConfigError, match="holds no kept sweep"):
+        merge(tmp_path)
+    play_shard(CONFIGS, keys, (2, 4), store=tmp_path, progress=False)
+    with pytest.raises(ConfigError, match=r"0 of 3 configs are there\. Play shard 1, 3-4 of 4"):
+        merge(tmp_path)
+    some = merge(tmp_path, partial=True)
+    assert 0 < some.clock.notnull().sum() < 9 * 20
+    assert some.attrs["interrupted"].startswith("after ")
+    with pytest.raises(ConfigError, match="shards was 4, is 5"):
+        play_shard(CONFIGS, keys, (1, 5), store=tmp_path, progress=False)
+    with pytest.raises(ConfigError, match="shard 5/4: the first must be"):
+        play_shard(CONFIGS, keys, (5, 4), store=tmp_path, progress=False)
