@@ -67,6 +67,11 @@ def made(
         "num_parameters": ("config", [10] * len(configs)),
         "unnoised": ("config", [""] * len(configs)),
         "config_toml": ("config", texts),
+        "data_digest": ("config", [""] * len(configs)),
         "reward.gamma": ("config", np.arange(len(configs)) / 2),
     }
-    return xr.Dataset(data, coords=coords, attrs={"pause_jax": "0", "seed": 5, "command": "a & b"})
+    return xr.Dataset(
+        data,
+        coords=coords,
+        attrs={"pause_jax": "0", "interrupted": "no", "seed": 5, "command": "a & b"},
+    )

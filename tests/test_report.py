@@ -25,6 +25,7 @@ class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.elements, self.texts, self.charts, self.scripts = [], [], {}, []
+        self.raw = []
         self._chart = None
         self.feed(text)
 
@@ -38,6 +39,7 @@ class Page(html.parser.HTMLParser):
     def handle_data(self, data):
         if self._chart:
             self.charts[self._chart] = json.loads(data)
+            self.raw.append(data)
         elif self._chart == "":
             self.scripts.append(data)
         else:
@@ -75,6 +77,7 @@ def test_it_says_what_was_compared_and_what_to_conclude(result):
         "3 configs, 3 seeds, 20 rounds, 6 clients",
         "reward.gamma",
         "All other fields are the same.",
+        "config reward.gamma good 0",
         "paired t-interval",
         "NO GUARANTEE",
         "eps/coord basic",
@@ -90,6 +93,8 @@ def test_a_label_stays_a_label(result):
     assert EVIL in found.text
     assert any(EVIL in json.dumps(chart) for chart in found.charts.values())
     assert not any("alert(1)" in script for script in found.scripts)
+    # A browser ends a script at `</script ` too.
+    assert not any("<" in data for data in found.raw)
 
 
 def test_it_can_be_read_without_the_charts(result):
@@ -106,6 +111,7 @@ def test_it_can_be_read_without_the_charts(result):
 
 
 def test_every_attribute_is_shown_and_an_interrupt_at_the_top(result):
+    assert "Not all was played" not in shown(result).text
     result.attrs |= {"command": "pause-jax compare", "interrupted": "after 3 of 9 runs", "own": 7}
     text = shown(result).text
     assert "Not all was played: after 3 of 9 runs" in text

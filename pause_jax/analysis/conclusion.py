@@ -106,7 +106,7 @@ def aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
     goal = f"{100 * target:g} %"
     seconds = Aim(
         *("seconds in all", metrics.simulated_seconds(result), -1, " s", 1, " s"),
-        *("took the fewest simulated seconds on average", "took", "It took seconds in all"),
+        *("took the fewest simulated seconds on average", "took", "Its simulated seconds in all"),
         *("fewer than", "more than", "was played", "broke its contract"),
     )
     finite = "ended with a finite model", "ended without a finite model in some seed"

@@ -67,7 +67,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         privacy=books,
         notes=notes,
         made=tables.attributes(result),
-        interrupted=result.attrs.get("interrupted"),
+        interrupted=_interrupted(result),
         files=list(zip(result.config.values, result.config_toml.values, strict=True)),
     )
 
@@ -100,6 +100,12 @@ def _empty(result: xr.Dataset) -> Iterator[str]:
         rounds = int(result.played.sel(config=config).sum())
         number = int(empty.sel(config=config))
         yield f"{config}: nobody took part in {number} of {rounds} rounds; they count as regret 0."
+
+
+def _interrupted(result: xr.Dataset) -> str:
+    """After what it was, empty if all was played."""
+    text = str(result.attrs.get("interrupted", "no"))
+    return "" if text == "no" else text
 
 
 def _count(number: int, word: str) -> str:

@@ -15,7 +15,9 @@ from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.paired import Difference
 
 # Coordinates of a config that are no fields of it.
-_NO_FIELDS = ("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml")
+_NO_FIELDS = (
+    *("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"),
+)
 
 
 class Table(NamedTuple):
