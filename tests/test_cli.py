@@ -54,6 +54,7 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
         "data.nc",
         "summary.csv",
         "ledger.csv",
+        "run.json",
         "versions.json",
         "report.html",
         "configs/random.toml",

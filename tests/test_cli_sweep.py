@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from pause_jax import ConfigError, cli, config_file, presets
-from pause_jax.cli.sweep import grid
+from pause_jax.cli.settings import grid
 from pause_jax.policies import Random
 from pause_jax.privacy import PerCoordinateLaplace
 
@@ -87,16 +87,19 @@ def test_bad_input_is_one_message(monkeypatch, tmp_path, capsys, arguments, word
 
 
 @pytest.mark.parametrize(
-    ("chunks", "status", "files"), [(0, 2, set()), (1, 130, {"data.nc", "summary.csv"})]
+    ("chunks", "files"),
+    [(0, set()), (1, {"data.nc", "summary.csv", "unfinished"})],
 )
 def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
-    monkeypatch, tmp_path, capsys, chunks, status, files
+    monkeypatch, tmp_path, capsys, chunks, files
 ):
     # The package has a function of that name, which a plain import would find.
     module = importlib.import_module("pause_jax.engine.playing")
     play, played = module.play, itertools.count()
 
     def interrupted(*args):
+        if chunks == 0:
+            raise KeyboardInterrupt
         for part in play(*args):
             if next(played) == chunks:
                 raise KeyboardInterrupt
@@ -105,7 +108,7 @@ def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
     monkeypatch.setattr(module, "play", interrupted)
     vary = ("--vary", "policy=random,round_robin", "--set", "learning=none")
     arguments = (*vary, "--set", "num_rounds=4", "--seeds", "2", "--name", "mine", "--no-figures")
-    assert command(monkeypatch, tmp_path, "digits_small", *arguments) == status
+    assert command(monkeypatch, tmp_path, "digits_small", *arguments) == 130
     assert "(KeyboardInterrupt" in capsys.readouterr().err
     folder = tmp_path / "results" / "mine"
     assert folder.exists() == bool(files)

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pause_jax import ConfigError, SimConfig, cli, config_file, presets, sweep
 from pause_jax.analysis import space, tuning
-from pause_jax.engine import batch
+from pause_jax.engine import batch, playing
 from pause_jax.learning import FedAvgM, Learning, Linear, LinearRegression
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
@@ -68,10 +68,10 @@ def test_every_method_finds_better_numbers_and_compiles_twice_at_most(method, mo
     shapes = []
 
     def counted(configs, data, keys, cut, *rest):
-        shapes.append((cut.batch, cut.chunks))
+        shapes.append((cut.batch, len(cut.firsts)))
         return batch.play(configs, data, keys, cut, *rest)
 
-    monkeypatch.setattr("pause_jax.engine.sweep.play", counted)
+    monkeypatch.setattr("pause_jax.engine.playing.play", counted)
     found = tuning.tune(
         BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method=method, progress=False
     )
@@ -228,3 +228,30 @@ def test_a_command_that_cannot_run_leaves_no_folder(monkeypatch, tmp_path, capsy
         assert command(monkeypatch, tmp_path, *arguments) == 2
         assert "--vary" in capsys.readouterr().err
     assert not list((tmp_path / "results").glob("*")) if (tmp_path / "results").exists() else True
+
+
+def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(config_file.dumps(BASE))
+    arguments = ["mine.toml", "--vary", VARY[0], "--objective", "loss", "--no-figures",
+                 "--budget", "8", "--width", "4"]  # fmt: skip
+    assert command(monkeypatch, tmp_path, *arguments, "--name", "whole") == 0
+    arguments += ["--name", "stopped"]
+    generations, play = itertools.count(), batch.play
+
+    def stopped(*args):
+        if next(generations) == 1:
+            raise KeyboardInterrupt
+        return play(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(playing, "play", stopped)
+        assert command(patch, tmp_path, *arguments) == 130
+    assert "--resume goes on" in capsys.readouterr().err
+    other = [*arguments, "--seed", "5", "--resume"]
+    assert command(monkeypatch, tmp_path, *other) == 2
+    assert "stopped was begun by: pause-jax tune" in " ".join(capsys.readouterr().err.split())
+    assert command(monkeypatch, tmp_path, *arguments, "--resume") == 0
+    results = tmp_path / "results"
+    for name in ("trials.csv", "best.toml"):
+        assert (results / "stopped" / name).read_text() == (results / "whole" / name).read_text()
+    assert not (results / "stopped" / "unfinished").exists()

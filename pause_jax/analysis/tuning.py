@@ -8,7 +8,10 @@ of many noisy figures is too good to be true.
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -89,6 +92,7 @@ def tune(
     width: int = 8,
     method: str = "tpe",
     data: Dataset | None = None,
+    store: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Tuned:
     """Search for the best numbers.
@@ -105,6 +109,7 @@ def tune(
         random configs with one seed, of which the better half goes on with twice as many new
         seeds, until two are left.
       data: as in ``sweep``.
+      store: a folder that keeps what is played, as in ``sweep``; the same search goes on there.
       progress: show a progress bar for each batch.
 
     Returns:
@@ -115,11 +120,20 @@ def tune(
     """
     _check(axes, budget, seeds, width, method)
     search_key, fresh_key = jax.random.split(key)
+    generations = itertools.count()
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
     def play(points: list[dict[str, float]], keys: Array) -> list[Trial]:
         configs = [config.override(values) for values in points]
-        result = sweep(configs, keys, data=data, record=objective.record, progress=progress)
+        # The same scores propose the same configs again, so each generation finds its own.
+        kept = None if store is None else pathlib.Path(store) / f"{next(generations):03}"
+        result = sweep(
+            *(configs, keys),
+            data=data,
+            record=objective.record,
+            store=kept,
+            progress=progress,
+        )
         scores = objective.value(result).values.astype(np.float64)
         return [Trial(*pair) for pair in zip(points, scores, strict=True)]
 

@@ -20,6 +20,7 @@ from pause_jax.cli.options import (
     Name,
     Out,
     Report,
+    Resume,
     Seed,
     Seeds,
     Set,
@@ -56,6 +57,7 @@ def compare(
     name: Name = None,
     out: Out = pathlib.Path("results"),
     force: Force = False,
+    resume: Resume = False,
     figures: Figures = True,
     report: Report = True,
     log: Log = None,
@@ -90,7 +92,7 @@ def compare(
     if not configs:
         raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
     request = Request(
-        seeds, seed, target, name, out, force, figures, report=report, log=tuple(log or ())
+        seeds, seed, target, name, out, force, figures, resume, report=report, log=tuple(log or ())
     )
     execute(configs, request, default_name=f"compare-{preset}")
 
@@ -105,6 +107,7 @@ def run(
     name: Name = None,
     out: Out = pathlib.Path("results"),
     force: Force = False,
+    resume: Resume = False,
     figures: Figures = True,
     report: Report = True,
     log: Log = None,
@@ -119,7 +122,7 @@ def run(
         label = file.stem if file.stem not in configs else str(file)
         configs[label] = changed(config_file.load(file), change)
     request = Request(
-        seeds, seed, target, name, out, force, figures, report=report, log=tuple(log or ())
+        seeds, seed, target, name, out, force, figures, resume, report=report, log=tuple(log or ())
     )
     execute(configs, request, default_name=files[0].stem)
 

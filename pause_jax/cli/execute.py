@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import shlex
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -14,14 +16,23 @@ import xarray as xr
 from rich.console import Console
 from rich.markup import escape
 
-from pause_jax.analysis import events, explanations, ledger_table, result_folder, summary
-from pause_jax.analysis.ledger import Ledger
-from pause_jax.cli.report import write_beside
+from pause_jax.analysis import events, result_folder
+from pause_jax.analysis.result_folder import UNFINISHED
+from pause_jax.cli.publish import publish, show_again
+from pause_jax.cli.stopping import status_of, stoppable
 from pause_jax.config import SimConfig, validate
 from pause_jax.engine import distributed
 from pause_jax.engine.compilation import Compilations, use_cache
-from pause_jax.engine.playing import SweepInterrupted
-from pause_jax.engine.sweep import sweep
+from pause_jax.engine.jobs import Jobs, jobs_of
+from pause_jax.engine.playing import Playing, SweepInterrupted
+from pause_jax.engine.store import (
+    Store,
+    different,
+    discard_store,
+    fingerprint,
+    store_is_empty,
+)
+from pause_jax.engine.sweep import begun
 from pause_jax.struct import ConfigError
 
 
@@ -35,7 +46,9 @@ class Request(NamedTuple):
     out: pathlib.Path
     force: bool
     figures: bool
+    resume: bool = False
     max_batch: int | None = None
+    store: pathlib.Path | None = None
     report: bool = True
     log: tuple[str, ...] = ()
 
@@ -50,8 +63,9 @@ class Played(NamedTuple):
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
     """Play configs, print tables, write files.
 
-    Of several processes the first one prints and writes. If another one died, each that is left
-    writes what was finished, into folders of their own.
+    What is finished is kept in the result's folder while it is played, and ``--resume`` goes on
+    there. Of several processes the first one prints and writes, and keeps only in ``--store``. If
+    another one died, each that is left writes what was finished, into folders of their own.
 
     Args:
       configs: by label.
@@ -60,105 +74,162 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
 
     Raises:
       ConfigError: before any run.
-      SweepInterrupted: if nothing was finished.
-      typer.Exit: status 130 after an interrupt or a failure; what was finished is written.
+      typer.Exit: status 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, 1 after a failure; what
+        was finished is kept. Status 1, too, if the result could not be written.
     """
-    _check(configs, request)
+    check_output(request.seeds, request.target, figures=request.figures, log=request.log)
+    for config in configs.values():
+        validate(config)
     name = request.name or default_name
-    with _reserved(request, name) as folder:
-        start = time.perf_counter()
+    with stoppable():
         use_cache()
         compilations = Compilations()
-        played = _play(configs, request, progress=folder is not None)
-        if folder is not None and played.result is not None:
-            _publish(played.result, folder, request)
-            seconds = time.perf_counter() - start
-            Console().print(f"{seconds:.0f} s, {compilations}.", highlight=False)
-            Console().print(f"Written to {folder}/")
+        start = time.perf_counter()
+        keys = jax.random.split(jax.random.key(request.seed), request.seeds)
+        jobs = jobs_of(configs, keys, max_batch=request.max_batch)
+        with _reserved(request, name, jobs) as folder:
+            if request.resume and folder is not None and _is_finished(folder, jobs):
+                Console(stderr=True).print(f"{folder} is finished: nothing is left to play.")
+                show_again(folder, request.target)
+                return
+            store = _store(request, folder, jobs)
+            played = _play(jobs, store, progress=folder is not None)
+            if folder is not None and played.result is not None:
+                about = {**described(request.seed), "seeds": request.seeds}
+                result = played.result.assign_attrs(about)
+                about["interrupted"] = result.attrs["interrupted"]
+                about["made_by"] = result.attrs["made_by"]
+                failure = publish(
+                    *(result, folder, about, request.target),
+                    figures=request.figures,
+                    report=request.report,
+                    log=request.log,
+                )
+                if failure is not None:
+                    kept = "What was played is kept: make room, and --resume writes it."
+                    not_written(failure, folder, "" if store is None or store.failed else kept)
+                seconds = time.perf_counter() - start
+                Console().print(f"{seconds:.0f} s, {compilations}.", highlight=False)
+                Console().print(f"Written to {folder}/")
+            if store is not None and played.stopped is None and request.store is None:
+                discard_store(store.folder)
     if played.stopped is not None:
-        _stop(played.stopped, request.out, name)
+        _stop(played.stopped, request.out, name, store)
 
 
-def _check(configs: Mapping[str, SimConfig], request: Request) -> None:
-    """Refuse what cannot end well, before anything is computed."""
-    if request.seeds < 1:
-        raise ConfigError(f"--seeds {request.seeds}: must be >= 1.")
-    if not 0 < request.target <= 1:
-        raise ConfigError(f"--target {request.target}: must be > 0 and <= 1 (0.8 is 80 %).")
-    if request.figures:
+def check_output(seeds: int, target: float, *, figures: bool, log: Sequence[str] = ()) -> None:
+    """Refuse what cannot end well, before anything is computed.
+
+    Raises:
+      ConfigError: for a number out of range, or if figures or logs are wanted and cannot be made.
+    """
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: must be >= 1.")
+    if not 0 < target <= 1:
+        raise ConfigError(f"--target {target}: must be > 0 and <= 1 (0.8 is 80 %).")
+    if figures:
         try:
             import matplotlib  # noqa: F401
         except ImportError:
             raise ConfigError(
                 "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
             ) from None
-    for kind in request.log:
+    for kind in log:
         events.check(kind)
-    for config in configs.values():
-        validate(config)
+
+
+def described(seed: int) -> dict[str, Any]:
+    """What a result says of the command that made it."""
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--force")]
+    return {"command": shlex.join(["pause-jax", *words]), "seed": seed}
 
 
 @contextlib.contextmanager
-def _reserved(request: Request, name: str) -> Iterator[pathlib.Path | None]:
+def _reserved(request: Request, name: str, jobs: Jobs) -> Iterator[pathlib.Path | None]:
     """The folder of the result, given back if it stays empty; for the first process alone."""
     if not distributed.is_first():
         yield None
         return
-    explicit = request.name is not None
-    folder = result_folder.reserve(request.out, name, explicit=explicit, force=request.force)
+    folder = _to_go_on_with(request, name, jobs) if request.resume else None
+    if folder is None:
+        explicit = request.name is not None
+        folder = result_folder.reserve(request.out, name, explicit=explicit, force=request.force)
     try:
         yield folder
     finally:
+        if store_is_empty(folder / UNFINISHED):
+            discard_store(folder / UNFINISHED)
         result_folder.give_back(folder)
 
 
-def _play(configs: Mapping[str, SimConfig], request: Request, *, progress: bool) -> Played:
-    keys = jax.random.split(jax.random.key(request.seed), request.seeds)
+def _to_go_on_with(request: Request, name: str, jobs: Jobs) -> pathlib.Path | None:
+    """The folder of this very command, unfinished or finished; None if there is none.
+
+    Raises:
+      ConfigError: if there are unfinished ones of other commands alone.
+    """
+    others = []
+    explicit = request.name is not None
+    for folder in result_folder.existing(request.out, name, explicit=explicit):
+        if (folder / UNFINISHED).is_dir():
+            words = different(Store.there(folder / UNFINISHED).kept.made_by, jobs.made_by)
+            if not words:
+                return folder
+            others.append(f"{folder} holds another run: {'; '.join(words[:3])}")
+        elif _is_finished(folder, jobs):
+            return folder
+    if others:
+        raise ConfigError(
+            f"--resume: {others[0]}. Take back what was changed, or start anew without --resume."
+        )
+    Console(stderr=True).print("--resume: nothing of this command is unfinished; it starts anew.")
+    return None
+
+
+def _is_finished(folder: pathlib.Path, jobs: Jobs) -> bool:
+    about = result_folder.about(folder)
+    same = about.get("made_by") == fingerprint(jobs.made_by)
+    return same and about.get("interrupted") == "no" and not (folder / UNFINISHED).is_dir()
+
+
+def _store(request: Request, folder: pathlib.Path | None, jobs: Jobs) -> Store | None:
+    """Where the sweep is kept while it is played."""
+    if request.store is not None:
+        return begun(jobs, request.store, described(request.seed))
+    if folder is None or jax.process_count() > 1:
+        return None
+    return begun(jobs, folder / UNFINISHED, described(request.seed))
+
+
+def _play(jobs: Jobs, store: Store | None, *, progress: bool) -> Played:
     try:
-        return Played(sweep(configs, keys, max_batch=request.max_batch, progress=progress))
+        return Played(Playing(jobs, store).whole(progress=progress))
     except SweepInterrupted as error:
         return Played(error.finished if jax.process_count() == 1 else None, error)
 
 
-def _publish(result: xr.Dataset, folder: pathlib.Path, request: Request) -> None:
-    """Write and print all: data first, because tables can be made again and a run not."""
-    result_folder.save(result, folder)
-    rows, books = summary.summary(result, request.target), ledger_table.ledgers(result)
-    summary.save(rows, folder / "summary.csv")
-    ledger_table.save(books, folder / "ledger.csv")
-    if request.figures:
-        from pause_jax.analysis.plotting import save_figures
-
-        save_figures(result, folder / "figures", request.target)
-    for kind in request.log:
-        events.WRITERS[kind](result, folder)
-    _print(result, rows, books, request.target)
-    if request.report:
-        Console().print(write_beside(result, folder, request.target), highlight=False, markup=False)
+def not_written(error: OSError, folder: pathlib.Path, advice: str) -> NoReturn:
+    """End a program whose result could not be written."""
+    Console(stderr=True).print(
+        f"[red]error:[/red] {escape(str(folder))}: the result cannot be written "
+        f"({escape(error.strerror or str(error))}). {advice}",
+        highlight=False,
+    )
+    raise typer.Exit(1)
 
 
-def _print(
-    result: xr.Dataset, rows: list[dict[str, Any]], books: dict[str, Ledger], target: float
-) -> None:
-    console = Console()
-    sizes = result.data_size.where(result.data_size >= 0)
-    if sizes.max() > 1:  # without learning every client counts as one sample
-        low, high = int(sizes.min()), int(sizes.max())
-        console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
-    console.print(summary.table(rows, target))
-    console.print(ledger_table.table(books))
-    for sentence in (*ledger_table.notes(books), *explanations.explain(result, target)):
-        console.print(f"- {sentence}", highlight=False, markup=False)
-
-
-def _stop(error: SweepInterrupted, out: pathlib.Path, name: str) -> NoReturn:
+def _stop(error: SweepInterrupted, out: pathlib.Path, name: str, store: Store | None) -> NoReturn:
     """End a program whose sweep stopped early."""
     if jax.process_count() > 1:
         _end_of_many(error, out, f"{name}-process{jax.process_index()}")
-    if error.finished is None:
-        raise error
-    Console(stderr=True).print(f"[red]{escape(str(error))}[/red]", highlight=False)
-    raise typer.Exit(130)
+    going_on = store is not None and store.folder.is_dir()
+    end(error, "The same command with --resume goes on." if going_on else "")
+
+
+def end(error: SweepInterrupted, advice: str = "") -> NoReturn:
+    """End a program that has kept what was finished, with the status of what stopped it."""
+    Console(stderr=True).print(f"[red]{escape(str(error))}[/red] {advice}", highlight=False)
+    raise typer.Exit(status_of(error.__cause__))
 
 
 def _end_of_many(error: SweepInterrupted, out: pathlib.Path, name: str) -> NoReturn:

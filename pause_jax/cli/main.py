@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from importlib import metadata
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import jax
 import typer
 from rich.console import Console
+from rich.logging import RichHandler
 from rich.markup import escape
 
 from pause_jax.cli.audit import audit
@@ -16,6 +18,7 @@ from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
 from pause_jax.cli.listing import list_datasets, list_latencies, list_policies, list_presences
 from pause_jax.cli.report import report
+from pause_jax.cli.shards import merge, slurm
 from pause_jax.cli.sweep import sweep
 from pause_jax.cli.tune import tune
 from pause_jax.engine.playing import SweepInterrupted
@@ -29,6 +32,8 @@ app = typer.Typer(
 app.command()(compare)
 app.command()(run)
 app.command()(sweep)
+app.command()(merge)
+app.command()(slurm)
 app.command()(tune)
 app.command()(report)
 app.command()(show)
@@ -60,6 +65,11 @@ def start(
 
 def main() -> None:
     """Entry point: a bad config is one line on standard error and exit status 2."""
+    plain = RichHandler(
+        console=Console(stderr=True), show_time=False, show_level=False, show_path=False
+    )
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[plain])
+    logging.getLogger("pause_jax").setLevel(logging.INFO)
     try:
         app()
     except (ConfigError, SweepInterrupted) as error:

@@ -26,6 +26,10 @@ Load = Annotated[
         "--load", metavar="FILE.py", help="Python file: policies, mechanisms of your own."
     ),
 ]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on where the same command was stopped, even by a crash."),
+]
 Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 'plot').")]
 Report = Annotated[bool, typer.Option(help="Write report.html (needs the extra 'report').")]
 Log = Annotated[

@@ -1,11 +1,12 @@
-"""What ``--load`` and ``--set`` do."""
+"""What ``--load``, ``--set`` and ``--vary`` do."""
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import runpy
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pause_jax import config_file
 from pause_jax.config import SimConfig
@@ -47,3 +48,44 @@ def base_config(base: str, data_dir: str | None, change: list[str] | None) -> Si
     if not pathlib.Path(base).is_file():
         raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
     return changed(config_file.load(pathlib.Path(base)), change)
+
+
+def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
+    """Every combination of the values of ``PATH=A,B,...``, labelled by what it sets.
+
+    Raises:
+      ConfigError: for an entry that is not of that form, or a path that does not exist.
+    """
+    axes: list[list[tuple[str, str, Any]]] = []
+    for entry in vary:
+        path, equals, values = entry.partition("=")
+        texts = _separate(values)
+        if not equals or not all(texts):
+            raise ConfigError(f"--vary {entry}: must be PATH=A,B,..., say reward.gamma=0,1,5.")
+        if len(set(texts)) < len(texts):
+            raise ConfigError(f"--vary {entry}: a value is named twice.")
+        if path in (axis[0][0] for axis in axes):
+            raise ConfigError(f"--vary {entry}: {path} is varied twice.")
+        axes.append([(path, text, config_file.parse_value(config, path, text)) for text in texts])
+    # The last word of a path says enough, unless two paths end in the same one.
+    short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
+    if len(set(short.values())) < len(short):
+        short = {path: path for path in short}
+    configs = {}
+    for point in itertools.product(*axes):
+        label = ", ".join(f"{short[path]} = {text}" for path, text, _ in point)
+        label = label or config.policy.name
+        configs[label] = config.override({path: value for path, _, value in point})
+    return configs
+
+
+def _separate(values: str) -> list[str]:
+    """The values of a comma-separated list, whose own lists are in brackets."""
+    parts, depth = [""], 0
+    for letter in values:
+        depth += {"[": 1, "]": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from pause_jax import config_file
 from pause_jax.cli.execute import Request, execute
 from pause_jax.cli.options import (
     DataDir,
@@ -19,13 +17,14 @@ from pause_jax.cli.options import (
     Name,
     Out,
     Report,
+    Resume,
     Seed,
     Seeds,
     Set,
     Target,
 )
-from pause_jax.cli.settings import base_config, load_files
-from pause_jax.config import SimConfig
+from pause_jax.cli.settings import base_config, grid, load_files
+from pause_jax.cli.shards import execute_shard, shard_of
 from pause_jax.engine import distributed
 from pause_jax.presets import PRESETS
 from pause_jax.struct import ConfigError
@@ -55,9 +54,18 @@ def sweep(
     name: Name = None,
     out: Out = pathlib.Path("results"),
     force: Force = False,
+    resume: Resume = False,
     figures: Figures = True,
     report: Report = True,
     log: Log = None,
+    store: Annotated[
+        pathlib.Path | None,
+        typer.Option(metavar="FOLDER", help="Keep what is finished there, for --shard and merge."),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER/SHARDS", help="Play one part alone, say 3/16, into --store."),
+    ] = None,
     coordinator: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Of process 0, if there are several.")
     ] = None,
@@ -71,57 +79,34 @@ def sweep(
 
     Values that are numbers share one compilation. With several processes start the same command
     in each, with its own --process-id; the first one prints and writes. If one dies the others
-    stop, and what was finished is kept.
+    stop, and what was finished is kept. Shards need not run at the same time: each plays its part
+    into the store, and 'pause-jax merge' joins them.
     """
     load_files(load)
+    part = None if shard is None else shard_of(shard)
     configs = grid(base_config(base, data_dir, change), vary or [])
     if cluster or (coordinator, num_processes, process_id) != (None, None, None):
         if cluster and coordinator is not None:
             raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")
         typer.echo("waiting for the other processes (300 s at most)", err=True)
+        if part is not None:
+            raise ConfigError(f"--shard {shard}: a shard is one process. Leave out --process-id.")
         distributed.start(coordinator, num_processes, process_id)
     request = Request(
-        seeds, seed, target, name, out, force, figures, max_batch, report, tuple(log or ())
+        seeds,
+        seed,
+        target,
+        name,
+        out,
+        force,
+        figures,
+        resume,
+        max_batch,
+        store,
+        report,
+        tuple(log or ()),
     )
+    if part is not None:
+        execute_shard(configs, request, part)
+        return
     execute(configs, request, default_name=f"sweep-{pathlib.Path(base).stem}")
-
-
-def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
-    """Every combination of the values of ``PATH=A,B,...``, labelled by what it sets.
-
-    Raises:
-      ConfigError: for an entry that is not of that form, or a path that does not exist.
-    """
-    axes: list[list[tuple[str, str, Any]]] = []
-    for entry in vary:
-        path, equals, values = entry.partition("=")
-        texts = _separate(values)
-        if not equals or not all(texts):
-            raise ConfigError(f"--vary {entry}: must be PATH=A,B,..., say reward.gamma=0,1,5.")
-        if len(set(texts)) < len(texts):
-            raise ConfigError(f"--vary {entry}: a value is named twice.")
-        if path in (axis[0][0] for axis in axes):
-            raise ConfigError(f"--vary {entry}: {path} is varied twice.")
-        axes.append([(path, text, config_file.parse_value(config, path, text)) for text in texts])
-    # The last word of a path says enough, unless two paths end in the same one.
-    short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
-    if len(set(short.values())) < len(short):
-        short = {path: path for path in short}
-    configs = {}
-    for point in itertools.product(*axes):
-        label = ", ".join(f"{short[path]} = {text}" for path, text, _ in point)
-        label = label or config.policy.name
-        configs[label] = config.override({path: value for path, _, value in point})
-    return configs
-
-
-def _separate(values: str) -> list[str]:
-    """The values of a comma-separated list, whose own lists are in brackets."""
-    parts, depth = [""], 0
-    for letter in values:
-        depth += {"[": 1, "]": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]

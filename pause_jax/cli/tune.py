@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import pathlib
+import shutil
 from typing import Annotated, Any
 
 import jax
@@ -13,14 +15,19 @@ from rich.console import Console
 
 from pause_jax import config_file
 from pause_jax.analysis import result_folder, space, tuning
+from pause_jax.analysis.result_folder import UNFINISHED
 from pause_jax.analysis.space import Axis, Objective
 from pause_jax.analysis.table import label, make_table, number
 from pause_jax.analysis.tuning import Trial, Tuned
-from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Seed, Set
+from pause_jax.cli.execute import described, end
+from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Resume, Seed, Set
 from pause_jax.cli.settings import base_config, load_files
+from pause_jax.cli.stopping import stoppable
 from pause_jax.config import validate
 from pause_jax.engine.compilation import use_cache
+from pause_jax.engine.playing import SweepInterrupted
 from pause_jax.presets import PRESETS
+from pause_jax.struct import ConfigError
 
 
 def tune(
@@ -52,6 +59,7 @@ def tune(
     name: Name = None,
     out: Out = pathlib.Path("results"),
     force: Force = False,
+    resume: Resume = False,
     figures: Figures = True,
 ) -> None:
     """Search for the numbers of a config that are best, in one compiled program.
@@ -65,24 +73,58 @@ def tune(
     axes = [space.axis_of(text, config) for text in vary or []]
     aim = space.objective_of(objective)
     default = f"tune-{pathlib.Path(base).stem}"
-    folder = result_folder.reserve(out, name or default, explicit=name is not None, force=force)
+    about, explicit = described(seed), name is not None
+    folder = _to_go_on_with(out, name or default, explicit, about) if resume else None
+    if folder is None:
+        folder = result_folder.reserve(out, name or default, explicit=explicit, force=force)
+    kept = folder / UNFINISHED
+    kept.mkdir(exist_ok=True)
+    (kept / result_folder.RUN).write_text(json.dumps(about))
     try:
         use_cache()
-        found = tuning.tune(
-            *(config, axes, aim, jax.random.key(seed)),
-            budget=budget,
-            seeds=seeds,
-            width=width,
-            method=method,
-        )
+        with stoppable():
+            found = tuning.tune(
+                *(config, axes, aim, jax.random.key(seed)),
+                budget=budget,
+                seeds=seeds,
+                width=width,
+                method=method,
+                store=kept,
+            )
         (folder / "best.toml").write_text(config_file.dumps(found.best))
         _save(found, folder / "trials.csv")
         if figures:
             _draw(found, axes, aim, folder / "response.png")
         _print(found, axes, aim)
+        (folder / result_folder.RUN).write_text(json.dumps(about, indent=2) + "\n")
+        shutil.rmtree(kept)
         Console().print(f"Written to {folder}/")
+    except SweepInterrupted as error:
+        end(error, "The same command with --resume goes on.")
     finally:
+        if kept.is_dir() and not any(path.is_dir() for path in kept.iterdir()):
+            shutil.rmtree(kept)
         result_folder.give_back(folder)
+
+
+def _to_go_on_with(
+    out: pathlib.Path, name: str, explicit: bool, about: dict[str, Any]
+) -> pathlib.Path | None:
+    """The folder of this very command that is unfinished; None if nothing is.
+
+    Raises:
+      ConfigError: if there are unfinished ones of other commands alone.
+    """
+    others = []
+    for folder in result_folder.existing(out, name, explicit=explicit):
+        if (folder / UNFINISHED).is_dir():
+            command = result_folder.about(folder / UNFINISHED).get("command")
+            if command == about["command"]:
+                return folder
+            others.append(f"{folder} was begun by: {command}")
+    if others:
+        raise ConfigError(f"--resume: {others[0]}. Give that command, or leave out --resume.")
+    return None
 
 
 def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:

@@ -145,6 +145,8 @@ class Playing:
         if self.store is None:
             return
         for chunk in self.mine:
+            if distributed.is_first():
+                self.store.tidy(*chunk)
             rows = self.store.rows(*chunk)
             if rows is not None:
                 self.rows[chunk] = rows

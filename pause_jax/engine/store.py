@@ -115,10 +115,8 @@ class Store:
                 "the folder, or choose another one."
             ) from None
 
-    @contextlib.contextmanager
-    def locked(self, shard: int) -> Iterator[None]:
-        """Keep other processes from the same work while the block runs; the lock of a process that
-        dies is free.
+    def locked(self, shard: int) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from the same work; the lock of a process that dies is free.
 
         Args:
           shard: number of the part that is to be played; 0 for everything.
@@ -126,18 +124,12 @@ class Store:
         Raises:
           ConfigError: if another process is at work.
         """
-        lock = filelock.FileLock(self.folder / f"lock-{shard}", blocking=False)
-        with contextlib.ExitStack() as held:
-            try:
-                held.enter_context(lock)
-            except filelock.Timeout:
-                raise ConfigError(
-                    f"{self.folder}: another process plays this sweep"
-                    f"{f', shard {shard}' if shard else ''}. Wait for it, or stop it."
-                ) from None
-            except (NotImplementedError, OSError) as error:
-                LOG.warning("%s: cannot be locked (%s); goes on.", self.folder, error)
-            yield
+        return _locked(self.folder, shard)
+
+    def tidy(self, group: int, first: int) -> None:
+        """Delete what a process that died left of its writing."""
+        for left in self.folder.glob(f".{self.path(group, first).name}.*"):
+            left.unlink(missing_ok=True)
 
     def path(self, group: int, first: int) -> pathlib.Path:
         """The file of a chunk, by its group and the number of its first run."""
@@ -205,9 +197,43 @@ class Store:
                     *(self.folder, self.failed),
                 )
 
-    def remove(self) -> None:
-        """Delete what was kept."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path, shard: int) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(filelock.FileLock(folder / f"lock-{shard}", blocking=False))
+        except filelock.Timeout:
+            raise ConfigError(
+                f"{folder}: another process plays this sweep"
+                f"{f', shard {shard}' if shard else ''}. Wait for it, or stop it."
+            ) from None
+        except (NotImplementedError, OSError) as error:
+            LOG.warning("%s: cannot be locked (%s); goes on.", folder, error)
+        yield
+
+
+def store_is_empty(folder: pathlib.Path) -> bool:
+    """Whether nothing was finished in a store, and nobody is at work there."""
+    if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("carry-*/*")):
+        return False
+    try:
+        with _locked(folder, 0):
+            return True
+    except ConfigError:
+        return False
+
+
+def discard_store(folder: pathlib.Path) -> None:
+    """Delete a store, if there is one.
+
+    Raises:
+      ConfigError: if another process is at work there.
+    """
+    if folder.is_dir():
+        with _locked(folder, 0):
+            pass
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fingerprint(made_by: Mapping[str, Any]) -> str:

@@ -64,9 +64,9 @@ def sweep(
 
     Returns:
       A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
-      ``slot``, and with the fields in which the configs differ as coordinates of ``config``; ``key``
-      has the data of each seed's key. Gaps (configs of different size) are NaN or -1. Save it with ``.to_netcdf(path)`` or
-      ``.to_zarr(path)``.
+      ``slot``, with the fields in which the configs differ as coordinates of ``config``, and with
+      the data of each seed's key. Gaps (configs of different size) are NaN or -1. Save it with
+      ``.to_netcdf(path)`` or ``.to_zarr(path)``.
 
     Raises:
       ConfigError: before any run, if any config or the keys cannot run, or the store is that of

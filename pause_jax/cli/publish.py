@@ -1,0 +1,82 @@
+"""What a command that has played prints and writes."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import xarray as xr
+from rich.console import Console
+
+from pause_jax.analysis import events, explanations, ledger_table, result_folder, summary
+from pause_jax.analysis.ledger import Ledger
+from pause_jax.cli.report import write_beside
+
+
+def publish(
+    result: xr.Dataset,
+    folder: pathlib.Path,
+    about: Mapping[str, Any],
+    target: float,
+    *,
+    figures: bool,
+    report: bool = True,
+    log: Sequence[str] = (),
+) -> OSError | None:
+    """Write and print all: data first, because tables can be made again and a run not.
+
+    Args:
+      result: of a sweep.
+      folder: of the result.
+      about: what it was made by.
+      target: test accuracy whose simulated time is reported.
+      figures: whether to draw.
+      report: whether to write the HTML page.
+      log: kinds of logs of every round.
+
+    Returns:
+      Why something could not be written; the tables are printed all the same.
+    """
+    rows, books = summary.summary(result, target), ledger_table.ledgers(result)
+    failure = None
+    try:
+        result_folder.save(result, folder, about)
+        summary.save(rows, folder / "summary.csv")
+        ledger_table.save(books, folder / "ledger.csv")
+        if figures:
+            from pause_jax.analysis.plotting import save_figures
+
+            save_figures(result, folder / "figures", target)
+        for kind in log:
+            events.WRITERS[kind](result, folder)
+    except OSError as error:
+        failure = error
+    _print(result, rows, books, target)
+    if report and failure is None:
+        try:
+            Console().print(write_beside(result, folder, target), highlight=False, markup=False)
+        except OSError as error:
+            failure = error
+    return failure
+
+
+def show_again(folder: pathlib.Path, target: float) -> None:
+    """Print the tables of a result that is finished."""
+    with xr.open_dataset(folder / result_folder.DATA, engine="h5netcdf") as file:
+        result = file.load()
+    _print(result, summary.summary(result, target), ledger_table.ledgers(result), target)
+
+
+def _print(
+    result: xr.Dataset, rows: list[dict[str, Any]], books: dict[str, Ledger], target: float
+) -> None:
+    console = Console()
+    sizes = result.data_size.where(result.data_size >= 0)
+    if sizes.max() > 1:  # without learning every client counts as one sample
+        low, high = int(sizes.min()), int(sizes.max())
+        console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
+    console.print(summary.table(rows, target))
+    console.print(ledger_table.table(books))
+    for sentence in (*ledger_table.notes(books), *explanations.explain(result, target)):
+        console.print(f"- {sentence}", highlight=False, markup=False)

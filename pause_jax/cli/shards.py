@@ -1,0 +1,187 @@
+"""A sweep in parts: ``sweep --shard``, ``pause-jax merge``, and ``pause-jax slurm``."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import jax
+import typer
+from rich.console import Console
+
+from pause_jax.analysis import result_folder
+from pause_jax.cli.execute import Request, check_output, described, end, not_written
+from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Seed, Seeds, Set, Target
+from pause_jax.cli.publish import publish
+from pause_jax.cli.settings import base_config, grid, load_files
+from pause_jax.cli.stopping import stoppable
+from pause_jax.config import SimConfig, validate
+from pause_jax.engine.compilation import use_cache
+from pause_jax.engine.jobs import jobs_of
+from pause_jax.engine.joining import merge as join
+from pause_jax.engine.playing import Playing, SweepInterrupted
+from pause_jax.engine.store import Store
+from pause_jax.engine.sweep import begun, checked_shard
+from pause_jax.presets import PRESETS
+from pause_jax.struct import ConfigError
+
+# Seconds before its end at which a task is told of it: it plays its segment to the end and saves.
+NOTICE = 120
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """``3/16`` as numbers.
+
+    Raises:
+      ConfigError: if it is not of that form, or there is no such shard.
+    """
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match:
+        raise ConfigError(f"--shard {text}: must be NUMBER/SHARDS, say 3/16.")
+    return checked_shard((int(match[1]), int(match[2])))
+
+
+def execute_shard(
+    configs: Mapping[str, SimConfig], request: Request, shard: tuple[int, int]
+) -> None:
+    """Play one shard of a sweep into ``request.store``; what is finished there is not played again.
+
+    Raises:
+      ConfigError: before any run.
+      typer.Exit: as ``execute``.
+    """
+    if request.store is None:
+        raise ConfigError("--shard: needs --store FOLDER, the same for all shards.")
+    check_output(request.seeds, request.target, figures=False)
+    number, shards = shard
+    with stoppable():
+        use_cache()
+        keys = jax.random.split(jax.random.key(request.seed), request.seeds)
+        jobs = jobs_of(configs, keys, max_batch=request.max_batch, shards=shards)
+        store = begun(jobs, request.store, {**described(request.seed), "target": request.target})
+        try:
+            share = Playing(jobs, store, shard).part()
+        except SweepInterrupted as error:
+            end(error)
+    if store.failed:
+        raise ConfigError(f"{store.folder}: cannot be written ({store.failed}).")
+    Console().print(
+        f"shard {number}/{shards}: {share.runs} runs in {share.chunks} chunks are finished. When "
+        f"all shards are: pause-jax merge {store.folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def merge(
+    folder: Annotated[pathlib.Path, typer.Argument(help="The --store of the shards.")],
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Join what is there, if something is missing.")
+    ] = False,
+    target: Target = 0.8,
+    name: Name = None,
+    out: Out = pathlib.Path("results"),
+    force: Force = False,
+    figures: Figures = True,
+) -> None:
+    """Join the shards of a sweep, or say which are missing; prints and writes what 'sweep' does."""
+    check_output(1, target, figures=figures)
+    result = join(folder, partial=partial)
+    about = Store.there(folder).kept.about
+    default = folder.resolve().name
+    place = result_folder.reserve(out, name or default, explicit=name is not None, force=force)
+    try:
+        told: dict[str, Any] = {key: about[key] for key in ("command", "seed") if key in about}
+        result = result.assign_attrs(told)
+        kept = {name: result.attrs[name] for name in ("made_by", "interrupted")}
+        failure = publish(result, place, {**told, **kept}, target, figures=figures)
+        if failure is not None:
+            not_written(failure, place, f"The shards are still in {folder}.")
+        Console().print(f"Written to {place}/")
+    finally:
+        result_folder.give_back(place)
+
+
+def slurm(
+    base: Annotated[
+        str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")
+    ],
+    shards: Annotated[int, typer.Option(min=1, help="Tasks of the job array.")],
+    time: Annotated[str, typer.Option(help="Limit of a task, as SLURM has it: 2:00:00.")],
+    store: Annotated[
+        pathlib.Path, typer.Option(help="Folder that all tasks see, for what is finished.")
+    ],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH=A,B,...", help="As in 'pause-jax sweep'."),
+    ] = None,
+    seeds: Seeds = 3,
+    seed: Seed = 0,
+    change: Set = None,
+    load: Load = None,
+    data_dir: DataDir = None,
+    max_batch: Annotated[int | None, typer.Option(help="As in 'pause-jax sweep'.")] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="Cores of a task.")] = 2,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="Another line for sbatch, e.g. --partition=long."),
+    ] = None,
+) -> None:
+    """Print a job-array script for SLURM that plays a sweep in shards: > job.sh, sbatch job.sh.
+
+    A task that is cut off by its limit or by the cluster is queued again and goes on where it was.
+    """
+    load_files(load)
+    for config in grid(base_config(base, data_dir, change), vary or []).values():
+        validate(config)
+    program = pathlib.Path(sys.executable).with_name("pause-jax")
+    words = [str(program) if program.exists() else "pause-jax", "sweep", base]
+    for option, values in (("--vary", vary), ("--set", change), ("--load", load)):
+        for value in values or ():
+            words += [option, str(value)]
+    words += ["--seeds", str(seeds), "--seed", str(seed)]
+    words += [] if data_dir is None else ["--data-dir", data_dir]
+    words += [] if max_batch is None else ["--max-batch", str(max_batch)]
+    words += ["--store", str(store)]
+    lines = [
+        f"--job-name=pause-jax-{pathlib.Path(base).stem}",
+        f"--array=1-{shards}",
+        f"--time={time}",
+        f"--cpus-per-task={cpus}",
+        "--requeue",
+        "--open-mode=append",
+        f"--signal=B:TERM@{NOTICE}",
+        *(sbatch or ()),
+    ]
+    sys.stdout.write(
+        _SCRIPT.format(
+            directives="\n".join(f"#SBATCH {line}" for line in lines),
+            command=shlex.join(words),
+            shards=shards,
+        )
+    )
+
+
+_SCRIPT = """#!/usr/bin/env bash
+{directives}
+
+# SLURM tells this shell before the limit; the sweep saves what it has and ends with status 143.
+told=
+trap 'told=yes; kill -TERM "$sweep"' TERM
+{command} --shard "$SLURM_ARRAY_TASK_ID/{shards}" &
+sweep=$!
+wait "$sweep"
+status=$?
+if [ -n "$told" ]; then
+  wait "$sweep"
+  status=$?
+fi
+if [ "$status" -eq 143 ]; then
+  scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
+fi
+exit "$status"
+"""

@@ -1,0 +1,124 @@
+"""Kills a small sweep at many moments, starts it again, and compares bit for bit: `make soak`.
+
+python -m tests.soak [MOMENTS]
+"""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import xarray as xr
+
+from pause_jax import merge
+
+ROOT = pathlib.Path(__file__).parents[1]
+SHARDS, DYING = 8, 2
+
+
+def environment(cache: pathlib.Path) -> dict[str, str]:
+    """Of the processes: compiled programs in a folder, so that only the first compiles."""
+    return {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "COLUMNS": "200",
+    }
+
+
+def begun(
+    folder: pathlib.Path, settings: dict[str, str], seconds: float = 0.0, shard: str = ""
+) -> subprocess.Popen[str]:
+    """A process of tests/killed.py."""
+    words = [str(folder), str(seconds), *([shard] if shard else [])]
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.killed", *words],
+        cwd=ROOT,
+        env=settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> float:
+    """Wait for a process that was killed, or has played to its end: for so many seconds."""
+    printed, error = process.communicate(timeout=600)
+    if process.returncode == -signal.SIGKILL:
+        return 0.0
+    assert process.returncode == 0, error[-3000:]
+    return float(printed)
+
+
+def killed(folder: pathlib.Path, settings: dict[str, str], seconds: float = 0.0) -> float:
+    """Play tests/killed.py, to its end if ``seconds`` is 0."""
+    return ended(begun(folder, settings, seconds))
+
+
+def killed_shards(
+    folder: pathlib.Path, settings: dict[str, str], chance: random.Random, seconds: float
+) -> xr.Dataset:
+    """Play shards at the same time, some of which are killed and started again, and merge them."""
+    dying = chance.sample(range(1, SHARDS + 1), DYING)
+    moments = {number: chance.uniform(0.05, 0.5) * seconds for number in dying}
+    processes = [
+        begun(folder, settings, moments.get(number, 0.0), f"{number}/{SHARDS}")
+        for number in range(1, SHARDS + 1)
+    ]
+    for process in processes:
+        ended(process)
+    for number in dying:
+        ended(begun(folder, settings, 0.0, f"{number}/{SHARDS}"))
+    return merge(folder)
+
+
+def same_bits(one: xr.Dataset, other: xr.Dataset) -> None:
+    """Compare two results, NaN with NaN.
+
+    Raises:
+      AssertionError: if a bit differs.
+    """
+    assert one.attrs == other.attrs
+    assert set(one.variables) == set(other.variables)
+    for name in one.variables:
+        np.testing.assert_array_equal(one[name].values, other[name].values, str(name))
+
+
+def main(moments: int) -> None:
+    """Kill at so many moments, then two of eight shards."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    settings, chance = environment(folder / "compiled"), random.Random(0)
+    killed(folder / "whole", settings)
+    shutil.rmtree(folder / "whole")
+    seconds = killed(folder / "whole", settings)
+    whole = xr.load_dataset(folder / "whole.nc")
+    reached = {"nothing was kept": 0, "chunks": 0, "the middle of a chunk": 0}
+    for number in range(moments):
+        kept = folder / str(number)
+        killed(kept, settings, chance.uniform(0.02, 0.98) * seconds)
+        chunks, middles = list(kept.glob("chunk-*.npz")), list(kept.glob("carry-*/[0-9]*"))
+        reached["chunks"] += bool(chunks)
+        reached["the middle of a chunk"] += bool(middles)
+        reached["nothing was kept"] += not chunks and not middles
+        killed(kept, settings)
+        same_bits(xr.load_dataset(folder / f"{number}.nc"), whole)
+        shutil.rmtree(kept)
+    words = ", ".join(f"{name} {count}" for name, count in reached.items())
+    print(f"{moments} of {moments} killed sweeps went on with the same bits (found: {words})")
+
+    merged = killed_shards(folder / "parts", settings, chance, seconds)
+    same_bits(merged.drop_attrs(), whole.drop_attrs())
+    print(
+        f"{SHARDS} shards, {DYING} of them killed and started again, have the bits of one process"
+    )
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 50)

@@ -1,0 +1,238 @@
+"""Processes that are killed at any moment, full disks, signals: nothing is lost, nothing is mixed.
+
+`make soak` does the same at fifty moments (tests/soak.py).
+"""
+
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import xarray as xr
+
+from pause_jax.cli import stopping
+from tests.soak import environment, killed, killed_shards, same_bits
+
+RUN = ("compare", "--policies", "random,pause", "--set", "learning=none", "--no-figures")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Compiled programs, so that each process compiles nothing but the first."""
+    return environment(tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, cache):
+    folder = tmp_path_factory.mktemp("undisturbed") / "kept"
+    killed(folder, cache)  # compiles
+    shutil.rmtree(folder)
+    return xr.load_dataset(f"{folder}.nc"), killed(folder, cache)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_killed_sweep_goes_on_with_the_same_bits(undisturbed, cache, tmp_path, number):
+    whole, seconds = undisturbed
+    moment = random.Random(number).uniform(0.05, 0.95) * seconds
+    killed(tmp_path / "kept", cache, moment)
+    killed(tmp_path / "kept", cache)
+    same_bits(xr.load_dataset(tmp_path / "kept.nc"), whole)
+    assert not [path.name for path in (tmp_path / "kept").iterdir() if path.name[0] == "."]
+
+
+def test_killed_shards_are_started_again_and_have_the_bits_of_one_process(
+    undisturbed, cache, tmp_path
+):
+    whole, seconds = undisturbed
+    merged = killed_shards(tmp_path, cache, random.Random(7), seconds)
+    same_bits(merged.drop_attrs(), whole.drop_attrs())
+
+
+def program(folder, cache, *arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "pause_jax", *arguments],
+        cwd=folder,
+        env=cache,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def run(folder, cache, *arguments, **options):
+    """Output, one line of errors, exit status."""
+    process = program(folder, cache, *arguments, **options)
+    printed, error = process.communicate(timeout=600)
+    assert "Traceback" not in error
+    return printed, " ".join(error.split()), process.returncode
+
+
+LONG = (*RUN, "--rounds", "10000", "--seeds", "4", "--name", "mine")
+
+
+def test_a_signal_loses_nothing_and_resume_goes_on(cache, tmp_path):
+    process = program(tmp_path, cache, *LONG)
+    kept = tmp_path / "results" / "mine" / "unfinished"
+    while process.poll() is None and not list(kept.glob("lock-*")):
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=600)
+    assert process.returncode == 143
+    assert "Traceback" not in error
+    if kept.is_dir():  # it had played something
+        assert "--resume goes on" in " ".join(error.split())
+    printed, error, code = run(tmp_path, cache, *LONG, "--resume")
+    assert code == 0
+    assert "goes on" in error or "starts anew" in error
+    assert "Written to results/mine/" in printed
+    assert not kept.exists()
+    whole = xr.load_dataset(tmp_path / "results" / "mine" / "data.nc")
+    assert whole.attrs["interrupted"] == "no"
+    assert whole.attrs["command"].startswith("pause-jax compare")
+    assert "--resume" not in whole.attrs["command"]
+    printed, error, code = run(tmp_path, cache, *LONG, "--resume")
+    assert (code, "mine is finished: nothing is left to play" in error) == (0, True)
+    assert "fairness" in printed
+
+
+def small_disk(bytes_left):
+    """A limit on the size of files: what a full disk says, without being root."""
+
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_left, bytes_left))
+
+    return limit
+
+
+def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(cache, tmp_path):
+    arguments = (*RUN, "--rounds", "200", "--seeds", "3", "--name", "mine")
+    printed, error, code = run(tmp_path, cache, *arguments, preexec_fn=small_disk(60_000))
+    assert code == 1
+    assert "fairness" in printed
+    assert "the result cannot be written (File too large)" in error
+    assert "make room, and --resume writes it" in error
+    printed, error, code = run(tmp_path, cache, *arguments, "--resume")
+    assert (code, "Written to" in printed) == (0, True)
+
+
+def test_a_changed_command_is_named_and_not_mixed_in(cache, tmp_path):
+    arguments = (*RUN, "--rounds", "200", "--seeds", "3", "--name", "mine")
+    run(tmp_path, cache, *arguments, preexec_fn=small_disk(60_000))
+    changed = (*arguments, "--set", "reward.gamma=3", "--resume")
+    _, error, code = run(tmp_path, cache, *changed)
+    assert code == 2
+    assert "reward.gamma of 'random' was" in error
+    _, error, code = run(tmp_path, cache, *arguments)
+    assert (code, "It is unfinished: --resume goes on with it." in error) == (2, True)
+
+
+def test_starts_at_the_same_moment_have_folders_of_their_own(cache, tmp_path):
+    arguments = (*RUN, "--rounds", "20", "--seeds", "1")
+    processes = [program(tmp_path, cache, *arguments) for _ in range(3)]
+    for process in processes:
+        _, error = process.communicate(timeout=600)
+        assert process.returncode == 0, error[-2000:]
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert names == {f"compare-digits_small{end}" for end in ("", "-2", "-3")}
+
+
+def test_force_leaves_nothing_of_the_result_before(cache, tmp_path):
+    first = ("--rounds", "20", "--seeds", "1", "--name", "mine")
+    assert run(tmp_path, cache, *RUN, *first)[2] == 0
+    mine = tmp_path / "results" / "mine"
+    (mine / "notes.txt").write_text("of the user")
+    other = ("compare", "--policies", "fastest", "--set", "learning=none", "--no-figures")
+    assert run(tmp_path, cache, *other, *first, "--force")[2] == 0
+    assert [path.name for path in (mine / "configs").iterdir()] == ["fastest.toml"]
+    assert (mine / "notes.txt").exists()
+    (mine / "data.nc").unlink()
+    (mine / "data.nc").mkdir()
+    _, error, code = run(tmp_path, cache, *other, *first, "--force")
+    assert (code, "data.nc is a folder: a file must go there" in error) == (2, True)
+
+
+SWEEP = ("sweep", "digits_small", "--set", "learning=none", "--set", "num_rounds=20",
+         "--vary", "reward.gamma=0,5")  # fmt: skip
+
+
+def test_shards_from_the_command_line(cache, tmp_path):
+    for number in (1, 3):
+        printed, _, code = run(tmp_path, cache, *SWEEP, "--shard", f"{number}/3", "--store", "kept")
+        assert (code, f"shard {number}/3: 2 runs" in printed) == (0, True)
+    _, error, code = run(tmp_path, cache, "merge", "kept")
+    assert code == 2
+    assert "Play shard 2 of 3 again, as in: pause-jax sweep digits_small" in error
+    assert not (tmp_path / "results").exists()
+    assert run(tmp_path, cache, *SWEEP, "--shard", "2/3", "--store", "kept")[2] == 0
+    printed, _, code = run(tmp_path, cache, "merge", "kept", "--no-figures")
+    assert (code, "Written to results/kept/" in printed) == (0, True)
+    assert json.loads((tmp_path / "results/kept/run.json").read_text())["interrupted"] == "no"
+    for wrong, words in ((("--shard", "4/3"), "shard 4/3"), (("--shard", "a"), "NUMBER/SHARDS")):
+        _, error, code = run(tmp_path, cache, *SWEEP, *wrong, "--store", "kept")
+        assert (code, words in error) == (2, True)
+    _, error, code = run(tmp_path, cache, *SWEEP, "--shard", "1/3")
+    assert (code, "--shard: needs --store" in error) == (2, True)
+
+
+def test_the_job_array_of_slurm_plays_a_shard_and_queues_it_again(cache, tmp_path):
+    options = ("--shards", "3", "--time", "2:00:00", "--store", "kept", "--sbatch", "--mem=4G")
+    script, _, code = run(tmp_path, cache, "slurm", *SWEEP[1:], *options)
+    assert code == 0
+    for line in ("--array=1-3", "--time=2:00:00", "--requeue", "--signal=B:TERM@120", "--mem=4G"):
+        assert f"#SBATCH {line}\n" in script
+    (tmp_path / "job.sh").write_text(script)
+    (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@" > requeued\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    task = {
+        **cache,
+        "SLURM_ARRAY_TASK_ID": "2",
+        "SLURM_ARRAY_JOB_ID": "77",
+        "PATH": f"{tmp_path}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=task, check=True, capture_output=True)
+    assert list((tmp_path / "kept").glob("chunk-*.npz"))
+    assert not (tmp_path / "requeued").exists()
+    # Of a long one that is told to stop.
+    (tmp_path / "job.sh").write_text(
+        script.replace("num_rounds=20", "num_rounds=100000").replace("kept", "long")
+    )
+    process = subprocess.Popen(
+        ["bash", "job.sh"], cwd=tmp_path, env=task, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    while process.poll() is None and not list((tmp_path / "long").glob("lock-*")):
+        time.sleep(0.05)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=300) == 143
+    assert (tmp_path / "requeued").read_text() == "requeue 77_2\n"
+    process.communicate()
+
+
+def test_the_first_signal_stops_and_what_is_ignored_stays_so():
+    heard = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+
+    def both():
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+    try:
+        with pytest.raises(stopping.Stopped) as stopped, stopping.stoppable():
+            both()
+        assert stopping.status_of(stopped.value) == 143
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, heard[signal.SIGHUP])
+    assert {number: signal.getsignal(number) for number in heard} == heard
+    assert stopping.status_of(KeyboardInterrupt()) == 130
+    assert stopping.status_of(RuntimeError()) == 1
