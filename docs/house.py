@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("privacy", "learning", "policies"),
     ("config", "config_file", "presets"),
     ("engine",),
-    ("analysis", "selector", "flower", "cli", "testing"),
+    ("analysis", "report", "selector", "flower", "cli", "testing"),
 )
 ORDER = tuple(room for floor in FLOORS for room in floor)
 

@@ -49,6 +49,9 @@ NETWORK = "pause_jax/latency/network.py"
 PRESENCE = "pause_jax/presence/kinds.py"
 INTERVALS = "pause_jax/presence/intervals.py"
 SELECTOR = "pause_jax/selector/selector.py"
+PAIRED = "pause_jax/analysis/paired.py"
+CONCLUSION = "pause_jax/analysis/conclusion.py"
+PAGE = "pause_jax/report/page.py"
 KEYS_TEST = "tests/test_keys.py"
 HORIZON_TEST = "tests/test_horizon.py"
 COMPILER_TEST = "tests/test_compiler.py::test_the_compiler_is_right_as_users_compile"
@@ -777,6 +780,35 @@ MUTANTS = [
         "np.sqrt(1 + 1 / ours.size)",
         "np.sqrt(1 / ours.size)",
         "tests/test_prediction.py",
+    ),
+    # --- reports
+    Mutant(
+        "seeds_that_are_left_out_decide",
+        PAIRED,
+        "if self.pairs < self.seeds:",
+        "if not self.pairs:",
+        "tests/test_paired.py",
+    ),
+    Mutant(
+        "the_best_as_if_named_beforehand",
+        CONCLUSION,
+        "comparisons = others if against else",
+        "comparisons = others if chosen else",
+        "tests/test_conclusion.py",
+    ),
+    Mutant(
+        "labels_become_html",
+        PAGE,
+        "autoescape=True",
+        "autoescape=False",
+        "tests/test_report.py",
+    ),
+    Mutant(
+        "labels_end_their_script",
+        PAGE,
+        'text.replace("<", "\\\\u003c")',
+        "text",
+        "tests/test_report.py",
     ),
 ]
 

@@ -56,6 +56,7 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
         "ledger.csv",
         "run.json",
         "versions.json",
+        "report.html",
         "configs/random.toml",
         "configs/all__no_privacy.toml",
         "figures/accuracy_vs_seconds.png",
@@ -69,6 +70,53 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
     assert config == presets.digits_small("random").replace(num_rounds=10)
     assert {"jax", "pause_jax"} <= set(json.loads((compared / "versions.json").read_text()))
     assert (compared / "figures" / "accuracy_vs_seconds.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_report_is_made_again_from_the_data_alone(compared, monkeypatch, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "data.nc").write_bytes((compared / "data.nc").read_bytes())
+    arguments = ("report", "mine", "--target", "0.3")
+    assert run(monkeypatch, tmp_path, *arguments) == 0
+    assert "Written to mine/report.html" in capsys.readouterr().out
+    again = (tmp_path / "mine" / "report.html").read_text()
+    assert again == (compared / "report.html").read_text()
+    assert run(monkeypatch, tmp_path, *arguments, "--against", "all, no privacy") == 0
+    assert "difference from all, no privacy" in (tmp_path / "mine" / "report.html").read_text()
+    for bad, word in (
+        ("--against=nobody", "nobody"),
+        ("--target=80", "80"),
+        ("--load=no.py", "no.py"),
+    ):
+        assert run(monkeypatch, tmp_path, *arguments, bad) == 2
+        assert word in capsys.readouterr().err
+    assert run(monkeypatch, tmp_path, "report", "elsewhere") == 2
+    assert "elsewhere/data.nc" in capsys.readouterr().err
+    (tmp_path / "mine" / "data.nc").write_text("no data")
+    assert run(monkeypatch, tmp_path, "report", "mine") == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_without_its_packages_a_run_ends_well_and_says_how_to_get_a_report(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.delitem(sys.modules, "pause_jax.report.page", raising=False)
+    monkeypatch.delattr("pause_jax.report.page", raising=False)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    arguments = ("compare", "--policies", "random", *BANDIT, "--no-figures", "--name")
+    assert run(monkeypatch, tmp_path, *arguments, "without") == 0
+    assert "pip install 'pause_jax[report]'" in capsys.readouterr().out
+    assert not (tmp_path / "results" / "without" / "report.html").exists()
+    assert run(monkeypatch, tmp_path, *arguments, "asked", "--no-report") == 0
+    assert "pip install" not in capsys.readouterr().out
+
+
+def test_every_round_is_logged_where_that_is_asked_for(monkeypatch, tmp_path, capsys):
+    logs = ("--log", "csv", "--log", "tensorboard", "--no-figures", "--no-report")
+    arguments = ("compare", "--policies", "random", *BANDIT, *logs, "--name", "mine")
+    assert run(monkeypatch, tmp_path, *arguments) == 0
+    folder = tmp_path / "results" / "mine"
+    assert len((folder / "events.csv").read_text().splitlines()) == 1 + 2 * 12
+    assert len(list(folder.glob("tensorboard/00-random/seed-*/events.out.tfevents*"))) == 2
 
 
 def test_a_named_result_is_not_overwritten_unless_forced(compared, monkeypatch, capsys):
@@ -175,6 +223,7 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("compare", "--set", "reward.gamma=-3"), ["reward.gamma = -3", ">= 0"]),
         (("compare", "--set", "num_selected=31"), ["num_selected = 31", "<= num_clients = 30"]),
         (("compare", "--target", "80"), ["--target 80", "<= 1"]),
+        (("compare", "--log", "json"), ["--log json", "tensorboard, csv"]),
         (("compare", "--seeds", "0"), ["--seeds 0", ">= 1"]),
         (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),
         (("run", "nowhere.toml"), ["nowhere.toml"]),
@@ -217,7 +266,7 @@ def test_the_module_is_the_program(tmp_path, module):
 
 
 def test_a_start_imports_nothing_that_only_some_commands_need(tmp_path):
-    heavy = "{'scipy.stats', 'matplotlib', 'dp_accounting', 'h5netcdf', 'sklearn'}"
+    heavy = {"scipy.stats", "matplotlib", "dp_accounting", "h5netcdf", "sklearn", "altair"}
     program = f"import sys, pause_jax.cli; print(sorted({heavy} & set(sys.modules)))"
     assert python(tmp_path, "-c", program).strip() == "[]"
 

@@ -7,10 +7,12 @@ import pytest
 
 # What one simulation does not need: laboratories, plotting, accounting, data formats.
 LATER = (
+    "altair",
     "pause_jax.analysis",
     "pause_jax.cli",
     "pause_jax.privacy.attack",
     "pause_jax.privacy.audit",
+    "pause_jax.report",
     "pause_jax.testing",
     "dp_accounting",
     "h5netcdf",

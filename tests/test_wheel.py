@@ -110,7 +110,12 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     assert len(tops) == 2
     held = {name for name in names if name.startswith("pause_jax/")}
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pause_jax").rglob("*.py")}
-    assert held == sources | {"pause_jax/py.typed", "pause_jax/latency/devices.csv"}
+    others = {
+        "py.typed",
+        "latency/devices.csv",
+        *(f"report/page.{x}" for x in ("css", "html", "js")),
+    }
+    assert held == sources | {f"pause_jax/{name}" for name in others}
 
 
 def test_a_first_program_runs_from_it(environment, tmp_path):

@@ -27,21 +27,23 @@ def ledgers(result: xr.Dataset) -> dict[str, Ledger]:
     return {str(name): ledger(result.sel(config=name)) for name in result.config.values}
 
 
-def table(books: dict[str, Ledger]) -> Table:
-    """What the busiest client of each config has spent, in every unit side by side."""
-    delta = next(iter(books.values())).delta
-    numbers = (
-        "eps/coord\nbasic",
-        "eps/update\nbasic",
-        "eps/unit\nPLD",
-        "PLD,\nat most",
-        "times\nchosen",
-    )
+HEADINGS = (
+    "policy",
+    "unit",
+    "eps/coord\nbasic",
+    "eps/update\nbasic",
+    "eps/unit\nPLD",
+    "PLD,\nat most",
+    "times\nchosen",
+)
 
-    def cells(name: str, book: Ledger) -> tuple[str, ...]:
+
+def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
+    """Below ``HEADINGS``, what the busiest client of each config has spent."""
+    for name, book in books.items():
         mark = " (!)" if book.warning else ""
         spent = int(book.exhausted.sum())
-        return (
+        yield (
             name,
             _UNITS[book.unit],
             _epsilon(book.per_coordinate.max(), digits=6),
@@ -50,16 +52,26 @@ def table(books: dict[str, Ledger]) -> Table:
             str(book.participations.max()) + (f", {spent} spent" if spent else ""),
         )
 
+
+def caption(books: dict[str, Ledger]) -> str:
+    """What the columns mean."""
+    delta = next(iter(books.values())).delta
+    return (
+        "of the busiest client of all seeds. basic: its releases added up; an update has d "
+        f"times the epsilon of a coordinate if that is the unit. PLD: of the unit, delta "
+        f"{delta:g}, its participations taken for a fixed number; quote 'at most', for one in "
+        "every round, where the choice depends on releases."
+    )
+
+
+def table(books: dict[str, Ledger]) -> Table:
+    """What the busiest client of each config has spent, in every unit side by side."""
+    policy, unit, *numbers = HEADINGS
     return make_table(
-        [label("policy"), word("unit"), *map(number, numbers)],
-        [cells(name, book) for name, book in books.items()],
+        [label(policy), word(unit), *map(number, numbers)],
+        list(rows(books)),
         title="privacy",
-        caption=(
-            "of the busiest client of all seeds. basic: its releases added up; an update has d "
-            f"times the epsilon of a coordinate if that is the unit. PLD: of the unit, delta "
-            f"{delta:g}, its participations taken for a fixed number; quote 'at most', for one in "
-            "every round, where the choice depends on releases."
-        ),
+        caption=caption(books),
     )
 
 

@@ -16,8 +16,10 @@ from pause_jax.cli.options import (
     Figures,
     Force,
     Load,
+    Log,
     Name,
     Out,
+    Report,
     Resume,
     Seed,
     Seeds,
@@ -57,6 +59,8 @@ def compare(
     force: Force = False,
     resume: Resume = False,
     figures: Figures = True,
+    report: Report = True,
+    log: Log = None,
 ) -> None:
     """Compare selection policies on one data set, with the same worlds for all."""
     make = _preset(preset, f"--preset {preset}")
@@ -87,7 +91,9 @@ def compare(
         configs[label] = config
     if not configs:
         raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
-    request = Request(seeds, seed, target, name, out, force, figures, resume)
+    request = Request(
+        seeds, seed, target, name, out, force, figures, resume, report=report, log=tuple(log or ())
+    )
     execute(configs, request, default_name=f"compare-{preset}")
 
 
@@ -103,6 +109,8 @@ def run(
     force: Force = False,
     resume: Resume = False,
     figures: Figures = True,
+    report: Report = True,
+    log: Log = None,
 ) -> None:
     """Run the simulations of one or more config files and compare them.
 
@@ -113,7 +121,9 @@ def run(
     for file in files:
         label = file.stem if file.stem not in configs else str(file)
         configs[label] = changed(config_file.load(file), change)
-    request = Request(seeds, seed, target, name, out, force, figures, resume)
+    request = Request(
+        seeds, seed, target, name, out, force, figures, resume, report=report, log=tuple(log or ())
+    )
     execute(configs, request, default_name=files[0].stem)
 
 

@@ -7,7 +7,7 @@ import pathlib
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import jax
@@ -16,7 +16,7 @@ import xarray as xr
 from rich.console import Console
 from rich.markup import escape
 
-from pause_jax.analysis import result_folder
+from pause_jax.analysis import events, result_folder
 from pause_jax.analysis.result_folder import UNFINISHED
 from pause_jax.cli.publish import publish, show_again
 from pause_jax.cli.stopping import status_of, stoppable
@@ -49,6 +49,8 @@ class Request(NamedTuple):
     resume: bool = False
     max_batch: int | None = None
     store: pathlib.Path | None = None
+    report: bool = True
+    log: tuple[str, ...] = ()
 
 
 class Played(NamedTuple):
@@ -75,7 +77,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
       typer.Exit: status 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, 1 after a failure; what
         was finished is kept. Status 1, too, if the result could not be written.
     """
-    check_output(request.seeds, request.target, figures=request.figures)
+    check_output(request.seeds, request.target, figures=request.figures, log=request.log)
     for config in configs.values():
         validate(config)
     name = request.name or default_name
@@ -97,7 +99,12 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 result = played.result.assign_attrs(about)
                 about["interrupted"] = result.attrs["interrupted"]
                 about["made_by"] = result.attrs["made_by"]
-                failure = publish(result, folder, about, request.target, figures=request.figures)
+                failure = publish(
+                    *(result, folder, about, request.target),
+                    figures=request.figures,
+                    report=request.report,
+                    log=request.log,
+                )
                 if failure is not None:
                     kept = "What was played is kept: make room, and --resume writes it."
                     not_written(failure, folder, "" if store is None or store.failed else kept)
@@ -110,11 +117,11 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         _stop(played.stopped, request.out, name, store)
 
 
-def check_output(seeds: int, target: float, *, figures: bool) -> None:
+def check_output(seeds: int, target: float, *, figures: bool, log: Sequence[str] = ()) -> None:
     """Refuse what cannot end well, before anything is computed.
 
     Raises:
-      ConfigError: for a number out of range, or if figures are wanted and cannot be drawn.
+      ConfigError: for a number out of range, or if figures or logs are wanted and cannot be made.
     """
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be >= 1.")
@@ -127,6 +134,8 @@ def check_output(seeds: int, target: float, *, figures: bool) -> None:
             raise ConfigError(
                 "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
             ) from None
+    for kind in log:
+        events.check(kind)
 
 
 def described(seed: int) -> dict[str, Any]:

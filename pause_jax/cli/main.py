@@ -17,6 +17,7 @@ from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
 from pause_jax.cli.listing import list_datasets, list_latencies, list_policies, list_presences
+from pause_jax.cli.report import report
 from pause_jax.cli.shards import merge, slurm
 from pause_jax.cli.sweep import sweep
 from pause_jax.cli.tune import tune
@@ -34,6 +35,7 @@ app.command()(sweep)
 app.command()(merge)
 app.command()(slurm)
 app.command()(tune)
+app.command()(report)
 app.command()(show)
 app.command("policies")(list_policies)
 app.command("latencies")(list_latencies)

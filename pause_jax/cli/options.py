@@ -31,4 +31,9 @@ Resume = Annotated[
     typer.Option("--resume", help="Go on where the same command was stopped, even by a crash."),
 ]
 Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 'plot').")]
+Report = Annotated[bool, typer.Option(help="Write report.html (needs the extra 'report').")]
+Log = Annotated[
+    list[str] | None,
+    typer.Option("--log", help="Also write every round: tensorboard, csv. May be repeated."),
+]
 DataDir = Annotated[str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import xarray as xr
 from rich.console import Console
 
-from pause_jax.analysis import explanations, ledger_table, result_folder, summary
+from pause_jax.analysis import events, explanations, ledger_table, result_folder, summary
 from pause_jax.analysis.ledger import Ledger
+from pause_jax.cli.report import write_beside
 
 
 def publish(
@@ -20,6 +21,8 @@ def publish(
     target: float,
     *,
     figures: bool,
+    report: bool = True,
+    log: Sequence[str] = (),
 ) -> OSError | None:
     """Write and print all: data first, because tables can be made again and a run not.
 
@@ -29,6 +32,8 @@ def publish(
       about: what it was made by.
       target: test accuracy whose simulated time is reported.
       figures: whether to draw.
+      report: whether to write the HTML page.
+      log: kinds of logs of every round.
 
     Returns:
       Why something could not be written; the tables are printed all the same.
@@ -43,9 +48,16 @@ def publish(
             from pause_jax.analysis.plotting import save_figures
 
             save_figures(result, folder / "figures", target)
+        for kind in log:
+            events.WRITERS[kind](result, folder)
     except OSError as error:
         failure = error
     _print(result, rows, books, target)
+    if report and failure is None:
+        try:
+            Console().print(write_beside(result, folder, target), highlight=False, markup=False)
+        except OSError as error:
+            failure = error
     return failure
 
 

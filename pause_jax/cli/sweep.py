@@ -13,8 +13,10 @@ from pause_jax.cli.options import (
     Figures,
     Force,
     Load,
+    Log,
     Name,
     Out,
+    Report,
     Resume,
     Seed,
     Seeds,
@@ -54,6 +56,8 @@ def sweep(
     force: Force = False,
     resume: Resume = False,
     figures: Figures = True,
+    report: Report = True,
+    log: Log = None,
     store: Annotated[
         pathlib.Path | None,
         typer.Option(metavar="FOLDER", help="Keep what is finished there, for --shard and merge."),
@@ -88,7 +92,20 @@ def sweep(
         if part is not None:
             raise ConfigError(f"--shard {shard}: a shard is one process. Leave out --process-id.")
         distributed.start(coordinator, num_processes, process_id)
-    request = Request(seeds, seed, target, name, out, force, figures, resume, max_batch, store)
+    request = Request(
+        seeds,
+        seed,
+        target,
+        name,
+        out,
+        force,
+        figures,
+        resume,
+        max_batch,
+        store,
+        report,
+        tuple(log or ()),
+    )
     if part is not None:
         execute_shard(configs, request, part)
         return

@@ -1,0 +1,130 @@
+"""What a run records round by round, as rows for any logger: CSV, TensorBoard, a service's own."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import itertools
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.struct import ConfigError
+
+# What a row has anyway.
+_OF_ROW = ("played", "clock", "eval_clock")
+
+
+class Row(NamedTuple):
+    """One round of one run.
+
+    Attributes:
+      config, seed: which run.
+      round: from 1 on.
+      seconds: simulated, at the end of the round.
+      values: what was recorded in it, by quantity; without what is not finite.
+    """
+
+    config: str
+    seed: int
+    round: int
+    seconds: float
+    values: dict[str, float]
+
+
+def quantities(result: xr.Dataset) -> list[str]:
+    """The recorded numbers of a round that rows hold, one's own included, the library's first."""
+    scalars = [
+        str(name)
+        for name, values in result.data_vars.items()
+        if values.dims in (("config", "seed", "round"), ("config", "seed", "eval_round"))
+        and name not in _OF_ROW
+    ]
+    order = {name: place for place, name in enumerate(QUANTITIES)}
+    return sorted(scalars, key=lambda name: order.get(name, len(order)))
+
+
+def rows(result: xr.Dataset) -> Iterator[Row]:
+    """Every played round of a ``sweep``, run by run.
+
+    Args:
+      result: from ``sweep``, with ``played`` and ``clock``.
+
+    Yields:
+      Rows in the order of rounds; quantities of evaluations are in the rounds that were evaluated.
+    """
+    names = quantities(result)
+    rounds = result["round"].values
+    evaluated = result["eval_round"].values if "eval_round" in result.coords else rounds[:0]
+    for config in result.config.values:
+        for seed in result.seed.values:
+            run = result.sel(config=config, seed=seed)
+            columns = {name: run[name].values for name in names}
+            clock, played = run["clock"].values, run["played"].values
+            place = {int(number): i for i, number in enumerate(evaluated)}
+            for i in np.flatnonzero(played):
+                at = {"round": int(i), "eval_round": place.get(int(rounds[i]))}
+                found = {
+                    name: float(column[where])
+                    for name, column in columns.items()
+                    if (where := at[str(run[name].dims[0])]) is not None
+                }
+                finite = {name: value for name, value in found.items() if np.isfinite(value)}
+                yield Row(str(config), int(seed), int(rounds[i]), float(clock[i]), finite)
+
+
+def write_csv(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
+    """Write ``events.csv``: a line a config, seed and round, a column a quantity; return it."""
+    names, path = quantities(result), folder / "events.csv"
+    with path.open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(["config", "seed", "round", "seconds", *names])
+        for row in rows(result):
+            values = (f"{row.values[name]:.7g}" if name in row.values else "" for name in names)
+            out.writerow([row.config, row.seed, row.round, f"{row.seconds:.7g}", *values])
+    return path
+
+
+def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
+    """Write event files, a folder a config and seed, in ``tensorboard/``; return that folder.
+
+    Steps are rounds. The time of an event is the simulated clock, so that the horizontal axis
+    ``Relative`` of TensorBoard is simulated time (in hours). Needs the extra ``tensorboard``.
+    """
+    check("tensorboard")
+    from tensorboardX import SummaryWriter
+
+    home = folder / "tensorboard"
+    places = {str(name): place for place, name in enumerate(result.config.values)}
+    for (config, seed), run in itertools.groupby(rows(result), lambda row: (row.config, row.seed)):
+        name = "".join(c if c.isalnum() or c in "-_." else "_" for c in config)
+        with SummaryWriter(str(home / f"{places[config]:02}-{name}" / f"seed-{seed}")) as writer:
+            for row in run:
+                for quantity, value in row.values.items():
+                    writer.add_scalar(quantity, value, row.round, walltime=row.seconds)
+    return home
+
+
+# By the word of ``--log``.
+WRITERS: dict[str, Callable[[xr.Dataset, pathlib.Path], pathlib.Path]] = {
+    "tensorboard": write_tensorboard,
+    "csv": write_csv,
+}
+
+
+def check(kind: str) -> None:
+    """Whether a kind of log can be written.
+
+    Raises:
+      ConfigError: for a kind that does not exist, or a package that it needs and is missing.
+    """
+    if kind not in WRITERS:
+        raise ConfigError(f"--log {kind}: must be one of {', '.join(WRITERS)}.")
+    if kind == "tensorboard" and importlib.util.find_spec("tensorboardX") is None:
+        raise ConfigError(
+            "--log tensorboard: tensorboardX is missing: pip install 'pause_jax[tensorboard]'."
+        )

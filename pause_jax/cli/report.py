@@ -1,0 +1,57 @@
+"""The command ``pause-jax report``: a result's HTML page, made from its data alone."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+import xarray as xr
+
+from pause_jax import report as reports
+from pause_jax.cli.options import Load
+from pause_jax.cli.settings import load_files
+from pause_jax.struct import ConfigError
+
+
+def report(
+    folder: Annotated[
+        pathlib.Path, typer.Argument(help="Folder of a result: it has a file data.nc.")
+    ],
+    target: Annotated[
+        float | None,
+        typer.Option(help="Test accuracy whose time is compared; that of the run, or 0.8."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Config that the others are compared with, if not the best."),
+    ] = None,
+    load: Load = None,
+) -> None:
+    """Write FOLDER/report.html: one file that needs no network, made from FOLDER/data.nc alone."""
+    load_files(load)
+    data = folder / "data.nc"
+    if not data.is_file():
+        raise ConfigError(f"{data}: there is none. Name the folder of a result, results/NAME.")
+    try:
+        result = xr.load_dataset(data)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{data}: cannot be read as NetCDF: {error}.") from None
+    if target is None:
+        target = float(result.attrs.get("target", 0.8))
+    path = reports.write(
+        *(result, folder / "report.html", target), against=against, title=folder.resolve().name
+    )
+    typer.echo(f"Written to {path}")
+
+
+def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
+    """Write the report of a result that was just played; return what to say of it.
+
+    A missing package is no reason to end with an error here.
+    """
+    try:
+        path = reports.write(result, folder / "report.html", target, title=folder.resolve().name)
+    except ConfigError as error:
+        return f"No report: {error}"
+    return f"Report: {path}"

@@ -1,0 +1,255 @@
+"""The curves of a report as Vega-Lite, thinned to what a page can show."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import altair as alt
+import numpy as np
+import xarray as xr
+
+from pause_jax.analysis import metrics
+from pause_jax.analysis.colours import colour, dash
+from pause_jax.analysis.curves import Curve, by_round, classifies, hidden, learns, progress
+from pause_jax.analysis.prose import listed, quoted
+
+# Points of one curve at most.
+_POINTS = 150
+# More bands than these hide each other.
+_FEW = 6
+_AXIS = alt.Axis(tickCount=7)
+
+
+class Picture(NamedTuple):
+    """A chart and its words.
+
+    Attributes:
+      title: above it.
+      caption: below it: what lines and bands are.
+      description: instead of it, for who cannot see it.
+      spec: Vega-Lite.
+    """
+
+    title: str
+    caption: str
+    description: str
+    spec: dict[str, Any]
+
+
+def against_time(result: xr.Dataset, target: float) -> Picture | None:
+    """Test accuracy, else loss, against simulated seconds; None for the bandit alone."""
+    if not learns(result):
+        return None
+    curves, accuracy = progress(result), classifies(result)
+    positive = all(np.nanmin(curve.mean) > 0 for curve in curves.values())
+    what = "test accuracy" if accuracy else "test loss"
+    return _picture(
+        f"{what.capitalize()} against simulated time",
+        "A point is an evaluation, at the mean clock of the seeds.",
+        curves,
+        result,
+        ("simulated seconds", f"{what}, %" if accuracy else what),
+        rule=(f"target {100 * target:g} %", 100 * target) if accuracy else None,
+        log="y" if not accuracy and positive else "",
+    )
+
+
+def budget(result: xr.Dataset) -> Picture | None:
+    """Largest budget spent by any client against rounds; None if no config has a limit."""
+    curves = by_round(result.max_spent)
+    if not curves:
+        return None
+    units = sorted(set(result.epsilon_unit.values.tolist()) - {"none"})
+    words = "Spent by the busiest client, its releases added up."
+    if len(units) > 1:
+        words += " The units of the configs differ: their heights do not compare."
+    if endless := [quoted(str(name)) for name in result.config.values if name not in curves]:
+        words += f" Without a limit, so not drawn: {listed(endless, 20)}."
+    labels = "round", f"epsilon spent, per {' or '.join(units)}"
+    return _picture("Privacy budget spent", words, curves, result, labels)
+
+
+def regret(result: xr.Dataset) -> Picture | None:
+    """Cumulative regret against rounds; None if it was not tracked."""
+    if not np.isfinite(result.regret).any():
+        return None
+    each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
+    words = "Against a genie that knows the true speeds, given the same history."
+    curves = by_round(each.cumsum("round", skipna=False))
+    labels = "round", "cumulative regret"
+    if any(np.nanmin(curve.mean) < 0 for curve in curves.values()):  # it is signed
+        return _picture("Cumulative regret", words, curves, result, labels)
+    if none := [quoted(name) for name, curve in curves.items() if not np.nanmax(curve.mean)]:
+        words += f" Without any, so not drawn: {listed(none, 20)}."
+        curves = {name: curve for name, curve in curves.items() if np.nanmax(curve.mean)}
+    if not curves:
+        return None
+    words += " On two logarithmic axes a power of the rounds is a line."
+    return _picture("Cumulative regret", words, _positive(curves), result, labels, log="xy")
+
+
+def styles(result: xr.Dataset) -> dict[str, tuple[str, list[float]]]:
+    """Colour and dashes of each config."""
+    return {str(n): (colour(i), list(dash(i))) for i, n in enumerate(result.config.values)}
+
+
+def _picture(
+    title: str,
+    words: str,
+    curves: dict[str, Curve],
+    result: xr.Dataset,
+    labels: tuple[str, str],
+    *,
+    rule: tuple[str, float] | None = None,
+    log: str = "",
+) -> Picture:
+    """A chart of curves over axes with ``labels``; ``rule`` is a level that is marked, ``log`` the
+    axes that are logarithmic.
+    """
+    known = {name: style for name, style in styles(result).items() if name in curves}
+    same = hidden(curves)
+    rows = [
+        row
+        for name, curve in curves.items()
+        for row in _rows(name, curve, same, even="x" not in log)
+    ]
+    picked = alt.selection_point(fields=["config"], bind="legend")
+    base = alt.Chart().encode(
+        x=alt.X("x:Q", title=labels[0], scale=_scale("x" in log), axis=_AXIS),
+        color=alt.Color(
+            "config:N",
+            scale=alt.Scale(domain=list(known), range=[style[0] for style in known.values()]),
+            legend=_legend(list(known)),
+        ),
+    )
+    y = alt.Y("y:Q", title=labels[1], scale=_scale("y" in log), axis=_AXIS)
+    layers: list[Any] = []
+    banded = any("low" in row for row in rows)
+    if banded:
+        light = 0.18 if len(curves) <= _FEW else 0.07
+        layers.append(
+            base.mark_area(aria=False).encode(
+                y=alt.Y("low:Q", title=labels[1]),
+                y2="high:Q",
+                opacity=alt.condition(picked, alt.value(light), alt.value(0.0)),
+            )
+        )
+    line = base.mark_line(aria=False).encode(
+        y=y,
+        opacity=alt.condition(picked, alt.value(1.0), alt.value(0.12)),
+        strokeWidth=alt.StrokeWidth("width:Q", scale=None),
+    )
+    if any(style[1] for style in known.values()):
+        dashes = alt.Scale(
+            domain=list(known), range=[style[1] or [1, 0] for style in known.values()]
+        )
+        line = line.encode(
+            strokeDash=alt.StrokeDash("config:N", scale=dashes, legend=_legend(list(known)))
+        )
+    layers.append(line)
+    # Large and unseen, to be hit by the mouse.
+    alone = all(np.isfinite(curve.mean).sum() < 5 for curve in curves.values())
+    tooltip = [
+        alt.Tooltip("config:N"),
+        alt.Tooltip("x:Q", title=labels[0], format=",.5~g"),
+        alt.Tooltip("y:Q", title=labels[1], format=",.4~g"),
+    ]
+    if banded:
+        tooltip.append(alt.Tooltip("error:Q", title="± standard error", format=".2~g"))
+    layers.append(
+        base.mark_point(filled=True, aria=False, size=60)
+        .encode(y=y, opacity=alt.value(1.0 if alone else 0.0), tooltip=tooltip)
+        .add_params(picked)
+    )
+    if rule:
+        layers += _rule(*rule)
+    chart = alt.layer(*layers, data=alt.Data(values=rows)).properties(width="container", height=330)
+    if banded:
+        words += f" Band: ± standard error over {result.sizes['seed']} seeds."
+    elif result.sizes["seed"] == 1:
+        words += " One seed: no standard error."
+    for names in same:
+        words += f" The same curve, one upon the other: {listed([*map(quoted, names)], 20)}."
+    ends = "; ".join(f"{name} {_last(curve):.4g}" for name, curve in list(curves.items())[:20])
+    description = f"{title}: {labels[1]} against {labels[0]}. Last values: {ends}."
+    return Picture(title, words, description, spec_of(chart, description))
+
+
+def spec_of(chart: Any, description: str) -> dict[str, Any]:
+    """Vega-Lite of a chart, with what all charts of a page have in common."""
+    return (
+        chart.properties(description=description, background="white")
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelFontSize=12, titleFontSize=12, titleFontWeight="normal", titlePadding=8
+        )
+        .configure_legend(labelFontSize=12, symbolStrokeWidth=3)
+        .to_dict()
+    )
+
+
+def _last(curve: Curve) -> float:
+    return float(curve.mean[np.isfinite(curve.mean)][-1])
+
+
+def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
+    """What of curves, and of their bands, a logarithmic axis has."""
+    above = {name: curve.at(np.flatnonzero(curve.mean > 0)) for name, curve in curves.items()}
+    least = min(curve.mean.min() for curve in above.values())
+    return {
+        name: curve._replace(error=np.minimum(curve.error, np.maximum(curve.mean - least, 0)))
+        for name, curve in above.items()
+    }
+
+
+def _scale(log: bool) -> alt.Scale:
+    return alt.Scale(type="log") if log else alt.Scale(zero=False, nice=True)
+
+
+def _rows(name: str, curve: Curve, same: list[list[str]], *, even: bool) -> list[dict[str, Any]]:
+    """The points of a curve; under others that are the same a line is wider than theirs."""
+    width = 2.0
+    for names in same:
+        if name in names:
+            width += 2.5 * min(len(names) - 1 - names.index(name), 3)
+    there = np.flatnonzero(np.isfinite(curve.x) & np.isfinite(curve.mean))
+    shown = np.linspace(0, there.size - 1, min(there.size, _POINTS))
+    if not even:
+        shown = np.geomspace(1, there.size, _POINTS) - 1
+    places = there[np.unique(np.round(shown).astype(int))]
+    rows = []
+    for x, y, error in zip(*curve.at(places), strict=True):
+        row = {"config": name, "x": _short(x), "y": _short(y), "width": width}
+        if np.isfinite(error):
+            row |= {"low": _short(y - error), "high": _short(y + error), "error": _short(error)}
+        rows.append(row)
+    return rows
+
+
+def _legend(names: list[str]) -> alt.Legend:
+    longest = max(map(len, names))
+    return alt.Legend(
+        title=None,
+        orient="bottom",
+        columns=max(1, min(len(names), 90 // (longest + 6))),
+        labelLimit=560,
+        symbolType="stroke",
+        symbolOpacity=1,
+    )
+
+
+def _rule(label: str, value: float) -> list[Any]:
+    level = alt.Chart(alt.Data(values=[{"y": value, "label": label}])).encode(y="y:Q")
+    place: dict[str, Any] = {"align": "right", "dy": 10, "dx": -4, "fontSize": 12, "aria": False}
+    texts = (
+        # The first one is a halo, where curves run through.
+        level.mark_text(color="white", stroke="white", strokeWidth=4, **place),
+        level.mark_text(color="#666666", **place),
+    )
+    line = level.mark_rule(color="#777777", strokeDash=[4, 3], aria=False)
+    return [line, *(text.encode(x=alt.value("width"), text="label:N") for text in texts)]
+
+
+def _short(value: float) -> float:
+    """Enough digits for a screen."""
+    return float(f"{value:.5g}")

@@ -1,0 +1,88 @@
+"""Paired differences: against SciPy, and how often they speak where there is nothing to say."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+
+from pause_jax.analysis.paired import differences
+from pause_jax.struct import ConfigError
+
+
+def values(rows, names="abcdefgh"):
+    rows = np.asarray(rows, float)
+    return xr.DataArray(rows, dims=("config", "seed"), coords={"config": list(names[: len(rows)])})
+
+
+def test_two_configs_have_scipys_paired_interval():
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(size=(2, 6))
+    found = differences(values([ours, theirs]), "a")["b"]
+    oracle = stats.ttest_rel(theirs, ours).confidence_interval(0.95)
+    np.testing.assert_allclose((found.low, found.high), (oracle.low, oracle.high))
+    assert found.mean == pytest.approx((theirs - ours).mean())
+    assert (found.pairs, found.seeds) == (6, 6)
+
+
+def test_of_many_each_interval_is_as_much_wider_as_bonferroni_says():
+    rng = np.random.default_rng(1)
+    table = rng.normal(size=(5, 7))
+    found = differences(values(table), "c")
+    assert list(found) == ["a", "b", "d", "e"]
+    for name, each in found.items():
+        row = table["abcde".index(name)]
+        oracle = stats.ttest_rel(row, table[2]).confidence_interval(1 - 0.05 / 4)
+        np.testing.assert_allclose((each.low, each.high), (oracle.low, oracle.high))
+
+
+def test_what_all_seeds_share_does_not_hide_a_difference():
+    world = np.array([0.0, 100.0, 50.0, 75.0])
+    more = world + np.array([1.0, 1.1, 0.9, 1.0])
+    found = differences(values([world, more]), "a")["b"]
+    assert found.shown == 1
+    assert differences(values([more, world]), "a")["b"].shown == -1
+
+
+def test_one_seed_shows_nothing():
+    found = differences(values([[1.0], [9.0]]), "a")["b"]
+    assert (found.mean, found.pairs, found.shown) == (8.0, 1, 0)
+    assert np.isnan(found.low)
+    assert np.isnan(found.high)
+
+
+def test_seeds_that_are_left_out_leave_nothing_shown():
+    rows = [[1.0, 1.0, 1.0, 1.0], [5.0, 5.1, 4.9, np.nan]]
+    found = differences(values(rows), "a")["b"]
+    assert (found.pairs, found.seeds, found.shown) == (3, 4, 0)
+    assert found.low > 0
+    assert differences(values([[np.nan, 1.0], [1.0, np.nan]]), "a")["b"].pairs == 0
+
+
+def test_the_same_twice_is_no_difference():
+    assert differences(values([[1.0, 2.0, 3.0]] * 2), "a")["b"].shown == 0
+
+
+def test_an_unknown_config_is_named():
+    with pytest.raises(ConfigError, match="against = 'z': must be one of a, b"):
+        differences(values([[1.0], [2.0]]), "z")
+
+
+def rate_of_finding_nothing_there(comparisons):
+    """How often anything is shown among six equal configs, against the one that looks best."""
+    rng, number = np.random.default_rng(2), 600
+    alarms = 0
+    for _ in range(number):
+        table = values(rng.normal(size=(6, 5)) + 3 * rng.normal(size=5))
+        best = str(table.mean("seed").idxmax("config").item())
+        found = differences(table, best, comparisons=comparisons)
+        alarms += any(each.shown for each in found.values())
+    return alarms / number
+
+
+def test_equal_configs_are_seldom_told_apart_though_the_best_was_picked():
+    assert rate_of_finding_nothing_there(comparisons=15) <= 0.05
+
+
+def test_allowing_for_fewer_comparisons_would_tell_them_apart():
+    assert rate_of_finding_nothing_there(comparisons=5) > 0.065
+    assert rate_of_finding_nothing_there(comparisons=1) > 0.25
