@@ -71,3 +71,4 @@ def setup(app: Sphinx) -> None:
     site_pages.write()
     cross_references.setup(app)
     app.connect("env-check-consistency", site_pages.check_promises)
+    app.connect("build-finished", site_pages.check_offline)

@@ -22,6 +22,7 @@ import house
 import policy_gallery
 import typer.testing
 from cross_references import PACKAGE, canonical
+from sphinx.errors import SphinxError
 from sphinx.util import logging
 
 from pause_jax.cli import app
@@ -106,6 +107,22 @@ def check_promises(app: Any, env: Any) -> None:
     for name, where in promised().items():
         if where not in documented:
             logging.getLogger(__name__).warning("%s is not documented, as %s", name, where)
+
+
+def fetched(html: str) -> list[str]:
+    """What a page would have the browser load from the network."""
+    return re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*=[\"'](?:https?:)?//[^>]*>", html)
+
+
+def check_offline(app: Any, error: Exception | None) -> None:
+    """Refuse a site whose pages load something from the network.
+
+    Raises:
+      SphinxError: naming the first such page.
+    """
+    for path in sorted(Path(app.outdir).rglob("*.html")) if error is None else ():
+        if loaded := fetched(path.read_text("utf-8")):
+            raise SphinxError(f"{path.relative_to(app.outdir)} loads {loaded[0]}")
 
 
 def room_page(room: str) -> str:
