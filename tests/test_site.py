@@ -76,7 +76,7 @@ def test_a_card_says_what_the_policy_says_of_itself(tmp_path):
 @pytest.mark.parametrize(
     ("name", "where"),
     [
-        ("pause_jax.latency.Traces", "pause_jax.latency.measured.Traces"),
+        ("pause_jax.latency.Traces", "pause_jax.latency.traces.Traces"),
         ("pause_jax.search.exact", "pause_jax.search.exact.exact"),
         ("pause_jax.Result", "pause_jax.engine.result.Result"),
         ("pause_jax.learning.Release", "pause_jax.learning.learner.Release"),
