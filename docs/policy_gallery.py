@@ -152,6 +152,15 @@ def write(folder: Path) -> None:
     numbers = kept()
     parts = [HEAD.format(number=len(NAMED), K=SETTING.num_clients, m=SETTING.num_selected,
                          T=SETTING.num_rounds, seeds=SEEDS, beside=BESIDE)]  # fmt: skip
+    parts.append("| policy | observes | assumes known | at the end | after |")
+    parts.append("| --- | --- | --- | ---: | ---: |")
+    for name, policy in NAMED.items():
+        last = numbers[name][-1]
+        parts.append(
+            f"| [{name}](#{name}) | {policy.observes} | {policy.assumes} "
+            f"| {last.accuracy:.1f} ± {last.error:.1f} % | {last.seconds:.0f} s |"
+        )
+    parts.append("")
     for name, policy in NAMED.items():
         points = numbers[name]
         draw(points, numbers[BESIDE], folder / f"{name}.svg")
