@@ -158,7 +158,8 @@ def write(folder: Path) -> None:
         last = numbers[name][-1]
         parts.append(
             f"| [{name}](#{name}) | {policy.observes} | {policy.assumes} "
-            f"| {last.accuracy:.1f} ± {last.error:.1f} % | {last.seconds:.0f} s |"
+            f"| {last.accuracy:.1f}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{last.error:.1f} % "
+            f"| {last.seconds:.0f} s |"
         )
     parts.append("")
     for name, policy in NAMED.items():

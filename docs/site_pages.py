@@ -138,8 +138,8 @@ def room_page(room: str) -> str:
         own = {symbol.name: symbol for symbol in defined_in(module)}
         listed = [f for f in exported if f.rpartition(".")[0] == module and exported[f] not in own]
         if listed:
-            parts += ["Names that it hands on:", ""]
-            parts += [_entry(full, exported[full]) for full in listed] + [""]
+            links = ", ".join(_link(full, exported[full]) for full in listed)
+            parts += [f"Names that it hands on: {links}.", ""]
         for symbol in own.values():
             # Sphinx puts the module before the name of data.
             name = symbol.name.rpartition(".")[2] if symbol.kind == "py:data" else symbol.name
@@ -152,15 +152,15 @@ def room_page(room: str) -> str:
     return "\n".join(parts)
 
 
-def _entry(full: str, where: str) -> str:
+def _link(full: str, where: str) -> str:
     role = "mod" if where in house.modules(PACKAGE) else "obj"
-    return f"* :py:{role}:`{full.rpartition('.')[2]} <{where}>`"
+    return f":py:{role}:`{full.rpartition('.')[2]} <{where}>`"
 
 
 def help_page() -> str:
     """The help of the program and of each of its commands."""
     runner = typer.testing.CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"})
-    parts = ["# All options\n", "What `pause-jax COMMAND --help` prints.\n"]
+    parts = ["# Options of the program\n", "What `pause-jax COMMAND --help` prints.\n"]
     commands = [c.name or c.callback.__name__ for c in app.registered_commands if c.callback]
     for command in [(), *((name,) for name in commands)]:
         said = runner.invoke(app, [*command, "--help"]).output
