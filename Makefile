@@ -7,12 +7,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FLOWER := .flower-venv
 FLOWER_STAMP := $(FLOWER)/.installed
+RELEASE := .release-venv
+RELEASE_STAMP := $(RELEASE)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test flower mutants soak lint format house reproduction experiment bench clean
+.PHONY: help demo test flower mutants soak lint format docs notebooks gallery release release-check house reproduction experiment bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python >= 3.11 is needed, this is {v.major}.{v.minor}: make PYTHON=/path/to/python3.11 ...")'
@@ -51,6 +53,32 @@ format: $(STAMP)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(STAMP)  ## build the site into build/site, with warnings as errors (a minute)
+	rm -rf build/site
+	$(BIN)/python -m sphinx -c docs -b html -W --keep-going -q -d build/doctrees . build/site
+
+notebooks: $(STAMP)  ## execute the notebooks and store them with their outputs (three minutes; NAME=one of them)
+	$(BIN)/python docs/notebooks.py $(NAME)
+
+gallery: $(STAMP)  ## play the curves of the policy gallery anew (ten minutes)
+	$(BIN)/python docs/policy_gallery.py
+
+# The tests need none of it.
+$(RELEASE_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build packaging twine
+	@touch $@
+
+release: $(RELEASE_STAMP)  ## build wheel and sdist into dist/, check them and try each in an empty environment
+	rm -rf dist
+	$(RELEASE)/bin/python -m build
+	$(RELEASE)/bin/python -m twine check --strict dist/*
+	$(RELEASE)/bin/python -m tests.release smoke dist/*
+
+release-check: release  ## try the wheel on every Python here with the oldest and newest packages, into docs/compatibility.md
+	$(RELEASE)/bin/python -m tests.release check dist/*.whl
+	$(RELEASE)/bin/python -m tests.release notebooks dist/*.whl
+
 house: $(STAMP)  ## redraw the picture of who imports whom (docs/figures/house.svg)
 	$(BIN)/python docs/house.py
 
@@ -65,4 +93,4 @@ bench: $(STAMP)  ## speed beside other simulators, into docs/benchmarks.md: up t
 	$(BIN)/python -m benchmarks.run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) $(FLOWER) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) $(FLOWER) $(RELEASE) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/api docs/gallery docs/command_line *.egg-info

@@ -36,7 +36,7 @@ def generalization_reward(
 ) -> Array:
     """g_k before round t: how much client k's data is under-used. Equation (8), BSFL (4).
 
-    With x = m * share_k - T_k(t - 1) / t it is |x|^beta * sign(x).
+    With x = m * share_k - T_k(t - 1) / t it is ``|x|^beta * sign(x)``.
 
     Args:
       counts: [K], T_k(t - 1).

@@ -70,6 +70,11 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     Raises:
       AssertionError: naming the first clause that does not hold, and the round.
       ConfigError, TypeError: if it cannot be run at all.
+
+    Examples:
+      >>> from pause_jax.policies import Fastest
+      >>> from pause_jax.testing import check_policy
+      >>> check_policy(Fastest(), num_clients=6, num_selected=2)
     """
     config = SimConfig(
         num_clients=num_clients,

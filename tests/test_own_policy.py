@@ -1,7 +1,6 @@
-"""A policy of a user's own, as the README shows it: no registration, no change to the library."""
+"""A policy of a user's own, as the guide shows it: no registration, no change to the library."""
 
 import pathlib
-import re
 import runpy
 import subprocess
 import sys
@@ -15,16 +14,13 @@ from typer.testing import CliRunner
 from pause_jax import ConfigError, SimConfig, config_file, presets, simulate, sweep
 from pause_jax.cli import app
 from pause_jax.policies import named
-
-README = pathlib.Path(__file__).parents[1] / "README.md"
+from tests.pages import block
 
 
 @pytest.fixture(scope="module")
 def source() -> str:
-    """The README's example."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    (found,) = [block for block in blocks if "class EpsilonGreedy" in block]
-    return found
+    """The guide's example."""
+    return block("docs/guides/own_policy.md", "class EpsilonGreedy")
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,5 @@
 """What is recorded: each quantity once, one's own beside the library's, costly ones left out."""
 
-import pathlib
-import re
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,6 +7,7 @@ import numpy as np
 import pytest
 
 from pause_jax import QUANTITIES, ConfigError, Result, quantity, simulate, stack, sweep
+from tests.pages import play
 from tests.runs import BANDIT, KEY, LEARN, K, M, T, assert_same_bits, learn_run
 
 
@@ -167,9 +165,7 @@ def test_a_bad_record_is_one_message_before_any_run(record, words):
             assert word in str(error.value)
 
 
-def test_the_example_of_the_readme_runs(capsys):
-    readme = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    (block,) = [block for block in blocks if "@quantity" in block]
-    exec(block.replace("digits_small()", "digits_small().replace(num_rounds=3)"), {})
+def test_the_example_of_the_guide_runs(capsys):
+    smaller = {"digits_small()": "digits_small().replace(num_rounds=3)"}
+    play("docs/guides/own_figure.md", only="@quantity", smaller=smaller)
     assert float(capsys.readouterr().out) > 0

@@ -9,12 +9,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
+
+from tests import release
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -127,6 +132,52 @@ def test_a_first_program_runs_from_it(environment, tmp_path):
 def test_its_command_runs(environment, tmp_path):
     output = run_as_user(environment / "pause-jax", "policies", cwd=tmp_path)
     assert "sa_pause" in output
+    said = run_as_user(environment / "pause-jax", "--version", cwd=tmp_path)
+    assert said == run_as_user(environment / "python", "-m", "pause_jax", "--version", cwd=tmp_path)
+    assert said.startswith(f"pause_jax {metadata.version('pause_jax')}, JAX ")
+
+
+def test_the_sdist_makes_the_same_wheel(wheel):
+    """From a copy that the wheel was built from, as ``python -m build`` does."""
+    folder = wheel.parent
+    build = "import setuptools.build_meta as b; print(b.build_sdist('.'))"
+    name = run(sys.executable, "-c", build, cwd=folder / "source").splitlines()[-1]
+    with tarfile.open(folder / "source" / name) as archive:
+        held = {each.partition("/")[2] for each in archive.getnames()}
+        archive.extractall(folder / "unpacked", filter="data")
+    assert held >= {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "pyproject.toml"}
+    assert not any(each.startswith(("tests", "docs", "experiments")) for each in held)
+    (source,) = (folder / "unpacked").iterdir()
+    out = folder / "again"
+    pip("wheel", "--no-deps", "--no-build-isolation", "-w", out, source, cwd=folder)
+    first, second = (zipfile.ZipFile(each) for each in (wheel, out / wheel.name))
+    with first, second:
+        assert first.namelist() == second.namelist()
+        same = [each for each in first.namelist() if first.read(each) != second.read(each)]
+        assert same == []
+
+
+def test_its_version_stands_in_one_place():
+    """What is not read from pyproject.toml is compared with it."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert version == metadata.version("pause_jax")
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    sources = [path.read_text("utf-8") for path in (ROOT / "pause_jax").rglob("*.py")]
+    assert not any(f'"{version}"' in source for source in sources)
+
+
+def test_the_page_of_what_works_is_of_the_versions_that_are_allowed():
+    lines = [line.strip("|").split("|") for line in release.PAGE.read_text("utf-8").splitlines()]
+    rows = [[cell.strip() for cell in line] for line in lines if len(line) > len(release.SHOWN)]
+    head, _, *rows = rows
+    assert {row[0] for row in rows} >= {"3.11", "3.12"}
+    for row in rows:
+        said = dict(zip(head, row, strict=True))
+        assert said["works"] == "yes"
+        least = dict(each.split("==") for each in release.floors(said["Python"]))
+        for name in release.SHOWN:
+            asked, tried = Version(least[name]), Version(said[name])
+            assert (tried == asked) if row[1] == "oldest" else (tried >= asked)
 
 
 def test_without_a_declared_dependency_it_does_not_run(environment, tmp_path):

@@ -93,6 +93,15 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
 
     Raises:
       ConfigError: for several configs at once, or a bad delta.
+
+    Examples:
+      >>> import jax
+      >>> from pause_jax import SimConfig, simulate
+      >>> from pause_jax.analysis.ledger import ledger
+      >>> config = SimConfig(num_clients=5, num_selected=2, num_rounds=10, learning=None)
+      >>> found = ledger(simulate(config, jax.random.key(0)))
+      >>> found.unit, int(found.participations.sum()), bool(found.basic == found.spent.max())
+      ('coordinate', 20, True)
     """
     seen = _read(run)
     mechanism, learns = seen.config.privacy, seen.config.learning is not None

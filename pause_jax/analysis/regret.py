@@ -79,6 +79,17 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
 
     Raises:
       ConfigError: before any run, if one of the configs cannot run.
+
+    Examples:
+      >>> import jax
+      >>> from pause_jax import SimConfig, regret
+      >>> from pause_jax.policies import named
+      >>> base = SimConfig(num_clients=8, num_selected=2, num_rounds=200, learning=None)
+      >>> configs = {name: base.replace(policy=named(name)) for name in ("genie", "random")}
+      >>> curves = regret.measure(configs, jax.random.split(jax.random.key(0), 2))
+      >>> last = curves.isel(round=-1).mean("seed")
+      >>> float(last.sel(config="genie")), bool(last.sel(config="random") > 10)
+      (0.0, True)
     """
     for name, config in configs.items():
         validate(config)

@@ -1,11 +1,13 @@
 """What a recorded quantity is: a function of a round, with its name, dimensions, unit and gap.
 
-@quantity("round", unit="s")
-def waiting(r):
-'''Seconds that the median available client would have taken.'''
-return jnp.nanmedian(jnp.where(r.available, r.latency, jnp.nan))
+::
 
-simulate(config, key, record=(*QUANTITIES, waiting))
+    @quantity("round", unit="s")
+    def waiting(r):
+        '''Seconds that the median available client would have taken.'''
+        return jnp.nanmedian(jnp.where(r.available, r.latency, jnp.nan))
+
+    simulate(config, key, record=(*QUANTITIES, waiting))
 """
 
 from __future__ import annotations

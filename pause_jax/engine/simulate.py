@@ -53,6 +53,17 @@ def simulate(
 
     Raises:
       ConfigError: before any work, if the config, the key or another argument cannot run.
+
+    Examples:
+      >>> import jax
+      >>> from pause_jax import SimConfig, simulate
+      >>> config = SimConfig(num_clients=8, num_selected=2, num_rounds=50, learning=None)
+      >>> result = simulate(config, jax.random.key(0))
+      >>> result.clients.shape, int(result.counts.sum())
+      ((50, 2), 100)
+      >>> many = jax.vmap(lambda key: simulate(config, key))(jax.random.split(jax.random.key(0), 3))
+      >>> many.clock.shape
+      (3, 50)
     """
     quantities = chosen(record, RESERVED)
     mesh = None if devices is None else Mesh(np.asarray(devices), ("client",))

@@ -60,7 +60,7 @@ class Learning(Config):
       max_steps: local steps a round at most; one pass over the client's data otherwise.
       keep_optimizer_state: whether a client's optimiser moments persist from one of its rounds to
         the next (as in the authors' code), or start anew.
-      proximal: mu of FedProx (Li et al., 2020): the local loss has mu / 2 |w - w_global|^2 added to
+      proximal: mu of FedProx (Li et al., 2020): the local loss has mu / 2 (w - w_global)^2 added to
         it. None for no such term.
       server: what the server does with the mean update.
     """

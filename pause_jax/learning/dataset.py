@@ -74,6 +74,13 @@ class Dataset(PyTree):
 
         Raises:
           ConfigError: if the arrays do not fit each other, or cannot be learnt from.
+
+        Examples:
+          >>> import numpy as np
+          >>> from pause_jax.learning import Dataset
+          >>> data = Dataset.of(np.zeros((50, 4)), np.arange(50) % 3)
+          >>> data.x_train.shape, data.x_test.shape, data.num_classes
+          ((40, 4), (10, 4), 3)
         """
         if (x_test is None) != (y_test is None):
             raise ConfigError("x_test and y_test: give both, or neither to have a share drawn.")

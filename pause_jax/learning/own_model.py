@@ -62,6 +62,12 @@ class FlaxModel(Model):
 
         Raises:
           ConfigError: for something else.
+
+        Examples:
+          >>> from flax import linen
+          >>> from pause_jax.learning import FlaxModel, Learning
+          >>> Learning(model=FlaxModel.of(linen.Dense, features=10)).model.arguments
+          (('features', 10),)
         """
         try:
             hash(module)

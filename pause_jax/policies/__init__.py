@@ -76,6 +76,14 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
     Raises:
       ConfigError: for an unknown name, with the names that exist.
+
+    Examples:
+      >>> from pause_jax.policies import named
+      >>> named("pause_thompson").index
+      Thompson()
+      >>> named("rondom")
+      Traceback (most recent call last):
+      pause_jax.struct.ConfigError: policy = 'rondom': ...
     """
     return policy if isinstance(policy, PolicyConfig) else look_up(PolicyConfig, policy, "policy")
 

@@ -83,8 +83,8 @@ class Context(NamedTuple):
       num_rounds: T, length of the run.
       update_size: d, parameters of the model; 0 without learning.
       num_features: F, entries of a client's latency features.
-      data_size: float [K], samples of each client, |D_k|.
-      local_samples: float [K], samples that a client trains on in a round, at most |D_k|.
+      data_size: float [K], samples of each client, ``|D_k|``.
+      local_samples: float [K], samples that a client trains on in a round, at most ``|D_k|``.
       share: float [K], quality-weighted share of the data; sums to one.
       reward: weights of the reward.
       privacy: the mechanism; a policy may read its schedule, not its releases.

@@ -16,7 +16,7 @@ from pause_jax.struct import ConfigError, Sizes
 
 
 def by_data_size(clients: Array, available: Array, context: Context) -> Selection:
-    """A selection with FedAvg weights |D_k| / sum |D_j|, (2); slots of absent clients are empty.
+    """A selection with FedAvg weights ``|D_k| / sum |D_j|``, (2); slots of the absent are empty.
 
     Args:
       clients: int [m], distinct.

@@ -45,8 +45,8 @@ class OortState(NamedTuple):
 class Oort(PolicyConfig):
     """Exploit clients of high utility, explore others, and penalise the slow.
 
-    Statistical utility |B| sqrt(mean squared sample loss), cut at a quantile and scaled to [0, 1],
-    plus sqrt(0.1 ln R / L) for a client last seen in round L, times (T / t)^a for one whose
+    Statistical utility ``|B| sqrt(mean squared sample loss)``, cut at a quantile and scaled to
+    [0, 1], plus sqrt(0.1 ln R / L) for a client last seen in round L, times (T / t)^a for one whose
     duration t exceeds T, a percentile of all durations that a pacer moves.
 
     Not included: over-commitment and the blacklist, which are off by default in the program.
@@ -231,8 +231,8 @@ class Oort(PolicyConfig):
         """The percentile after this round: the pacer looks every W rounds from 2 W on.
 
         With A the exploited utility of the W rounds before the last W, and B that of the last W: if
-        it has hardly changed, |B - A| <= 0.1 A, slower clients are let in; if it has changed much,
-        |B - A| >= 5 A, fewer. (The paper: if A > B slower clients are let in.)
+        it has hardly changed, ``|B - A| <= 0.1 A``, slower clients are let in; if it has changed
+        much, ``|B - A| >= 5 A``, fewer. (The paper: if A > B slower clients are let in.)
 
         Args:
           threshold: percentile before.

@@ -146,8 +146,8 @@ def two_point(
       confidence: of the bound.
 
     Returns:
-      (lower bound, resolution, attack): the bound, the bound of an event that always happens under
-      one input and never under the other, and the name of the attack.
+      ``(lower bound, resolution, attack)``: the bound, the bound of an event that always happens
+      under one input and never under the other, and the name of the attack.
     """
     shares = _shares(samples, len(pairs), next(iter(pairs.values()))[0].size)
     draw = _sampler(release, shares.chunk)

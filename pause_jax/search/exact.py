@@ -50,7 +50,7 @@ def exact(
       key: breaks ties at random; without it they are broken by client number.
 
     Returns:
-      (clients, energy): int32 [m] distinct and ascending, and the energy of the available ones.
+      ``(clients, energy)``: int32 [m] distinct and ascending, and the energy of the available ones.
 
     Raises:
       ValueError: if the shapes disagree or m is out of range.

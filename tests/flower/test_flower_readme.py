@@ -1,7 +1,5 @@
-"""What the README shows of Flower runs as it stands there."""
+"""What the guide to servers shows of Flower runs as it stands there."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,15 +9,13 @@ from flwr.clientapp import ClientApp
 
 from pause_jax import presets
 from tests.flower.local import LocalGrid, nodes
-
-README = (Path(__file__).parents[2] / "README.md").read_text()
+from tests.pages import block
 
 
 def test_the_server_and_the_client_of_the_example_work(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (block,) = [block for block in blocks if "PauseStrategy(config" in block]
-    client, server = block.split("# In the main function")
+    example = block("docs/guides/own_server.md", "PauseStrategy(config")
+    client, server = example.split("# In the main function")
     # On one machine each client needs a ledger of its own.
     assert '"budget.jsonl"' in client
     client = client.replace("budget.jsonl", "budget-{partition-id}.jsonl")

@@ -1,0 +1,74 @@
+"""The documentation site: ``make docs`` builds it into build/site.
+
+Pages are read where they stand in the repository (docs/, notebooks/, experiments/), so that a link
+between them is the same on the site and in a checkout. What is made from the code (the reference,
+the gallery, the program's help) is written by ``site_pages`` first. Nothing is fetched.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import cross_references
+import site_pages
+from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import MockFinder  # type: ignore[attr-defined]
+
+import pause_jax
+
+# Flower has an environment of its own; its names are text here.
+sys.meta_path.insert(0, MockFinder(["flwr"]))
+
+project = "pause_jax"
+author = "The pause_jax authors"
+copyright = author
+release = version = pause_jax.__version__
+
+root_doc = "docs/index"
+include_patterns = [
+    "docs/*.md",
+    "docs/*/*.md",
+    "docs/*/*.rst",
+    "notebooks/*.ipynb",
+    "experiments/*/README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+]
+exclude_patterns = [".*", "**/.*", "build", "dist", "results", "shared", "**/runs"]
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+nitpicky = True
+
+# Markdown, and notebooks as they are stored: with their outputs.
+nb_execution_mode = "off"
+myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
+
+# Docstrings are Google's, with shapes and units in words.
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+python_maximum_signature_line_length = 80
+
+html_theme = "furo"
+html_title = f"pause_jax {release}"
+html_extra_path = ["site_root"]
+html_show_copyright = False
+html_show_sphinx = False
+html_copy_source = False
+html_theme_options = {"navigation_with_keys": True}
+
+
+def setup(app: Sphinx) -> None:
+    """Write the pages that are made from the code, and resolve names as Python does."""
+    site_pages.write()
+    cross_references.setup(app)
+    app.connect("env-check-consistency", site_pages.check_promises)
+    app.connect("build-finished", site_pages.check_offline)

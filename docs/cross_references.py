@@ -1,0 +1,171 @@
+"""Names in docstrings and signatures, resolved as Python resolves them in their module.
+
+A class is documented where it is defined, and referred to by any name that it has: ``Traces``,
+``pause_jax.latency.Traces``. A name of another library is text: the site needs no network. A name
+that nothing goes by stays a warning of Sphinx's.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import house
+from sphinx import addnodes
+from sphinx.util.nodes import make_refnode
+
+PACKAGE = house.ROOT / "pause_jax"
+
+
+@functools.cache
+def imported(module: str) -> dict[str, str]:
+    """Where the names come from that a module imports, for typing alone too: name -> dotted."""
+    tree = ast.parse(house.modules(PACKAGE)[module].read_text("utf-8"))
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.asname or a.name.partition(".")[0]: a.name for a in node.names}
+    return found
+
+
+def names(target: str, module: str | None, within: str | None) -> Iterator[str]:
+    """The full names that a reference may mean, the nearest first."""
+    if module in house.modules(PACKAGE):
+        if within:
+            yield f"{module}.{within}.{target}"
+        head, _, rest = target.partition(".")
+        if head in imported(module):
+            yield imported(module)[head] + (f".{rest}" if rest else "")
+        yield f"{module}.{target}"
+        while module := module.rpartition(".")[0]:
+            yield f"{module}.{target}"
+    yield target
+
+
+def meaning(name: str) -> Any:
+    """The object of a full name.
+
+    Raises:
+      LookupError: if there is none.
+    """
+    above, _, last = name.rpartition(".")
+    if not above:
+        return _module(name)
+    # A package may mean something else by the name of one of its modules.
+    for parent in (meaning, _module):
+        try:
+            return getattr(parent(above), last)
+        except (AttributeError, LookupError):
+            continue
+    return _module(name)
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise LookupError(name) from None
+
+
+def canonical(name: str) -> str:
+    """The name under which the object of a full name is defined.
+
+    Raises:
+      LookupError: if there is none.
+    """
+    found = meaning(name)
+    home, own = getattr(found, "__module__", None) or "", getattr(found, "__qualname__", "")
+    if own and is_ours(home):
+        return f"{home}.{own}"
+    before = ""
+    while before != name:  # `from pause_jax import bandit` in `pause_jax` leads to itself
+        before = name
+        module, _, last = name.rpartition(".")
+        if module in house.modules(PACKAGE):
+            name = imported(module).get(last, name)
+    return name
+
+
+def is_ours(name: str) -> bool:
+    """Whether a full name begins with the package's."""
+    return name.partition(".")[0] == PACKAGE.name
+
+
+def told(node: Any) -> str:
+    """What a reference means: a full name, or nothing where Python does not know it there."""
+    target = node["reftarget"]
+    for name in names(target, node.get("py:module"), node.get("py:class")):
+        if not is_ours(name) and "." in name:
+            return name
+        try:
+            where = canonical(name)
+        except LookupError:
+            continue
+        if node["reftype"] == "mod" or where not in house.modules(PACKAGE):
+            return where
+    return ""
+
+
+def spell_out(app: Any, doctree: Any) -> None:
+    """Give every reference of a page its full name, so that Sphinx need not guess."""
+    for node in doctree.findall(addnodes.pending_xref):
+        if node.get("refdomain") == "py" and node["reftarget"].replace(".", "_").isidentifier():
+            node["reftarget"] = told(node) or node["reftarget"]
+            node["refspecific"] = False
+
+
+def resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
+    """The text of a reference that has no page: a shape, another library's name, a private one; a
+    link, where one name of the reference alone ends like it; or nothing.
+    """
+    if node.get("refdomain") != "py":
+        return None
+    target = node["reftarget"]
+    if not target.replace(".", "_").isidentifier() or hasattr(builtins, target):
+        return contnode
+    if ("." in target and not is_ours(target)) or target.rpartition(".")[2].startswith("_"):
+        return contnode
+    objects = env.get_domain("py").objects
+    alike = [name for name in objects if name.endswith(f".{target}")]
+    if len(alike) != 1:
+        return None
+    at = objects[alike[0]]
+    return make_refnode(app.builder, node["refdoc"], at.docname, at.node_id, contnode, alike[0])
+
+
+def skip(app: Any, what: str, name: str, item: Any, skipped: bool, options: Any) -> bool | None:
+    """Leave out the fields of a NamedTuple: its docstring has them."""
+    return True if (getattr(item, "__doc__", "") or "").startswith("Alias for field") else None
+
+
+def one_by_one(app: Any, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
+    """Write ``a, b: text`` of a section as two entries: Sphinx takes one name at a time."""
+    place = 0
+    while place < len(lines):
+        several = re.match(r"(  +)(\w+(?:, \w+)+)(: .*)", lines[place])
+        if several:
+            indent, listed, text = several.groups()
+            end = place + 1
+            while end < len(lines) and lines[end].startswith(f"{indent} "):
+                end += 1
+            more = lines[place + 1 : end]
+            new = [line for each in listed.split(", ") for line in (f"{indent}{each}{text}", *more)]
+            lines[place:end] = new
+            place += len(new)
+        else:
+            place += 1
+
+
+def setup(app: Any) -> None:
+    """Register all of it with Sphinx."""
+    app.connect("autodoc-process-docstring", one_by_one, priority=1)  # before napoleon
+    app.connect("doctree-read", spell_out)
+    app.connect("missing-reference", resolve)
+    app.connect("autodoc-skip-member", skip)

@@ -1,0 +1,179 @@
+"""The policy gallery: a card for each named policy, with its curve beside that of ``random``.
+
+    python docs/policy_gallery.py    # plays docs/figures/gallery.csv anew: ten minutes on 2 cores
+
+The cards are made from the code when the site is built (``write``); the curves are kept numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from matplotlib.figure import Figure
+
+from pause_jax import metrics, presets, sweep
+from pause_jax.policies import NAMED, ClusteredSimilarity, PolicyConfig
+from pause_jax.search import Annealing, Exhaustive
+
+ROOT = Path(__file__).resolve().parents[1]
+NUMBERS = ROOT / "docs" / "figures" / "gallery.csv"
+SEEDS = 8
+EVAL_EVERY = 10
+BESIDE = "random"
+SETTING = presets.digits_small().replace(eval_every=EVAL_EVERY)
+HEAD = """# Policy gallery
+
+The library's {number} named policies: `pause-jax policies` lists them, `named("pause")` and
+`--policies pause` take them, and [which policy?](../guides/which_policy.md) compares thirteen of
+them on nine fleets. The cards are made from the code. All curves are of **one setting**,
+`digits_small`: {K} clients, {m} a round, {T} rounds, the papers' noise, `two_groups` latencies,
+{seeds} seeds; the line is the mean test accuracy against simulated seconds, the band its standard
+error, grey is `{beside}`. On another fleet the order is another: curves are for a first look, not
+for a choice.
+
+"""
+
+
+class Point(NamedTuple):
+    """Means over the seeds after a round.
+
+    Attributes:
+      round: 1, 2, ...
+      seconds: simulated.
+      accuracy: on the test set, %.
+      error: its standard error.
+      asking: of the seconds, those that answers to the policy's questions took.
+      regret: cumulative.
+    """
+
+    round: int
+    seconds: float
+    accuracy: float
+    error: float
+    asking: float
+    regret: float
+
+
+def play() -> None:
+    """Play every named policy on one setting and the same seeds, and keep the means."""
+    configs = {name: SETTING.replace(policy=policy) for name, policy in NAMED.items()}
+    record = ("clock", "eval_clock", "test_accuracy", "query_seconds", "regret")
+    result = sweep(configs, jax.random.split(jax.random.key(0), SEEDS), record=record)
+    accuracy, error = metrics.mean_and_error(100 * result.test_accuracy)
+    seconds = result.eval_clock.mean("seed")
+    asking, regret = (
+        result[name].cumsum("round").mean("seed").sel(round=result.eval_round.values)
+        for name in ("query_seconds", "regret")
+    )
+    with NUMBERS.open("w", encoding="utf-8", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(("policy", *Point._fields))
+        for name in configs:
+            columns = (
+                a.sel(config=name).values for a in (seconds, accuracy, error, asking, regret)
+            )
+            for round, *values in zip(result.eval_round.values, *columns, strict=True):
+                out.writerow((name, round, *(f"{value:.4g}" for value in values)))
+
+
+def kept() -> dict[str, list[Point]]:
+    """The kept numbers of each policy."""
+    found: dict[str, list[Point]] = {}
+    with NUMBERS.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            name = row.pop("policy")
+            values = (float(row[field]) for field in Point._fields[1:])
+            found.setdefault(name, []).append(Point(int(row["round"]), *values))
+    return found
+
+
+def draw(points: list[Point], beside: list[Point], path: Path) -> None:
+    """The curve of a policy, as SVG; grey is what it stands beside."""
+    figure = Figure(figsize=(4.2, 2.2), layout="constrained")
+    axes = figure.subplots()
+    for line, colour, order in ((beside, "0.55", 1), (points, "#4477AA", 2)):
+        seconds, mean, error = ([p[i] for p in line] for i in (1, 2, 3))
+        axes.plot(seconds, mean, color=colour, lw=1.6, zorder=order)
+        low, high = ([m + s * e for m, e in zip(mean, error, strict=True)] for s in (-1, 1))
+        axes.fill_between(seconds, low, high, color=colour, alpha=0.25, lw=0)
+    axes.set(xlim=(0, 1.6 * beside[-1].seconds), ylim=(0, 100))
+    axes.set_xlabel("simulated seconds", fontsize=8)
+    axes.set_ylabel("accuracy, %", fontsize=8)
+    axes.tick_params(labelsize=8, colors="0.5")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, transparent=True, metadata={"Date": None})
+
+
+def choice(policy: PolicyConfig) -> str:
+    """What a choice costs the server."""
+    search = getattr(policy, "search", None)
+    if isinstance(search, Annealing):
+        return f"{search.steps} steps of annealing a round"
+    if isinstance(search, Exhaustive):
+        cohorts = math.comb(SETTING.num_clients, SETTING.num_selected)
+        return f"the value of every cohort, {cohorts:,} of them here"
+    if isinstance(policy, ClusteredSimilarity):
+        return "a clustering of all clients' last updates, on the host"
+    return "a sort of the clients at most"
+
+
+def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]]:
+    """The lines of a card."""
+    kind, last = type(policy), points[-1]
+    module = f"{kind.__module__}.{kind.__qualname__}"
+    yield "is", f"{{py:class}}`{kind.__name__} <{module}>`: `{policy!r}`"
+    yield "observes", policy.observes
+    yield "assumes known", policy.assumes
+    if policy.releases:
+        yield "released without noise", "; ".join(policy.releases)
+    asking = ""
+    if last.asking > 0:
+        asking = f"; answers to its question take {last.asking / last.seconds:.0%} of the time here"
+    yield "costs", choice(policy) + asking
+    yield "source", policy.reference
+    best = max(point.accuracy for point in points)
+    yield (
+        "here",
+        (
+            f"{last.accuracy:.1f} ± {last.error:.1f} % after {last.seconds:.0f} s, "
+            f"best {best:.1f} %; regret {last.regret:.0f}"
+        ),
+    )
+
+
+def write(folder: Path) -> None:
+    """Write the page and its pictures into an empty folder."""
+    numbers = kept()
+    parts = [HEAD.format(number=len(NAMED), K=SETTING.num_clients, m=SETTING.num_selected,
+                         T=SETTING.num_rounds, seeds=SEEDS, beside=BESIDE)]  # fmt: skip
+    parts.append("| policy | observes | assumes known | at the end | after |")
+    parts.append("| --- | --- | --- | ---: | ---: |")
+    for name, policy in NAMED.items():
+        last = numbers[name][-1]
+        parts.append(
+            f"| [{name}](#{name}) | {policy.observes} | {policy.assumes} "
+            f"| {last.accuracy:.1f}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{last.error:.1f} % "
+            f"| {last.seconds:.0f} s |"
+        )
+    parts.append("")
+    for name, policy in NAMED.items():
+        points = numbers[name]
+        draw(points, numbers[BESIDE], folder / f"{name}.svg")
+        first = inspect.cleandoc(type(policy).__doc__ or policy.summary).partition("\n\n")[0]
+        lines = "\n".join(f"- **{what}**: {text}" for what, text in facts(policy, points))
+        parts.append(
+            f"## {name}\n\n{first.replace('``', '`')}\n\n{lines}\n\n"
+            f"![Accuracy of {name} beside {BESIDE}]({name}.svg)\n\n"
+            f"*`digits_small`, {SEEDS} seeds; grey: `{BESIDE}`.*\n"
+        )
+    (folder / "index.md").write_text("\n".join(parts), "utf-8")
+
+
+if __name__ == "__main__":
+    play()

@@ -1,0 +1,192 @@
+"""Pages of the site that are made from the code: the reference, the gallery, the program's help.
+
+    docs/api/           a page for each room of the package, with all that is public in it
+    docs/gallery/       a card for each named policy
+    docs/command_line/  the help of each command
+
+They are written when the site is built, and not kept.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import house
+import policy_gallery
+import typer.testing
+from cross_references import PACKAGE, canonical
+from sphinx.errors import SphinxError
+from sphinx.util import logging
+
+from pause_jax.cli import app
+from pause_jax.engine.quantity import Quantity
+from pause_jax.engine.result import described
+
+DOCS = house.ROOT / "docs"
+# The program is described by its help.
+WITHOUT = ("pause_jax.cli", "pause_jax.__main__")
+
+
+class Symbol(NamedTuple):
+    """What a module defines under a public name.
+
+    Attributes:
+      kind: the directive of Sphinx.
+      name: full.
+      text: its documentation, where Sphinx does not find it.
+    """
+
+    kind: str
+    name: str
+    text: str = ""
+
+
+def public_modules() -> list[str]:
+    """The modules of the reference, by dotted name."""
+    return [
+        name
+        for name in house.modules(PACKAGE)
+        if not name.startswith(WITHOUT) and not any(p.startswith("_") for p in name.split("."))
+    ]
+
+
+def defined_in(module: str) -> Iterator[Symbol]:
+    """What a module defines at its top, without what begins with an underscore."""
+    source = house.modules(PACKAGE)[module].read_text("utf-8")
+    for node in ast.parse(source).body:
+        names = [node] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
+        assigned = node.targets if isinstance(node, ast.Assign) else []
+        assigned = [node.target] if isinstance(node, ast.AnnAssign) else assigned
+        for name in (
+            *(n.name for n in names),
+            *(t.id for t in assigned if isinstance(t, ast.Name)),
+        ):
+            value = getattr(importlib.import_module(module), name, None)
+            if name.startswith("_"):
+                continue
+            if isinstance(value, Quantity):
+                yield Symbol("py:data", f"{module}.{name}", inspect.cleandoc(described(value)[2:]))
+            elif not names:
+                text = _comment_above(source.splitlines(), node.lineno - 1)
+                yield Symbol("py:data", f"{module}.{name}", text)
+            elif isinstance(value, type):
+                error = issubclass(value, BaseException)
+                yield Symbol("autoexception" if error else "autoclass", f"{module}.{name}")
+            else:
+                yield Symbol("autofunction", f"{module}.{name}")
+
+
+def _comment_above(lines: list[str], place: int) -> str:
+    """The comment that ends on the line before a place."""
+    found: list[str] = []
+    while place and lines[place - 1].startswith("# "):
+        place -= 1
+        found.insert(0, lines[place].removeprefix("# "))
+    return re.sub(r"([*`|_\\])", r"\\\1", " ".join(found))
+
+
+def promised() -> dict[str, str]:
+    """Where each name of an ``__all__`` is documented: full name -> name where it is defined."""
+    return {
+        f"{package}.{name}": canonical(f"{package}.{name}")
+        for package in public_modules()
+        for name in getattr(importlib.import_module(package), "__all__", ())
+    }
+
+
+def check_promises(app: Any, env: Any) -> None:
+    """Warn of what an ``__all__`` names and no page documents."""
+    documented = env.get_domain("py").objects
+    for name, where in promised().items():
+        if where not in documented:
+            logging.getLogger(__name__).warning("%s is not documented, as %s", name, where)
+
+
+def fetched(html: str) -> list[str]:
+    """What a page would have the browser load from the network."""
+    return re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*=[\"'](?:https?:)?//[^>]*>", html)
+
+
+def check_offline(app: Any, error: Exception | None) -> None:
+    """Refuse a site whose pages load something from the network.
+
+    Raises:
+      SphinxError: naming the first such page.
+    """
+    for path in sorted(Path(app.outdir).rglob("*.html")) if error is None else ():
+        if loaded := fetched(path.read_text("utf-8")):
+            raise SphinxError(f"{path.relative_to(app.outdir)} loads {loaded[0]}")
+
+
+def room_page(room: str) -> str:
+    """A page of the reference, in reStructuredText: a room, or the package itself."""
+    names = [name for name in public_modules() if house.room(name) == room]
+    title = f"{PACKAGE.name}.{room}" if room else PACKAGE.name
+    parts = [title, "=" * len(title), ""]
+    exported = {full: where for full, where in promised().items() if full.startswith(f"{title}.")}
+    for module in names:
+        if module != title:
+            parts += [module, "-" * len(module), ""]
+        parts += [f".. automodule:: {module}", ""]
+        own = {symbol.name: symbol for symbol in defined_in(module)}
+        listed = [f for f in exported if f.rpartition(".")[0] == module and exported[f] not in own]
+        if listed:
+            links = ", ".join(_link(full, exported[full]) for full in listed)
+            parts += [f"Names that it hands on: {links}.", ""]
+        for symbol in own.values():
+            # Sphinx puts the module before the name of data.
+            name = symbol.name.rpartition(".")[2] if symbol.kind == "py:data" else symbol.name
+            parts += [f".. {symbol.kind}:: {name}"]
+            if symbol.kind in ("autoclass", "autoexception"):
+                parts += ["   :members:", "   :show-inheritance:"]
+            if symbol.text:
+                parts += ["", *(f"   {line}" for line in symbol.text.splitlines())]
+            parts += [""]
+    return "\n".join(parts)
+
+
+def _link(full: str, where: str) -> str:
+    role = "mod" if where in house.modules(PACKAGE) else "obj"
+    return f":py:{role}:`{full.rpartition('.')[2]} <{where}>`"
+
+
+def help_page() -> str:
+    """The help of the program and of each of its commands."""
+    runner = typer.testing.CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"})
+    parts = ["# Options of the program\n", "What `pause-jax COMMAND --help` prints.\n"]
+    commands = [c.name or c.callback.__name__ for c in app.registered_commands if c.callback]
+    for command in [(), *((name,) for name in commands)]:
+        said = runner.invoke(app, [*command, "--help"]).output
+        parts += [f"## {' '.join(('pause-jax', *command))}\n", f"```text\n{said.strip()}\n```\n"]
+    return "\n".join(parts)
+
+
+def write() -> None:
+    """Write all of them."""
+    api = _empty(DOCS / "api")
+    rooms = sorted({house.room(name) for name in public_modules()} - {""}, key=house.ORDER.index)
+    pages = {"package": ""} | {room: room for room in reversed(rooms)}
+    for page, room in pages.items():
+        (api / f"{page}.rst").write_text(room_page(room), "utf-8")
+    lines = "\n".join(pages)
+    (api / "index.md").write_text(
+        "# Reference\n\nWhat users import stands in `pause_jax`; below it are the rooms of "
+        "[the house](../architecture.md), from the roof down.\n\n"
+        f"```{{toctree}}\n:maxdepth: 1\n\n{lines}\n```\n",
+        "utf-8",
+    )
+    (_empty(DOCS / "command_line") / "options.md").write_text(help_page(), "utf-8")
+    policy_gallery.write(_empty(DOCS / "gallery"))
+
+
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder

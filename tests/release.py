@@ -1,0 +1,244 @@
+"""Tries the files of a release where they will be used: in environments that hold nothing else.
+
+    python -m tests.release smoke FILE ...    install each, ask its version, simulate
+    python -m tests.release check WHEEL       on every Python here, with the oldest and the newest
+                                              packages that are allowed: docs/compatibility.md
+    python -m tests.release notebooks WHEEL   play them where only the wheel lies beside them
+
+``make release`` and ``make release-check`` call it, on what they built into dist/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "compatibility.md"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+SHOWN = ("jax", "flax", "optax", "chex", "numpy", "scipy", "xarray", "scikit-learn", "typer")
+# Where the least version that we allow has no wheel for a Python, the first that has.
+FIRST_WHEELS = {
+    "3.13": {"numpy": "2.1", "scipy": "1.14.1"},
+    "3.14": {"numpy": "2.3.2", "scipy": "1.16.1", "scikit-learn": "1.7.2"},
+}
+PROGRAM = """
+import json
+from importlib import metadata
+
+import jax
+import numpy as np
+from flax import nnx
+
+from pause_jax import Learning, SimConfig, __version__, presets, simulate
+from pause_jax.learning import FlaxModel
+from pause_jax.policies import named
+
+bandit = SimConfig(num_clients=20, num_rounds=200, learning=None)
+played = simulate(bandit, jax.random.key(0))
+thompson = simulate(bandit.replace(policy=named("pause_thompson")), jax.random.key(0))
+assert played.latency[100:].mean() < played.latency[:20].mean()
+
+digits = presets.digits_small().replace(num_rounds=20, eval_every=20)
+dense = simulate(digits, jax.random.key(0))
+
+
+class Net(nnx.Module):
+    def __init__(self, *, rngs):
+        self.out = nnx.Linear(64, 10, rngs=rngs)
+
+    def __call__(self, x):
+        return self.out(x.reshape(len(x), -1))
+
+
+own = digits.override({"learning.model": FlaxModel.of(Net)})
+linear = simulate(own, jax.random.key(0))
+print(json.dumps({
+    "version": __version__,
+    "packages": {name: metadata.version(name) for name in NAMES},
+    "clients": np.asarray(played.clients).tolist(),
+    "regret": float(played.regret.sum()),
+    "thompson": np.asarray(thompson.clients).tolist(),
+    "digits": [np.asarray(run.clients).tolist() for run in (dense, linear)],
+    "accuracy": [float(run.test_accuracy[-1]) for run in (dense, linear)],
+}))
+"""
+PLAYER = """
+import sys
+
+import nbclient
+import nbformat
+
+notebook = nbformat.read(sys.argv[1], as_version=4)
+nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What a command prints; its whole output as an error, if it fails."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def try_out(file: Path, python: str | Path, wanted: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Install a wheel or an sdist into an empty environment, with the versions wanted, and use it.
+
+    Returns:
+      What ``PROGRAM`` prints.
+
+    Raises:
+      RuntimeError: if one of the commands fails, or says another version than the file's name.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(python, "-m", "venv", folder / "venv", cwd=folder)
+        bin_ = folder / "venv" / "bin"
+        run(bin_ / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+            file.resolve(), *wanted, cwd=folder)  # fmt: skip
+        (folder / "program.py").write_text(PROGRAM.replace("NAMES", repr(SHOWN)))
+        said = run(bin_ / "pause-jax", "--version", cwd=folder)
+        also = run(bin_ / "python", "-m", "pause_jax", "--version", cwd=folder)
+        found = json.loads(run(bin_ / "python", "program.py", cwd=folder))
+        if not said == also == f"pause_jax {found['version']}, JAX {found['packages']['jax']}\n":
+            raise RuntimeError(f"{file.name}: --version says {said!r} and {also!r}")
+        if f"-{found['version']}" not in file.name:
+            raise RuntimeError(f"{file.name} holds version {found['version']}")
+        return dict(found)
+
+
+def floors(python: str) -> tuple[str, ...]:
+    """The least version of each dependency that pyproject.toml allows, as requirements."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    least = {}
+    for text in project["dependencies"]:
+        each = Requirement(text)
+        (least[each.name],) = (s.version for s in each.specifier if s.operator == ">=")
+    least |= {
+        name: version
+        for name, version in FIRST_WHEELS.get(python, {}).items()
+        if Version(version) > Version(least[name])
+    }
+    return tuple(f"{name}=={version}" for name, version in least.items())
+
+
+def pythons() -> Iterator[tuple[str, Path]]:
+    """The interpreters of this machine, on the path or of pyenv: (3.x, program)."""
+    roots = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
+    for version in PYTHONS:
+        known = [
+            shutil.which(f"python{version}"),
+            *glob.glob(f"{roots}/versions/{version}*/bin/python"),
+        ]
+        for path in filter(None, known):
+            asked = subprocess.run([path, "-c", "import ensurepip"], capture_output=True)
+            if asked.returncode == 0:
+                yield version, Path(path)
+                break
+
+
+HEAD = """# Compatibility
+
+What a wheel of this version was tried with, each in an empty environment: `pause-jax --version`,
+200 rounds of the bandit, 20 rounds of `digits_small` with its own network and with a Flax `nnx`
+module. `make release-check` does it and writes this page. **newest** is what `pip install` takes;
+**oldest** are the least versions that `pyproject.toml` allows (the first with wheels, where a
+Python is newer).
+
+"""
+
+
+def check(wheel: Path) -> None:
+    """Try a wheel with the oldest and the newest packages on every Python, and write the page."""
+    tasks = [(v, path, kind) for v, path in pythons() for kind in ("oldest", "newest")]
+
+    def attempt(task: tuple[str, Path, str]) -> dict[str, Any]:
+        version, path, kind = task
+        try:
+            found = try_out(wheel, path, floors(version) if kind == "oldest" else ())
+        except RuntimeError as error:
+            found = {"error": str(error)}
+        print(f"Python {version}, {kind}: {found.get('error', 'works')}", flush=True)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(attempt, tasks))
+    PAGE.write_text(page(tasks, found), "utf-8")
+    sys.exit(any("error" in each for each in found))
+
+
+def page(tasks: list[tuple[str, Path, str]], found: list[dict[str, Any]]) -> str:
+    """The page: a row for each environment, and whether all of them chose the same clients."""
+    lines = [
+        f"| Python | | {' | '.join(SHOWN)} | works | accuracy |",
+        f"| --- | --- |{' --- |' * len(SHOWN)} --- | --- |",
+    ]
+    for (python, _, kind), each in zip(tasks, found, strict=True):
+        packages = each.get("packages", {})
+        cells = " | ".join(packages.get(name, "") for name in SHOWN)
+        accuracy = ", ".join(f"{100 * a:.2f}" for a in each.get("accuracy", ()))
+        works = "no" if "error" in each else "yes"
+        lines.append(f"| {python} | {kind} | {cells} | {works} | {accuracy} |")
+    good = [each for each in found if "error" not in each]
+    choices = [[each[name] for name in ("clients", "thompson", "digits")] for each in good]
+    alike = "the same clients in" if all(each == choices[0] for each in choices) else "not alike in"
+    return (
+        HEAD + "\n".join(lines) + "\n\n"
+        "accuracy: %, after 20 rounds of the network and of the module. For one key `pause` and\n"
+        f"`pause_thompson` chose {alike} all of these environments.\n\n"
+        f"{platform.system()}, {platform.machine()}, CPU.\n"
+    )
+
+
+def play_notebooks(wheel: Path) -> None:
+    """Play the notebooks, small, where nothing is installed but what runs them, as in Colab."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+        python = folder / "venv" / "bin" / "python"
+        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+            "ipykernel", "nbclient", "nbformat", cwd=folder)  # fmt: skip
+        shutil.copy(wheel, folder)
+        for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+            text = path.read_text("utf-8").replace("ROUNDS = 300", "ROUNDS = 10")
+            (folder / path.name).write_text(text, "utf-8")
+            run(python, "-c", PLAYER, path.name, cwd=folder)
+            run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "pause_jax", cwd=folder)
+            print(f"{path.name}: plays where only the wheel lies beside it", flush=True)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", choices=("smoke", "check", "notebooks"))
+    parser.add_argument("files", nargs="+", type=Path)
+    asked = parser.parse_args()
+    for file in asked.files:
+        if asked.what == "check":
+            check(file)
+        elif asked.what == "notebooks":
+            play_notebooks(file)
+        else:
+            found = try_out(file, sys.executable)
+            print(f"{file.name}: works, JAX {found['packages']['jax']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
