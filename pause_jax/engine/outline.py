@@ -1,7 +1,7 @@
 """The labelled arrays of a sweep, from its rows and from what is known of its configs in words.
 
 All that labels need is plain values: they can be put on rows by a process that has neither the data
-set nor the user's classes (:mod:`pause_jax.engine.merging`).
+set nor the user's classes (:mod:`pause_jax.engine.joining`).
 """
 
 from __future__ import annotations
