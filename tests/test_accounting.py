@@ -227,7 +227,7 @@ def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
     text = text_of({"random": book})
     assert "5,163,5" in text
     assert "(!)" not in text
-    assert "all: nothing leaves un-noised" in text
+    assert "Nothing leaves un-noised in any config" in text
 
 
 def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():

@@ -110,8 +110,8 @@ def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
     seen, fresh = found.finalists[0]
     console.print(
         f"- Of {len(found.trials)} configs the best promised {seen.mean:.4g} and gave "
-        f"{fresh.mean:.4g} with seeds that the search had not seen: trust the fresh figure; it is "
-        "still the best of three.",
+        f"{fresh.mean:.4g} ({found.curse:+.2g}) with seeds that the search had not seen: trust the "
+        "fresh figure; it is still the best of three.",
         highlight=False,
     )
 
