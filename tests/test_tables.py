@@ -125,6 +125,13 @@ def test_the_ledger_of_many_long_labels_is_whole(width, unnoised):
     assert ("(!)" in text) == bool(unnoised)
 
 
+def test_the_ledger_of_the_demo_is_a_table_at_80_columns():
+    books = {"pause": book("coordinate", 170.4), "all": book("coordinate", 200.0)}
+    books["all, no privacy"] = book("none", math.inf, ("updates",))
+    lines = printed(ledger_table.table(books), 80).splitlines()
+    assert any(line.split()[:3] == ["pause", "coord", "170.4"] for line in lines)
+
+
 def test_what_leaves_un_noised_is_not_said_of_a_policy_named_all():
     books = {"all": book("update", 1.0), "random": book("update", 1.0, ("losses",))}
     assert "Nothing leaves un-noised in 'all' (" in " ".join(ledger_table.notes(books))

@@ -29,6 +29,7 @@ def ledgers(result: xr.Dataset) -> dict[str, Ledger]:
 def table(books: dict[str, Ledger]) -> Sheet:
     """What the busiest client of each config has spent, in every unit side by side."""
     delta = next(iter(books.values())).delta
+    some_spent = any(book.exhausted.any() for book in books.values())
     numbers = (
         "eps/coord\nbasic",
         "eps/update\nbasic",
@@ -38,14 +39,18 @@ def table(books: dict[str, Ledger]) -> Sheet:
     )
 
     def cells(name: str, book: Ledger) -> tuple[str, ...]:
-        mark = " (!)" if book.warning else ""
+        def of_update(epsilon: float) -> str:
+            # No limit is as bad as it can be without a mark.
+            return _epsilon(epsilon) + " (!)" * (bool(book.warning) and math.isfinite(epsilon))
+
+        of_unit = of_update if book.unit == "update" else _epsilon
         spent = int(book.exhausted.sum())
         return (
             name,
             _UNITS[book.unit],
             _epsilon(book.per_coordinate.max(), digits=6),
-            _epsilon(book.whole_update.max()) + mark,
-            *(_epsilon(e) + (mark if book.unit == "update" else "") for e in _tight(book)),
+            of_update(book.whole_update.max()),
+            *map(of_unit, _tight(book)),
             str(book.participations.max()) + (f"\n{spent} spent" if spent else ""),
         )
 
@@ -57,7 +62,9 @@ def table(books: dict[str, Ledger]) -> Sheet:
             "of the busiest client of all seeds. basic: its releases added up; an update has d "
             f"times the epsilon of a coordinate if that is the unit. PLD: of the unit, delta "
             f"{delta:g}, its participations taken for a fixed number; quote 'at most', for one in "
-            "every round, where the choice depends on releases. spent: clients whose budget is."
+            "every round, where the choice depends on releases."
+            + " spent: clients whose budget is."
+            * some_spent
         ),
     )
 
