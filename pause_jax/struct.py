@@ -20,6 +20,8 @@ import jax
 import numpy as np
 from jax.tree_util import GetAttrKey
 
+from pause_jax.spelling import no_field
+
 _HERE = __name__.partition(".")[0]
 
 
@@ -184,6 +186,12 @@ class Config(PyTree):
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
 
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed. Raises ConfigError for one that there is not."""
+        for name in changes:
+            field_at(self, name)
+        return super().replace(**changes)
+
     def check(self, path: str, sizes: Sizes) -> None:
         """Rules that involve more than one field. Raises :class:`ConfigError`."""
 
@@ -193,36 +201,38 @@ class Config(PyTree):
         Raises:
           ConfigError: for a path that does not exist, with the fields that do.
         """
+        if not isinstance(changes, Mapping):
+            raise ConfigError(f"override({changes!r}): must be values by path, a dict.")
         config = self
         for path, value in changes.items():
-            config = _override(config, path, value, path)
+            field_at(config, path)
+            config = _override(config, path, value)
         return config
 
 
-def _override(config: Any, path: str, value: Any, whole: str) -> Any:
+def _override(config: Any, path: str, value: Any) -> Any:
     head, _, rest = path.partition(".")
-    field_of(config, head, whole)
     if rest:
-        value = _override(getattr(config, head), rest, value, whole)
+        value = _override(getattr(config, head), rest, value)
     return config.replace(**{head: value})
 
 
-def field_of(config: Any, name: str, whole: str) -> dataclasses.Field[Any]:
-    """A field of a config by its name; ``whole`` is the path that asked for it.
+def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
+    """The field at a dotted path.
 
     Raises:
       ConfigError: if there is none, with those that there are.
     """
-    if config is None:
-        above = whole.rpartition(".")[0]
-        raise ConfigError(f"{whole}: {above} is none. Choose one first: {above}=NAME.")
-    known = {f.name: f for f in dataclasses.fields(config)} if isinstance(config, Config) else {}
-    if name not in known:
-        raise ConfigError(
-            f"{whole}: there is no field {name!r} in {type(config).__name__}; "
-            f"it has {', '.join(known) or 'no fields'}."
-        )
-    return known[name]
+    part, above, field = config, "", dataclasses.field()
+    for name in str(path).split("."):
+        if part is None:
+            raise ConfigError(f"{path}: {above} is none. Choose one first: {above}=NAME.")
+        known = {f.name: f for f in dataclasses.fields(part)} if isinstance(part, Config) else {}
+        if name not in known:
+            raise ConfigError(f"{path}: {no_field(name, part, above, config)}")
+        part, field = getattr(part, name), known[name]
+        above = f"{above}.{name}" if above else name
+    return field
 
 
 def fields(config: Config) -> Iterator[tuple[str, Any, Rule, dataclasses.Field[Any]]]:

@@ -182,17 +182,27 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("compare", "--seed", "99999999999999999999"), ["--seed", "4294967295"]),
         (("audit", "--seed", "-1"), ["--seed", "greater than or equal to 0"]),
         (("compare", "--load", "leaves.py"), ["--load leaves.py", "SystemExit"]),
+        (("compare", "--set", "reward=3"), ["--set reward = '3'", "reward.gamma"]),
+        (("compare", "--set", "policy.zeta=3"), ["Did you mean 'policy.index.speed_weight'?"]),
+        (("run", "good.toml", "garbage.toml"), ["garbage.toml: learning = 'garbage'"]),
+        (("run", "good.toml", "bad.toml"), ["bad.toml: reward.gamma = -3"]),
+        (("run", "good.toml", "bad.toml", "--set", "m=3"), ["good.toml: --set m: there is no"]),
+        (("sweep", "bad.toml", "--vary", "reward.alpha=1,2"), ["bad.toml, alpha = 1: reward.ga"]),
+        (("tune", "bad.toml", "--vary", "reward.alpha=1..2"), ["bad.toml: reward.gamma = -3"]),
     ],
 )
 def test_bad_input_is_one_message_and_leaves_nothing(
     monkeypatch, tmp_path, capsys, arguments, words
 ):
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "good.toml").write_text('learning = "none"\n')
+    (tmp_path / "garbage.toml").write_text('learning = "garbage"\n')
+    (tmp_path / "bad.toml").write_text('learning = "none"\n[reward]\ngamma = -3\n')
     assert run(monkeypatch, tmp_path, *arguments) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error
     for word in words:
-        assert word in error.replace("\n", " ")
+        assert word in " ".join(error.split())
     assert not list((tmp_path / "results").glob("*"))
 
 

@@ -278,7 +278,7 @@ def test_replace_copies_and_leaves_the_original():
     assert (changed.weight, changed.size, changed.inner) == (7.0, 5, config.inner)
     assert (config.weight, config.size) == (1.0, 4)
     assert type(changed) is Outer
-    with pytest.raises(TypeError, match="no_such_field"):
+    with pytest.raises(ConfigError, match="no_such_field"):
         config.replace(no_such_field=1)
 
 

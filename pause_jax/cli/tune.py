@@ -17,7 +17,7 @@ from pause_jax.analysis.space import Axis, Objective
 from pause_jax.analysis.table import label, make_table, number
 from pause_jax.analysis.tuning import Trial, Tuned
 from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Seed, Set
-from pause_jax.cli.settings import base_config, load_files
+from pause_jax.cli.settings import about, base_config, load_files
 from pause_jax.config import validate
 from pause_jax.engine.compilation import use_cache
 from pause_jax.presets import PRESETS
@@ -61,7 +61,8 @@ def tune(
     """
     load_files(load)
     config = base_config(base, data_dir, change)
-    validate(config)
+    with about(base):
+        validate(config)
     axes = [space.axis_of(text, config) for text in vary or []]
     aim = space.objective_of(objective)
     default = f"tune-{pathlib.Path(base).stem}"

@@ -18,7 +18,7 @@ from pause_jax.engine.horizon import evaluated_at, evaluated_rounds
 from pause_jax.engine.quantities import QUANTITIES
 from pause_jax.engine.quantity import Quantity, metric
 from pause_jax.engine.state import Round, Run, State
-from pause_jax.registry import nearest
+from pause_jax.spelling import nearest
 from pause_jax.struct import ConfigError
 
 
