@@ -26,6 +26,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "spelling",
         "struct",
+        "checks",
+        "memory",
+        "memory",
         "registry",
         "reference",
         "cache",

@@ -14,7 +14,7 @@ import tomli_w
 from pause_jax.config import SimConfig
 from pause_jax.reference import text_of
 from pause_jax.registry import choices, look_up
-from pause_jax.spelling import no_field
+from pause_jax.spelling import no_field, shown
 from pause_jax.struct import Config, ConfigError, field_at, fields, is_node, is_static
 
 C = TypeVar("C", bound=Config)
@@ -170,10 +170,12 @@ def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
         if not choices(rule.kind):
             known = ", ".join(f"{path}.{each.name}" for each in dataclasses.fields(rule.kind))
             none = "none, or " if rule.optional else ""
-            raise ConfigError(f"{path} = {value!r}: must be {none}a table. Its fields: {known}.")
+            raise ConfigError(
+                f"{path} = {shown(value)}: must be {none}a table. Its fields: {known}."
+            )
         return look_up(rule.kind, value, path)
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} = {value!r}: must be a table or a name.")
+        raise ConfigError(f"{path} = {shown(value)}: must be a table or a name.")
     if "name" in value:
         return _filled(look_up(rule.kind, value["name"], f"{path}.name"), value, path)
     factory: Any = field.default_factory

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from pause_jax.spelling import nearest
+from pause_jax.spelling import nearest, shown
 from pause_jax.struct import Config, ConfigError
 
 C = TypeVar("C", bound=Config)
@@ -54,11 +54,11 @@ def look_up(base: type[C], name: str, where: str) -> C:
     """
     known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
     if not isinstance(name, str):
-        raise ConfigError(f"{where} = {name!r}: must be a name, in quotes.")
+        raise ConfigError(f"{where} = {shown(name)}: must be a name, in quotes.")
     if name not in known:
         rule = f"must be one of {', '.join(known)}" if known else "nothing goes by that name"
         raise ConfigError(
-            f"{where} = {name!r}: {rule}.{nearest(name, known)} "
+            f"{where} = {shown(name)}: {rule}.{nearest(name, known)} "
             "A class of your own needs a `name`, and its file must be loaded (--load FILE.py)."
         )
     claims = {_is_ours(cls): cls for cls in _named_classes(base) if cls.name == name}

@@ -1,4 +1,4 @@
-"""What was perhaps meant by a name that there is not: the nearest, or a symbol of the papers."""
+"""Words of messages: a value in short, and what was perhaps meant by a name that there is not."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ SYMBOLS: dict[str, tuple[str, ...]] = {
     "v": ("latency_weight",),
     "mu": ("proximal",),
 }
+
+
+def shown(value: Any) -> str:
+    """A value in one line of at most 200 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

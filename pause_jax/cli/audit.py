@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.text import Text
 
 from pause_jax.analysis.table import make_table, word
+from pause_jax.checks import check_fields
 from pause_jax.cli.options import Load, Seed
 from pause_jax.cli.settings import changed, load_files
 from pause_jax.privacy import MECHANISMS, Mechanism
 from pause_jax.registry import look_up
-from pause_jax.struct import ConfigError, check_fields
+from pause_jax.struct import ConfigError
 
 if TYPE_CHECKING:
     from pause_jax.privacy.audit import Audit

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax import config_file, keys
 from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, loaded, validate
-from pause_jax.engine.simulate import check_key
+from pause_jax.engine.arguments import check_key
 from pause_jax.policies import Context, check_selected
 from pause_jax.selector.reports import (
     Choice,
