@@ -206,16 +206,22 @@ def test_bad_input_is_one_message_and_leaves_nothing(
     assert not list((tmp_path / "results").glob("*"))
 
 
-def python(folder, *arguments):
-    """What Python prints in a process of its own."""
+def process(folder, *arguments, **environment):
+    """Python in a process of its own, that ended well."""
+    path = str(pathlib.Path(pause_jax.__file__).parents[1])
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(pathlib.Path(pause_jax.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
         check=True,
-    ).stdout
+    )
+
+
+def python(folder, *arguments, **environment):
+    """What Python prints in a process of its own."""
+    return process(folder, *arguments, **environment).stdout
 
 
 @pytest.mark.parametrize("module", ["pause_jax", "pause_jax.cli"])
@@ -229,6 +235,21 @@ def test_a_start_imports_nothing_that_only_some_commands_need(tmp_path):
     heavy = "{'scipy.stats', 'matplotlib', 'dp_accounting', 'h5netcdf', 'sklearn'}"
     program = f"import sys, pause_jax.cli; print(sorted({heavy} & set(sys.modules)))"
     assert python(tmp_path, "-c", program).strip() == "[]"
+
+
+def test_a_damaged_cache_is_one_line_and_the_program_goes_on(tmp_path):
+    (tmp_path / "cache").mkdir()
+    environment = {"PAUSE_JAX_CACHE": str(tmp_path / "cache"), "COLUMNS": "500"}
+    program = "from pause_jax.learning import Digits; Digits().load()"
+    python(tmp_path, "-c", program, **environment)
+    (file,) = (tmp_path / "cache").glob("digits-*.npz")
+    file.write_bytes(b"")
+    arguments = ("compare", "--policies", "random", "--rounds", "2", "--seeds", "1", "--no-figures")
+    done = process(tmp_path, "-m", "pause_jax", *arguments, **environment)
+    assert [line for line in done.stderr.splitlines() if "warning" in line.lower()] == [
+        f"warning: {file} is damaged (EOFError), so digits is decoded anew."
+    ]
+    assert "random" in done.stdout
 
 
 def test_the_hint_for_a_missing_extra_is_printed_whole(monkeypatch, tmp_path, capsys):

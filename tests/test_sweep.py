@@ -240,7 +240,7 @@ def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
         sweep([], keys, progress=False)
     with pytest.raises(ConfigError, match="max_batch = 0: must be a whole number >= 1"):
         sweep([bandit()], keys, max_batch=0, progress=False)
-    with pytest.raises(ConfigError, match="memory_limit = 0: must be > 0"):
+    with pytest.raises(ConfigError, match="memory_limit = 0: must be a number > 0"):
         sweep([bandit()], keys, memory_limit=0, progress=False)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import typer
@@ -56,10 +57,18 @@ def start(
     """Client selection for federated learning, simulated in JAX."""
 
 
+def _print_warning(message: Warning | str, *_: Any) -> None:
+    Console(stderr=True).print(f"[yellow]warning:[/yellow] {escape(str(message))}", highlight=False)
+
+
 def main() -> None:
-    """Entry point: a bad config is one line on standard error and exit status 2."""
+    """Entry point: a bad config is one line on standard error and exit status 2, and so is a
+    warning, but for the status.
+    """
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _print_warning
+            app()
     except (ConfigError, SweepInterrupted) as error:
         # A message may hold brackets that are no markup: pause_jax[plot].
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
