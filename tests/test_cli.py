@@ -1,11 +1,14 @@
 """The command line as a user meets it."""
 
+import importlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import warnings
 
+import jax
 import pytest
 import xarray as xr
 
@@ -250,6 +253,29 @@ def test_a_damaged_cache_is_one_line_and_the_program_goes_on(tmp_path):
         f"warning: {file} is damaged (EOFError), so digits is decoded anew."
     ]
     assert "random" in done.stdout
+
+
+def test_a_warning_is_one_line_and_is_said_once(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "500")
+
+    def warn():
+        for program in ("jit_stage", "jit_play"):
+            warnings.warn(
+                f"Error reading persistent compilation cache entry for {program!r}: cut",
+                stacklevel=1,
+            )
+        for text in ("mine [red]", "mine [red]", "other"):
+            warnings.warn(text, stacklevel=1)
+
+    # The package has a function of that name, which a plain import would find.
+    monkeypatch.setattr(importlib.import_module("pause_jax.cli.main"), "app", warn)
+    monkeypatch.setitem(jax.config.values, "jax_compilation_cache_dir", "/cache/compiled")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        cli.main()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("warning: /cache/compiled has damaged programs")
+    assert lines[1:] == ["warning: mine [red]", "warning: other"]
 
 
 def test_the_hint_for_a_missing_extra_is_printed_whole(monkeypatch, tmp_path, capsys):

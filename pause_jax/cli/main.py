@@ -57,8 +57,23 @@ def start(
     """Client selection for federated learning, simulated in JAX."""
 
 
-def _print_warning(message: Warning | str, *_: Any) -> None:
-    Console(stderr=True).print(f"[yellow]warning:[/yellow] {escape(str(message))}", highlight=False)
+class _Warnings:
+    """Prints each warning in a line, and the same line once."""
+
+    def __init__(self) -> None:
+        self.printed: set[str] = set()
+
+    def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        text = str(message)
+        if text.startswith("Error reading persistent compilation cache entry"):
+            # JAX never writes it again.
+            text = (
+                f"{jax.config.values['jax_compilation_cache_dir']} has damaged programs, which are "
+                "compiled anew at every start. Delete it."
+            )
+        if text not in self.printed:
+            self.printed.add(text)
+            Console(stderr=True).print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False)
 
 
 def main() -> None:
@@ -67,7 +82,7 @@ def main() -> None:
     """
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _print_warning
+            warnings.showwarning = _Warnings()
             app()
     except (ConfigError, SweepInterrupted) as error:
         # A message may hold brackets that are no markup: pause_jax[plot].
