@@ -23,7 +23,20 @@ PICTURE = ROOT / "docs" / "figures" / "house.svg"
 
 # From the ground up: a room may import those before it, never those after it.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("struct", "registry", "reference", "cache", "keys", "summation", "evenly", "source_file"),
+    (
+        "spelling",
+        "struct",
+        "checks",
+        "memory",
+        "memory",
+        "registry",
+        "reference",
+        "cache",
+        "keys",
+        "summation",
+        "evenly",
+        "source_file",
+    ),
     ("bandit", "latency", "presence", "search", "reward"),
     ("privacy", "learning", "policies"),
     ("config", "config_file", "presets"),

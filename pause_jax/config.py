@@ -7,17 +7,18 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from pause_jax.checks import check_fields
 from pause_jax.latency import Latency, TwoGroups
 from pause_jax.learning import Learning
 from pause_jax.policies import Pause, PolicyConfig
 from pause_jax.presence import Presence
 from pause_jax.privacy import Mechanism, PerCoordinateLaplace
 from pause_jax.reward import Reward
+from pause_jax.spelling import shown
 from pause_jax.struct import (
     Config,
     ConfigError,
     Sizes,
-    check_fields,
     nested,
     node,
     number,
@@ -69,7 +70,7 @@ class SimConfig(Config):
 
     num_clients: int = static(default=30, at_least=1)
     num_selected: int = static(default=5, at_least=1)
-    num_rounds: int = static(default=200, at_least=1)
+    num_rounds: int = static(default=200, at_least=1, at_most=2**30 - 1)  # keys fold 2 t in
     max_seconds: float | None = number(default=None, above=0, optional=True)
     eval_every: int = static(default=10, at_least=1)
     track_regret: bool = static(default=True)
@@ -129,7 +130,7 @@ def validate(config: SimConfig) -> None:
         checked by ``simulate`` when it has been read.
     """
     if not isinstance(config, SimConfig):
-        raise ConfigError(f"config = {config!r}: must be a pause_jax.SimConfig.")
+        raise ConfigError(f"config = {shown(config)}: must be a pause_jax.SimConfig.")
     check_fields(config)
     for path, part in nested(config):
         part.check(path, config.sizes)

@@ -13,14 +13,16 @@ import tomli_w
 
 from pause_jax.config import SimConfig
 from pause_jax.reference import text_of
-from pause_jax.registry import choices, look_up, nearest
-from pause_jax.struct import Config, ConfigError, field_of, fields, is_node, is_static
+from pause_jax.registry import choices, look_up
+from pause_jax.spelling import no_field, shown
+from pause_jax.struct import Config, ConfigError, field_at, fields, is_node, is_static
 
 C = TypeVar("C", bound=Config)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Plain values of a config: nested tables with their ``name``; unset options are left out.
+    """Plain values of a config: nested tables with their ``name``. What is None by default and
+    in the config is left out.
 
     Raises:
       ConfigError: for a class of one's own that no name stands for, as no file could say it.
@@ -28,11 +30,12 @@ def to_dict(config: Config) -> dict[str, Any]:
     own = vars(type(config)).get("name")
     table: dict[str, Any] = {"name": own} if own else {}
     for name, value, _, field in fields(config):
-        default: Any = field.default_factory
-        if is_node(field) and (value is not None or default() is not None):
-            table[name] = "none" if value is None else _node_table(value, field)
-        elif value is None:
-            continue
+        factory: Any = field.default_factory
+        if value is None:
+            if (factory() if is_node(field) else field.default) is not None:
+                table[name] = "none"
+        elif is_node(field):
+            table[name] = _node_table(value, field)
         elif is_static(field):
             table[name] = _plain(value)
         else:
@@ -126,16 +129,11 @@ def parse_value(config: Config, path: str, text: str) -> Any:
     Raises:
       ConfigError: for a path that does not exist, or a name that is none.
     """
-    parent: Any = config
-    *above, last = path.split(".")
-    for name in above:
-        field_of(parent, name, path)
-        parent = getattr(parent, name)
-    field = field_of(parent, last, path)
-    if is_node(field):
-        return _node(path, text, field)
+    field = field_at(config, path)
     if field.metadata["rule"].optional and text.strip() == "none":
         return None
+    if is_node(field):
+        return _node(path, text, field)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -149,14 +147,13 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
     values: dict[str, Any] = {}
     for name, value in table.items():
         where = f"{path}.{name}" if path else name
-        if name == "name":
+        if name == "name" and path:
             continue
         if name not in known:
-            raise ConfigError(
-                f"{where}: there is no such field.{nearest(name, known)} "
-                f"{type(config).__name__} has {', '.join(known)}."
-            )
-        if is_node(known[name]):
+            raise ConfigError(f"{where}: {no_field(name, config, path, SimConfig())}")
+        if known[name].metadata["rule"].optional and value == "none":
+            values[name] = None
+        elif is_node(known[name]):
             values[name] = _node(where, value, known[name])
         else:
             values[name] = _static(value)
@@ -169,12 +166,16 @@ def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
     A table without a name is of that very type, if it can be.
     """
     rule = field.metadata["rule"]
-    if rule.optional and value == "none":
-        return None
     if isinstance(value, str):
+        if not choices(rule.kind):
+            known = ", ".join(f"{path}.{each.name}" for each in dataclasses.fields(rule.kind))
+            none = "none, or " if rule.optional else ""
+            raise ConfigError(
+                f"{path} = {shown(value)}: must be {none}a table. Its fields: {known}."
+            )
         return look_up(rule.kind, value, path)
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} = {value!r}: must be a table or a name.")
+        raise ConfigError(f"{path} = {shown(value)}: must be a table or a name.")
     if "name" in value:
         return _filled(look_up(rule.kind, value["name"], f"{path}.name"), value, path)
     factory: Any = field.default_factory

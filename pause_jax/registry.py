@@ -6,20 +6,14 @@ from its definition on, the library's and a user's alike.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from pause_jax.spelling import nearest, shown
 from pause_jax.struct import Config, ConfigError
 
 C = TypeVar("C", bound=Config)
 _SETTINGS: dict[type[Config], dict[str, Config]] = {}
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A question that names what was perhaps meant, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _named_classes(base: type[C]) -> Iterator[type[C]]:
@@ -55,14 +49,16 @@ def look_up(base: type[C], name: str, where: str) -> C:
       where: what asked for it, for messages.
 
     Raises:
-      ConfigError: for an unknown name, with the names that exist, and for the name of a class of
-        the library that a user's class has taken.
+      ConfigError: for what is no text, for an unknown name, with the names that exist, and for the
+        name of a class of the library that a user's class has taken.
     """
     known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
+    if not isinstance(name, str):
+        raise ConfigError(f"{where} = {shown(name)}: must be a name, in quotes.")
     if name not in known:
         rule = f"must be one of {', '.join(known)}" if known else "nothing goes by that name"
         raise ConfigError(
-            f"{where} = {name!r}: {rule}.{nearest(name, known)} "
+            f"{where} = {shown(name)}: {rule}.{nearest(name, known)} "
             "A class of your own needs a `name`, and its file must be loaded (--load FILE.py)."
         )
     claims = {_is_ours(cls): cls for cls in _named_classes(base) if cls.name == name}

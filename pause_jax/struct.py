@@ -6,7 +6,7 @@ A field is one of three kinds:
 * ``static(...)``: fixes a shape, a length or a branch. A new value compiles anew.
 * ``node(...)``: a nested config.
 
-Rules are checked by :func:`check_fields` at the door and never in ``__post_init__``, because JAX
+Rules are checked at the door (``pause_jax.checks``) and never in ``__post_init__``, because JAX
 rebuilds pytrees with tracers inside.
 """
 
@@ -19,6 +19,8 @@ from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 import jax
 import numpy as np
 from jax.tree_util import GetAttrKey
+
+from pause_jax.spelling import no_field
 
 _HERE = __name__.partition(".")[0]
 
@@ -42,7 +44,7 @@ class Rule(NamedTuple):
         if self.choices is not None:
             return "one of " + ", ".join(self.choices)
         parts = [
-            f"{word} {bound:g}"
+            f"{word} {bound if isinstance(bound, int) else f'{bound:g}'}"
             for word, bound in ((">=", self.at_least), (">", self.above), ("<=", self.at_most))
             if bound is not None
         ]
@@ -184,6 +186,12 @@ class Config(PyTree):
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
 
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed. Raises ConfigError for one that there is not."""
+        for name in changes:
+            field_at(self, name)
+        return super().replace(**changes)
+
     def check(self, path: str, sizes: Sizes) -> None:
         """Rules that involve more than one field. Raises :class:`ConfigError`."""
 
@@ -193,36 +201,38 @@ class Config(PyTree):
         Raises:
           ConfigError: for a path that does not exist, with the fields that do.
         """
+        if not isinstance(changes, Mapping):
+            raise ConfigError(f"override({changes!r}): must be values by path, a dict.")
         config = self
         for path, value in changes.items():
-            config = _override(config, path, value, path)
+            field_at(config, path)
+            config = _override(config, path, value)
         return config
 
 
-def _override(config: Any, path: str, value: Any, whole: str) -> Any:
+def _override(config: Any, path: str, value: Any) -> Any:
     head, _, rest = path.partition(".")
-    field_of(config, head, whole)
     if rest:
-        value = _override(getattr(config, head), rest, value, whole)
+        value = _override(getattr(config, head), rest, value)
     return config.replace(**{head: value})
 
 
-def field_of(config: Any, name: str, whole: str) -> dataclasses.Field[Any]:
-    """A field of a config by its name; ``whole`` is the path that asked for it.
+def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
+    """The field at a dotted path.
 
     Raises:
       ConfigError: if there is none, with those that there are.
     """
-    if config is None:
-        above = whole.rpartition(".")[0]
-        raise ConfigError(f"{whole}: {above} is none. Choose one first: {above}=NAME.")
-    known = {f.name: f for f in dataclasses.fields(config)} if isinstance(config, Config) else {}
-    if name not in known:
-        raise ConfigError(
-            f"{whole}: there is no field {name!r} in {type(config).__name__}; "
-            f"it has {', '.join(known) or 'no fields'}."
-        )
-    return known[name]
+    part, above, field = config, "", dataclasses.field()
+    for name in str(path).split("."):
+        if part is None:
+            raise ConfigError(f"{path}: {above} is none. Choose one first: {above}=NAME.")
+        known = {f.name: f for f in dataclasses.fields(part)} if isinstance(part, Config) else {}
+        if name not in known:
+            raise ConfigError(f"{path}: {no_field(name, part, above, config)}")
+        part, field = getattr(part, name), known[name]
+        above = f"{above}.{name}" if above else name
+    return field
 
 
 def fields(config: Config) -> Iterator[tuple[str, Any, Rule, dataclasses.Field[Any]]]:
@@ -247,94 +257,3 @@ def nested(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
     for name, value, _, field in fields(config):
         if is_node(field) and isinstance(value, Config):
             yield from nested(value, f"{path}.{name}" if path else name)
-
-
-def check_fields(config: Config) -> None:
-    """Check every field of a config tree against its own rule.
-
-    Raises:
-      ConfigError: for the first field that breaks its rule. Under ``vmap`` the numbers of all runs
-        are checked; those inside of a ``jit`` are not known, and its caller has checked them.
-    """
-    for path, part in nested(config):
-        for name, value, rule, field in fields(part):
-            where = f"{path}.{name}" if path else name
-            if is_node(field):
-                assert rule.kind is not None
-                if not isinstance(value, rule.kind) and not (rule.optional and value is None):
-                    factory = field.default_factory
-                    kinds: list[type] = [*rule.kind.__subclasses__(), rule.kind]
-                    kind = factory if isinstance(factory, type) else kinds[0]
-                    raise ConfigError(
-                        f"{where} = {value!r}: must be a config object of class "
-                        f"{rule.kind.__name__}, such as {kind.__name__}(). Presets and config "
-                        "files take choices by name."
-                    )
-            elif is_static(field):
-                _check_static(where, value, rule, field.default)
-            else:
-                _check_number(where, value, rule)
-
-
-def _check_number(where: str, value: Any, rule: Rule) -> None:
-    if isinstance(value, jax.core.Tracer):
-        value = behind(value)
-        if isinstance(value, jax.core.Tracer) or rule.admits(_as_float32(np.asarray(value))):
-            return
-        bounds = " and ".join(dict.fromkeys(("finite", rule.describe())))
-        raise ConfigError(f"{where} = {value!r}, under vmap: each must be {bounds}.")
-    if value is None and rule.optional:
-        return
-    array = np.asarray(value)
-    if array.ndim and np.issubdtype(array.dtype, np.number):
-        raise ConfigError(
-            f"{where} = {value!r}: must be one number. Use sweep(configs, keys) for several, or "
-            "vmap over stack(configs)."
-        )
-    real = not array.ndim and np.issubdtype(array.dtype, np.number) and np.isrealobj(array)
-    if not real or not rule.admits(_as_float32(array)):
-        words = dict.fromkeys(("finite", rule.describe()))
-        raise ConfigError(f"{where} = {value!r}: must be a float32 number, {' and '.join(words)}.")
-
-
-def behind(value: Any) -> Any:
-    """The numbers behind a tracer of ``vmap`` that is not traced otherwise; else the tracer."""
-    inner = value
-    while isinstance(inner, jax.core.Tracer):
-        inner = getattr(inner, "val", None)
-    return inner if isinstance(inner, jax.Array | np.ndarray) else value
-
-
-def _as_float32(array: np.ndarray) -> np.ndarray:
-    """What a simulation computes with: too large becomes infinite, too small becomes 0."""
-    with np.errstate(over="ignore", under="ignore"):
-        return array.astype(np.float32)
-
-
-def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
-    if value is None:
-        if rule.optional:
-            return
-        raise ConfigError(f"{where} = None: a value is needed, {rule.describe()}.")
-    if rule.kind is object:  # anything; its config says in `check` what it must be
-        return
-    if rule.choices is not None:
-        if value not in rule.choices:
-            raise ConfigError(f"{where} = {value!r}: must be {rule.describe()}.")
-        return
-    several = isinstance(default, tuple)
-    kinds = (int, float) if rule.kind is float else (rule.kind or object,)
-    entries = value if several and isinstance(value, tuple) else (value,)
-    # A bool is an int to Python, but not to a reader.
-    right_kind = several == isinstance(value, tuple) and all(
-        isinstance(entry, kinds) and isinstance(entry, bool) == (rule.kind is bool)
-        for entry in entries
-    )
-    if rule.kind in (int, float):
-        words = "whole number" if rule.kind is int else "number"
-        words = f"tuple of {words}s" if several else f"{words}"
-        if not right_kind or not all(rule.admits(np.asarray(entry)) for entry in entries):
-            raise ConfigError(f"{where} = {value!r}: must be a {words}, {rule.describe()}.")
-    elif not right_kind:
-        words = {bool: "True or False", str: "a text"}.get(rule.kind or object, "a constant")
-        raise ConfigError(f"{where} = {value!r}: must be {words}.")

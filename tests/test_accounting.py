@@ -227,7 +227,7 @@ def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
     text = text_of({"random": book})
     assert "5,163,5" in text
     assert "(!)" not in text
-    assert "all: nothing leaves un-noised" in text
+    assert "Nothing leaves un-noised in any config" in text
 
 
 def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():
@@ -333,7 +333,7 @@ def test_spent_clients_stop_and_the_others_go_on(name, horizon, most):
                 went_on += int((later >= 0).any())
     assert went_on > 0, "somebody was spent while others still took part"
     assert np.isnan(book.whole_update).all(), "nothing is trained, so there is no update"
-    assert f", {book.exhausted.sum()} spent" in text_of({name: book})
+    assert f"{book.exhausted.sum()} spent" in text_of({name: book})
 
 
 def test_a_row_of_a_sweep_and_a_result_give_the_same_ledger():

@@ -1,11 +1,14 @@
 """The command line as a user meets it."""
 
+import importlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import warnings
 
+import jax
 import pytest
 import xarray as xr
 
@@ -232,30 +235,46 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("compare", "--seed", "99999999999999999999"), ["--seed", "4294967295"]),
         (("audit", "--seed", "-1"), ["--seed", "greater than or equal to 0"]),
         (("compare", "--load", "leaves.py"), ["--load leaves.py", "SystemExit"]),
+        (("compare", "--set", "reward=3"), ["--set reward = '3'", "reward.gamma"]),
+        (("compare", "--set", "policy.zeta=3"), ["Did you mean 'policy.index.speed_weight'?"]),
+        (("run", "good.toml", "garbage.toml"), ["garbage.toml: learning = 'garbage'"]),
+        (("run", "good.toml", "bad.toml"), ["bad.toml: reward.gamma = -3"]),
+        (("run", "good.toml", "bad.toml", "--set", "m=3"), ["good.toml: --set m: there is no"]),
+        (("sweep", "bad.toml", "--vary", "reward.alpha=1,2"), ["bad.toml, alpha = 1: reward.ga"]),
+        (("tune", "bad.toml", "--vary", "reward.alpha=1..2"), ["bad.toml: reward.gamma = -3"]),
     ],
 )
 def test_bad_input_is_one_message_and_leaves_nothing(
     monkeypatch, tmp_path, capsys, arguments, words
 ):
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "good.toml").write_text('learning = "none"\n')
+    (tmp_path / "garbage.toml").write_text('learning = "garbage"\n')
+    (tmp_path / "bad.toml").write_text('learning = "none"\n[reward]\ngamma = -3\n')
     assert run(monkeypatch, tmp_path, *arguments) == 2
     error = capsys.readouterr().err
     assert "Traceback" not in error
     for word in words:
-        assert word in error.replace("\n", " ")
+        assert word in " ".join(error.split())
     assert not list((tmp_path / "results").glob("*"))
 
 
-def python(folder, *arguments):
-    """What Python prints in a process of its own."""
+def process(folder, *arguments, **environment):
+    """Python in a process of its own, that ended well."""
+    path = str(pathlib.Path(pause_jax.__file__).parents[1])
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(pathlib.Path(pause_jax.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
         check=True,
-    ).stdout
+    )
+
+
+def python(folder, *arguments, **environment):
+    """What Python prints in a process of its own."""
+    return process(folder, *arguments, **environment).stdout
 
 
 @pytest.mark.parametrize("module", ["pause_jax", "pause_jax.cli"])
@@ -269,6 +288,44 @@ def test_a_start_imports_nothing_that_only_some_commands_need(tmp_path):
     heavy = {"scipy.stats", "matplotlib", "dp_accounting", "h5netcdf", "sklearn", "altair"}
     program = f"import sys, pause_jax.cli; print(sorted({heavy} & set(sys.modules)))"
     assert python(tmp_path, "-c", program).strip() == "[]"
+
+
+def test_a_damaged_cache_is_one_line_and_the_program_goes_on(tmp_path):
+    (tmp_path / "cache").mkdir()
+    environment = {"PAUSE_JAX_CACHE": str(tmp_path / "cache"), "COLUMNS": "500"}
+    program = "from pause_jax.learning import Digits; Digits().load()"
+    python(tmp_path, "-c", program, **environment)
+    (file,) = (tmp_path / "cache").glob("digits-*.npz")
+    file.write_bytes(b"")
+    arguments = ("compare", "--policies", "random", "--rounds", "2", "--seeds", "1", "--no-figures")
+    done = process(tmp_path, "-m", "pause_jax", *arguments, **environment)
+    assert [line for line in done.stderr.splitlines() if "warning" in line.lower()] == [
+        f"warning: {file} is damaged (EOFError), so digits is decoded anew."
+    ]
+    assert "random" in done.stdout
+
+
+def test_a_warning_is_one_line_and_is_said_once(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "500")
+
+    def warn():
+        for program in ("jit_stage", "jit_play"):
+            warnings.warn(
+                f"Error reading persistent compilation cache entry for {program!r}: cut",
+                stacklevel=1,
+            )
+        for text in ("mine [red]", "mine [red]", "other"):
+            warnings.warn(text, stacklevel=1)
+
+    # The package has a function of that name, which a plain import would find.
+    monkeypatch.setattr(importlib.import_module("pause_jax.cli.main"), "app", warn)
+    monkeypatch.setitem(jax.config.values, "jax_compilation_cache_dir", "/cache/compiled")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        cli.main()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("warning: /cache/compiled has damaged programs")
+    assert lines[1:] == ["warning: mine [red]", "warning: other"]
 
 
 def test_the_hint_for_a_missing_extra_is_printed_whole(monkeypatch, tmp_path, capsys):

@@ -1,3 +1,5 @@
+import dataclasses
+import functools
 import re
 
 import jax
@@ -5,12 +7,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, Reward, SimConfig, presets, simulate, stack
+from pause_jax import (
+    ConfigError,
+    Learning,
+    Reward,
+    SimConfig,
+    config_file,
+    presets,
+    simulate,
+    spelling,
+    stack,
+)
 from pause_jax.latency import TwoGroups
 from pause_jax.learning import Cnn3, Digits, Dirichlet, LinearRegression, Mlp, Mnist
 from pause_jax.policies import Pause, named
 from pause_jax.privacy import Table
 from pause_jax.search import Exhaustive
+from pause_jax.struct import Config
 
 KEY = jax.random.key(0)
 BANDIT = SimConfig(num_clients=6, num_selected=2, num_rounds=3, learning=None)
@@ -260,6 +273,73 @@ def test_unknown_override_path_lists_the_fields(path, wrong):
     if path == "reward.gama":
         assert "alpha, beta, gamma" in str(error.value)
         assert "summary" not in str(error.value), "a class variable is no field"
+
+
+# What the papers and others call a field, and where it is.
+SYMBOLS = [
+    ("policy.zeta", "policy.index.speed_weight"),
+    ("zeta", "policy.index.speed_weight"),
+    ("reward.zeta", "policy.index.speed_weight"),
+    ("policy.search.kappa", "policy.search.cooling"),
+    ("privacy.eta", "privacy.budget.decay"),
+    ("learning.eta", "learning.learning_rate"),
+    ("eps_bar", "privacy.budget.total_epsilon"),
+    ("privacy.Delta", "privacy.sensitivity"),
+    ("gamma", "reward.gamma"),
+    ("K", "num_clients"),
+    ("m", "num_selected"),
+    ("T", "num_rounds"),
+    ("latency.tau_min", "latency.min_latency"),
+    ("num_round", "num_rounds"),
+    ("reward.gama", "gamma"),
+]
+
+
+@pytest.mark.parametrize(("path", "meant"), SYMBOLS)
+def test_a_field_by_its_symbol_is_answered_with_its_name(path, meant):
+    config = LEARN.replace(policy=named("sa_pause"))
+    with pytest.raises(ConfigError) as error:
+        config.override({path: 1.0})
+    assert_clear(error)
+    assert f"Did you mean {meant!r}?" in str(error.value)
+    *above, name = path.split(".")
+    part = functools.reduce(getattr, above, config)
+    with pytest.raises(ConfigError, match="there is no field"):
+        part.replace(**{name: 1.0})
+    table = config_file.to_dict(config)
+    functools.reduce(dict.__getitem__, above, table)[name] = 1.0
+    with pytest.raises(ConfigError) as error:
+        config_file.from_dict(table)
+    assert f"{path}: there is no field {name!r}" in str(error.value)
+    assert f"Did you mean {meant!r}?" in str(error.value)
+
+
+def test_a_symbol_of_another_choice_says_what_it_is_called():
+    with pytest.raises(ConfigError, match="kappa is called 'cooling' here, a field of another"):
+        BANDIT.override({"policy.kappa": 1.0})
+
+
+def test_every_symbol_stands_for_fields_that_there_are():
+    def classes(cls):
+        yield cls
+        for below in cls.__subclasses__():
+            yield from classes(below)
+
+    there = {
+        field.name
+        for cls in classes(Config)
+        if cls.__module__.startswith("pause_jax")
+        for field in dataclasses.fields(cls)
+        if cls is not Config
+    }
+    for symbol, names in spelling.SYMBOLS.items():
+        assert set(names) <= there, symbol
+        assert symbol not in there or symbol == "delta", symbol
+
+
+def test_what_is_no_mapping_cannot_override():
+    with pytest.raises(ConfigError, match="must be values by path"):
+        BANDIT.override([("reward.gamma", 1.0)])
 
 
 def test_override_below_a_missing_part():

@@ -7,7 +7,15 @@ import pytest
 from pause_jax import ConfigError, SimConfig, config_file, presets
 from pause_jax.config import canonical
 from pause_jax.latency import LATENCIES, Latency
-from pause_jax.learning import DATASETS, MODELS, PARTITIONS, DataConfig, Model, PartitionConfig
+from pause_jax.learning import (
+    DATASETS,
+    MODELS,
+    PARTITIONS,
+    DataConfig,
+    Model,
+    PartitionConfig,
+    Tfds,
+)
 from pause_jax.policies import INDEX_RULES, NAMED, POLICIES, IndexRule, Pause, PolicyConfig
 from pause_jax.privacy import BUDGETS, MECHANISMS, Budget, L1Laplace, Mechanism
 from pause_jax.registry import choices
@@ -55,6 +63,13 @@ def test_a_file_may_leave_everything_out_or_name_a_choice():
         ("policy = 3", ["policy = 3", "table or a name"]),
         ('[learning.data]\nname = "imagenet"', ["learning.data.name = 'imagenet'", "digits"]),
         ("num_rounds = ", ["not a TOML file"]),
+        ('learning = "garbage"', ["learning = 'garbage': must be none, or a table"]),
+        ('reward = "3"', ["reward = '3': must be a table. Its fields: reward.alpha"]),
+        ("reward = 3", ["reward = 3: must be a table or a name"]),
+        ("[policy]\nname = 3", ["policy.name = 3: must be a name"]),
+        ("[policy]\nname = [1]", ["policy.name = [1]: must be a name"]),
+        ('name = "mine"', ["name: there is no field 'name' in SimConfig"]),
+        ('[policy]\nname = "sa_pause"\nkappa = 3', ["Did you mean 'policy.search.cooling'?"]),
     ],
 )
 def test_a_bad_file_says_what_is_wrong_and_what_would_be_right(text, words):
@@ -87,6 +102,12 @@ def test_values_from_a_command_line(path, text, value):
 def test_a_choice_from_a_command_line_is_a_config():
     changes = {"privacy": config_file.parse_value(SimConfig(), "privacy", "l1_vector")}
     assert isinstance(presets.digits_small().override(changes).privacy, L1Laplace)
+
+
+def test_what_is_none_against_its_default_survives_a_file():
+    config = presets.digits_small().override({"learning.data": Tfds(test=None)})
+    assert 'test = "none"' in config_file.dumps(config)
+    assert config_file.loads(config_file.dumps(config)).learning.data.test is None
 
 
 @pytest.mark.parametrize(

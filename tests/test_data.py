@@ -230,6 +230,34 @@ def test_a_second_load_reads_nothing_and_a_mended_folder_is_read_anew(source):
     assert stand_in.opened == 2
 
 
+def _flipped(content):
+    """With other bits in the middle, of which the file's checksum knows."""
+    middle = len(content) // 4
+    return content[:middle] + bytes([255 - content[middle]]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda c: b"", lambda c: c[: len(c) // 2], lambda c: b"no zip", _flipped]
+)
+def test_a_damaged_cache_is_said_and_decoded_anew(source, empty_cache, damage):
+    stand_in, folder = source
+    stand_in.value = 7
+    Mnist(data_dir=folder).load()
+    (file,) = empty_cache.glob("*.npz")
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    tfds_module._load.cache_clear()  # another process
+    with pytest.warns(UserWarning, match="is damaged") as said:
+        assert Mnist(data_dir=folder).load().x_train.max() == 7
+    (notice,) = said
+    assert str(notice.message).startswith(f"{file} is damaged")
+    assert stand_in.opened == 2
+    assert file.read_bytes()[:2] == b"PK"
+    tfds_module._load.cache_clear()
+    assert Mnist(data_dir=folder).load().x_train.max() == 7
+    assert stand_in.opened == 2, "the file is whole again"
+
+
 def test_without_a_folder_of_its_own_it_is_that_of_tensorflow_datasets(source, monkeypatch):
     _, folder = source
     monkeypatch.setenv("TFDS_DATA_DIR", folder)

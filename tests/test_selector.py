@@ -242,7 +242,9 @@ def test_what_it_is_made_from_is_checked(tmp_path):
         with pytest.raises(ConfigError, match=r"data_size = .*: must be \[8\]"):
             Selector(BASE, KEY, data_size=sizes)
     (tmp_path / "none.npz").write_text("text")
-    for name in ("none.npz", "nowhere.npz"):
+    (tmp_path / "empty.npz").write_text("")
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 and no more")
+    for name in ("none.npz", "empty.npz", "cut.npz", "nowhere.npz"):
         with pytest.raises(ConfigError, match="is no saved selector"):
             Selector.load(tmp_path / name)
 

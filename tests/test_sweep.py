@@ -146,6 +146,7 @@ def test_chunks_keep_to_the_memory_limit():
     config, data = prepare(bandit())
     tiny = plan(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
     assert (tiny.batch, len(tiny.firsts)) == (1, 3)
+    assert plan(config, data, 3, 1, 2, memory_limit=1e-9, max_batch=None).lanes == 1
     ample = plan(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
     assert (ample.batch, len(ample.firsts)) == (3, 1)
     # Learning takes more memory, and eight devices have more.
@@ -241,9 +242,9 @@ def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
         sweep([bandit()], np.arange(3), progress=False)
     with pytest.raises(ConfigError, match="empty"):
         sweep([], keys, progress=False)
-    with pytest.raises(ConfigError, match="max_batch = 0: must be >= 1"):
+    with pytest.raises(ConfigError, match="max_batch = 0: must be a whole number >= 1"):
         sweep([bandit()], keys, max_batch=0, progress=False)
-    with pytest.raises(ConfigError, match="memory_limit = 0: must be > 0"):
+    with pytest.raises(ConfigError, match="memory_limit = 0: must be a number > 0"):
         sweep([bandit()], keys, memory_limit=0, progress=False)
 
 

@@ -1,16 +1,26 @@
 """The tables and files of a sweep, from rows and data made by hand."""
 
+import collections
 import csv
 import io
+import itertools
 import math
+import sys
 
+import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from pause_jax import ConfigError
-from pause_jax.analysis import result_folder, summary
+from pause_jax import ConfigError, SimConfig, cli
+from pause_jax.analysis import explanations, ledger_table, result_folder, summary
+from pause_jax.analysis.ledger import Ledger
+from pause_jax.analysis.space import axis_of, objective_of
 from pause_jax.analysis.table import label, make_table, number, word
+from pause_jax.analysis.tuning import Trial, Tuned
+from pause_jax.cli import tune
 
 NAN = math.nan
 
@@ -31,6 +41,147 @@ def test_in_a_narrow_terminal_labels_are_folded_and_numbers_stay_whole():
     assert long not in text
     body = text[text.rindex("──") :].splitlines()[1:]
     assert "".join(line.split()[0] for line in body if line.strip()) == long
+
+
+def letters(text):
+    """How often each character is in a text, but for blanks and rules."""
+    return collections.Counter(c for c in text if not c.isspace() and c != "─")
+
+
+def assert_whole(sheet, width):
+    """That nothing of a table is cut at that width, be it a table or a list."""
+    text = printed(sheet, width)
+    assert max(map(len, text.splitlines())) <= width
+    headings = [heading.text for heading in sheet.headings]
+    others = [cell.plain for row in sheet.rows for cell in row]
+    others += [sheet.title or "", sheet.caption or ""]
+    as_table = letters("".join(headings + others))
+    of_rows = [heading for row in sheet.rows for heading, cell in
+               zip(headings[1:], row[1:], strict=True) if cell.plain]  # fmt: skip
+    as_list = letters("".join(of_rows + others))
+    assert letters(text) in (as_table, as_list)
+    return text
+
+
+WORDS = st.text(st.characters(codec="ascii", categories=("L", "N", "P")), max_size=30)
+TEXTS = st.lists(WORDS, max_size=4).map(" ".join)
+
+
+@given(
+    st.lists(st.tuples(WORDS.filter(bool), st.sampled_from((label, word, number, str))),
+             min_size=2, max_size=7),
+    st.data(),
+    st.integers(40, 130),
+)  # fmt: skip
+def test_no_table_is_cut_whatever_its_cells_and_the_width(columns, data, width):
+    rows = data.draw(st.lists(st.lists(TEXTS, min_size=len(columns), max_size=len(columns)),
+                              min_size=1, max_size=4))  # fmt: skip
+    title, caption = data.draw(st.none() | TEXTS), data.draw(st.none() | TEXTS)
+    sheet = make_table([make(text) for text, make in columns], rows, title=title, caption=caption)
+    assert_whole(sheet, width)
+
+
+def test_brackets_of_a_label_are_no_markup():
+    assert "[red]x :smile:" in printed(make_table([label("a"), "b"], [("[red]x :smile:", "y")]), 80)
+
+
+# As `pause-jax sweep` has them of a grid over two fields.
+LABELS = [
+    f"speed_weight = {weight}, total_epsilon = {epsilon}"
+    for weight, epsilon in itertools.product((0.5, 1.0, 2.0, 4.0), (10.0, 100.0, 1000.0))
+]
+WIDTHS = pytest.mark.parametrize("width", [60, 80])
+
+
+@WIDTHS
+@pytest.mark.parametrize("accuracy", [0.912, NAN])
+@pytest.mark.parametrize("units", [("coordinate",), ("coordinate", "update")])
+def test_the_summary_of_many_long_labels_is_whole(width, accuracy, units):
+    rows = [
+        row(name, reached=2, seconds=1234.5, unit=unit, accuracy=accuracy)
+        for name, unit in zip(LABELS, itertools.cycle(units), strict=False)
+    ]
+    rows[3]["empty_rounds"] = 60
+    text = assert_whole(summary.table(rows, 0.8), width)
+    assert "60/60" in text
+
+
+def book(unit, spent, unnoised=()):
+    counts = np.asarray([3, 60])
+    return Ledger(
+        mechanism="x", unit=unit, num_parameters=25_818, delta=1e-5, participations=counts,
+        releases=counts, spent=np.asarray([1.0, spent]), per_coordinate=np.asarray([1.0, spent]),
+        whole_update=np.asarray([1.0, spent * 25_818]), exhausted=np.asarray([True, True]),
+        basic=spent, basic_delta=0.0, tight=spent, tight_at_most=spent, unnoised=unnoised,
+    )  # fmt: skip
+
+
+@WIDTHS
+@pytest.mark.parametrize("unnoised", [(), ("losses",)])
+def test_the_ledger_of_many_long_labels_is_whole(width, unnoised):
+    books = {name: book("update", 199.97, unnoised) for name in LABELS}
+    text = assert_whole(ledger_table.table(books), width)
+    assert "2 spent" in text
+    assert ("(!)" in text) == bool(unnoised)
+
+
+def test_the_ledger_of_the_demo_is_a_table_at_80_columns():
+    books = {"pause": book("coordinate", 170.4), "all": book("coordinate", 200.0)}
+    books["all, no privacy"] = book("none", math.inf, ("updates",))
+    lines = printed(ledger_table.table(books), 80).splitlines()
+    assert any(line.split()[:3] == ["pause", "coord", "170.4"] for line in lines)
+
+
+def test_what_leaves_un_noised_is_not_said_of_a_policy_named_all():
+    books = {"all": book("update", 1.0), "random": book("update", 1.0, ("losses",))}
+    assert "Nothing leaves un-noised in 'all' (" in " ".join(ledger_table.notes(books))
+    del books["random"]
+    assert "Nothing leaves un-noised in any config (" in " ".join(ledger_table.notes(books))
+
+
+@WIDTHS
+def test_what_tune_prints_is_whole_and_says_what_the_search_promised_too_much(
+    width, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", str(width))
+    config = SimConfig(learning=None)
+    paths = ("policy.index.speed_weight", "privacy.budget.total_epsilon", "reward.gamma")
+    axes = [axis_of(f"{path}=1..1000", config) for path in paths]
+    values = dict.fromkeys(paths, 123.4)
+    trials = [Trial(values, np.asarray(scores)) for scores in ([1.0, 3.0], [4.0, 5.0], [7.0, 8.0])]
+    finalists = [(trials[0], trials[1]), (trials[1], trials[2])]
+    tune._print(Tuned(config, trials, finalists, 0), axes, objective_of("regret"))
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= width
+    for words in ("speed_weight", "total_epsilon", "where it began", "4.5±0.5", "-3±"):
+        assert words in text
+    assert "promised 2 and gave 4.5 (+2.5)" in " ".join(text.split())
+
+
+@WIDTHS
+@pytest.mark.parametrize("command", ["policies", "latencies", "presences", "datasets"])
+def test_the_lists_have_every_word_in_a_narrow_terminal(width, command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["pause-jax", command])
+
+    def words(width):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with pytest.raises(SystemExit):
+            cli.main()
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= width
+        return set(text.split()) - {"─" * n for n in range(width)}
+
+    assert words(1000) - words(width) <= {"name"}, "a list has no heading for its first column"
+
+
+def test_a_policy_is_not_described_by_an_index_that_it_does_not_have(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(sys, "argv", ["pause-jax", "policies"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if "pause_thompson" in x)
+    assert "UCB on speed" not in line
+    assert "index = thompson" in line
 
 
 def row(policy, *, reached, seconds, unit="coordinate", accuracy=0.5, loss=NAN):
@@ -93,7 +244,36 @@ def test_rounds_without_clients_are_in_the_table_if_there_are_any():
     text = printed(summary.table(rows, 0.8), 100)
     assert "0/60" in text
     assert "12/60" in text
-    assert "nobody took part" in text
+    assert "nobody took part." in text, "there is no regret in this table"
+    for entry in rows:
+        entry["best_accuracy"] = NAN
+    assert "; regret counts them as 0." in " ".join(printed(summary.table(rows, 0.8), 200).split())
+
+
+def test_regrets_in_several_rewards_are_said_to_be_incomparable():
+    rows = [row(name, reached=0, seconds=NAN, accuracy=NAN) for name in ("a", "b")]
+    assert "own reward" not in " ".join(printed(summary.table(rows, 0.8), 80).split())
+    for gamma, entry in enumerate(rows):
+        entry["reward.gamma"] = gamma
+    text = " ".join(printed(summary.table(rows, 0.8), 80).split())
+    assert "differ in reward.gamma: each regret is measured in its config's own reward" in text
+    rows[0]["best_accuracy"] = 0.5
+    text = " ".join(printed(summary.table(rows, 0.8), 80).split())
+    assert "own reward" not in text, "no regret is shown"
+
+
+@pytest.mark.filterwarnings("error")
+def test_that_nobody_took_part_from_some_round_on_is_said_without_a_warning():
+    seconds = [[1.0, 1.0, 0.0, 0.0]] * 2
+    clients = np.where(np.asarray(seconds)[..., None] > 0, 3, -1)
+    one = xr.Dataset(
+        {"clients": (("seed", "round", "slot"), clients), "latency": (("seed", "round"), seconds)},
+        coords={"round": [1, 2, 3, 4]},
+    )
+    (sentence,) = explanations._spent("mine", one)
+    assert sentence.startswith("mine: from round 3 on nobody took part in any seed")
+    one["latency"][0, 3] = 1.0
+    assert not list(explanations._spent("mine", one))
 
 
 def test_the_summary_is_written_as_csv(tmp_path):

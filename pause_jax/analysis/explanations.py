@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import jax.numpy as jnp
+import numpy as np
 import xarray as xr
 
 from pause_jax import config_file
@@ -96,8 +97,9 @@ def _spent(name: str, one: xr.Dataset) -> Iterator[str]:
     """Whether the clients' budgets ended before the rounds did."""
     idle = (one.clients < 0).all(("slot", "seed")) & one.latency.notnull().all("seed")
     idle &= (one.latency == 0).all("seed")
-    if idle.any() and bool(idle[int(idle.argmax()) :].all()):
-        first = int(one["round"][int(idle.argmax())])
+    began = int(np.argmax(idle.values))
+    if idle.any() and bool(idle[began:].all()):
+        first = int(one["round"][began])
         yield (
             f"{name}: from round {first} on nobody took part in any seed: all budgets were spent, "
             "or nobody was available."

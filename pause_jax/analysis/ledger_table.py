@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import xarray as xr
-from rich.table import Table
 
 from pause_jax.analysis.ledger import HINT, Ledger, ledger
-from pause_jax.analysis.table import label, make_table, number, word
+from pause_jax.analysis.table import Sheet, label, make_table, number, word
 
 COLUMNS = (
     "policy", "seed", "client", "mechanism", "unit", "participations", "releases", "spent",
@@ -41,15 +40,20 @@ HEADINGS = (
 def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
     """Below ``HEADINGS``, what the busiest client of each config has spent."""
     for name, book in books.items():
-        mark = " (!)" if book.warning else ""
+
+        def of_update(epsilon: float, book: Ledger = book) -> str:
+            # No limit is as bad as it can be without a mark.
+            return _epsilon(epsilon) + " (!)" * (bool(book.warning) and math.isfinite(epsilon))
+
+        of_unit = of_update if book.unit == "update" else _epsilon
         spent = int(book.exhausted.sum())
         yield (
             name,
             _UNITS[book.unit],
             _epsilon(book.per_coordinate.max(), digits=6),
-            _epsilon(book.whole_update.max()) + mark,
-            *(_epsilon(e) + (mark if book.unit == "update" else "") for e in _tight(book)),
-            str(book.participations.max()) + (f", {spent} spent" if spent else ""),
+            of_update(book.whole_update.max()),
+            *map(of_unit, _tight(book)),
+            str(book.participations.max()) + (f"\n{spent} spent" if spent else ""),
         )
 
 
@@ -61,10 +65,12 @@ def caption(books: dict[str, Ledger]) -> str:
         f"times the epsilon of a coordinate if that is the unit. PLD: of the unit, delta "
         f"{delta:g}, its participations taken for a fixed number; quote 'at most', for one in "
         "every round, where the choice depends on releases."
+        + " spent: clients whose budget is."
+        * any(book.exhausted.any() for book in books.values())
     )
 
 
-def table(books: dict[str, Ledger]) -> Table:
+def table(books: dict[str, Ledger]) -> Sheet:
     """What the busiest client of each config has spent, in every unit side by side."""
     policy, unit, *numbers = HEADINGS
     return make_table(
@@ -84,8 +90,8 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
     for warning, names in warnings.items():
         yield f"(!) {', '.join(names)}: {warning}"
     if clean := [name for name, book in books.items() if not book.warning and book.num_parameters]:
-        who = "all" if len(clean) == len(books) else ", ".join(clean)
-        yield f"{who}: nothing leaves un-noised (sizes of data sets count as public)."
+        where = "any config" if len(clean) == len(books) else ", ".join(map(repr, clean))
+        yield f"Nothing leaves un-noised in {where} (sizes of data sets count as public)."
     for name, book in books.items():
         if book.basic_delta:
             yield f"{name}: its sums of epsilon hold at delta {book.basic_delta:.2g} (also a sum)."

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import metrics
 from pause_jax.config import SimConfig, validate
-from pause_jax.struct import ConfigError, field_of, is_node, is_static
+from pause_jax.struct import ConfigError, field_at, is_node, is_static
 
 _RANGE = re.compile(r"^(log:)?([^:]+?)\.\.([^:]+)$")
 
@@ -71,12 +71,7 @@ def axis_of(text: str, config: SimConfig) -> Axis:
     axis = Axis(path, low, high, match.group(1) is not None)
     if axis.log and low <= 0:
         raise ConfigError(f"--vary {text}: a range by factors (log:) must be > 0.")
-    parent: Any = config
-    *above, last = path.split(".")
-    for name in above:
-        field_of(parent, name, path)
-        parent = getattr(parent, name)
-    field = field_of(parent, last, path)
+    field = field_at(config, path)
     if is_node(field) or is_static(field):
         raise ConfigError(
             f"--vary {text}: {path} is no number that can change within one program; compare its "

@@ -8,10 +8,9 @@ import pathlib
 from typing import Any
 
 import xarray as xr
-from rich.table import Table
 
 from pause_jax.analysis import metrics
-from pause_jax.analysis.table import label, make_table, number
+from pause_jax.analysis.table import Sheet, label, make_table, number
 
 _UNIT_WORDS = {"coordinate": "per coordinate", "update": "per update"}
 _UNIT_MARKS = {"coordinate": "/coord", "update": "/update", "none": ""}
@@ -28,7 +27,9 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
       Rows with ``config`` (its label), the fields in which the configs differ by their paths,
       ``reached`` and ``seeds`` (seeds that reached the target, all seeds), ``epsilon_unit``,
       ``rounds`` and ``empty_rounds`` (of all seeds: played, and played without anybody; their
-      regret counts as 0), and for each figure of merit ``<name>`` and ``<name>_se``.
+      regret counts as 0), and for each figure of merit ``<name>`` and ``<name>_se``. ``regret`` is
+      measured in each config's own reward: where there are columns ``reward...``, rewards differ,
+      and regrets cannot be compared.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {
@@ -69,7 +70,7 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: list[dict[str, Any]], target: float) -> Table:
+def table(rows: list[dict[str, Any]], target: float) -> Sheet:
     """The summary for a terminal, soonest to the target first."""
     seeds = rows[0]["seeds"]
     units = {row["epsilon_unit"] for row in rows} - {"none"}
@@ -110,8 +111,10 @@ def table(rows: list[dict[str, Any]], target: float) -> Table:
             )
             + "s: simulated seconds. eps: most budget spent by any client"
             f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
-            + " empty: rounds of all seeds in which nobody took part; regret counts them as 0."
-            * some_empty
+            + " empty: rounds of all seeds in which nobody took part" * some_empty
+            + "; regret counts them as 0" * (some_empty and kind == "bandit")
+            + "." * some_empty
+            + _own_rewards(rows) * (kind == "bandit")
         ),
     )
 
@@ -130,6 +133,17 @@ def _kind(rows: list[dict[str, Any]]) -> str:
         if any(not math.isnan(row[name]) for row in rows):
             return kind
     return "bandit"
+
+
+def _own_rewards(rows: list[dict[str, Any]]) -> str:
+    """What must be said of regrets that stand side by side and are measured in several rewards."""
+    differing = [name for name in rows[0] if name.partition(".")[0] == "reward"]
+    if not differing:
+        return ""
+    return (
+        f" The configs differ in {', '.join(differing)}: each regret is measured in its config's "
+        "own reward, and they cannot be compared."
+    )
 
 
 def _soonest_first(row: dict[str, Any]) -> tuple[int, float]:

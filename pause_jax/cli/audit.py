@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import jax
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from pause_jax.analysis.table import make_table, word
+from pause_jax.checks import check_fields
 from pause_jax.cli.options import Load, Seed
 from pause_jax.cli.settings import changed, load_files
 from pause_jax.privacy import MECHANISMS, Mechanism
 from pause_jax.registry import look_up
-from pause_jax.struct import ConfigError, check_fields
+from pause_jax.struct import ConfigError
 
 if TYPE_CHECKING:
     from pause_jax.privacy.audit import Audit
@@ -88,12 +90,12 @@ def _chosen(name: str | None, change: list[str] | None) -> list[Mechanism]:
     return [mechanism]
 
 
-def _row(found: Audit) -> tuple[str, ...]:
+def _row(found: Audit) -> tuple[str | Text, ...]:
     numbers = f"{found.epsilon:g}", f"{found.lower_bound:.3f}", f"{found.resolution:.2f}"
     return found.mechanism, found.claim, *numbers, _verdict(found)
 
 
-def _verdict(found: Audit) -> str:
+def _verdict(found: Audit) -> str | Text:
     if found.violated:
-        return "[red]VIOLATED[/red]"
+        return Text("VIOLATED", "red")
     return "too few samples" if found.epsilon >= found.resolution else "not refuted"

@@ -26,7 +26,7 @@ from pause_jax.cli.options import (
     Set,
     Target,
 )
-from pause_jax.cli.settings import changed, load_files
+from pause_jax.cli.settings import about, changed, load_files
 from pause_jax.config import SimConfig, validate
 from pause_jax.presets import PRESETS
 from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
@@ -120,7 +120,11 @@ def run(
     configs: dict[str, SimConfig] = {}
     for file in files:
         label = file.stem if file.stem not in configs else str(file)
-        configs[label] = changed(config_file.load(file), change)
+        config = config_file.load(file)
+        with about(file):
+            config = changed(config, change)
+            validate(config)
+        configs[label] = config
     request = Request(
         seeds, seed, target, name, out, force, figures, resume, report=report, log=tuple(log or ())
     )

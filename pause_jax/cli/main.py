@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import typer
@@ -63,15 +64,38 @@ def start(
     """Client selection for federated learning, simulated in JAX."""
 
 
+class _Warnings:
+    """Prints each warning in a line, and the same line once."""
+
+    def __init__(self) -> None:
+        self.printed: set[str] = set()
+
+    def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        text = str(message)
+        if text.startswith("Error reading persistent compilation cache entry"):
+            # JAX never writes it again.
+            text = (
+                f"{jax.config.values['jax_compilation_cache_dir']} has damaged programs, which are "
+                "compiled anew at every start. Delete it."
+            )
+        if text not in self.printed:
+            self.printed.add(text)
+            Console(stderr=True).print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False)
+
+
 def main() -> None:
-    """Entry point: a bad config is one line on standard error and exit status 2."""
+    """Entry point: a bad config is one line on standard error and exit status 2, and so is a
+    warning, but for the status.
+    """
     plain = RichHandler(
         console=Console(stderr=True), show_time=False, show_level=False, show_path=False
     )
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[plain])
     logging.getLogger("pause_jax").setLevel(logging.INFO)
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _Warnings()
+            app()
     except (ConfigError, SweepInterrupted) as error:
         # A message may hold brackets that are no markup: pause_jax[plot].
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)

@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
-Seeds = Annotated[int, typer.Option(help="Independent seeds; all policies meet the same worlds.")]
+# More keys than that would be as large as a machine before any run is.
+Seeds = Annotated[
+    int,
+    typer.Option(max=10**7, help="Independent seeds; all policies meet the same worlds."),
+]
 # JAX takes 32 bits of it: a larger one would be another seed.
 Seed = Annotated[
     int, typer.Option(min=0, max=2**32 - 1, help="Number that the seeds are derived from.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pathlib
 import runpy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from pause_jax import config_file
@@ -47,7 +48,18 @@ def base_config(base: str, data_dir: str | None, change: list[str] | None) -> Si
         raise ConfigError(f"--data-dir {data_dir}: is for presets; {base} names its own folder.")
     if not pathlib.Path(base).is_file():
         raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
-    return changed(config_file.load(pathlib.Path(base)), change)
+    config = config_file.load(base)
+    with about(base):
+        return changed(config, change)
+
+
+@contextlib.contextmanager
+def about(what: str | pathlib.Path) -> Iterator[None]:
+    """Begin every ConfigError from within with what it is about, such as a config file."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from None
 
 
 def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:

@@ -23,8 +23,9 @@ from pause_jax.cli.options import (
     Set,
     Target,
 )
-from pause_jax.cli.settings import base_config, grid, load_files
+from pause_jax.cli.settings import about, base_config, grid, load_files
 from pause_jax.cli.shards import execute_shard, shard_of
+from pause_jax.config import validate
 from pause_jax.engine import distributed
 from pause_jax.presets import PRESETS
 from pause_jax.struct import ConfigError
@@ -85,6 +86,9 @@ def sweep(
     load_files(load)
     part = None if shard is None else shard_of(shard)
     configs = grid(base_config(base, data_dir, change), vary or [])
+    for label, config in configs.items():
+        with about(f"{base}, {label}" if vary else base):
+            validate(config)
     if cluster or (coordinator, num_processes, process_id) != (None, None, None):
         if cluster and coordinator is not None:
             raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")

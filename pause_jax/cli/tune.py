@@ -21,7 +21,7 @@ from pause_jax.analysis.table import label, make_table, number
 from pause_jax.analysis.tuning import Trial, Tuned
 from pause_jax.cli.execute import described, end
 from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Resume, Seed, Set
-from pause_jax.cli.settings import base_config, load_files
+from pause_jax.cli.settings import about, base_config, load_files
 from pause_jax.cli.stopping import stoppable
 from pause_jax.config import validate
 from pause_jax.engine.compilation import use_cache
@@ -69,17 +69,18 @@ def tune(
     """
     load_files(load)
     config = base_config(base, data_dir, change)
-    validate(config)
+    with about(base):
+        validate(config)
     axes = [space.axis_of(text, config) for text in vary or []]
     aim = space.objective_of(objective)
     default = f"tune-{pathlib.Path(base).stem}"
-    about, explicit = described(seed), name is not None
-    folder = _to_go_on_with(out, name or default, explicit, about) if resume else None
+    told, explicit = described(seed), name is not None
+    folder = _to_go_on_with(out, name or default, explicit, told) if resume else None
     if folder is None:
         folder = result_folder.reserve(out, name or default, explicit=explicit, force=force)
     kept = folder / UNFINISHED
     kept.mkdir(exist_ok=True)
-    (kept / result_folder.RUN).write_text(json.dumps(about))
+    (kept / result_folder.RUN).write_text(json.dumps(told))
     try:
         use_cache()
         with stoppable():
@@ -96,7 +97,7 @@ def tune(
         if figures:
             _draw(found, axes, aim, folder / "response.png")
         _print(found, axes, aim)
-        (folder / result_folder.RUN).write_text(json.dumps(about, indent=2) + "\n")
+        (folder / result_folder.RUN).write_text(json.dumps(told, indent=2) + "\n")
         shutil.rmtree(kept)
         Console().print(f"Written to {folder}/")
     except SweepInterrupted as error:
@@ -152,8 +153,8 @@ def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
     seen, fresh = found.finalists[0]
     console.print(
         f"- Of {len(found.trials)} configs the best promised {seen.mean:.4g} and gave "
-        f"{fresh.mean:.4g} with seeds that the search had not seen: trust the fresh figure; it is "
-        "still the best of three.",
+        f"{fresh.mean:.4g} ({found.curse:+.2g}) with seeds that the search had not seen: trust the "
+        "fresh figure; it is still the best of three.",
         highlight=False,
     )
 

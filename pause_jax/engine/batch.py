@@ -147,6 +147,7 @@ def plan(
     if max_batch is None:
         state = jax.eval_shape(init, config, data, jax.random.key(0))
         fitting = memory_limit * 2**30 / _run_bytes(config, state, quantities)
+        lanes = max(1, min(lanes, int(fitting)))
         width = int(fitting / lanes)
         if lanes > 1:
             width = min(width, _cached_width(config, data, state, execution))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,17 +14,24 @@ from jax.sharding import Mesh
 from pause_jax import config_file
 from pause_jax.config import SimConfig
 from pause_jax.engine import distributed, provenance
+from pause_jax.engine.arguments import (
+    check_client_batch,
+    check_limits,
+    checked_devices,
+    checked_keys,
+)
 from pause_jax.engine.batch import Plan, check_own_parts, lanes_of, mesh_of, plan
 from pause_jax.engine.outline import Outline, outline, variable
 from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, with_metrics
 from pause_jax.engine.result import RESERVED
 from pause_jax.engine.round import parts as parts_of
-from pause_jax.engine.simulate import check_client_batch, check_key, prepare
+from pause_jax.engine.simulate import check_size, prepare
 from pause_jax.engine.store import FORMAT
 from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
 from pause_jax.learning.dataset import checked
 from pause_jax.policies import POLICIES, OneOf, PolicyConfig, Random
+from pause_jax.spelling import shown
 from pause_jax.struct import ConfigError
 
 
@@ -76,15 +83,11 @@ def jobs_of(
     Raises:
       ConfigError: if any config or another argument cannot run.
     """
-    named = _named(configs)
-    check_key(keys)
-    if max_batch is not None and max_batch < 1:
-        raise ConfigError(f"max_batch = {max_batch}: must be >= 1, or None for as many as fit.")
-    if not memory_limit > 0:
-        raise ConfigError(f"memory_limit = {memory_limit}: must be > 0, in GiB.")
+    named, keys = _named(configs), checked_keys(keys)
+    check_limits(memory_limit, max_batch)
+    devices = checked_devices(devices)
     quantities = chosen(record, RESERVED)
     execution = Execution(check_client_batch(client_batch))
-    keys = jnp.atleast_1d(keys)
     data = None if data is None else checked(data)
     once: dict[DataConfig, Any] = {}
     jobs = [_job(label, config, data, once) for label, config in named.items()]
@@ -95,8 +98,9 @@ def jobs_of(
         of_all = (parts_of(g[0].config, g[0].data).learner.metrics for g in groups.values())
         quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
     for group in groups.values():
+        check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
         check_own_parts(group[0].config, group[0].data, quantities)
-    mesh = mesh_of(jax.devices() if devices is None else devices)
+    mesh = mesh_of(devices)
     made_by = {
         "format": FORMAT,
         "outlines": [job.outline._asdict() for job in jobs],
@@ -177,9 +181,15 @@ def _named(
 ) -> dict[str, SimConfig]:
     if isinstance(configs, SimConfig):
         configs = [configs]
+    if not isinstance(configs, Mapping | Iterable):
+        raise ConfigError(f"configs = {shown(configs)}: must be a SimConfig or several.")
     if not isinstance(configs, Mapping):
+        configs = list(configs)
         width = len(str(max(len(configs) - 1, 0)))
         configs = {f"{i:0{width}}": config for i, config in enumerate(configs)}
     if not configs:
         raise ConfigError("configs is empty: give at least one SimConfig.")
+    for label in configs:
+        if not isinstance(label, str):
+            raise ConfigError(f"configs: the name {shown(label)} must be a text.")
     return dict(configs)

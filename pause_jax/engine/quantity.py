@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.engine.state import Round
-from pause_jax.registry import nearest
+from pause_jax.spelling import nearest
 from pause_jax.struct import ConfigError
 
 # Dimensions that the library knows; others are a quantity's own.

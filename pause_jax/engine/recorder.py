@@ -18,7 +18,7 @@ from pause_jax.engine.horizon import evaluated_at, evaluated_rounds
 from pause_jax.engine.quantities import QUANTITIES
 from pause_jax.engine.quantity import Quantity, metric
 from pause_jax.engine.state import Round, Run, State
-from pause_jax.registry import nearest
+from pause_jax.spelling import nearest, shown
 from pause_jax.struct import ConfigError
 
 
@@ -49,6 +49,10 @@ def chosen(record: Iterable[str | Quantity] | None, reserved: Sequence[str] = ()
         return tuple(QUANTITIES.values())
     if isinstance(record, str):
         raise ConfigError(f"record = {record!r}: must be a tuple of names, ({record!r},).")
+    if not isinstance(record, Iterable) or not (record := tuple(record)):
+        raise ConfigError(
+            f"record = {shown(record)}: must name one quantity at least; leave it out for all."
+        )
     found: dict[str, Quantity] = {}
     for each in record:
         if isinstance(each, str):
@@ -113,8 +117,9 @@ def finished(
 def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
     """Bytes of the record of a run, a quantity's own dimensions counted as 1."""
     sizes = {"client": config.num_clients, "slot": config.cohort_size}
-    entries = [math.prod(sizes.get(dim, 1) for dim in q.dims) for q in quantities if q.per_round]
-    return 4 * config.num_rounds * sum(entries)
+    times = [config.num_rounds if q.per_round else 1 for q in quantities]
+    each = [math.prod(sizes.get(dim, 1) for dim in q.dims) for q in quantities]
+    return 4 * sum(map(math.prod, zip(times, each, strict=True)))
 
 
 def _value(q: Quantity, of: Round | Run) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +12,13 @@ from jax import Array
 from jax.sharding import Mesh
 
 from pause_jax.config import SimConfig, canonical, loaded, validate
+from pause_jax.engine.arguments import check_client_batch, check_key, checked_devices
 from pause_jax.engine.quantity import Quantity
-from pause_jax.engine.recorder import Quantities, chosen, with_metrics
+from pause_jax.engine.recorder import Quantities, chosen, recorded_bytes, with_metrics
 from pause_jax.engine.result import RESERVED, Result, finish
 from pause_jax.engine.round import advance, init, parts
 from pause_jax.learning import Dataset, Execution
+from pause_jax.memory import check_memory
 from pause_jax.struct import ConfigError
 
 
@@ -66,22 +67,19 @@ def simulate(
       (3, 50)
     """
     quantities = chosen(record, RESERVED)
-    mesh = None if devices is None else Mesh(np.asarray(devices), ("client",))
+    mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
     execution = Execution(check_client_batch(client_batch), mesh)
-    config, data = prepare(config, data)
     check_key(key)
     if key.ndim:
         raise ConfigError(
             f"key has shape {key.shape}: simulate takes one key. For several, use "
             "sweep(config, keys), or jax.vmap over the key."
         )
+    config, data = prepare(config, data)
     if record is None:
         quantities = with_metrics(quantities, parts(config, data).learner.metrics, RESERVED)
+    check_size(config, data, quantities)
     return _simulate(config, data, key, quantities, execution)
-
-
-# Clients from which on the memory of a state is worth a look before a run.
-MANY = 10_000_000
 
 
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
@@ -93,45 +91,44 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
     validate(config)
     config = loaded(config)
     given = None if config.learning is None else config.learning.load(config.num_clients, data)
-    config = canonical(config)
-    if config.num_clients >= MANY and jax.default_backend() == "cpu":
-        _check_memory(config, given)
-    return config, given
+    return canonical(config), given
 
 
-def _check_memory(config: SimConfig, data: Any) -> None:
-    """Refuse a state that is larger than the machine: the system would end the process."""
-    state = jax.eval_shape(lambda: init(config, data, jax.random.key(0)))
-    # Before a round and after it.
-    needed = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) / 2**30
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    if needed > there:
-        raise ConfigError(
-            f"num_clients = {config.num_clients}: a round takes {needed:.0f} GiB at least, "
-            f"and this machine has {there:.0f} GiB. Simulate fewer clients."
-        )
+# What was found to fit: tracing an initial state takes as long as a short run.
+_FITTING: set[Any] = set()
 
 
-def check_key(key: Array) -> None:
-    """Raise ConfigError unless ``key`` is one typed key or an array of them."""
-    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        raise ConfigError(
-            f"key = {key!r}: must be a typed JAX key. Make one with jax.random.key(0)."
-        )
+def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
+    """Refuse runs that are larger than the machine: the system would end the program.
 
-
-def check_client_batch(client_batch: int | None) -> int | None:
-    """The argument, if it is a number of clients or None.
+    Args:
+      config: canonical, one of the runs'.
+      data: its data set.
+      quantities: what is recorded.
+      num_runs: runs whose records are kept.
 
     Raises:
-      ConfigError: if it is not.
+      ConfigError: if a state, or what all of them record, does not fit.
     """
-    if client_batch is not None and not (isinstance(client_batch, int) and client_batch >= 1):
-        raise ConfigError(
-            f"client_batch = {client_batch!r}: must be a whole number >= 1, or None for as many as "
-            "the memory allows."
-        )
-    return client_batch
+    question = (
+        *(jax.tree.structure(config), quantities, num_runs),
+        tuple(np.shape(leaf) for leaf in jax.tree.leaves(data)),
+    )
+    if question in _FITTING:
+        return
+    sizes = f"num_clients = {config.num_clients}"
+    if jax.default_backend() == "cpu":
+        state = jax.eval_shape(lambda: init(config, data, jax.random.key(0)))
+        # Before a round and after it.
+        needed = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        check_memory(needed, f"{sizes}: a round", "Simulate fewer clients, or a smaller model.")
+    check_memory(
+        num_runs * recorded_bytes(quantities, config),
+        f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} such run"
+        + "s" * (num_runs > 1),
+        "Simulate fewer clients, rounds or seeds, or record less (record=...).",
+    )
+    _FITTING.add(question)
 
 
 def whole_run(

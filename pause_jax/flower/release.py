@@ -21,10 +21,11 @@ from flwr.app import (
     RecordDict,
 )
 
+from pause_jax.checks import check_fields
 from pause_jax.flower.ledger import Ledger
 from pause_jax.flower.protocol import EPSILON, LOG, PARTICIPATION, ROUND, SPENT, TOOK
 from pause_jax.privacy import Mechanism
-from pause_jax.struct import ConfigError, Sizes, check_fields, nested
+from pause_jax.struct import ConfigError, Sizes, nested
 
 _privatize = jax.jit(lambda privacy, key, update, epsilon: privacy.privatize(key, update, epsilon))
 

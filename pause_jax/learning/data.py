@@ -10,6 +10,7 @@ import numpy as np
 
 from pause_jax.learning.dataset import Dataset, dataset_of
 from pause_jax.learning.decoded import Arrays, decoded
+from pause_jax.memory import check_memory
 from pause_jax.struct import Config, ConfigError, static
 
 
@@ -98,9 +99,15 @@ class LinearRegression(DataConfig):
     num_features: int = static(default=10, at_least=1)
     num_samples: int = static(default=2000, at_least=5)
     noise: float = static(default=0.1, at_least=0)
-    data_seed: int = static(default=0)
+    data_seed: int = static(default=0, at_least=0)
 
     def load(self) -> Dataset:
+        check_memory(
+            2 * 8 * self.num_samples * (self.num_features + 1),  # as drawn, and as they are kept
+            f"learning.data.num_samples = {self.num_samples}, num_features = {self.num_features}: "
+            "such a data set",
+            "Take fewer.",
+        )
         rng = np.random.default_rng(self.data_seed)
         num_train, num_test = self.num_samples, self.num_samples // 5
         w = rng.standard_normal(self.num_features)
@@ -143,6 +150,8 @@ def _characters(length: int) -> Dataset:
         for place in range(count):
             windows.append(codes[place * length : (place + 1) * length + 1])
         clients += [number] * count
+    if not windows:
+        raise ConfigError(f"learning.data.length = {length}: no topic is as long. Take fewer.")
     text, topic_of = np.stack(windows), np.asarray(clients)
     test = np.arange(len(text)) % 10 == 9
     train, held = text[~test], text[test]

@@ -16,7 +16,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
-    """Read once, and from one file of the cache folder ever after.
+    """Read once, and from one file of the cache folder ever after; anew if that is damaged.
 
     Args:
       name: of the data set.
@@ -25,8 +25,14 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
     """
     path = cache_folder() / f"{name}-{source}.npz"
     if path.is_file():
-        with np.load(path) as file:
-            return dict(file)
+        try:
+            with path.open("rb") as file, np.load(file) as arrays:
+                return dict(arrays)
+        except Exception as error:  # NumPy raises many types for what is no such file
+            warnings.warn(
+                f"{path} is damaged ({type(error).__name__}), so {name} is decoded anew.",
+                stacklevel=2,
+            )
     arrays = read()
     partial = path.with_suffix(f".{os.getpid()}.part")
     try:

@@ -96,8 +96,8 @@ def _folder(folder: pathlib.Path) -> Arrays:
 def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
     """The arrays of a file: of ``only``, or ``x``, ``y`` and what goes with them."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            arrays = dict(found)
     except Exception as error:  # NumPy raises many types for what is no such file
         raise ConfigError(f"{path}: must be an .npz file of numbers ({error}).") from None
     known = only or ("x", "y", "x_test", "y_test", "clients")

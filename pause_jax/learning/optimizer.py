@@ -12,7 +12,7 @@ import optax
 from jax import Array
 
 from pause_jax.reference import resolved
-from pause_jax.registry import nearest
+from pause_jax.spelling import nearest
 from pause_jax.struct import Config, ConfigError, number
 
 # They take more than a rate: a line search, a seed of their own.

@@ -57,7 +57,9 @@ class Pause(PolicyConfig):
     """
 
     name: ClassVar[str] = "pause"
-    summary: ClassVar[str] = "UCB on speed, plus generalization and privacy rewards"
+    summary: ClassVar[str] = (
+        "index of speed (UCB by default), plus generalization and privacy rewards"
+    )
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "data sizes, tau_min"
     reference: ClassVar[str] = "Peleg et al. 2025"
@@ -75,7 +77,7 @@ class Bsfl(Pause):
     """BSFL: PAUSE without the privacy reward (gamma = 0), whatever ``reward.gamma`` says."""
 
     name: ClassVar[str] = "bsfl"
-    summary: ClassVar[str] = "UCB on speed, plus generalization reward (PAUSE with gamma = 0)"
+    summary: ClassVar[str] = "PAUSE without the privacy reward (gamma = 0)"
     reference: ClassVar[str] = "Ben Ami et al. 2025"
     with_privacy: ClassVar[bool] = False
 

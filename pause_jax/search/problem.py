@@ -14,7 +14,8 @@ import numpy as np
 from jax import Array, lax
 
 from pause_jax.bandit import Info
-from pause_jax.struct import Config, behind
+from pause_jax.checks import behind
+from pause_jax.struct import Config
 
 if TYPE_CHECKING:
     from jaxtyping import Float

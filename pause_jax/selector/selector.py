@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import zipfile
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax import config_file, keys
 from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, loaded, validate
-from pause_jax.engine.simulate import check_key
+from pause_jax.engine.arguments import check_key
 from pause_jax.policies import Context, check_selected
 from pause_jax.selector.reports import (
     Choice,
@@ -265,10 +266,10 @@ class Selector:
           ConfigError: if it cannot be read; a policy of one's own must be imported first.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                kept = dict(file)
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                kept = dict(arrays)
             config = config_file.loads(str(kept["config"]))
-        except (OSError, KeyError, ValueError) as error:
+        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(f"{path}: is no saved selector ({error}).") from None
         made = cls(
             config,
