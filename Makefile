@@ -9,7 +9,7 @@ FLOWER := .flower-venv
 FLOWER_STAMP := $(FLOWER)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test flower mutants lint format house reproduction experiment bench clean
+.PHONY: help demo test flower mutants soak lint format house reproduction experiment bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ flower: $(FLOWER_STAMP)  ## run the tests on real Flower simulations, in an envi
 
 mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (ten minutes; NAME=one of tests/mutants.py)
 	$(BIN)/python -m tests.mutants $(NAME)
+
+soak: $(STAMP)  ## 10,000 generated configs, valid and not: all run or are refused in one line (half an hour; SOAK=number)
+	SOAK=$(or $(SOAK),10000) $(BIN)/python -m pytest -q tests/test_generated_configs.py
 
 lint: $(STAMP)  ## lint, format check and types
 	$(BIN)/ruff check .
