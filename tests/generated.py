@@ -81,6 +81,17 @@ def kinds(kind: type[Config]) -> list[type[Config]]:
     return ours or [kind]
 
 
+def every_kind(cls: type[Config] = SimConfig) -> set[type[Config]]:
+    """All classes of configs that a config may hold, at any depth."""
+    found: set[type[Config]] = set()
+    new = {cls}
+    while new:
+        found |= new
+        nodes = [field for each in new for field in dataclasses.fields(each) if is_node(field)]
+        new = {kind for field in nodes for kind in kinds(field.metadata["rule"].kind)} - found
+    return found
+
+
 def _numbers(rule: Rule) -> st.SearchStrategy[float]:
     low = rule.above if rule.at_least is None else rule.at_least
     least = -LARGEST if low is None else float(np.float32(low))

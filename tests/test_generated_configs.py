@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pause_jax import ConfigError, config_file, simulate
+from pause_jax.checks import check_fields
 from pause_jax.config import canonical, validate
+from pause_jax.struct import fields
 from tests import generated
 
 KEY = jax.random.key(0)
@@ -73,6 +75,23 @@ def test_a_valid_config_survives_a_file_and_any_other_is_one_line(config):
     read = config_file.loads(config_file.dumps(config))
     assert jax.tree.structure(read) == jax.tree.structure(config)
     jax.tree.map(np.testing.assert_array_equal, canonical(read), canonical(config))
+
+
+def test_every_field_takes_every_weird_value_or_refuses_it_in_one_line():
+    names = {cls.__name__ for cls in generated.every_kind()}
+    assert {"SimConfig", "Reward", "Learning", "Table", "Thompson", "Cnn3", "OnOff"} <= names
+    refused = 0
+    for cls in generated.every_kind():
+        for name, *_ in fields(cls()):
+            for value in generated.WEIRD:
+                part = cls().replace(**{name: value})
+                refused += outcome("every field", lambda part=part: kept(part)) is None
+    assert refused > 1000
+
+
+def kept(part):
+    check_fields(part)
+    return part
 
 
 @examples(250)
