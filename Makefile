@@ -41,8 +41,9 @@ flower: $(FLOWER_STAMP)  ## run the tests on real Flower simulations, in an envi
 mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (ten minutes; NAME=one of tests/mutants.py)
 	$(BIN)/python -m tests.mutants $(NAME)
 
-soak: $(STAMP)  ## kill sweeps at fifty moments and compare bits, in minutes (MOMENTS=number)
+soak: $(STAMP)  ## kill sweeps at 50 moments, generate 10,000 configs: half an hour (MOMENTS=, SOAK=)
 	$(BIN)/python -m tests.soak $(MOMENTS)
+	SOAK=$(or $(SOAK),10000) $(BIN)/python -m pytest -q tests/test_generated_configs.py
 
 lint: $(STAMP)  ## lint, format check and types
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -47,7 +48,10 @@ def _check_number(where: str, value: Any, rule: Rule) -> None:
         raise ConfigError(f"{where} = {shown(value)}, under vmap: each must be {bounds}.")
     if value is None and rule.optional:
         return
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # of tuples within tuples
+        array = np.asarray(None)
     if array.ndim and np.issubdtype(array.dtype, np.number):
         raise ConfigError(
             f"{where} = {shown(value)}: must be one number. Use sweep(configs, keys) for "
@@ -83,7 +87,7 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
     if rule.kind is object:  # anything; its config says in `check` what it must be
         return
     if rule.choices is not None:
-        if value not in rule.choices:
+        if not isinstance(value, str) or value not in rule.choices:
             raise ConfigError(f"{where} = {shown(value)}: must be {rule.describe()}.")
         return
     several = isinstance(default, tuple)
@@ -97,7 +101,9 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
     if rule.kind in (int, float):
         words = "whole number" if rule.kind is int else "number"
         words = f"tuple of {words}s" if several else f"{words}"
-        if not right_kind or not all(rule.admits(np.asarray(entry)) for entry in entries):
+        # NumPy keeps no larger integer as a number.
+        known = [entry if abs(entry) < 2**63 else math.inf for entry in entries if right_kind]
+        if not right_kind or not all(rule.admits(np.asarray(entry)) for entry in known):
             raise ConfigError(f"{where} = {shown(value)}: must be a {words}, {rule.describe()}.")
         # Loops, shapes and indices are int32.
         if rule.kind is int and any(abs(entry) >= 2**31 for entry in entries):

@@ -31,9 +31,15 @@ SYMBOLS: dict[str, tuple[str, ...]] = {
 }
 
 
+def one_line(text: str) -> str:
+    """A text without line breaks; what cannot be printed is escaped."""
+    line = " ".join(part.strip() for part in text.split("\n"))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
 def shown(value: Any) -> str:
     """A value in one line of at most 200 characters."""
-    text = " ".join(repr(value).split())
+    text = one_line(repr(value))
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

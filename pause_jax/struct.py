@@ -20,13 +20,18 @@ import jax
 import numpy as np
 from jax.tree_util import GetAttrKey
 
-from pause_jax.spelling import no_field
+from pause_jax.spelling import no_field, one_line
 
 _HERE = __name__.partition(".")[0]
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot run. The message names the value, the rule and the fix."""
+    """A configuration that cannot run. The message names the value, the rule and the fix, and is
+    one line, whatever the value.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(one_line(message))
 
 
 class Rule(NamedTuple):

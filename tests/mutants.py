@@ -773,6 +773,36 @@ MUTANTS = [
         '_KERNELS = "--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_REDUCE"',
         COMPILER_TEST,
     ),
+    # --- what a user meets
+    Mutant(
+        "an_array_for_a_choice",
+        "pause_jax/checks.py",
+        "if not isinstance(value, str) or value not in rule.choices:",
+        "if value not in rule.choices:",
+        "tests/test_generated_configs.py::"
+        "test_every_field_takes_every_weird_value_or_refuses_it_in_one_line",
+    ),
+    Mutant(
+        "a_table_without_room",
+        "pause_jax/analysis/table.py",
+        "if spare < 0:",
+        "if spare < -9:",
+        "tests/test_tables.py",
+    ),
+    Mutant(
+        "memory_of_one_run",
+        SIMULATE,
+        "num_runs * recorded_bytes(quantities, config),",
+        "recorded_bytes(quantities, config),",
+        "tests/test_arguments.py::test_how_much_fits_is_asked_of_the_machine",
+    ),
+    Mutant(
+        "a_damaged_cache_is_read",
+        "pause_jax/learning/decoded.py",
+        "except Exception as error:  # NumPy",
+        "except OSError as error:  # NumPy",
+        "tests/test_data.py",
+    ),
     # --- experiments
     Mutant(
         "prediction_as_of_a_mean",

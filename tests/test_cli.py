@@ -8,7 +8,6 @@ import subprocess
 import sys
 import warnings
 
-import jax
 import pytest
 import xarray as xr
 
@@ -319,12 +318,11 @@ def test_a_warning_is_one_line_and_is_said_once(monkeypatch, capsys):
 
     # The package has a function of that name, which a plain import would find.
     monkeypatch.setattr(importlib.import_module("pause_jax.cli.main"), "app", warn)
-    monkeypatch.setitem(jax.config.values, "jax_compilation_cache_dir", "/cache/compiled")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         cli.main()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("warning: /cache/compiled has damaged programs")
+    assert "has damaged programs" in lines[0]
     assert lines[1:] == ["warning: mine [red]", "warning: other"]
 
 

@@ -63,7 +63,7 @@ def test_a_file_may_leave_everything_out_or_name_a_choice():
         ("policy = 3", ["policy = 3", "table or a name"]),
         ('[learning.data]\nname = "imagenet"', ["learning.data.name = 'imagenet'", "digits"]),
         ("num_rounds = ", ["not a TOML file"]),
-        ('learning = "garbage"', ["learning = 'garbage': must be none, or a table"]),
+        ('learning = "garbage"', ["learning = 'garbage': must be"]),
         ('reward = "3"', ["reward = '3': must be a table. Its fields: reward.alpha"]),
         ("reward = 3", ["reward = 3: must be a table or a name"]),
         ("[policy]\nname = 3", ["policy.name = 3: must be a name"]),

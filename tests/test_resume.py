@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -55,21 +54,20 @@ def test_killed_shards_are_started_again_and_have_the_bits_of_one_process(
     same_bits(merged.drop_attrs(), whole.drop_attrs())
 
 
-def program(folder, cache, *arguments, **options):
+def program(folder, cache, *arguments, before=()):
     return subprocess.Popen(
-        [sys.executable, "-m", "pause_jax", *arguments],
+        [*before, sys.executable, "-m", "pause_jax", *arguments],
         cwd=folder,
         env=cache,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
     )
 
 
-def run(folder, cache, *arguments, **options):
+def run(folder, cache, *arguments, before=()):
     """Output, one line of errors, exit status."""
-    process = program(folder, cache, *arguments, **options)
+    process = program(folder, cache, *arguments, before=before)
     printed, error = process.communicate(timeout=600)
     assert "Traceback" not in error
     return printed, " ".join(error.split()), process.returncode
@@ -104,19 +102,13 @@ def test_a_signal_loses_nothing_and_resume_goes_on(cache, tmp_path):
     assert "fairness" in printed
 
 
-def small_disk(bytes_left):
-    """A limit on the size of files: what a full disk says, without being root."""
-
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_left, bytes_left))
-
-    return limit
+# A limit on the size of files, in KiB: what a full disk says, without being root.
+SMALL_DISK = ["bash", "-c", 'trap "" XFSZ; ulimit -f 60; exec "$@"', "-"]
 
 
 def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(cache, tmp_path):
     arguments = (*RUN, "--rounds", "200", "--seeds", "3", "--name", "mine")
-    printed, error, code = run(tmp_path, cache, *arguments, preexec_fn=small_disk(60_000))
+    printed, error, code = run(tmp_path, cache, *arguments, before=SMALL_DISK)
     assert code == 1
     assert "fairness" in printed
     assert "the result cannot be written (File too large)" in error
@@ -127,7 +119,7 @@ def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(cache, tmp_pa
 
 def test_a_changed_command_is_named_and_not_mixed_in(cache, tmp_path):
     arguments = (*RUN, "--rounds", "200", "--seeds", "3", "--name", "mine")
-    run(tmp_path, cache, *arguments, preexec_fn=small_disk(60_000))
+    run(tmp_path, cache, *arguments, before=SMALL_DISK)
     changed = (*arguments, "--set", "reward.gamma=3", "--resume")
     _, error, code = run(tmp_path, cache, *changed)
     assert code == 2
