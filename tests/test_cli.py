@@ -65,6 +65,7 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
         "figures/spent_budget_vs_rounds.png",
         "figures/participation_per_client.png",
     }
+    assert "digest" not in (compared / "summary.csv").read_text().splitlines()[0]
     data = xr.load_dataset(compared / "data.nc")
     assert data.config.values.tolist() == ["random", "all, no privacy"]
     assert data.sizes["seed"] == 2

@@ -47,7 +47,7 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
     empty = metrics.empty_rounds(result).sum(("seed", "round"))
     rounds = result.played.sum(("seed", "round"))
     moments = {name: metrics.mean_and_error(values) for name, values in columns.items()}
-    known = ("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml")
+    known = ("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest")
     of_configs = {
         name: values for name, values in result.coords.items() if values.dims == ("config",)
     }
