@@ -108,6 +108,6 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
         # Loops, shapes and indices are int32.
         if rule.kind is int and any(abs(entry) >= 2**31 for entry in entries):
             raise ConfigError(f"{where} = {shown(value)}: must be a {words} below 2^31.")
-    elif not right_kind:
+    elif not right_kind or (isinstance(value, str) and "\0" in value):  # no file is called so
         words = {bool: "True or False", str: "a text"}.get(rule.kind or object, "a constant")
         raise ConfigError(f"{where} = {shown(value)}: must be {words}.")

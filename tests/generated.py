@@ -45,6 +45,7 @@ WEIRD: tuple[Any, ...] = (
     "nan",
     "1",
     "two\nlines",
+    "no\0file",
     "ünïcode",
     b"bytes",
     (),

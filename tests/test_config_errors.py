@@ -18,7 +18,7 @@ from pause_jax import (
     spelling,
     stack,
 )
-from pause_jax.latency import TwoGroups
+from pause_jax.latency import Network, Traces, TwoGroups
 from pause_jax.learning import Cnn3, Digits, Dirichlet, LinearRegression, Mlp, Mnist
 from pause_jax.policies import Pause, named
 from pause_jax.privacy import Table
@@ -120,6 +120,7 @@ WRONG_KINDS = [
     ("track_regret", "no"),
     ("track_regret", 3),
     ("learning.keep_optimizer_state", "false"),
+    ("when_spent", np.asarray(["exclude"])),
 ]
 
 
@@ -127,6 +128,12 @@ WRONG_KINDS = [
 def test_a_constant_of_the_wrong_kind_is_named_with_its_value(path, value):
     message = str(error_of(LEARN.override({path: value})).value)
     assert message.startswith(f"{path} = {value!r}")
+
+
+@pytest.mark.parametrize("latency", [Network, Traces])
+def test_a_path_that_no_file_can_have_is_refused(latency):
+    message = str(error_of(BANDIT.replace(latency=latency(path="no\0file"))).value)
+    assert message == "latency.path = 'no\\x00file': must be a text."
 
 
 WRONG_NODES = [
