@@ -25,6 +25,9 @@ from pause_jax.struct import PyTree
 
 NAMES = {name: getattr(jaxtyping, name) for name in ("Array", "Bool", "Float", "Int", "Key")}
 
+# Rooms that need an extra. Flower's has an environment of its own, where these tests watch it too.
+EXTRAS = {"pause_jax.flower": "flwr", "pause_jax.report": "altair"}
+
 
 class ShapeError(AssertionError):
     """A field does not have the shape that stands beside it."""
@@ -35,8 +38,9 @@ def records() -> Iterator[type]:
     for found in pkgutil.walk_packages(pause_jax.__path__, "pause_jax."):
         if found.name.endswith("__main__"):
             continue
-        if found.name.startswith("pause_jax.flower") and not importlib.util.find_spec("flwr"):
-            continue  # it needs an environment of its own, where these tests watch it too
+        needed = [extra for room, extra in EXTRAS.items() if found.name.startswith(room)]
+        if any(importlib.util.find_spec(extra) is None for extra in needed):
+            continue
         module = importlib.import_module(found.name)
         for _, cls in inspect.getmembers(module, inspect.isclass):
             plain = dataclasses.is_dataclass(cls) and not issubclass(cls, PyTree)
