@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import typer
 
-from benchmarks import report, run
+from benchmarks import report, run, storing
 from benchmarks.alone import Timing, in_turns
 from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.drivers.pause import model_of
@@ -122,3 +122,10 @@ def test_calls_are_timed_in_turns():
 def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(typer.BadParameter, match="W9"):
         run.main(workloads="W9", out=tmp_path / "report.md")
+
+
+def test_what_a_store_costs_is_measured(capsys):
+    storing.main(turns=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(line.endswith(" %") and "without a store" in line for line in lines)
