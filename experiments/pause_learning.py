@@ -107,7 +107,9 @@ def leakage(configs: dict[str, SimConfig]) -> Curves:
     }
     keys = jnp.stack([key_of(seed) for seed in range(LEAKAGE_SEEDS)])
     result = sweep(small, keys, record=("clock", "max_spent"))
-    table = result.to_dataframe().reset_index().rename(columns={"config": "label"})
+    # Alone: a table of the whole would have a row for each round, evaluation, client and slot.
+    alone = result[["clock", "max_spent"]].reset_coords(drop=True)
+    table = alone.to_dataframe().reset_index().rename(columns={"config": "label"})
     return Curves(table.dropna(subset=["clock"]))
 
 
