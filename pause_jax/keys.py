@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 if TYPE_CHECKING:
@@ -44,6 +45,49 @@ def streams(key: Array) -> Streams:
     return Streams(*jax.random.split(key, len(Streams._fields)))
 
 
+class RoundKeys(NamedTuple):
+    """The keys of a round, or of many with an axis [R] in front: see the functions of these names.
+
+    Attributes:
+      latency: of all clients.
+      availability: of all clients.
+      policy: its question and its choice.
+      training: of the cohort.
+      privacy: of the cohort.
+      presence: of all clients.
+      dropout: of all clients.
+      answers: of those that are asked.
+    """
+
+    latency: Key[Array, "*R"]
+    availability: Key[Array, "*R"]
+    policy: Key[Array, "*R"]
+    training: Key[Array, "*R"]
+    privacy: Key[Array, "*R"]
+    presence: Key[Array, "*R"]
+    dropout: Key[Array, "*R"]
+    answers: Key[Array, "*R"]
+
+
+def of_rounds(run: Streams, rounds: Array) -> RoundKeys:
+    """The keys of all the rounds [R] at once: each draw of its own is a loop to be compiled."""
+    fold = jax.vmap(jax.vmap(jax.random.fold_in), in_axes=(None, 0))
+
+    def folded(streams: list[Array], numbers: list[Array]) -> tuple[Array, ...]:
+        return tuple(fold(jnp.stack(streams), jnp.stack(numbers, axis=1)).T)
+
+    world, training = run.world, run.training
+    every = folded(
+        [world, world, run.policy, training, run.privacy],
+        [2 * rounds, 2 * rounds + 1, rounds, rounds, rounds],
+    )
+    # Numbers that no round has.
+    within = jax.vmap(jax.random.fold_in)(
+        jnp.stack([world, world, training]), jnp.array([0, 1, 0])
+    )
+    return RoundKeys(*every, *folded([*within], [rounds] * 3))
+
+
 def latency(world: Array, round: Array | int) -> Array:
     """Latencies of all clients in a round, and the features that they report before it."""
     return jax.random.fold_in(world, 2 * round)
@@ -71,7 +115,12 @@ def choice(policy: Array, round: Array | int) -> Array:
 
 def question_and_choice(policy: Array, round: Array | int) -> tuple[Array, Array]:
     """The question of a policy that asks, and its choice after the answers."""
-    question, choice = jax.random.split(jax.random.fold_in(policy, round))
+    return asking_and_choosing(choice(policy, round))
+
+
+def asking_and_choosing(of_round: Array) -> tuple[Array, Array]:
+    """The same from the key of the round."""
+    question, choice = jax.random.split(of_round)
     return question, choice
 
 

@@ -21,7 +21,9 @@ from pause_jax import (
     stack,
     sweep,
 )
-from pause_jax.engine import batch, jobs, playing
+from pause_jax.engine import batch, jobs, plan, playing
+from pause_jax.engine.compilation import Compilations
+from pause_jax.engine.programs import programs
 from pause_jax.engine.recorder import chosen
 from pause_jax.engine.round import init
 from pause_jax.engine.round import parts as round_parts
@@ -89,19 +91,19 @@ def test_lanes_change_nothing(keys, monkeypatch):
 SETUP = (chosen(None), Execution())
 
 
-def plan(config, data, num_runs, num_devices, lanes, memory_limit, max_batch):
-    return batch.plan(config, data, num_runs, num_devices, lanes, *SETUP, memory_limit, max_batch)
+def cut_of(config, data, num_runs, num_devices, lanes, memory_limit, max_batch):
+    return plan.plan(config, data, num_runs, num_devices, lanes, *SETUP, memory_limit, max_batch)
 
 
 def play(configs, data, keys, cut, tick):
     mesh = batch.mesh_of(jax.devices()[:1])
-    return batch.play(configs, data, keys, cut, batch.programs(mesh, *SETUP), mesh, tick)
+    return batch.play(configs, data, keys, cut, *SETUP, mesh, tick)
 
 
 def test_lanes_stop_when_no_one_waits_for_them(keys):
     config, data = prepare(bandit())
     many = jax.random.split(keys[0], 200)
-    cut = batch.Plan(num_runs=200, batch=1, segments=20, lanes=2)
+    cut = plan.Plan(num_runs=200, batch=1, segments=20, lanes=2)
     ticks = []
 
     def tick():
@@ -118,7 +120,7 @@ def test_lanes_stop_when_no_one_waits_for_them(keys):
 
 def test_a_failure_in_a_lane_ends_the_sweep(keys):
     config, data = prepare(bandit())
-    cut = batch.Plan(num_runs=3, batch=1, segments=20, lanes=2)
+    cut = plan.Plan(num_runs=3, batch=1, segments=20, lanes=2)
     ticks = itertools.count()
 
     def tick():
@@ -132,7 +134,7 @@ def test_a_failure_in_a_lane_ends_the_sweep(keys):
 
 def test_one_compilation_for_each_static_structure(keys):
     configs = [bandit(num_clients=12).override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0)]
-    advance = batch.programs(batch.mesh_of(jax.devices()), *SETUP).advance
+    advance = programs(None, *SETUP, True).advance
     before = advance._cache_size()
     sweep(configs, keys, progress=False)
     assert advance._cache_size() == before + 1
@@ -142,28 +144,48 @@ def test_one_compilation_for_each_static_structure(keys):
     assert advance._cache_size() == before + 2
 
 
+def test_a_few_more_runs_or_other_lengths_compile_nothing(keys):
+    """Neither one more seed, nor more values, nor another number of rounds or of evaluations."""
+    config = bandit(num_clients=13)
+    simulate(config, keys[0])
+    sweep(config, keys, progress=False)
+    values = [config.override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0, 3.0)]
+    longer = config.replace(num_rounds=300, eval_every=7)
+    five, one = jax.random.split(keys[0], 5), keys[1]
+    before = Compilations()
+    results = [
+        sweep(config, five, progress=False),
+        sweep(values[:3], keys, progress=False),
+        sweep(values, keys, progress=False),
+        sweep(longer, keys, progress=False),
+        simulate(longer, one),
+    ]
+    assert before.programs == 0
+    assert len(results[-2]["round"]) == 300
+
+
 def test_chunks_keep_to_the_memory_limit():
     config, data = prepare(bandit())
-    tiny = plan(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
+    tiny = cut_of(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
     assert (tiny.batch, len(tiny.firsts)) == (1, 3)
-    assert plan(config, data, 3, 1, 2, memory_limit=1e-9, max_batch=None).lanes == 1
-    ample = plan(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
-    assert (ample.batch, len(ample.firsts)) == (3, 1)
+    assert cut_of(config, data, 3, 1, 2, memory_limit=1e-9, max_batch=None).lanes == 1
+    ample = cut_of(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
+    assert (ample.batch, len(ample.firsts)) == (4, 1)
     # Learning takes more memory, and eight devices have more.
     learned = prepare(presets.digits_small().replace(num_rounds=20))
     sizes = [
-        plan(*learned, 10_000, devices, lanes, memory_limit=0.02, max_batch=None).batch
+        cut_of(*learned, 10_000, devices, lanes, memory_limit=0.02, max_batch=None).batch
         for devices, lanes in ((1, 1), (8, 1), (1, 4))
     ]
     assert 4 < sizes[0] < 10_000
     assert sizes[1] == pytest.approx(8 * sizes[0], rel=0.2)
-    assert sizes[2] == pytest.approx(sizes[0] / 4, abs=1)
+    assert sizes[0] / 8 <= sizes[2] <= sizes[0] / 4
 
 
 def test_a_lane_keeps_to_the_cache_of_a_core():
     small = prepare(presets.digits_small())
     wide = prepare(presets.digits_small().override({"learning.model.hidden": (1000, 1000)}))
-    plans = [plan(*each, 64, 1, 2, memory_limit=8.0, max_batch=None) for each in (small, wide)]
+    plans = [cut_of(*each, 64, 1, 2, memory_limit=8.0, max_batch=None) for each in (small, wide)]
     assert 1 < plans[0].batch <= 32
     assert (plans[1].batch, plans[1].lanes) == (1, 2)
 
@@ -175,12 +197,10 @@ def test_a_lane_keeps_to_the_cache_of_a_core():
 )  # fmt: skip
 def test_a_plan_plays_every_run(num_runs, num_devices, lanes, max_batch, rounds):
     config, data = prepare(bandit().replace(num_rounds=rounds))
-    cut = plan(config, data, num_runs, num_devices, lanes, 1e-4, max_batch)
+    cut = cut_of(config, data, num_runs, num_devices, lanes, 1e-4, max_batch)
     assert cut.batch % num_devices == 0
     assert list(cut.firsts) == list(range(0, num_runs, cut.batch))
-    # Pieces of one length, unless there would be hardly any.
-    assert rounds % cut.segments == 0 or (cut.segments == batch.SEGMENTS and rounds > 40)
-    assert rounds <= 40 or cut.segments >= batch.LEAST_SEGMENTS
+    assert cut.segments == min(rounds, plan.SEGMENTS)
     if max_batch is not None:
         assert cut.lanes <= lanes
         assert cut.lanes * cut.batch < max_batch + cut.lanes * num_devices
@@ -291,7 +311,7 @@ def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatc
 def test_policies_of_one_cohort_size_share_a_program(keys):
     names = ("pause", "sa_pause", "random", "fastest", "md_sampling", "oort", "all")
     configs = {name: bandit(name, num_clients=11) for name in names}
-    advance = batch.programs(batch.mesh_of(jax.devices()), *SETUP).advance
+    advance = programs(None, *SETUP, True).advance
     before = advance._cache_size()
     together = sweep(configs, keys, progress=False)
     # All chooses more clients, and oort reads losses; the five others are one program.

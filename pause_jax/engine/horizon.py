@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +11,28 @@ from jax import Array
 from pause_jax.config import SimConfig
 
 
-def is_evaluated(config: SimConfig, round: Any) -> Any:
+class Length(NamedTuple):
+    """How long a run is: of its config, or numbers of a program that plays runs of any length.
+
+    Attributes:
+      num_rounds: T.
+      eval_every: rounds from one evaluation to the next.
+    """
+
+    num_rounds: Array | int
+    eval_every: Array | int
+
+
+def length_of(config: SimConfig) -> Length:
+    """The length that a config asks for."""
+    return Length(config.num_rounds, config.eval_every)
+
+
+def is_evaluated(length: Length, round: Any) -> Any:
     """Whether the model is evaluated after a round, unless the clock ends the run at it: every so
     many, and after the last.
     """
-    return (round % config.eval_every == 0) | (round == config.num_rounds)
+    return (round % length.eval_every == 0) | (round == length.num_rounds)
 
 
 def has_ended(config: SimConfig, clock: Array) -> Array:
@@ -28,10 +45,10 @@ def has_ended(config: SimConfig, clock: Array) -> Array:
 def evaluated_rounds(config: SimConfig) -> np.ndarray:
     """The rounds after which the model is evaluated if the clock does not end the run, int [E]."""
     rounds = np.arange(1, config.num_rounds + 1)
-    return rounds[is_evaluated(config, rounds)]
+    return rounds[is_evaluated(length_of(config), rounds)]
 
 
-def evaluated_at(config: SimConfig, played: Array) -> Array:
+def evaluated_at(config: SimConfig, played: Any) -> Any:
     """The rounds after which the model was evaluated, int32 [E], of a run of so many rounds.
 
     A run that the clock ended was evaluated then: in the place of the first round of
@@ -39,4 +56,6 @@ def evaluated_at(config: SimConfig, played: Array) -> Array:
     """
     planned = evaluated_rounds(config).astype(np.int32)
     reached = np.append(0, planned[:-1]) < played
-    return jnp.where(reached, jnp.minimum(planned, played), -1)
+    # In terms that NumPy has too: what it counts on the host needs no program for each length.
+    ended = planned + (played < planned) * (played - planned)
+    return reached * (ended + 1) - 1

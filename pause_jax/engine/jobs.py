@@ -20,8 +20,9 @@ from pause_jax.engine.arguments import (
     checked_devices,
     checked_keys,
 )
-from pause_jax.engine.batch import Plan, check_own_parts, lanes_of, mesh_of, plan
+from pause_jax.engine.batch import check_own_parts, mesh_of
 from pause_jax.engine.outline import Outline, outline, variable
+from pause_jax.engine.plan import Plan, lanes_of, plan
 from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, with_metrics
 from pause_jax.engine.result import RESERVED

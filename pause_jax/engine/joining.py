@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pause_jax.engine.batch import Plan
 from pause_jax.engine.outline import (
     Finished,
     Outline,
@@ -22,6 +21,7 @@ from pause_jax.engine.outline import (
     concatenated,
     labelled,
 )
+from pause_jax.engine.plan import Plan
 from pause_jax.engine.store import Store, fingerprint
 from pause_jax.struct import ConfigError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import xarray as xr
 from rich.console import Console
 from rich.progress import (
@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from pause_jax.engine import distributed
-from pause_jax.engine.batch import play, programs
+from pause_jax.engine.batch import play
 from pause_jax.engine.carry import Carry, Point
 from pause_jax.engine.jobs import Jobs
 from pause_jax.engine.joining import chunks_of, join
@@ -112,7 +112,6 @@ class Playing:
             there = list(self.rows)
             left = [chunk for chunk in self.mine if chunk not in self.rows]
             yield from there
-            step = programs(jobs.mesh, jobs.quantities, jobs.execution)
             bar = held.enter_context(_progress(progress))
             ticks = {g: cut.segments for g, cut in enumerate(self.plans)}
             task = bar.add_task(
@@ -131,9 +130,10 @@ class Playing:
                 keeper = None
                 if store is not None:
                     keeper = _Keeper(store, number, save_every, lambda n: bar.advance(task, n))
-                stacked = jax.tree.map(lambda *x: jnp.stack(x), *(job.config for job in group))
+                stacked = jax.tree.map(lambda *x: np.stack(x), *(job.config for job in group))
                 runs = play(
-                    *(stacked, group[0].data, jobs.keys, cut, step, jobs.mesh),
+                    *(stacked, group[0].data, jobs.keys, cut),
+                    *(jobs.quantities, jobs.execution, jobs.mesh),
                     *(lambda: bar.advance(task), firsts, keeper),
                 )
                 for first, result in runs:  # one by one: what came before a failure is kept

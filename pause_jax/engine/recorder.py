@@ -7,10 +7,12 @@ quantities: ``quantities.py`` has those of the library, ``quantity.py`` says how
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pause_jax.config import SimConfig
@@ -87,31 +89,54 @@ def record_unplayed(quantities: Quantities, like: Any) -> Record:
     return {name: _filled(like[name], gap) for name, gap in gaps.items()}
 
 
-def _filled(like: Any, gap: float) -> Array:
+def _filled(like: Any, gap: float, full: Any = jnp.full) -> Any:
     if jnp.issubdtype(like.dtype, jnp.bool_):
         gap = False
     elif jnp.issubdtype(like.dtype, jnp.integer) and math.isnan(gap):
         gap = -1
-    return jnp.full(like.shape, gap, like.dtype)
+    return full(like.shape, gap, like.dtype)
 
 
-def finished(
+def at_end(
     quantities: Quantities, config: SimConfig, state: State, record: Record
 ) -> dict[str, Array]:
-    """All quantities of a run, from its last state and the record of its rounds [T, ...]."""
-    run, evaluated = Run(config, state), evaluated_at(config, state.played)
+    """The quantities that a run has once, from its last state and the record of its rounds."""
+    once = {q.name: _value(q, Run(config, state)) for q in quantities if not q.per_round}
+    return once | {q.name: q.reduce(record[q.name]) for q in quantities if q.reduce is not None}
+
+
+def in_rounds(
+    quantities: Quantities, config: SimConfig, played: Any, record: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The quantities that a run has in its rounds, from the record of all of them [T, ...].
+
+    Args:
+      quantities: what is recorded.
+      config: of the run.
+      played: rounds that were played; NumPy's if the record is.
+      record: of its rounds.
+    """
+    evaluated = evaluated_at(config, played)
     # What was not reached is taken from its own round, which was not played.
-    places = jnp.where(evaluated > 0, evaluated, evaluated_rounds(config)) - 1
-    values = {}
-    for q in quantities:
-        if not q.per_round:
-            values[q.name] = _value(q, run)
-        elif q.reduce is not None:
-            values[q.name] = q.reduce(record[q.name])
-        else:
-            every = record[q.name]
-            values[q.name] = every[places] if q.dims[0] == "eval_round" else every
-    return values
+    reached = evaluated > 0
+    places = reached * evaluated + ~reached * evaluated_rounds(config) - 1
+    return {
+        q.name: record[q.name][places] if q.dims[0] == "eval_round" else record[q.name]
+        for q in quantities
+        if q.per_round and q.reduce is None
+    }
+
+
+def filled_up(record: Mapping[str, np.ndarray], rounds: int) -> dict[str, np.ndarray]:
+    """What is reduced [N, T, ...], with rounds that were not played behind it: [N, rounds, ...]."""
+
+    def filled(rows: np.ndarray) -> np.ndarray:
+        like = jax.ShapeDtypeStruct((len(rows), rounds, *rows.shape[2:]), rows.dtype)
+        whole = _filled(like, math.nan, np.full)
+        whole[:, : rows.shape[1]] = rows
+        return whole
+
+    return {name: filled(rows) for name, rows in record.items()}
 
 
 def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:

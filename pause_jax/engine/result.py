@@ -11,7 +11,7 @@ from pause_jax.config import SimConfig
 from pause_jax.engine.horizon import evaluated_at
 from pause_jax.engine.quantities import QUANTITIES
 from pause_jax.engine.quantity import Quantity
-from pause_jax.engine.recorder import Quantities, Record, finished
+from pause_jax.engine.recorder import Quantities, Record, at_end, in_rounds
 from pause_jax.engine.state import State
 from pause_jax.learning.learner import Variables, released_in_the_clear, update_size
 from pause_jax.struct import PyTree, static
@@ -76,12 +76,30 @@ RESERVED = ("config", "values", "eval_rounds", "variables", "replace", "epsilon_
 
 def finish(config: SimConfig, state: State, record: Record, quantities: Quantities) -> Result:
     """The result of a run from its final state and the record of all its rounds."""
+    result = ended(config, state, record, quantities)
+    return completed(result, config, state.played, record, quantities)
+
+
+def completed(
+    result: Result, config: SimConfig, played: Any, record: Any, quantities: Quantities
+) -> Result:
+    """The result of :func:`ended` with what was recorded in the rounds, ``played`` of them."""
+    values = result.values | in_rounds(quantities, config, played, record)
+    return result.replace(
+        config=config,
+        values={q.name: values[q.name] for q in quantities},
+        eval_rounds=evaluated_at(config, played),
+    )
+
+
+def ended(config: SimConfig, state: State, record: Record, quantities: Quantities) -> Result:
+    """The result of a run without what was recorded in its rounds, but for what is reduced."""
     learning = state.learning
     releases: tuple[Any, ...] = () if config.learning is None else config.policy.releases
     return Result(
         config=config,
-        values=finished(quantities, config, state, record),
-        eval_rounds=evaluated_at(config, state.played),
+        values=at_end(quantities, config, state, record),
+        eval_rounds=state.played,
         variables=learning.variables,
         epsilon_unit=config.privacy.unit,
         num_parameters=update_size(learning),

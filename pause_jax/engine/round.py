@@ -18,7 +18,7 @@ from pause_jax.bandit import Observation, Selection, empty_stats, update_stats
 from pause_jax.config import SimConfig
 from pause_jax.engine.arrival import arrival
 from pause_jax.engine.branch import when
-from pause_jax.engine.horizon import has_ended
+from pause_jax.engine.horizon import Length, has_ended, length_of
 from pause_jax.engine.recorder import Quantities, Record, record_round, record_unplayed
 from pause_jax.engine.state import Round, State
 from pause_jax.engine.world import World, world_of
@@ -43,13 +43,19 @@ class Parts(NamedTuple):
     policy: Callable[[Context], Policy]
 
 
-def parts(config: SimConfig, data: Any, execution: Execution | None = None) -> Parts:
+def parts(
+    config: SimConfig,
+    data: Any,
+    execution: Execution | None = None,
+    num_rounds: Array | int | None = None,
+) -> Parts:
     """The parts that a canonical config describes.
 
     Args:
       config: the config.
       data: what ``Learning.load`` returned; None without learning.
       execution: how cohorts are trained; the library's choice if left out.
+      num_rounds: of a run that is not as long as the config says.
     """
     num_clients = config.num_clients
     if config.learning is None:
@@ -87,7 +93,7 @@ def parts(config: SimConfig, data: Any, execution: Execution | None = None) -> P
         return Context(
             num_clients=num_clients,
             num_selected=config.cohort_size,
-            num_rounds=config.num_rounds,
+            num_rounds=config.num_rounds if num_rounds is None else num_rounds,
             update_size=update_size(learning),
             num_features=model.num_features,
             data_size=data_size,
@@ -140,6 +146,8 @@ def advance(
     rounds: Array,
     quantities: Quantities,
     execution: Execution | None = None,
+    length: Length | None = None,
+    count: Array | int | None = None,
 ) -> tuple[State, Record]:
     """Play the given rounds, those after the end of ``max_seconds`` excepted.
 
@@ -150,19 +158,24 @@ def advance(
       rounds: int [R], consecutive round numbers; the first round is 1.
       quantities: what is recorded.
       execution: how cohorts are trained.
+      length: of the run, if that is not in the config.
+      count: rounds to play, the first of those given; all of them if left out.
 
     Returns:
-      (state, record with leaves [R, ...]).
+      (state, record with leaves [R, ...], of which those of rounds not played mean nothing).
     """
-    learner, mechanism, work_of, context_of, policy_of = parts(config, data, execution)
+    length = length_of(config) if length is None else length
+    learner, mechanism, work_of, context_of, policy_of = parts(
+        config, data, execution, length.num_rounds
+    )
     model, work = work_of(state.learning)
     world, context = world_of(config, model), context_of(state.learning)
     policy, num_clients = policy_of(context), config.num_clients
 
-    def play(before: State, round: Array) -> tuple[State, Record]:
+    def play(before: State, own: keys.RoundKeys, round: Array) -> tuple[State, Record]:
         """A round of PAUSE's Algorithm 1, whoever the policy is."""
-        latency = world.latency(before.keys.world, round)
-        available, presence = world.present(before.presence, before.keys.world, round, before.clock)
+        latency = world.latency(own, round)
+        available, presence = world.present(before.presence, own, before.clock)
         epsilon = mechanism.budget.epsilon(before.stats.counts + 1)
         exhausted = mechanism.budget.exhausted(before.stats.counts + 1)
         if config.when_spent == "exclude":
@@ -170,7 +183,7 @@ def advance(
 
         # The policy chooses, after a question if it has one.
         silent = exhausted & (config.when_spent == "silent")
-        heard = _question(policy, learner, world, before, round, latency, available, silent)
+        heard = _question(policy, learner, world, before, own, round, latency, available, silent)
         selection, info = check_selected(
             policy.select(heard.choice_key, heard.policy, round, available), context.num_selected
         )
@@ -180,7 +193,7 @@ def advance(
         # or heard in the next.
         mute = silent[clients]
         if world.lost is not None:
-            mute |= world.lost(before.keys.world, round)[clients]
+            mute |= world.lost(own, round)[clients]
         ending = arrival(config, latency[clients], active, active & ~mute)
         seconds = heard.seconds + ending.seconds
         if config.presence is not None:
@@ -191,9 +204,8 @@ def advance(
         if can_be_unheard(config):
             averaged = ending.in_time if held is None else ending.in_time | ending.late
             sending = without_unheard(selection, averaged)
-        privacy_key = keys.cohort(before.keys.privacy, round)
-        release = release_of(mechanism, privacy_key, sending, epsilon[clients])
-        training = keys.cohort(before.keys.training, round), before.learning, sending, release
+        release = release_of(mechanism, own.privacy, sending, epsilon[clients])
+        training = own.training, before.learning, sending, release
         if held is None or learner.late is None:
             learning, trained = learner.train(*training)
         else:
@@ -224,19 +236,32 @@ def advance(
         )
         reached = heard.reached.at[jnp.where(active, clients, num_clients)].set(True, mode="drop")
         played = Round(
-            config, context, learner, round, before, after,
+            config, length, context, learner, round, before, after,
             latency, available, selection, info, trained, ending.in_time, work,
             jnp.sum(reached), jnp.sum(ending.in_time | ending.late), seconds, heard.seconds,
         )  # fmt: skip
         return after, record_round(quantities, played)
 
-    def play_until_the_end(before: State, round: Array) -> tuple[State, Record]:
-        _, like = jax.eval_shape(play, before, round)
+    round_keys = keys.of_rounds(state.keys, rounds)
+    _, like = jax.eval_shape(play, state, *jax.tree.map(lambda x: x[0], (round_keys, rounds)))
+
+    def play_until_the_end(
+        before: State, own: keys.RoundKeys, round: Array
+    ) -> tuple[State, Record]:
         standing_still = before, record_unplayed(quantities, like)
         goes_on = ~has_ended(config, before.clock)
-        return when(goes_on, lambda: play(before, round), standing_still)
+        return when(goes_on, lambda: play(before, own, round), standing_still)
 
-    return lax.scan(play if config.max_seconds is None else play_until_the_end, state, rounds)
+    step = play if config.max_seconds is None else play_until_the_end
+
+    def play_and_record(i: Array, so_far: tuple[State, Record]) -> tuple[State, Record]:
+        state, record = so_far
+        state, new = step(state, *jax.tree.map(lambda x: x[i], (round_keys, rounds)))
+        return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), record, new)
+
+    empty = jax.tree.map(lambda x: jnp.zeros((len(rounds), *x.shape), x.dtype), like)
+    stop = len(rounds) if count is None else count
+    return lax.fori_loop(0, stop, play_and_record, (state, empty))
 
 
 class _Heard(NamedTuple):
@@ -254,6 +279,7 @@ def _question(
     learner: Learner,
     world: World,
     before: State,
+    own: keys.RoundKeys,
     round: Array,
     latency: Array,
     available: Array,
@@ -263,22 +289,20 @@ def _question(
 
     A silent client does not tell its loss, and the server waits for it.
     """
-    query, streams = policy.query, before.keys
+    query = policy.query
     if query is None:
-        key = keys.choice(streams.policy, round)
         nobody = jnp.zeros(before.queried.shape, bool)
-        return _Heard(key, before.policy, before.queried, jnp.zeros(()), nobody)
-    ask_key, choice_key = keys.question_and_choice(streams.policy, round)
+        return _Heard(own.policy, before.policy, before.queried, jnp.zeros(()), nobody)
+    ask_key, choice_key = keys.asking_and_choosing(own.policy)
     clients, asked = query.ask(ask_key, before.policy, round, available)
     loss, told = jnp.ones(clients.shape), jnp.ones(clients.shape, bool)
     reached = jnp.zeros(before.queried.shape, bool)
     if query.wants == "loss":
-        answer_key = keys.answers(streams.training, round)
         told = ~silent[clients]
         reached = reached.at[clients].max(asked)
-        loss = learner.ask(answer_key, before.learning, clients, query.batch_size)
+        loss = learner.ask(own.answers, before.learning, clients, query.batch_size)
         loss = jnp.where(told, loss, jnp.nan)
-    answer = Answer(loss, world.features(streams.world, round)[clients], told)
+    answer = Answer(loss, world.features(own, round)[clients], told)
     waited = jnp.where(asked, query.seconds(latency)[clients], 0.0)
     return _Heard(
         choice_key,

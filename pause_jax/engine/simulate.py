@@ -13,9 +13,10 @@ from jax.sharding import Mesh
 
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.engine.arguments import check_client_batch, check_key, checked_devices
+from pause_jax.engine.programs import programs, reduced_part, seen_by, shape_of, told_of
 from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, recorded_bytes, with_metrics
-from pause_jax.engine.result import RESERVED, Result, finish
+from pause_jax.engine.result import RESERVED, Result, completed, finish
 from pause_jax.engine.round import advance, init, parts
 from pause_jax.learning import Dataset, Execution
 from pause_jax.memory import check_memory
@@ -79,7 +80,11 @@ def simulate(
     if record is None:
         quantities = with_metrics(quantities, parts(config, data).learner.metrics, RESERVED)
     check_size(config, data, quantities)
-    return _simulate(config, data, key, quantities, execution)
+    # Within a trace of the user's own there is no stopping to look at a run's length.
+    traced = (jnp.zeros(()), config, data, key)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced)):
+        return _simulate(config, data, key, quantities, execution)
+    return _in_calls(config, data, key, quantities, execution)
 
 
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
@@ -129,6 +134,27 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
         "Simulate fewer clients, rounds or seeds, or record less (record=...).",
     )
     _FITTING.add(question)
+
+
+def _in_calls(
+    config: SimConfig, data: Any, key: Array, quantities: Quantities, execution: Execution
+) -> Result:
+    """A run in as many calls as there is need for, of programs that serve any length."""
+    shape, nobody = shape_of(config, quantities), np.int32(0)
+    step, seen = programs(None, quantities, execution, shape.any_length), seen_by(shape, config)
+    state, records = step.init(seen, data, key, nobody), []
+    for first in range(1, config.num_rounds + 1, shape.room):
+        count = min(shape.room, config.num_rounds + 1 - first)
+        told = told_of(config, shape, first, count)
+        state, record = step.advance(seen, data, state, *told, nobody)
+        records.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], record))
+    record = jax.tree.map(lambda *x: np.concatenate(x), *records)
+    one = jax.tree.map(lambda x: x[None], record)
+    reduced = jax.tree.map(lambda x: x[0], reduced_part(quantities, config, one, shape))
+    result = step.finish(seen, state, reduced)
+    played = np.asarray(result.eval_rounds)
+    result = completed(result, config, played, record, quantities)
+    return jax.device_put(result)
 
 
 def whole_run(

@@ -12,7 +12,7 @@ from jax import Array
 from pause_jax.bandit import ClientStats, Info, Selection
 from pause_jax.config import SimConfig
 from pause_jax.engine.branch import when
-from pause_jax.engine.horizon import has_ended, is_evaluated
+from pause_jax.engine.horizon import Length, has_ended, is_evaluated
 from pause_jax.engine.score import Score, score
 from pause_jax.keys import Streams
 from pause_jax.latency import Work
@@ -57,6 +57,7 @@ class Round:
 
     Attributes:
       config: canonical.
+      length: of the run.
       context: what the policy was built from.
       learner: of this run.
       number: t >= 1.
@@ -75,6 +76,7 @@ class Round:
     """
 
     config: SimConfig
+    length: Length
     context: Context
     learner: Learner
     number: Int[Array, ""]
@@ -108,7 +110,7 @@ class Round:
     @functools.cached_property
     def metrics(self) -> dict[str, Array]:
         """The learner's metrics in the rounds that are evaluated, NaN in the others."""
-        due = is_evaluated(self.config, self.number) | has_ended(self.config, self.after.clock)
+        due = is_evaluated(self.length, self.number) | has_ended(self.config, self.after.clock)
         return when(
             due,
             lambda: self.learner.evaluate(self.after.learning),

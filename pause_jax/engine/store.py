@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import filelock
 import numpy as np
 
-from pause_jax.engine.batch import Plan
 from pause_jax.engine.outline import Rows
+from pause_jax.engine.plan import Plan
 from pause_jax.struct import ConfigError
 
 LOG = logging.getLogger("pause_jax")

@@ -14,24 +14,24 @@ from pause_jax.config import SimConfig
 from pause_jax.latency import Latency
 from pause_jax.struct import ConfigError
 
-# (stream ``world``, round) -> array.
-Shown = Callable[[Array, Array], Array]
+# (keys of a round, round) -> array.
+Shown = Callable[[keys.RoundKeys, Array], Array]
 
 
 class World(NamedTuple):
-    """Pure functions of the key stream ``world`` and the round.
+    """Pure functions of the keys of a round and its number.
 
     Attributes:
       latency: float [K], seconds that each client takes.
-      begin: (stream) -> the presence's state before round 1.
-      present: (state, stream, round, clock) -> (bool [K], who is available, state).
+      begin: (stream ``world``) -> the presence's state before round 1.
+      present: (state, keys, clock) -> (bool [K], who is available, state).
       lost: bool [K], who would be lost within the round; None for nobody.
       features: float [K, F], what clients can report before the round (see ``Latency.features``).
     """
 
     latency: Shown
     begin: Callable[[Array], Any]
-    present: Callable[[Any, Array, Array, Array], tuple[Array, Any]]
+    present: Callable[[Any, keys.RoundKeys, Array], tuple[Array, Any]]
     lost: Shown | None
     features: Shown
 
@@ -40,8 +40,8 @@ def world_of(config: SimConfig, model: Latency) -> World:
     """The world that a config describes, with its latency model fitted to the run's work."""
     num_clients, presence = config.num_clients, config.presence
 
-    def latency(stream: Array, round: Array) -> Array:
-        seconds = model.at(keys.latency(stream, round), round, num_clients)
+    def latency(own: keys.RoundKeys, round: Array) -> Array:
+        seconds = model.at(own.latency, round, num_clients)
         if jnp.shape(seconds) != (num_clients,):
             raise ConfigError(
                 f"latency = {type(model).__name__}: gave seconds of shape "
@@ -52,19 +52,17 @@ def world_of(config: SimConfig, model: Latency) -> World:
     def begin(stream: Array) -> Any:
         return () if presence is None else presence.begin(keys.presence(stream, 0), num_clients)
 
-    def present(state: Any, stream: Array, round: Array, clock: Array) -> tuple[Array, Any]:
-        key = keys.availability(stream, round)
-        free = jax.random.bernoulli(key, config.availability, (num_clients,))
+    def present(state: Any, own: keys.RoundKeys, clock: Array) -> tuple[Array, Any]:
+        free = jax.random.bernoulli(own.availability, config.availability, (num_clients,))
         if presence is None:
             return free, state
-        here, state = presence.step(state, keys.presence(stream, round), clock, num_clients)
+        here, state = presence.step(state, own.presence, clock, num_clients)
         return free & here, state
 
-    def lost(stream: Array, round: Array) -> Array:
-        key = keys.dropout(stream, round)
-        return jax.random.bernoulli(key, jnp.asarray(config.dropout), (num_clients,))
+    def lost(own: keys.RoundKeys, round: Array) -> Array:
+        return jax.random.bernoulli(own.dropout, jnp.asarray(config.dropout), (num_clients,))
 
-    def features(stream: Array, round: Array) -> Array:
-        return model.features(keys.latency(stream, round), num_clients)
+    def features(own: keys.RoundKeys, round: Array) -> Array:
+        return model.features(own.latency, num_clients)
 
     return World(latency, begin, present, None if config.dropout is None else lost, features)

@@ -80,7 +80,7 @@ class Context(NamedTuple):
     Attributes:
       num_clients: K.
       num_selected: m, size of this policy's cohort.
-      num_rounds: T, length of the run.
+      num_rounds: T, length of the run; a traced number with the policies of the library.
       update_size: d, parameters of the model; 0 without learning.
       num_features: F, entries of a client's latency features.
       data_size: float [K], samples of each client, ``|D_k|``.
@@ -96,7 +96,7 @@ class Context(NamedTuple):
 
     num_clients: int
     num_selected: int
-    num_rounds: int
+    num_rounds: Array | int
     update_size: int
     num_features: int
     data_size: Float[Array, " K"]

@@ -135,12 +135,12 @@ class PowerOfChoice(PolicyConfig):
             )
         return Policy(init, select, update, query)
 
-    def _wanted(self, round: Array, m: int, most: int, num_rounds: int) -> Array:
+    def _wanted(self, round: Array, m: int, most: int, num_rounds: Array | int) -> Array:
         """Number of candidates d of this round, int32; ``most`` at first, m at last."""
         past = {
             "constant": jnp.zeros(()),
             "half": (2 * round > num_rounds).astype(jnp.float32),
-            "linear": (round - 1) / max(num_rounds - 1, 1),
+            "linear": (round - 1) / jnp.maximum(num_rounds - 1, 1),
         }[self.schedule]
         return jnp.round(most - past * (most - m)).astype(jnp.int32)
 

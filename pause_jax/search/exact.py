@@ -73,21 +73,34 @@ def _by_counting(
     by weight within a prefix is the number of its members that are heavier, and the client itself:
     a product of two [K, K] masks counts it for all prefixes at once.
     """
-    index_key, weight_key, tie_key = (None,) * 3 if key is None else jax.random.split(key, 3)
-    stands_before = _precedence(index, available, index_key)  # [i, j]: i before j by index
+    lots = (None,) * 3 if key is None else _three_lots(key, index.shape)
+    stands_before = _precedence(index, available, lots[0])  # [i, j]: i before j by index
     prefix = ~stands_before & available[:, None] & available[None, :]  # [j, i]: i is in prefix j
     itself = jnp.eye(index.shape[0], dtype=bool)
-    heavier = _precedence(weight, available, weight_key) | itself  # [h, i]: h is not lighter than i
+    heavier = _precedence(weight, available, lots[1]) | itself  # [h, i]: h is not lighter than i
     place = prefix.astype(jnp.float32) @ heavier.astype(jnp.float32)  # [j, i]: of i by weight, in j
     cohort = prefix & (place <= num_selected)  # [j, i]: i is among the m heaviest of prefix j
     total = _total_of_heaviest(weight, cohort, place, num_selected)
     value = jnp.where(jnp.isinf(index), index, index + total)
     feasible = available & (jnp.sum(prefix, axis=1) >= num_selected)
-    best = _lexicographic_argmax(value, total, feasible, tie_key)
+    best = _lexicographic_argmax(value, total, feasible, lots[2])
     # Fewer than m are available: all of those, and others to fill up.
     first = jnp.sum(stands_before, axis=0) < num_selected
     chosen = jnp.where(jnp.any(feasible), cohort[best], first)
-    return jnp.flatnonzero(chosen, size=num_selected).astype(jnp.int32)
+    return _members(chosen, num_selected)
+
+
+def _three_lots(key: Array, shape: tuple[int, ...]) -> Array:
+    """To break ties by index, by weight, and of the best: uint32 [3, K], in one draw."""
+    return jax.vmap(lambda key: jax.random.bits(key, shape))(jax.random.split(key, 3))
+
+
+def _members(chosen: Array, num_selected: int) -> Array:
+    """The numbers of those chosen, ascending, int32 [m]: each has so many before it."""
+    number = jnp.arange(chosen.shape[0])
+    place = jnp.sum(chosen[None, :] & (number[None, :] < number[:, None]), axis=1)
+    holds = chosen[:, None] & (place[:, None] == jnp.arange(num_selected)[None, :])  # [i, r]
+    return jnp.sum(jnp.where(holds, number[:, None], 0), axis=0).astype(jnp.int32)
 
 
 def _total_of_heaviest(weight: Array, cohort: Array, place: Array, num_selected: int) -> Array:
@@ -112,10 +125,13 @@ def _total_of_heaviest(weight: Array, cohort: Array, place: Array, num_selected:
     return total
 
 
-def _precedence(value: Array, available: Array, key: Array | None) -> Array:
-    """[i, j]: whether i stands before j in ``ordered(value, available, key)``, bool [K, K]."""
+def _precedence(value: Array, available: Array, lots: Array | None) -> Array:
+    """[i, j]: whether i stands before j in ``ordered(value, available, key)``, bool [K, K].
+
+    The lots are uint32 [K]; by number without them.
+    """
     number = jnp.arange(value.shape[0])
-    lots = number if key is None else jax.random.bits(key, value.shape)
+    lots = number if lots is None else lots
 
     def pair(x: Array) -> tuple[Array, Array]:
         return x[:, None], x[None, :]
@@ -146,14 +162,16 @@ def _by_sorting(
     return jnp.sort(order[places]).astype(jnp.int32)
 
 
-def _lexicographic_argmax(first: Array, second: Array, feasible: Array, key: Array | None) -> Array:
-    """Place of the largest (first, second) among the feasible; ties at random if there is a key."""
+def _lexicographic_argmax(
+    first: Array, second: Array, feasible: Array, lots: Array | None
+) -> Array:
+    """Place of the largest (first, second) among the feasible; ties by lots, uint32 [K], if any."""
     best_first = jnp.max(jnp.where(feasible, first, -jnp.inf))
     tied = feasible & (first == best_first)
     best_second = jnp.max(jnp.where(tied, second, -jnp.inf))
     tied &= second == best_second
-    lot = jnp.zeros(first.shape) if key is None else jax.random.uniform(key, first.shape)
-    return jnp.argmax(jnp.where(tied, lot, -1.0))
+    lots = jnp.zeros(first.shape, jnp.int32) if lots is None else (lots >> 9).astype(jnp.int32)
+    return jnp.argmax(jnp.where(tied, lots, -1))
 
 
 class Exact(Search):
