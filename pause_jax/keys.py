@@ -82,9 +82,7 @@ def of_rounds(run: Streams, rounds: Array) -> RoundKeys:
         [2 * rounds, 2 * rounds + 1, rounds, rounds, rounds],
     )
     # Numbers that no round has.
-    within = jax.vmap(jax.random.fold_in)(
-        jnp.stack([world, world, training]), jnp.array([0, 1, 0])
-    )
+    within = jax.vmap(jax.random.fold_in)(jnp.stack([world, world, training]), jnp.array([0, 1, 0]))
     return RoundKeys(*every, *folded([*within], [rounds] * 3))
 
 

@@ -132,20 +132,20 @@ MUTANTS = [
     Mutant(
         "privacy_key_of_training",
         ROUND,
-        "keys.cohort(before.keys.privacy, round)",
-        "keys.cohort(before.keys.training, round)",
+        "release_of(mechanism, own.privacy, sending",
+        "release_of(mechanism, own.training, sending",
     ),
     Mutant(
         "privacy_key_of_every_round",
         ROUND,
-        "keys.cohort(before.keys.privacy, round)",
-        "keys.cohort(before.keys.privacy, 1)",
+        "release_of(mechanism, own.privacy, sending",
+        "release_of(mechanism, before.keys.privacy, sending",
     ),
     Mutant(
         "sample_order_of_every_round",
         ROUND,
-        "keys.cohort(before.keys.training, round)",
-        "keys.cohort(before.keys.training, 1)",
+        "training = own.training, before.learning",
+        "training = before.keys.training, before.learning",
     ),
     Mutant(
         "sample_order_of_all_clients",
@@ -162,8 +162,8 @@ MUTANTS = [
     Mutant(
         "availability_with_the_latency_key",
         WORLD,
-        "keys.availability(stream, round)",
-        "keys.latency(stream, round)",
+        "jax.random.bernoulli(own.availability, ",
+        "jax.random.bernoulli(own.latency, ",
     ),
     # The oracle draws with the named keys, and so believes what they are.
     Mutant(
@@ -698,8 +698,8 @@ MUTANTS = [
     Mutant(
         "drop_outs_by_the_availability_key",
         WORLD,
-        "key = keys.dropout(stream, round)",
-        "key = keys.availability(stream, round)",
+        "jax.random.bernoulli(own.dropout, ",
+        "jax.random.bernoulli(own.availability, ",
         ARRIVAL_TEST,
     ),
     Mutant(

@@ -32,3 +32,24 @@ def test_no_two_draws_of_a_run_share_a_key():
 def test_runs_share_no_stream():
     runs = [keys.streams(key) for key in jax.random.split(jax.random.key(0), 5)]
     assert distinct(list(itertools.chain(*runs)))
+
+
+def test_the_keys_of_many_rounds_are_those_of_each():
+    run, rounds = keys.streams(jax.random.key(3)), jnp.arange(1, 8)
+    together = keys.of_rounds(run, rounds)
+    for i, t in enumerate(rounds):
+        alone = keys.RoundKeys(
+            latency=keys.latency(run.world, t),
+            availability=keys.availability(run.world, t),
+            policy=keys.choice(run.policy, t),
+            training=keys.cohort(run.training, t),
+            privacy=keys.cohort(run.privacy, t),
+            presence=keys.presence(run.world, t),
+            dropout=keys.dropout(run.world, t),
+            answers=keys.answers(run.training, t),
+        )
+        for ours, theirs in zip(jax.tree.map(lambda x, i=i: x[i], together), alone, strict=True):
+            np.testing.assert_array_equal(*map(jax.random.key_data, (ours, theirs)))
+        asked = keys.asking_and_choosing(alone.policy)
+        for ours, theirs in zip(asked, keys.question_and_choice(run.policy, t), strict=True):
+            np.testing.assert_array_equal(*map(jax.random.key_data, (ours, theirs)))

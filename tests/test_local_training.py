@@ -25,7 +25,7 @@ from pause_jax.learning.client import (
 from pause_jax.learning.fedavg import train_cohort
 from pause_jax.learning.learner import all_finite, trained_part
 from pause_jax.learning.network import linen_network
-from pause_jax.learning.server import aggregate, evaluate
+from pause_jax.learning.server import added, evaluate, mean_update
 from pause_jax.learning.task import Regression, task_of
 from tests.reference import sgd
 
@@ -369,12 +369,17 @@ def test_batch_statistics_of_a_partial_batch_are_those_of_its_own_samples():
     jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-4), actual, expected)
 
 
-def test_aggregate_is_the_weighted_mean_of_the_updates():
+def averaged(variables, updates, weights):
+    mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
+    return added(variables, mean)
+
+
+def test_the_global_model_moves_by_the_weighted_mean_of_the_updates():
     rng = np.random.default_rng(4)
     variables = {"params": {"w": jnp.asarray(rng.standard_normal((3, 2)), jnp.float32)}}
     updates = {"params": {"w": jnp.asarray(rng.standard_normal((4, 3, 2)), jnp.float32)}}
     sizes = np.asarray([5.0, 1.0, 2.0, 2.0])
-    new = aggregate(variables, updates, jnp.asarray(sizes / sizes.sum(), jnp.float32))
+    new = averaged(variables, updates, jnp.asarray(sizes / sizes.sum(), jnp.float32))
     expected = np.asarray(variables["params"]["w"]).copy()
     for size, update in zip(sizes, np.asarray(updates["params"]["w"]), strict=True):
         expected += size / sizes.sum() * update
@@ -385,8 +390,8 @@ def test_aggregate_is_the_weighted_mean_of_the_updates():
 def test_an_empty_slot_does_not_poison_the_mean(bad):
     variables = {"w": jnp.ones(3)}
     updates = {"w": jnp.stack([jnp.full(3, 2.0), jnp.full(3, bad)])}
-    np.testing.assert_allclose(aggregate(variables, updates, jnp.asarray([1.0, 0.0]))["w"], 3.0)
-    taken = aggregate(variables, updates, jnp.asarray([0.5, 0.5]))["w"]
+    np.testing.assert_allclose(averaged(variables, updates, jnp.asarray([1.0, 0.0]))["w"], 3.0)
+    taken = averaged(variables, updates, jnp.asarray([0.5, 0.5]))["w"]
     assert not np.any(np.isfinite(taken)), "a slot that takes part does count"
 
 

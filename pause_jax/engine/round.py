@@ -242,8 +242,8 @@ def advance(
         )  # fmt: skip
         return after, record_round(quantities, played)
 
-    round_keys = keys.of_rounds(state.keys, rounds)
-    _, like = jax.eval_shape(play, state, *jax.tree.map(lambda x: x[0], (round_keys, rounds)))
+    given = keys.of_rounds(state.keys, rounds), rounds
+    _, like = jax.eval_shape(play, state, *jax.tree.map(lambda x: x[0], given))
 
     def play_until_the_end(
         before: State, own: keys.RoundKeys, round: Array
@@ -256,8 +256,11 @@ def advance(
 
     def play_and_record(i: Array, so_far: tuple[State, Record]) -> tuple[State, Record]:
         state, record = so_far
-        state, new = step(state, *jax.tree.map(lambda x: x[i], (round_keys, rounds)))
-        return state, jax.tree.map(lambda rows, row: rows.at[i].set(row), record, new)
+        own = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), given)
+        state, new = step(state, *own)
+        return state, jax.tree.map(
+            lambda rows, row: lax.dynamic_update_index_in_dim(rows, row, i, 0), record, new
+        )
 
     empty = jax.tree.map(lambda x: jnp.zeros((len(rounds), *x.shape), x.dtype), like)
     stop = len(rounds) if count is None else count

@@ -16,7 +16,7 @@ from pause_jax.learning.client import LocalTraining, kept_in_training, local_ste
 from pause_jax.learning.cohort import Execution, fitting, map_clients
 from pause_jax.learning.learner import Held, LearnerState, Release, Trained, trained_part
 from pause_jax.learning.optimizer import server_step
-from pause_jax.learning.server import aggregate, mean_update
+from pause_jax.learning.server import added, mean_update
 
 if TYPE_CHECKING:
     from jaxtyping import Int, Key
@@ -87,7 +87,7 @@ def train_cohort(
     # took most of the time of a round with 1.6 million parameters.
     released = release(jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"]))
     # All other collections leave in the clear: Result.unnoised names them.
-    updates = {**updates, "params": jax.vmap(unravel)(released)}
+    updates = {**updates, "params": released}
 
     def store(kept: Array, new: Array) -> Array:
         return store_active(kept, clients, new, active)
@@ -97,14 +97,13 @@ def train_cohort(
     weights = selection.weights
     if held is not None and late is not None:
         updates, weights, held = _with_held(updates, weights, late, held)
-    averaged, server_state = aggregate(variables, updates, weights), state.server
+    mean_of = jax.tree.map(lambda x: mean_update(x, weights), updates)
+    mean_of["params"] = unravel(mean_of["params"])
+    averaged, server_state = added(variables, mean_of), state.server
     if server is not None:
+        heard = jnp.any(weights > 0)
         averaged["params"], server_state = server_step(
-            server,
-            variables["params"],
-            server_state,
-            jax.tree.map(lambda x: mean_update(x, weights), updates["params"]),
-            jnp.any(weights > 0),
+            server, variables["params"], server_state, mean_of["params"], heard
         )
     state = state._replace(
         variables=averaged,
@@ -129,5 +128,7 @@ def _with_held(updates: Any, weights: Array, late: Array, held: Held) -> tuple[A
 
 def nothing_held(state: LearnerState, num_selected: int) -> Held:
     """What is held before round 1."""
-    like = jax.tree.map(lambda x: jnp.zeros((num_selected, *x.shape), x.dtype), state.model)
+    params, _ = ravel_pytree(state.model["params"])
+    model = {**state.model, "params": params}
+    like = jax.tree.map(lambda x: jnp.zeros((num_selected, *x.shape), x.dtype), model)
     return Held(like, jnp.zeros(num_selected))

@@ -79,7 +79,8 @@ class Held(NamedTuple):
     """Updates that came too late for their round and are averaged in the next.
 
     Attributes:
-      updates: the model's structure with a leading axis [m], as the server received them.
+      updates: the model's structure with a leading axis [m], as the server received them; of
+        ``params`` flat, [m, d].
       weights: float [m], the aggregation weights that they had; 0 for none.
     """
 

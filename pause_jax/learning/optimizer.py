@@ -33,6 +33,15 @@ def _names() -> dict[str, Callable[..., optax.GradientTransformation]]:
 
 
 NAMES = _names()
+# Those that take each weight by itself: its layer, or the rest of the model, does not count.
+ELEMENTWISE = frozenset(
+    ("adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad")
+    + ("lion", "optimistic_adam", "optimistic_adam_v2", "optimistic_gradient_descent", "radam")
+    + ("rmsprop", "rprop", "sgd", "sign_sgd", "signum", "yogi")
+)
+# Weights of a model that is moved as one vector: of a larger one, the copies take longer than the
+# many small kernels do, and compiling them, of a smaller one.
+ONE_VECTOR = 2**16
 
 
 def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
@@ -50,7 +59,8 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
     given = optimizer
     if isinstance(optimizer, str):
         if optimizer in NAMES:
-            return NAMES[optimizer](rate)
+            found = NAMES[optimizer](rate)
+            return _as_one_vector(found) if optimizer in ELEMENTWISE else found
         if ":" not in optimizer:
             raise ConfigError(
                 f"learning.optimizer = {optimizer!r}: must be an optimiser of optax's: "
@@ -65,6 +75,24 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
             f"optax.GradientTransformation, not {type(result).__name__}."
         )
     return result
+
+
+def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The same for a model whose weights stand in one vector, if it is small."""
+    flat = optax.flatten(inner)
+
+    def fitting(weights: Any) -> optax.GradientTransformation:
+        leaves = jax.tree.leaves(weights)
+        small = 1 < len(leaves) and sum(leaf.size for leaf in leaves) <= ONE_VECTOR
+        return flat if small and len({leaf.dtype for leaf in leaves}) == 1 else inner
+
+    def init(params: Any) -> optax.OptState:
+        return fitting(params).init(params)
+
+    def update(grads: Any, state: optax.OptState, params: Any = None) -> Any:
+        return fitting(grads).update(grads, state, params)
+
+    return optax.GradientTransformation(init, update)
 
 
 def _called(function: Any, rate: Array | float) -> Any:

@@ -25,22 +25,9 @@ def mean_update(updates: Array, weights: Array) -> Array:
     return jnp.tensordot(weights, taken, axes=1)
 
 
-def aggregate(variables: Variables, updates: Any, weights: Array) -> Variables:
-    """Add the weighted sum of the updates to the global model: FedAvg, (2).
-
-    Args:
-      variables: the global model.
-      updates: the same structure with a leading axis [m].
-      weights: float [m], zero for an empty slot.
-
-    Returns:
-      The new global model.
-    """
-
-    def add(old: Array, update: Array) -> Array:
-        return (old + mean_update(update, weights)).astype(old.dtype)
-
-    return jax.tree.map(add, variables, updates)
+def added(variables: Variables, mean: Variables) -> Variables:
+    """The global model with the weighted sum of the updates added: FedAvg, (2)."""
+    return jax.tree.map(lambda old, move: (old + move).astype(old.dtype), variables, mean)
 
 
 def evaluate(
