@@ -111,8 +111,8 @@ MUTANTS = [
     Mutant(
         "running_statistics_forgotten",
         FEDAVG,
-        'updates = {**updates, "params": jax.vmap(unravel)(released)}',
-        'updates = jax.tree.map(jnp.zeros_like, updates) | {"params": jax.vmap(unravel)(released)}',
+        'updates = {**updates, "params": released}',
+        'updates = jax.tree.map(jnp.zeros_like, updates) | {"params": released}',
         "batch_norm",
     ),
     Mutant(
@@ -602,13 +602,13 @@ MUTANTS = [
     Mutant(
         "evaluation_a_round_early",
         HORIZON,
-        "(round % config.eval_every == 0)",
+        "(round % length.eval_every == 0)",
         "((round + 1) % config.eval_every == 0)",
     ),
     Mutant(
         "last_round_not_evaluated",
         HORIZON,
-        " | (round == config.num_rounds)",
+        " | (round == length.num_rounds)",
         "",
     ),
     Mutant(

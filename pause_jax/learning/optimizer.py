@@ -35,9 +35,12 @@ def _names() -> dict[str, Callable[..., optax.GradientTransformation]]:
 NAMES = _names()
 # Those that take each weight by itself: its layer, or the rest of the model, does not count.
 ELEMENTWISE = frozenset(
-    ("adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad")
-    + ("lion", "optimistic_adam", "optimistic_adam_v2", "optimistic_gradient_descent", "radam")
-    + ("rmsprop", "rprop", "sgd", "sign_sgd", "signum", "yogi")
+    (
+        *("adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan"),
+        *("amsgrad", "lion", "optimistic_adam", "optimistic_adam_v2"),
+        *("optimistic_gradient_descent", "radam", "rmsprop", "rprop", "sgd", "sign_sgd"),
+        *("signum", "yogi"),
+    )
 )
 # Weights of a model that is moved as one vector: of a larger one, the copies take longer than the
 # many small kernels do, and compiling them, of a smaller one.
@@ -83,7 +86,7 @@ def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransfo
 
     def fitting(weights: Any) -> optax.GradientTransformation:
         leaves = jax.tree.leaves(weights)
-        small = 1 < len(leaves) and sum(leaf.size for leaf in leaves) <= ONE_VECTOR
+        small = len(leaves) > 1 and sum(leaf.size for leaf in leaves) <= ONE_VECTOR
         return flat if small and len({leaf.dtype for leaf in leaves}) == 1 else inner
 
     def init(params: Any) -> optax.OptState:
