@@ -20,14 +20,17 @@ Examples:
 
 import importlib
 import os
+import sys
 import warnings
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 # JAX 0.10.1 logs two long lines for every program that it takes from a cache: tuning hints of the
 # compiler that the processor does not list. They would bury what the command line prints. It is
-# read when JAX is imported; errors are raised whatever it is.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# read when JAX is imported, and where that was before, they are filtered out (engine.compilation);
+# errors are raised whatever it is.
+if "jax" not in sys.modules:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 

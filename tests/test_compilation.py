@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from benchmarks import census
+from pause_jax import presets
 from pause_jax.engine.compilation import Compilations, use_cache
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -84,3 +86,57 @@ def test_a_meter_counts_from_its_start():
     jax.block_until_ready(jax.jit(lambda x: jnp.cos(x) * 2.75)(jnp.ones(9)))
     assert second.seconds > 0
     assert first.seconds == pytest.approx(seen + second.seconds)
+
+
+TWICE = """
+import sys
+import jax
+from pause_jax import presets, simulate
+from pause_jax.engine.compilation import Compilations
+meter = Compilations()
+config = presets.digits_small().override({"num_rounds": 2, "learning.model": Linear()})
+simulate(config, jax.random.key(0))
+ours = meter.from_cache
+jax.jit(lambda x: x * 2 + 1)(3.0)
+print(meter.compiled, ours, meter.from_cache)
+""".replace("from pause_jax import", "from pause_jax.learning import Linear\nfrom pause_jax import")
+
+
+def test_programs_of_runs_are_kept_in_python_too_and_no_others(tmp_path):
+    """Also where JAX is imported first, and then nothing of XLA's loader is to be seen."""
+    settings = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "TF_CPP_"))}
+    settings |= {"PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(tmp_path)}
+
+    def start(**more: str) -> list[int]:
+        ran = subprocess.run(
+            [sys.executable, "-c", TWICE], env=settings | more, cwd=tmp_path,
+            capture_output=True, text=True, timeout=600, check=True,
+        )  # fmt: skip
+        assert ran.stderr == ""
+        return [int(number) for number in ran.stdout.split()]
+
+    assert start()[1:] == [0, 0]
+    kept = {path.name.partition("-")[0] for path in (tmp_path / "compiled").glob("*-cache")}
+    assert {"jit_begin", "jit_play", "jit_end"} <= kept
+    _, ours, all_of_them = start()
+    assert ours >= 3
+    assert all_of_them == ours
+    assert start(JAX_ENABLE_COMPILATION_CACHE="false")[1:] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels", "loops", "draws"), [("init", 99, 16, 10), ("advance", 298, 24, 14)]
+)
+def test_what_a_run_is_compiled_into_does_not_creep(name, kernels, loops, draws):
+    """A fifth more than when it was counted is too much: each kernel takes its time to compile.
+
+    As tests compile; as users do, ``advance`` has 356 kernels and 16 loops.
+    """
+    if "level=0" not in os.environ["XLA_FLAGS"]:
+        kernels, loops = max(kernels, 356), max(loops, 16)
+    found = census.census(census.steps(presets.digits_small())[name])
+    assert found.kernels <= 1.2 * kernels
+    assert found.loops <= 1.2 * loops
+    assert found.draws <= 1.2 * draws
+    # Most can be told from the code that asks for them.
+    assert found.lines_of["elsewhere"] < found.kernels / 2

@@ -28,7 +28,7 @@ def checked_keys(keys: Array) -> Array:
       ConfigError: if they are something else, or none.
     """
     check_key(keys)
-    keys = jnp.atleast_1d(keys)
+    keys = keys if keys.ndim else keys[None]
     if keys.ndim > 1 or not keys.size:
         raise ConfigError(
             f"keys has shape {keys.shape}: must be keys [S], S >= 1. Make them with "

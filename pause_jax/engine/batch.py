@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pause_jax.config import SimConfig
+from pause_jax.engine.compilation import kept
 from pause_jax.engine.plan import Plan
 from pause_jax.engine.programs import (
     RUN,
@@ -144,7 +145,8 @@ def play(
             config = put(seen_by(shape, own), RUN)
             key = put(key_data[run % len(keys)], RUN)
             key = jax.random.wrap_key_data(key, impl=jax.random.key_impl(keys))
-            state = step.init(config, data, key, policy)
+            with kept():
+                state = step.init(config, data, key, policy)
             if keeper is not None:
 
                 def shapes(number: int, state: State = state) -> list[Any]:
@@ -157,14 +159,14 @@ def play(
         for number, segment in enumerate(segments[done:], done + 1):
             if stopped.is_set():
                 raise CancelledError
-            with handing_over:
+            with handing_over, kept():
                 state, record = step.advance(config, data, state, *told(segment))
             records.append(_cut(taken(jax.block_until_ready(record)), len(segment)))
             tick()
             if keeper is not None and number < len(segments):
                 keeper.played(first, number, state, records, ending=stopped.is_set())
         record = _whole(_collect(records), segments)
-        with handing_over:
+        with handing_over, kept():
             reduced = put(reduced_part(quantities, configs, record, shape), RUN)
             result = step.finish(config, state, reduced).replace(config=None, variables=None)
         result = _rows(_collect(taken(result)), own, record, quantities)

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
 import os
 import pathlib
-from typing import Any, ClassVar
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any, ClassVar, TextIO
 
 import jax
+from rich.console import Console
 
 from pause_jax.cache import cache_folder
 
+# Seconds after which a user wonders what is going on.
+PATIENCE = 0.5
+# Of the part of XLA that loads programs from the cache, in each of its lines.
+LOADER = b"cpu_aot_loader"
+# Where JAX was imported before this library could silence it.
+LOADER_SPEAKS = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") in ("0", "1", "2")
+_FILTERING = threading.Lock()
 _LEVEL = "xla_backend_optimization_level"
 _EMITTERS = "xla_cpu_use_fusion_emitters"
+_LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 _HITS = "/jax/compilation_cache/cache_hits"
 _MISSES = "/jax/compilation_cache/cache_misses"
@@ -31,9 +47,89 @@ def use_cache() -> pathlib.Path | None:
     folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(cache_folder() / "compiled"))
     jax.config.update("jax_compilation_cache_dir", folder)
     # Of the many small programs of a run each takes less than JAX's default of a second.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update(_LEAST_SECONDS, 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return pathlib.Path(folder)
+
+
+@functools.cache
+def _own_cache() -> bool:
+    """Use the cache from the first run of a process on, unless JAX has been told of one.
+
+    Returns:
+      Whether it is ours alone: then programs of the user's own are not kept.
+    """
+    ours = jax.config.values["jax_compilation_cache_dir"] is None and use_cache() is not None
+    if ours:
+        jax.config.update(_LEAST_SECONDS, math.inf)
+    return ours
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[TextIO]:
+    """Around calls that may compile: what they compile is kept, and what XLA says of programs from
+    the cache is left out.
+
+    Yields:
+      The error stream for what is to be seen at once.
+    """
+    ours = _own_cache()
+    try:
+        if ours:
+            jax.config.update(_LEAST_SECONDS, 0.0)
+        with _without_loader() as errors:
+            yield errors
+    finally:
+        if ours:
+            jax.config.update(_LEAST_SECONDS, math.inf)
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """:func:`kept`, and says so on a terminal, or in a notebook, if it takes time."""
+    with kept() as errors:
+        console = Console(file=errors)
+        if not (console.is_terminal or console.is_jupyter):
+            yield
+            return
+        status = console.status("compiling ... (once: programs are kept for later starts)")
+        waiting = threading.Timer(PATIENCE, status.start)
+        waiting.start()
+        try:
+            yield
+        finally:
+            waiting.cancel()
+            waiting.join()
+            status.stop()
+
+
+@contextlib.contextmanager
+def _without_loader() -> Iterator[TextIO]:
+    """Standard error without the lines of XLA's loader, which finds a difference between machines
+    where there is none and says so in thousands of letters for each program; TF_CPP_MIN_LOG_LEVEL
+    silences it, if it is set before JAX is imported.
+
+    Yields:
+      The error stream for what is to be seen at once.
+    """
+    if not LOADER_SPEAKS or not _FILTERING.acquire(blocking=False):
+        yield sys.stderr
+        return
+    sys.stderr.flush()
+    seen = os.dup(2)
+    with tempfile.TemporaryFile() as heard, os.fdopen(os.dup(2), "w") as at_once:
+        os.dup2(heard.fileno(), 2)
+        try:
+            yield at_once if sys.stderr.isatty() else sys.stderr
+        finally:
+            sys.stderr.flush()
+            os.dup2(seen, 2)
+            os.close(seen)
+            heard.seek(0)
+            for line in heard:
+                if LOADER not in line:
+                    os.write(2, line)
+            _FILTERING.release()
 
 
 def hot() -> dict[str, Any] | None:

@@ -124,7 +124,8 @@ class Playing:
                 if not firsts:
                     continue
                 labels = ", ".join(job.outline.label for job in group)
-                bar.update(task, description=labels if len(labels) < 40 else f"{labels[:37]}...")
+                words = labels if len(labels) < 40 else f"{labels[:37]}..."
+                bar.update(task, description=f"{words} (compiling ...)")
                 lanes = min(len(firsts), jobs.plans[number].lanes)
                 cut = self.plans[number]._replace(lanes=lanes)
                 keeper = None
@@ -134,7 +135,7 @@ class Playing:
                 runs = play(
                     *(stacked, group[0].data, jobs.keys, cut),
                     *(jobs.quantities, jobs.execution, jobs.mesh),
-                    *(lambda: bar.advance(task), firsts, keeper),
+                    *(lambda w=words: bar.update(task, advance=1, description=w), firsts, keeper),
                 )
                 for first, result in runs:  # one by one: what came before a failure is kept
                     self.rows[number, first] = rows_of(result)

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.engine.arguments import check_client_batch, check_key, checked_devices
+from pause_jax.engine.compilation import compiling
 from pause_jax.engine.programs import programs, reduced_part, seen_by, shape_of, told_of
 from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, recorded_bytes, with_metrics
@@ -142,16 +143,19 @@ def _in_calls(
     """A run in as many calls as there is need for, of programs that serve any length."""
     shape, nobody = shape_of(config, quantities), np.int32(0)
     step, seen = programs(None, quantities, execution, shape.any_length), seen_by(shape, config)
-    state, records = step.init(seen, data, key, nobody), []
+    with compiling():
+        state, records = step.init(seen, data, key, nobody), []
     for first in range(1, config.num_rounds + 1, shape.room):
         count = min(shape.room, config.num_rounds + 1 - first)
         told = told_of(config, shape, first, count)
-        state, record = step.advance(seen, data, state, *told, nobody)
+        with compiling():
+            state, record = step.advance(seen, data, state, *told, nobody)
         records.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], record))
     record = jax.tree.map(lambda *x: np.concatenate(x), *records)
     one = jax.tree.map(lambda x: x[None], record)
     reduced = jax.tree.map(lambda x: x[0], reduced_part(quantities, config, one, shape))
-    result = step.finish(seen, state, reduced)
+    with compiling():
+        result = step.finish(seen, state, reduced)
     played = np.asarray(result.eval_rounds)
     result = completed(result, config, played, record, quantities)
     return jax.device_put(result)

@@ -1,0 +1,144 @@
+"""What a program is compiled into: kernels, loops and draws, by the line that asks for them.
+
+python -m benchmarks.census --preset digits_small
+"""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import re
+import time
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import numpy as np
+import typer
+
+import pause_jax
+from pause_jax import presets
+from pause_jax.config import SimConfig
+from pause_jax.engine.programs import programs, seen_by, shape_of, told_of
+from pause_jax.engine.recorder import chosen
+from pause_jax.engine.simulate import prepare
+from pause_jax.learning import Execution
+
+ROOT = pathlib.Path(pause_jax.__file__).parent
+
+
+class Census(NamedTuple):
+    """Counts of one compiled program.
+
+    Attributes:
+      seconds: of the processor, to compile it.
+      lines: of its optimised code.
+      kernels: fusions, products and the like, each compiled by itself.
+      loops: while loops; each draw of random bits has one on a CPU.
+      draws: threefry calls in the lowered program.
+      lines_of: kernels by the innermost line of this library that they come from.
+    """
+
+    seconds: float
+    lines: int
+    kernels: int
+    loops: int
+    draws: int
+    lines_of: collections.Counter[str]
+
+
+def steps(config: SimConfig) -> dict[str, Any]:
+    """The lowered programs that ``simulate`` compiles for a config, by name."""
+    config, data = prepare(config)
+    quantities = chosen(None)
+    shape, key, nobody = shape_of(config, quantities), jax.random.key(0), np.int32(0)
+    step = programs(None, quantities, Execution(), shape.any_length)
+    seen = seen_by(shape, config)
+    state = jax.eval_shape(step.init, seen, data, key, nobody)
+    told = told_of(config, shape, 1, config.num_rounds)
+    return {
+        "init": step.init.lower(seen, data, key, nobody),
+        "advance": step.advance.lower(seen, data, state, *told, nobody),
+    }
+
+
+def census(lowered: Any) -> Census:
+    """Compile a lowered program and count."""
+    start = time.process_time()
+    text = lowered.compile().as_text()
+    seconds = time.process_time() - start
+    source = _Source(text)
+    kernels = [
+        line
+        for part, line in _instructions(text)
+        if re.search(r" (fusion|dot|convolution|sort|scatter|gather|reduce)\(", line)
+        and not re.match(r"%?(fused|wrapped|parallel)", part)
+    ]
+    return Census(
+        seconds,
+        text.count("\n"),
+        len(kernels),
+        len(re.findall(r" while\(", text)),
+        len(re.findall(r"call @_?threefry2x32", lowered.as_text())),
+        collections.Counter(map(source.line_of, kernels)),
+    )
+
+
+def _instructions(text: str) -> list[tuple[str, str]]:
+    """(computation, instruction) of an optimised program."""
+    part, found = "", list[tuple[str, str]]()
+    for line in text.splitlines():
+        if line.endswith("{") and not line.startswith(" "):
+            part = line.removeprefix("ENTRY ").strip()
+        elif line.startswith("  "):
+            found.append((part, line))
+    return found
+
+
+class _Source:
+    """The tables of files and frames that stand at the head of an optimised program."""
+
+    def __init__(self, text: str) -> None:
+        self._tables = collections.defaultdict[str, dict[int, str]](dict)
+        table = ""
+        for line in text.splitlines():
+            if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+                table = line
+            elif found := re.match(r"(\d+) (.*)", line):
+                self._tables[table][int(found[1])] = found[2]
+
+    def line_of(self, instruction: str) -> str:
+        """File and line of this library, innermost."""
+        found = re.search(r"stack_frame_id=(\d+)", instruction)
+        frame = int(found[1]) if found else 0
+        while frame:
+            fields = self._fields("StackFrames", frame)
+            location = self._fields("FileLocations", fields["file_location_id"])
+            name = pathlib.Path(self._tables["FileNames"][location["file_name_id"]].strip('"'))
+            if name.is_relative_to(ROOT):
+                return f"{name.relative_to(ROOT)}:{location['line']}"
+            parent = fields.get("parent_frame_id", 0)
+            frame = 0 if parent == frame else parent
+        return "elsewhere"
+
+    def _fields(self, table: str, number: int) -> dict[str, int]:
+        text = self._tables[table][number]
+        return {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", text)}
+
+
+def main(
+    preset: Annotated[str, typer.Option(help="Of pause_jax.presets.")] = "digits_small",
+    most: Annotated[int, typer.Option(help="Lines to show.", min=0)] = 30,
+) -> None:
+    """Print the census of the programs of a preset."""
+    for name, lowered in steps(getattr(presets, preset)()).items():
+        found = census(lowered)
+        typer.echo(
+            f"{name}: {found.seconds:.2f} processor seconds, {found.lines} lines, "
+            f"{found.kernels} kernels, {found.loops} loops, {found.draws} draws"
+        )
+        for line, number in found.lines_of.most_common(most):
+            typer.echo(f"{number:6} {line}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
