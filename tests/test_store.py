@@ -271,14 +271,16 @@ def stop_after(monkeypatch, segments):
     """Interrupt a sweep when so many segments were played."""
     ticks, play = [], batch.play
 
-    def stopped(configs, data, keys, cut, step, mesh, tick, firsts, keeper):
+    def stopped(*arguments):
+        *others, tick, firsts, keeper = arguments
+
         def counted():
             tick()
             ticks.append(0)
             if len(ticks) == segments:
                 raise KeyboardInterrupt
 
-        return play(configs, data, keys, cut, step, mesh, counted, firsts, keeper)
+        return play(*others, counted, firsts, keeper)
 
     monkeypatch.setattr(playing, "play", stopped)
     return ticks
