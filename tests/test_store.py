@@ -280,7 +280,8 @@ def stop_after(monkeypatch, segments):
             if len(ticks) == segments:
                 raise KeyboardInterrupt
 
-        return play(*others, counted, firsts, keeper)
+        with_a_count = *others, counted, firsts, keeper
+        return play(*with_a_count)
 
     monkeypatch.setattr(playing, "play", stopped)
     return ticks

@@ -1,0 +1,51 @@
+"""The clients' optimisers: those that take each weight by itself move a small model at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pause_jax.learning.optimizer import ELEMENTWISE, NAMES, ONE_VECTOR, made
+
+SHAPES = {"kernel": (4, 3), "bias": (3,), "gain": (2, 2, 2)}
+
+
+def drawn(seed: int) -> dict[str, jax.Array]:
+    rng = np.random.default_rng(seed)
+    return {name: jnp.asarray(rng.normal(size=s), jnp.float32) for name, s in SHAPES.items()}
+
+
+def moved(optimizer: optax.GradientTransformation) -> list[np.ndarray]:
+    """Parameters after four steps along given gradients."""
+    params = drawn(0)
+    state = optimizer.init(params)
+    for step in range(1, 5):
+        moves, state = optimizer.update(drawn(step), state, params)
+        params = optax.apply_updates(params, moves)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
+
+
+@pytest.mark.filterwarnings("ignore:`optimistic_adam` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_one_vector_moves_as_its_layers_do_where_each_weight_counts_by_itself(name):
+    by_layers, as_vector = moved(NAMES[name](0.1)), moved(optax.flatten(NAMES[name](0.1)))
+    apart = max(np.abs(a - b).max() for a, b in zip(by_layers, as_vector, strict=True))
+    if name in ELEMENTWISE:
+        assert apart < 1e-6
+    else:
+        assert apart > 1e-4
+    for ours, theirs in zip(moved(made(name, 0.1)), by_layers, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_only_small_models_of_one_kind_are_one_vector():
+    def moments(params):
+        return len(jax.tree.leaves(made("adam", 0.1).init(params)[0].mu))
+
+    assert moments(drawn(0)) == 1
+    assert moments({**drawn(0), "wide": jnp.zeros(ONE_VECTOR)}) == 4
+    assert moments({**drawn(0), "half": jnp.zeros(3, jnp.bfloat16)}) == 4
+    assert len(jax.tree.leaves(made("lamb", 0.1).init(drawn(0))[0].mu)) == 3
+    # One of the user's own may look at layers.
+    assert len(jax.tree.leaves(made(optax.adam, 0.1).init(drawn(0))[0].mu)) == 3
