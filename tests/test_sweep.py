@@ -320,6 +320,21 @@ def test_policies_of_one_cohort_size_share_a_program(keys):
         np.testing.assert_allclose(row.regret, apart.regret[0], rtol=1e-5, atol=1e-5)
 
 
+def test_policies_of_an_earlier_comparison_compile_nothing(keys, tmp_path):
+    configs = {name: bandit(name, num_clients=17) for name in ("pause", "random", "fastest")}
+    together = sweep(configs, keys, progress=False)
+    longer = {name: configs[name].replace(num_rounds=33) for name in ("fastest", "random")}
+    before = Compilations()
+    again = sweep(configs["random"], keys, progress=False)
+    sweep(longer, keys, progress=False)
+    assert before.programs == 0
+    np.testing.assert_array_equal(again.clients[0], together.clients.sel(config="random"))
+    # What a store keeps depends on no sweep before.
+    stored = sweep(configs["random"], keys, store=tmp_path / "kept", progress=False)
+    assert before.programs > 0
+    np.testing.assert_array_equal(stored.clients, again.clients)
+
+
 def test_numbers_of_policies_that_share_a_program_are_their_own(keys):
     configs = {
         f"{name} {weight}": bandit(name).override({"policy.index.speed_weight": weight})

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh
 
@@ -21,6 +20,7 @@ from pause_jax.engine.arguments import (
     checked_keys,
 )
 from pause_jax.engine.batch import check_own_parts, mesh_of
+from pause_jax.engine.families import choices_of, family_of, one_of
 from pause_jax.engine.outline import Outline, outline, variable
 from pause_jax.engine.plan import Plan, lanes_of, plan
 from pause_jax.engine.quantity import Quantity
@@ -31,7 +31,6 @@ from pause_jax.engine.simulate import check_size, prepare
 from pause_jax.engine.store import FORMAT
 from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
 from pause_jax.learning.dataset import checked
-from pause_jax.policies import POLICIES, OneOf, PolicyConfig, Random
 from pause_jax.spelling import shown
 from pause_jax.struct import ConfigError
 
@@ -77,9 +76,12 @@ def jobs_of(
     devices: Sequence[jax.Device] | None = None,
     client_batch: int | None = None,
     shards: int = 1,
+    remembered: bool = False,
 ) -> Jobs:
     """Check a sweep and cut it; arguments are those of :func:`pause_jax.sweep`, and ``shards``, the
-    parts that it is to be played in, each of which has a chunk if there are as many runs.
+    parts that it is to be played in, each of which has a chunk if there are as many runs, and
+    ``remembered``, whether programs of sweeps before may serve, which may change the last place of
+    an energy.
 
     Raises:
       ConfigError: if any config or another argument cannot run.
@@ -129,7 +131,7 @@ def jobs_of(
         )
         for group in groups.values()
     ]
-    shared = _shared(list(groups.values()))
+    shared = _shared(list(groups.values()), remembered=remembered)
     return Jobs(shared, plans, keys, quantities, execution, mesh, made_by)
 
 
@@ -151,30 +153,27 @@ def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataCon
     return Job(config, loaded, outline(label, config, config_file.dumps(config), digest))
 
 
-def _shared(groups: list[list[Job]]) -> list[list[Job]]:
-    """The groups, those that differ in their policy alone with configs of one structure: so one
-    program serves them all.
+def _shared(groups: list[list[Job]], *, remembered: bool) -> list[list[Job]]:
+    """The groups, those that differ in their policy and length alone with configs of one structure:
+    so one program serves them all.
     """
     families: dict[Any, list[int]] = {}
     for number, (first, *_) in enumerate(groups):
-        config, policy = first.config, first.config.policy
-        if type(policy) in POLICIES and not policy.alone:
-            rest = jax.tree.structure(config.replace(policy=Random()))
-            key = rest, config.cohort_size, policy.releases, id(first.data)
-            families.setdefault(key, []).append(number)
+        family = family_of(first.config, first.data)
+        if family is not None:
+            families.setdefault(family, []).append(number)
     shared = list(groups)
-    for family in families.values():
-        policies = [groups[number][0].config.policy for number in family]
-        for place, number in enumerate(family if len(family) > 1 else ()):
+    for family, numbers in families.items():
+        own = {
+            jax.tree.structure(policy): policy
+            for policy in (groups[number][0].config.policy for number in numbers)
+        }
+        choices = choices_of(family, [*own.values()], remembered=remembered)
+        for number in numbers:
             shared[number] = [
-                job._replace(config=_one_of(job.config, policies, place)) for job in groups[number]
+                job._replace(config=one_of(job.config, choices)) for job in groups[number]
             ]
     return shared
-
-
-def _one_of(config: SimConfig, policies: list[PolicyConfig], place: int) -> SimConfig:
-    choices = (*policies[:place], config.policy, *policies[place + 1 :])
-    return config.replace(policy=OneOf(choices=choices, number=jnp.asarray(place, jnp.int32)))
 
 
 def _named(

@@ -36,7 +36,8 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs that differ only in traced numbers share one compilation and run as one batch, spread
+    Configs that differ only in traced numbers, in the numbers of rounds, or in the library's
+    policies (of one cohort size) share one compilation, also with the sweeps before, and run spread
     over all devices, and over the cores of a CPU. A row of the result is the single run
     ``simulate(config, key)`` up to rounding: where two cohorts are worth the same to a unit in the
     last place, the two may choose differently, and then go their own ways.
@@ -82,6 +83,7 @@ def sweep(
         max_batch=max_batch,
         devices=devices,
         client_batch=client_batch,
+        remembered=store is None,
     )
     kept = None if store is None else begun(jobs, pathlib.Path(store))
     return Playing(jobs, kept).whole(save_every=save_every, progress=progress)
