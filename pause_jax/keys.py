@@ -46,7 +46,7 @@ def streams(key: Array) -> Streams:
 
 
 class RoundKeys(NamedTuple):
-    """The keys of a round, or of many with an axis [R] in front: see the functions of these names.
+    """The keys of a round: see the functions of these names.
 
     Attributes:
       latency: of all clients.
@@ -59,31 +59,45 @@ class RoundKeys(NamedTuple):
       answers: of those that are asked.
     """
 
-    latency: Key[Array, "*R"]
-    availability: Key[Array, "*R"]
-    policy: Key[Array, "*R"]
-    training: Key[Array, "*R"]
-    privacy: Key[Array, "*R"]
-    presence: Key[Array, "*R"]
-    dropout: Key[Array, "*R"]
-    answers: Key[Array, "*R"]
+    latency: Key[Array, ""]
+    availability: Key[Array, ""]
+    policy: Key[Array, ""]
+    training: Key[Array, ""]
+    privacy: Key[Array, ""]
+    presence: Key[Array, ""]
+    dropout: Key[Array, ""]
+    answers: Key[Array, ""]
 
 
-def of_rounds(run: Streams, rounds: Array) -> RoundKeys:
-    """The keys of all the rounds [R] at once: each draw of its own is a loop to be compiled."""
-    fold = jax.vmap(jax.vmap(jax.random.fold_in), in_axes=(None, 0))
+def of_rounds(run: Streams, rounds: Array) -> Array:
+    """The data of the keys of many rounds at once, uint32 [R, 8, W], a row for :func:`of_round`.
 
-    def folded(streams: list[Array], numbers: list[Array]) -> tuple[Array, ...]:
-        return tuple(fold(jnp.stack(streams), jnp.stack(numbers, axis=1)).T)
+    Each draw of its own is a loop to be compiled.
+    """
+    world, policy, training, privacy = map(
+        jax.random.key_data, (run.world, run.policy, run.training, run.privacy)
+    )
+    kind = jax.random.key_impl(run.world)
 
-    world, training = run.world, run.training
-    every = folded(
-        [world, world, run.policy, training, run.privacy],
-        [2 * rounds, 2 * rounds + 1, rounds, rounds, rounds],
+    def fold(data: Array, number: Array) -> Array:
+        key = jax.random.wrap_key_data(data, impl=kind)
+        return jax.random.key_data(jax.random.fold_in(key, number))
+
+    of_all = jax.vmap(jax.vmap(fold), in_axes=(None, 0))
+    every = of_all(
+        jnp.stack([world, world, policy, training, privacy]),
+        jnp.stack([2 * rounds, 2 * rounds + 1, rounds, rounds, rounds], axis=1),
     )
     # Numbers that no round has.
-    within = jax.vmap(jax.random.fold_in)(jnp.stack([world, world, training]), jnp.array([0, 1, 0]))
-    return RoundKeys(*every, *folded([*within], [rounds] * 3))
+    within = jax.vmap(fold)(jnp.stack([world, world, training]), jnp.array([0, 1, 0]))
+    rare = of_all(within, jnp.stack([rounds] * 3, axis=1))
+    return jnp.concatenate([every, rare], axis=1)
+
+
+def of_round(run: Streams, data: Array) -> RoundKeys:
+    """The keys of a round from its row of :func:`of_rounds`."""
+    kind = jax.random.key_impl(run.world)
+    return RoundKeys(*(jax.random.wrap_key_data(row, impl=kind) for row in data))
 
 
 def latency(world: Array, round: Array | int) -> Array:

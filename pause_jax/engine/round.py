@@ -243,7 +243,7 @@ def advance(
         return after, record_round(quantities, played)
 
     given = keys.of_rounds(state.keys, rounds), rounds
-    _, like = jax.eval_shape(play, state, *jax.tree.map(lambda x: x[0], given))
+    _, like = jax.eval_shape(play, state, keys.of_round(state.keys, given[0][0]), rounds[0])
 
     def play_until_the_end(
         before: State, own: keys.RoundKeys, round: Array
@@ -256,8 +256,8 @@ def advance(
 
     def play_and_record(i: Array, so_far: tuple[State, Record]) -> tuple[State, Record]:
         state, record = so_far
-        own = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, i, keepdims=False), given)
-        state, new = step(state, *own)
+        own, round = (lax.dynamic_index_in_dim(x, i, keepdims=False) for x in given)
+        state, new = step(state, keys.of_round(state.keys, own), round)
         return state, jax.tree.map(
             lambda rows, row: lax.dynamic_update_index_in_dim(rows, row, i, 0), record, new
         )
