@@ -69,10 +69,9 @@ class RoundKeys(NamedTuple):
     answers: Key[Array, ""]
 
 
-def of_rounds(run: Streams, rounds: Array) -> Array:
-    """The data of the keys of many rounds at once, uint32 [R, 8, W], a row for :func:`of_round`.
-
-    Each draw of its own is a loop to be compiled.
+def of_rounds(run: Streams, rounds: Array) -> tuple[Array, Array]:
+    """The data of the keys of many rounds at once, rows for :func:`of_round`: each draw of its own
+    is a loop to be compiled. uint32 [R, 5, W], and [R, 3, W] of those that few runs need.
     """
     world, policy, training, privacy = map(
         jax.random.key_data, (run.world, run.policy, run.training, run.privacy)
@@ -91,13 +90,13 @@ def of_rounds(run: Streams, rounds: Array) -> Array:
     # Numbers that no round has.
     within = jax.vmap(fold)(jnp.stack([world, world, training]), jnp.array([0, 1, 0]))
     rare = of_all(within, jnp.stack([rounds] * 3, axis=1))
-    return jnp.concatenate([every, rare], axis=1)
+    return every, rare
 
 
-def of_round(run: Streams, data: Array) -> RoundKeys:
+def of_round(run: Streams, every: Array, rare: Array) -> RoundKeys:
     """The keys of a round from its row of :func:`of_rounds`."""
     kind = jax.random.key_impl(run.world)
-    return RoundKeys(*(jax.random.wrap_key_data(row, impl=kind) for row in data))
+    return RoundKeys(*(jax.random.wrap_key_data(row, impl=kind) for row in (*every, *rare)))
 
 
 def latency(world: Array, round: Array | int) -> Array:

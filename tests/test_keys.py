@@ -48,7 +48,9 @@ def test_the_keys_of_many_rounds_are_those_of_each():
             dropout=keys.dropout(run.world, t),
             answers=keys.answers(run.training, t),
         )
-        for ours, theirs in zip(keys.of_round(run, together[i]), alone, strict=True):
+        for ours, theirs in zip(
+            keys.of_round(run, *(data[i] for data in together)), alone, strict=True
+        ):
             np.testing.assert_array_equal(*map(jax.random.key_data, (ours, theirs)))
         asked = keys.asking_and_choosing(alone.policy)
         for ours, theirs in zip(asked, keys.question_and_choice(run.policy, t), strict=True):

@@ -6,6 +6,7 @@ advanced a few rounds at a time, with the same result.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -242,8 +243,9 @@ def advance(
         )  # fmt: skip
         return after, record_round(quantities, played)
 
-    given = keys.of_rounds(state.keys, rounds), rounds
-    _, like = jax.eval_shape(play, state, keys.of_round(state.keys, given[0][0]), rounds[0])
+    given = *keys.of_rounds(state.keys, rounds), rounds
+    first = keys.of_round(state.keys, *(x[0] for x in given[:2]))
+    _, like = jax.eval_shape(play, state, first, rounds[0])
 
     def play_until_the_end(
         before: State, own: keys.RoundKeys, round: Array
@@ -256,11 +258,10 @@ def advance(
 
     def play_and_record(i: Array, so_far: tuple[State, Record]) -> tuple[State, Record]:
         state, record = so_far
-        own, round = (lax.dynamic_index_in_dim(x, i, keepdims=False) for x in given)
-        state, new = step(state, keys.of_round(state.keys, own), round)
-        return state, jax.tree.map(
-            lambda rows, row: lax.dynamic_update_index_in_dim(rows, row, i, 0), record, new
-        )
+        *own, round = (lax.dynamic_index_in_dim(x, i, keepdims=False) for x in given)
+        state, new = step(state, keys.of_round(state.keys, *own), round)
+        put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
+        return state, jax.tree.map(put, record, new)
 
     empty = jax.tree.map(lambda x: jnp.zeros((len(rounds), *x.shape), x.dtype), like)
     stop = len(rounds) if count is None else count
