@@ -247,12 +247,10 @@ def advance(
     first = keys.of_round(state.keys, *(x[0] for x in given[:2]))
     _, like = jax.eval_shape(play, state, first, rounds[0])
 
-    def play_until_the_end(
-        before: State, own: keys.RoundKeys, round: Array
-    ) -> tuple[State, Record]:
+    def play_until_the_end(before: State, *of_round: Any) -> tuple[State, Record]:
         standing_still = before, record_unplayed(quantities, like)
         goes_on = ~has_ended(config, before.clock)
-        return when(goes_on, lambda: play(before, own, round), standing_still)
+        return when(goes_on, lambda: play(before, *of_round), standing_still)
 
     step = play if config.max_seconds is None else play_until_the_end
 
@@ -264,8 +262,8 @@ def advance(
         return state, jax.tree.map(put, record, new)
 
     empty = jax.tree.map(lambda x: jnp.zeros((len(rounds), *x.shape), x.dtype), like)
-    stop = len(rounds) if count is None else count
-    return lax.fori_loop(0, stop, play_and_record, (state, empty))
+    count = len(rounds) if count is None else count
+    return lax.fori_loop(0, count, play_and_record, (state, empty))
 
 
 class _Heard(NamedTuple):
