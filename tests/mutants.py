@@ -603,7 +603,7 @@ MUTANTS = [
         "evaluation_a_round_early",
         HORIZON,
         "(round % length.eval_every == 0)",
-        "((round + 1) % config.eval_every == 0)",
+        "((round + 1) % length.eval_every == 0)",
     ),
     Mutant(
         "last_round_not_evaluated",
