@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP)  ## compare selection policies on digits (about a minute, no download)
+demo: $(STAMP)  ## compare selection policies on digits (half a minute, no download)
 	$(BIN)/pause-jax compare
 
 test: $(STAMP)  ## run all tests
