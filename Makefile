@@ -91,7 +91,7 @@ experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those o
 	$(BIN)/python -m experiments.$(NAME).run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 bench: $(STAMP)  ## speed beside other simulators, into docs/benchmarks.md: up to an hour (DATA_DIR=folder adds MNIST)
-	$(BIN)/python -m benchmarks.run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
+	JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python -m benchmarks.run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) $(FLOWER) $(RELEASE) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/api docs/gallery docs/command_line *.egg-info

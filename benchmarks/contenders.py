@@ -20,6 +20,7 @@ class Contender(NamedTuple):
       variant: given to the driver.
       idle: whether its process can wait, stopped, while others are measured. If not, a process
         is started for each measurement.
+      compiles: whether it makes programs in its first run that later runs take.
       note: what it does that the others do not.
     """
 
@@ -27,14 +28,15 @@ class Contender(NamedTuple):
     environment: str | None
     variant: str = ""
     idle: bool = True
+    compiles: bool = False
     note: str = ""
 
 
 CONTENDERS = {
-    OURS: Contender("pause", None),
+    OURS: Contender("pause", None, compiles=True),
     "PyTorch loop": Contender("torch_loop", "torch"),
     "PyTorch channels_last": Contender("torch_loop", "torch", "channels_last"),
-    "torch.func": Contender("torch_func", "torch"),
+    "torch.func": Contender("torch_func", "torch", compiles=True),
     "pfl": Contender("pfl_driver", "pfl", note="visits a client's samples in stored order"),
     "Flower": Contender(
         "flower",
@@ -43,7 +45,7 @@ CONTENDERS = {
         note="sends serialised models to processes and back; the start of its engine (Ray) and "
         "the first round are not counted",
     ),
-    "FedJAX": Contender("fedjax_driver", "fedjax"),
+    "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }
 MATMUL = Contender("matmul", None)
 

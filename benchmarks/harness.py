@@ -12,6 +12,7 @@ import pathlib
 import re
 import select
 import signal
+import statistics
 import subprocess
 import tempfile
 import time
@@ -102,6 +103,25 @@ class Running:
         return (errors or lines or ["ended without a word"])[-1]
 
 
+class Work(NamedTuple):
+    """Processor seconds of a contender's process, of all its threads.
+
+    Attributes:
+      start: from its start to the end of the first run.
+      first: of the first run.
+      later: of each repetition.
+    """
+
+    start: float
+    first: float
+    later: list[float]
+
+    @property
+    def once(self) -> float:
+        """What the first run took and the later ones did not: tracing and compiling."""
+        return self.first - statistics.median(self.later)
+
+
 class Measured(NamedTuple):
     """What was measured of one contender on one workload.
 
@@ -111,12 +131,14 @@ class Measured(NamedTuple):
         data, compilation.
       versions: of its packages.
       failure: why there are no values, or "".
+      work: of the processor; None of a contender that works in other processes than its own.
     """
 
     values: list[float]
     warmup: float = float("nan")
     versions: Mapping[str, str] = {}
     failure: str = ""
+    work: Work | None = None
 
 
 def measure(
@@ -148,9 +170,8 @@ def measure(
             setup = {"workload": workload, "data": data, "weights": weights}
             return running, running.ask("setup", variant=contender.variant, **setup)["versions"]
 
-        def run_once(running: Running) -> float:
-            value: float = running.ask("run", rounds=rounds)["value"]
-            return value
+        def run_once(running: Running) -> dict[str, float]:
+            return running.ask("run", rounds=rounds)
 
         waiting: dict[str, Running] = {}
         for name, (_, contender) in contenders.items():
@@ -158,11 +179,12 @@ def measure(
             begin = time.perf_counter()
             try:
                 running, versions = start(name)
-                run_once(running)
-                measured[name] = Measured([], time.perf_counter() - begin, versions)
+                answer = run_once(running)
             except DriverError as error:
                 measured[name] = Measured([], failure=str(error))
                 continue
+            work = Work(answer["so_far"], answer["processor"], []) if contender.idle else None
+            measured[name] = Measured([], time.perf_counter() - begin, versions, work=work)
             if contender.idle:
                 waiting[name] = running
             else:
@@ -173,7 +195,10 @@ def measure(
                     continue
                 try:
                     running = waiting[name] if name in waiting else start(name)[0]
-                    so_far.values.append(run_once(running))
+                    answer = run_once(running)
+                    so_far.values.append(answer["value"])
+                    if so_far.work:
+                        so_far.work.later.append(answer["processor"])
                     say(f"{workload}: {name} {turn + 1}/{repeat}: {so_far.values[-1]:.4g}")
                     if name not in waiting:
                         running.close()

@@ -27,7 +27,11 @@ is the median of the turns' ratios. A round is local training of the next client
 from the global model (float32, a fresh optimiser, one pass over the client's samples), and the mean
 of their updates. There is no privacy noise and no evaluation. Work is counted as three forward
 passes. Of pause_jax the whole call of `simulate` is timed. "start" is imports, data, compilation
-and the first run, which does not count.
+and the first run, which does not count, by the clock. Its processor seconds, of all threads, are in
+two parts: "compiling" is what the first run took more than the median of the later ones, that is
+tracing, compiling and whatever else is done once; the rest is imports, data and one run. torch.func
+compiles nothing, and is measured the same way; a dash is where a program does not compile, or works
+in processes that are not counted (Flower).
 """
 SAME_INTRO = """## The same computation
 

@@ -12,7 +12,7 @@ from benchmarks import report, run, storing
 from benchmarks.alone import Timing, in_turns
 from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.drivers.pause import model_of
-from benchmarks.harness import Measured, compare, largest_difference, measure
+from benchmarks.harness import Measured, Work, compare, largest_difference, measure
 from benchmarks.workloads import (
     WORKLOADS,
     first_weights,
@@ -74,6 +74,10 @@ def test_the_harness_measures_us_and_reports_who_fails():
     assert len(measured[OURS].values) == 2
     assert measured[OURS].warmup > min(measured[OURS].values)
     assert measured[OURS].versions["jax"] == jax.__version__
+    work = measured[OURS].work
+    assert len(work.later) == 2
+    # Imports come before the first run, and only the first run traces and compiles.
+    assert work.start > work.first > work.once > 2 * max(work.later)
     assert "no_such_driver" in measured["broken"].failure
     assert any("2/2" in line for line in said)
 
@@ -110,6 +114,21 @@ def test_targets_are_ok_below_or_not_measured():
 def test_a_peer_that_is_not_installed_is_in_the_report():
     text = report.training("tiny", {OURS: Measured([1.0])}, {"pfl": "not installed: no network"})
     assert "- pfl is not installed: no network." in text
+
+
+def test_a_start_is_compiling_and_the_rest_where_these_can_be_told():
+    measured = {
+        OURS: Measured([1.0], 9.0, work=Work(start=7.0, first=5.0, later=[1.0, 1.5, 2.0])),
+        "PyTorch loop": Measured([1.0], 9.0, work=Work(start=7.0, first=5.0, later=[1.0])),
+        "Flower": Measured([1.0], 9.0),
+    }
+    lines = report.training("tiny", measured, {}).splitlines()
+    columns = [line.split("|")[-4:-1] for line in lines if line.startswith("|")]
+    head, _, ours, loop, flower = ([cell.strip() for cell in row] for row in columns)
+    assert head == ["start, s", "compiling, cpu s", "rest of start, cpu s"]
+    assert ours == ["9.0", "3.5", "3.5"]
+    assert loop == ["9.0", "-", "7.0"]
+    assert flower == ["9.0", "-", "-"]
 
 
 def test_calls_are_timed_in_turns():

@@ -56,7 +56,8 @@ class FedJax:
             fedjax.optimizers.sgd(1.0),
             fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch, num_epochs=1),
         )
-        self.names = list(model.init(jax.random.PRNGKey(0)))
+        # Only the names: first weights of its own would be compiled, and not be used.
+        self.names = list(jax.eval_shape(model.init, jax.random.PRNGKey(0)))
         self.state = self.algorithm.init(
             {
                 name: {"w": jnp.asarray(kernel), "b": jnp.asarray(bias)}

@@ -1,6 +1,7 @@
 """How the harness talks to a driver: one JSON object a line, on standard input and output.
 
-``{"do": "setup", ...}`` once, then ``{"do": "run", "rounds": n}`` answers seconds a round, and
+``{"do": "setup", ...}`` once, then ``{"do": "run", "rounds": n}`` answers seconds a round, with the
+processor seconds of all threads that the run took and that the process has taken so far, and
 ``{"do": "save", "path": p}`` writes the global model. End of input ends the driver.
 """
 
@@ -48,10 +49,12 @@ def serve(make: Callable[[Workload, str, str, str], Driver], *packages: str) -> 
         elif driver is None:
             raise RuntimeError("setup comes first")
         elif request["do"] == "run":
-            start = time.perf_counter()
+            start, worked = time.perf_counter(), time.process_time()
             value = driver.run(request["rounds"])
             seconds = (time.perf_counter() - start) / request["rounds"]
             answer["value"] = seconds if value is None else value
+            answer["so_far"] = time.process_time()
+            answer["processor"] = time.process_time() - worked
         else:
             write_weights(driver.weights(), request["path"])
         print(json.dumps(answer), file=answers)
