@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 HERE = pathlib.Path(__file__).parent
@@ -80,3 +81,24 @@ def install(environment: str, folder: pathlib.Path) -> pathlib.Path:
             raise RuntimeError("".join(last) or f"exit status {done.returncode}")
     stamp.write_text(requirements.read_text())
     return python
+
+
+def gathered(
+    wanted: Sequence[str], folder: pathlib.Path, say: Callable[[str], None]
+) -> tuple[dict[str, tuple[pathlib.Path, Contender]], dict[str, str]]:
+    """Ours, and the contenders of the environments that are wanted.
+
+    Returns:
+      (name -> (its Python, contender), name -> why it is not among them).
+    """
+    chosen = {OURS: (pathlib.Path(sys.executable), CONTENDERS[OURS])}
+    missing: dict[str, str] = {}
+    for environment in wanted:
+        say(f"environment {environment}")
+        members = {n: c for n, c in CONTENDERS.items() if c.environment == environment}
+        try:
+            python = install(environment, folder)
+            chosen |= {name: (python, contender) for name, contender in members.items()}
+        except RuntimeError as error:
+            missing |= dict.fromkeys(members, f"not installed: {error}")
+    return chosen, missing

@@ -36,6 +36,7 @@ class FedJax:
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         self.workload, self.round = workload, 0
+        self.device = jax.devices()[0].device_kind
         x, y = read_data(data)
         self.clients = [
             fedjax.ClientDataset({"x": x[workload.rows(k)], "y": y[workload.rows(k)]})

@@ -19,7 +19,13 @@ from benchmarks.workloads import WORKLOADS, Weights, Workload, write_weights
 
 
 class Driver(Protocol):
-    """A contender with a workload loaded."""
+    """A contender with a workload loaded.
+
+    Attributes:
+      device: what it computes on; ``cpu``, or the name of an accelerator.
+    """
+
+    device: str
 
     def run(self, rounds: int) -> float | None:
         """Play rounds. Returns the value to report instead of the measured seconds a round."""
@@ -46,6 +52,7 @@ def serve(make: Callable[[Workload, str, str, str], Driver], *packages: str) -> 
             workload = WORKLOADS[request["workload"]]
             driver = make(workload, request["data"], request["weights"], request["variant"])
             answer["versions"] = {name: version(name) for name in packages}
+            answer["device"] = driver.device
         elif driver is None:
             raise RuntimeError("setup comes first")
         elif request["do"] == "run":
