@@ -11,7 +11,7 @@ RELEASE := .release-venv
 RELEASE_STAMP := $(RELEASE)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test flower mutants soak lint format docs notebooks gallery release release-check house reproduction experiment bench clean
+.PHONY: help demo test flower mutants soak lint format docs notebooks gallery release release-check house reproduction experiment bench bench-gpu clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -91,7 +91,10 @@ experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those o
 	$(BIN)/python -m experiments.$(NAME).run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 bench: $(STAMP)  ## speed beside other simulators, into docs/benchmarks.md: up to an hour (DATA_DIR=folder adds MNIST)
-	$(BIN)/python -m benchmarks.run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
+	JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python -m benchmarks.run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
+
+bench-gpu: $(STAMP)  ## one table of what an accelerator gives; its JAX must be in .venv (DATA_DIR=folder adds MNIST, CIFAR-10; OUT=file)
+	JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python -m benchmarks.gpu $(if $(DATA_DIR),--data-dir $(DATA_DIR)) $(if $(OUT),--out $(OUT))
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) $(FLOWER) $(RELEASE) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/api docs/gallery docs/command_line *.egg-info

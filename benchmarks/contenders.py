@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 HERE = pathlib.Path(__file__).parent
@@ -20,6 +21,7 @@ class Contender(NamedTuple):
       variant: given to the driver.
       idle: whether its process can wait, stopped, while others are measured. If not, a process
         is started for each measurement.
+      compiles: whether it makes programs in its first run that later runs take.
       note: what it does that the others do not.
     """
 
@@ -27,14 +29,15 @@ class Contender(NamedTuple):
     environment: str | None
     variant: str = ""
     idle: bool = True
+    compiles: bool = False
     note: str = ""
 
 
 CONTENDERS = {
-    OURS: Contender("pause", None),
+    OURS: Contender("pause", None, compiles=True),
     "PyTorch loop": Contender("torch_loop", "torch"),
     "PyTorch channels_last": Contender("torch_loop", "torch", "channels_last"),
-    "torch.func": Contender("torch_func", "torch"),
+    "torch.func": Contender("torch_func", "torch", compiles=True),
     "pfl": Contender("pfl_driver", "pfl", note="visits a client's samples in stored order"),
     "Flower": Contender(
         "flower",
@@ -43,7 +46,7 @@ CONTENDERS = {
         note="sends serialised models to processes and back; the start of its engine (Ray) and "
         "the first round are not counted",
     ),
-    "FedJAX": Contender("fedjax_driver", "fedjax"),
+    "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }
 MATMUL = Contender("matmul", None)
 
@@ -78,3 +81,24 @@ def install(environment: str, folder: pathlib.Path) -> pathlib.Path:
             raise RuntimeError("".join(last) or f"exit status {done.returncode}")
     stamp.write_text(requirements.read_text())
     return python
+
+
+def gathered(
+    wanted: Sequence[str], folder: pathlib.Path, say: Callable[[str], None]
+) -> tuple[dict[str, tuple[pathlib.Path, Contender]], dict[str, str]]:
+    """Ours, and the contenders of the environments that are wanted.
+
+    Returns:
+      (name -> (its Python, contender), name -> why it is not among them).
+    """
+    chosen = {OURS: (pathlib.Path(sys.executable), CONTENDERS[OURS])}
+    missing: dict[str, str] = {}
+    for environment in wanted:
+        say(f"environment {environment}")
+        members = {n: c for n, c in CONTENDERS.items() if c.environment == environment}
+        try:
+            python = install(environment, folder)
+            chosen |= {name: (python, contender) for name, contender in members.items()}
+        except RuntimeError as error:
+            missing |= dict.fromkeys(members, f"not installed: {error}")
+    return chosen, missing

@@ -12,6 +12,7 @@ import pathlib
 import re
 import select
 import signal
+import statistics
 import subprocess
 import tempfile
 import time
@@ -33,9 +34,11 @@ from benchmarks.workloads import (
 ROOT = pathlib.Path(__file__).parent.parent
 # Seconds after which an answer is not expected any more.
 PATIENCE = 900
-_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "CUDA_VISIBLE_DEVICES": "",
+# Environment variables of the drivers: where they compute.
+ON_CPU = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+# Processes that wait, stopped, must leave memory of the device to the others.
+ON_ACCELERATOR = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+_QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "PYTHONWARNINGS": "ignore",
@@ -49,7 +52,7 @@ class DriverError(RuntimeError):
 class Running:
     """A driver's process."""
 
-    def __init__(self, python: pathlib.Path, contender: Contender):
+    def __init__(self, python: pathlib.Path, contender: Contender, where: Mapping[str, str]):
         self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the process
         # Its own process group, so that signals reach what it starts itself.
         self._process = subprocess.Popen(
@@ -59,7 +62,7 @@ class Running:
             stderr=self._printed,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, **_QUIET, **where, "PYTHONPATH": str(ROOT)},
             process_group=0,
         )
 
@@ -102,6 +105,25 @@ class Running:
         return (errors or lines or ["ended without a word"])[-1]
 
 
+class Work(NamedTuple):
+    """Processor seconds of a contender's process, of all its threads.
+
+    Attributes:
+      start: from its start to the end of the first run.
+      first: of the first run.
+      later: of each repetition.
+    """
+
+    start: float
+    first: float
+    later: list[float]
+
+    @property
+    def once(self) -> float:
+        """What the first run took and the later ones did not: tracing and compiling."""
+        return self.first - statistics.median(self.later)
+
+
 class Measured(NamedTuple):
     """What was measured of one contender on one workload.
 
@@ -111,12 +133,21 @@ class Measured(NamedTuple):
         data, compilation.
       versions: of its packages.
       failure: why there are no values, or "".
+      work: of the processor; None of a contender that works in other processes than its own.
+      device: what it computed on.
     """
 
     values: list[float]
     warmup: float = float("nan")
     versions: Mapping[str, str] = {}
     failure: str = ""
+    work: Work | None = None
+    device: str = ""
+
+    @property
+    def median(self) -> float:
+        """Of the values; NaN if there are none."""
+        return statistics.median(self.values) if self.values else float("nan")
 
 
 def measure(
@@ -124,6 +155,7 @@ def measure(
     contenders: Mapping[str, tuple[pathlib.Path, Contender]],
     repeat: int,
     say: Callable[[str], None],
+    where: Mapping[str, str] = ON_CPU,
 ) -> dict[str, Measured]:
     """Measure contenders on a workload, in turns.
 
@@ -132,6 +164,7 @@ def measure(
       contenders: name -> (Python, contender).
       repeat: turns of each.
       say: told about progress.
+      where: environment variables of the drivers, ``ON_CPU`` or ``ON_ACCELERATOR``.
 
     Returns:
       name -> what was measured; a contender that fails is in it, with the reason.
@@ -141,28 +174,29 @@ def measure(
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         data, weights = _files(workload, pathlib.Path(folder))
 
-        def start(name: str) -> tuple[Running, dict[str, str]]:
+        def start(name: str) -> tuple[Running, dict[str, Any]]:
             python, contender = contenders[name]
-            running = Running(python, contender)
+            running = Running(python, contender, where)
             stack.callback(running.close)
             setup = {"workload": workload, "data": data, "weights": weights}
-            return running, running.ask("setup", variant=contender.variant, **setup)["versions"]
+            return running, running.ask("setup", variant=contender.variant, **setup)
 
-        def run_once(running: Running) -> float:
-            value: float = running.ask("run", rounds=rounds)["value"]
-            return value
+        def run_once(running: Running) -> dict[str, float]:
+            return running.ask("run", rounds=rounds)
 
         waiting: dict[str, Running] = {}
         for name, (_, contender) in contenders.items():
             say(f"{workload}: {name} warms up")
             begin = time.perf_counter()
             try:
-                running, versions = start(name)
-                run_once(running)
-                measured[name] = Measured([], time.perf_counter() - begin, versions)
+                running, about = start(name)
+                answer = run_once(running)
             except DriverError as error:
                 measured[name] = Measured([], failure=str(error))
                 continue
+            work = Work(answer["so_far"], answer["processor"], []) if contender.idle else None
+            warmup = time.perf_counter() - begin
+            measured[name] = Measured([], warmup, **about, work=work)
             if contender.idle:
                 waiting[name] = running
             else:
@@ -173,7 +207,10 @@ def measure(
                     continue
                 try:
                     running = waiting[name] if name in waiting else start(name)[0]
-                    so_far.values.append(run_once(running))
+                    answer = run_once(running)
+                    so_far.values.append(answer["value"])
+                    if so_far.work:
+                        so_far.work.later.append(answer["processor"])
                     say(f"{workload}: {name} {turn + 1}/{repeat}: {so_far.values[-1]:.4g}")
                     if name not in waiting:
                         running.close()
@@ -205,7 +242,7 @@ def compare(
 
         def play(python: pathlib.Path, contender: Contender) -> Weights:
             path = f"{folder}/after.npz"
-            running = Running(python, contender)
+            running = Running(python, contender, ON_CPU)
             try:
                 variant = contender.variant
                 running.ask("setup", workload=workload, data=data, weights=weights, variant=variant)

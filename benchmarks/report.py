@@ -84,17 +84,27 @@ def training(workload: str, measured: Mapping[str, Measured], missing: Mapping[s
                     f"{_median(ratios(measured, name)):.2f}",
                     f"{100 * _median(share):.0f} %",
                     f"{found.warmup:.1f}",
+                    *started(found, compiles=CONTENDERS[name].compiles),
                 ]
             )
             if note := CONTENDERS[name].note:
                 notes.append(f"{name} {note}.")
     head = ["", "s / round", "from, to", "time / ours", "of matrix product", "start, s"]
+    head += ["compiling, cpu s", "rest of start, cpu s"]
     rate = measured.get(MATMUL_NAME)
     if rate and rate.values:
         gflops = statistics.median(rate.values) / 1e9
         notes.append(f"Matrix product: {gflops:.0f} GFLOP/s (best of 512, 1024, 2048, float32).")
     title = f"### {workload}: {WORKLOADS[workload].summary}"
     return "\n".join([title, "", *table(head, rows), *[f"- {note}" for note in notes]])
+
+
+def started(found: Measured, *, compiles: bool) -> list[str]:
+    """The processor seconds of a start: those of compiling, and the rest."""
+    if found.work is None:
+        return ["-", "-"]
+    once = found.work.once if compiles else 0.0
+    return [f"{once:.1f}" if compiles else "-", f"{found.work.start - once:.1f}"]
 
 
 def same_result(workload: str, moved: float, differences: Mapping[str, float | str]) -> str:

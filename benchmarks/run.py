@@ -15,7 +15,7 @@ import typer
 
 from benchmarks import alone as ours
 from benchmarks import report
-from benchmarks.contenders import CONTENDERS, MATMUL, OURS, environments, install
+from benchmarks.contenders import MATMUL, OURS, environments, gathered
 from benchmarks.harness import Measured, compare, measure
 from benchmarks.workloads import WORKLOADS
 
@@ -27,7 +27,11 @@ is the median of the turns' ratios. A round is local training of the next client
 from the global model (float32, a fresh optimiser, one pass over the client's samples), and the mean
 of their updates. There is no privacy noise and no evaluation. Work is counted as three forward
 passes. Of pause_jax the whole call of `simulate` is timed. "start" is imports, data, compilation
-and the first run, which does not count.
+and the first run, which does not count, by the clock. Its processor seconds, of all threads, are in
+two parts: "compiling" is what the first run took more than the median of the later ones, that is
+tracing, compiling and whatever else is done once; the rest is imports, data and one run. torch.func
+compiles nothing, and is measured the same way; a dash is where a program does not compile, or works
+in processes that are not counted (Flower).
 """
 SAME_INTRO = """## The same computation
 
@@ -54,24 +58,14 @@ def main(
 ) -> None:
     """Measure and write the report."""
     load = os.getloadavg()[0]
-    names, wanted = _listed(workloads, WORKLOADS), _listed(peers, environments())
-    python = pathlib.Path(sys.executable)
-    missing: dict[str, str] = {}
-    chosen = {OURS: (python, CONTENDERS[OURS])}
-    for environment in wanted:
-        _say(f"environment {environment}")
-        members = {n: c for n, c in CONTENDERS.items() if c.environment == environment}
-        try:
-            home = install(environment, folder)
-            chosen |= {name: (home, contender) for name, contender in members.items()}
-        except RuntimeError as error:
-            missing |= dict.fromkeys(members, f"not installed: {error}")
+    names, wanted = listed(workloads, WORKLOADS), listed(peers, environments())
+    chosen, missing = gathered(wanted, folder, say)
     others = {name: peer for name, peer in chosen.items() if name != OURS}
 
-    turns = {**chosen, report.MATMUL_NAME: (python, MATMUL)}
+    turns = {**chosen, report.MATMUL_NAME: (pathlib.Path(sys.executable), MATMUL)}
     measured: dict[str, dict[str, Measured]] = {}
     for name in names:
-        measured[name] = measure(name, turns, repeat, _say)
+        measured[name] = measure(name, turns, repeat, say)
     versions: dict[str, str] = {}
     for found in measured.values():
         for contender in found.values():
@@ -81,11 +75,11 @@ def main(
     if same and others:
         sections.append(SAME_INTRO)
         for name in names:
-            _say(f"{name}: do all compute the same?")
+            say(f"{name}: do all compute the same?")
             sections.append(report.same_result(name, *compare(name, chosen[OURS], others)))
     seeds = None
     if alone:
-        _say("pause_jax alone")
+        say("pause_jax alone")
         seeds = ours.seeds(data_dir, repeat)
         sections += [
             "## pause_jax alone\n",
@@ -101,7 +95,12 @@ def main(
     typer.echo(out.read_text())
 
 
-def _listed(text: str, known: Collection[str]) -> list[str]:
+def listed(text: str, known: Collection[str]) -> list[str]:
+    """The names in a text with commas.
+
+    Raises:
+      typer.BadParameter: for one that is not known.
+    """
     chosen = [name for name in text.split(",") if name]
     for name in chosen:
         if name not in known:
@@ -109,7 +108,8 @@ def _listed(text: str, known: Collection[str]) -> list[str]:
     return chosen
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
+    """Tell about progress, on standard error."""
     typer.echo(message, err=True)
 
 

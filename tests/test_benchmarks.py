@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import typer
 
-from benchmarks import report, run, storing
+from benchmarks import gpu, report, run, storing
 from benchmarks.alone import Timing, in_turns
 from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.drivers.pause import model_of
-from benchmarks.harness import Measured, compare, largest_difference, measure
+from benchmarks.harness import Measured, Work, compare, largest_difference, measure
 from benchmarks.workloads import (
     WORKLOADS,
     first_weights,
@@ -25,16 +25,40 @@ from benchmarks.workloads import (
 )
 
 PYTHON = pathlib.Path(sys.executable)
+SWEPT = ("2 seeds in one sweep", "3 seeds in one sweep")
 
 
+@pytest.mark.parametrize("variant", ["", "xla", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_our_model_is_the_workloads_network(name):
+def test_our_model_is_the_workloads_network(name, variant):
     workload = WORKLOADS[name]
-    module = model_of(workload).module(10)
+    network = model_of(workload, variant).network(10)
     sample = jax.ShapeDtypeStruct((1, *workload.shape), np.float32)
-    params = jax.eval_shape(module.init, jax.random.key(0), sample)["params"]
-    kernels = [params[layer]["kernel"].shape for layer in sorted(params)]
-    assert kernels == [layer.kernel for layer in weighted_layers(workload)]
+    variables = jax.eval_shape(network.init, jax.random.key(0), sample)
+    params = variables["params"]
+    kernels = [params[layer]["kernel"] for layer in sorted(params)]
+    assert [kernel.shape for kernel in kernels] == [x.kernel for x in weighted_layers(workload)]
+    assert {kernel.dtype for kernel in kernels} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+    ("variant", "convolves", "halves"),
+    [
+        ("products", False, False),
+        ("xla", True, False),
+        ("float32", True, False),
+        ("bfloat16", True, True),
+    ],
+)
+def test_a_variant_computes_as_it_says(variant, convolves, halves):
+    workload = WORKLOADS["W1"]
+    network = model_of(workload, variant).network(10)
+    sample = jax.ShapeDtypeStruct((2, *workload.shape), np.float32)
+    variables = jax.eval_shape(network.init, jax.random.key(0), sample)
+    program = jax.make_jaxpr(network.predict)(variables, sample)
+    assert ("conv_general_dilated" in str(program)) == convolves
+    assert ("bf16" in str(program)) == halves
+    assert program.out_avals[0].dtype == np.float32
 
 
 def test_the_work_of_a_round_is_counted_by_hand():
@@ -74,6 +98,10 @@ def test_the_harness_measures_us_and_reports_who_fails():
     assert len(measured[OURS].values) == 2
     assert measured[OURS].warmup > min(measured[OURS].values)
     assert measured[OURS].versions["jax"] == jax.__version__
+    work = measured[OURS].work
+    assert len(work.later) == 2
+    # Imports come before the first run, and only the first run traces and compiles.
+    assert work.start > work.first > work.once > 2 * max(work.later)
     assert "no_such_driver" in measured["broken"].failure
     assert any("2/2" in line for line in said)
 
@@ -112,6 +140,21 @@ def test_a_peer_that_is_not_installed_is_in_the_report():
     assert "- pfl is not installed: no network." in text
 
 
+def test_a_start_is_compiling_and_the_rest_where_these_can_be_told():
+    measured = {
+        OURS: Measured([1.0], 9.0, work=Work(start=7.0, first=5.0, later=[1.0, 1.5, 2.0])),
+        "PyTorch loop": Measured([1.0], 9.0, work=Work(start=7.0, first=5.0, later=[1.0])),
+        "Flower": Measured([1.0], 9.0),
+    }
+    lines = report.training("tiny", measured, {}).splitlines()
+    columns = [line.split("|")[-4:-1] for line in lines if line.startswith("|")]
+    head, _, ours, loop, flower = ([cell.strip() for cell in row] for row in columns)
+    assert head == ["start, s", "compiling, cpu s", "rest of start, cpu s"]
+    assert ours == ["9.0", "3.5", "3.5"]
+    assert loop == ["9.0", "-", "7.0"]
+    assert flower == ["9.0", "-", "-"]
+
+
 def test_calls_are_timed_in_turns():
     order = []
     timings = in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, repeat=2)
@@ -122,6 +165,72 @@ def test_calls_are_timed_in_turns():
 def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(typer.BadParameter, match="W9"):
         run.main(workloads="W9", out=tmp_path / "report.md")
+    with pytest.raises(typer.BadParameter, match="flower"):
+        gpu.main(peers="flower")
+    with pytest.raises(typer.BadParameter, match="'0': must be numbers of seeds"):
+        gpu.main(seed_counts="2,0")
+    with pytest.raises(typer.BadParameter, match=r"data_dir = .*nowhere"):
+        gpu.main(peers="", data_dir=str(tmp_path / "nowhere"))
+
+
+def test_the_table_of_a_device(tmp_path, capsys):
+    out = tmp_path / "gpu.md"
+    gpu.main(
+        workloads="tiny",
+        preset_names="digits_small,mnist_small",
+        seed_counts="2,3",
+        rounds=3,
+        size=16,
+        peers="",
+        repeat=1,
+        data_dir=None,
+        out=out,
+    )
+    text = out.read_text()
+    assert capsys.readouterr().out.strip() == text.strip()
+    assert f"jax {jax.__version__}" in text
+    assert "Device: 1 x cpu" in text
+    lines = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    rows = {what.strip(): [cell.strip() for cell in cells] for what, *cells in lines[2:]}
+    ours, module = "tiny: pause_jax", "tiny: own Flax module, "
+    sweep, product = "digits_small, 3 rounds: ", "32 products of 16 x 16 matrices, "
+    base_of = {
+        **{ours: ours, f"{module}float32": ours, f"{module}bfloat16": f"{module}float32"},
+        **{f"{sweep}{n}": f"{sweep}1 seed" for n in ("1 seed", *SWEPT)},
+        **{f"mnist_small, 3 rounds: {n}": None for n in ("1 seed", *SWEPT)},
+        **{f"{product}{kind}": f"{product}float32" for kind in ("float32", "bfloat16")},
+    }
+    assert list(rows) == list(base_of)
+    for what, (device, seconds, ratio, to, _, note) in rows.items():
+        base = base_of[what]
+        if base is None:
+            assert (device, seconds, note) == ("", "", "needs --data-dir")
+            continue
+        assert device == "cpu"
+        # Of seconds with three digits, and itself with two decimals.
+        expected = float(seconds) / float(rows[base][1])
+        assert float(ratio) == pytest.approx(expected, rel=0.02, abs=0.01)
+        assert base.endswith(to)
+        assert (to == "") == (base == what)
+    # The first run of a program pays for it, by more than a later one costs.
+    for what in (ours, f"{sweep}1 seed"):
+        assert float(rows[what][4]) > float(rows[what][1])
+
+
+def test_a_call_that_fails_has_a_row_that_says_so():
+    def fail():
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore lines")
+
+    found = gpu.here({"a": lambda: None, "b": fail}, repeat=2)
+    assert len(found["a"].values) == len(found["a"].work.later) == 2
+    cells = gpu.Row("b", found["b"], ("a", found["a"])).cells()
+    assert cells == ["b", "", "", "", "", "", "failed: RESOURCE_EXHAUSTED: out of memory"]
+
+    def stop():
+        raise RuntimeError("stopped") from KeyboardInterrupt()
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        gpu.here({"c": stop}, repeat=1)
 
 
 def test_what_a_store_costs_is_measured(capsys):

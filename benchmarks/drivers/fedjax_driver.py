@@ -36,6 +36,7 @@ class FedJax:
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         self.workload, self.round = workload, 0
+        self.device = jax.devices()[0].device_kind
         x, y = read_data(data)
         self.clients = [
             fedjax.ClientDataset({"x": x[workload.rows(k)], "y": y[workload.rows(k)]})
@@ -56,7 +57,8 @@ class FedJax:
             fedjax.optimizers.sgd(1.0),
             fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch, num_epochs=1),
         )
-        self.names = list(model.init(jax.random.PRNGKey(0)))
+        # Only the names: first weights of its own would be compiled, and not be used.
+        self.names = list(jax.eval_shape(model.init, jax.random.PRNGKey(0)))
         self.state = self.algorithm.init(
             {
                 name: {"w": jnp.asarray(kernel), "b": jnp.asarray(bias)}

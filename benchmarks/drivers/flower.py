@@ -56,6 +56,9 @@ class RoundRobin(FedAvg):
 class Flower:
     """Each measurement starts the engine, plays a round that is not counted, and stops it."""
 
+    # Its clients are given none of an accelerator.
+    device = "cpu"
+
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         name = next(name for name, other in WORKLOADS.items() if other is workload)
         self.workload = workload

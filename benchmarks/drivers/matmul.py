@@ -19,6 +19,7 @@ class MatMul:
     """Reports floating point operations a second."""
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
+        self.device = jax.devices()[0].device_kind
         self.product = jax.jit(jnp.matmul)
         keys = jax.random.split(jax.random.key(0), len(SIZES))
         self.matrices = [jax.random.normal(key, (n, n)) for key, n in zip(keys, SIZES, strict=True)]

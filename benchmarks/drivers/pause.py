@@ -1,4 +1,8 @@
-"""pause_jax: the public ``simulate``, compiled for the rounds of one measurement."""
+"""pause_jax: the public ``simulate``, compiled for the rounds of one measurement.
+
+A variant is a form of the convolution (``products``, ``xla``), or a kind of number in which a Flax
+module of one's own computes (``float32``, ``bfloat16``): the library's models have float32 alone.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jax import Array
 
 import pause_jax
 from benchmarks.drivers.protocol import serve
 from benchmarks.workloads import NUM_CLASSES, Weights, Workload, read_data
-from pause_jax.learning import Cnn2, Cnn3, Dataset, Iid, Learning, Mlp, Model
+from pause_jax.learning import Cnn2, Cnn3, Dataset, FlaxModel, Iid, Learning, Mlp, Model
 from pause_jax.policies import RoundRobin
 from pause_jax.privacy import NoPrivacy
 
@@ -33,11 +38,45 @@ class Blocks(Iid):
         return jnp.arange(size * num_clients), jnp.full(num_clients, size, jnp.int32)
 
 
-def model_of(workload: Workload) -> Model:
-    """Our model of a workload's network."""
+# Uniform in +-1 / sqrt(fan in), as all first weights are.
+_FIRST = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+class Network(nn.Module):
+    """A workload's network in Flax; weights, their updates and the outputs are float32."""
+
+    layers: tuple[tuple[str, int], ...]
+    kind: str  # of the numbers in which it computes
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        last = len(self.layers) - 1
+        how: dict[str, Any] = {"dtype": self.kind, "kernel_init": _FIRST}
+        for i, (layer, parameter) in enumerate(self.layers):
+            if layer == "pool":
+                x = nn.max_pool(x, (parameter, parameter), (parameter, parameter))
+            elif layer == "conv":
+                x = nn.Conv(parameter, (3, 3), padding="VALID", **how)(x)
+            else:
+                x = nn.Dense(parameter, **how)(x.reshape(x.shape[0], -1))
+            if layer != "pool" and i < last:
+                x = nn.relu(x)
+        return x.astype(jnp.float32)
+
+
+def model_of(workload: Workload, variant: str = "") -> Model:
+    """Our model of a workload's network; without a variant, as the backend does best."""
+    if variant in ("float32", "bfloat16"):
+        return FlaxModel.of(Network, layers=workload.layers, kind=variant)
     dense = tuple(width for kind, width in workload.layers if kind == "dense")
     convolutions = sum(kind == "conv" for kind, _ in workload.layers)
-    return {0: Mlp(hidden=dense[:-1]), 2: Cnn2(), 3: Cnn3(norm="none")}[convolutions]
+    form = variant or "auto"
+    models: dict[int, Model] = {
+        0: Mlp(hidden=dense[:-1]),
+        2: Cnn2(convolution=form),
+        3: Cnn3(norm="none", convolution=form),
+    }
+    return models[convolutions]
 
 
 class Pause:
@@ -45,6 +84,8 @@ class Pause:
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         self.workload, self.key = workload, jax.random.key(0)
+        self.model = model_of(workload, variant)
+        self.device = jax.devices()[0].device_kind
         x, y = read_data(data)
         self.data = Dataset.of(x, y, x[:NUM_TEST], y[:NUM_TEST], num_classes=NUM_CLASSES)
         self.variables: Any = None
@@ -61,7 +102,7 @@ class Pause:
             privacy=NoPrivacy(),
             learning=Learning(
                 partition=Blocks(),
-                model=model_of(workload),
+                model=self.model,
                 optimizer=workload.optimizer,
                 learning_rate=learning_rate,
                 batch_size=workload.batch,

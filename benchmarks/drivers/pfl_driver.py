@@ -19,7 +19,14 @@ from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 
 from benchmarks.drivers.protocol import serve
-from benchmarks.drivers.torch_models import OPTIMIZERS, Clients, build, from_torch
+from benchmarks.drivers.torch_models import (
+    OPTIMIZERS,
+    Clients,
+    build,
+    device_name,
+    finish,
+    from_torch,
+)
 from benchmarks.workloads import Weights, Workload, read_data, read_weights
 
 
@@ -27,7 +34,7 @@ class Pfl:
     """FedAvg by pfl; metrics are computed in the very first round only (warm-up)."""
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
-        self.workload, self.rounds = workload, 0
+        self.workload, self.rounds, self.device = workload, 0, device_name()
         clients = Clients(workload, *read_data(data), channels_last=False)
         self.network = build(workload, read_weights(weights))
         cross_entropy = torch.nn.functional.cross_entropy
@@ -64,6 +71,7 @@ class Pfl:
                 local_batch_size=self.workload.batch,
             ),
         )
+        finish()
 
     def weights(self) -> Weights:
         return from_torch(self.workload, list(self.network.parameters()))

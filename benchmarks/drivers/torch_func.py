@@ -7,7 +7,14 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from benchmarks.drivers.protocol import serve
-from benchmarks.drivers.torch_models import OPTIMIZERS, Clients, build, from_torch
+from benchmarks.drivers.torch_models import (
+    OPTIMIZERS,
+    Clients,
+    build,
+    device_name,
+    finish,
+    from_torch,
+)
 from benchmarks.workloads import Weights, Workload, read_data, read_weights
 
 
@@ -15,7 +22,7 @@ class TorchFunc:
     """FedAvg with one batched step for the whole cohort."""
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
-        self.workload, self.round = workload, 0
+        self.workload, self.round, self.device = workload, 0, device_name()
         self.clients = Clients(workload, *read_data(data), channels_last=False)
         self.model = build(workload, read_weights(weights))
 
@@ -45,6 +52,7 @@ class TorchFunc:
                 for name, parameter in self.model.named_parameters():
                     parameter.copy_(stacked[name].mean(0))
             self.round += 1
+        finish()
 
     def weights(self) -> Weights:
         return from_torch(self.workload, list(self.model.parameters()))

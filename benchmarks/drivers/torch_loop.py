@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.drivers.protocol import serve
-from benchmarks.drivers.torch_models import Clients, build, from_torch, train
+from benchmarks.drivers.torch_models import Clients, build, device_name, finish, from_torch, train
 from benchmarks.workloads import Weights, Workload, read_data, read_weights
 
 
@@ -14,7 +14,7 @@ class TorchLoop:
 
     def __init__(self, workload: Workload, data: str, weights: str, variant: str):
         channels_last = variant == "channels_last"
-        self.workload, self.round = workload, 0
+        self.workload, self.round, self.device = workload, 0, device_name()
         self.clients = Clients(workload, *read_data(data), channels_last)
         self.model = build(workload, read_weights(weights))
         if channels_last:
@@ -35,6 +35,7 @@ class TorchLoop:
                 torch._foreach_div_(total, self.workload.cohort)
                 torch._foreach_copy_(parameters, total)
             self.round += 1
+        finish()
 
     def weights(self) -> Weights:
         return from_torch(self.workload, list(self.model.parameters()))

@@ -9,6 +9,18 @@ from torch import Tensor, nn
 from benchmarks.workloads import Weights, Workload, weighted_layers
 
 OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_name() -> str:
+    """The name of DEVICE, for the report."""
+    return torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu"
+
+
+def finish() -> None:
+    """Wait until all is computed that was asked for."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def build(workload: Workload, weights: Weights) -> nn.Sequential:
@@ -32,7 +44,7 @@ def build(workload: Workload, weights: Weights) -> nn.Sequential:
     with torch.no_grad():
         for parameter, array in zip(model.parameters(), to_torch(workload, weights), strict=True):
             parameter.copy_(array)
-    return model
+    return model.to(DEVICE)
 
 
 def to_torch(workload: Workload, weights: Weights) -> list[Tensor]:
@@ -51,7 +63,7 @@ def to_torch(workload: Workload, weights: Weights) -> list[Tensor]:
 
 def from_torch(workload: Workload, parameters: list[Tensor]) -> Weights:
     """The inverse of ``to_torch``."""
-    arrays = [parameter.detach().numpy() for parameter in parameters]
+    arrays = [parameter.detach().cpu().numpy() for parameter in parameters]
     weights = []
     for layer, kernel, bias in zip(
         weighted_layers(workload), arrays[::2], arrays[1::2], strict=True
@@ -73,8 +85,9 @@ class Clients:
     def __init__(self, workload: Workload, x: np.ndarray, y: np.ndarray, channels_last: bool):
         self.workload = workload
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
-        self.x = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous(memory_format=self.layout)
-        self.y = torch.from_numpy(y).long()
+        images = torch.from_numpy(x).permute(0, 3, 1, 2)
+        self.x = images.contiguous(memory_format=self.layout).to(DEVICE)
+        self.y = torch.from_numpy(y).long().to(DEVICE)
 
     def of(self, client: int) -> tuple[Tensor, Tensor]:
         """Inputs in [-1, 1] and labels of one client, in the order in which they are stored."""
@@ -84,7 +97,7 @@ class Clients:
     def shuffled(self, client: int) -> tuple[Tensor, Tensor]:
         """The same in a fresh random order."""
         x, y = self.of(client)
-        order = torch.randperm(len(y))
+        order = torch.randperm(len(y), device=DEVICE)
         return x[order].contiguous(memory_format=self.layout), y[order]
 
 
