@@ -146,7 +146,7 @@ def seen_by(shape: Shape, config: SimConfig) -> SimConfig:
 
 
 def told_of(config: SimConfig, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
-    """What :attr:`Programs.advance` is told of a call: (rounds, count, length)."""
+    """What ``Programs.advance`` is told of a call: (rounds, count, length)."""
     rounds = np.arange(first, first + shape.room, dtype=np.int32)
     return rounds, np.int32(count), jax.tree.map(np.int32, length_of(config))
 
