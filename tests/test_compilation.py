@@ -122,6 +122,9 @@ def test_programs_of_runs_are_kept_in_python_too_and_no_others(tmp_path):
     assert ours >= 3
     assert all_of_them == ours
     assert start(JAX_ENABLE_COMPILATION_CACHE="false")[1:] == [0, 0]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "compiled").touch()  # no folder can be made of it
+    assert start(PAUSE_JAX_CACHE=str(tmp_path / "full"))[1:] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,18 @@ def use_cache() -> pathlib.Path | None:
     """
     if not jax.config.values["jax_enable_compilation_cache"]:
         return None
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(cache_folder() / "compiled"))
-    jax.config.update("jax_compilation_cache_dir", folder)
+    folder = _folder()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     # Of the many small programs of a run each takes less than JAX's default of a second.
     jax.config.update(_LEAST_SECONDS, 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    return pathlib.Path(folder)
+    return folder
+
+
+def _folder() -> pathlib.Path:
+    return pathlib.Path(
+        os.environ.get("JAX_COMPILATION_CACHE_DIR", str(cache_folder() / "compiled"))
+    )
 
 
 @functools.cache
@@ -59,7 +65,13 @@ def _own_cache() -> bool:
     Returns:
       Whether it is ours alone: then programs of the user's own are not kept.
     """
-    ours = jax.config.values["jax_compilation_cache_dir"] is None and use_cache() is not None
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        return False
+    try:
+        _folder().mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written: not worth a warning
+        return False
+    ours = use_cache() is not None
     if ours:
         jax.config.update(_LEAST_SECONDS, math.inf)
     return ours
