@@ -28,7 +28,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "struct",
         "checks",
         "memory",
-        "memory",
         "registry",
         "reference",
         "cache",

@@ -23,7 +23,7 @@ from pause_jax import (
 )
 from pause_jax.engine import batch, jobs, plan, playing
 from pause_jax.engine.compilation import Compilations
-from pause_jax.engine.programs import programs
+from pause_jax.engine.programs import ROOMS, programs, shape_of
 from pause_jax.engine.recorder import chosen
 from pause_jax.engine.round import init
 from pause_jax.engine.round import parts as round_parts
@@ -159,6 +159,13 @@ def test_a_few_more_runs_or_other_lengths_compile_nothing(keys):
     assert len(sweep(longer, keys, progress=False)["round"]) == 300
     assert len(simulate(longer, one).clock) == 300
     assert before.programs == 0
+
+
+def test_a_call_has_no_room_for_rounds_that_are_not_played_where_a_round_is_large():
+    small, large = bandit("all"), bandit("all", num_clients=100_000)
+    assert shape_of(small, SETUP[0]).room == ROOMS[0] > small.num_rounds
+    assert shape_of(large, SETUP[0]) == (large.num_rounds, True)
+    assert shape_of(large, SETUP[0], longest=3) == (3, True)
 
 
 def test_chunks_keep_to_the_memory_limit():

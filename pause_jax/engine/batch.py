@@ -21,21 +21,19 @@ from pause_jax.engine.plan import Plan
 from pause_jax.engine.programs import (
     RUN,
     SAME,
+    all_ours,
     programs,
     reduced_part,
     seen_by,
     shape_of,
     told_of,
 )
-from pause_jax.engine.quantities import QUANTITIES
 from pause_jax.engine.recorder import Quantities, Record
 from pause_jax.engine.result import Result, completed
 from pause_jax.engine.simulate import whole_run
 from pause_jax.engine.state import State
-from pause_jax.latency import LATENCIES
-from pause_jax.learning import Execution, Learning
-from pause_jax.policies import POLICIES, OneOf
-from pause_jax.privacy import MECHANISMS
+from pause_jax.learning import Execution
+from pause_jax.policies import OneOf
 
 
 def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
@@ -50,14 +48,7 @@ def check_own_parts(config: SimConfig, data: Any, quantities: Quantities) -> Non
     Raises:
       Exception: whatever a part raises.
     """
-    ours = (
-        type(config.policy) in POLICIES
-        and type(config.latency) in LATENCIES
-        and type(config.privacy) in MECHANISMS
-        and type(config.learning) in (Learning, type(None))
-        and set(quantities) <= set(QUANTITIES.values())
-    )
-    if not ours:
+    if not all_ours(config, quantities):
         run = functools.partial(whole_run, quantities=quantities)
         jax.eval_shape(run, config, data, jax.random.key(0))
 

@@ -127,9 +127,14 @@ def _without_loader() -> Iterator[TextIO]:
     if not LOADER_SPEAKS or not _FILTERING.acquire(blocking=False):
         yield sys.stderr
         return
+    try:
+        heard, seen = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
+    except OSError:  # no error stream, or nowhere to keep it
+        _FILTERING.release()
+        yield sys.stderr
+        return
     sys.stderr.flush()
-    seen = os.dup(2)
-    with tempfile.TemporaryFile() as heard, os.fdopen(os.dup(2), "w") as at_once:
+    with heard, os.fdopen(os.dup(2), "w") as at_once:
         os.dup2(heard.fileno(), 2)
         try:
             yield at_once if sys.stderr.isatty() else sys.stderr

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 from pause_jax.config import SimConfig
 from pause_jax.engine.compilation import hot, played_once
 from pause_jax.engine.horizon import Length, length_of
-from pause_jax.engine.recorder import Quantities, Record, filled_up
+from pause_jax.engine.recorder import Quantities, Record, filled_up, recorded_bytes
 from pause_jax.engine.result import Result, ended
 from pause_jax.engine.round import advance, init
 from pause_jax.engine.state import State
@@ -31,6 +31,8 @@ ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
 # Up to this room what is reduced over the rounds is filled up to the most that the room serves.
 FILLED_UP = ROOMS[1]
+# Bytes of a run's record that a call may have room for; of more, it has room for what it plays.
+MOST_ROOM = 16 * 2**20
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
 
 
@@ -48,12 +50,18 @@ class Shape(NamedTuple):
 
 
 def shape_of(config: SimConfig, quantities: Quantities, longest: int | None = None) -> Shape:
-    """The shape for a run whose calls play ``longest`` rounds at most; as many as fit if None."""
+    """The shape for a run whose calls play ``longest`` rounds at most; all of them if None."""
+    longest, ours = longest or config.num_rounds, all_ours(config, quantities)
+    room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
+    heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM
+    return Shape(room if ours and not heavy else longest, ours)
+
+
+def all_ours(config: SimConfig, quantities: Quantities) -> bool:
+    """Whether no part of a run is a class or a quantity of the user's own."""
     parts = (type(part) for _, part in nested(config))
     functions = (q.value for q in quantities)
-    if all(_is_ours(part) for part in (*parts, *functions)):
-        return Shape(next(n for n in ROOMS if CALLS * n >= config.num_rounds), True)
-    return Shape(config.num_rounds if longest is None else longest, False)
+    return all(_is_ours(part) for part in (*parts, *functions))
 
 
 def _is_ours(part: Any) -> bool:
