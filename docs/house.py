@@ -32,6 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "reference",
         "cache",
         "keys",
+        "draws",
         "summation",
         "evenly",
         "source_file",

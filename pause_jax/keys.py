@@ -148,8 +148,3 @@ def cohort(stream: Array, round: Array | int) -> Array:
 def of_clients(key: Array, clients: Array) -> Array:
     """A key for each client [n] from the key of a round, by the client's number."""
     return jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
-
-
-def of_samples(inputs: Array, samples: Array) -> Array:
-    """A key for the input noise of each sample [n], by the sample's number."""
-    return jax.vmap(lambda sample: jax.random.fold_in(inputs, sample))(samples)

@@ -150,8 +150,8 @@ MUTANTS = [
     Mutant(
         "sample_order_of_all_clients",
         FEDAVG,
-        "keys.of_clients(key, clients)",
-        "keys.of_clients(key, 0 * clients)",
+        "draws.bits_of(key, clients, 1",
+        "draws.bits_of(key, 0 * clients, 1",
     ),
     Mutant(
         "input_noise_anew_each_round",

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from pause_jax import draws
 from pause_jax.learning import Classification, Digits, Linear, Partition
 from pause_jax.learning.client import LocalTraining, train_locally
 from pause_jax.learning.learner import trained_part
@@ -258,8 +259,9 @@ def squares():
 
         def one(client):
             key = jax.random.fold_in(jax.random.key(2), client)
+            lots = draws.bits(key, (1 + training.max_samples,))
             return train_locally(
-                training, variables, opt_state, partition, client, key, key, jnp.asarray(5)
+                training, variables, opt_state, partition, client, lots, key, jnp.asarray(5)
             )
 
         return jax.vmap(one)(jnp.arange(4))[2].square

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import Learning, SimConfig, simulate
+from pause_jax import Learning, SimConfig, draws, simulate
 from pause_jax import keys as named_keys
 from pause_jax.config import canonical
 from pause_jax.engine.round import init
@@ -81,9 +81,8 @@ def test_a_batch_answer_is_the_mean_over_distinct_samples_of_the_client():
     subsets = np.array([np.mean(some) for some in itertools.combinations(values, count)])
 
     def one(key):
-        return local_loss(
-            training, state.variables, state.partition, client, key, key, count, bound
-        )
+        lots = draws.bits(key, (count,))
+        return local_loss(training, state.variables, state.partition, client, lots, key, bound)
 
     ours = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), 3000)))
     assert np.abs(ours[:, None] - subsets[None, :]).min(axis=1).max() < 2e-6
@@ -93,9 +92,11 @@ def test_a_batch_answer_is_the_mean_over_distinct_samples_of_the_client():
     assert values.var() / count > 5 * subsets.var()
 
 
-def places(size, count, draws):
-    keys = jax.random.split(jax.random.key(4), draws)
-    return np.asarray(jax.jit(jax.vmap(lambda key: distinct_places(key, size, count)))(keys))
+def places(size, count, times):
+    keys = jax.random.split(jax.random.key(4), times)
+    return np.asarray(
+        jax.jit(jax.vmap(lambda key: distinct_places(draws.bits(key, (count,)), size)))(keys)
+    )
 
 
 def off_uniform(drawn, size, count):

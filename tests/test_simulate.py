@@ -1,6 +1,7 @@
 """Runs reproduce, batch and compile once; what learning leaves in a result."""
 
 import contextlib
+import functools
 import logging
 
 import flax.linen as nn
@@ -287,6 +288,7 @@ def test_weights_in_the_clear_are_neither_clipped_nor_noised():
         return variables["clear"]
 
     noisy, plain = trained(PerCoordinateLaplace(sensitivity=1e-6)), trained(NoPrivacy())
-    jax.tree.map(np.testing.assert_array_equal, noisy, plain)
+    # Up to rounding: the mechanism decides what XLA fuses with the steps.
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), noisy, plain)
     # A step of Adam moves each by its rate of 0.01, far beyond the clip.
     assert np.median(np.abs(plain["norm"]["scale"] - 1)) > 1e-3

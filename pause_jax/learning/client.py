@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from pause_jax import keys
+from pause_jax import draws
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.network import Network
@@ -74,9 +74,10 @@ def train_locally(
     opt_state: optax.OptState,
     partition: Partition,
     client: Array,
-    key: Array,
+    lots: Array,
     input_key: Array,
     bound: Array | None = None,
+    dropping: Array | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """One client's local SGD: one pass over its data in a fresh random order.
 
@@ -87,29 +88,27 @@ def train_locally(
       opt_state: the client's optimiser state.
       partition: who holds what.
       client: its number.
-      key: for the order of its samples, and the dropout of a model that has any.
+      lots: uint32 [1 + max_samples], random, for the order of its samples.
       input_key: for the noise of low-quality inputs; the same in every round.
       bound: for clients that make their steps together: how many they make, at least this client's
         own; what is beyond its own changes nothing. None for its own number.
+      dropping: key for the dropout of a model that has any.
 
     Returns:
       (update h_k = local - global for every collection, optimiser state, losses on the way).
     """
     batch, size = training.batch_size, partition.size[client]
     steps, used = local_steps(training, size), jnp.minimum(size, training.max_samples)
-    drawing = None
-    if training.network.draws:
-        key, drawing = jax.random.split(key)
-    samples = visiting_order(training, partition, client, key)
+    samples = visiting_order(training, partition, client, lots)
 
     def step(i: Array, carry: Any) -> Any:
         variables, opt_state, total, total_square = carry
         rows = lax.dynamic_slice_in_dim(samples, i * batch, batch)
         weight = (i * batch + jnp.arange(batch) < used).astype(jnp.float32)
         x, y = client_inputs(training, rows, partition.quality[client], input_key)
-        dropping = None if drawing is None else jax.random.fold_in(drawing, i)
+        key = None if dropping is None else jax.random.fold_in(dropping, i)
         new, new_opt_state, loss, square = _descend(
-            training, variables, opt_state, x, y, weight, dropping, center
+            training, variables, opt_state, x, y, weight, key, center
         )
         if bound is not None:
             is_own = i < steps
@@ -128,18 +127,17 @@ def train_locally(
 
 
 def visiting_order(
-    training: LocalTraining, partition: Partition, client: Array, key: Array
+    training: LocalTraining, partition: Partition, client: Array, lots: Array
 ) -> Array:
     """The samples of a client's pass in random order, filled up to whole batches: int [steps B].
 
     A client with more than ``max_samples`` samples uses a window of its (shuffled) data from a
-    random place on, around its end.
+    random place on, around its end. ``lots`` as in :func:`train_locally`.
     """
     size, most = partition.size[client], training.max_samples
-    window_key, order_key = jax.random.split(key)
-    window = jax.random.randint(window_key, (), 0, size)
-    lots = jax.random.uniform(order_key, (most,))
-    lots = jnp.where(jnp.arange(most) < size, lots, jnp.inf)  # what it lacks comes last
+    window = draws.below(lots[0], size)
+    last = jnp.uint32(2**32 - 1)
+    lots = jnp.where(jnp.arange(most) < size, lots[1:] >> 1, last)  # what it lacks comes last
     shuffled = jnp.pad(jnp.argsort(lots), (0, -most % training.batch_size))
     return partition.order[partition.start[client] + (window + shuffled) % size]
 
@@ -215,9 +213,8 @@ def local_loss(
     variables: Variables,
     partition: Partition,
     client: Array,
-    key: Array,
+    lots: Array | None,
     input_key: Array,
-    batch_size: int | None,
     max_size: int,
 ) -> Array:
     """Mean loss of the global model on one client's data: what Power-of-Choice asks for.
@@ -227,10 +224,9 @@ def local_loss(
       variables: the global model.
       partition: who holds what.
       client: its number.
-      key: for the mini-batch.
+      lots: uint32 [B], random, for a mini-batch of B samples drawn uniformly without replacement
+        (all data if the client has fewer); None for all local data.
       input_key: for the noise of low-quality inputs, as in training.
-      batch_size: samples of a mini-batch drawn uniformly without replacement (all data if the
-        client has fewer); None for all local data.
       max_size: bound on a client's number of samples (static).
 
     Returns:
@@ -244,9 +240,9 @@ def local_loss(
         outputs = training.network.predict(variables, x)
         return jnp.sum(valid * training.task.loss(outputs, y))
 
-    if batch_size is not None and batch_size < max_size:
-        places = distinct_places(key, size, batch_size)
-        return total(places, places >= 0) / jnp.minimum(size, batch_size)
+    if lots is not None and len(lots) < max_size:
+        places = distinct_places(lots, size)
+        return total(places, places >= 0) / jnp.minimum(size, len(lots))
     chunk = min(QUERY_CHUNK, max_size)
 
     def visit(i: Array, so_far: Array) -> Array:
@@ -256,15 +252,17 @@ def local_loss(
     return lax.fori_loop(0, -(-size // chunk), visit, jnp.zeros(())) / size
 
 
-def distinct_places(key: Array, size: Array | int, count: int) -> Array:
-    """``count`` distinct places in [0, size), a uniform subset; -1 for what ``size`` lacks.
+def distinct_places(lots: Array, size: Array | int) -> Array:
+    """A distinct place in [0, size) for each of some random words, uint32 [count]: together a
+    uniform subset; -1 for what ``size`` lacks.
 
     Floyd's algorithm: no permutation of all places is needed. Returns int32 [count].
     """
+    count = len(lots)
 
     def draw(i: Array, drawn: Array) -> Array:
         last = size - count + i
-        place = jax.random.randint(jax.random.fold_in(key, i), (), 0, jnp.maximum(last, 0) + 1)
+        place = draws.below(lots[i], jnp.maximum(last, 0) + 1)
         place = jnp.where(jnp.any(drawn == place), last, place)
         return drawn.at[i].set(jnp.where(last >= 0, place, -1).astype(drawn.dtype))
 
@@ -284,6 +282,6 @@ def client_inputs(
 
 def _input_noise(key: Array, rows: Array, x: Array, quality: Array, data: Dataset) -> Array:
     """Noise of a low-quality sensor: fixed for a sample, std (1 - q) / 4 of the input range."""
-    noise = jax.vmap(lambda k: jax.random.normal(k, x.shape[1:]))(keys.of_samples(key, rows))
+    noise = draws.normal_from(draws.bits_of(key, rows, data.sample.size)).reshape(x.shape)
     input_range = 2.0 if data.pixel_max else 1.0
     return noise * input_range * (1 - quality) / 4

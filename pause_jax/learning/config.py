@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from pause_jax import keys
+from pause_jax import draws, keys
 from pause_jax.bandit import Selection
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_loss
 from pause_jax.learning.cohort import Execution
@@ -173,21 +173,20 @@ class Learning(Config):
             return train_late(key, state, selection, release)[:2]
 
         def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
-            def one(asked: tuple[Array, Array]) -> Array:
-                client, key = asked
+            def one(asked: tuple[Array, Array | None]) -> Array:
+                client, lots = asked
                 return local_loss(
                     training,
                     state.model,
                     state.partition,
                     client,
-                    key,
+                    lots,
                     state.inputs,
-                    batch_size,
                     largest,
                 )
 
-            asked = (clients, keys.of_clients(key, clients))
-            return lax.map(one, asked, batch_size=QUERY_BATCH)
+            lots = None if batch_size is None else draws.bits_of(key, clients, batch_size)
+            return lax.map(one, (clients, lots), batch_size=QUERY_BATCH)
 
         def metrics(state: LearnerState) -> dict[str, Array]:
             return evaluate(training.network, training.task, state.model, data)

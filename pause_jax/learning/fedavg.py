@@ -10,7 +10,7 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from pause_jax import keys
+from pause_jax import draws, keys
 from pause_jax.bandit import Selection, store_active
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, map_clients
@@ -19,14 +19,15 @@ from pause_jax.learning.optimizer import server_step
 from pause_jax.learning.server import added, mean_update
 
 if TYPE_CHECKING:
-    from jaxtyping import Int, Key
+    from jaxtyping import Int, Key, UInt32
 
 
 class Slot(NamedTuple):
     """What one slot of the cohort trains with; leaves [m, ...] for all of them."""
 
     client: Int[Array, "*m"]
-    key: Key[Array, "*m"]
+    lots: UInt32[Array, "*m lots"]
+    dropping: Key[Array, "*m"] | None
     moments: Any
 
 
@@ -69,16 +70,19 @@ def train_cohort(
             slot.moments if keep else fresh,
             partition,
             slot.client,
-            slot.key,
+            slot.lots,
             state.inputs,
             bound,
+            slot.dropping,
         )
         return update, moments if keep else None, loss
 
     steps = None
     if training.equal_steps is None:
         steps = jnp.where(active, local_steps(training, partition.size[clients]), 0)
-    slots = Slot(clients, keys.of_clients(key, clients), own)
+    lots = draws.bits_of(key, clients, 1 + training.max_samples)
+    dropping = keys.of_clients(key, clients) if training.network.draws else None
+    slots = Slot(clients, lots, dropping, own)
     batch = how.client_batch or fitting(kept_in_training(training, variables))
     updates, moments, loss = map_clients(train_one, slots, steps, batch, how.mesh)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import jax
 from jax import Array
 
+from pause_jax import draws
 from pause_jax.privacy.calibration import gaussian_multiplier
 from pause_jax.privacy.clipping import clip_l2
 from pause_jax.privacy.loss import GaussianLoss, PrivacyLoss
@@ -40,5 +40,5 @@ class GaussianMechanism(Budgeted):
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         sigma = 2 * self.clip_norm * gaussian_multiplier(epsilon, self.delta)
-        noise = jax.random.normal(key, update.shape, update.dtype)
+        noise = draws.normal(key, update.shape, update.dtype)
         return clip_l2(update, self.clip_norm) + noise * sigma

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax import draws
 from pause_jax.privacy.budget import Budget, Geometric, Schedule, Unlimited
 from pause_jax.privacy.clipping import clip_l1
 from pause_jax.privacy.loss import LaplaceLoss, NoGuarantee, PrivacyLoss, WorstLoss
@@ -125,7 +125,7 @@ class PerCoordinateLaplace(Budgeted):
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         half = self.sensitivity / 2
-        noise = jax.random.laplace(key, update.shape, update.dtype)
+        noise = draws.laplace(key, update.shape, update.dtype)
         return jnp.clip(update, -half, half) + noise * (self.sensitivity / epsilon)
 
 
@@ -150,5 +150,5 @@ class L1Laplace(Budgeted):
         return LaplaceLoss(epsilon)
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        noise = jax.random.laplace(key, update.shape, update.dtype)
+        noise = draws.laplace(key, update.shape, update.dtype)
         return clip_l1(update, self.clip_norm) + noise * (2 * self.clip_norm / epsilon)

@@ -16,6 +16,7 @@ import numpy as np
 import optax
 
 from pause_jax import keys
+from tests.reference import threefry
 from tests.reference.sgd import batches, cross_entropy, half_squared_error
 
 
@@ -84,18 +85,16 @@ class Learner:
 
     def sensor_noise(self, row):
         if row not in self.noise:
-            key = jax.random.fold_in(self.streams.inputs, row)
-            self.noise[row] = np.asarray(jax.random.normal(key, self.data.x_train.shape[1:]))
+            shape = self.data.x_train.shape[1:]
+            self.noise[row] = threefry.normal(self.streams.inputs, row, shape)
         return self.noise[row]
 
     def used(self, client, round):
         """One pass over the client's samples in a new random order, as far as its steps go."""
         held = self.held[client]
-        key = jax.random.fold_in(keys.cohort(self.streams.training, round), client)
-        window_key, order_key = jax.random.split(key)
-        window = int(jax.random.randint(window_key, (), 0, len(held)))
-        lots = np.asarray(jax.random.uniform(order_key, (min(len(held), self.most),)))
-        return held[(window + np.argsort(lots)) % len(held)]
+        key = keys.cohort(self.streams.training, round)
+        lots = threefry.words(key, client, 1 + self.most)
+        return held[threefry.order_of(lots, len(held), self.most)]
 
     def train(self, model, client, round, moments):
         """Local SGD from the global model: (local model, moments, mean loss of the batches)."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pause_jax import keys
-from tests.reference import oracles
+from tests.reference import oracles, threefry
 from tests.reference.local_sgd import Learner, Model, Moments
 
 TIE = 1e-6
@@ -246,11 +246,12 @@ class Simulator:
             return update
         if privacy.name == "per_coordinate":
             width = float(privacy.sensitivity)
-            return np.clip(update, -width / 2, width / 2) + laplace(key, update, width / epsilon)
+            noise = threefry.laplace(key, update.shape) * (width / epsilon)
+            return np.clip(update, -width / 2, width / 2) + noise
         if privacy.name == "l1_vector":
             bound = float(privacy.clip_norm)
             clipped = update * min(1.0, bound / np.abs(update).sum())
-            return clipped + laplace(key, update, 2 * bound / epsilon)
+            return clipped + threefry.laplace(key, update.shape) * (2 * bound / epsilon)
         released = self.privatize(key, jnp.asarray(update, jnp.float32), jnp.float32(epsilon))
         return np.asarray(released, np.float64)
 
@@ -267,10 +268,6 @@ def schedule(privacy) -> Callable[[int], float]:
         "power": lambda i: oracles.power_epsilon(total, float(budget.exponent), i),
         "table": lambda i: oracles.table_epsilon(total, budget.shares, i),
     }[budget.name]
-
-
-def laplace(key, like: np.ndarray, scale: float) -> np.ndarray:
-    return scale * np.asarray(jax.random.laplace(key, like.shape), np.float64)
 
 
 def value(index, added, cohort) -> float:
