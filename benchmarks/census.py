@@ -6,14 +6,17 @@ python -m benchmarks.census --preset digits_small
 from __future__ import annotations
 
 import collections
+import contextlib
 import pathlib
 import re
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
 import typer
+from jax.experimental.compilation_cache import compilation_cache
 
 import pause_jax
 from pause_jax import presets
@@ -63,9 +66,10 @@ def steps(config: SimConfig) -> dict[str, Any]:
 
 def census(lowered: Any) -> Census:
     """Compile a lowered program and count."""
-    start = time.process_time()
-    text = lowered.compile().as_text()
-    seconds = time.process_time() - start
+    with _compiling_anew():
+        start = time.process_time()
+        text = lowered.compile().as_text()
+        seconds = time.process_time() - start
     source = _Source(text)
     kernels = [
         line
@@ -81,6 +85,19 @@ def census(lowered: Any) -> Census:
         len(re.findall(r"call @_?threefry2x32", lowered.as_text())),
         collections.Counter(map(source.line_of, kernels)),
     )
+
+
+@contextlib.contextmanager
+def _compiling_anew() -> Iterator[None]:
+    """Without JAX's cache, whose programs may name the lines of another copy of the library."""
+    used = jax.config.values["jax_enable_compilation_cache"]
+    try:
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", used)
+        compilation_cache.reset_cache()
 
 
 def _instructions(text: str) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ import pandas as pd
 import typer
 from jax import Array
 
+import pause_jax
 from pause_jax import SimConfig, config_file
 from pause_jax.engine.quantities import QUANTITIES
 from pause_jax.engine.recorder import Record
@@ -81,7 +82,7 @@ def _table(run: Run, folder: pathlib.Path) -> pd.DataFrame:
         table = _play(run, folder / f"{run.name}.npz")
         part = path.with_suffix(".part")
         with part.open("w") as file:
-            file.write(f"# {run.made_by} jax {jax.__version__}\n")
+            file.write(f"# {run.made_by} jax {jax.__version__} pause_jax {pause_jax.__version__}\n")
             table.to_csv(file, index=False, float_format="%.6g")
         part.rename(path)
         (folder / f"{run.name}.npz").unlink(missing_ok=True)

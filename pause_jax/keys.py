@@ -1,4 +1,4 @@
-"""Every random number of a run, by name: which stream it comes from, and how it is folded.
+"""The keys of a run, by name: which stream a random number comes from, and how it is folded.
 
 A run has one key. It is split into streams that do not touch each other; ``world``, ``data`` and
 ``inputs`` depend on nothing that a policy does, so two policies with one key meet one world. Within
