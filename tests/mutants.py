@@ -39,6 +39,7 @@ LANDSCAPE = "pause_jax/search/landscape.py"
 REWARD = "pause_jax/reward.py"
 CHOOSE = "pause_jax/policies/choose.py"
 KEYS = "pause_jax/keys.py"
+DRAWS = "pause_jax/draws.py"
 SIMULATE = "pause_jax/engine/simulate.py"
 SPEED = "pause_jax/latency/speed.py"
 TAILS = "pause_jax/latency/tails.py"
@@ -53,6 +54,7 @@ PAIRED = "pause_jax/analysis/paired.py"
 CONCLUSION = "pause_jax/analysis/conclusion.py"
 PAGE = "pause_jax/report/page.py"
 KEYS_TEST = "tests/test_keys.py"
+DRAWS_TEST = "tests/test_draws.py"
 HORIZON_TEST = "tests/test_horizon.py"
 COMPILER_TEST = "tests/test_compiler.py::test_the_compiler_is_right_as_users_compile"
 LATENCY_TEST = "tests/test_latency.py::test_moments_match_quadrature"
@@ -152,6 +154,25 @@ MUTANTS = [
         FEDAVG,
         "draws.bits_of(key, clients, 1",
         "draws.bits_of(key, 0 * clients, 1",
+    ),
+    Mutant(
+        "first_client_draws_the_keys_of_the_others",
+        DRAWS,
+        "[:, None] + np.uint32(1)",
+        "[:, None]",
+        DRAWS_TEST,
+    ),
+    Mutant(
+        "one_word_of_two_twice",
+        DRAWS,
+        "    return jnp.stack(words, axis=-1)",
+        "    return jnp.stack((words[0], words[0]), axis=-1)",
+    ),
+    Mutant(
+        "noise_without_a_sign",
+        DRAWS,
+        "jnp.where(words & 1, magnitude, -magnitude)",
+        "magnitude",
     ),
     Mutant(
         "input_noise_anew_each_round",
