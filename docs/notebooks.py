@@ -4,7 +4,8 @@ they are opened.
     python docs/notebooks.py            # all of them: two minutes on 2 cores
     python docs/notebooks.py NAME ...   # some
 
-What differs from one execution to the next is left out: times, versions, random identifiers.
+What differs from one execution to the next is left out: times, versions, random identifiers, what
+says that a program is compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import nbclient
 import nbformat
+
+from pause_jax.engine.compilation import COMPILING
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 # xarray's HTML names its sections by them.
@@ -33,6 +36,9 @@ def execute(path: Path) -> None:
     nbclient.NotebookClient(
         notebook, timeout=600, kernel_name="python3", record_timing=False
     ).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [x for x in cell.outputs if x.get("text") != COMPILING + "\n"]
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

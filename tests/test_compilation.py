@@ -1,10 +1,12 @@
 """The persistent compilation cache: on by default, and a second start compiles nothing."""
 
+import contextlib
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ import pytest
 
 from benchmarks import census
 from pause_jax import presets
+from pause_jax.engine import compilation
 from pause_jax.engine.compilation import Compilations, use_cache
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -90,6 +93,7 @@ def test_a_meter_counts_from_its_start():
 
 TWICE = """
 import sys
+import time
 import jax
 from pause_jax import presets, simulate
 from pause_jax.engine.compilation import Compilations
@@ -125,6 +129,31 @@ def test_programs_of_runs_are_kept_in_python_too_and_no_others(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "compiled").touch()  # no folder can be made of it
     assert start(PAUSE_JAX_CACHE=str(tmp_path / "full"))[1:] == [0, 0]
+
+
+def test_lines_of_the_loader_are_left_out_while_any_thread_compiles(capfd, monkeypatch):
+    monkeypatch.setattr(compilation, "LOADER_SPEAKS", True)
+    with contextlib.ExitStack() as one, contextlib.ExitStack() as other:
+        one.enter_context(compilation.kept())
+        other.enter_context(compilation.kept())
+        os.write(2, b"E1 cpu_aot_loader.cc:1] no such feature\na warning\nhal")
+        one.close()
+        assert capfd.readouterr().err == "a warning\n"
+        os.write(2, b"f a line\nE1 cpu_aot_loader.cc:1] no such feature\n")
+    assert capfd.readouterr().err == "half a line\n"
+    os.write(2, b"cpu_aot_loader\n")
+    assert capfd.readouterr().err == "cpu_aot_loader\n"
+
+
+def test_a_notebook_says_that_it_compiles_without_widgets(capsys, monkeypatch, recwarn):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(compilation, "PATIENCE", 0.0)
+    with compilation.compiling():
+        time.sleep(0.1)
+    captured = capsys.readouterr()
+    assert captured.err == compilation.COMPILING + "\n"
+    assert captured.out == ""
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(

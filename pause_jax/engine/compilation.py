@@ -20,11 +20,11 @@ from pause_jax.cache import cache_folder
 
 # Seconds after which a user wonders what is going on.
 PATIENCE = 0.5
+COMPILING = "compiling ... (once: programs are kept for later starts)"
 # Of the part of XLA that loads programs from the cache, in each of its lines.
 LOADER = b"cpu_aot_loader"
 # Where JAX was imported before this library could silence it.
 LOADER_SPEAKS = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") in ("0", "1", "2")
-_FILTERING = threading.Lock()
 _LEVEL = "xla_backend_optimization_level"
 _EMITTERS = "xla_cpu_use_fusion_emitters"
 _LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
@@ -101,18 +101,22 @@ def compiling() -> Iterator[None]:
     """:func:`kept`, and says so on a terminal, or in a notebook, if it takes time."""
     with kept() as errors:
         console = Console(file=errors)
-        if not (console.is_terminal or console.is_jupyter):
+        if console.is_terminal:
+            status = console.status(COMPILING)
+            say, unsay = status.start, status.stop
+        elif console.is_jupyter:  # rich's own lines need widgets there
+            say, unsay = functools.partial(print, COMPILING, file=sys.stderr), lambda: None
+        else:
             yield
             return
-        status = console.status("compiling ... (once: programs are kept for later starts)")
-        waiting = threading.Timer(PATIENCE, status.start)
+        waiting = threading.Timer(PATIENCE, say)
         waiting.start()
         try:
             yield
         finally:
             waiting.cancel()
             waiting.join()
-            status.stop()
+            unsay()
 
 
 @contextlib.contextmanager
@@ -124,29 +128,67 @@ def _without_loader() -> Iterator[TextIO]:
     Yields:
       The error stream for what is to be seen at once.
     """
-    if not LOADER_SPEAKS or not _FILTERING.acquire(blocking=False):
-        yield sys.stderr
-        return
+    filtered = LOADER_SPEAKS and _FILTER.join()
     try:
-        heard, seen = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
-    except OSError:  # no error stream, or nowhere to keep it
-        _FILTERING.release()
-        yield sys.stderr
-        return
-    sys.stderr.flush()
-    with heard, os.fdopen(os.dup(2), "w") as at_once:
-        os.dup2(heard.fileno(), 2)
-        try:
-            yield at_once if sys.stderr.isatty() else sys.stderr
-        finally:
+        yield _FILTER.at_once if filtered and sys.stderr.isatty() else sys.stderr
+    finally:
+        if filtered:
+            _FILTER.leave()
+
+
+class _Filter:
+    """Standard error by way of a file, as long as any thread compiles.
+
+    Attributes:
+      at_once: the way past the file.
+    """
+
+    at_once: TextIO
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0
+
+    def join(self) -> bool:
+        """Whether there is a filter for this thread."""
+        with self._lock:
+            if not self._threads:
+                try:
+                    self._heard, seen = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
+                except OSError:  # no error stream, or nowhere to keep it
+                    return False
+                self.at_once, self._told = os.fdopen(seen, "w"), 0
+                sys.stderr.flush()
+                os.dup2(self._heard.fileno(), 2)
+            self._threads += 1
+            return True
+
+    def leave(self) -> None:
+        """Hand on what was heard; the last thread ends the filter."""
+        with self._lock:
+            self._threads -= 1
             sys.stderr.flush()
-            os.dup2(seen, 2)
-            os.close(seen)
-            heard.seek(0)
-            for line in heard:
-                if LOADER not in line:
-                    os.write(2, line)
-            _FILTERING.release()
+            if self._threads:
+                self._tell(whole_lines=True)
+                return
+            os.dup2(self.at_once.fileno(), 2)
+            self._tell(whole_lines=False)
+            self._heard.close()
+            self.at_once.close()
+
+    def _tell(self, *, whole_lines: bool) -> None:
+        # Not by seek and read: descriptor 2 writes where the file's only offset stands.
+        heard = os.pread(self._heard.fileno(), os.fstat(self._heard.fileno()).st_size, self._told)
+        if whole_lines:
+            heard = heard[: heard.rfind(b"\n") + 1]
+        self._told += len(heard)
+        self.at_once.flush()
+        for line in heard.splitlines(keepends=True):
+            if LOADER not in line:
+                os.write(self.at_once.fileno(), line)
+
+
+_FILTER = _Filter()
 
 
 def hot() -> dict[str, Any] | None:
