@@ -1,6 +1,7 @@
 """The persistent compilation cache: on by default, and a second start compiles nothing."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -10,12 +11,18 @@ import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from benchmarks import census
 from pause_jax import presets
 from pause_jax.engine import compilation
-from pause_jax.engine.compilation import Compilations, use_cache
+from pause_jax.engine.batch import mesh_of
+from pause_jax.engine.compilation import Compilations, compiler_options, use_cache
+from pause_jax.engine.programs import SMALL, programs, seen_by, shape_of
+from pause_jax.engine.recorder import chosen
+from pause_jax.engine.simulate import prepare
+from pause_jax.learning import Execution, Mlp
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -154,6 +161,70 @@ def test_a_notebook_says_that_it_compiles_without_widgets(capsys, monkeypatch, r
     assert captured.err == compilation.COMPILING + "\n"
     assert captured.out == ""
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("width", [None, 1, 8])
+@pytest.mark.parametrize(("hidden", "small"), [((0,), True), ((8,), True), ((200,), False)])
+def test_a_model_is_small_however_many_runs_there_are(width, hidden, small):
+    base = presets.digits_small()
+    config = base.replace(learning=None)
+    if any(hidden):
+        config = base.override({"learning.model": Mlp(hidden=hidden)})
+    config, data = prepare(config)
+    shape = shape_of(config, chosen(None))
+    mesh = None if width is None else mesh_of(jax.devices()[:1])
+    step = programs(mesh, chosen(None), Execution(), shape.any_length)
+    seen, keys = seen_by(shape, config), jax.random.key(0)
+    if width is not None:
+        keys = jax.random.split(keys, width)
+        seen = jax.tree.map(lambda x: jnp.stack([x] * width), seen)
+    state = jax.eval_shape(step.init, seen, data, keys, jnp.int32(0))
+    assert step.advance(state) is (step.advance_small if small else step.advance_large)
+    assert 64 * 8 < SMALL < 64 * 200
+
+
+def test_options_give_way_to_those_of_the_user_and_name_nothing_that_jax_does_not_know(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    assert compiler_options(soon=True) is None
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(jax, "__version_info__", (0, 10, 1))
+    assert compiler_options(soon=True) == {
+        "xla_backend_optimization_level": 2,
+        "xla_cpu_use_fusion_emitters": False,
+    }
+    monkeypatch.setattr(jax, "__version_info__", (0, 12, 0))
+    assert compiler_options(soon=True) == {"xla_backend_optimization_level": 2}
+    assert compiler_options(soon=False) == {"xla_backend_optimization_level": 2}
+
+
+SOON = """
+import sys
+import jax
+from pause_jax import SimConfig, simulate
+from pause_jax.engine import programs
+from pause_jax.learning import Digits, Learning, Mlp
+programs.SMALL = int(sys.argv[1])
+learning = Learning(data=Digits(num_train=300), model=Mlp(hidden=(8,)), max_steps=2)
+config = SimConfig(num_clients=9, num_selected=3, num_rounds=12, eval_every=4, learning=learning)
+result = simulate(config, jax.random.key(0))
+print(result.clients.tolist())
+print(jax.tree.map(lambda x: x.tolist(), [result.clock, *jax.tree.leaves(result.variables)]))
+"""
+
+
+def test_a_program_that_is_compiled_sooner_plays_the_same_run():
+    def played(most: int) -> tuple[list[list[int]], np.ndarray]:
+        ran = subprocess.run(
+            [sys.executable, "-c", SOON, str(most)], text=True, timeout=600, check=True,
+            env=os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}, capture_output=True,
+        )  # fmt: skip
+        clients, numbers = map(json.loads, ran.stdout.splitlines())
+        return clients, np.concatenate([np.ravel(leaf) for leaf in numbers])
+
+    (soon, few), (later, many) = played(SMALL), played(0)
+    assert soon == later
+    assert len(few) > 64 * 8
+    np.testing.assert_allclose(few, many, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

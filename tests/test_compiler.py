@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from pause_jax.engine.compilation import compiler_options
 from tests import canaries
 
 OURS = "import sys, pause_jax; from tests import canaries; sys.exit(canaries.main([]))"
@@ -18,11 +19,11 @@ by_0_10 = pytest.mark.skipif(
 )
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python, compiling as users do."""
+def run(*arguments: str, flags: str = "") -> subprocess.CompletedProcess[str]:
+    """Python, compiling as users do, or as ``flags`` say."""
     return subprocess.run(
         [sys.executable, *arguments],
-        env=os.environ | {"XLA_FLAGS": ""},
+        env=os.environ | {"XLA_FLAGS": flags},
         capture_output=True,
         text=True,
         check=False,
@@ -35,8 +36,11 @@ def test_the_compiler_is_right_as_tests_compile(name):
     assert canaries.error(canary) <= canary.tolerance
 
 
-def test_the_compiler_is_right_as_users_compile():
-    done = run("-c", OURS)
+@pytest.mark.parametrize("soon", [False, True])
+def test_the_compiler_is_right_as_users_compile(soon, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    options = compiler_options(soon=soon)
+    done = run("-c", OURS, flags=" ".join(f"--{k}={v}" for k, v in options.items()))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": ok\n") == len(canaries.CANARIES)
 

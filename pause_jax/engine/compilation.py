@@ -191,24 +191,21 @@ class _Filter:
 _FILTER = _Filter()
 
 
-def hot() -> dict[str, Any] | None:
-    """Compiler options of a program that plays rounds.
+def compiler_options(*, soon: bool) -> dict[str, Any] | None:
+    """What a program is compiled with.
 
     With LLVM's level 2 a CPU compiles it in four fifths of the time that level 3 takes, and runs
     it as fast. What ``XLA_FLAGS`` says comes first.
-    """
-    own = _LEVEL in os.environ.get("XLA_FLAGS", "")
-    return None if own or jax.default_backend() != "cpu" else {_LEVEL: 2}
 
-
-def played_once() -> dict[str, Any] | None:
-    """Compiler options of a program that begins runs, or ends them: XLA's older emitters on a CPU,
-    where there still are any, which compile in two thirds of the time.
+    Args:
+      soon: rather compiled soon than fast: by XLA's older emitters on a CPU, where there still are
+        any. They compile in half the time; on large arrays they are slower by a third.
     """
-    options = hot()
-    if options is None or jax.__version_info__ >= (0, 12):
-        return options
-    return {**options, _EMITTERS: False}
+    if _LEVEL in os.environ.get("XLA_FLAGS", "") or jax.default_backend() != "cpu":
+        return None
+    if soon and jax.__version_info__ < (0, 12):
+        return {_LEVEL: 2, _EMITTERS: False}
+    return {_LEVEL: 2}
 
 
 class Compilations:

@@ -11,18 +11,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
 from pause_jax.config import SimConfig
-from pause_jax.engine.compilation import hot, played_once
+from pause_jax.engine.compilation import compiler_options
 from pause_jax.engine.horizon import Length, length_of
 from pause_jax.engine.recorder import Quantities, Record, filled_up, recorded_bytes
 from pause_jax.engine.result import Result, ended
 from pause_jax.engine.round import advance, init
 from pause_jax.engine.state import State
 from pause_jax.learning import Execution
+from pause_jax.learning.learner import update_size
 from pause_jax.policies import OneOf
 from pause_jax.struct import nested
 
@@ -33,6 +35,8 @@ CALLS = 20
 FILLED_UP = ROOMS[1]
 # Bytes of a run's record that a call may have room for; of more, it has room for what it plays.
 MOST_ROOM = 16 * 2**20
+# Parameters of a small model: its first result waits for the compiler, not for the rounds.
+SMALL = 10_000
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
 
 
@@ -73,15 +77,24 @@ class Programs(NamedTuple):
 
     Attributes:
       init: (config, data, key, policy) -> state before round 1.
-      advance: (config, data, state, rounds, count, length, policy) -> (state, record), see
-        :func:`pause_jax.engine.round.advance`; the state that is given is used up.
+      advance_small: :meth:`advance` for small models, and for runs without one.
+      advance_large: for the others.
       finish: (config, state, record of what is reduced) -> result, see
         :func:`pause_jax.engine.result.ended`.
     """
 
     init: Any
-    advance: Any
+    advance_small: Any
+    advance_large: Any
     finish: Any
+
+    def advance(self, state: State) -> Any:
+        """The step for runs in that state, or in one of its shapes, however many they are:
+        (config, data, state, rounds, count, length, policy) -> (state, record), see
+        :func:`pause_jax.engine.round.advance`; the state that is given is used up.
+        """
+        small = update_size(state.learning) <= SMALL * state.clock.size
+        return self.advance_small if small else self.advance_large
 
 
 @functools.cache
@@ -102,7 +115,7 @@ def programs(
             if number > 1:
                 return jax.vmap(step, in_axes=tuple(0 if each else None for each in own))(*given)
             one = (_only(x) if each else x for x, each in zip(given, own, strict=True))
-            return jax.tree.map(lambda x: x[None], step(*one))
+            return jax.tree.map(lambda x: jnp.asarray(x)[None], step(*one))
 
         return jax.shard_map(batched, mesh=mesh, in_specs=specs, out_specs=RUN, check_vma=False)
 
@@ -125,15 +138,13 @@ def programs(
     def end(config: SimConfig, state: State, reduced: Record) -> Result:
         return ended(config, state, reduced, quantities)
 
-    once, often = played_once(), hot()
+    soon, fast = compiler_options(soon=True), compiler_options(soon=False)
+    played = spread(play, RUN, SAME, RUN, SAME, SAME, SAME, SAME)
     return Programs(
-        init=jax.jit(spread(begin, RUN, SAME, RUN, SAME), compiler_options=once),
-        advance=jax.jit(
-            spread(play, RUN, SAME, RUN, SAME, SAME, SAME, SAME),
-            donate_argnums=2,
-            compiler_options=often,
-        ),
-        finish=jax.jit(spread(end, RUN, RUN, RUN), compiler_options=once),
+        init=jax.jit(spread(begin, RUN, SAME, RUN, SAME), compiler_options=soon),
+        advance_small=jax.jit(played, donate_argnums=2, compiler_options=soon),
+        advance_large=jax.jit(played, donate_argnums=2, compiler_options=fast),
+        finish=jax.jit(spread(end, RUN, RUN, RUN), compiler_options=soon),
     )
 
 
