@@ -26,6 +26,9 @@ def main() -> None:
     for name in ("clients", "counts", "data_size", "seed"):
         np.testing.assert_array_equal(eight[name], one[name])
     xr.testing.assert_allclose(eight, one, rtol=1e-4, atol=1e-4)
+    alone = base.replace(learning=None)
+    third = sweep(alone, keys[:1], devices=jax.devices()[2:3], progress=False)
+    xr.testing.assert_equal(third, sweep(alone, keys[:1], progress=False))
     spread_a_cohort(base, keys[0])
     print("ok")
 

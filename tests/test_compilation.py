@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -136,6 +137,23 @@ def test_programs_of_runs_are_kept_in_python_too_and_no_others(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "compiled").touch()  # no folder can be made of it
     assert start(PAUSE_JAX_CACHE=str(tmp_path / "full"))[1:] == [0, 0]
+
+
+def test_the_cache_takes_programs_while_any_thread_compiles(monkeypatch, restored):
+    def least() -> float:
+        return jax.config.values["jax_persistent_cache_min_compile_time_secs"]
+
+    monkeypatch.setattr(compilation, "_own_cache", lambda: True)
+    with contextlib.ExitStack() as one, contextlib.ExitStack() as other:
+        one.enter_context(compilation.kept())
+        other.enter_context(compilation.kept())
+        assert least() == 0
+        one.close()
+        assert least() == 0
+    assert least() == math.inf
+    with pytest.raises(KeyError), compilation.kept():
+        raise KeyError
+    assert least() == math.inf
 
 
 def test_lines_of_the_loader_are_left_out_while_any_thread_compiles(capfd, monkeypatch):

@@ -85,15 +85,30 @@ def kept() -> Iterator[TextIO]:
     Yields:
       The error stream for what is to be seen at once.
     """
-    ours = _own_cache()
-    try:
-        if ours:
-            jax.config.update(_LEAST_SECONDS, 0.0)
-        with _without_loader() as errors:
-            yield errors
-    finally:
-        if ours:
-            jax.config.update(_LEAST_SECONDS, math.inf)
+    with _TAKING if _own_cache() else contextlib.nullcontext(), _without_loader() as errors:
+        yield errors
+
+
+class _Taking:
+    """Our own cache takes programs as long as any thread compiles one of ours."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0
+
+    def __enter__(self) -> None:
+        self._add(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._add(-1)
+
+    def _add(self, threads: int) -> None:
+        with self._lock:
+            self._threads += threads
+            jax.config.update(_LEAST_SECONDS, 0.0 if self._threads else math.inf)
+
+
+_TAKING = _Taking()
 
 
 @contextlib.contextmanager
