@@ -35,7 +35,7 @@ CALLS = 20
 FILLED_UP = ROOMS[1]
 # Bytes of a run's record that a call may have room for; of more, it has room for what it plays.
 MOST_ROOM = 16 * 2**20
-# Parameters of a small model: its first result waits for the compiler, not for the rounds.
+# Parameters of a small model: a run of it waits for the compiler, not for the rounds.
 SMALL = 10_000
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
 
@@ -77,15 +77,15 @@ class Programs(NamedTuple):
 
     Attributes:
       init: (config, data, key, policy) -> state before round 1.
-      advance_small: :meth:`advance` for small models, and for runs without one.
-      advance_large: for the others.
+      advance_soon: :meth:`advance` for a run of a small model by itself, and without learning.
+      advance_fast: for the others.
       finish: (config, state, record of what is reduced) -> result, see
         :func:`pause_jax.engine.result.ended`.
     """
 
     init: Any
-    advance_small: Any
-    advance_large: Any
+    advance_soon: Any
+    advance_fast: Any
     finish: Any
 
     def advance(self, state: State) -> Any:
@@ -93,8 +93,9 @@ class Programs(NamedTuple):
         (config, data, state, rounds, count, length, policy) -> (state, record), see
         :func:`pause_jax.engine.round.advance`; the state that is given is used up.
         """
-        small = update_size(state.learning) <= SMALL * state.clock.size
-        return self.advance_small if small else self.advance_large
+        runs, parameters = state.clock.size, update_size(state.learning)
+        soon = not parameters or (runs == 1 and parameters <= SMALL)
+        return self.advance_soon if soon else self.advance_fast
 
 
 @functools.cache
@@ -142,8 +143,8 @@ def programs(
     played = spread(play, RUN, SAME, RUN, SAME, SAME, SAME, SAME)
     return Programs(
         init=jax.jit(spread(begin, RUN, SAME, RUN, SAME), compiler_options=soon),
-        advance_small=jax.jit(played, donate_argnums=2, compiler_options=soon),
-        advance_large=jax.jit(played, donate_argnums=2, compiler_options=fast),
+        advance_soon=jax.jit(played, donate_argnums=2, compiler_options=soon),
+        advance_fast=jax.jit(played, donate_argnums=2, compiler_options=fast),
         finish=jax.jit(spread(end, RUN, RUN, RUN), compiler_options=soon),
     )
 
