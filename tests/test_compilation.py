@@ -203,6 +203,7 @@ def test_what_is_small_is_compiled_sooner(width, hidden):
 
 
 def test_options_give_way_to_those_of_the_user_and_name_nothing_that_jax_does_not_know(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     assert compiler_options(soon=True) is None
     monkeypatch.setenv("XLA_FLAGS", "")
@@ -214,6 +215,8 @@ def test_options_give_way_to_those_of_the_user_and_name_nothing_that_jax_does_no
     monkeypatch.setattr(jax, "__version_info__", (0, 12, 0))
     assert compiler_options(soon=True) == {"xla_backend_optimization_level": 2}
     assert compiler_options(soon=False) == {"xla_backend_optimization_level": 2}
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert compiler_options(soon=False) is None
 
 
 SOON = """

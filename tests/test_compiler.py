@@ -39,7 +39,7 @@ def test_the_compiler_is_right_as_tests_compile(name):
 @pytest.mark.parametrize("soon", [False, True])
 def test_the_compiler_is_right_as_users_compile(soon, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
-    options = compiler_options(soon=soon)
+    options = compiler_options(soon=soon) or {}
     done = run("-c", OURS, flags=" ".join(f"--{k}={v}" for k, v in options.items()))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": ok\n") == len(canaries.CANARIES)
