@@ -60,7 +60,7 @@ def steps(config: SimConfig) -> dict[str, Any]:
     told = told_of(config, shape, 1, config.num_rounds)
     return {
         "init": step.init.lower(seen, data, key, nobody),
-        "advance": step.advance(state).lower(seen, data, state, *told, nobody),
+        "advance": step.advance(seen, state).lower(seen, data, state, *told, nobody),
     }
 
 

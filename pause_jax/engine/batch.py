@@ -138,10 +138,11 @@ def play(
             key = jax.random.wrap_key_data(key, impl=jax.random.key_impl(keys))
             with kept():
                 state = step.init(config, data, key, policy)
+            advance = step.advance(config, state)
             if keeper is not None:
 
                 def shapes(number: int, state: State = state) -> list[Any]:
-                    of = functools.partial(step.advance(state).eval_shape, config, data, state)
+                    of = functools.partial(advance.eval_shape, config, data, state)
                     return [
                         _cut(taken(of(*told(each))[1]), len(each)) for each in segments[:number]
                     ]
@@ -151,7 +152,7 @@ def play(
             if stopped.is_set():
                 raise CancelledError
             with handing_over, kept():
-                state, record = step.advance(state)(config, data, state, *told(segment))
+                state, record = advance(config, data, state, *told(segment))
             records.append(_cut(taken(jax.block_until_ready(record)), len(segment)))
             tick()
             if keeper is not None and number < len(segments):

@@ -35,8 +35,8 @@ CALLS = 20
 FILLED_UP = ROOMS[1]
 # Bytes of a run's record that a call may have room for; of more, it has room for what it plays.
 MOST_ROOM = 16 * 2**20
-# Parameters of a small model: a run of it waits for the compiler, not for the rounds.
-SMALL = 10_000
+# Weights of a cohort in training: a run of fewer waits for the compiler, not for the rounds.
+SMALL = 20_000
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
 
 
@@ -77,7 +77,7 @@ class Programs(NamedTuple):
 
     Attributes:
       init: (config, data, key, policy) -> state before round 1.
-      advance_soon: :meth:`advance` for a run of a small model by itself, and without learning.
+      advance_soon: :meth:`advance` for a small run by itself, and without learning.
       advance_fast: for the others.
       finish: (config, state, record of what is reduced) -> result, see
         :func:`pause_jax.engine.result.ended`.
@@ -88,13 +88,13 @@ class Programs(NamedTuple):
     advance_fast: Any
     finish: Any
 
-    def advance(self, state: State) -> Any:
-        """The step for runs in that state, or in one of its shapes, however many they are:
+    def advance(self, config: SimConfig, state: State) -> Any:
+        """The step for runs of that config in that state, or in one of its shapes:
         (config, data, state, rounds, count, length, policy) -> (state, record), see
         :func:`pause_jax.engine.round.advance`; the state that is given is used up.
         """
-        runs, parameters = state.clock.size, update_size(state.learning)
-        soon = not parameters or (runs == 1 and parameters <= SMALL)
+        runs, weights = state.clock.size, update_size(state.learning) * config.cohort_size
+        soon = not weights or (runs == 1 and weights <= SMALL)
         return self.advance_soon if soon else self.advance_fast
 
 

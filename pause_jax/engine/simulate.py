@@ -149,7 +149,7 @@ def _in_calls(
         count = min(shape.room, config.num_rounds + 1 - first)
         told = told_of(config, shape, first, count)
         with compiling():
-            state, record = step.advance(state)(seen, data, state, *told, nobody)
+            state, record = step.advance(seen, state)(seen, data, state, *told, nobody)
         records.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], record))
     record = jax.tree.map(lambda *x: np.concatenate(x), *records)
     one = jax.tree.map(lambda x: x[None], record)

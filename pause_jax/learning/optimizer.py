@@ -43,8 +43,8 @@ ELEMENTWISE = frozenset(
     )
 )
 # Weights of a model that is moved as one vector: of a larger one, the copies take longer than the
-# many small kernels do, and compiling them, of a smaller one.
-ONE_VECTOR = 2**16
+# many small kernels do, of a smaller one, compiling those.
+ONE_VECTOR = 2**13
 
 
 def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
