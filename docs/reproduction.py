@@ -53,7 +53,7 @@ PAUSE = (
         "CIFAR-10", "1", "2 h"),
     Row("Fig. 5", "the same: leakage", "pause_figs_4_5", "CIFAR-10", "20", "1 min"),
     Row("Fig. 6", "MNIST, 300/15, eps_bar 20: accuracy", "pause_figs_6_7", "MNIST", "10", "1.5 h"),
-    Row("Fig. 7", "the same: leakage", "pause_figs_6_7", "MNIST", "20", "1 min"),
+    Row("Fig. 7", "the same: leakage", "pause_figs_6_7", "MNIST", "20", "20 min"),
     Row("Fig. 8", "CIFAR-10, 300/15, non-i.i.d., eps_bar 10: accuracy", "pause_figs_8_9",
         "CIFAR-10", "1", "3 h"),
     Row("Fig. 9", "the same: leakage", "pause_figs_8_9", "CIFAR-10", "20", "20 min"),
