@@ -8,9 +8,10 @@ import pytest
 from jax import lax
 
 from pause_jax.learning import Cnn3
-from pause_jax.learning.convolution import conv, convolution, max_pool
+from pause_jax.learning.convolution import convolution, max_pool
 
 NUMBERS = ("NHWC", "HWIO", "NHWC")
+both_forms = pytest.mark.parametrize("form", ["products", "direct"])
 
 
 def draw(seed: int, *shape: int) -> jax.Array:
@@ -46,19 +47,21 @@ CASES = [
 ]
 
 
+@both_forms
 @pytest.mark.parametrize(("height", "width", "size", "strides", "padding"), CASES)
-def test_value_and_gradients_are_those_of_lax(height, width, size, strides, padding):
+def test_value_and_gradients_are_those_of_lax(form, height, width, size, strides, padding):
     x, kernel = draw(0, 2, height, width, 3), draw(1, *size, 3, 4)
-    actual = value_and_gradients(conv, x, kernel, strides, padding)
+    actual = value_and_gradients(convolution(form), x, kernel, strides, padding)
     expected = value_and_gradients(lax.conv_general_dilated, x, kernel, strides, padding)
     assert_close(actual, expected)
 
 
-def test_a_kernel_turned_upside_down_is_noticed():
+@both_forms
+def test_a_kernel_turned_upside_down_is_noticed(form):
     x, kernel = draw(0, 2, 6, 5, 3), draw(1, 3, 3, 3, 4)
     expected = value_and_gradients(lax.conv_general_dilated, x, kernel, (1, 1), "VALID")
     for wrong in (kernel[::-1], kernel[:, ::-1], kernel[:, :, ::-1]):
-        actual = value_and_gradients(conv, x, wrong, (1, 1), "VALID")
+        actual = value_and_gradients(convolution(form), x, wrong, (1, 1), "VALID")
         for a, e in zip(actual[:2], expected[:2], strict=True):
             assert not np.allclose(a, e, atol=0.1)
 
@@ -69,6 +72,7 @@ def test_a_kernel_turned_upside_down_is_noticed():
     ids=lambda options: next(iter(options)),
 )
 def test_dilation_and_groups_are_left_to_lax(options):
+    conv = convolution("auto")
     x, kernel = draw(0, 2, 6, 5, 3), draw(1, 3, 2, 1 if "feature_group_count" in options else 3, 6)
     padding = ((0, 1), (1, 1))
     actual = value_and_gradients(conv, x, kernel, (1, 1), padding, **options)
@@ -77,6 +81,7 @@ def test_dilation_and_groups_are_left_to_lax(options):
 
 
 def test_other_layouts_are_left_to_lax():
+    conv = convolution("auto")
     for x, kernel in (
         (draw(0, 2, 3, 6, 5), draw(1, 4, 3, 3, 3)),
         (draw(0, 2, 3, 6), draw(1, 4, 3, 3)),
@@ -87,13 +92,14 @@ def test_other_layouts_are_left_to_lax():
         )
 
 
+@both_forms
 @pytest.mark.parametrize(("x_axis", "kernel_axis"), [(0, 0), (0, None), (None, 0)])
-def test_batched_inputs_and_kernels_give_what_a_loop_gives(x_axis, kernel_axis):
+def test_batched_inputs_and_kernels_give_what_a_loop_gives(form, x_axis, kernel_axis):
     x, kernel = draw(0, 3, 2, 5, 6, 2), draw(1, 3, 3, 3, 2, 4)
     x, kernel = (x if x_axis == 0 else x[0]), (kernel if kernel_axis == 0 else kernel[0])
 
     def both(x, kernel):
-        return value_and_gradients(conv, x, kernel, (2, 1), "SAME")
+        return value_and_gradients(convolution(form), x, kernel, (2, 1), "SAME")
 
     together = jax.vmap(both, (x_axis, kernel_axis))(x, kernel)
     for i in range(3):
@@ -103,7 +109,7 @@ def test_batched_inputs_and_kernels_give_what_a_loop_gives(x_axis, kernel_axis):
 
 def test_a_gradient_with_many_users_is_computed_once():
     """Left to itself XLA sums the nine taps anew for each of them (learning/convolution.py)."""
-    x, kernel = draw(0, 4, 9, 9, 8), draw(1, 3, 3, 8, 16)
+    conv, x, kernel = convolution("products"), draw(0, 4, 9, 9, 8), draw(1, 3, 3, 8, 16)
 
     def users(through):
         d = jax.vjp(lambda x: conv(x, kernel, (1, 1), "VALID", dimension_numbers=NUMBERS), x)[1]
@@ -115,8 +121,9 @@ def test_a_gradient_with_many_users_is_computed_once():
     assert len(sums) == 8
 
 
-def test_gradients_survive_remat():
-    x, kernel = draw(0, 2, 6, 5, 3), draw(1, 3, 3, 3, 4)
+@both_forms
+def test_gradients_survive_remat(form):
+    conv, x, kernel = convolution(form), draw(0, 2, 6, 5, 3), draw(1, 3, 3, 3, 4)
     expected = value_and_gradients(conv, x, kernel, (1, 1), "VALID")
 
     def forward(x, kernel):
@@ -172,11 +179,49 @@ def test_max_pool_refuses_windows_that_its_index_cannot_hold():
         max_pool(jnp.zeros((1, 34, 34, 1)), (17, 17))
 
 
-def test_a_cpu_convolves_by_products():
-    assert convolution("auto") is (
-        conv if jax.default_backend() == "cpu" else lax.conv_general_dilated
-    )
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere XLA's convolution is used")
+@pytest.mark.parametrize(
+    ("shape", "features", "expected"),
+    [
+        ((10, 30, 30, 32), 64, "direct"),  # of 8.6 MiB
+        ((2, 30, 30, 32), 64, "products"),  # 1.7 MiB stay in the cache
+        ((100, 32, 32, 3), 32, "products"),  # few channels
+        ((20, 10, 10, 256), 256, "products"),  # many features
+    ],
+)
+def test_a_cpu_convolves_by_products_unless_the_patches_leave_its_cache(shape, features, expected):
+    x, kernel = jnp.zeros(shape), jnp.zeros((3, 3, shape[-1], features))
+
+    def program(form):
+        return str(
+            jax.make_jaxpr(
+                lambda x, kernel: convolution(form)(
+                    x, kernel, (1, 1), "VALID", dimension_numbers=NUMBERS
+                )
+            )(x, kernel)
+        )
+
+    assert ("conv_general_dilated" in program("auto")) == (expected == "direct")
+    assert "conv_general_dilated" in program("direct")
+    assert "conv_general_dilated" not in program("products")
     assert convolution("xla") is lax.conv_general_dilated
+
+
+def test_kernels_of_their_own_are_a_loop_and_not_a_grouped_convolution():
+    """A grouped one is a plain loop on a CPU; a shared kernel has the samples of all at once."""
+    x, kernel = draw(0, 3, 2, 6, 5, 4), draw(1, 3, 3, 3, 4, 5)
+
+    def program(axes, *arguments):
+        def one(x, kernel):
+            return convolution("direct")(x, kernel, (1, 1), "SAME", dimension_numbers=NUMBERS)
+
+        return str(jax.make_jaxpr(jax.vmap(one, axes))(*arguments))
+
+    own, shared = program((0, 0), x, kernel), program((0, None), x, kernel[0])
+    assert "feature_group_count=1" in own
+    assert "scan" in own
+    assert "scan" not in shared
+    assert "f32[6,6,5,4]" in shared
 
 
 class PlainCnn3(nn.Module):

@@ -87,6 +87,7 @@ def shaken(norm: str, form: str):
     ("norm", "form", "train"),
     [
         ("batch", "products", True),
+        ("batch", "direct", True),
         ("batch", "products", False),
         ("group", "products", True),
         ("none", "products", True),

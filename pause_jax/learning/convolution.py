@@ -2,7 +2,8 @@
 
 On CPUs XLA computes the gradients of its convolution with plain loops inside ``scan`` and
 ``fori_loop``, and any convolution with a kernel per client (``vmap``) as a grouped one. Here a
-convolution is one matrix product with the patches of its input, and so are its gradients.
+convolution is one matrix product with the patches of its input, and so are its gradients; or, where
+the patches would not stay in the cache, XLA's convolution, and so are its gradients.
 """
 
 from __future__ import annotations
@@ -16,29 +17,42 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-# How a model convolves: by matrix products, by XLA's convolution, or as its backend does best.
-FORMS = ("auto", "products", "xla")
+# How a model convolves: by matrix products, by XLA's convolution with gradients that are such
+# convolutions too, by XLA's with its own gradients, or as its backend does best.
+FORMS = ("auto", "products", "direct", "xla")
+# Where ``auto`` is direct on a CPU: patches of so many bytes and more, kernels of so many channels
+# and more and of fewer features. Measured: docs/performance.md.
+PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
+_ONES = (1, 1)
 _Padding = str | Sequence[tuple[int, int]]
+_Pads = tuple[tuple[int, int], ...]
 
 
 def convolution(form: str) -> Callable[..., Array]:
     """What ``flax.linen.Conv`` takes as ``conv_general_dilated``.
 
     Args:
-      form: ``products``, ``xla``, or ``auto``: products on a CPU, XLA's convolution elsewhere.
+      form: ``products``, ``direct``, ``xla``, or ``auto``: on a CPU products or direct, by the size
+        of the patches, and XLA's convolution elsewhere.
 
     Raises:
       KeyError: for another form.
     """
-    if form == "auto":
-        form = "products" if jax.default_backend() == "cpu" else "xla"
-    forms: dict[str, Callable[..., Array]] = {"products": conv, "xla": lax.conv_general_dilated}
+    if form == "auto" and jax.default_backend() != "cpu":
+        form = "xla"
+    forms: dict[str, Callable[..., Array]] = {
+        "auto": functools.partial(conv, "auto"),
+        "products": functools.partial(conv, "products"),
+        "direct": functools.partial(conv, "direct"),
+        "xla": lax.conv_general_dilated,
+    }
     return forms[form]
 
 
 def conv(
+    form: str,
     lhs: Array,
     rhs: Array,
     window_strides: Sequence[int],
@@ -49,12 +63,13 @@ def conv(
     feature_group_count: int = 1,
     precision: Any = None,
 ) -> Array:
-    """``lax.conv_general_dilated`` by matrix products, with its arguments.
+    """``lax.conv_general_dilated`` in another form, with its arguments.
 
     Two spatial dimensions, channels last, no groups and no dilation; everything else is handed to
-    ``lax.conv_general_dilated``. Keeps the patches for the gradient: kh kw times the input.
+    ``lax.conv_general_dilated``. Products keep the patches for the gradient: kh kw times the input.
 
     Args:
+      form: ``products``, ``direct`` or ``auto``, which is one of them by the size of the patches.
       lhs: input [B, H, W, C].
       rhs: kernel [kh, kw, C, O].
       window_strides: two strides.
@@ -84,9 +99,26 @@ def conv(
         )
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(lhs.shape[1:3], rhs.shape[:2], window_strides, padding)
+    strides = tuple(window_strides)
+    if form == "auto":
+        form = "direct" if _leaves_the_cache(lhs, rhs, strides, padding) else "products"
+    if form == "direct":
+        pads = tuple((int(low), int(high)) for low, high in padding)
+        return _direct(lhs, rhs, strides, pads, precision)
     edges = [(low, high, 0) for low, high in ((0, 0), *padding, (0, 0))]
     x = lax.pad(lhs, jnp.zeros((), lhs.dtype), edges)
-    return _valid_conv(x, rhs, tuple(window_strides), precision)
+    return _valid_conv(x, rhs, strides, precision)
+
+
+def _leaves_the_cache(lhs: Array, rhs: Array, strides: tuple[int, ...], padding: Any) -> bool:
+    """Whether the patches are so large, for so few products, that moving them takes longest."""
+    *size, channels, features = rhs.shape
+    rows = math.prod(
+        (n + low + high - k) // stride + 1
+        for n, (low, high), k, stride in zip(lhs.shape[1:3], padding, size, strides, strict=True)
+    )
+    patches = lhs.shape[0] * rows * math.prod(size) * channels * lhs.dtype.itemsize
+    return patches >= PATCHES and channels >= CHANNELS and features < FEATURES
 
 
 def _numbers(lhs: Array, rhs: Array) -> lax.ConvDimensionNumbers | None:
@@ -183,6 +215,70 @@ def _backward(
 
 
 _valid_conv.defvjp(_forward, _backward)
+
+
+@functools.cache
+def _one_by_one(
+    strides: tuple[int, ...],
+    padding: _Pads,
+    dilation: tuple[tuple[int, ...], tuple[int, ...]],
+    precision: Any,
+) -> Callable[[Array, Array], Array]:
+    """XLA's convolution, which under ``vmap`` is a loop and not a grouped one."""
+
+    @jax.custom_batching.custom_vmap
+    def convolve(x: Array, kernel: Array) -> Array:
+        return lax.conv_general_dilated(
+            x, kernel, strides, padding, *dilation, dimension_numbers=_LAYOUT, precision=precision
+        )
+
+    @convolve.def_vmap
+    def loop(size: int, batched: list[bool], x: Array, kernel: Array) -> tuple[Array, bool]:
+        if batched[1]:
+            x = x if batched[0] else jnp.broadcast_to(x, (size, *x.shape))
+            return lax.map(lambda pair: convolve(*pair), (x, kernel)), True
+        y = convolve(x.reshape(-1, *x.shape[2:]), kernel)
+        return y.reshape(*x.shape[:2], *y.shape[1:]), True
+
+    return convolve
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _direct(
+    x: Array, kernel: Array, strides: tuple[int, ...], padding: _Pads, precision: Any
+) -> Array:
+    return _one_by_one(strides, padding, (_ONES, _ONES), precision)(x, kernel)
+
+
+def _direct_forward(
+    x: Array, kernel: Array, strides: tuple[int, ...], padding: _Pads, precision: Any
+) -> tuple[Array, tuple[Array, Array]]:
+    return _direct(x, kernel, strides, padding, precision), (x, kernel)
+
+
+def _direct_backward(
+    strides: tuple[int, ...],
+    padding: _Pads,
+    precision: Any,
+    kept: tuple[Array, Array],
+    dy: Array,
+) -> tuple[Array, Array]:
+    x, kernel = kept
+    dy = stored(lambda dy: dy, dy)  # or both convolutions below compute it from what makes it
+    axes = list(zip(x.shape[1:3], kernel.shape[:2], dy.shape[1:3], strides, padding, strict=True))
+    # With the input: of dy, spread by the strides, with the kernel turned around.
+    pads = tuple((k - 1 - low, n + low - 1 - (m - 1) * s) for n, k, m, s, (low, _) in axes)
+    turned = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
+    dx = _one_by_one(_ONES, pads, (strides, _ONES), precision)(dy, turned)
+    # With the kernel: of the input with dy as kernel, channels as batch and samples as channels.
+    pads = tuple((low, (m - 1) * s + k - n - low) for n, k, m, s, (low, _) in axes)
+    d_kernel = _one_by_one(_ONES, pads, (_ONES, strides), precision)(
+        x.transpose(3, 1, 2, 0), dy.transpose(1, 2, 0, 3)
+    )
+    return dx, d_kernel.transpose(1, 2, 0, 3)
+
+
+_direct.defvjp(_direct_forward, _direct_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
