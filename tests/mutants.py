@@ -30,6 +30,7 @@ FEDAVG = "pause_jax/learning/fedavg.py"
 COHORT = "pause_jax/learning/cohort.py"
 LEARNING = "pause_jax/learning/config.py"
 LEARNER = "pause_jax/learning/learner.py"
+CONVOLUTION = "pause_jax/learning/convolution.py"
 RESNET = "pause_jax/learning/resnet.py"
 SCHEDULE = "pause_jax/learning/schedule.py"
 SERVER = "pause_jax/learning/server.py"
@@ -293,6 +294,28 @@ MUTANTS = [
         "power_of_choice",
     ),
     # --- models
+    Mutant(
+        "kernel_not_turned_around",
+        CONVOLUTION,
+        "jnp.flip(kernel, (0, 1)).swapaxes(2, 3)",
+        "kernel.swapaxes(2, 3)",
+        "tests/test_convolution.py::test_value_and_gradients_are_those_of_lax",
+    ),
+    Mutant(
+        "gradient_of_a_kernel_a_pixel_off",
+        CONVOLUTION,
+        "((low, (m - 1) * s + k - n - low) for",
+        "((0, (m - 1) * s + k - n) for",
+        "tests/test_convolution.py::test_value_and_gradients_are_those_of_lax",
+    ),
+    Mutant(
+        "direct_for_many_features",
+        CONVOLUTION,
+        "features < FEATURES",
+        "features > FEATURES",
+        "tests/test_convolution.py::"
+        "test_a_cpu_convolves_by_products_unless_the_patches_leave_its_cache",
+    ),
     Mutant(
         "block_without_its_shortcut",
         RESNET,
