@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 # The papers' averaging window, in rounds.
 WINDOW = 10
-_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777", "#DDAA77")
+_COLOURS = (
+    *("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777", "#DDAA77"),
+    "#000000",
+)
 
 
 class Curves:
