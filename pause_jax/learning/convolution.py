@@ -40,15 +40,11 @@ def convolution(form: str) -> Callable[..., Array]:
     Raises:
       KeyError: for another form.
     """
-    if form == "auto" and jax.default_backend() != "cpu":
-        form = "xla"
-    forms: dict[str, Callable[..., Array]] = {
-        "auto": functools.partial(conv, "auto"),
-        "products": functools.partial(conv, "products"),
-        "direct": functools.partial(conv, "direct"),
-        "xla": lax.conv_general_dilated,
-    }
-    return forms[form]
+    if form not in FORMS:
+        raise KeyError(form)
+    if form == "xla" or (form == "auto" and jax.default_backend() != "cpu"):
+        return lax.conv_general_dilated
+    return functools.partial(conv, form)
 
 
 def conv(
