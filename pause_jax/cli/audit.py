@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import jax
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from pause_jax.analysis.table import make_table, word
 from pause_jax.checks import check_fields
 from pause_jax.cli.options import Load, Seed
+from pause_jax.cli.output import Output
 from pause_jax.cli.settings import changed, load_files
 from pause_jax.privacy import MECHANISMS, Mechanism
 from pause_jax.registry import look_up
@@ -67,7 +67,7 @@ def audit(
         )
         for entry in chosen
     ]
-    console = Console()
+    console = Output()
     headings = ("mechanism", "per", "claimed", "at least", "resolution", "verdict")
     title = "Lower bounds on epsilon: 95 % confidence that all hold"
     console.print(make_table([word(h) for h in headings], map(_row, results), title=title))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import tomli_w
 import typer
-from rich.console import Console
 
 from pause_jax import config_file
 from pause_jax.analysis.table import make_table, number, word
+from pause_jax.cli.output import Output
 from pause_jax.struct import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def fit(
     if out is not None and out.exists():
         raise ConfigError(f"--out {out}: is there already; give another name.")
     found = fleet.read(str(file))
-    console = Console()
+    console = Output()
     for sentence in sentences(found):
         console.print(sentence, highlight=False, markup=False)
     best = found.laws[0]

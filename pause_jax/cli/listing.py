@@ -7,11 +7,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rich.console import Console
-
 from pause_jax import config_file
 from pause_jax.analysis.table import make_table, word
 from pause_jax.cache import cache_folder
+from pause_jax.cli.output import Output
 from pause_jax.latency import LATENCIES
 from pause_jax.learning import DATASETS, Tfds
 from pause_jax.learning.decoded import is_decoded
@@ -25,7 +24,7 @@ def list_policies() -> None:
     """List the selection policies: what each observes and what it assumes known."""
     columns = word("name"), "what it does", "observes", "assumes known", "reference"
     rows = [(name, *_description(name, policy)) for name, policy in NAMED.items()]
-    Console().print(make_table(columns, rows))
+    Output().print(make_table(columns, rows))
 
 
 def list_latencies() -> None:
@@ -45,7 +44,7 @@ def _list_with_fields(models: Iterable[type[Config]]) -> None:
         names = [field.name for field in dataclasses.fields(model)]
         named = [f"{n} = {values[n]!r}" if n in values else f"{n} = none" for n in names]
         rows.append((model.name, model.summary, ", ".join(named)))
-    Console().print(make_table((word("name"), "what it does", "fields"), rows))
+    Output().print(make_table((word("name"), "what it does", "fields"), rows))
 
 
 def list_datasets() -> None:
@@ -55,7 +54,7 @@ def list_datasets() -> None:
         cached = "yes" if is_decoded(data.name) else "no"
         downloaded = issubclass(data, Prepared) and data is not Tfds
         rows.append((data.name, data.summary, cached if downloaded else "-"))
-    console = Console()
+    console = Output()
     console.print(make_table((word("name"), "what it is", "decoded and cached"), rows))
     console.print(
         f"cache folder: {cache_folder()} (safe to delete; $PAUSE_JAX_CACHE moves it). "

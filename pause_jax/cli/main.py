@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
+from pause_jax.cli import output
 from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
@@ -85,7 +86,7 @@ class _Warnings:
 
 def main() -> None:
     """Entry point: a bad config is one line on standard error and exit status 2, and so is a
-    warning, but for the status.
+    warning, but for the status. A full standard output is a line and status 1.
     """
     plain = RichHandler(
         console=Console(stderr=True), show_time=False, show_level=False, show_path=False
@@ -95,7 +96,12 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _Warnings()
-            app()
+            try:
+                app()
+            finally:
+                output.flush()
+    except OSError as error:
+        output.end_of_space(error)
     except (ConfigError, SweepInterrupted) as error:
         # A message may hold brackets that are no markup: pause_jax[plot].
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import jax
 import typer
-from rich.console import Console
 
 from pause_jax.analysis import result_folder
 from pause_jax.cli.execute import Request, check_output, described, end, not_written
 from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Seed, Seeds, Set, Target
+from pause_jax.cli.output import Output
 from pause_jax.cli.publish import publish
 from pause_jax.cli.settings import base_config, grid, load_files
 from pause_jax.cli.stopping import stoppable
@@ -69,7 +69,7 @@ def execute_shard(
             end(error)
     if store.failed:
         raise ConfigError(f"{store.folder}: cannot be written ({store.failed}).")
-    Console().print(
+    Output().print(
         f"shard {number}/{shards}: {share.runs} runs in {share.chunks} chunks are finished. When "
         f"all shards are: pause-jax merge {store.folder}",
         highlight=False,
@@ -101,7 +101,7 @@ def merge(
         failure = publish(result, place, {**told, **kept}, target, figures=figures)
         if failure is not None:
             not_written(failure, place, f"The shards are still in {folder}.")
-        Console().print(f"Written to {place}/")
+        Output().print(f"Written to {place}/")
     finally:
         result_folder.give_back(place)
 
@@ -157,13 +157,12 @@ def slurm(
         f"--signal=B:TERM@{NOTICE}",
         *(sbatch or ()),
     ]
-    sys.stdout.write(
-        _SCRIPT.format(
-            directives="\n".join(f"#SBATCH {line}" for line in lines),
-            command=shlex.join(words),
-            shards=shards,
-        )
+    script = _SCRIPT.format(
+        directives="\n".join(f"#SBATCH {line}" for line in lines),
+        command=shlex.join(words),
+        shards=shards,
     )
+    Output().out(script, end="", highlight=False)
 
 
 _SCRIPT = """#!/usr/bin/env bash
