@@ -112,9 +112,16 @@ def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(cache, tmp_pa
     assert code == 1
     assert "fairness" in printed
     assert "the result cannot be written (File too large)" in error
-    assert "make room, and --resume writes it" in error
+    assert "make room, and --resume writes the result" in error
     printed, error, code = run(tmp_path, cache, *arguments, "--resume")
     assert (code, "Written to" in printed) == (0, True)
+
+
+def test_where_not_even_runs_can_be_stored_the_way_on_is_named(cache, tmp_path):
+    arguments = (*RUN, "--rounds", "2000", "--seeds", "8", "--name", "mine")
+    _, error, code = run(tmp_path, cache, *arguments, before=SMALL_DISK)
+    assert code == 1
+    assert "--resume runs what could not be stored" in " ".join(error.split())
 
 
 def test_a_changed_command_is_named_and_not_mixed_in(cache, tmp_path):
@@ -164,6 +171,9 @@ def test_shards_from_the_command_line(cache, tmp_path):
     _, error, code = run(tmp_path, cache, "merge", "kept")
     assert code == 2
     assert "Play shard 2 of 3 again, as in: pause-jax sweep digits_small" in error
+    # The command is that of the first shard that started; the number is that of the missing one.
+    assert "--shard 2/3" in error
+    assert "--shard 1/3" not in error
     assert not (tmp_path / "results").exists()
     assert run(tmp_path, cache, *SWEEP, "--shard", "2/3", "--store", "kept")[2] == 0
     printed, _, code = run(tmp_path, cache, "merge", "kept", "--no-figures")

@@ -106,8 +106,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                     log=request.log,
                 )
                 if failure is not None:
-                    kept = "What was played is kept: make room, and --resume writes it."
-                    not_written(failure, folder, "" if store is None or store.failed else kept)
+                    not_written(failure, folder, _advice(store))
                 seconds = time.perf_counter() - start
                 Console().print(f"{seconds:.0f} s, {compilations}.", highlight=False)
                 Console().print(f"Written to {folder}/")
@@ -206,6 +205,15 @@ def _play(jobs: Jobs, store: Store | None, *, progress: bool) -> Played:
         return Played(Playing(jobs, store).whole(progress=progress))
     except SweepInterrupted as error:
         return Played(error.finished if jax.process_count() == 1 else None, error)
+
+
+def _advice(store: Store | None) -> str:
+    """How a result that could not be written is got all the same."""
+    if store is None:
+        return "Make room, or name another --out, and run it again."
+    if store.failed:
+        return "Make room: --resume runs what could not be stored, and writes the result."
+    return "All runs are stored: make room, and --resume writes the result."
 
 
 def not_written(error: OSError, folder: pathlib.Path, advice: str) -> NoReturn:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -108,7 +109,11 @@ def merge(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset
     left = sorted({i % shards + 1 for i, chunk in enumerate(chunks) if found[chunk] is None})
     if joined.data is None or (left and not partial):
         again = f"shard {_listed(left)} of {shards}" if shards > 1 else "the sweep"
-        command = kept.kept.about.get("command", "")
+        # The command is that of the process that came first, whichever shard it had.
+        command = re.sub(
+            *(r"--shard[ =]\S+", f"--shard {left[0] if left else 1}/{shards}"),
+            kept.kept.about.get("command", ""),
+        )
         raise ConfigError(
             f"{kept.folder}: {joined.words} are there. Play {again} again"
             + (f", as in: {command}" if command else "")
