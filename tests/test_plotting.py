@@ -98,3 +98,19 @@ def test_regret_has_a_title_and_its_legend_outside():
     axes = drawn(plotting.plot_regret, result.regret.cumsum("round"))
     assert axes.get_title()
     assert axes.get_legend().get_window_extent().x0 > axes.get_window_extent().x1
+
+
+@pytest.mark.parametrize("name", ["$\\frac{$", "a$b", "$x$", "{"])
+def test_the_name_of_a_config_is_no_formula(tmp_path, name):
+    plotting.save_figures(made({name: None, "b": None}), tmp_path)
+    axes = drawn(plotting.plot_accuracy, made({name: None, "b": None}))
+    assert axes.get_legend().get_texts()[0].get_text().replace("\\$", "$") == name
+
+
+def test_the_picture_of_a_loss_needs_no_target_and_is_called_so(tmp_path):
+    files = plotting.save_figures(made({"a": None}, learning="loss"), tmp_path)
+    assert [file.name for file in files] == [
+        "loss_vs_seconds.png",
+        "spent_budget_vs_rounds.png",
+        "participation_per_client.png",
+    ]

@@ -70,7 +70,7 @@ def plot_participation(result: xr.Dataset, axes: Sequence[Axes]) -> None:
     for i, (name, panel) in enumerate(zip(result.config.values, axes, strict=True)):
         values = counts.sel(config=name).values
         panel.bar(result.client.values, values, width=1.0, color=colour(i))
-        panel.set_title(str(name), fontsize="small", loc="left", pad=2)
+        panel.set_title(_plain(str(name)), fontsize="small", loc="left", pad=2)
         panel.set_ylim(0, 1.05 * highest)
         panel.margins(x=0)
     figure = axes[0].figure
@@ -111,7 +111,7 @@ def _draw(
         strokes = dash(places[name])
         axes.plot(
             *(x, y),
-            label=name if len(above) == 1 else f"{name} (as {_others(above, name)})",
+            label=_plain(name if len(above) == 1 else f"{name} (as {_others(above, name)})"),
             lw=1.6 + 2.2 * min(under, 3),
             ls=(0, strokes) if strokes else "-",
             marker=marker,
@@ -125,6 +125,11 @@ def _draw(
     if not banded:
         return ""
     return f"\n{'bars at the ends' if many else 'bands'}: ± standard error over seeds"
+
+
+def _plain(name: str) -> str:
+    """A name as it is: matplotlib would read formulas between dollar signs."""
+    return name.replace("$", r"\$")
 
 
 def _others(names: list[str], name: str) -> str:
@@ -146,17 +151,18 @@ def _legend(axes: Axes) -> None:
 
 
 def save_figures(
-    result: xr.Dataset, folder: str | pathlib.Path, target: float
+    result: xr.Dataset, folder: str | pathlib.Path, target: float | None = None
 ) -> list[pathlib.Path]:
     """Write the figures of a comparison as PNG files.
 
     Args:
       result: from ``sweep``.
       folder: where to; created if need be.
-      target: accuracy that is marked.
+      target: accuracy that is marked; none for a regression.
 
     Returns:
-      The files.
+      The files: ``accuracy_vs_seconds.png`` (of a regression ``loss_vs_seconds.png``) if
+      something was learned, ``spent_budget_vs_rounds.png`` and ``participation_per_client.png``.
     """
     from matplotlib.figure import Figure
 
@@ -167,8 +173,9 @@ def save_figures(
         "spent_budget_vs_rounds": lambda axes: plot_spent(result, axes)
     }
     if curves_of.learns(result):  # not the bandit alone
+        what = "accuracy" if curves_of.classifies(result) else "loss"
         curves = {
-            "accuracy_vs_seconds": lambda axes: plot_accuracy(result, axes, target),
+            f"{what}_vs_seconds": lambda axes: plot_accuracy(result, axes, target),
             **curves,
         }
     drawn = {}
