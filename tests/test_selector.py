@@ -215,6 +215,7 @@ def test_a_policy_that_reads_losses_or_updates_must_be_told_them():
         (lambda s: s.tell({}), "call ask first"),
         (lambda s: (s.ask(), s.ask()), "round 1 is open"),
         (lambda s: (s.ask(), s.save("x")), "round 1 is open"),
+        (lambda s: s.save("nowhere/x.npz"), r"nowhere/x.npz: cannot be written \(No such file"),
         (lambda s: s.ask([8]), "available: 8 is no client; they are 0 to 7"),
         (lambda s: (s.ask([0, 1, 2]), s.tell({5: 1.0})), "client 5 was not chosen in round 1"),
         (lambda s: (s.ask([0, 1, 2]), s.tell({0: -1.0})), r"seconds\[0\] = -1.0: must be finite"),

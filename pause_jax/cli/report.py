@@ -39,9 +39,11 @@ def report(
         raise ConfigError(f"{data}: cannot be read as NetCDF: {error}.") from None
     if target is None:
         target = float(result.attrs.get("target", 0.8))
-    path = reports.write(
-        *(result, folder / "report.html", target), against=against, title=folder.resolve().name
-    )
+    path = folder / "report.html"
+    try:
+        reports.write(result, path, target, against=against, title=folder.resolve().name)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
     typer.echo(f"Written to {path}")
 
 

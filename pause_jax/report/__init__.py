@@ -39,6 +39,7 @@ def write(
     Raises:
       ConfigError: without the extra ``report``, for data that are no whole result, a bad target, or
         a config ``against`` that is none.
+      OSError: if the path cannot be written.
     """
     try:
         from pause_jax.report import page

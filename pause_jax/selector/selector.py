@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import zipfile
@@ -237,26 +238,31 @@ class Selector:
         """Write all to a file, whole or not at all; between a round's tell and the next ask.
 
         Raises:
-          ConfigError: while a round is open.
+          ConfigError: while a round is open, or if the file cannot be written.
         """
         if self._pending is not None:
             raise ConfigError(f"round {self.round} is open: tell what came back of it, then save.")
         leaves = {f"state_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(self._state))}
         path = pathlib.Path(path)
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        with part.open("wb") as file:
-            np.savez(
-                file,
-                allow_pickle=False,
-                config=np.asarray(config_file.dumps(self.config)),
-                key=np.asarray(jax.random.key_data(self._key)),
-                round=np.asarray(self.round),
-                counts=self.counts,
-                size=np.asarray(self._size),
-                update_size=np.asarray(self._update_size),
-                **leaves,
-            )
-        part.replace(path)
+        try:
+            with part.open("wb") as file:
+                np.savez(
+                    file,
+                    allow_pickle=False,
+                    config=np.asarray(config_file.dumps(self.config)),
+                    key=np.asarray(jax.random.key_data(self._key)),
+                    round=np.asarray(self.round),
+                    counts=self.counts,
+                    size=np.asarray(self._size),
+                    update_size=np.asarray(self._update_size),
+                    **leaves,
+                )
+            part.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> Selector:
