@@ -92,7 +92,8 @@ def loads(text: str) -> SimConfig:
 def load(path: str | pathlib.Path) -> SimConfig:
     """A config from a TOML file. Raises ConfigError that names the file."""
     try:
-        text = pathlib.Path(path).read_text()
+        # Windows editors begin a file with a mark of its encoding.
+        text = pathlib.Path(path).read_text("utf-8-sig")
         if not text.strip():
             raise ConfigError("is empty; pause-jax show PRESET > FILE writes one.")
         return loads(text)

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import warnings
@@ -13,6 +14,7 @@ import xarray as xr
 
 import pause_jax
 from pause_jax import cli, config_file, presets
+from pause_jax.cli import settings
 from pause_jax.latency import LATENCIES
 from pause_jax.policies import NAMED
 from pause_jax.presence import PRESENCES
@@ -97,6 +99,13 @@ def test_a_report_is_made_again_from_the_data_alone(compared, monkeypatch, tmp_p
     (tmp_path / "mine" / "data.nc").write_text("no data")
     assert run(monkeypatch, tmp_path, "report", "mine") == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_written_is_one_line(compared, monkeypatch, tmp_path, capsys):
+    (tmp_path / "data.nc").write_bytes((compared / "data.nc").read_bytes())
+    (tmp_path / "report.html").mkdir()
+    assert run(monkeypatch, tmp_path, "report", ".") == 2
+    assert capsys.readouterr().err == "error: report.html: cannot be written (Is a directory).\n"
 
 
 def test_without_its_packages_a_run_ends_well_and_says_how_to_get_a_report(
@@ -229,7 +238,8 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("compare", "--log", "json"), ["--log json", "tensorboard, csv"]),
         (("compare", "--seeds", "0"), ["--seeds 0", ">= 1"]),
         (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),
-        (("run", "nowhere.toml"), ["nowhere.toml"]),
+        (("run", "nowhere.toml"), ["nowhere.toml", "digits_small"]),
+        (("run", "digits_small", "--rounds", "0"), ["digits_small: num_rounds = 0", ">= 1"]),
         (("compare", "--set", "policy=random"), ["--set policy=random", "--policies"]),
         (("compare", "--seed", "4294967296"), ["--seed", "4294967295"]),
         (("compare", "--seed", "99999999999999999999"), ["--seed", "4294967295"]),
@@ -331,3 +341,51 @@ def test_the_hint_for_a_missing_extra_is_printed_whole(monkeypatch, tmp_path, ca
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(monkeypatch, tmp_path, "compare") == 2
     assert "pip install 'pause_jax[plot]'" in capsys.readouterr().err
+
+
+def test_a_preset_is_run_by_its_name_for_some_rounds(monkeypatch, tmp_path):
+    arguments = ("digits_small", "--set", "learning=none", "--rounds", "7", "--no-figures")
+    assert run(monkeypatch, tmp_path, "run", *arguments, "--no-report") == 0
+    data = xr.load_dataset(tmp_path / "results" / "digits_small" / "data.nc")
+    assert data.sizes["round"] == 7
+
+
+def test_a_file_with_the_mark_of_its_encoding_is_read(tmp_path):
+    (tmp_path / "windows.toml").write_bytes(b"\xef\xbb\xbfnum_rounds = 7\n")
+    assert config_file.load(tmp_path / "windows.toml").num_rounds == 7
+
+
+def test_a_loaded_file_can_import_its_neighbour(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_it.py").write_text("NAME = 'imported_its_neighbour'\n")
+    (tmp_path / "mine.py").write_text(
+        "from beside_it import NAME\n"
+        "from pause_jax.policies import Random\n"
+        "class Mine(Random):\n"
+        "    name = NAME\n"
+    )
+    settings.load_files([tmp_path / "mine.py"])
+    assert config_file.loads('policy = "imported_its_neighbour"').policy.name
+
+
+@pytest.mark.parametrize("arguments", [("policies",), ("show", "digits_small")])
+def test_a_full_output_is_one_line(tmp_path, arguments):
+    program = [sys.executable, "-m", "pause_jax", *arguments]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "error: standard output: cannot be written (No space left on device).\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [("policies",), ("show", "digits_small")])
+def test_a_reader_that_has_gone_ends_the_program_in_silence(tmp_path, arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = [sys.executable, "-m", "pause_jax", *arguments]
+    with os.fdopen(writing, "w") as closed:
+        ended = subprocess.run(
+            *(program,), stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")

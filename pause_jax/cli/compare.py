@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -26,7 +25,8 @@ from pause_jax.cli.options import (
     Set,
     Target,
 )
-from pause_jax.cli.settings import about, changed, load_files
+from pause_jax.cli.output import Output
+from pause_jax.cli.settings import about, base_config, changed, load_files
 from pause_jax.config import SimConfig, validate
 from pause_jax.presets import PRESETS
 from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
@@ -98,9 +98,13 @@ def compare(
 
 
 def run(
-    files: Annotated[list[pathlib.Path], typer.Argument(help="Config files (TOML).")],
+    bases: Annotated[
+        list[str], typer.Argument(help=f"Config files (TOML), or any of {', '.join(PRESETS)}.")
+    ],
     seeds: Seeds = 1,
     seed: Seed = 0,
+    rounds: Annotated[int | None, typer.Option(help="Rounds, if not those of the config.")] = None,
+    data_dir: DataDir = None,
     change: Set = None,
     load: Load = None,
     target: Target = 0.8,
@@ -112,23 +116,23 @@ def run(
     report: Report = True,
     log: Log = None,
 ) -> None:
-    """Run the simulations of one or more config files and compare them.
+    """Run the simulations of one or more configs and compare them.
 
-    A file is what 'pause-jax show PRESET' prints, with fields changed or left out.
+    A config is a preset's name, or a file: what 'pause-jax show PRESET' prints, with fields
+    changed or left out.
     """
     load_files(load)
     configs: dict[str, SimConfig] = {}
-    for file in files:
-        label = file.stem if file.stem not in configs else str(file)
-        config = config_file.load(file)
-        with about(file):
-            config = changed(config, change)
+    for base in bases:
+        stem = pathlib.Path(base).stem
+        config = base_config(base, data_dir, change, rounds=rounds)
+        with about(base):
             validate(config)
-        configs[label] = config
+        configs[stem if stem not in configs else base] = config
     request = Request(
         seeds, seed, target, name, out, force, figures, resume, report=report, log=tuple(log or ())
     )
-    execute(configs, request, default_name=files[0].stem)
+    execute(configs, request, default_name=pathlib.Path(bases[0]).stem)
 
 
 def show(
@@ -140,7 +144,7 @@ def show(
     make = _preset(preset, preset)
     config = changed(make() if policy is None else make(policy=policy), change)
     validate(config)
-    sys.stdout.write(config_file.dumps(config))
+    Output().out(config_file.dumps(config), end="", highlight=False)
 
 
 def _preset(name: str, where: str) -> Callable[..., SimConfig]:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import pathlib
 import runpy
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -18,10 +19,14 @@ C = TypeVar("C", bound=Config)
 
 
 def load_files(files: Iterable[pathlib.Path] | None) -> None:
-    """Run Python files; the config classes that they define are then known by name."""
+    """Run Python files; the config classes that they define are then known by name.
+
+    As with ``python FILE.py`` a file can import its neighbours.
+    """
     for file in files or ():
         if not file.is_file():
             raise ConfigError(f"--load {file}: must be a Python file, and there is none.")
+        sys.path.insert(0, str(file.resolve().parent))
         try:
             runpy.run_path(str(file))
         except (Exception, SystemExit) as error:
@@ -36,21 +41,24 @@ def changed(config: C, changes: Iterable[str] | None) -> C:
         raise ConfigError(f"--set {error}") from None
 
 
-def base_config(base: str, data_dir: str | None, change: list[str] | None) -> SimConfig:
-    """The config of a preset's name or a file, with the changes of ``--set``.
+def base_config(
+    base: str, data_dir: str | None, change: list[str] | None, *, rounds: int | None = None
+) -> SimConfig:
+    """The config of a preset's name or a file, with the changes of ``--rounds`` and ``--set``.
 
     Raises:
       ConfigError: if it is neither.
     """
+    changes = [*([] if rounds is None else [f"num_rounds={rounds}"]), *(change or ())]
     if base in PRESETS:
-        return changed(PRESETS[base](data_dir=data_dir), change)
+        return changed(PRESETS[base](data_dir=data_dir), changes)
     if data_dir is not None:
         raise ConfigError(f"--data-dir {data_dir}: is for presets; {base} names its own folder.")
     if not pathlib.Path(base).is_file():
         raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
     config = config_file.load(base)
     with about(base):
-        return changed(config, change)
+        return changed(config, changes)
 
 
 @contextlib.contextmanager
