@@ -9,7 +9,16 @@ import jax
 import numpy as np
 
 from pause_jax.spelling import shown
-from pause_jax.struct import Config, ConfigError, Rule, fields, is_node, is_static, nested
+from pause_jax.struct import (
+    Config,
+    ConfigError,
+    Reference,
+    Rule,
+    fields,
+    is_node,
+    is_static,
+    nested,
+)
 
 
 def check_fields(config: Config) -> None:
@@ -84,7 +93,7 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
         if rule.optional:
             return
         raise ConfigError(f"{where} = None: a value is needed, {rule.describe()}.")
-    if rule.kind is object:  # anything; its config says in `check` what it must be
+    if rule.kind in (object, Reference):  # anything; its config says in `check` what it must be
         return
     if rule.choices is not None:
         if not isinstance(value, str) or value not in rule.choices:

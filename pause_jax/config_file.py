@@ -1,4 +1,8 @@
-"""Configs as TOML: what a file holds, the CLI runs, and every result carries."""
+"""Configs as TOML: what a file holds, the CLI runs, and every result carries.
+
+A file is data: whatever it says, reading it and running it calls no code that the file chooses
+(:mod:`pause_jax.reference`), unless its reader says ``trust``.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,23 @@ import numpy as np
 import tomli_w
 
 from pause_jax.config import SimConfig
-from pause_jax.reference import text_of
+from pause_jax.reference import imported, text_of
 from pause_jax.registry import choices, look_up
 from pause_jax.spelling import no_field, shown
-from pause_jax.struct import Config, ConfigError, field_at, fields, is_node, is_static
+from pause_jax.struct import (
+    Config,
+    ConfigError,
+    Reference,
+    field_at,
+    fields,
+    is_node,
+    is_static,
+    nested,
+)
 
 C = TypeVar("C", bound=Config)
+# Bytes of a config file; a real one has some thousands.
+LARGEST = 10 * 2**20
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -66,13 +81,35 @@ def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
     return table
 
 
-def from_dict(table: dict[str, Any]) -> SimConfig:
+def from_dict(table: dict[str, Any], *, trust: bool = False) -> SimConfig:
     """A config from plain values; what is left out keeps its default.
+
+    Args:
+      table: the values.
+      trust: whether it may import and call what it names, see :func:`trusted`.
 
     Raises:
       ConfigError: for an unknown field or name, with the nearest that exists.
     """
-    return _filled(SimConfig(), table, "")
+    config = _filled(SimConfig(), table, "")
+    return trusted(config) if trust else config
+
+
+def trusted(config: C) -> C:
+    """The config with the objects that its texts name, as if Python had passed them.
+
+    This imports their modules, and a run then calls them: only for texts trusted as code.
+
+    Raises:
+      ConfigError: for a name that cannot be imported.
+    """
+    found = {
+        f"{path}.{name}" if path else name: value
+        for path, part in nested(config)
+        for name, value, rule, _ in fields(part)
+        if rule.kind is Reference and isinstance(value, str) and ":" in value
+    }
+    return config.override({where: imported(where, text) for where, text in found.items()})
 
 
 def dumps(config: SimConfig) -> str:
@@ -80,23 +117,41 @@ def dumps(config: SimConfig) -> str:
     return tomli_w.dumps(to_dict(config))
 
 
-def loads(text: str) -> SimConfig:
-    """A config from TOML text. Raises ConfigError if it is not TOML or not a config."""
+def parsed(text: str) -> dict[str, Any]:
+    """The table of a TOML text. Raises ConfigError if it is none."""
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError("not a TOML file: its values are nested too deeply.") from None
+    except ValueError as error:  # also of a number with thousands of digits
         raise ConfigError(f"not a TOML file: {error}.") from None
-    return from_dict(table)
 
 
-def load(path: str | pathlib.Path) -> SimConfig:
-    """A config from a TOML file. Raises ConfigError that names the file."""
+def loads(text: str, *, trust: bool = False) -> SimConfig:
+    """A config from TOML text; ``trust`` as in :func:`from_dict`.
+
+    Raises:
+      ConfigError: if it is not TOML or not a config.
+    """
+    return from_dict(parsed(text), trust=trust)
+
+
+def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
+    """A config from a TOML file; ``trust`` as in :func:`from_dict`.
+
+    Raises:
+      ConfigError: naming the file.
+    """
     try:
+        with pathlib.Path(path).open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ConfigError(f"must be a config file of at most {LARGEST // 2**20} MiB.")
         # Windows editors begin a file with a mark of its encoding.
-        text = pathlib.Path(path).read_text("utf-8-sig")
+        text = content.decode("utf-8-sig")
         if not text.strip():
             raise ConfigError("is empty; pause-jax show PRESET > FILE writes one.")
-        return loads(text)
+        return loads(text, trust=trust)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
     except UnicodeDecodeError:
@@ -105,8 +160,13 @@ def load(path: str | pathlib.Path) -> SimConfig:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def changed(config: C, changes: Iterable[str]) -> C:
+def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
     """The config with changes ``PATH=VALUE`` of a command line, one after the other.
+
+    Args:
+      config: the config.
+      changes: as on the command line.
+      trust: whether texts may name any object, see :func:`trusted`.
 
     Raises:
       ConfigError: for a change of another form, a path that does not exist, or a name that is none.
@@ -116,7 +176,7 @@ def changed(config: C, changes: Iterable[str]) -> C:
         if not equals:
             raise ConfigError(f"{change}: must be PATH=VALUE, for example reward.gamma=0.")
         config = config.override({path: parse_value(config, path, text)})
-    return config
+    return trusted(config) if trust else config
 
 
 def parse_value(config: Config, path: str, text: str) -> Any:
@@ -137,7 +197,9 @@ def parse_value(config: Config, path: str, text: str) -> Any:
         return _node(path, text, field)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError:
+        raise ConfigError(f"{path} = {shown(text)}: is nested too deeply.") from None
+    except ValueError:  # also of a number with thousands of digits
         return text
     return _static(value)
 

@@ -5,8 +5,44 @@ from __future__ import annotations
 import csv
 import hashlib
 import pathlib
+import stat
 
+from pause_jax.memory import check_memory
+from pause_jax.spelling import shown
 from pause_jax.struct import ConfigError
+
+
+def check_regular(where: str, path: str | pathlib.Path) -> None:
+    """Refuse what a config file must not make a run read: a device, a pipe, more than the memory.
+
+    Args:
+      where: what names it, for messages.
+      path: of the file.
+
+    Raises:
+      ConfigError: if it is no regular file, cannot be reached, or is larger than the machine.
+    """
+    try:
+        found = pathlib.Path(path).stat()
+    except OSError as error:
+        raise ConfigError(f"{where} = {shown(path)}: cannot be read ({error.strerror}).") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(
+            f"{where} = {shown(path)}: must be a regular file, not a folder, a pipe or a device."
+        )
+    check_memory(found.st_size, f"{where} = {shown(path)}: such a file", "Name a smaller one.")
+
+
+def expanded(where: str, path: str) -> pathlib.Path:
+    """A path with ``~`` for a home folder.
+
+    Raises:
+      ConfigError: if there is no such user.
+    """
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{where} = {shown(path)}: no user has that home folder.") from None
 
 
 def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
@@ -18,12 +54,14 @@ def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
       digest: what the SHA-256 must be; empty for any.
 
     Raises:
-      ConfigError: if it cannot be read, or is another file than the digest's.
+      ConfigError: if it cannot be read, is no regular file, or is another than the digest's.
     """
+    check_regular(f"{where}.path", path)
     try:
         content = pathlib.Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"{where}.path = {path!r}: cannot be read ({error.strerror}).") from None
+        name = f"{where}.path = {shown(path)}"
+        raise ConfigError(f"{name}: cannot be read ({error.strerror}).") from None
     found = hashlib.sha256(content).hexdigest()
     if digest not in ("", found):
         raise ConfigError(

@@ -22,6 +22,9 @@ from jax.tree_util import GetAttrKey
 
 from pause_jax.spelling import no_field, one_line
 
+# Characters of a message: what a file says can be longer than any reader's patience.
+_LONGEST = 2000
+
 _HERE = __name__.partition(".")[0]
 
 
@@ -31,7 +34,16 @@ class ConfigError(ValueError):
     """
 
     def __init__(self, message: str):
-        super().__init__(one_line(message))
+        line = one_line(message)
+        if len(line) > _LONGEST:
+            line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+        super().__init__(line)
+
+
+class Reference:
+    """Kind of a static field that holds an object, or ``package.module:name`` of one; such a text
+    is looked up by :mod:`pause_jax.reference` alone.
+    """
 
 
 class Rule(NamedTuple):

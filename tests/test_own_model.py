@@ -224,8 +224,8 @@ class Unhashable(nn.Module):
         (lambda: FlaxModel.of(NnxNet, widht=3), "cannot be made .*widht"),
         (lambda: FlaxModel.of(dict), "makes dict; must make a linen module"),
         (lambda: FlaxModel.of(Unhashable, widths=[1]), "give tuples for lists"),
-        (lambda: FlaxModel.of("nowhere:Net"), "cannot be imported .*No module named"),
-        (lambda: FlaxModel.of(f"{__name__}:Nothing"), "cannot be imported .*Nothing"),
+        (lambda: FlaxModel.of("nowhere:Net"), "'nowhere' is not loaded, and a config file imports no"),
+        (lambda: FlaxModel.of(f"{__name__}:Nothing"), "test_own_model' has no 'Nothing'"),
     ],
 )
 def test_what_is_no_module_is_refused(make, words):
@@ -258,8 +258,29 @@ def test_a_file_names_a_module_that_can_be_imported():
     one, other = (simulate(each, KEY, DATA) for each in (config, back))
     np.testing.assert_array_equal(one.test_loss, other.test_loss)
     local = config_file.dumps(base(model=FlaxModel.of(lambda rngs: NnxNet(4, rngs=rngs))))
-    with pytest.raises(ConfigError, match="cannot be imported"):
+    with pytest.raises(ConfigError, match="has no '<lambda>'"):
         simulate(config_file.loads(local), KEY, DATA)
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        config_file.loads(local, trust=True)
+
+
+def make_net(width: int) -> LinenNet:
+    return LinenNet(width=width)
+
+
+def make_sgd(rate):
+    return optax.sgd(rate)
+
+
+def test_a_trusted_file_names_functions_too():
+    config = base(model=FlaxModel.of(make_net, width=4), optimizer=make_sgd)
+    text = config_file.dumps(config)
+    with pytest.raises(ConfigError, match=r"must be .*\. Trust the file as code"):
+        validate(config_file.loads(text))
+    back = config_file.loads(text, trust=True)
+    validate(back)
+    assert back.learning.model.source is make_net
+    assert back.learning.optimizer is make_sgd
 
 
 def test_a_sweep_takes_modules_of_ones_own():
@@ -389,7 +410,8 @@ def test_any_optimiser_of_optax_by_name_and_one_of_ones_own():
         (3, "not int"),
         (lambda: optax.sgd(0.1), "cannot be called with the learning rate alone"),
         (lambda rate: None, "not NoneType"),
-        ("nowhere:make", "cannot be imported"),
+        ("nowhere:make", "'nowhere' is not loaded"),
+        ("optax:sgd", "'optax:sgd': must be an optax.GradientTransformation"),
     ],
 )
 def test_what_is_no_optimiser_is_refused(optimizer, words):

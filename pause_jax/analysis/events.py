@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import itertools
 import pathlib
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from pause_jax.analysis import csv_file
 from pause_jax.engine.quantities import QUANTITIES
 from pause_jax.struct import ConfigError
 
@@ -80,12 +80,14 @@ def rows(result: xr.Dataset) -> Iterator[Row]:
 def write_csv(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     """Write ``events.csv``: a line a config, seed and round, a column a quantity; return it."""
     names, path = quantities(result), folder / "events.csv"
-    with path.open("w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(["config", "seed", "round", "seconds", *names])
+
+    def table() -> Iterator[list[str | int]]:
+        yield ["config", "seed", "round", "seconds", *names]
         for row in rows(result):
             values = (f"{row.values[name]:.7g}" if name in row.values else "" for name in names)
-            out.writerow([row.config, row.seed, row.round, f"{row.seconds:.7g}", *values])
+            yield [row.config, row.seed, row.round, f"{row.seconds:.7g}", *values]
+
+    csv_file.write(path, table())
     return path
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from pause_jax.analysis import csv_file
 from pause_jax.analysis.ledger import HINT, Ledger, ledger
 from pause_jax.analysis.table import Sheet, label, make_table, number, word
 
@@ -101,24 +102,24 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
 
 def save(books: dict[str, Ledger], path: pathlib.Path) -> None:
     """Write one row a client, seed and config as CSV."""
-    with path.open("w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(COLUMNS)
-        for name, book in books.items():
-            for where in np.ndindex(book.participations.shape):
-                seed, client = where if len(where) == 2 else (0, *where)
-                counts = (book.participations[where], book.releases[where])
-                spent = (book.spent, book.per_coordinate, book.whole_update)
-                out.writerow(
-                    (
-                        *(name, seed, client, book.mechanism, book.unit, *counts),
-                        *(f"{epsilon[where]:.7g}" for epsilon in spent),
-                        bool(book.exhausted[where]),
-                        *(f"{epsilon:.7g}" for epsilon in _tight(book)),
-                        book.delta,
-                        *(", ".join(book.unnoised), book.warning),
-                    )
-                )
+    csv_file.write(path, _clients(books))
+
+
+def _clients(books: dict[str, Ledger]) -> Iterator[tuple[Any, ...]]:
+    yield COLUMNS
+    for name, book in books.items():
+        for where in np.ndindex(book.participations.shape):
+            seed, client = where if len(where) == 2 else (0, *where)
+            counts = (book.participations[where], book.releases[where])
+            spent = (book.spent, book.per_coordinate, book.whole_update)
+            yield (
+                *(name, seed, client, book.mechanism, book.unit, *counts),
+                *(f"{epsilon[where]:.7g}" for epsilon in spent),
+                bool(book.exhausted[where]),
+                *(f"{epsilon:.7g}" for epsilon in _tight(book)),
+                book.delta,
+                *(", ".join(book.unnoised), book.warning),
+            )
 
 
 def _tight(book: Ledger) -> tuple[float, float]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import pathlib
 from typing import Any
 
 import xarray as xr
 
-from pause_jax.analysis import metrics
+from pause_jax.analysis import csv_file, metrics
 from pause_jax.analysis.table import Sheet, label, make_table, number
 
 _UNIT_WORDS = {"coordinate": "per coordinate", "update": "per update"}
@@ -121,10 +120,7 @@ def table(rows: list[dict[str, Any]], target: float) -> Sheet:
 
 def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Write the summary as CSV."""
-    with path.open("w", newline="") as file:
-        out = csv.DictWriter(file, fieldnames=list(rows[0]))
-        out.writeheader()
-        out.writerows(rows)
+    csv_file.write(path, [list(rows[0]), *(row.values() for row in rows)])
 
 
 def _kind(rows: list[dict[str, Any]]) -> str:

@@ -24,6 +24,7 @@ from pause_jax.cli.options import (
     Seeds,
     Set,
     Target,
+    Trust,
 )
 from pause_jax.cli.output import Output
 from pause_jax.cli.settings import about, base_config, changed, load_files
@@ -53,6 +54,7 @@ def compare(
     data_dir: DataDir = None,
     change: Set = None,
     load: Load = None,
+    trust: Trust = False,
     target: Target = 0.8,
     name: Name = None,
     out: Out = pathlib.Path("results"),
@@ -78,7 +80,7 @@ def compare(
         config = make(policy=policy, data_dir=data_dir)
         if rounds is not None:
             config = config.replace(num_rounds=rounds)
-        config = changed(config, change)
+        config = changed(config, change, trust=trust)
         if colon:
             if not mechanism:
                 raise ConfigError(
@@ -107,6 +109,7 @@ def run(
     data_dir: DataDir = None,
     change: Set = None,
     load: Load = None,
+    trust: Trust = False,
     target: Target = 0.8,
     name: Name = None,
     out: Out = pathlib.Path("results"),
@@ -125,7 +128,7 @@ def run(
     configs: dict[str, SimConfig] = {}
     for base in bases:
         stem = pathlib.Path(base).stem
-        config = base_config(base, data_dir, change, rounds=rounds)
+        config = base_config(base, data_dir, change, rounds=rounds, trust=trust)
         with about(base):
             validate(config)
         configs[stem if stem not in configs else base] = config

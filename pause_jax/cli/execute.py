@@ -80,7 +80,8 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
     check_output(request.seeds, request.target, figures=request.figures, log=request.log)
     for config in configs.values():
         validate(config)
-    name = request.name or default_name
+    name = default_name if request.name is None else request.name
+    result_folder.check_name(name)
     with stoppable():
         use_cache()
         compilations = Compilations()
@@ -173,6 +174,7 @@ def _to_go_on_with(request: Request, name: str, jobs: Jobs) -> pathlib.Path | No
         if (folder / UNFINISHED).is_dir():
             words = different(Store.there(folder / UNFINISHED).kept.made_by, jobs.made_by)
             if not words:
+                result_folder.check_own(folder)
                 return folder
             others.append(f"{folder} holds another run: {'; '.join(words[:3])}")
         elif _is_finished(folder, jobs):
@@ -246,6 +248,7 @@ def _end_of_many(error: SweepInterrupted, out: pathlib.Path, name: str) -> NoRet
     console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
     if error.finished is not None:
         folder = result_folder.reserve(out, name, explicit=False, force=False)
+        result_folder.begin(folder, keep=result_folder.DATA)
         result_folder.save_data(error.finished, folder)
         console.print(f"What was finished is in {folder}/data.nc", highlight=False)
     distributed.leave(1)

@@ -30,6 +30,10 @@ Load = Annotated[
         "--load", metavar="FILE.py", help="Python file: policies, mechanisms of your own."
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Let config files import and call whatever code they name."),
+]
 Resume = Annotated[
     bool,
     typer.Option("--resume", help="Go on where the same command was stopped, even by a crash."),

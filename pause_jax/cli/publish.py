@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,14 +43,12 @@ def publish(
     failure = None
     try:
         result_folder.save(result, folder, about)
-        summary.save(rows, folder / "summary.csv")
-        ledger_table.save(books, folder / "ledger.csv")
+        summary.save(rows, result_folder.claimed(folder, result_folder.SUMMARY))
+        ledger_table.save(books, result_folder.claimed(folder, result_folder.LEDGER))
         if figures:
-            from pause_jax.analysis.plotting import save_figures
-
-            save_figures(result, folder / "figures", target)
+            _draw(result, folder, target)
         for kind in log:
-            events.WRITERS[kind](result, folder)
+            _log(kind, result, folder)
     except OSError as error:
         failure = error
     _print(result, rows, books, target)
@@ -59,6 +58,23 @@ def publish(
         except OSError as error:
             failure = error
     return failure
+
+
+def _draw(result: xr.Dataset, folder: pathlib.Path, target: float) -> None:
+    """Draw the figures, beside those that others have put there."""
+    from pause_jax.analysis.plotting import save_figures
+
+    with tempfile.TemporaryDirectory(prefix=".figures-", dir=folder) as scratch:
+        drawn = save_figures(result, scratch, target)
+        (folder / "figures").mkdir(exist_ok=True)
+        for path in drawn:
+            path.replace(result_folder.free(folder, f"figures/{path.name}"))
+
+
+def _log(kind: str, result: xr.Dataset, folder: pathlib.Path) -> None:
+    path = events.WRITERS[kind](result, folder)
+    files = filter(pathlib.Path.is_file, path.glob("**/*")) if path.is_dir() else [path]
+    result_folder.claim(folder, [str(file.relative_to(folder)) for file in files])
 
 
 def show_again(folder: pathlib.Path, target: float) -> None:

@@ -9,8 +9,10 @@ import typer
 import xarray as xr
 
 from pause_jax import report as reports
+from pause_jax.analysis import result_folder
 from pause_jax.cli.options import Load
 from pause_jax.cli.settings import load_files
+from pause_jax.spelling import shown
 from pause_jax.struct import ConfigError
 
 
@@ -34,17 +36,27 @@ def report(
     if not data.is_file():
         raise ConfigError(f"{data}: there is none. Name the folder of a result, results/NAME.")
     try:
-        result = xr.load_dataset(data)
-    except (OSError, ValueError) as error:
+        result = xr.load_dataset(data, engine="h5netcdf")
+    except Exception as error:  # h5py and xarray raise many types for a file that is damaged
         raise ConfigError(f"{data}: cannot be read as NetCDF: {error}.") from None
     if target is None:
-        target = float(result.attrs.get("target", 0.8))
-    path = folder / "report.html"
+        target = _target(result)
+    result_folder.check_own(folder, [result_folder.REPORT])
+    path = folder / result_folder.REPORT
     try:
         reports.write(result, path, target, against=against, title=folder.resolve().name)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
     typer.echo(f"Written to {path}")
+
+
+def _target(result: xr.Dataset) -> float:
+    """The target of a run, by its attributes."""
+    given = result.attrs.get("target", 0.8)
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise ConfigError(f"target = {shown(given)}, in data.nc: must be a number.") from None
 
 
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
@@ -53,7 +65,8 @@ def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str
     A missing package is no reason to end with an error here.
     """
     try:
-        path = reports.write(result, folder / "report.html", target, title=folder.resolve().name)
+        path = result_folder.claimed(folder, result_folder.REPORT)
+        reports.write(result, path, target, title=folder.resolve().name)
     except ConfigError as error:
         return f"No report: {error}"
     return f"Report: {path}"

@@ -13,13 +13,15 @@ from typing import Any, TypeVar
 from pause_jax import config_file
 from pause_jax.config import SimConfig
 from pause_jax.presets import PRESETS
+from pause_jax.reference import LOADED
 from pause_jax.struct import Config, ConfigError
 
 C = TypeVar("C", bound=Config)
 
 
 def load_files(files: Iterable[pathlib.Path] | None) -> None:
-    """Run Python files; the config classes that they define are then known by name.
+    """Run Python files: their config classes are then known by name, all they define by
+    ``FILE.py:name``.
 
     As with ``python FILE.py`` a file can import its neighbours.
     """
@@ -28,37 +30,43 @@ def load_files(files: Iterable[pathlib.Path] | None) -> None:
             raise ConfigError(f"--load {file}: must be a Python file, and there is none.")
         sys.path.insert(0, str(file.resolve().parent))
         try:
-            runpy.run_path(str(file))
+            LOADED[file.name] = runpy.run_path(str(file), run_name=file.name)
         except (Exception, SystemExit) as error:
             raise ConfigError(f"--load {file}: {type(error).__name__}: {error}.") from error
 
 
-def changed(config: C, changes: Iterable[str] | None) -> C:
-    """The config with the changes of ``--set``."""
+def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) -> C:
+    """The config with the changes of ``--set``; ``trust`` as in ``config_file``."""
     try:
-        return config_file.changed(config, changes or ())
+        return config_file.changed(config, changes or (), trust=trust)
     except ConfigError as error:
         raise ConfigError(f"--set {error}") from None
 
 
 def base_config(
-    base: str, data_dir: str | None, change: list[str] | None, *, rounds: int | None = None
+    base: str,
+    data_dir: str | None,
+    change: list[str] | None,
+    *,
+    rounds: int | None = None,
+    trust: bool = False,
 ) -> SimConfig:
-    """The config of a preset's name or a file, with the changes of ``--rounds`` and ``--set``.
+    """The config of a preset's name or a file, with the changes of ``--rounds`` and ``--set``;
+    ``trust`` as in ``config_file``.
 
     Raises:
       ConfigError: if it is neither.
     """
     changes = [*([] if rounds is None else [f"num_rounds={rounds}"]), *(change or ())]
     if base in PRESETS:
-        return changed(PRESETS[base](data_dir=data_dir), changes)
+        return changed(PRESETS[base](data_dir=data_dir), changes, trust=trust)
     if data_dir is not None:
         raise ConfigError(f"--data-dir {data_dir}: is for presets; {base} names its own folder.")
     if not pathlib.Path(base).is_file():
         raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
-    config = config_file.load(base)
+    config = config_file.load(base, trust=trust)
     with about(base):
-        return changed(config, changes)
+        return changed(config, changes, trust=trust)
 
 
 @contextlib.contextmanager
@@ -70,8 +78,9 @@ def about(what: str | pathlib.Path) -> Iterator[None]:
         raise ConfigError(f"{what}: {error}") from None
 
 
-def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
-    """Every combination of the values of ``PATH=A,B,...``, labelled by what it sets.
+def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str, SimConfig]:
+    """Every combination of the values of ``PATH=A,B,...``, labelled by what it sets; ``trust`` as
+    in ``config_file``.
 
     Raises:
       ConfigError: for an entry that is not of that form, or a path that does not exist.
@@ -95,7 +104,8 @@ def grid(config: SimConfig, vary: list[str]) -> dict[str, SimConfig]:
     for point in itertools.product(*axes):
         label = ", ".join(f"{short[path]} = {text}" for path, text, _ in point)
         label = label or config.policy.name
-        configs[label] = config.override({path: value for path, _, value in point})
+        varied = config.override({path: value for path, _, value in point})
+        configs[label] = config_file.trusted(varied) if trust else varied
     return configs
 
 

@@ -14,7 +14,19 @@ import typer
 
 from pause_jax.analysis import result_folder
 from pause_jax.cli.execute import Request, check_output, described, end, not_written
-from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Seed, Seeds, Set, Target
+from pause_jax.cli.options import (
+    DataDir,
+    Figures,
+    Force,
+    Load,
+    Name,
+    Out,
+    Seed,
+    Seeds,
+    Set,
+    Target,
+    Trust,
+)
 from pause_jax.cli.output import Output
 from pause_jax.cli.publish import publish
 from pause_jax.cli.settings import base_config, grid, load_files
@@ -123,6 +135,7 @@ def slurm(
     seed: Seed = 0,
     change: Set = None,
     load: Load = None,
+    trust: Trust = False,
     data_dir: DataDir = None,
     max_batch: Annotated[int | None, typer.Option(help="As in 'pause-jax sweep'.")] = None,
     cpus: Annotated[int, typer.Option(min=1, help="Cores of a task.")] = 2,
@@ -136,7 +149,9 @@ def slurm(
     A task that is cut off by its limit or by the cluster is queued again and goes on where it was.
     """
     load_files(load)
-    for config in grid(base_config(base, data_dir, change), vary or []).values():
+    for config in grid(
+        base_config(base, data_dir, change, trust=trust), vary or [], trust=trust
+    ).values():
         validate(config)
     program = pathlib.Path(sys.executable).with_name("pause-jax")
     words = [str(program) if program.exists() else "pause-jax", "sweep", base]
@@ -146,9 +161,11 @@ def slurm(
     words += ["--seeds", str(seeds), "--seed", str(seed)]
     words += [] if data_dir is None else ["--data-dir", data_dir]
     words += [] if max_batch is None else ["--max-batch", str(max_batch)]
+    words += ["--trust"] if trust else []
     words += ["--store", str(store)]
     lines = [
-        f"--job-name=pause-jax-{pathlib.Path(base).stem}",
+        # Its name may hold a line break, and a shell runs the lines of a script.
+        "--job-name=pause-jax-" + re.sub(r"[^\w.-]", "_", pathlib.Path(base).stem),
         f"--array=1-{shards}",
         f"--time={time}",
         f"--cpus-per-task={cpus}",

@@ -22,6 +22,7 @@ from pause_jax.cli.options import (
     Seeds,
     Set,
     Target,
+    Trust,
 )
 from pause_jax.cli.settings import about, base_config, grid, load_files
 from pause_jax.cli.shards import execute_shard, shard_of
@@ -47,6 +48,7 @@ def sweep(
     seed: Seed = 0,
     change: Set = None,
     load: Load = None,
+    trust: Trust = False,
     data_dir: DataDir = None,
     max_batch: Annotated[
         int | None, typer.Option(help="Runs at once at most; from the memory if left out.")
@@ -85,7 +87,7 @@ def sweep(
     """
     load_files(load)
     part = None if shard is None else shard_of(shard)
-    configs = grid(base_config(base, data_dir, change), vary or [])
+    configs = grid(base_config(base, data_dir, change, trust=trust), vary or [], trust=trust)
     for label, config in configs.items():
         with about(f"{base}, {label}" if vary else base):
             validate(config)

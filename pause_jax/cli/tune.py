@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import pathlib
-import shutil
 from typing import Annotated, Any
 
 import jax
@@ -14,13 +12,13 @@ import typer
 from rich.console import Console
 
 from pause_jax import config_file
-from pause_jax.analysis import result_folder, space, tuning
+from pause_jax.analysis import csv_file, result_folder, space, tuning
 from pause_jax.analysis.result_folder import UNFINISHED
 from pause_jax.analysis.space import Axis, Objective
 from pause_jax.analysis.table import label, make_table, number
 from pause_jax.analysis.tuning import Trial, Tuned
 from pause_jax.cli.execute import described, end
-from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Resume, Seed, Set
+from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Resume, Seed, Set, Trust
 from pause_jax.cli.settings import about, base_config, load_files
 from pause_jax.cli.stopping import stoppable
 from pause_jax.config import validate
@@ -28,6 +26,8 @@ from pause_jax.engine.compilation import use_cache
 from pause_jax.engine.playing import SweepInterrupted
 from pause_jax.presets import PRESETS
 from pause_jax.struct import ConfigError
+
+_FILES = ("best.toml", "trials.csv", "response.png", result_folder.RUN)
 
 
 def tune(
@@ -55,6 +55,7 @@ def tune(
     seed: Seed = 0,
     change: Set = None,
     load: Load = None,
+    trust: Trust = False,
     data_dir: DataDir = None,
     name: Name = None,
     out: Out = pathlib.Path("results"),
@@ -68,16 +69,17 @@ def tune(
     Writes best.toml, trials.csv and response.png.
     """
     load_files(load)
-    config = base_config(base, data_dir, change)
+    config = base_config(base, data_dir, change, trust=trust)
     with about(base):
         validate(config)
     axes = [space.axis_of(text, config) for text in vary or []]
     aim = space.objective_of(objective)
     default = f"tune-{pathlib.Path(base).stem}"
     told, explicit = described(seed), name is not None
-    folder = _to_go_on_with(out, name or default, explicit, told) if resume else None
+    name = default if name is None else name
+    folder = _to_go_on_with(out, name, explicit, told) if resume else None
     if folder is None:
-        folder = result_folder.reserve(out, name or default, explicit=explicit, force=force)
+        folder = result_folder.reserve(out, name, explicit=explicit, force=force, writes=_FILES)
     kept = folder / UNFINISHED
     kept.mkdir(exist_ok=True)
     (kept / result_folder.RUN).write_text(json.dumps(told))
@@ -92,19 +94,21 @@ def tune(
                 method=method,
                 store=kept,
             )
-        (folder / "best.toml").write_text(config_file.dumps(found.best))
-        _save(found, folder / "trials.csv")
+        result_folder.begin(folder)
+        best, trials, picture, _ = (result_folder.claimed(folder, each) for each in _FILES)
+        best.write_text(config_file.dumps(found.best))
+        _save(found, trials)
         if figures:
-            _draw(found, axes, aim, folder / "response.png")
+            _draw(found, axes, aim, picture)
         _print(found, axes, aim)
-        (folder / result_folder.RUN).write_text(json.dumps(told, indent=2) + "\n")
-        shutil.rmtree(kept)
+        result_folder.finish(folder, told)
+        result_folder.discard_unfinished(folder)
         Console().print(f"Written to {folder}/")
     except SweepInterrupted as error:
         end(error, "The same command with --resume goes on.")
     finally:
         if kept.is_dir() and not any(path.is_dir() for path in kept.iterdir()):
-            shutil.rmtree(kept)
+            result_folder.discard_unfinished(folder)
         result_folder.give_back(folder)
 
 
@@ -121,6 +125,7 @@ def _to_go_on_with(
         if (folder / UNFINISHED).is_dir():
             command = result_folder.about(folder / UNFINISHED).get("command")
             if command == about["command"]:
+                result_folder.check_own(folder, _FILES)
                 return folder
             others.append(f"{folder} was begun by: {command}")
     if others:
@@ -165,11 +170,11 @@ def _pm(trial: Trial) -> str:
 
 
 def _save(found: Tuned, path: pathlib.Path) -> None:
-    with path.open("w", newline="") as file:
-        out = csv.writer(file)
-        out.writerow([*found.trials[0].values, "seeds", "mean", "error"])
-        for trial in found.trials:
-            out.writerow([*trial.values.values(), trial.scores.size, trial.mean, trial.error])
+    headings = [*found.trials[0].values, "seeds", "mean", "error"]
+    rows = (
+        [*each.values.values(), each.scores.size, each.mean, each.error] for each in found.trials
+    )
+    csv_file.write(path, [headings, *rows])
 
 
 def _draw(found: Tuned, axes: list[Axis], objective: Objective, path: pathlib.Path) -> None:

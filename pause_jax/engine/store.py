@@ -29,6 +29,8 @@ LOG = logging.getLogger("pause_jax")
 FORMAT = 1
 # Differences that are named when a folder is that of another sweep.
 NAMED = 3
+# What a store holds; what a writer leaves that dies begins with a dot.
+_PATTERNS = ("made_by.json", "chunk-*", "carry-*", "lock-*", ".made_by.json.*", ".chunk-*")
 
 
 class Kept(NamedTuple):
@@ -225,15 +227,22 @@ def store_is_empty(folder: pathlib.Path) -> bool:
 
 
 def discard_store(folder: pathlib.Path) -> None:
-    """Delete a store, if there is one.
+    """Delete a store, if there is one; a file that a store does not have stays.
 
     Raises:
       ConfigError: if another process is at work there.
     """
-    if folder.is_dir():
-        with _locked(folder, 0):
-            pass
-        shutil.rmtree(folder, ignore_errors=True)
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    with _locked(folder, 0):
+        pass
+    for path in [path for pattern in _PATTERNS for path in folder.glob(pattern)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def fingerprint(made_by: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
 from pause_jax.learning.server import evaluate
 from pause_jax.learning.task import Task, check_outputs, metrics_of, task_of
-from pause_jax.struct import Config, ConfigError, Sizes, node, number, static
+from pause_jax.struct import Config, ConfigError, Reference, Sizes, node, number, static
 
 # Clients whose losses are computed side by side; bounds the memory when many are asked.
 QUERY_BATCH = 16
@@ -69,7 +69,7 @@ class Learning(Config):
     partition: PartitionConfig = node(factory=Iid, of=PartitionConfig)
     task: Task | None = node(factory=_as_the_targets_say, of=Task, optional=True)
     model: Model = node(factory=Mlp, of=Model)
-    optimizer: Any = static(default="adam", kind=object)
+    optimizer: Any = static(default="adam", kind=Reference)
     learning_rate: float = number(default=0.01, above=0)
     schedule: RateSchedule = node(factory=ConstantRate, of=RateSchedule)
     batch_size: int = static(default=20, at_least=1)

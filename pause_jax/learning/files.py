@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 from typing import ClassVar
@@ -11,6 +12,8 @@ import numpy as np
 from pause_jax.learning.data import DataConfig
 from pause_jax.learning.dataset import Dataset, dataset_of
 from pause_jax.learning.decoded import Arrays
+from pause_jax.memory import check_memory
+from pause_jax.source_file import check_regular, expanded
 from pause_jax.struct import ConfigError, static
 
 _TEST = "test.npz"
@@ -39,8 +42,8 @@ class Files(DataConfig):
     num_classes: int | None = static(default=None, at_least=2, optional=True, kind=int)
 
     def load(self) -> Dataset:
-        where = pathlib.Path(self.path).expanduser()
-        if not self.path or not where.exists():
+        where = expanded("learning.data.path", self.path)
+        if not self.path or not os.path.exists(where):
             raise ConfigError(
                 f"learning.data.path = {self.path!r}: must be an .npz file, or a folder of such "
                 "files, and there is none."
@@ -95,9 +98,15 @@ def _folder(folder: pathlib.Path) -> Arrays:
 
 def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
     """The arrays of a file: of ``only``, or ``x``, ``y`` and what goes with them."""
+    check_regular("learning.data.path", path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            unpacked = sum(entry.file_size for entry in found.zip.infolist())
+            what = f"{path}: its arrays, unpacked,"
+            check_memory(unpacked, what, "Use a part of them.")
             arrays = dict(found)
+    except ConfigError:
+        raise
     except Exception as error:  # NumPy raises many types for what is no such file
         raise ConfigError(f"{path}: must be an .npz file of numbers ({error}).") from None
     known = only or ("x", "y", "x_test", "y_test", "clients")

@@ -12,7 +12,7 @@ import optax
 from jax import Array
 
 from pause_jax.reference import resolved
-from pause_jax.spelling import nearest
+from pause_jax.spelling import nearest, shown
 from pause_jax.struct import Config, ConfigError, number
 
 # They take more than a rate: a line search, a seed of their own.
@@ -51,9 +51,9 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
     """The transformation for a learning rate.
 
     Args:
-      optimizer: a name of optax's (``adam``, ``sgd``, ...), "module:name" of a function in a module
-        that can be imported, such a function, which takes the rate, or a transformation, which
-        has its rate in it.
+      optimizer: a name of optax's (``adam``, ``sgd``, ...), a function of the rate, a
+        transformation, which has its rate in it, or "module:name" of a transformation in a module
+        that is loaded.
       rate: of the round; may be traced.
 
     Raises:
@@ -66,18 +66,23 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
             return _as_one_vector(found) if optimizer in ELEMENTWISE else found
         if ":" not in optimizer:
             raise ConfigError(
-                f"learning.optimizer = {optimizer!r}: must be an optimiser of optax's: "
+                f"learning.optimizer = {shown(optimizer)}: must be an optimiser of optax's: "
                 f"{', '.join(sorted(NAMES))}; or your own function (rate) -> "
                 f"GradientTransformation.{nearest(optimizer, NAMES)}"
             )
-        given = resolved("learning.optimizer", optimizer)
-    result = given if isinstance(given, optax.GradientTransformation) else _called(given, rate)
-    if not isinstance(result, optax.GradientTransformation):
+        kind = "an optax.GradientTransformation"
+        given = resolved("learning.optimizer", optimizer, _is_transformation, kind)
+    result = given if _is_transformation(given) else _called(given, rate)
+    if not _is_transformation(result):
         raise ConfigError(
-            f"learning.optimizer = {optimizer!r}: must be, or give for a learning rate, an "
+            f"learning.optimizer = {shown(optimizer)}: must be, or give for a learning rate, an "
             f"optax.GradientTransformation, not {type(result).__name__}."
         )
     return result
+
+
+def _is_transformation(given: Any) -> bool:
+    return issubclass(type(given), optax.GradientTransformation)
 
 
 def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -12,7 +12,8 @@ import flax.linen as nn
 from pause_jax.learning.models import Model
 from pause_jax.learning.network import Network, linen_network, nnx_network
 from pause_jax.reference import resolved, text_of
-from pause_jax.struct import ConfigError, Sizes, static
+from pause_jax.spelling import shown
+from pause_jax.struct import ConfigError, Reference, Sizes, static
 
 
 class _Held:
@@ -39,8 +40,8 @@ class FlaxModel(Model):
     A ``__call__`` that takes ``mask`` [B] is told which rows only fill up a batch.
 
     Attributes:
-      module: a linen module, a class or a function that makes a module, or
-        "package.module:name" of one (static).
+      source: a linen module, a class or a function that makes a module, or the text
+        "package.module:name" of a loaded module or class, as in a config file (static).
       arguments: name and value of each argument that a class or a function is called with (static).
     """
 
@@ -48,7 +49,7 @@ class FlaxModel(Model):
     summary: ClassVar[str] = "a linen or nnx module of your own"
     takes_tokens: ClassVar[bool] = True
 
-    source: Any = static(default=None, optional=True, kind=object)
+    source: Any = static(default=None, optional=True, kind=Reference)
     arguments: tuple[Any, ...] = static(default=(), kind=object)
 
     @classmethod
@@ -79,6 +80,15 @@ class FlaxModel(Model):
 
     def check(self, path: str, sizes: Sizes) -> None:
         where = f"{path}: " if path else ""
+        pairs = self.arguments if isinstance(self.arguments, tuple) else ((),)
+        if not all(
+            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
+            for pair in pairs
+        ):
+            raise ConfigError(
+                f"{where}arguments = {shown(self.arguments)}: must be pairs of a name and a "
+                'value, in a file [["width", 32]].'
+            )
         try:
             hash((self.source, self.arguments))
         except TypeError:
@@ -107,7 +117,8 @@ class FlaxModel(Model):
     @property
     def _maker(self) -> Any:
         if isinstance(self.source, str):
-            return resolved("learning.model.source", self.source)
+            kind = "a class of Flax modules (linen or nnx), or a linen module"
+            return resolved("learning.model.source", self.source, _is_module, kind)
         return self.source.value if isinstance(self.source, _Held) else self.source
 
     def network(self, num_outputs: int) -> Network:
@@ -130,6 +141,13 @@ class FlaxModel(Model):
                 "module, or take rngs and make an nnx one."
             )
         return linen_network(module, draws=True)
+
+
+def _is_module(given: Any) -> bool:
+    """Whether it is a linen module, or a class of linen or nnx modules."""
+    nnx = sys.modules.get("flax.nnx")
+    kinds = (nn.Module,) if nnx is None else (nn.Module, nnx.Module)
+    return issubclass(given, kinds) if isinstance(given, type) else issubclass(type(given), kinds)
 
 
 def _is_nnx_module(given: Any) -> bool:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import pathlib
+import re
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,7 +14,12 @@ import numpy as np
 from pause_jax.learning.data import DataConfig
 from pause_jax.learning.dataset import Dataset, dataset_of
 from pause_jax.learning.decoded import Arrays, decoded
-from pause_jax.struct import ConfigError, static
+from pause_jax.source_file import expanded
+from pause_jax.spelling import shown
+from pause_jax.struct import ConfigError, Sizes, static
+
+# A data set that tensorflow-datasets itself has: after NAMESPACE: it would fetch code and run it.
+_NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
 
 
 class Source(NamedTuple):
@@ -43,6 +49,13 @@ class Prepared(DataConfig):
     data_dir: str | None = static(default=None, optional=True, kind=str)
     download: bool = static(default=False)
 
+    def check(self, path: str, sizes: Sizes) -> None:
+        if not _NAME.fullmatch(self.source.dataset):
+            raise ConfigError(
+                f"{path}.dataset = {shown(self.source.dataset)}: must be NAME, NAME/CONFIG or "
+                "NAME/CONFIG:VERSION of tensorflow-datasets; other sources run their own code."
+            )
+
     @property
     def source(self) -> Source:
         """What is read."""
@@ -51,7 +64,7 @@ class Prepared(DataConfig):
     def load(self) -> Dataset:
         source = self.source
         folder = _folder(self.data_dir, source.dataset)
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             if not self.download:
                 raise _not_there(source, self.data_dir, folder)
             _open(source, self.data_dir, download=True)
@@ -107,11 +120,11 @@ class Tfds(Prepared):
 def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
     # As tensorflow-datasets itself has it, whose import takes seconds.
     base = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return pathlib.Path(base).expanduser() / dataset.partition(":")[0]
+    return expanded("learning.data.data_dir", base) / dataset.partition(":")[0]
 
 
 def _not_there(source: Source, data_dir: str | None, folder: pathlib.Path) -> ConfigError:
-    what = "has no such data set in it" if folder.parent.is_dir() else "does not exist"
+    what = "has no such data set in it" if os.path.isdir(folder.parent) else "does not exist"
     where = f"{data_dir!r}" if data_dir is not None else f"None, which is {str(folder.parent)!r}"
     return ConfigError(
         f"learning.data.data_dir = {where}: {what}; it must be a folder that holds "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
+from pause_jax import config_file
 from pause_jax.analysis import ledger_table, metrics
 from pause_jax.analysis.conclusion import Aim, Comparison
 from pause_jax.analysis.ledger import Ledger
@@ -54,7 +54,7 @@ def differing(result: xr.Dataset) -> Table:
 
 def common(result: xr.Dataset) -> Table:
     """The fields that are the same in all configs."""
-    first, *others = (_flat(tomllib.loads(str(text))) for text in result.config_toml.values)
+    first, *others = (_flat(config_file.parsed(str(text))) for text in result.config_toml.values)
     same = [
         (path, _plain(value))
         for path, value in first.items()
