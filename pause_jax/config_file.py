@@ -120,7 +120,7 @@ def dumps(config: SimConfig) -> str:
 def parsed(text: str) -> dict[str, Any]:
     """The table of a TOML text. Raises ConfigError if it is none."""
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(str(text))
     except RecursionError:
         raise ConfigError("not a TOML file: its values are nested too deeply.") from None
     except ValueError as error:  # also of a number with thousands of digits
@@ -213,6 +213,7 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
         if name == "name" and path:
             continue
         if name not in known:
+            where = where if len(where) < 200 else shown(where)
             raise ConfigError(f"{where}: {no_field(name, config, path, SimConfig())}")
         if known[name].metadata["rule"].optional and value == "none":
             values[name] = None

@@ -63,7 +63,7 @@ def no_field(name: str, part: Any, path: str, whole: Any) -> str:
     )
     meant = _meant(name, own, part, path, whole) if own else ""
     return (
-        f"there is no field {name!r} in {type(part).__name__}.{meant} It has "
+        f"there is no field {shown(name)} in {type(part).__name__}.{meant} It has "
         f"{', '.join(own) or 'no fields'}."
     )
 

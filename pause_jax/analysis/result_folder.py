@@ -173,13 +173,12 @@ def _unlisted(folder: pathlib.Path) -> list[str]:
 def _is_inside(folder: pathlib.Path, name: str) -> bool:
     """Whether a name from a list is that of a file below a folder, by no link."""
     path = pathlib.PurePosixPath(name)
-    parents = [folder / part for part in path.parents]
     return (
         not path.is_absolute()
         and ".." not in path.parts
         and "\0" not in name
         and not (folder / path).is_dir()
-        and not any(parent.is_symlink() for parent in parents)
+        and not any((folder / part).is_symlink() for part in (path, *path.parents))
     )
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 from pause_jax import report as reports
 from pause_jax.analysis import result_folder
 from pause_jax.cli.options import Load
-from pause_jax.cli.settings import load_files
+from pause_jax.cli.settings import about, load_files
 from pause_jax.spelling import shown
 from pause_jax.struct import ConfigError
 
@@ -44,7 +44,8 @@ def report(
     result_folder.check_own(folder, [result_folder.REPORT])
     path = folder / result_folder.REPORT
     try:
-        reports.write(result, path, target, against=against, title=folder.resolve().name)
+        with about(data):
+            reports.write(result, path, target, against=against, title=folder.resolve().name)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
     typer.echo(f"Written to {path}")

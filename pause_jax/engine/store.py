@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import filelock
 import numpy as np
 
-from pause_jax.engine.outline import Rows
+from pause_jax.engine.outline import Outline, Rows, Variable
 from pause_jax.engine.plan import Plan
 from pause_jax.struct import ConfigError
 
@@ -105,11 +105,12 @@ class Store:
             table = json.loads(path.read_text())
             if table["made_by"]["format"] != FORMAT:
                 raise ConfigError(f"{folder}: was kept by another version of pause_jax.")
-            plans = [Plan(*plan) for plan in table["plans"]]
-            return cls(folder, Kept(table["made_by"], plans, table["about"]))
+            kept = Kept(table["made_by"], [Plan(*each) for each in table["plans"]], table["about"])
+            _check_kept(kept)
+            return cls(folder, kept)
         except OSError as error:
             raise ConfigError(f"{folder}: holds no kept sweep ({error.strerror}).") from None
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(
@@ -198,6 +199,22 @@ class Store:
                     "until it ends.",
                     *(self.folder, self.failed),
                 )
+
+
+def _check_kept(kept: Kept) -> None:
+    """Raise one of the errors of ``Store.there`` for a description that no sweep wrote."""
+    made_by = kept.made_by
+    for each in made_by["outlines"]:
+        Outline(**each)
+    for each in made_by["recorded"]:
+        Variable(**each)
+    if not isinstance(kept.about, dict) or not isinstance(made_by["shards"], int):
+        raise TypeError("about must be an object, shards a number")
+    if made_by["shards"] < 1 or min(min(plan) for plan in kept.plans) < 1:
+        raise ValueError("shards and the numbers of plans must be >= 1")
+    runs = [len(labels) * len(made_by["keys"]) for labels in made_by["groups"]]
+    if runs != [plan.num_runs for plan in kept.plans]:
+        raise ValueError("plans must be those of its groups and keys")
 
 
 @contextlib.contextmanager

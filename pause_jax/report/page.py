@@ -37,6 +37,9 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         raise ConfigError(
             f"report: the data hold no {', '.join(missing)}. Make them by sweep without `record`."
         )
+    if not result.sizes["config"] or not result.sizes["seed"]:
+        raise ConfigError("report: the data hold no run. Run the sweep first.")
+    same = tables.common(result)
     comparison = compare(result, target, against)
     took_part, thirds = participation.show(result)
     books, notes = _privacy(result, target)
@@ -61,7 +64,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         styles=pictures.styles(result),
         comparison=comparison,
         differing=tables.differing(result),
-        common=tables.common(result),
+        common=same,
         judged=tables.judged(result, comparison),
         thirds=thirds,
         privacy=books,
