@@ -54,6 +54,8 @@ SELECTOR = "pause_jax/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
 CONCLUSION = "pause_jax/analysis/conclusion.py"
 PAGE = "pause_jax/report/page.py"
+RESULT_FOLDER = "pause_jax/analysis/result_folder.py"
+HOSTILE_TEST = "tests/test_hostile.py"
 KEYS_TEST = "tests/test_keys.py"
 DRAWS_TEST = "tests/test_draws.py"
 HORIZON_TEST = "tests/test_horizon.py"
@@ -883,6 +885,106 @@ MUTANTS = [
         'text.replace("<", "\\\\u003c")',
         "text",
         "tests/test_report.py",
+    ),
+    # --- files from elsewhere
+    Mutant(
+        "config_file_calls_anything",
+        "pause_jax/reference.py",
+        "if not admits(found):",
+        "if False:",
+        f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[shell]",
+    ),
+    Mutant(
+        "config_file_imports",
+        "pause_jax/reference.py",
+        "found: Any = sys.modules.get(module)",
+        "found: Any = importlib.import_module(module)",
+        f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[import]",
+    ),
+    Mutant(
+        "kind_of_module_not_checked",
+        "pause_jax/learning/own_model.py",
+        "return issubclass(given, kinds) if isinstance(given, type)",
+        "return True if isinstance(given, type)",
+        f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[process]",
+    ),
+    Mutant(
+        "config_file_trusted_by_default",
+        "pause_jax/config_file.py",
+        "def load(path: str | pathlib.Path, *, trust: bool = False)",
+        "def load(path: str | pathlib.Path, *, trust: bool = True)",
+        f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[shell]",
+    ),
+    Mutant(
+        "device_is_read",
+        "pause_jax/source_file.py",
+        "if not stat.S_ISREG(found.st_mode):",
+        "if stat.S_ISDIR(found.st_mode):",
+        f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[latency from null]",
+    ),
+    Mutant(
+        "code_of_a_community_fetched",
+        "pause_jax/learning/tensorflow_datasets.py",
+        "if not _NAME.fullmatch(self.source.dataset):",
+        "if not self.source.dataset:",
+        f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[a data set elsewhere]",
+    ),
+    Mutant(
+        "name_leaves_the_results",
+        RESULT_FOLDER,
+        "if not plain or len(name.encode()) > _LONGEST_NAME:",
+        "if not name:",
+        f"{HOSTILE_TEST}::test_a_name_stays_in_the_folder_of_results",
+    ),
+    Mutant(
+        "link_leaves_the_results",
+        RESULT_FOLDER,
+        "        if path.is_symlink():",
+        "        if False:",
+        f"{HOSTILE_TEST}::test_a_link_does_not_lead_results_elsewhere",
+    ),
+    Mutant(
+        "cell_is_a_formula",
+        "pause_jax/analysis/csv_file.py",
+        "if not isinstance(cell, str) or not cell.startswith(_FORMULA):",
+        "if True:",
+        f"{HOSTILE_TEST}::test_a_cell_is_no_formula",
+    ),
+    Mutant(
+        "number_is_escaped",
+        "pause_jax/analysis/csv_file.py",
+        "        float(cell)\n",
+        "        int(cell)\n",
+        f"{HOSTILE_TEST}::test_a_cell_is_no_formula",
+    ),
+    Mutant(
+        "force_removes_what_is_listed_outside",
+        RESULT_FOLDER,
+        "isinstance(name, str) and _is_inside(folder, name)}",
+        "isinstance(name, str)}",
+        f"{HOSTILE_TEST}::test_a_list_from_elsewhere_removes_nothing_outside",
+    ),
+    Mutant(
+        "force_removes_all",
+        RESULT_FOLDER,
+        "    earlier, kept = manifest(folder), {RUN, keep}",
+        "    kept = {RUN, keep}\n"
+        "    earlier = {str(p.relative_to(folder)) for p in folder.rglob('*.*')}",
+        f"{HOSTILE_TEST}::test_force_removes_what_the_list_names_and_nothing_else",
+    ),
+    Mutant(
+        "force_overwrites_what_no_run_wrote",
+        RESULT_FOLDER,
+        "if os.path.lexists(folder / name) and name not in ours:",
+        "if False:",
+        f"{HOSTILE_TEST}::test_what_no_run_wrote_is_not_overwritten",
+    ),
+    Mutant(
+        "endless_store_accepted",
+        "pause_jax/engine/store.py",
+        "if runs != [plan.num_runs for plan in kept.plans]:",
+        "if len(runs) != len(kept.plans):",
+        f"{HOSTILE_TEST}::test_a_store_from_elsewhere_is_refused",
     ),
 ]
 

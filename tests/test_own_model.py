@@ -261,7 +261,7 @@ def test_a_file_names_a_module_that_can_be_imported():
     one, other = (simulate(each, KEY, DATA) for each in (config, back))
     np.testing.assert_array_equal(one.test_loss, other.test_loss)
     local = config_file.dumps(base(model=FlaxModel.of(lambda rngs: NnxNet(4, rngs=rngs))))
-    with pytest.raises(ConfigError, match="has no .*<lambda>"):
+    with pytest.raises(ConfigError, match=r"has no .*<lambda>"):
         simulate(config_file.loads(local), KEY, DATA)
     with pytest.raises(ConfigError, match="cannot be imported"):
         config_file.loads(local, trust=True)
