@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable
 
 from experiments import claims, learning_figure
-from experiments.claims import Verdict
+from experiments.claims import Claim
 from experiments.curves import play_all, runs_of
 from experiments.learning_figure import Curves
 from experiments.outcome import Outcome
@@ -61,7 +61,7 @@ def reproduce(
     curves = Curves(play_all(runs_of(configs, seeds), out))
     outcome = Outcome(f"{title}; {seeds} seed{'s' * (seeds > 1)}")
     outcome.add(*curves.summary(), "")
-    outcome.judge(*judge(curves, figure, accuracy=True))
+    outcome.judge(claims_of(curves, figure, accuracy=True))
     draw({figure: curves}, out, figure.lower().replace(". ", "_"), accuracy=True)
     outcome.finish(out)
 
@@ -75,12 +75,12 @@ def curves_of(preset: Preset, data_dir: str | None, *, iid: bool) -> dict[str, S
     }
 
 
-def judge(curves: Curves, figure: str, *, accuracy: bool, unit: str = "nats") -> list[Verdict]:
+def claims_of(curves: Curves, figure: str, *, accuracy: bool, unit: str = "nats") -> list[Claim]:
     """That BSFL outperforms the others: its loss, and accuracy, beside those of each at the last
     simulated second that both reach in all seeds.
     """
     ours = "BSFL (ALSA)"
-    judged = []
+    family = []
     for other in curves.labels:
         if other.startswith("BSFL"):
             continue
@@ -90,17 +90,16 @@ def judge(curves: Curves, figure: str, *, accuracy: bool, unit: str = "nats") ->
             for seed in curves.seeds(label)
         )
         rival, own = (curves.at_seconds(label, second, "test_loss") for label in (other, ours))
-        judged.append(
-            claims.larger(f"{figure}: less loss than {other} at {second:.0f} s", rival, own, unit)
-        )
+        note = f"at {second:.0f} s"
+        family.append(claims.larger(f"{figure}: less loss than {other}", rival, own, unit, note))
         if accuracy:
             own, rival = (
                 [100 * right for right in curves.at_seconds(label, second)]
                 for label in (ours, other)
             )
-            claim = f"{figure}: more accurate than {other} at {second:.0f} s"
-            judged.append(claims.larger(claim, own, rival, "points"))
-    return judged
+            text = f"{figure}: more accurate than {other}"
+            family.append(claims.larger(text, own, rival, "points", note))
+    return family
 
 
 def draw(panels: dict[str, Curves], out: pathlib.Path, name: str, *, accuracy: bool) -> None:

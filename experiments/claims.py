@@ -1,16 +1,57 @@
-"""What a paper says of a figure, tested on runs: confirmed, refuted or open."""
+"""What a paper says of a figure, judged by one rule.
+
+The claims of a figure are a list in the code: their wording, bounds, targets and number are fixed
+before the runs. They form one family and are judged together: all intervals of a family hold at
+once with 95 % (Bonferroni; a claim without data counts too). Bonferroni needs no assumption on how
+the claims depend on each other, and unlike Holm's rule it gives an interval for each of them.
+
+- ``confirmed``: the whole interval lies where the claim says; ``refuted``: none of it does.
+- ``open``: the interval lies on both sides, or there are fewer than two seeds.
+- ``compatible``: a test that could have rejected the claim did not. That confirms nothing.
+- ``holds``, ``fails``: computed exactly; chance has no part in it.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
 from numpy.typing import ArrayLike
 
-# Of the intervals by which a claim is judged.
+# Of all intervals of a family together.
 CONFIDENCE = 0.95
+# "Always": in at least this share of seeds. 20 seeds that all agree show at most 0.79 in a family
+# of three, so that a higher share could not be confirmed whatever they say.
+SHARE = 0.75
+
+
+class Claim(NamedTuple):
+    """A statement about one number, and what the runs say of that number.
+
+    Attributes:
+      text: in words; does not depend on the runs.
+      kind: ``mean``, ``share``, ``test`` or ``exact``.
+      found: a mean; a share of the seeds; a p-value, corrected; 1 or 0 for what is exact.
+      error: standard error of a mean, else 0.
+      seeds: on which ``found`` rests.
+      above: what the number exceeds if the claim is true; a test's level.
+      below: what exceeds it.
+      unit: of the number.
+      note: more evidence, in words.
+    """
+
+    text: str
+    kind: str
+    found: float
+    error: float = 0.0
+    seeds: int = 0
+    above: float = -math.inf
+    below: float = math.inf
+    unit: str = ""
+    note: str = ""
 
 
 class Verdict(NamedTuple):
@@ -18,8 +59,8 @@ class Verdict(NamedTuple):
 
     Attributes:
       claim: in words.
-      verdict: ``confirmed``, ``refuted`` or ``open``.
-      evidence: the number with its error.
+      verdict: ``confirmed``, ``refuted``, ``open``, ``compatible``, ``holds`` or ``fails``.
+      evidence: the number with its interval.
     """
 
     claim: str
@@ -27,63 +68,125 @@ class Verdict(NamedTuple):
     evidence: str
 
     def __str__(self) -> str:
-        return f"{self.verdict:9} {self.claim}: {self.evidence}"
+        return f"{self.verdict:10} {self.claim}: {self.evidence}"
 
 
-def larger(claim: str, one: ArrayLike, other: ArrayLike, unit: str, by: float = 0.0) -> Verdict:
-    """Whether ``one`` exceeds ``other`` by more than ``by``, from pairs with equal seeds.
+def larger(claim: str, one: ArrayLike, other: ArrayLike, unit: str, note: str = "") -> Claim:
+    """That ``one`` exceeds ``other`` in the mean, from pairs with equal seeds."""
+    return mean(claim, np.asarray(one, float) - np.asarray(other, float), unit, above=0, note=note)
 
-    Confirmed or refuted where the interval of the mean difference lies on one side of ``by``; a
-    single pair decides nothing.
+
+def alike(claim: str, one: ArrayLike, other: ArrayLike, unit: str, within: float) -> Claim:
+    """That the mean difference of pairs is within a margin."""
+    difference = np.asarray(one, float) - np.asarray(other, float)
+    note = f"margin {within:g}"
+    return mean(claim, difference, unit, above=-within, below=within, note=note)
+
+
+def mean(
+    claim: str,
+    values: ArrayLike,
+    unit: str,
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
+    note: str = "",
+) -> Claim:
+    """That the mean over seeds of ``values`` [S] lies between two bounds."""
+    each = np.atleast_1d(np.asarray(values, float))
+    missing = int(np.sum(~np.isfinite(each)))
+    if missing:
+        note = f"{missing} of {each.size} seeds never got there"
+        return Claim(claim, "mean", math.nan, math.inf, each.size, above, below, unit, note)
+    error = each.std(ddof=1) / math.sqrt(each.size) if each.size > 1 else math.inf
+    found = float(each.mean())
+    return Claim(claim, "mean", found, float(error), each.size, above, below, unit, note)
+
+
+def always(
+    claim: str, held: ArrayLike, what: str, share: float = SHARE, unit: str = "seeds"
+) -> Claim:
+    """That something holds in more than a share of all seeds, from a sample of them [S]."""
+    each = np.asarray(held, bool)
+    found = float(each.mean())
+    return Claim(claim, "share", found, 0.0, each.size, above=share, unit=unit, note=what)
+
+
+def undetected(claim: str, p: float, note: str, level: float = 1 - CONFIDENCE) -> Claim:
+    """That a test, whose p is corrected for its family, does not reject."""
+    return Claim(claim, "test", p, above=level, note=note)
+
+
+def exact(claim: str, holds: object, note: str) -> Claim:
+    """What is computed without chance."""
+    return Claim(claim, "exact", float(bool(holds)), note=note)
+
+
+def from_record(record: Mapping[str, Any]) -> Claim:
+    """A claim from a line of ``verdicts.jsonl``; null is no bound, no error or no value."""
+    absent = {"found": math.nan, "error": math.inf, "above": -math.inf, "below": math.inf}
+    numbers = {name: record[name] for name in Claim._fields if name != "text"}
+    for name, value in absent.items():
+        numbers[name] = value if numbers[name] is None else numbers[name]
+    return Claim(record["claim"], **numbers)
+
+
+def judge(family: Sequence[Claim]) -> list[Verdict]:
+    """The verdicts on all claims of a figure together."""
+    return [Verdict(claim.text, *_judged(claim, len(family))) for claim in family]
+
+
+def interval(claim: Claim, together: int = 1) -> tuple[float, float]:
+    """Of a mean by Student's t, of a share by Clopper and Pearson; holds at once with those of the
+    ``together`` claims of its family. Without bounds for fewer than two seeds.
     """
-    difference = _pairs(one, other)
-    mean, half = mean_and_half(difference)
-    verdict = "confirmed" if mean - half > by else "refuted" if mean + half < by else "open"
-    return Verdict(claim, verdict, _words(difference, mean, half, unit))
+    tail = (1 - CONFIDENCE) / 2 / together
+    if claim.seeds < 2 or not math.isfinite(claim.error):
+        return -math.inf, math.inf
+    if claim.kind == "share":
+        held = round(claim.found * claim.seeds)
+        missed = claim.seeds - held
+        low = scipy.stats.beta.ppf(tail, held, missed + 1) if held else 0.0
+        high = scipy.stats.beta.isf(tail, held + 1, missed) if missed else 1.0
+        return float(low), float(high)
+    half = half_width(claim.error, claim.seeds, together)
+    return claim.found - half, claim.found + half
 
 
-def alike(claim: str, one: ArrayLike, other: ArrayLike, unit: str, within: float) -> Verdict:
-    """Whether the mean difference of pairs is within a margin: confirmed where its whole interval
-    is, refuted where none of it is.
-    """
-    difference = _pairs(one, other)
-    mean, half = mean_and_half(difference)
-    if abs(mean) + half <= within:
+def half_width(error: float, seeds: int, together: int = 1) -> float:
+    """Half of Student's interval around the mean of some seeds with a standard error."""
+    return float(error * scipy.stats.t.isf((1 - CONFIDENCE) / 2 / together, seeds - 1))
+
+
+def _judged(claim: Claim, together: int) -> tuple[str, str]:
+    """The verdict and the evidence."""
+    if claim.kind == "exact":
+        return "holds" if claim.found else "fails", claim.note
+    if claim.kind == "test":
+        return "compatible" if claim.found >= claim.above else "refuted", claim.note
+    low, high = interval(claim, together)
+    if claim.above < low and high < claim.below:
         verdict = "confirmed"
-    elif abs(mean) - half > within:
+    elif high < claim.above or claim.below < low:
         verdict = "refuted"
     else:
         verdict = "open"
-    evidence = f"{_words(difference, mean, half, unit)}, margin {within:g}"
-    return Verdict(claim, verdict, evidence)
+    return verdict, _words(claim, low, high, together)
 
 
-def always(claim: str, held: ArrayLike, what: str) -> Verdict:
-    """Whether something held in every seed."""
-    seeds = np.asarray(held, bool)
-    verdict = "open" if seeds.size < 2 else "confirmed" if seeds.all() else "refuted"
-    return Verdict(claim, verdict, f"{what} in {seeds.sum()} of {seeds.size} seeds")
-
-
-def _pairs(one: ArrayLike, other: ArrayLike) -> np.ndarray:
-    return np.atleast_1d(np.asarray(one, float) - np.asarray(other, float))
-
-
-def mean_and_half(difference: np.ndarray) -> tuple[float, float]:
-    """Mean, and half of its interval by Student's t; infinite for one value."""
-    count = difference.size
-    if count < 2 or not np.isfinite(difference).all():
-        return float(difference.mean()) if count < 2 else math.nan, math.inf
-    error = difference.std(ddof=1) / math.sqrt(count)
-    return float(difference.mean()), float(
-        error * scipy.stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
-    )
-
-
-def _words(difference: np.ndarray, mean: float, half: float, unit: str) -> str:
-    if difference.size < 2:
-        return f"difference {mean:+.3g} {unit}, one seed"
-    if not math.isfinite(mean):
-        never = np.sum(~np.isfinite(difference))
-        return f"no difference in {unit}: {never} of {difference.size} seeds never got there"
-    return f"difference {mean:+.3g} +- {half:.2g} {unit} ({difference.size} seeds, 95 % interval)"
+def _words(claim: Claim, low: float, high: float, together: int) -> str:
+    note = f", {claim.note}" * bool(claim.note)
+    if claim.kind == "share":
+        held = round(claim.found * claim.seeds)
+        bounds = f"a share of {low:.3f} to {high:.3f}" if claim.seeds > 1 else "one seed"
+        counted = f"{claim.note} in {held} of {claim.seeds} {claim.unit}"
+        return f"{counted}; {bounds}, claimed {claim.above:g}"
+    if not claim.seeds:
+        return f"not run{note}"
+    if not math.isfinite(claim.found):
+        return f"no mean in {claim.unit}{note}"
+    if claim.seeds < 2:
+        return f"{claim.found:+.3g} {claim.unit}, one seed{note}"
+    half = (high - low) / 2
+    of = f"95 % for {together} claims together" if together > 1 else "95 %"
+    return f"{claim.found:+.3g} +- {half:.2g} {claim.unit} ({claim.seeds} seeds, {of}){note}"

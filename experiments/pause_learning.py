@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from experiments import claims, learning_figure
-from experiments.claims import Verdict
+from experiments.claims import Claim
 from experiments.curves import key_of, play_all, runs_of
 from experiments.learning_figure import Curves
 from experiments.outcome import Outcome
@@ -40,6 +40,10 @@ NON_IID = {label: policy for label, policy in POLICIES.items() if label != "rand
 WITHOUT_PRIVACY = "FedAvg w.o. privacy"
 # Of leakage, which costs seconds.
 LEAKAGE_SEEDS = 20
+# Accuracies for "rapid convergence": nine tenths of what the authors' recorded runs of PAUSE reach
+# on the same data (MNIST 83.93 %, experiments/mnist_mlp_30_5; CIFAR-10 54 %,
+# experiments/cifar10_small). They do not depend on the runs that are compared.
+TARGETS = {"MNIST": 0.755, "CIFAR-10": 0.486}
 # "SA-PAUSE successfully approximates PAUSE": our margin, in percentage points.
 ALIKE = 4.0
 
@@ -51,12 +55,14 @@ class Setting(NamedTuple):
       title: of the outcome.
       figures: their numbers in the paper.
       configs: the curves, by the paper's names.
+      target: accuracy, of the claims on seconds.
       leakage_against: ``round`` or ``clock``.
     """
 
     title: str
     figures: tuple[int, int]
     configs: dict[str, SimConfig]
+    target: float
     leakage_against: str
 
 
@@ -84,11 +90,11 @@ def reproduce(setting: Setting, seeds: int, out: pathlib.Path) -> None:
     leaked = leakage(setting.configs)
     outcome.add(*curves.summary(), "", *leakage_lines(leaked))
     accuracy, leakage_figure = setting.figures
-    for figure, judged in (
-        (accuracy, accuracy_claims(curves)),
+    for figure, family in (
+        (accuracy, accuracy_claims(curves, setting.target)),
         (leakage_figure, leakage_claims(leaked, setting.leakage_against)),
     ):
-        outcome.judge(*(v._replace(claim=f"Fig. {figure}: {v.claim}") for v in judged))
+        outcome.judge([claim._replace(text=f"Fig. {figure}: {claim.text}") for claim in family])
     draw = functools.partial(learning_figure.draw_curves, curves, quantity="test_accuracy")
     learning_figure.save([draw], out, f"fig_{accuracy}")
     draw = functools.partial(
@@ -126,13 +132,13 @@ def leakage_lines(leaked: Curves) -> list[str]:
     return lines
 
 
-def accuracy_claims(curves: Curves) -> list[Verdict]:
+def accuracy_claims(curves: Curves, target: float) -> list[Claim]:
     """What section V says of the figures of accuracy, at the last second that all curves reach
     (FedAvg with privacy and fastest are compared at their own ends: they have collapsed).
     """
     ours = {label: 100 * np.asarray(curves.last(label)) for label in curves.labels}
     peaks = {label: 100 * np.asarray(curves.best(label)) for label in curves.labels}
-    judged = [
+    family = [
         claims.larger(
             "choosing all users quickly results in ineffective updates: PAUSE ends above FedAvg "
             "with privacy",
@@ -143,7 +149,7 @@ def accuracy_claims(curves: Curves) -> list[Verdict]:
     ]
     first = "PAUSE" if "PAUSE" in ours else "SA-PAUSE"
     if first == "PAUSE" and "SA-PAUSE" in ours:
-        judged.append(
+        family.append(
             claims.alike(
                 "SA-PAUSE approximates PAUSE's search: equal best accuracy",
                 peaks["SA-PAUSE"], peaks["PAUSE"], "points", ALIKE,
@@ -151,7 +157,7 @@ def accuracy_claims(curves: Curves) -> list[Verdict]:
         )  # fmt: skip
     for other in ("random", "clustered sampling", "fastest in expectation"):
         if other in peaks:
-            judged.append(
+            family.append(
                 claims.larger(
                     f"accurate learning: {first}'s best accuracy is above that of {other}",
                     peaks[first], peaks[other], "points",
@@ -159,34 +165,33 @@ def accuracy_claims(curves: Curves) -> list[Verdict]:
             )  # fmt: skip
     for other in ("random", "clustered sampling", WITHOUT_PRIVACY):
         if other in peaks:
-            target = 0.9 * min(*peaks[first], *peaks[other]) / 100
-            judged.append(
+            family.append(
                 claims.larger(
                     f"rapid convergence: {other} needs more seconds than {first} to "
-                    f"{100 * target:.0f} %",
+                    f"{100 * target:g} %",
                     curves.seconds_to(other, target), curves.seconds_to(first, target), "s",
                 )
             )  # fmt: skip
-    judged.append(
+    family.append(
         claims.alike(
             f"{first} approaches the performance of FL without such constraints: best accuracy",
             peaks[first], peaks[WITHOUT_PRIVACY], "points", ALIKE,
         )
     )  # fmt: skip
-    return judged
+    return family
 
 
-def leakage_claims(leaked: Curves, against: str) -> list[Verdict]:
+def leakage_claims(leaked: Curves, against: str) -> list[Claim]:
     """What section V says of the figures of leakage."""
     first = "PAUSE" if "PAUSE" in leaked.labels else "SA-PAUSE"
-    judged = []
+    family = []
     for other in ("random", "clustered sampling"):
         if other not in leaked.labels:
             continue
         pairs = [(leaked.run(first, s), leaked.run(other, s)) for s in leaked.seeds(first)]
         gaps = [np.mean(_gap(one, two, against)) for one, two in pairs]
         where = "epoch" if against == "round" else "second"
-        judged.append(
+        family.append(
             claims.larger(
                 f"the leakage of {other} is above {first}'s, mean over every {where}",
                 gaps, np.zeros(len(gaps)), "epsilon",
@@ -195,14 +200,14 @@ def leakage_claims(leaked: Curves, against: str) -> list[Verdict]:
     fastest, everyone = "fastest in expectation", "FedAvg with privacy"
     if fastest in leaked.labels and against == "round":
         pairs = [(leaked.run(fastest, s), leaked.run(everyone, s)) for s in leaked.seeds(fastest)]
-        judged.append(
+        family.append(
             claims.always(
                 "the leakage of FedAvg with privacy and of fastest coincide",
                 [np.array_equal(*_common(a.max_spent, b.max_spent)) for a, b in pairs],
                 "equal in every common round",
             )
         )
-    return judged
+    return family
 
 
 def _gap(one: pd.DataFrame, other: pd.DataFrame, against: str) -> np.ndarray:

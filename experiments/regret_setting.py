@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 
 import xarray as xr
 from matplotlib.figure import Figure
 
 from experiments import figures
-from pause_jax import Reward, SimConfig
+from experiments.claims import Claim
+from pause_jax import Reward, SimConfig, regret
 from pause_jax.analysis.plotting import plot_regret
 from pause_jax.latency import Latency, TwoGroups
 from pause_jax.policies import PolicyConfig
 from pause_jax.privacy import NoPrivacy
+
+# Of a line the exponent d ln R / d ln n is 1; the edge is ours.
+LINE = 0.9
+EXPONENT = "exponent over the last decade"
+
+
+def logarithmic(text: str, curves: xr.DataArray) -> Claim:
+    """That regret [seed, round] is nearer to a logarithm than to a square root at its end."""
+    edge = halfway(curves.sizes["round"])
+    return _grown(text, curves)._replace(below=edge, note=f"halfway is {edge:.3f}")
+
+
+def halfway(rounds: int) -> float:
+    """The exponent halfway between a logarithm's and a square root's over the last decade.
+
+    Those are 1 / ln n, taken in the middle of the decade, and 1 / 2.
+    """
+    return (1 / (math.log(rounds) - math.log(10) / 2) + 0.5) / 2
+
+
+def linear(text: str, curves: xr.DataArray) -> Claim:
+    """That regret [seed, round] grows as a line, or faster, over the last decade of its rounds."""
+    return _grown(text, curves)._replace(above=LINE, note=f"claimed: above {LINE:g}")
+
+
+def _grown(text: str, curves: xr.DataArray) -> Claim:
+    fit, seeds = regret.growth(curves.values), curves.sizes["seed"]
+    return Claim(text, "mean", fit.exponent, fit.exponent_error, seeds, unit=EXPONENT)
 
 
 def config(policy: PolicyConfig, rounds: int, latency: Latency | None = None) -> SimConfig:

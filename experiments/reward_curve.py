@@ -12,6 +12,7 @@ import xarray as xr
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
+from experiments.claims import exact
 from experiments.outcome import Outcome
 from pause_jax.reward import generalization_reward
 
@@ -26,9 +27,14 @@ def curves(betas: Sequence[float], clients: int, selected: int, rounds: int) -> 
 
 
 def compare(
-    g: xr.DataArray, clients: int, selected: int, expected: dict[str, Any], outcome: Outcome
+    figure: str,
+    g: xr.DataArray,
+    clients: int,
+    selected: int,
+    expected: dict[str, Any],
+    outcome: Outcome,
 ) -> None:
-    """Add the curves' ends and zero, and the checks."""
+    """Add the curves' ends and zero, the checks, and what the paper says of its ``figure``."""
     rules = expected["checks"]
     target = selected / clients
     zero = round(target * (g.sizes["rate"] - 1))
@@ -53,12 +59,18 @@ def compare(
         f"odd around m/K: |g(m/K + x) + g(m/K - x)| = {odd:.1e}, at most {rules['odd_within']:g}",
         odd <= rules["odd_within"],
     )
-    outcome.check("falls as the rate rises, everywhere", (np.diff(g.values, axis=1) < 0).all())
     size = np.delete(np.abs(g.values), zero, axis=1)
-    outcome.check(
-        "higher beta, lower |g|, everywhere but at m/K", (np.diff(size, axis=0) < 0).all()
-    )
-    outcome.check(f"|g| is at most {rules['size']:g}", size.max() <= rules["size"])
+    of = f"{g.beta.size} beta, {g.rate.size} rates"
+    family = []
+    for what, holds in (
+        ("falls as the rate rises, everywhere", (np.diff(g.values, axis=1) < 0).all()),
+        ("higher beta, lower |g|, everywhere but at m/K", (np.diff(size, axis=0) < 0).all()),
+        (f"|g| is at most {rules['size']:g}", size.max() <= rules["size"]),
+    ):
+        outcome.check(what, holds)
+        family.append(exact(f"{figure}: {what}", holds, of))
+    zero_at = exact(f"{figure}: zero at m/K", at_zero <= rules["zero_within"], f"{at_zero:.1e}")
+    outcome.judge([*family, zero_at])
 
 
 def draw(g: xr.DataArray, target: float, x_label: str, file: pathlib.Path) -> None:

@@ -1,6 +1,5 @@
 """Long experiments: pieces, interruptions, and what is judged of their curves."""
 
-import json
 import math
 
 import jax
@@ -8,10 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import claims, curves, learning_figure
+from experiments import curves, learning_figure
 from experiments.curves import Run, key_of, play_all, runs_of
 from experiments.learning_figure import Curves
-from experiments.outcome import Outcome
 from pause_jax import SimConfig, simulate
 from pause_jax.learning import Digits, Learning, Mlp
 
@@ -128,43 +126,6 @@ def test_curves_are_smoothed_over_ten_rounds_whatever_is_evaluated():
     assert found.seconds_to("a", 0.2)[1] == pytest.approx(
         1 + next(i for i in range(31) if np.mean(every[max(0, i - 9) : i + 1]) >= 0.2)
     )
-
-
-def test_a_claim_needs_an_interval_on_one_side():
-    few, many = [1.0, 1.2, 0.9, 1.1], [1.0, 9.0, -7.0, 2.0]
-    assert claims.larger("c", few, np.zeros(4), "s").verdict == "confirmed"
-    assert claims.larger("c", np.zeros(4), few, "s").verdict == "refuted"
-    assert claims.larger("c", many, np.zeros(4), "s").verdict == "open"
-    assert claims.larger("c", few, np.zeros(4), "s", by=2).verdict == "refuted"
-    assert claims.alike("c", few, np.zeros(4), "s", 2).verdict == "confirmed"
-    assert claims.alike("c", few, np.zeros(4), "s", 0.5).verdict == "refuted"
-    assert claims.alike("c", many, np.zeros(4), "s", 2).verdict == "open"
-
-
-@pytest.mark.parametrize("difference", [5.0, -5.0, 0.0])
-def test_one_seed_confirms_and_refutes_nothing(difference):
-    for verdict in (
-        claims.larger("c", [difference], [0.0], "s"),
-        claims.alike("c", [difference], [0.0], "s", 1.0),
-        claims.always("c", [difference > 0], "it"),
-    ):
-        assert verdict.verdict == "open"
-
-
-def test_never_reaching_a_target_is_said():
-    verdict = claims.larger("c", [math.inf, math.inf], [3.0, 4.0], "s")
-    assert verdict.verdict == "open"
-    assert "2 of 2 seeds never got there" in verdict.evidence
-
-
-def test_the_interval_is_that_of_student(tmp_path):
-    # Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t(0.975, 2) = 4.3027.
-    verdict = claims.larger("c", [1.0, 2.0, 3.0], [0.0, 0.0, 0.0], "points")
-    assert verdict.evidence == "difference +2 +- 2.5 points (3 seeds, 95 % interval)"
-    outcome = Outcome("title")
-    outcome.judge(verdict)
-    outcome.finish(tmp_path)
-    assert json.loads((tmp_path / "verdicts.jsonl").read_text())["verdict"] == "open"
 
 
 def test_pictures_are_drawn(tmp_path):

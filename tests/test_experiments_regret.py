@@ -102,10 +102,10 @@ def test_bsfl_figs_7_10_judges_each_horizon_by_itself(tmp_path):
         ("config", "seed", "round"),
     )
     rules = json.loads((HERE / "bsfl_figs_7_10" / "expected.json").read_text())
-    short = bsfl_figs_7_10.claims(curves.isel(round=slice(200)), rules, 0.75)
+    short = bsfl_figs_7_10.shown(curves.isel(round=slice(200)), rules, 0.75)
     failed = {name for name, (_, so) in short.items() if not so}
     assert failed == {"bsfl sublinear", "alsa sublinear", "bsfl least"}
-    assert all(so for _, so in bsfl_figs_7_10.claims(curves, rules, 0.75).values())
+    assert all(so for _, so in bsfl_figs_7_10.shown(curves, rules, 0.75).values())
 
     outcome = Outcome("")
     title = next(iter(rules["paper_rounds"]))

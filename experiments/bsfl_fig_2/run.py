@@ -28,7 +28,7 @@ def main(
     outcome = Outcome(f"K = {clients}, m = {selected}, equal shares, t = {rounds}")
     g = curves(BETAS, clients, selected, rounds)
     expected = json.loads((HERE / "expected.json").read_text())
-    compare(g, clients, selected, expected, outcome)
+    compare("Fig. 2", g, clients, selected, expected, outcome)
     draw(g, selected / clients, r"$c_{k,t} / t$", out / "figures" / "generalization_reward.png")
     outcome.finish(out)
 

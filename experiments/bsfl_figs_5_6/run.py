@@ -19,11 +19,15 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 
+from experiments import claims
+from experiments.claims import Claim
 from experiments.outcome import Outcome
 from pause_jax import metrics, presets, sweep
 
 HERE = pathlib.Path(__file__).parent
 GROUPS = 10
+# "Selects clients from all groups almost equally": the margin is ours.
+ALMOST = 1.25
 ALPHAS = {f"alpha = {alpha:g}": {"reward.alpha": alpha} for alpha in (0.0, 1.0, 2.0, 10.0)}
 BETAS = {f"beta = {beta:g}": {"reward.beta": beta} for beta in (0.1, 0.8, 1.2, 5.0)}
 
@@ -73,9 +77,51 @@ def compare(observations: xr.DataArray, rules: dict[str, Any], outcome: Outcome)
         "alpha_equalises": jain.sel(config=list(ALPHAS)).diff("config").min(),
         "beta_equalises": jain.sel(config=list(BETAS)[::-1]).diff("config").min(),
     }
+    for figure in ("Fig. 5", "Fig. 6"):
+        outcome.judge(family(figure, observations))
     for name, rule in rules.items():
         value, bound = float(measured[name]), rule["at_least"]
         outcome.check(f"{rule['claim']}: {value:.3f}, at least {bound}", value >= bound)
+
+
+def family(figure: str, observations: xr.DataArray) -> list[Claim]:
+    """What the text says of a figure, of each seed; "almost equally" is up to ``ALMOST``."""
+    jain = fairness(observations.sum("round"))
+    if figure == "Fig. 6":
+        gain = jain.sel(config=list(BETAS)[::-1]).diff("config").min("config")
+        return [claims.mean(f"{figure}: lower beta: more equal", gain, "Jain's index", above=0)]
+    alone = observations.sel(config="alpha = 0")
+    first, last = alone.isel(round=0), alone.isel(round=-1)
+    slowest = observations.sum("round").isel(group=-1).sel(config=list(ALPHAS))
+    text = f"{figure}: alpha = 0: first period: no group is {100 * (ALMOST - 1):g} % above the mean"
+    return [
+        claims.mean(text, first.max("group") / first.mean("group"), "of the mean", below=ALMOST),
+        *(
+            claims.mean(f"{figure}: {what}", values, unit, above=0)
+            for what, values, unit in (
+                (
+                    "alpha = 0: the fastest group gains in every period",
+                    alone.isel(group=0).diff("round").min("round"),
+                    "observations, least gain",
+                ),
+                (
+                    "alpha = 0: every group is still explored in the last period",
+                    last.min("group"),
+                    "observations",
+                ),
+                (
+                    "higher alpha: more of the slowest group",
+                    slowest.diff("config").min("config"),
+                    "observations, least gain",
+                ),
+                (
+                    "higher alpha: more equal",
+                    jain.sel(config=list(ALPHAS)).diff("config").min("config"),
+                    "Jain's index, least gain",
+                ),
+            )
+        ),
+    ]
 
 
 def draw(observations: xr.DataArray, names: Iterable[str], file: pathlib.Path) -> None:

@@ -48,9 +48,8 @@ def main(
         table["label"] = table.label.str.removeprefix("non-i.i.d. ")
         curves = panels[figure] = Curves(table)
         outcome.add(f"-- {figure}", *curves.summary("test_loss"), "")
-        outcome.judge(
-            *bsfl_learning.judge(curves, figure, accuracy=False, unit="half squared error")
-        )
+        unit = "half squared error"
+        outcome.judge(bsfl_learning.claims_of(curves, figure, accuracy=False, unit=unit))
     bsfl_learning.draw(panels, out, "loss", accuracy=False)
     outcome.finish(out)
 

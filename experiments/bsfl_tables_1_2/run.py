@@ -73,12 +73,14 @@ def main(
                 f"{np.mean(least):6.3f} | {100 * accuracy:4.0f} {loss:5.2f}"
             )
         best = paper[varied]["best"]
+        family = []
         for value, name in cells.items():
             if value == best:
                 continue
             claim = f"{title}: {varied} = {best:g} is more accurate than {value:g}"
             ours, other = (100 * np.asarray(curves.last(each)) for each in (cells[best], name))
-            outcome.judge(claims.larger(claim, ours, other, "points"))
+            family.append(claims.larger(claim, ours, other, "points"))
+        outcome.judge(family)
     draw = functools.partial(learning_figure.draw_curves, curves, quantity="test_accuracy")
     learning_figure.save([draw], out, "tables_1_2")
     outcome.finish(out)

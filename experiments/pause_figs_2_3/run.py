@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.pause_learning import POLICIES, Setting, curves_of, reproduce
+from experiments.pause_learning import POLICIES, TARGETS, Setting, curves_of, reproduce
 from pause_jax import presets
 from pause_jax.learning import Cnn3
 
@@ -35,6 +35,7 @@ def setting(data_dir: str | None, rounds: int) -> Setting:
         title="CIFAR-10, i.i.d., K = 30, m = 5, eps_bar = 40, cnn3 with batch norm",
         figures=(2, 3),
         configs=curves_of(preset, POLICIES),
+        target=TARGETS["CIFAR-10"],
         leakage_against="round",
     )
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.pause_learning import NON_IID, Setting, curves_of, reproduce
+from experiments.pause_learning import NON_IID, TARGETS, Setting, curves_of, reproduce
 from pause_jax import presets
 from pause_jax.learning import Cnn3
 
@@ -34,6 +34,7 @@ def setting(data_dir: str | None, rounds: int) -> Setting:
         title="CIFAR-10, non-i.i.d., K = 30, m = 5, eps_bar = 100, cnn3 with batch norm",
         figures=(4, 5),
         configs=curves_of(preset, NON_IID),
+        target=TARGETS["CIFAR-10"],
         leakage_against="clock",
     )
 

@@ -10,7 +10,14 @@ from typing import Annotated
 
 import typer
 
-from experiments.pause_learning import POLICIES, Setting, curves_of, large_network, reproduce
+from experiments.pause_learning import (
+    POLICIES,
+    TARGETS,
+    Setting,
+    curves_of,
+    large_network,
+    reproduce,
+)
 from pause_jax import presets
 
 HERE = pathlib.Path(__file__).parent
@@ -27,6 +34,7 @@ def setting(data_dir: str | None, rounds: int) -> Setting:
         title="MNIST, Dirichlet(2) sizes, K = 300, m = 15, eps_bar = 20, mlp",
         figures=(6, 7),
         configs=curves_of(preset, large_network(POLICIES)),
+        target=TARGETS["MNIST"],
         leakage_against="clock",
     )
 

@@ -10,7 +10,14 @@ from typing import Annotated
 
 import typer
 
-from experiments.pause_learning import NON_IID, Setting, curves_of, large_network, reproduce
+from experiments.pause_learning import (
+    NON_IID,
+    TARGETS,
+    Setting,
+    curves_of,
+    large_network,
+    reproduce,
+)
 from pause_jax import presets
 from pause_jax.learning import Cnn3
 
@@ -33,6 +40,7 @@ def setting(data_dir: str | None, rounds: int) -> Setting:
         title="CIFAR-10, non-i.i.d., K = 300, m = 15, eps_bar = 10, cnn3 with batch norm",
         figures=(8, 9),
         configs=curves_of(preset, large_network(NON_IID)),
+        target=TARGETS["CIFAR-10"],
         leakage_against="clock",
     )
 

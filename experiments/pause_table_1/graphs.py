@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from experiments import instances
+from experiments.claims import Claim, exact
 from experiments.outcome import Outcome
 from experiments.pause_table_1.scaling import REWARD
 from pause_jax.analysis import landscape as lab
@@ -32,6 +33,19 @@ def connectivity(outcome: Outcome, number: int) -> None:
     total = number * len(SHAPES)
     for rule, count in connected.items():
         outcome.check(f"{rule}: {count} of {total} enumerated graphs are connected", count == total)
+    outcome.judge(claims_on_connectivity(connected, total))
+
+
+def claims_on_connectivity(connected: dict[str, int], total: int) -> list[Claim]:
+    """That both papers' graphs are connected, of those that were enumerated."""
+    return [
+        exact(
+            f"{where}: every enumerated graph is connected",
+            connected[rule] == total,
+            f"{connected[rule]} of {total}",
+        )
+        for where, rule in (("Table I", "pause"), ("Fig. 3", "alsa"))
+    ]
 
 
 def paths(outcome: Outcome, draws: int = 2000) -> None:

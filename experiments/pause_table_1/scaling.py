@@ -11,10 +11,12 @@ import numpy as np
 from jax import Array
 
 from experiments import instances
+from experiments.claims import Claim, exact
 from experiments.outcome import Outcome
 from pause_jax.analysis import landscape as lab
 from pause_jax.reward import Reward
-from pause_jax.search import Problem, exact, exhaustive
+from pause_jax.search import Problem, exhaustive
+from pause_jax.search import exact as exact_search
 
 REWARD = Reward(alpha=2.0, beta=1.0, gamma=1.0)
 LISTS = {"pause": 3, "alsa": 2, "vanilla": 0}
@@ -27,7 +29,7 @@ def all_degrees(key: Array, problems: Problem, num_selected: int, number: int) -
     drawn = lab.random_sets(key, problems.index.shape[1], num_selected, number)
 
     def one(problem: Problem) -> dict[str, Array]:
-        best, _ = exact(problem.index, problem.weight, num_selected)
+        best, _ = exact_search(problem.index, problem.weight, num_selected)
         fastest = jax.lax.top_k(problem.index, num_selected)[1]
         nobody = jnp.zeros((2, problem.index.shape[0]), bool)
         special = nobody.at[0, best].set(True).at[1, fastest].set(True)
@@ -83,7 +85,8 @@ def neighbours(outcome: Outcome, sizes: list[int], sets: int, within: float, axe
                     axes.loglog(sizes, rows[2], "--", color=line.get_color(), lw=1)
     axes.set(xlabel="clients K, m = K/6", ylabel="neighbours (dashed: at the optimum)")
     axes.legend(fontsize="small")
-    outcome.check("vanilla: slope 2 for m = K/6", _near(slopes, "vanilla", "K/6", 2, 1e-3))
+    vanilla = _near(slopes, "vanilla", "K/6", 2, 1e-3)
+    outcome.check("vanilla: slope 2 for m = K/6", vanilla)
     for rule in ("pause", "alsa"):
         outcome.check(
             f"{rule}: mean slope within {within} of 1 for m = K/6",
@@ -96,6 +99,19 @@ def neighbours(outcome: Outcome, sizes: list[int], sets: int, within: float, axe
         steepest > 1.8,
     )
     outcome.check("worst case: the set of the m highest ucb has all m (K - m) neighbours", worst)
+    outcome.judge(claims_on_neighbours(vanilla, bounded, worst))
+
+
+def claims_on_neighbours(vanilla: bool, bounded: bool, worst: bool) -> list[Claim]:
+    """What PAUSE's Table I and the text on BSFL's Fig. 3 say of the number of neighbours."""
+    highest = "the set of the m highest ucb has all m (K - m)"
+    return [
+        exact("Table I: Vanilla-SA has O(K^2) neighbours", vanilla, "m (K - m), slope 2"),
+        exact("Table I: Algorithm 2 has O(K log K) on average", bounded, "at most 6 (K - m)"),
+        exact("Table I: Algorithm 2 has O(K^2) at worst", worst, highest),
+        exact("Fig. 3: ALSA has at most 4 (K - m) neighbours on average", bounded, "random sets"),
+        exact("Fig. 3: every state of ALSA has O(K) neighbours", not worst, highest),
+    ]
 
 
 def _near(slopes: dict[Any, float], rule: str, cohort: str, value: float, within: float) -> bool:
@@ -106,7 +122,7 @@ def seconds(outcome: Outcome, sizes: list[int], axes: Any) -> None:
     """Measured times of a step and of whole searches; they are this machine's."""
     key = jax.random.key(1)
     step, whole = [], []
-    search = jax.jit(exact, static_argnums=2)
+    search = jax.jit(exact_search, static_argnums=2)
     for k in sizes:
         m = k // 6
         problems = instances.draw(key, 1, k, m, REWARD, "uniform")

@@ -13,8 +13,10 @@ from typing import Annotated
 import jax
 import numpy as np
 import typer
+import xarray as xr
 
 from experiments import regret_setting
+from experiments.claims import Claim
 from experiments.outcome import Outcome
 from pause_jax import regret, simulate
 from pause_jax.policies import Genie, Pause, Thompson, Ucb, UcbV
@@ -49,6 +51,28 @@ def second_best(rounds: int) -> tuple[list[int], list[float]]:
     return times.tolist(), medians
 
 
+def references(rounds: int) -> list[str]:
+    """The last ratio of decades of known growths."""
+    n = np.arange(1.0, rounds + 1)
+    growths = {"ln n": np.log(n), "sqrt(n)": np.sqrt(n), "sqrt(n ln n)": np.sqrt(n * np.log(n))}
+    ratios = {
+        name: list(regret.decade_ratios(curve[None]).items())[-1]
+        for name, curve in {**growths, "n": n}.items()
+    }
+    return [f"{name}: {ratio:.2f} from n = {at:,}" for name, (at, ratio) in ratios.items()]
+
+
+def family(curves: xr.DataArray) -> list[Claim]:
+    """Theorem 3, of each index, with g and without."""
+    return [
+        regret_setting.logarithmic(
+            f"Theorem 3: {name}: nearer to a logarithm than to a square root",
+            curves.sel(config=name),
+        )
+        for name in curves.config.values
+    ]
+
+
 def main(
     rounds: int = 1_000_000,
     seeds: int = 8,
@@ -60,8 +84,9 @@ def main(
         rule.name: regret_setting.config(Pause(index=rule()), rounds)
         for rule in (Ucb, UcbV, Thompson)
     }
-    # The control: without g the best cohort is the same in every round, and its gap is constant.
-    configs["thompson, alpha = 0"] = configs["thompson"].override({"reward.alpha": 0.0})
+    # The controls: without g the best cohort is the same in every round, and its gap is constant.
+    for name in ("ucb", "thompson"):
+        configs[f"{name}, alpha = 0"] = configs[name].override({"reward.alpha": 0.0})
     curves = regret.measure(configs, jax.random.split(jax.random.key(0), seeds))
     outcome = Outcome(f"{seeds} seeds, {rounds} rounds, K = 20, m = 5, two_groups")
     for name in configs:
@@ -75,14 +100,18 @@ def main(
             )
         ratios = regret.decade_ratios(values)
         outcome.add(
-            "regret of a decade over that of the decade before (1: logarithm, 3.2: square root, "
-            "10: line): " + ", ".join(f"{r:.2f} from n = {n:,}" for n, r in ratios.items())
+            "regret of a decade over that of the decade before: "
+            + ", ".join(f"{r:.2f} from n = {n:,}" for n, r in ratios.items())
         )
+        if name not in rules["last_ratio"]:
+            continue
         least, most = rules["last_ratio"][name]
         last = list(ratios.values())[-1]
         outcome.check(
             f"{name}: last ratio {last:.2f}, from {least} to {most}", least <= last <= most
         )
+    outcome.add("-- the last of these ratios for", *references(rounds))
+    outcome.judge(family(curves))
     times, gaps = second_best(min(rounds, 100_000))
     slope = np.polyfit(np.log(times), np.log(gaps), 1)[0]
     outcome.add("-- gap between the best and the second best cohort, along the genie's history")

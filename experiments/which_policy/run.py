@@ -14,8 +14,7 @@ import numpy as np
 import typer
 import xarray as xr
 
-from experiments import figures
-from experiments.claims import mean_and_half
+from experiments import claims, figures
 from experiments.outcome import Outcome
 from experiments.which_policy.fleets import MEANING, POLICIES, YARDSTICK, fleets
 from pause_jax import SimConfig, sweep
@@ -79,9 +78,10 @@ def judged(accuracy: xr.DataArray) -> dict[str, Judgement]:
     for policy in POLICIES:
         own = accuracy.sel(config=policy)
         ahead = own - accuracy.sel(config=YARDSTICK)
-        difference, half = mean_and_half(ahead.values)
+        found_ahead = claims.mean("ahead", ahead.values, "points")
+        low, high = claims.interval(found_ahead)
         error = float(own.std("seed", ddof=1)) / seeds
-        found[policy] = Judgement(float(own.mean()), error, difference, half)
+        found[policy] = Judgement(float(own.mean()), error, found_ahead.found, (high - low) / 2)
     return found
 
 

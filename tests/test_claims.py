@@ -1,0 +1,215 @@
+"""Verdicts on claims: intervals that hold together, and words that say no more than they show."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from experiments import bsfl_learning, claims, pause_learning
+from experiments.claims import judge
+from experiments.learning_figure import Curves
+from experiments.mnist_mlp_30_5 import run as mnist_mlp_30_5
+from experiments.outcome import Outcome
+from experiments.regret_horizon.run import references
+from experiments.regret_setting import halfway
+
+ZEROS = np.zeros(4)
+FEW, MANY = np.array([1.0, 1.2, 0.9, 1.1]), np.array([1.0, 9.0, -7.0, 2.0])
+
+
+def verdict(claim: claims.Claim, together: int = 1) -> str:
+    """Of one claim in a family of some."""
+    return judge([claim] * together)[0].verdict
+
+
+def test_a_claim_needs_its_whole_interval_on_one_side():
+    assert verdict(claims.larger("c", FEW, ZEROS, "s")) == "confirmed"
+    assert verdict(claims.larger("c", ZEROS, FEW, "s")) == "refuted"
+    assert verdict(claims.larger("c", MANY, ZEROS, "s")) == "open"
+    assert verdict(claims.mean("c", FEW, "s", above=2)) == "refuted"
+    assert verdict(claims.mean("c", FEW, "s", below=2)) == "confirmed"
+
+
+def test_to_be_alike_needs_the_whole_interval_within_the_margin():
+    assert verdict(claims.alike("c", FEW, ZEROS, "s", 2)) == "confirmed"
+    assert verdict(claims.alike("c", FEW, ZEROS, "s", 0.5)) == "refuted"
+    assert verdict(claims.alike("c", MANY, ZEROS, "s", 2)) == "open"
+    # Alone within 1.3, not as one of nine.
+    assert verdict(claims.alike("c", FEW, ZEROS, "s", 1.3)) == "confirmed"
+    assert verdict(claims.alike("c", FEW, ZEROS, "s", 1.3), together=9) == "open"
+
+
+def test_the_interval_is_that_of_student_for_the_whole_family():
+    claim = claims.larger("c", [1.0, 2.0, 3.0], [0.0, 0.0, 0.0], "points")
+    for together in (1, 4):
+        oracle = stats.ttest_1samp([1.0, 2.0, 3.0], 0).confidence_interval(1 - 0.05 / together)
+        np.testing.assert_allclose(claims.interval(claim, together), oracle)
+    assert judge([claim])[0].evidence == "+2 +- 2.5 points (3 seeds, 95 %)"
+    assert (
+        "+2 +- 5.1 points (3 seeds, 95 % for 4 claims together)" in judge([claim] * 4)[0].evidence
+    )
+
+
+def test_a_claim_without_data_counts_in_its_family():
+    good = claims.larger("c", [1.0, 2.0, 3.0], [-4.0, -4.0, -4.0], "s")
+    never = claims.larger("c", [math.inf] * 3, [1.0] * 3, "s")
+    single = claims.larger("c", [1.0], [0.0], "s")
+    assert judge([good])[0].verdict == "confirmed"
+    assert [each.verdict for each in judge([good, never, single] * 3)] == ["open"] * 9
+
+
+def rate_of_wrong_families(together: bool) -> float:
+    """How often any of nine claims on equal policies is decided, with ten seeds."""
+    rng, number = np.random.default_rng(0), 400
+    wrong = 0
+    for _ in range(number):
+        values = rng.normal(size=(10, 10))
+        # Nine rivals of one policy: their differences share its noise.
+        family = [claims.larger("c", values[0], rival, "s") for rival in values[1:]]
+        verdicts = judge(family) if together else [judge([claim])[0] for claim in family]
+        wrong += any(each.verdict != "open" for each in verdicts)
+    return wrong / number
+
+
+def test_of_a_family_without_effects_hardly_any_has_a_decided_claim():
+    assert rate_of_wrong_families(together=True) <= 0.05
+
+
+def test_claims_judged_one_by_one_would_often_be_decided_by_chance():
+    assert rate_of_wrong_families(together=False) > 0.2
+
+
+def test_always_has_the_interval_of_clopper_and_pearson():
+    for held, seeds in ((20, 20), (13, 20), (0, 5)):
+        claim = claims.always("c", np.arange(seeds) < held, "so")
+        oracle = stats.binomtest(held, seeds).proportion_ci(1 - 0.05 / 3, method="exact")
+        np.testing.assert_allclose(claims.interval(claim, 3), oracle, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("held", "seeds", "expected"),
+    [(2, 2, "open"), (10, 10, "open"), (20, 20, "confirmed"), (19, 20, "open"), (5, 20, "refuted")],
+)
+def test_always_is_confirmed_by_many_seeds_only(held, seeds, expected):
+    claim = claims.always("c", np.arange(seeds) < held, "so")
+    assert verdict(claim, together=3) == expected
+
+
+def test_a_test_that_does_not_reject_confirms_nothing():
+    assert verdict(claims.undetected("c", 0.9, "p 0.9")) == "compatible"
+    assert verdict(claims.undetected("c", 0.01, "p 0.01")) == "refuted"
+
+
+def test_what_is_exact_holds_or_fails():
+    assert verdict(claims.exact("c", np.bool_(True), "120 of 120")) == "holds"
+    assert verdict(claims.exact("c", False, "119 of 120")) == "fails"
+
+
+@pytest.mark.parametrize("difference", [5.0, -5.0, 0.0])
+def test_one_seed_confirms_and_refutes_nothing(difference):
+    for claim in (
+        claims.larger("c", [difference], [0.0], "s"),
+        claims.alike("c", [difference], [0.0], "s", 1.0),
+        claims.always("c", [difference > 0], "it"),
+    ):
+        (judged,) = judge([claim])
+        assert judged.verdict == "open"
+        assert "one seed" in judged.evidence
+
+
+def test_never_reaching_a_target_leaves_a_claim_open():
+    (judged,) = judge([claims.larger("c", [math.inf, 9.0], [3.0, 4.0], "s")])
+    assert judged.verdict == "open"
+    assert "1 of 2 seeds never got there" in judged.evidence
+
+
+def test_an_outcome_keeps_the_numbers_of_its_verdicts(tmp_path):
+    family = [
+        claims.larger("a", FEW, ZEROS, "points"),
+        claims.larger("b", [math.inf], [1.0], "s"),
+        claims.always("c", [True, True], "so"),
+        claims.undetected("d", 0.5, "p"),
+    ]
+    outcome = Outcome("title")
+    outcome.judge(family)
+    outcome.finish(tmp_path)
+    lines = (tmp_path / "verdicts.jsonl").read_text().splitlines()
+    kept = [claims.from_record(json.loads(line)) for line in lines]
+    assert judge(kept) == judge(family)
+    assert json.loads(lines[0])["verdict"] == "confirmed"
+
+
+def curves(labels: list[str], level: float) -> Curves:
+    """Two seeds of straight learning curves that reach some accuracy, sooner the higher it is."""
+    rounds = np.arange(1, 41)
+    tables = [
+        pd.DataFrame(
+            {
+                "round": rounds,
+                "clock": (1 + 0.1 * i + level) * rounds,
+                "test_accuracy": level * rounds / 40 + 0.01 * seed,
+                "test_loss": 1 - level * rounds / 40,
+                "label": label,
+                "seed": seed,
+            }
+        )
+        for i, label in enumerate(labels)
+        for seed in range(2)
+    ]
+    return Curves(pd.concat(tables, ignore_index=True))
+
+
+def test_the_wording_and_the_targets_of_claims_do_not_depend_on_the_runs():
+    labels = [*pause_learning.POLICIES, pause_learning.WITHOUT_PRIVACY]
+    high, low = (
+        [claim.text for claim in pause_learning.accuracy_claims(curves(labels, level), 0.5)]
+        for level in (0.9, 0.6)
+    )
+    assert high == low
+    assert sum("to 50 %" in text for text in high) == 3
+    labels = list(bsfl_learning.policies(10, iid=True))
+    high, low = (
+        [c.text for c in bsfl_learning.claims_of(curves(labels, level), "Fig. 8", accuracy=True)]
+        for level in (0.9, 0.6)
+    )
+    assert high == low
+
+
+def test_seconds_are_those_to_the_target_that_is_given():
+    labels = [*pause_learning.POLICIES, pause_learning.WITHOUT_PRIVACY]
+    found = curves(labels, 0.9)
+    (claim,) = (
+        claim
+        for claim in pause_learning.accuracy_claims(found, 0.5)
+        if "random needs more seconds" in claim.text
+    )
+    seconds = [np.asarray(found.seconds_to(label, 0.5)) for label in ("random", "PAUSE")]
+    assert claim.found == pytest.approx((seconds[0] - seconds[1]).mean())
+
+
+def test_the_targets_are_nine_tenths_of_the_authors_recorded_runs():
+    folder = mnist_mlp_30_5.HERE.parent
+    mnist = json.loads((folder / "mnist_mlp_30_5" / "expected.json").read_text())
+    peak = mnist["authors"]["pause"]["peak_accuracy"] / 100
+    cifar10 = json.loads((folder / "cifar10_small" / "expected.json").read_text())
+    assert "near 54 %" in cifar10["source"]
+    assert {
+        "MNIST": pytest.approx(0.9 * peak, abs=5e-4),
+        "CIFAR-10": pytest.approx(0.9 * 0.54),
+    } == pause_learning.TARGETS
+
+
+def test_ratios_of_decades_are_those_of_the_decade_shown():
+    f = np.sqrt(np.array([1e4, 1e5, 1e6]) * np.log([1e4, 1e5, 1e6]))
+    ratio = (f[2] - f[1]) / (f[1] - f[0])
+    assert references(1_000_000)[2] == f"sqrt(n ln n): {ratio:.2f} from n = 100,000"
+    assert references(1_000_000)[2].startswith("sqrt(n ln n): 3.44")
+
+
+def test_halfway_lies_between_a_logarithm_and_a_square_root():
+    n = np.unique(np.geomspace(1e5, 1e6, 50).round())
+    slopes = [np.polyfit(np.log(n), np.log(f(n)), 1)[0] for f in (np.log, np.sqrt)]
+    assert halfway(1_000_000) == pytest.approx(np.mean(slopes), abs=1e-3)
