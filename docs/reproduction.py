@@ -101,7 +101,8 @@ tensorflow-datasets prepares them. A stopped experiment continues. Times are for
 
 One rule gives all verdicts (`experiments/claims.py`). The claims of a figure, their bounds and
 targets are a list in its program and do not depend on its runs. All intervals of a figure hold
-together with 95 %: Bonferroni, by the number of its claims.
+together with 95 %: Bonferroni, by the number of its claims. The rule is younger than most runs, so
+where the papers give no number the bounds were set with the runs at hand.
 
 - **confirmed**: the whole interval lies where the claim says. **refuted**: none of it does.
 - **open**: the interval lies on both sides, or there is only one seed.
