@@ -203,6 +203,13 @@ class Config(PyTree):
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
 
+    def __post_init__(self) -> None:
+        # A number of NumPy's is one to a reader, but not to a file, nor to every check. JAX does
+        # not come by here: it rebuilds configs without a call of the class.
+        for field in dataclasses.fields(self):
+            if is_static(field) and field.metadata["rule"].kind is not object:
+                object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
+
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed. Raises ConfigError for one that there is not."""
         for name in changes:
@@ -225,6 +232,13 @@ class Config(PyTree):
             field_at(config, path)
             config = _override(config, path, value)
         return config
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of NumPy's, or those in a tuple, as Python's."""
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _override(config: Any, path: str, value: Any) -> Any:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import struct
+from pause_jax import config_file, struct
 from pause_jax.checks import check_fields
 from pause_jax.config import SimConfig, validate
 from pause_jax.latency import LATENCIES, TwoGroups
@@ -156,6 +156,29 @@ def test_messages_at_the_door_carry_the_dotted_path(config, message):
     with pytest.raises(ConfigError) as caught:
         validate(config)
     assert message in str(caught.value)
+
+
+def test_scalars_of_numpy_are_those_of_python():
+    config = SimConfig(
+        num_clients=np.int64(8), num_selected=np.int32(2), track_regret=np.bool_(False),
+        learning=Learning(model=Mlp(hidden=(np.int64(3), 4))),
+    )  # fmt: skip
+    plain = SimConfig(
+        num_clients=8, num_selected=2, track_regret=False,
+        learning=Learning(model=Mlp(hidden=(3, 4))),
+    )  # fmt: skip
+    for given in (
+        config,
+        plain.replace(num_clients=np.int64(8)),
+        plain.override({"num_rounds": np.int16(200)}),
+    ):
+        validate(given)
+        assert jax.tree.structure(given) == jax.tree.structure(plain)
+        assert config_file.dumps(given) == config_file.dumps(plain)
+    assert type(config.num_clients) is int
+    assert type(config.learning.model.hidden[0]) is int
+    with pytest.raises(ConfigError, match=r"num_clients = 8\.0: must be a whole number"):
+        validate(plain.replace(num_clients=np.float64(8.0)))
 
 
 def test_config_error_is_a_value_error():
