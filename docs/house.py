@@ -26,6 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "spelling",
         "struct",
+        "client_ids",
         "checks",
         "memory",
         "registry",

@@ -201,7 +201,7 @@ def test_the_command_names_the_file_where_no_model_fits(monkeypatch, tmp_path, c
     [
         ("client,seconds\n0,1\n0,2\n", "one client"),
         ("client,seconds\n0,1\n1,2\n", "one measurement of each client"),
-        ("client,seconds\n0,1\n2,2\n", "no measurement of client 1"),
+        ("client,seconds\n0,1\nnan,2\n", "line 3, 'nan,2': a client must be a whole number >= 0"),
         ("client,seconds\n0,1\n1,-2\n", "line 3, '1,-2': seconds must be finite and > 0"),
         ("client,speed\n0,1\n", "must have the columns client, seconds"),
     ],

@@ -9,6 +9,7 @@ from pause_jax import ConfigError, Learning, SimConfig, config_file, simulate, s
 from pause_jax.learning import (
     Characters,
     Classification,
+    Cnn3,
     Dataset,
     Dirichlet,
     DirichletLabels,
@@ -115,14 +116,14 @@ NAN[3, 2] = np.nan
         ((FEATURES, LABELS, FEATURES[:5], LABELS[:4]), "x_test has 5 samples and y_test .*as many"),
         ((FEATURES, LABELS, FEATURES[:5, :2], LABELS[:5]), r"x_test has samples of shape \(2,\)"),
         ((FEATURES, LABELS, FEATURES[:0], LABELS[:0]), "x_test is empty"),
-        ((NAN, LABELS, FEATURES, LABELS), r"x_train\[3, 2\] = nan: must be finite"),
+        ((NAN, LABELS, FEATURES, LABELS), r"x\[3, 2\] = nan: must be finite"),
         ((FEATURES, np.where(LABELS, 1e39, 0.0)), "must be finite"),
         ((FEATURES, LABELS - 1), "has a label -1: must be >= 0"),
         ((FEATURES[:, 0], LABELS), r"x_train has shape \(40,\): must be \[N, ...\]"),
         ((FEATURES, LABELS[:, None]), r"labels must be \[N\] \(y\[:, 0\]"),
         ((FEATURES, np.eye(3, dtype=int)[LABELS]), "y.argmax"),
         ((PIXELS.astype(int), LABELS), "Pixels must be uint8"),
-        ((FEATURES, LABELS.astype(str)), "y_train is of kind .*must be numbers"),
+        ((FEATURES, LABELS.astype(str)), "y is of kind .*must be numbers"),
         (([[1.0], [1.0, 2.0]], [0, 1]), "x: must be an array, of rows of one length"),
         ((FEATURES, 3), "each of the 50 samples"),
     ],
@@ -140,6 +141,10 @@ def test_arrays_that_cannot_be_learnt_from_are_refused(arguments, words):
         ((PIXELS, LABELS), {"pixel_max": 16}, r"a pixel of 25\d: must be <= pixel_max = 16"),
         ((PIXELS, LABELS), {"pixel_max": 0}, "x_train is uint8 and pixel_max = 0"),
         ((FEATURES, LABELS), {"num_classes": 2}, "has a label 2: must be >= 0 and < num_classes"),
+        ((FEATURES, LABELS), {"test_share": float("nan")}, "test_share = nan: of 50 samples"),
+        ((FEATURES, LABELS), {"seed": -1}, "seed = -1: must be a whole number >= 0"),
+        ((PIXELS, LABELS), {"pixel_max": float("nan")}, "pixel_max = nan: must be a whole number"),
+        ((FEATURES, LABELS), {"num_classes": 2.5}, "num_classes = 2.5: must be a whole"),
         ((FEATURES, LABELS), {"test_share": 0.001}, "test_share = 0.001: of 50 samples it leaves"),
         ((FEATURES, LABELS), {"clients": LABELS[:3]}, r"clients has shape \(3,\)"),
     ],
@@ -147,6 +152,41 @@ def test_arrays_that_cannot_be_learnt_from_are_refused(arguments, words):
 def test_words_that_do_not_fit_the_arrays_are_refused(arguments, words, rule):
     with pytest.raises(ConfigError, match=rule):
         Dataset.of(*arguments, **words)
+
+
+def test_an_entry_is_named_by_its_place_in_the_arrays_that_were_given():
+    for bad in (3, 17, 49):  # a fifth of the samples is drawn for the test set
+        x = FEATURES.copy()
+        x[bad, 2] = np.inf
+        with pytest.raises(ConfigError, match=rf"^x\[{bad}, 2\] = inf: must be finite"):
+            Dataset.of(x, LABELS)
+
+
+def test_truth_values_are_labels_and_features():
+    data = Dataset.of(FEATURES > 0, LABELS > 0)
+    assert (data.x_train.dtype, data.y_train.dtype) == (jnp.float32, jnp.int32)
+    assert (data.num_classes, data.pixel_max) == (2, 0)
+    base(model=Linear()).learning.load(4, data)
+    numbers = Dataset.of((FEATURES > 0).astype(float), (LABELS > 0).astype(int))
+    assert data.digest == numbers.digest
+
+
+def test_a_data_set_prints_in_a_line():
+    text = repr(Dataset.of(PIXELS, LABELS, clients=LABELS))
+    assert text == (
+        "Dataset(x_train=uint8[40, 4, 4, 1], y_train=int32[40], x_test=uint8[10, 4, 4, 1], "
+        "y_test=int32[10], 3 clients, pixel_max=255, num_classes=3)"
+    )
+    assert "x_train=?[]" in repr(jax.tree.map(lambda leaf: None, raw()))
+
+
+def test_a_model_that_does_not_fit_arrays_that_were_given_does_not_name_another_data_set():
+    with pytest.raises(ConfigError, match=r"inputs of shape \(6,\) \(") as error:
+        simulate(base(model=Cnn3()), KEY, Dataset.of(FEATURES, LABELS))
+    assert "digits" not in str(error.value)
+    config = base().override({"learning.data.num_train": 99})
+    with pytest.raises(ConfigError, match=r"num_train = 99: must be <= 40, the training samples."):
+        simulate(config, KEY, Dataset.of(FEATURES, LABELS))
 
 
 def raw(**changes) -> Dataset:

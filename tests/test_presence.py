@@ -140,7 +140,10 @@ def test_every_kind_goes_by_its_name():
         ("client,start,end\n0,3,2\n", r"line 2: 3 to 2 must be seconds, 0 <= start < end"),
         ("client,start,end\n0,-1,2\n", r"line 2: -1 to 2"),
         ("client,start,end\n0,0,inf\n", r"0 to inf"),
-        ("client,start,end\n0,one,2\n", r"line 2, '0,one,2': must be a client's number and two"),
+        (
+            "client,start,end\n0,one,2\n",
+            r"line 2, '0,one,2': must be a client's number or name and",
+        ),
         ("client,start,end\n0,1\n", r"line 2, '0,1': must be a client's number"),
         ("client,start,end\n1,1,2\n", r"has no interval of client 0"),
         ("client,start,end\n", r"has no interval of client 0"),

@@ -49,6 +49,7 @@ class Ledger(NamedTuple):
       tight_at_most: the same for a client that takes part in every round: holds whatever the number
         of its participations depends on. NaN without learning.
       unnoised: all that left clients without noise.
+      client_ids: of clients 0, ..., K - 1; empty where they are called by these numbers.
     """
 
     mechanism: str
@@ -66,6 +67,7 @@ class Ledger(NamedTuple):
     tight: float
     tight_at_most: float
     unnoised: tuple[str, ...]
+    client_ids: tuple[str, ...] = ()
 
     @property
     def warning(self) -> str:
@@ -131,6 +133,7 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
             _total_if_known(mechanism, seen.config.num_rounds, delta) if learns else math.nan
         ),
         unnoised=unnoised,
+        client_ids=seen.client_ids,
     )
 
 
@@ -143,11 +146,12 @@ class _Seen(NamedTuple):
     spent: np.ndarray
     num_parameters: int
     unnoised: tuple[str, ...]
+    client_ids: tuple[str, ...]
 
 
 def _read(run: Result | xr.Dataset) -> _Seen:
     if isinstance(run, Result):
-        config, unnoised = run.config, run.unnoised
+        config, unnoised, ids = run.config, run.unnoised, run.client_ids
         if any(jnp.ndim(leaf) for leaf in jax.tree.leaves(config.privacy)):
             raise ConfigError("run is a batch: choose one, jax.tree.map(lambda x: x[i], run).")
     elif run.config_toml.ndim:
@@ -155,12 +159,14 @@ def _read(run: Result | xr.Dataset) -> _Seen:
     else:
         config = config_file.loads(run.config_toml.item())
         unnoised = tuple(filter(None, run.unnoised.item().split(", ")))
+        named = run.client_id.values.tolist() if "client_id" in run.coords else []
+        ids = tuple(named[: config.num_clients])
     # A smaller config's row of a sweep is filled up with clients that do not exist.
     counts, queried, spent = (
         np.asarray(getattr(run, name))[..., : config.num_clients]
         for name in ("counts", "queried", "spent")
     )
-    return _Seen(config, counts, queried, spent, int(run.num_parameters), unnoised)
+    return _Seen(config, counts, queried, spent, int(run.num_parameters), unnoised, ids)
 
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:

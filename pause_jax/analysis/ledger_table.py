@@ -15,9 +15,9 @@ from pause_jax.analysis.ledger import HINT, Ledger, ledger
 from pause_jax.analysis.table import Sheet, label, make_table, number, word
 
 COLUMNS = (
-    "policy", "seed", "client", "mechanism", "unit", "participations", "releases", "spent",
-    "eps_per_coordinate", "eps_whole_update", "exhausted", "tight_of_the_busiest", "tight_at_most",
-    "delta", "unnoised", "warning",
+    "policy", "seed", "client", "client_id", "mechanism", "unit", "participations", "releases",
+    "spent", "eps_per_coordinate", "eps_whole_update", "exhausted", "tight_of_the_busiest",
+    "tight_at_most", "delta", "unnoised", "warning",
 )  # fmt: skip
 _UNITS = {"coordinate": "coord", "update": "update", "none": "-"}
 
@@ -110,10 +110,11 @@ def _clients(books: dict[str, Ledger]) -> Iterator[tuple[Any, ...]]:
     for name, book in books.items():
         for where in np.ndindex(book.participations.shape):
             seed, client = where if len(where) == 2 else (0, *where)
+            client_id = book.client_ids[client] if book.client_ids else client
             counts = (book.participations[where], book.releases[where])
             spent = (book.spent, book.per_coordinate, book.whole_update)
             yield (
-                *(name, seed, client, book.mechanism, book.unit, *counts),
+                *(name, seed, client, client_id, book.mechanism, book.unit, *counts),
                 *(f"{epsilon[where]:.7g}" for epsilon in spent),
                 bool(book.exhausted[where]),
                 *(f"{epsilon:.7g}" for epsilon in _tight(book)),

@@ -21,6 +21,7 @@ from pause_jax.engine.arguments import (
 )
 from pause_jax.engine.batch import check_own_parts, mesh_of
 from pause_jax.engine.families import choices_of, family_of, one_of
+from pause_jax.engine.matching import client_ids
 from pause_jax.engine.outline import Outline, outline, variable
 from pause_jax.engine.plan import Plan, lanes_of, plan
 from pause_jax.engine.quantity import Quantity
@@ -150,7 +151,8 @@ def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataCon
         told = Given(num_train=config.learning.data.num_train, digest=loaded.digest)
         config = config.override({"learning.data": told})
     digest = provenance.data_digest(loaded)
-    return Job(config, loaded, outline(label, config, config_file.dumps(config), digest))
+    ids, toml = client_ids(config, loaded), config_file.dumps(config)
+    return Job(config, loaded, outline(label, config, toml, digest, ids))
 
 
 def _shared(groups: list[list[Job]], *, remembered: bool) -> list[list[Job]]:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import xarray as xr
 
+from pause_jax.client_ids import plain
 from pause_jax.config import SimConfig
 from pause_jax.engine.horizon import evaluated_rounds
 from pause_jax.engine.quantity import Quantity
@@ -30,6 +31,7 @@ class Outline(NamedTuple):
       sizes: rounds, clients and slots.
       eval_rounds: after which rounds the model is evaluated.
       fields: every choice's name and every value, by dotted path.
+      client_ids: of its clients; empty where they are called by their numbers.
     """
 
     label: str
@@ -38,6 +40,7 @@ class Outline(NamedTuple):
     sizes: dict[str, int]
     eval_rounds: list[int]
     fields: dict[str, Any]
+    client_ids: Sequence[str] = ()
 
 
 class Variable(NamedTuple):
@@ -74,11 +77,14 @@ class Finished(NamedTuple):
     rows: Rows
 
 
-def outline(label: str, config: SimConfig, toml: str, data: str) -> Outline:
+def outline(
+    label: str, config: SimConfig, toml: str, data: str, client_ids: Sequence[str]
+) -> Outline:
     """The outline of a canonical config."""
     sizes = {"round": config.num_rounds, "client": config.num_clients, "slot": config.cohort_size}
     values = {path: _plain(value) for path, value in _leaves(config)}
-    return Outline(label, toml, data, sizes, evaluated_rounds(config).tolist(), values)
+    evaluated = evaluated_rounds(config).tolist()
+    return Outline(label, toml, data, sizes, evaluated, values, list(client_ids))
 
 
 def variable(q: Quantity) -> Variable:
@@ -156,6 +162,7 @@ def labelled(
         if whole[name].ndim == 0:
             whole = whole.assign_coords({name: ("config", [whole[name].item()] * len(outlines))})
     whole = whole.assign_coords(key=(("seed", "word"), keys[whole.seed.values]))
+    whole = whole.assign_coords(_client_ids(outlines, whole.sizes["client"]))
     for each in variables:
         units = {"units": each.unit} if each.unit else {}
         whole[each.name].attrs.update(units, description=each.doc)
@@ -180,6 +187,17 @@ def _of_config(each: Outline, finished: Finished, variables: Sequence[Variable])
             "data_digest": each.data,
         },
     )
+
+
+def _client_ids(outlines: Sequence[Outline], number: int) -> dict[str, Any]:
+    """The coordinate ``client_id``, of each config where they differ; none if nobody has ids."""
+    if not any(each.client_ids for each in outlines):
+        return {}
+    named = [each.client_ids or plain(each.sizes["client"]) for each in outlines]
+    table = np.asarray([[*ids, *[""] * (number - len(ids))] for ids in named])
+    if (table == table[0]).all():
+        return {"client_id": ("client", table[0])}
+    return {"client_id": (("config", "client"), table)}
 
 
 def _differing(flat: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ from jax import Array
 from pause_jax.config import SimConfig
 from pause_jax.engine.horizon import evaluated_at
 from pause_jax.engine.quantities import QUANTITIES
-from pause_jax.engine.quantity import Quantity
+from pause_jax.engine.quantity import DIMENSIONS, Quantity
 from pause_jax.engine.recorder import Quantities, Record, at_end, in_rounds
 from pause_jax.engine.state import State
 from pause_jax.learning.learner import Variables, released_in_the_clear, update_size
@@ -36,6 +36,8 @@ class Result(PyTree):
       num_parameters: d, entries of an update; 0 without learning.
       unnoised: what left clients without noise, besides sizes and latencies: running statistics
         of the model, and what the policy reads of the data.
+      client_ids: of clients 0, ..., K - 1, in the data and the fleet's files; empty where they are
+        called by these numbers, and where the key draws them from more clients of the data.
     """
 
     config: SimConfig
@@ -45,6 +47,7 @@ class Result(PyTree):
     epsilon_unit: str = static(default="none")
     num_parameters: int = static(default=0, at_least=0)
     unnoised: tuple[str, ...] = static(default=())
+    client_ids: tuple[str, ...] = static(default=())
 
     def __getattr__(self, name: str) -> Array:
         values = self.__dict__.get("values", {})
@@ -69,9 +72,10 @@ Result.__doc__ = (Result.__doc__ or "").replace(
     "{quantities}", "\n".join(map(described, QUANTITIES.values())).replace("\n", "\n    ")
 )
 
-# Names that a quantity cannot have.
+# Names that a quantity cannot have: those of a result, and of a sweep's coordinates.
 RESERVED = ("config", "values", "eval_rounds", "variables", "replace", "epsilon_unit",
-            "num_parameters", "unnoised")  # fmt: skip
+            "num_parameters", "unnoised", "client_ids", "client_id", "seed", "key", "word",
+            "config_toml", "data_digest", *DIMENSIONS)  # fmt: skip
 
 
 def finish(config: SimConfig, state: State, record: Record, quantities: Quantities) -> Result:

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.engine.arguments import check_client_batch, check_key, checked_devices
 from pause_jax.engine.compilation import compiling
+from pause_jax.engine.matching import client_ids
 from pause_jax.engine.programs import programs, reduced_part, seen_by, shape_of, told_of
 from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, recorded_bytes, with_metrics
@@ -83,9 +84,10 @@ def simulate(
     check_size(config, data, quantities)
     # Within a trace of the user's own there is no stopping to look at a run's length.
     traced = (jnp.zeros(()), config, data, key)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced)):
-        return _simulate(config, data, key, quantities, execution)
-    return _in_calls(config, data, key, quantities, execution)
+    inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced))
+    run = _simulate if inside else _in_calls
+    result = run(config, data, key, quantities, execution)
+    return result.replace(client_ids=client_ids(config, data))
 
 
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
@@ -97,6 +99,7 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
     validate(config)
     config = loaded(config)
     given = None if config.learning is None else config.learning.load(config.num_clients, data)
+    client_ids(config, given)
     return canonical(config), given
 
 

@@ -66,7 +66,8 @@ def sweep(
     Returns:
       A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
       ``slot``, with the fields in which the configs differ as coordinates of ``config``, and with
-      the data of each seed's key. Gaps (configs of different size) are NaN or -1. Save it with
+      the data of each seed's key. Where data or files name clients, ``client_id`` has their ids.
+      Gaps (configs of different size) are NaN or -1. Save it with
       ``.to_netcdf(path)`` or ``.to_zarr(path)``.
 
     Raises:

@@ -45,6 +45,11 @@ class Latency(Config):
         """The model with what it reads from files; done on the host before a run is traced."""
         return self
 
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
+        return ()
+
     def given(self, work: Work) -> tuple[Self, Work]:
         """The model for a run in which a round is ``work``, and that work by the model's own words:
         one that fixes its bytes says so.

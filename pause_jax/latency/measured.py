@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pause_jax import source_file
+from pause_jax.client_ids import client_id, numbered
 from pause_jax.struct import ConfigError
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -23,14 +24,16 @@ class Measured(NamedTuple):
     """Measurements, in the order of time if that is known, else of the file.
 
     Attributes:
-      client: int [N], 0, 1, ... without gaps.
+      client: int [N], 0, 1, ... in the natural order of the ids.
       seconds: float [N], finite and > 0.
       when: float [N], round or time; None if the file does not say.
+      ids: of clients 0, 1, ...; empty if there are none.
     """
 
     client: NDArray[np.int64]
     seconds: NDArray[np.float64]
     when: NDArray[np.float64] | None
+    ids: tuple[str, ...] = ()
 
 
 def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:
@@ -49,19 +52,15 @@ def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:
         columns = _parquet(content, name)
     else:
         columns = _csv(content, name)
-    client, seconds = columns["client"].astype(np.int64), columns["seconds"]
-    known = np.unique(client)
-    if not np.array_equal(known, np.arange(known.size)) or not known.size:
-        gap = next((place for place, number in enumerate(known) if place != number), known.size)
-        raise ConfigError(
-            f"{name}: has no measurement of client {gap}. Clients are numbered 0, 1, ... without "
-            "gaps."
-        )
+    if not len(columns["client"]):
+        raise ConfigError(f"{name}: has no measurement of client 0, nor of any other.")
+    ids, number = numbered("client", columns["client"])
+    client, seconds = number.astype(np.int64), columns["seconds"]
     when = next((columns[word] for word in _ORDERS if word in columns), None)
     if when is None:
-        return Measured(client, seconds, None)
+        return Measured(client, seconds, None, ids)
     order = np.argsort(when, kind="stable")
-    return Measured(client[order], seconds[order], when[order])
+    return Measured(client[order], seconds[order], when[order], ids)
 
 
 def _check_columns(header: list[str], wrong: str) -> None:
@@ -70,45 +69,43 @@ def _check_columns(header: list[str], wrong: str) -> None:
         raise ConfigError(f"{wrong}: {_RULE}.")
 
 
-def _csv(content: bytes, name: str) -> dict[str, NDArray[np.float64]]:
+def _csv(content: bytes, name: str) -> dict[str, NDArray[Any]]:
     def wrong(line: int, row: list[str], rule: str) -> ConfigError:
         return ConfigError(f"{name}, line {line}, {','.join(row)!r}: {rule}.")
 
     rows = source_file.table(name, content)
     header = [word.strip() for word in (rows or [[]])[0]]
     _check_columns(header, f"{name}, line 1, {','.join(header)!r}")
-    values: list[list[float]] = []
+    values: list[dict[str, Any]] = []
     for place, row in enumerate(rows[1:], 2):
         if not row:
             continue
         try:
-            numbers = [float(text) for text in row]
-            entry = dict(zip(header, numbers, strict=True))
+            texts = dict(zip(header, row, strict=True))
+            entry = {k: text if k == "client" else float(text) for k, text in texts.items()}
         except ValueError:
-            rule = f"must be {len(header)} numbers, {', '.join(header)}"
+            rule = f"must be {', '.join(header)}, all but the client numbers"
             raise wrong(place, row, rule) from None
         if rule := _broken(entry):
             raise wrong(place, row, rule)
-        values.append(numbers)
-    table = np.asarray(values, np.float64).reshape(-1, len(header))
-    return {word: table[:, place] for place, word in enumerate(header)}
+        values.append(entry)
+    return {word: np.asarray([entry[word] for entry in values]) for word in header}
 
 
-def _broken(entry: dict[str, float]) -> str:
+def _broken(entry: dict[str, Any]) -> str:
     """The rule that a line breaks, or nothing."""
-    client = entry["client"]
-    if not np.isfinite(client) or client != int(client):
-        return "must be a whole number (the client)"
-    if client < 0:
-        return "clients are numbered 0, 1, ..."
+    try:
+        client_id(entry["client"])
+    except ValueError as error:
+        return str(error)
     if not 0 < entry["seconds"] <= LARGEST:
         return "seconds must be finite and > 0"
-    if not all(map(np.isfinite, entry.values())):
+    if not all(np.isfinite(value) for word, value in entry.items() if word != "client"):
         return "round or time must be finite"
     return ""
 
 
-def _parquet(content: bytes, name: str) -> dict[str, NDArray[np.float64]]:
+def _parquet(content: bytes, name: str) -> dict[str, NDArray[Any]]:
     try:
         import pandas as pd
         import pyarrow  # noqa: F401
@@ -117,14 +114,20 @@ def _parquet(content: bytes, name: str) -> dict[str, NDArray[np.float64]]:
     try:
         table = pd.read_parquet(io.BytesIO(content))
         _check_columns([str(word) for word in table.columns], f"{name}: {list(table.columns)}")
-        columns = {str(word): table[word].to_numpy(np.float64) for word in table.columns}
+        columns = {
+            str(word): table[word].to_numpy(object if word == "client" else np.float64)
+            for word in table.columns
+        }
     except ConfigError:
         raise
     except Exception as error:  # pyarrow and pandas raise many types
         short = str(error).splitlines()[0]
         raise ConfigError(f"{name}: must be a Parquet file of numbers ({short}).") from None
     for place in range(len(table)):
-        entry = {word: float(values[place]) for word, values in columns.items()}
+        entry = {
+            word: values[place] if word == "client" else float(values[place])
+            for word, values in columns.items()
+        }
         if rule := _broken(entry):
             raise ConfigError(f"{name}, row {place}, {entry}: {rule}.")
     return columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import pathlib
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax import source_file
+from pause_jax.client_ids import gap, plain
 from pause_jax.latency.base import Latency
 from pause_jax.latency.measured import LARGEST, parse
 from pause_jax.struct import ConfigError, Sizes, static
@@ -40,13 +42,17 @@ class _Table(NamedTuple):
 
 # What was read or made, by digest: a traced program cannot read a file.
 _TABLES: dict[str, _Table] = {}
+# Ids of the clients of files, by digest.
+_IDS: dict[str, tuple[str, ...]] = {}
 
 
 class Traces(Latency):
     """Latency = max(tau_min, one of the client's own measurements).
 
     The measurements are a CSV file with the header ``client,seconds`` and a line for each: the
-    client, 0, 1, ... without gaps, and seconds > 0; or a ``.parquet`` file with these columns. A
+    client's id, a number or a name, and seconds > 0; or a ``.parquet`` file with these columns.
+    Client k is the k-th id in natural order, and meets the data of the same id (partition
+    ``natural``); without such data ids must be names, or numbers 0, 1, ... without gaps. A
     further column ``round`` or ``time`` says the order of a client's measurements; without it, it
     is that of the file. Clients may have different numbers of them; those of clients beyond
     ``num_clients`` are not used. Expectations are exact means over them. The file is read when a
@@ -106,12 +112,13 @@ class Traces(Latency):
         table = self._measured
         client = np.repeat(np.arange(table.size.size), table.size)
         place = np.arange(client.size) - table.first[client]
-        lines = ["client,seconds,round"]
+        ids = self.client_ids or plain(table.size.size)
         rows = zip(client.tolist(), table.as_measured.tolist(), place.tolist(), strict=True)
-        lines += [f"{k},{x!r},{1 + t}" for k, x, t in rows]
         try:
-            with pathlib.Path(path).open("x", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
+            with pathlib.Path(path).open("x", encoding="utf-8", newline="") as file:
+                out = csv.writer(file, lineterminator="\n")
+                out.writerow(["client", "seconds", "round"])
+                out.writerows([ids[k], repr(x), 1 + t] for k, x, t in rows)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
         return self.replace(path=path, digest="").loaded()
@@ -124,6 +131,11 @@ class Traces(Latency):
         measured = len(_TABLES[self.loaded().digest].size)
         if measured < sizes.num_clients:
             where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Traces.of(...)"
+            if missing := gap(self.client_ids):
+                raise ConfigError(
+                    f"{where}: has no measurement of client {missing}. Number clients 0, 1, ... "
+                    "without gaps, or name them."
+                )
             raise ConfigError(
                 f"{where}: has measurements of {measured} clients, and num_clients = "
                 f"{sizes.num_clients}. Measure more clients, or simulate at most {measured}."
@@ -141,7 +153,13 @@ class Traces(Latency):
         if digest not in _TABLES:
             measured = parse(content, self.path)
             _TABLES[digest] = _table(measured.client, measured.seconds)
+            _IDS[digest] = measured.ids
         return self.replace(digest=digest)
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        digest = self.digest if self.digest in _TABLES else self.loaded().digest
+        return _IDS.get(digest, ())
 
     @property
     def _measured(self) -> _Table:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 from typing import ClassVar
 
 import numpy as np
 
+from pause_jax.client_ids import natural_order
 from pause_jax.learning.data import DataConfig
 from pause_jax.learning.dataset import Dataset, dataset_of
 from pause_jax.learning.decoded import Arrays
@@ -17,16 +17,15 @@ from pause_jax.source_file import check_regular, expanded
 from pause_jax.struct import ConfigError, static
 
 _TEST = "test.npz"
-_NUMBERS = re.compile(r"(\d+)")
 
 
 class Files(DataConfig):
     """Arrays of one's own from ``.npz`` files; what they must hold says :meth:`Dataset.of`.
 
     One file: arrays ``x``, ``y`` and perhaps ``x_test``, ``y_test`` and ``clients``. Or a folder
-    with a file for each client (``x``, ``y``), named as one likes, and perhaps ``test.npz``; client
-    k is then the k-th file in the order of names, numbers in them by their value, under the
-    partition ``natural``.
+    with a file for each client (``x``, ``y``), and perhaps ``test.npz``. A file's name without
+    ``.npz`` is then the client's id; under the partition ``natural`` client k is the k-th in
+    natural order, numbers in names by their value.
 
     Attributes:
       path: the file or the folder; if relative, to the working directory.
@@ -57,16 +56,9 @@ class Files(DataConfig):
             raise ConfigError(f"learning.data.path = {self.path!r}: {error}") from None
 
 
-def _in_order(name: str) -> list[tuple[int, str]]:
-    """Numbers in a name by their value: client2 before client10."""
-    return [
-        (int(part or -1), "") if part.isdigit() else (-1, part) for part in _NUMBERS.split(name)
-    ]
-
-
 def _folder(folder: pathlib.Path) -> Arrays:
     found = (path for path in folder.glob("*.npz") if path.name != _TEST)
-    files = sorted(found, key=lambda path: _in_order(path.name))
+    files = sorted(found, key=lambda path: natural_order(path.stem))
     if not files:
         raise ConfigError(
             f"learning.data.path = {str(folder)!r}: has no .npz file; must have one a client."
@@ -89,7 +81,8 @@ def _folder(folder: pathlib.Path) -> Arrays:
                 "and at least one, as every client must have a sample."
             )
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in ("x", "y")}
-    arrays["clients"] = np.repeat(np.arange(len(parts)), [len(part["x"]) for part in parts])
+    names = np.asarray([path.stem for path in files])
+    arrays["clients"] = np.repeat(names, [len(part["x"]) for part in parts])
     if (folder / _TEST).is_file():
         test = _arrays(folder / _TEST, only=("x", "y"))
         arrays |= {f"{name}_test": test[name] for name in ("x", "y")}

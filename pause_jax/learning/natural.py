@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pause_jax.client_ids import gap
 from pause_jax.learning.partition import Partition, PartitionConfig
 from pause_jax.struct import ConfigError
 
@@ -20,11 +21,12 @@ class Natural(PartitionConfig):
     """Each client holds the samples that came from it: ``Dataset.clients``.
 
     If the data has more clients than the network, as many are drawn at random by the key, and
-    numbered in the order of the data's numbers.
+    numbered in the order of the data's numbers; then results do not name them.
     """
 
     name: ClassVar[str] = "natural"
     summary: ClassVar[str] = "the clients that the samples came from"
+    keeps_clients: ClassVar[bool] = True
 
     def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
         if data.clients is None:
@@ -39,9 +41,11 @@ class Natural(PartitionConfig):
             )
         there = int(np.max(data.clients)) + 1
         if num_clients > there:
+            missing = gap(data.client_ids or ())
             raise ConfigError(
                 f"num_clients = {num_clients}: must be <= {there}, the clients of the data set "
-                "under learning.partition = natural."
+                "under learning.partition = natural"
+                + (f", which has no training sample of client {missing}." if missing else ".")
             )
 
     def assign(

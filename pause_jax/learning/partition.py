@@ -56,6 +56,8 @@ class PartitionConfig(Config):
 
     # Whether all clients hold the same number of samples; then local steps are a static number.
     equal: ClassVar[bool] = False
+    # Whether clients are those that the data came from, so that its ids are theirs.
+    keeps_clients: ClassVar[bool] = False
 
     min_quality: float = static(default=1.0, at_least=0, at_most=1)
 

@@ -24,6 +24,11 @@ class Presence(Config):
         """The presence with what it reads from files; done on the host before a run is traced."""
         return self
 
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
+        return ()
+
     def begin(self, key: Array, num_clients: int) -> Any:
         """The state before round 1; nothing by default."""
         return ()

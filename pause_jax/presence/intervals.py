@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,20 +13,34 @@ from jax import Array
 from numpy.typing import NDArray
 
 from pause_jax import source_file
+from pause_jax.client_ids import client_id, gap, numbered
 from pause_jax.presence.base import Presence
 from pause_jax.struct import ConfigError, Sizes, number, static
 
-# What was read or made, by digest: a traced program cannot read a file. Float [clients, most, 2],
-# filled up with empty intervals.
-_TABLES: dict[str, NDArray[np.float64]] = {}
+
+class _Table(NamedTuple):
+    """Intervals of clients.
+
+    Attributes:
+      times: float [clients, most, 2], filled up with empty intervals.
+      ids: of the clients; empty if they have none.
+    """
+
+    times: NDArray[np.float64]
+    ids: tuple[str, ...]
+
+
+# What was read or made, by digest: a traced program cannot read a file.
+_TABLES: dict[str, _Table] = {}
 
 
 class Intervals(Presence):
     """A client is there from the start of each of its intervals to its end, the end excluded.
 
-    A CSV file with the header ``client,start,end`` and a line for each interval: the client, 0, 1,
-    ... without gaps, and simulated seconds 0 <= start < end. Intervals of a client may overlap.
-    Those of clients beyond ``num_clients`` are not used. For arrays: :meth:`of`.
+    A CSV file with the header ``client,start,end`` and a line for each interval: the client's id, a
+    number or a name, and simulated seconds 0 <= start < end. Intervals of a client may overlap.
+    Client k is the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. Those of
+    clients beyond ``num_clients`` are not used. For arrays: :meth:`of`.
 
     Attributes:
       period: seconds after which all begins anew, such as 86,400 for a day; None for never. An
@@ -59,11 +73,20 @@ class Intervals(Presence):
             for client, pairs in enumerate(intervals)
             for pair in pairs
         ]
-        return cls(period=period, digest=_kept(rows, "intervals", repr(rows).encode()))
+        missing = set(range(len(intervals))) - {client for client, *_ in rows}
+        if missing or not rows:
+            raise ConfigError(f"intervals: has no interval of client {min(missing, default=0)}.")
+        clients = np.asarray([client for client, *_ in rows])
+        return cls(period=period, digest=_kept(clients, rows, repr(rows).encode(), ()))
 
     def check(self, path: str, sizes: Sizes) -> None:
-        known = len(_TABLES[self.loaded().digest])
+        known = len(_TABLES[self.loaded().digest].times)
         if known < sizes.num_clients:
+            if missing := gap(self.client_ids):
+                raise ConfigError(
+                    f"{path}.path = {self.path!r}: has no interval of client {missing}. Number "
+                    "clients 0, 1, ... without gaps, or name them."
+                )
             raise ConfigError(
                 f"{path}: has intervals of {known} clients, and num_clients = "
                 f"{sizes.num_clients}. Say when the others are there, or simulate at most {known}."
@@ -81,12 +104,23 @@ class Intervals(Presence):
             if not lines or [word.strip() for word in lines[0]] != ["client", "start", "end"]:
                 raise ConfigError(f"{where}: must begin with the line client,start,end.")
             rows = [_row(f"{where}, line {n}", line) for n, line in enumerate(lines[1:], 2) if line]
-            _kept(rows, where, content)
+            if not rows:
+                raise ConfigError(f"{where}: has no interval of client 0, nor of any other.")
+            ids, clients = numbered("client", np.asarray([client for client, *_ in rows]))
+            _kept(clients, rows, content, ids)
         return self.replace(digest=digest)
 
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        return self._table.ids
+
+    @property
+    def _table(self) -> _Table:
+        return _TABLES[self.digest if self.digest in _TABLES else self.loaded().digest]
+
     def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
-        digest = self.digest if self.digest in _TABLES else self.loaded().digest
-        start, end = jnp.moveaxis(jnp.asarray(_TABLES[digest][:num_clients], jnp.float32), -1, 0)
+        times = jnp.asarray(self._table.times[:num_clients], jnp.float32)
+        start, end = jnp.moveaxis(times, -1, 0)
         here = (start <= clock) & (clock < end)
         if self.period is not None:
             since = (clock - start) % self.period
@@ -94,15 +128,16 @@ class Intervals(Presence):
         return jnp.any(here, axis=1), state
 
 
-def _row(where: str, line: list[str]) -> tuple[int, float, float]:
+def _row(where: str, line: list[str]) -> tuple[str, float, float]:
     try:
         client, start, end = line
-        return int(client), *_checked(where, (float(start), float(end)))
+        return client_id(client), *_checked(where, (float(start), float(end)))
     except ValueError as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(
-            f"{where}, {','.join(line)!r}: must be a client's number and two times in seconds."
+            f"{where}, {','.join(line)!r}: must be a client's number or name and two times in "
+            "seconds."
         ) from None
 
 
@@ -113,21 +148,15 @@ def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
     return start, end
 
 
-def _kept(rows: list[tuple[int, float, float]], where: str, content: bytes) -> str:
-    """Keep the table of intervals; returns its digest."""
-    known = sorted({client for client, _, _ in rows})
-    if known != list(range(len(known))) or not known:
-        gap = next((place for place, client in enumerate(known) if place != client), len(known))
-        raise ConfigError(
-            f"{where}: has no interval of client {gap}. Clients are numbered 0, 1, ... without "
-            "gaps; one that is never there needs no number."
-        )
-    of: list[list[tuple[float, float]]] = [[] for _ in known]
-    for client, start, end in rows:
-        of[client].append((start, end))
-    table = np.zeros((len(of), max(map(len, of)), 2))
-    for client, pairs in enumerate(of):
-        table[client, : len(pairs)] = pairs
+def _kept(
+    clients: NDArray[Any], rows: Sequence[tuple[Any, float, float]], content: bytes, ids: Any
+) -> str:
+    """Keep the table of intervals, whose clients are numbered 0, 1, ...; returns its digest."""
+    times = np.zeros((clients.max() + 1, np.bincount(clients).max(), 2))
+    filled = np.zeros(len(times), int)
+    for client, (_, start, end) in zip(clients, rows, strict=True):
+        times[client, filled[client]] = start, end
+        filled[client] += 1
     digest = hashlib.sha256(content).hexdigest()
-    _TABLES[digest] = table
+    _TABLES[digest] = _Table(times, ids)
     return digest

@@ -1,0 +1,238 @@
+"""Ids of clients: natural order, one client everywhere, and names in what a run returns."""
+
+import csv
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, SimConfig, merge, simulate, sweep
+from pause_jax.analysis import ledger_table
+from pause_jax.client_ids import natural_order, numbered
+from pause_jax.engine.jobs import jobs_of
+from pause_jax.engine.simulate import prepare
+from pause_jax.latency import Traces
+from pause_jax.learning import Characters, Dataset, Files, Linear, Natural
+from pause_jax.policies import Random
+from pause_jax.presence import Intervals
+from pause_jax.privacy import NoPrivacy
+
+KEY = jax.random.key(0)
+SIZES = np.arange(1, 13)
+
+
+def data_of(ids) -> Dataset:
+    """The k-th client has k + 1 samples."""
+    owner = np.repeat(np.asarray(ids), SIZES[: len(ids)])
+    x = np.random.default_rng(0).standard_normal((len(owner), 3))
+    return Dataset.of(x, np.arange(len(x)) % 2, x, np.arange(len(x)) % 2, clients=owner)
+
+
+def fleet(folder, ids, name="fleet.csv") -> Traces:
+    """The k-th client of all takes k + 1 seconds; the file is in no order."""
+    lines = [f"{each},{1.0 + place}" for place, each in enumerate(ids)]
+    (folder / name).write_text("\n".join(["client,seconds", *reversed(lines), ""]))
+    return Traces(path=str(folder / name))
+
+
+def presence(folder, ids) -> Intervals:
+    lines = [f"{each},0,1000" for each in ids]
+    (folder / "there.csv").write_text("\n".join(["client,start,end", *lines, ""]))
+    return Intervals(path=str(folder / "there.csv"))
+
+
+def config(num_clients, **changes) -> SimConfig:
+    natural = Learning(model=Linear(), partition=Natural(), max_steps=1, batch_size=4)
+    sizes = {"num_clients": num_clients, "num_selected": 1, "num_rounds": 8, "eval_every": 8}
+    parts = {"policy": Random(), "privacy": NoPrivacy(), "learning": natural}
+    return SimConfig(**{**sizes, **parts, **changes}, track_regret=False)
+
+
+SITES = [f"site{k}" for k in range(12)]
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def test_numbers_within_names_count_by_their_value():
+    texts = [str(k) for k in range(12)]
+    for order in (texts, texts[::-1], sorted(texts)):
+        ids, number = numbered("clients", np.asarray(order))
+        assert ids == tuple(texts)
+        np.testing.assert_array_equal(number, [int(each) for each in order])
+    names = ["site1", "site2", "site9b", "site09c", "site10", "site10a", "site100", "town1"]
+    for shuffled in itertools.islice(itertools.permutations(names), 0, 40000, 997):
+        assert sorted(shuffled, key=natural_order) == names
+
+
+def test_a_number_is_one_client_however_it_is_written():
+    for given in (
+        [3, 10, 1],
+        [3.0, 10.0, 1.0],
+        ["3", "10", "1"],
+        [b"3", b"10", b"1"],
+        [3, "10", 1.0],
+    ):
+        ids, number = numbered("clients", np.asarray(given, dtype=object))
+        assert ids == ("1", "3", "10")
+        np.testing.assert_array_equal(number, [1, 2, 0])
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, -1, 1.5, "", "nan", "-1", np.inf])
+def test_an_entry_that_names_no_client_is_refused_with_its_place(missing):
+    clients = np.asarray([0, 1, 2, missing, 1, 0], dtype=object)
+    for given in (clients, list(clients)):
+        with pytest.raises(
+            ConfigError, match=r"clients\[3\] = .*whole number >= 0 or a name"
+        ) as error:
+            Dataset.of(np.zeros((6, 2)), np.arange(6) % 2, clients=given)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match=r"clients\[0\] = True"):
+        Dataset.of(np.zeros((2, 2)), [0, 1], clients=[True, False])
+
+
+def test_the_draw_of_a_test_set_leaves_every_client_a_sample():
+    owner = np.repeat(np.arange(20), 2)
+    x = np.arange(40.0)[:, None]
+    data = Dataset.of(x, owner % 2, clients=owner, test_share=0.6)
+    assert data.client_ids == tuple(map(str, range(20)))
+    kept = np.asarray(data.x_train)[:, 0].astype(int)
+    np.testing.assert_array_equal(np.asarray(data.clients), owner[kept])
+    assert set(owner[kept]) == set(range(20))
+    rest = np.asarray(data.x_test)[:, 0].astype(int)
+    assert sorted([*kept, *rest]) == list(range(40))
+    # A draw that empties nobody is as it was.
+    few = Dataset.of(x, owner % 2, clients=owner, test_share=0.05)
+    drawn = np.sort(np.random.default_rng(0).permutation(40)[:2])
+    np.testing.assert_array_equal(few.x_test[:, 0], drawn)
+    with pytest.raises(ConfigError, match="every client one for training"):
+        Dataset.of(x, owner % 2, clients=np.arange(40))
+
+
+# ---------------------------------------------------------------- one client everywhere
+
+
+@pytest.mark.parametrize("ids", [SITES, [str(k) for k in range(12)], list(range(3, 36, 3))])
+def test_data_meets_the_seconds_of_the_client_of_its_id(tmp_path, ids):
+    number = len(ids)
+    run = config(number, latency=fleet(tmp_path, ids), presence=presence(tmp_path, ids))
+    result = simulate(run, KEY, data_of(ids))
+    np.testing.assert_array_equal(result.data_size, SIZES[:number])
+    np.testing.assert_allclose(result.latency, 1.0 + result.clients[:, 0])
+    assert len(set(np.asarray(result.clients)[:, 0].tolist())) > 3
+    # Clients that are called by their numbers have no other names.
+    named = () if ids[0] == "0" else tuple(map(str, ids))
+    assert result.client_ids == named
+
+
+@pytest.mark.parametrize(
+    ("of_data", "of_fleet", "words"),
+    [
+        (range(11), [*range(5), *range(6, 13)], r"no line of client '5' and has client '11', '12'"),
+        ([*range(2), *range(3, 12)], range(12), r"has client '2', whom the data does not have"),
+        (SITES, range(12), r"no line of client 'site0', .* and 7 more and has client '0', "),
+        (SITES[:3], ["site1", "site2", "site3"], "'site0' and has client 'site3'"),
+    ],
+)
+def test_other_clients_are_refused_by_their_ids(tmp_path, of_data, of_fleet, words):
+    data = data_of(list(of_data))
+    run = config(len(of_data), latency=fleet(tmp_path, of_fleet))
+    with pytest.raises(ConfigError, match=words) as error:
+        prepare(run, data)
+    assert str(error.value).startswith("latency.path = ")
+    assert "\n" not in str(error.value)
+    there = config(len(of_data), presence=presence(tmp_path, of_fleet))
+    with pytest.raises(ConfigError, match=words) as error:
+        prepare(there, data)
+    assert str(error.value).startswith("presence.path = ")
+
+
+def test_two_files_of_a_fleet_have_the_same_clients(tmp_path):
+    bandit = config(3, learning=None, latency=fleet(tmp_path, "abc"))
+    prepare(bandit.replace(presence=presence(tmp_path, "abcd")))
+    with pytest.raises(ConfigError, match=r"presence.path = .*no line of client 'b'.* client 'd'"):
+        prepare(bandit.replace(presence=presence(tmp_path, "acd")))
+
+
+def test_numbers_with_gaps_need_data_with_the_same(tmp_path):
+    ids = [1, 2, 4]
+    run = config(3, latency=fleet(tmp_path, ids))
+    prepare(run, data_of(ids))
+    for other in (
+        run.replace(learning=None),
+        run.override({"learning.partition": Learning().partition}),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"has no line of client 0\. .* without gaps, or name"
+        ):
+            prepare(other, None if other.learning is None else data_of(ids))
+    with pytest.raises(ConfigError, match="no training sample of client 0"):
+        prepare(config(5), data_of(ids))
+
+
+def test_clients_that_the_key_draws_meet_no_file_of_particular_clients(tmp_path):
+    run = config(4, latency=fleet(tmp_path, SITES))
+    with pytest.raises(ConfigError, match=r"12 clients .* drawn by the key.*Set num_clients = 12"):
+        prepare(run, data_of(SITES))
+    prepare(config(4), data_of(SITES))
+    # Topics of a text are no devices: any fleet may have them.
+    text = run.override({"learning.data": Characters(length=24)})
+    assert text.learning.data.load().client_ids is None
+
+
+def test_a_folder_names_its_clients_by_its_files(tmp_path):
+    for k in (10, 2, 0):
+        x = np.full((k + 1, 3), float(k))
+        np.savez(tmp_path / f"site{k}.npz", x=x, y=np.arange(k + 1) % 2)
+    np.savez(tmp_path / "test.npz", x=np.zeros((2, 3)), y=[0, 1])
+    data = Files(path=str(tmp_path)).load()
+    assert data.client_ids == ("site0", "site2", "site10")
+    np.testing.assert_array_equal(np.bincount(data.clients), [1, 3, 11])
+
+
+# ---------------------------------------------------------------- what a run returns
+
+
+def test_a_sweep_and_its_ledger_name_clients(tmp_path):
+    names = ["b, c", "a10", "a9"]
+    run = config(3, learning=None, num_rounds=3, latency=Traces.of([[1.0], [2.0], [3.0]]))
+    quoted = [f'"{each}"' for each in names]
+    named = run.replace(latency=fleet(tmp_path, quoted))
+    keys = jax.random.split(KEY, 2)
+    plain = sweep(run, keys, progress=False)
+    assert "client_id" not in plain.coords
+    both = sweep({"named": named, "plain": run}, keys, progress=False, store=tmp_path / "store")
+    np.testing.assert_array_equal(both.client_id.sel(config="named"), ["a9", "a10", "b, c"])
+    np.testing.assert_array_equal(both.client_id.sel(config="plain"), ["0", "1", "2"])
+    assert both.client_id.dims == ("config", "client")
+    np.testing.assert_array_equal(merge(tmp_path / "store").client_id, both.client_id)
+    alone = both.sel(config=["named"])
+    ledger_table.save(ledger_table.ledgers(alone), tmp_path / "ledger.csv")
+    with (tmp_path / "ledger.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["client_id"] for row in rows] == ["a9", "a10", "b, c"] * 2
+    seconds = {row["client_id"]: 1.0 + names.index(row["client_id"]) for row in rows}
+    one = both.sel(config="named", seed=0)
+    by_id = one.client_id.values[one.clients.values[:, 0]]
+    np.testing.assert_allclose(one.latency, [seconds[each] for each in by_id])
+
+
+def test_a_sweep_of_one_fleet_has_one_name_a_client(tmp_path):
+    run = config(3, latency=fleet(tmp_path, SITES[:3]))
+    (outline,) = jobs_of(run, KEY, data=data_of(SITES[:3])).made_by["outlines"]
+    assert outline["client_ids"] == SITES[:3]
+    bandit = run.replace(learning=None, num_rounds=3)
+    swept = sweep({"a": bandit, "b": bandit.replace(num_rounds=2)}, KEY, progress=False)
+    assert swept.client_id.dims == ("client",)
+    assert swept.client_id.values.tolist() == SITES[:3]
+
+
+def test_a_file_that_is_written_again_keeps_its_ids(tmp_path):
+    first = fleet(tmp_path, ['"b, c"', "a10", "a9"])
+    again = first.saved(str(tmp_path / "again.csv"))
+    assert again.client_ids == first.loaded().client_ids == ("a9", "a10", "b, c")
+    np.testing.assert_array_equal(again.expected_latency(3), first.expected_latency(3))
+    arrays = Traces.of([[1.0], [2.0]])
+    assert arrays.client_ids == ()
+    assert arrays.saved(str(tmp_path / "arrays.csv")).client_ids == ("0", "1")
