@@ -22,11 +22,13 @@ from pause_jax.learning import (
     FlaxModel,
     Gru,
     Linear,
+    LinearRegression,
     Mlp,
     Natural,
     Task,
 )
 from pause_jax.privacy import NoPrivacy
+from pause_jax.struct import number
 from pause_jax.testing import check_learner
 from tests.test_contracts import TINY
 
@@ -355,6 +357,89 @@ def test_a_task_that_does_not_give_a_number_of_each_sample_is_refused(changes, w
     assert "\n" not in str(caught.value)
 
 
+class Targets(Task):
+    """The first output meets the target."""
+
+    def outputs(self, data):
+        return (1,)
+
+    def loss(self, outputs, targets):
+        return jnp.square(outputs[:, 0] - targets)
+
+
+NUMBERS = Dataset.of(FEATURES, 1e3 + FEATURES[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        # [B, 1] and [B] broadcast to [B, B], whose mean has the right shape. (Without [None]
+        # in a program that lets ranks be promoted, as JAX does by default.)
+        ({"loss": lambda s, o, t: jnp.mean((o - t[None]) ** 2, axis=1)}, "loss of a sample is"),
+        ({"loss": lambda s, o, t: o[:, 0] - jnp.mean(t)}, "loss of a sample is"),
+        (
+            {
+                "scores": lambda s, o, t: {"near": jnp.mean(o > t[None], axis=1)},
+                "metrics": ("near",),
+            },
+            "near of a sample is",
+        ),
+        ({"loss": lambda s, o, t: jnp.ones(2) * t}, "of 8 samples, or of one"),
+    ],
+)
+def test_a_loss_that_mixes_samples_is_refused(changes, words):
+    wrong = type("Mixed", (Targets,), {"name": "mixed_task", **changes})
+    base(task=Targets()).learning.load(3, NUMBERS)
+    with pytest.raises(ConfigError, match=f"learning.task = mixed_task: .*{words}") as error:
+        base(task=wrong()).learning.load(3, NUMBERS)
+    assert "\n" not in str(error.value)
+
+
+def test_a_loss_that_mixes_samples_is_refused_inside_a_trace_and_by_the_contract():
+    class Mixed(Targets):
+        power: float = number(default=2.0)
+
+        def loss(self, outputs, targets):
+            return jnp.mean(jnp.abs(outputs - targets.reshape(1, -1)) ** self.power, axis=1)
+
+    def run(data, power):
+        return simulate(base(task=Mixed(power=power)), KEY, data).test_loss
+
+    with pytest.raises(ConfigError, match="Mixed: loss of a sample"):
+        jax.jit(run)(NUMBERS, 2.0)
+    with pytest.raises(ConfigError, match="Mixed: loss of a sample"):
+        check_learner(Learning(data=LinearRegression(num_samples=40), task=Mixed()))
+
+
+def test_a_task_that_fits_one_form_of_targets_is_checked_with_another():
+    class Plain(Targets):
+        def loss(self, outputs, targets):
+            beside = targets[None] if targets.ndim == 1 else targets
+            return jnp.mean((outputs - beside) ** 2, axis=1)
+
+    base(task=Plain()).learning.load(3, Dataset.of(FEATURES, FEATURES[:, :1]))
+    with pytest.raises(ConfigError, match="Plain: loss of a sample"):
+        base(task=Plain()).learning.load(3, NUMBERS)
+
+
+@pytest.mark.parametrize("given", [1, (), (0,), (1.5,), None, "a"])
+def test_outputs_must_be_a_shape(given):
+    wrong = type("Wrong", (Targets,), {"outputs": lambda self, data: given})
+    with pytest.raises(ConfigError, match=r"outputs gives .*must be a tuple of whole numbers >= 1"):
+        simulate(base(task=wrong()), KEY, NUMBERS)
+
+
+def test_a_model_without_parameters_is_refused():
+    class First(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return x[:, :3]
+
+    for module in (First(), nn.Sequential([First()])):
+        with pytest.raises(ConfigError, match=r"learning.model = flax: has no parameters"):
+            simulate(base(model=FlaxModel.of(module)), KEY, DATA)
+
+
 def test_a_model_that_does_not_give_one_array_is_refused():
     class Two(nn.Module):
         @nn.compact
@@ -365,16 +450,22 @@ def test_a_model_that_does_not_give_one_array_is_refused():
         simulate(base(model=FlaxModel.of(Two())), KEY, DATA)
 
 
-def test_a_metric_of_a_name_that_is_taken_is_refused():
-    class Taken(Ordinal):
-        name = "taken"
-        metrics = ("config",)
-
-        def scores(self, outputs, targets):
-            return {"config": outputs[:, 0]}
-
-    with pytest.raises(ConfigError, match="the name 'config' is taken"):
-        simulate(base(task=Taken()), KEY, DATA)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("config", "the name 'config' is taken"),
+        ("seed", "the name 'seed' is taken"),
+        ("test_loss", "a metric is called 'test_loss'"),
+        ("clock", "a metric is called 'clock', which the library records"),
+    ],
+)
+def test_a_metric_of_a_name_that_is_taken_is_refused(name, words):
+    scores = {"metrics": (name,), "scores": lambda s, o, t: {name: o[:, 0]}}
+    taken = base(task=type("Taken", (Ordinal,), {"name": "taken", **scores})())
+    with pytest.raises(ConfigError, match=words):
+        simulate(taken, KEY, DATA)
+    with pytest.raises(ConfigError, match=words):
+        sweep(taken, KEY, data=DATA, progress=False)
 
 
 def test_characters_are_learnt_from_natural_clients():

@@ -195,3 +195,6 @@ QUANTITIES: dict[str, Quantity] = {
         *(first_nonfinite_round, first_broken_round, broken_rules),
     )
 }
+
+# Those that a learner's metrics of the same names give.
+METRICS = ("test_loss", "test_accuracy")

@@ -17,7 +17,7 @@ from jax import Array
 
 from pause_jax.config import SimConfig
 from pause_jax.engine.horizon import evaluated_at, evaluated_rounds
-from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.engine.quantities import METRICS, QUANTITIES
 from pause_jax.engine.quantity import Quantity, metric
 from pause_jax.engine.state import Round, Run, State
 from pause_jax.spelling import nearest, shown
@@ -30,10 +30,16 @@ def with_metrics(
     """The quantities, and those of the metrics among ``names`` that are not there yet.
 
     Raises:
-      ConfigError: for a metric of a name that is reserved.
+      ConfigError: for a metric of a name that is reserved, or of what the library records.
     """
-    known = {each.name for each in quantities}
-    own = [metric(name) for name in dict.fromkeys(names) if name not in known]
+    known, names = {each.name for each in quantities}, tuple(dict.fromkeys(names))
+    for name in names:
+        if name in QUANTITIES and name not in METRICS:
+            raise ConfigError(
+                f"learning: a metric is called {name!r}, which the library records already. Give "
+                "it another name."
+            )
+    own = [metric(name) for name in names if name not in known]
     return chosen((*quantities, *own), reserved)
 
 

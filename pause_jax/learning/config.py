@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from pause_jax import draws, keys
 from pause_jax.bandit import Selection
+from pause_jax.learning.arrays import form
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_loss
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
@@ -30,7 +31,7 @@ from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
 from pause_jax.learning.server import evaluate
-from pause_jax.learning.task import Task, check_outputs, metrics_of, task_of
+from pause_jax.learning.task import Task, check_outputs, metrics_of, shape_of_outputs, task_of
 from pause_jax.struct import Config, ConfigError, Reference, Sizes, node, number, static
 
 # Clients whose losses are computed side by side; bounds the memory when many are asked.
@@ -99,16 +100,17 @@ class Learning(Config):
         Raises:
           ConfigError: if it cannot be read, or does not fit the clients or the model.
         """
+        whose = f" of {self.data.name}" if data is None else ""
         data = checked(self.data.load() if data is None else data)
         num_train = data.y_train.shape[0]
         used = self.data.num_train
         if used is not None and used > num_train:
             raise ConfigError(
-                f"learning.data.num_train = {used}: must be <= {num_train}, the training samples "
-                f"that {self.data.name} has."
+                f"learning.data.num_train = {used}: must be <= {num_train}, the training samples"
+                f"{whose}."
             )
         self.partition.check_data(data, self.num_samples(data), num_clients)
-        self._check_task(data)
+        self._check_task(data, whose)
         return data
 
     def num_samples(self, data: Dataset) -> int:
@@ -214,7 +216,7 @@ class Learning(Config):
         max_samples = min(self.max_steps * self.batch_size, largest)
         task = self.task_for(data)
         return LocalTraining(
-            network=self.model.network(task.outputs(data)[-1]),
+            network=self.model.network(shape_of_outputs(task, data)[-1]),
             task=task,
             optimizer=self.client_optimizer(jnp.ones((), jnp.int32)),
             dataset=data,
@@ -229,10 +231,11 @@ class Learning(Config):
         """The task that is learnt from a data set."""
         return task_of(data) if self.task is None else self.task
 
-    def _check_task(self, data: Dataset) -> None:
-        """Check that data, task and model fit each other."""
+    def _check_task(self, data: Dataset, whose: str) -> None:
+        """Check that data, task and model fit each other; ``whose`` names the data in messages."""
         task, sample = self.task_for(data), data.sample
         task.check_data(data)
+        wanted = shape_of_outputs(task, data)
         tokens = jnp.issubdtype(sample.dtype, jnp.integer)
         if tokens and self.partition.min_quality < 1:
             raise ConfigError(
@@ -240,7 +243,7 @@ class Learning(Config):
                 "for whole numbers, and x_train is tokens. Set it to 1."
             )
         name = self.model.name or type(self.model).__name__
-        where, of = f"learning.model = {name}", f"inputs of shape {sample.shape}"
+        where, of = f"learning.model = {name}", f"inputs of shape {sample.shape}{whose}"
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
                 f"{where}: takes numbers, and x_train is of whole numbers, which are tokens. Use a "
@@ -250,28 +253,31 @@ class Learning(Config):
         # Tracing a deep model takes tenths of a second: once for each model, task and shape.
         question = (
             jax.tree.structure((self.model, task)),
-            task.outputs(data),
+            wanted,
             sample.shape,
+            form(data.y_train),
             tokens,
         )
         if question in _FITTING:
             return
-        network = self.model.network(task.outputs(data)[-1])
+        network = self.model.network(wanted[-1])
         one = jax.ShapeDtypeStruct((1, *sample.shape), sample.dtype)
         try:
             variables = jax.eval_shape(network.init, jax.random.key(0), one)
+            if not jax.tree.leaves(variables.get("params")):
+                raise ConfigError(f"{where}: has no parameters, so there is nothing to learn.")
             outputs = jax.eval_shape(network.predict, variables, one)
             key = jax.random.key(0) if network.draws else None
             jax.eval_shape(network.train, variables, one, jnp.ones(1, bool), key)
+        except ConfigError:
+            raise
         except Exception as error:
             raise ConfigError(
-                f"{where}: cannot be applied to {of} of {self.data.name} ({_in_short(error)}). Use "
-                "a model for such inputs, such as mlp, or a data set with larger images."
+                f"{where}: cannot be applied to {of} ({_in_short(error)}). Use a model for such "
+                "inputs, such as mlp, or a data set with larger images."
             ) from error
         if any(0 in leaf.shape for leaf in jax.tree.leaves(variables)):
-            raise ConfigError(
-                f"{where}: {of} of {self.data.name} are too small for it. Use the model mlp."
-            )
+            raise ConfigError(f"{where}: {of} are too small for it. Use the model mlp.")
         check_outputs(task, data, outputs, where)
         _FITTING.add(question)
 

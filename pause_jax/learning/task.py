@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import operator
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
 from pause_jax.learning.dataset import Dataset
+from pause_jax.spelling import shown
 from pause_jax.struct import Config, ConfigError
+
+# Samples of which losses are computed alone and together.
+_TOGETHER = 8
 
 
 class Task(Config):
     """A task. One of your own is a subclass: ``outputs``, ``loss``, perhaps ``scores``.
 
     Attributes:
-      metrics: names of its scores.
+      metrics: names of its scores; not ``test_loss``, nor another quantity that is recorded.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
@@ -122,14 +128,33 @@ def metrics_of(task: Task) -> tuple[str, ...]:
     return ("test_loss", *task.metrics)
 
 
+def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
+    """What ``task.outputs`` returns.
+
+    Raises:
+      ConfigError: if that is no shape.
+    """
+    given = task.outputs(data)
+    try:
+        shape = tuple(map(operator.index, given))
+    except TypeError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise ConfigError(
+            f"learning.task = {_name(task)}: outputs gives {shown(given)}; must be a tuple of "
+            "whole numbers >= 1, the shape for one sample, such as (1,)."
+        )
+    return shape
+
+
 def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, model: str) -> None:
     """Check the shape of a model's outputs for a batch of one.
 
     Raises:
       ConfigError: if it is not what the task needs.
     """
-    name = task.name or type(task).__name__
-    needed = (1, *task.outputs(data))
+    name = _name(task)
+    needed = (1, *shape_of_outputs(task, data))
     if not isinstance(outputs, jax.ShapeDtypeStruct):
         raise ConfigError(f"{model}: gives a {type(outputs).__name__}; must give one array.")
     if outputs.shape != needed:
@@ -151,6 +176,11 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
             f"learning.task = {name}: loss or scores cannot be computed from outputs and targets "
             f"of shapes {both[0].shape} and {both[1].shape} ({type(error).__name__}: {line})."
         ) from error
+    if "test_loss" in task.metrics:
+        raise ConfigError(
+            f"learning.task = {name}: a metric is called 'test_loss', as the mean of its loss is. "
+            "Give it another name."
+        )
     if set(scores) != set(task.metrics):
         raise ConfigError(
             f"learning.task = {name}: scores gives {sorted(scores)}, and its metrics are "
@@ -163,6 +193,68 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
                 f"learning.task = {name}: {what} gives {value.dtype} of shape {value.shape} for "
                 "two samples; must be a float of each, (2,)."
             )
+    if type(task) not in TASKS:
+        _check_each_alone(task, data, outputs)
+
+
+def _check_each_alone(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:
+    """Check that a sample's loss and scores do not depend on the samples beside it: arrays that
+    broadcast against each other may well give the right shape.
+    """
+    # Not as many as another axis is long, as that would hide which axis is meant.
+    taken = {*outputs.shape[1:], *data.y_train.shape[1:]}
+    number = next(n for n in range(_TOGETHER, _TOGETHER + 9) if n not in taken)
+    with jax.ensure_compile_time_eval():
+        # Its numbers may be traced; what depends on which sample does so for any of them.
+        fixed = jax.tree.map(lambda x: 0.5 if isinstance(x, jax.core.Tracer) else x, task)
+        given = _examples(data, outputs, number)
+
+        def each(o: Array, t: Array) -> dict[str, Array]:
+            return {"loss": fixed.loss(o, t), **fixed.scores(o, t)}
+
+        def alone(o: Array, t: Array) -> dict[str, Array]:
+            return jax.tree.map(lambda x: x[0], each(o[None], t[None]))
+
+        try:
+            found = jax.jit(each)(*given), jax.jit(jax.vmap(alone))(*given)
+        except Exception as error:
+            raise ConfigError(
+                f"learning.task = {_name(task)}: loss or scores cannot be computed of {number} "
+                f"samples, or of one ({type(error).__name__})."
+            ) from error
+    together, single = (jax.tree.map(lambda x: np.asarray(x, np.float64), x) for x in found)
+    for what, values in together.items():
+        near = 1e-3 * np.max(np.abs(values), initial=0, where=np.isfinite(values))
+        same = np.isclose(values, single[what], rtol=1e-2, atol=near, equal_nan=True)
+        if not same.all():
+            one = int(np.argmin(same))
+            raise ConfigError(
+                f"learning.task = {_name(task)}: {what} of a sample is {single[what][one]:.4g} "
+                f"alone and {values[one]:.4g} among {number}; must be the same. Outputs are "
+                f"{(number, *outputs.shape[1:])}, targets {given[1].shape}: give them one shape, "
+                "such as by outputs[:, 0]."
+            )
+
+
+def _examples(data: Dataset, outputs: jax.ShapeDtypeStruct, number: int) -> tuple[Array, Array]:
+    """Outputs and targets of some samples, from the smallest targets to the largest."""
+    y, rng = data.y_train, np.random.default_rng(0)
+    noise = rng.standard_normal((number, *outputs.shape[1:]))
+    if isinstance(y, jax.core.Tracer):
+        targets = rng.integers(data.num_classes, size=(number, *y.shape[1:])).astype(y.dtype)
+        if jnp.issubdtype(y.dtype, jnp.floating):
+            targets = rng.standard_normal(targets.shape).astype(y.dtype)
+    else:
+        known = np.asarray(y)
+        order = np.argsort(known.reshape(len(known), -1).mean(axis=1), kind="stable")
+        targets = known[order[np.linspace(0, len(order) - 1, number).astype(int)]]
+        if jnp.issubdtype(y.dtype, jnp.floating):  # outputs where losses differ most
+            noise = targets.mean() + targets.std() * noise
+    return jnp.asarray(noise, outputs.dtype), jnp.asarray(targets)
+
+
+def _name(task: Task) -> str:
+    return task.name or type(task).__name__
 
 
 def _wrong_targets(task: Task, data: Dataset, rule: str) -> ConfigError:
