@@ -15,4 +15,4 @@ def test_it_runs_from_its_first_block_to_its_last(guide, number, monkeypatch, tm
     play(page)
     printed = capsys.readouterr().out.strip().splitlines()
     if guide == "own_data_and_model":
-        assert all(re.match(r"(y_train|num_clients)\b", line) for line in printed[-4:])
+        assert all(re.match(r"(y|y_train|num_clients)\b", line) for line in printed[-4:])
