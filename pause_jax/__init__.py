@@ -19,18 +19,11 @@ Examples:
 """
 
 import importlib
+import logging
 import os
-import sys
 import warnings
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
-
-# JAX 0.10.1 logs two long lines for every program that it takes from a cache: tuning hints of the
-# compiler that the processor does not list. They would bury what the command line prints. It is
-# read when JAX is imported, and where that was before, they are filtered out (engine.compilation);
-# errors are raised whatever it is.
-if "jax" not in sys.modules:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 
@@ -83,6 +76,21 @@ if jax.__version__ in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
             f"products are wrong on CPUs: import pause_jax first, or set XLA_FLAGS={_KERNELS}",
             stacklevel=2,
         )
+
+
+# JAX 0.10.1 logs two long lines for each program from a cache: the processor does not list two
+# tuning hints of the compiler (jax-ml/jax#38445). Errors are raised at any level. JAX sets the
+# variable to 1; another value is the user's.
+if (
+    os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1"
+    and jax.config.values["jax_logging_level"] == "NOTSET"
+):
+    _levels = {name: logging.getLogger(name).level for name in ("jax", "jaxlib")}
+    # The first update sets the levels of C++ and Python. The second one keeps that of C++.
+    jax.config.update("jax_logging_level", "CRITICAL")
+    jax.config.update("jax_logging_level", "NOTSET")
+    for _name, _level in _levels.items():
+        logging.getLogger(_name).setLevel(_level)
 
 
 def __getattr__(name: str) -> Any:

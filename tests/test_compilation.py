@@ -156,18 +156,28 @@ def test_the_cache_takes_programs_while_any_thread_compiles(monkeypatch, restore
     assert least() == math.inf
 
 
-def test_lines_of_the_loader_are_left_out_while_any_thread_compiles(capfd, monkeypatch):
-    monkeypatch.setattr(compilation, "LOADER_SPEAKS", True)
-    with contextlib.ExitStack() as one, contextlib.ExitStack() as other:
-        one.enter_context(compilation.kept())
-        other.enter_context(compilation.kept())
-        os.write(2, b"E1 cpu_aot_loader.cc:1] no such feature\na warning\nhal")
-        one.close()
-        assert capfd.readouterr().err == "a warning\n"
-        os.write(2, b"f a line\nE1 cpu_aot_loader.cc:1] no such feature\n")
-    assert capfd.readouterr().err == "half a line\n"
-    os.write(2, b"cpu_aot_loader\n")
-    assert capfd.readouterr().err == "cpu_aot_loader\n"
+LEVELS = """
+import logging
+import jax
+logging.getLogger("jax").setLevel(logging.WARNING)
+import pause_jax
+loggers = [logging.getLogger(name) for name in ("jax", "jaxlib")]
+print([logger.level for logger in loggers], [logger.handlers for logger in loggers])
+print(jax.config.values["jax_logging_level"])
+"""
+
+
+@pytest.mark.parametrize("level", ["NOTSET", "INFO"])
+def test_the_loader_is_silenced_without_a_change_to_the_levels_of_python(level):
+    settings = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "TF_CPP_"))}
+    ran = subprocess.run(
+        [sys.executable, "-c", LEVELS], text=True, timeout=600, check=True, capture_output=True,
+        env=settings | {"PYTHONPATH": str(ROOT), "JAX_LOGGING_LEVEL": level},
+    )  # fmt: skip
+    levels, left = ran.stdout.splitlines()
+    assert left == level  # also where the user has asked for one
+    if level == "NOTSET":
+        assert levels == "[30, 0] [[], []]"
 
 
 def test_a_notebook_says_that_it_compiles_without_widgets(capsys, monkeypatch, recwarn):

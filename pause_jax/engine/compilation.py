@@ -8,10 +8,9 @@ import math
 import os
 import pathlib
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 import jax
 from rich.console import Console
@@ -21,10 +20,6 @@ from pause_jax.cache import cache_folder
 # Seconds after which a user wonders what is going on.
 PATIENCE = 0.5
 COMPILING = "compiling ... (once: programs are kept for later starts)"
-# Of the part of XLA that loads programs from the cache, in each of its lines.
-LOADER = b"cpu_aot_loader"
-# Where JAX was imported before this library could silence it.
-LOADER_SPEAKS = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") in ("0", "1", "2")
 _LEVEL = "xla_backend_optimization_level"
 _EMITTERS = "xla_cpu_use_fusion_emitters"
 _LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
@@ -77,16 +72,9 @@ def _own_cache() -> bool:
     return ours
 
 
-@contextlib.contextmanager
-def kept() -> Iterator[TextIO]:
-    """Around calls that may compile: what they compile is kept, and what XLA says of programs from
-    the cache is left out.
-
-    Yields:
-      The error stream for what is to be seen at once.
-    """
-    with _TAKING if _own_cache() else contextlib.nullcontext(), _without_loader() as errors:
-        yield errors
+def kept() -> contextlib.AbstractContextManager[None]:
+    """Around calls that may compile: the cache takes what they compile."""
+    return _TAKING if _own_cache() else contextlib.nullcontext()
 
 
 class _Taking:
@@ -114,8 +102,8 @@ _TAKING = _Taking()
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
     """:func:`kept`, and says so on a terminal, or in a notebook, if it takes time."""
-    with kept() as errors:
-        console = Console(file=errors)
+    with kept():
+        console = Console(stderr=True)
         if console.is_terminal:
             status = console.status(COMPILING)
             say, unsay = status.start, status.stop
@@ -132,78 +120,6 @@ def compiling() -> Iterator[None]:
             waiting.cancel()
             waiting.join()
             unsay()
-
-
-@contextlib.contextmanager
-def _without_loader() -> Iterator[TextIO]:
-    """Standard error without the lines of XLA's loader, which finds a difference between machines
-    where there is none and says so in thousands of letters for each program; TF_CPP_MIN_LOG_LEVEL
-    silences it, if it is set before JAX is imported.
-
-    Yields:
-      The error stream for what is to be seen at once.
-    """
-    filtered = LOADER_SPEAKS and _FILTER.join()
-    try:
-        yield _FILTER.at_once if filtered and sys.stderr.isatty() else sys.stderr
-    finally:
-        if filtered:
-            _FILTER.leave()
-
-
-class _Filter:
-    """Standard error by way of a file, as long as any thread compiles.
-
-    Attributes:
-      at_once: the way past the file.
-    """
-
-    at_once: TextIO
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._threads = 0
-
-    def join(self) -> bool:
-        """Whether there is a filter for this thread."""
-        with self._lock:
-            if not self._threads:
-                try:
-                    self._heard, seen = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
-                except OSError:  # no error stream, or nowhere to keep it
-                    return False
-                self.at_once, self._told = os.fdopen(seen, "w"), 0
-                sys.stderr.flush()
-                os.dup2(self._heard.fileno(), 2)
-            self._threads += 1
-            return True
-
-    def leave(self) -> None:
-        """Hand on what was heard; the last thread ends the filter."""
-        with self._lock:
-            self._threads -= 1
-            sys.stderr.flush()
-            if self._threads:
-                self._tell(whole_lines=True)
-                return
-            os.dup2(self.at_once.fileno(), 2)
-            self._tell(whole_lines=False)
-            self._heard.close()
-            self.at_once.close()
-
-    def _tell(self, *, whole_lines: bool) -> None:
-        # Not by seek and read: descriptor 2 writes where the file's only offset stands.
-        heard = os.pread(self._heard.fileno(), os.fstat(self._heard.fileno()).st_size, self._told)
-        if whole_lines:
-            heard = heard[: heard.rfind(b"\n") + 1]
-        self._told += len(heard)
-        self.at_once.flush()
-        for line in heard.splitlines(keepends=True):
-            if LOADER not in line:
-                os.write(self.at_once.fileno(), line)
-
-
-_FILTER = _Filter()
 
 
 def compiler_options(*, soon: bool) -> dict[str, Any] | None:
