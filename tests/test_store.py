@@ -2,7 +2,11 @@
 
 import json
 import logging
+import os
 import shutil
+import subprocess
+import sys
+import types
 import zipfile
 
 import jax
@@ -146,7 +150,7 @@ def test_another_config_is_named_and_not_mixed_in(kept, keys, config, words):
         ({"client_batch": 1}, "client_batch"),
         (
             {"record": (*QUANTITIES, mine)},
-            "the quantity mine was not there; code of .*mine was not there",
+            "the quantity mine was not there; code or a constant of .*mine in 'one' was not there",
         ),
     ],
 )
@@ -189,7 +193,8 @@ def test_other_data_are_named(keys, tmp_path):
         sweep(config, keys[:1], data=Dataset.of(x + 1, y), store=tmp_path, progress=False)
 
 
-def test_a_class_of_ones_own_that_changed_is_named(keys, tmp_path):
+def test_a_custom_class_that_computes_something_else_is_named(keys, tmp_path):
+    """And one whose file has changed alone is not."""
     source = """
 from pause_jax.policies import Random
 
@@ -197,21 +202,124 @@ class Own(Random):
     name = "own_of_a_file"
 
     def build(self, context):
-        return super().build(context)
+        policy = super().build(context)
+        return policy._replace(update=lambda state, *_: state)
 """
     module = tmp_path / "own.py"
 
-    def own():
+    def again(text):
+        module.write_text(text)
         names = {"__name__": "own"}
-        exec(compile(module.read_text(), str(module), "exec"), names)
-        return names["Own"]
+        exec(compile(text, str(module), "exec"), names)
+        config = bandit().replace(policy=names["Own"]())
+        return sweep(config, keys, store=tmp_path / "kept", progress=False)
 
-    module.write_text(source)
-    config = bandit().replace(policy=own()())
-    sweep(config, keys, store=tmp_path / "kept", progress=False)
-    module.write_text(source.replace("super().build", "Random().build"))
-    with pytest.raises(ConfigError, match=r"code of own\.Own has changed since"):
-        sweep(bandit().replace(policy=own()()), keys, store=tmp_path / "kept", progress=False)
+    first = again(source)
+    xr.testing.assert_identical(again(f"# A comment.{source}"), first)
+    changed = source.replace("lambda state, *_: state", "lambda state, *_: state + 1")
+    changed = changed.replace(
+        "policy = super().build(context)",
+        """policy = super().build(context)
+        policy = policy._replace(init=lambda: 0)""",
+    )
+    with pytest.raises(ConfigError, match=r"code or a constant of own\.Own in '0' has changed"):
+        again(changed)
+
+
+FACTOR = 1.0
+
+
+def of_a_closure(factor):
+    return quantity("round")(lambda r: r.seconds * factor)
+
+
+def of_a_global(factor):
+    sys.modules[__name__].FACTOR = factor
+    return quantity("round")(lambda r: r.seconds * FACTOR)
+
+
+def of_another_module(factor):
+    helper = types.ModuleType("helper")
+    helper.FACTORS = np.full(3, factor)
+    return quantity("round")(lambda r: r.seconds * jnp.asarray(helper.FACTORS)[0])
+
+
+def of_a_callback(factor):
+    def host(seconds):
+        return np.float32(seconds * factor)
+
+    def value(r):
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        return jax.pure_callback(host, shape, r.seconds, vmap_method="sequential")
+
+    return quantity("round")(value)
+
+
+@pytest.mark.parametrize("made", [of_a_closure, of_a_global, of_another_module, of_a_callback])
+def test_a_constant_of_custom_code_counts_wherever_it_comes_from(keys, tmp_path, made):
+    def again(factor):
+        mine = made(factor)._replace(name="mine")
+        arguments = {"record": ("clock", mine), "store": tmp_path, "progress": False}
+        return sweep(bandit("random"), keys[:1], **arguments)
+
+    first = again(2.0)
+    np.testing.assert_allclose(first.mine.cumsum("round"), 2 * first.clock, rtol=1e-5)
+    xr.testing.assert_identical(again(2.0), first)
+    with pytest.raises(ConfigError, match=r"code or a constant of .* in '0' has changed since"):
+        again(3.0)
+
+
+CUSTOM = """
+import sys
+import flax.linen as nn
+import jax
+import optax
+from pause_jax import presets
+from pause_jax.engine.jobs import jobs_of
+from pause_jax.engine.store import fingerprint
+from pause_jax.learning import Classification, FlaxModel
+
+factor = float(sys.argv[1])
+
+@jax.custom_jvp
+def scaled(x):
+    return x * factor
+
+scaled.defjvp(lambda x, t: (scaled(*x), factor * t[0]))
+
+class Own(Classification):
+    name = "own"
+
+    def loss(self, outputs, target):
+        return scaled(super().loss(outputs, target))
+
+def flat(x):
+    return x.reshape(len(x), -1)
+
+base = presets.digits_small("random").replace(num_rounds=2, num_clients=5)
+net = nn.Sequential([flat, nn.Dense(3), lambda x: scaled(x), nn.Dense(10)])
+custom = {
+    "learning.task": Own(),
+    "learning.model": FlaxModel.of(net),
+    "learning.optimizer": optax.sgd(optax.constant_schedule(factor)),
+}
+configs = {"custom": base.override(custom), "plain": base}
+for name, config in configs.items():
+    print(name, fingerprint(jobs_of({name: config}, jax.random.split(jax.random.key(0))).made_by))
+"""
+
+
+def test_what_custom_parts_compute_is_the_same_in_every_process():
+    def fingerprints(factor, seed):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", CUSTOM, factor]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return dict(line.split() for line in ran.stdout.splitlines())
+
+    first = fingerprints("0.5", "1")
+    assert fingerprints("0.5", "2") == first
+    other = fingerprints("0.25", "1")
+    assert {name for name, each in first.items() if other[name] == each} == {"plain"}
 
 
 def test_where_data_lie_is_no_difference(undisturbed):

@@ -21,7 +21,6 @@ from pause_jax.engine.plan import Plan
 from pause_jax.engine.programs import (
     RUN,
     SAME,
-    all_ours,
     programs,
     reduced_part,
     seen_by,
@@ -30,7 +29,6 @@ from pause_jax.engine.programs import (
 )
 from pause_jax.engine.recorder import Quantities, Record
 from pause_jax.engine.result import Result, completed
-from pause_jax.engine.simulate import whole_run
 from pause_jax.engine.state import State
 from pause_jax.learning import Execution
 from pause_jax.policies import OneOf
@@ -39,18 +37,6 @@ from pause_jax.policies import OneOf
 def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
     """A mesh with the one axis ``run``."""
     return Mesh(np.asarray(devices), ("run",))
-
-
-def check_own_parts(config: SimConfig, data: Any, quantities: Quantities) -> None:
-    """Trace parts of the user's own once, so that their mistakes show before any run; those of the
-    library are tested.
-
-    Raises:
-      Exception: whatever a part raises.
-    """
-    if not all_ours(config, quantities):
-        run = functools.partial(whole_run, quantities=quantities)
-        jax.eval_shape(run, config, data, jax.random.key(0))
 
 
 class Keeper(Protocol):

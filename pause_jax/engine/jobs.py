@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from pause_jax.engine.arguments import (
     checked_devices,
     checked_keys,
 )
-from pause_jax.engine.batch import check_own_parts, mesh_of
+from pause_jax.engine.batch import mesh_of
 from pause_jax.engine.families import choices_of, family_of, one_of
 from pause_jax.engine.matching import client_ids
 from pause_jax.engine.outline import Outline, outline, variable
@@ -28,7 +29,7 @@ from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, with_metrics
 from pause_jax.engine.result import RESERVED
 from pause_jax.engine.round import parts as parts_of
-from pause_jax.engine.simulate import check_size, prepare
+from pause_jax.engine.simulate import check_size, prepare, whole_run
 from pause_jax.engine.store import FORMAT
 from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
 from pause_jax.learning.dataset import checked
@@ -103,7 +104,6 @@ def jobs_of(
         quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
     for group in groups.values():
         check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
-        check_own_parts(group[0].config, group[0].data, quantities)
     mesh = mesh_of(devices)
     made_by = {
         "format": FORMAT,
@@ -119,7 +119,7 @@ def jobs_of(
         "versions": provenance.versions(),
         "machine": provenance.machine(mesh.devices.flat),
         "code": provenance.code(),
-        "own_code": provenance.own_code((job.config for job in jobs), quantities),
+        "own": [own for group in groups.values() for own in _own(group, keys, quantities)],
     }
     if jax.process_count() > 1:
         distributed.check_same(repr(made_by))
@@ -153,6 +153,29 @@ def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataCon
     digest = provenance.data_digest(loaded)
     ids, toml = client_ids(config, loaded), config_file.dumps(config)
     return Job(config, loaded, outline(label, config, toml, digest, ids))
+
+
+def _own(group: list[Job], keys: Array, quantities: Quantities) -> list[dict[str, str]]:
+    """What the custom parts of a group compute, for each of its configs; nothing without any.
+
+    They are traced once, so their mistakes show before any run, and hashed as they are computed:
+    their constants may come from anywhere. The library's own parts are known by their files.
+
+    Raises:
+      Exception: whatever a part raises.
+    """
+    config, data, _ = group[0]
+    parts = provenance.own_parts(config, quantities)
+    if not parts:
+        return []
+    run = functools.partial(whole_run, quantities=quantities)
+    key = jax.random.key(0, impl=jax.random.key_impl(keys))
+    program, result = jax.make_jaxpr(run, return_shape=True)(config, data, key)
+    said = result.epsilon_unit, result.num_parameters, *result.unnoised
+    digest = f"{provenance.program_digest(program)} {said}"
+    return [
+        {"label": job.outline.label, "parts": ", ".join(parts), "digest": digest} for job in group
+    ]
 
 
 def _shared(groups: list[list[Job]], *, remembered: bool) -> list[list[Job]]:

@@ -16,6 +16,7 @@ import xarray as xr
 from pause_jax.client_ids import plain
 from pause_jax.config import SimConfig
 from pause_jax.engine.horizon import evaluated_rounds
+from pause_jax.engine.provenance import without_addresses
 from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.result import Result
 from pause_jax.struct import fields, is_node, nested
@@ -221,7 +222,9 @@ def _plain(value: Any) -> Any:
     """A number, None or a text."""
     if isinstance(value, jax.Array | np.ndarray):
         return float(str(np.float32(value)))  # the shortest decimal that is the same float32
-    return value if value is None or isinstance(value, int | float) else str(value)
+    if value is None or isinstance(value, int | float):
+        return value
+    return without_addresses(str(value))
 
 
 def _column(values: list[Any]) -> list[Any]:

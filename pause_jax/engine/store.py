@@ -278,7 +278,7 @@ def different(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             continue
         if name not in there or name not in here:
             words.append(f"{name} {'is there no more' if name in there else 'was not there'}")
-        elif name.startswith(("code of", "the quantity")):
+        elif name.startswith(("code", "the quantity")):
             words.append(f"{name} has changed since")
         elif name.startswith(("data of", "the other keys")):
             words.append(f"{name} are others")
@@ -302,8 +302,11 @@ def _compared(made_by: Mapping[str, Any]) -> dict[str, Any]:
             flat["the other keys"] = value
         elif name == "recorded":
             flat |= {f"the quantity {each['name']}": each for each in value}
-        elif name == "own_code":
-            flat |= {f"code of {part}": digest for part, digest in value.items()}
+        elif name == "own":
+            flat |= {
+                f"code or a constant of {each['parts']} in {each['label']!r}": each["digest"]
+                for each in value
+            }
         elif name == "code":
             flat["code of pause_jax"] = value
         elif isinstance(value, dict):
