@@ -15,7 +15,7 @@ import time
 from pause_jax import SimConfig, play_shard, sweep
 from pause_jax.engine import batch, carry, playing
 from pause_jax.engine.compilation import use_cache
-from pause_jax.learning import Digits, Learning, Mlp
+from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
 
 SMALL = SimConfig(
@@ -23,7 +23,12 @@ SMALL = SimConfig(
     num_selected=2,
     num_rounds=40,
     eval_every=10,
-    learning=Learning(data=Digits(num_train=60), model=Mlp(hidden=())),
+    # About every second update is late and averaged in the next round, by a server with moments.
+    deadline=0.3,
+    late="next",
+    learning=Learning(
+        data=Digits(num_train=60), model=Mlp(hidden=()), server=FedAdam(), keep_optimizer_state=True
+    ),
 )
 CONFIGS = {name: SMALL.replace(policy=named(name)) for name in ("pause", "sa_pause")}
 CONFIGS["bandit"] = SMALL.replace(learning=None, num_rounds=400)

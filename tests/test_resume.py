@@ -43,6 +43,7 @@ def test_a_killed_sweep_goes_on_with_the_same_bits(undisturbed, cache, tmp_path,
     killed(tmp_path / "kept", cache, moment)
     killed(tmp_path / "kept", cache)
     same_bits(xr.load_dataset(tmp_path / "kept.nc"), whole)
+    assert not whole.in_time.sel(config="pause").all(), "no update was ever late"
     assert not [path.name for path in (tmp_path / "kept").iterdir() if path.name[0] == "."]
 
 

@@ -26,8 +26,11 @@ from pause_jax import (
     sweep,
 )
 from pause_jax.engine import batch, carry, playing
+from pause_jax.engine.jobs import jobs_of
 from pause_jax.engine.store import Kept, Store
-from pause_jax.learning import Dataset
+from pause_jax.learning import Dataset, FedAdam
+from pause_jax.policies import Random
+from pause_jax.privacy import PerCoordinateLaplace
 
 
 def bandit(policy="pause", **changes):
@@ -269,6 +272,34 @@ def test_a_constant_of_custom_code_counts_wherever_it_comes_from(keys, tmp_path,
         again(3.0)
 
 
+def test_what_a_custom_part_says_of_itself_counts(keys):
+    class Own(PerCoordinateLaplace):
+        name = "own"
+
+    class Other(Own):
+        name = "own"
+        unit = "update"
+
+    def own(mechanism):
+        config = bandit("random").replace(privacy=mechanism)
+        (own,) = jobs_of(config, keys).made_by["own"]
+        return own["digest"]
+
+    assert own(Own()) == own(Own())
+    assert own(Own()) != own(Other())
+
+
+def test_the_custom_parts_of_every_config_count(keys):
+    class Own(Random):
+        name = "own"
+
+    own = bandit("random").replace(policy=Own())
+    configs = {"ours": bandit("random"), "a": own, "b": own.override({"reward.gamma": 3.0})}
+    listed = jobs_of(configs, keys).made_by["own"]
+    assert [each["label"] for each in listed] == ["a", "b"]
+    assert {each["parts"] for each in listed} == {f"{__name__}.{Own.__qualname__}"}
+
+
 CUSTOM = """
 import sys
 import flax.linen as nn
@@ -372,7 +403,12 @@ def test_two_processes_do_not_play_the_same_sweep(kept, keys):
 
 # The middle of a chunk.
 
-LEARNED = presets.digits_small("sa_pause").replace(num_rounds=20, eval_every=8, num_clients=8)
+# The server has moments, and updates that are late wait in the state.
+LEARNED = (
+    presets.digits_small("sa_pause")
+    .replace(num_rounds=20, eval_every=8, num_clients=8, deadline=0.3, late="next")
+    .override({"learning.server": FedAdam(), "learning.keep_optimizer_state": True})
+)
 
 
 def stop_after(monkeypatch, segments):
@@ -409,9 +445,29 @@ def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog
     ticks = stop_after(monkeypatch, 0)
     result = sweep(config, keys[:1], **arguments)
     assert len(ticks) == 20 - 6
+    if config is LEARNED:
+        assert 0 < whole.in_time.sum() < whole.in_time.size
     assert "goes on after 6 of its segments" in caplog.text
     xr.testing.assert_identical(result.drop_attrs(), whole.drop_attrs())
     assert not list(tmp_path.glob("carry-*"))
+
+
+def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
+    middle = carry.Carry(Store(tmp_path, Kept({}, [], {})), 0, 0, every=0.0)
+    point = carry.Point(2, {"x": jnp.arange(3.0)}, [np.ones(2)])
+
+    def restored():
+        return middle.restored({"x": jnp.zeros(3)}, lambda _: [jax.ShapeDtypeStruct((2,), float)])
+
+    middle.save(point)
+    np.testing.assert_array_equal(restored().state["x"], point.state["x"])
+    middle.drop()
+    with monkeypatch.context() as harm:
+        harm.setattr(carry, "_digest", lambda _: np.zeros(32, np.uint8))
+        middle.save(point)
+    assert restored() is None
+    assert "is damaged (ValueError) and is not used" in caplog.text
+    assert not list(tmp_path.glob("carry-*/*"))
 
 
 # Shards.
