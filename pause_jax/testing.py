@@ -30,6 +30,7 @@ from pause_jax.engine.simulate import simulate, whole_run
 from pause_jax.engine.state import Round
 from pause_jax.learning import LearnerState, Learning
 from pause_jax.policies import PolicyConfig
+from pause_jax.policies.inspection import check_declared, check_pure
 from pause_jax.privacy import Mechanism
 from pause_jax.struct import Config
 
@@ -59,8 +60,10 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
     Without learning, at availabilities of 1, 0.5 and 0.02: it chooses distinct clients, none that
     is absent, with weights that are finite, not negative and sum to one where anybody takes part;
-    the same key gives the same run; other numbers compile nothing anew; runs under vmap equal
-    single ones; and its config goes through TOML if it has a name.
+    its functions are pure: called or built again, they compute the same; ``releases`` has an entry
+    for each loss that it reads; its state keeps its form; the same key gives the same run; other
+    numbers compile nothing anew; runs under vmap equal single ones; and its config goes through
+    TOML if it has a name.
 
     Args:
       policy: its config.
@@ -69,7 +72,8 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
     Raises:
       AssertionError: naming the first clause that does not hold, and the round.
-      ConfigError, TypeError: if it cannot be run at all.
+      ConfigError, TypeError: if it cannot be run at all; ConfigError also if it reads losses and
+        ``releases`` is empty, or its state changes its form.
 
     Examples:
       >>> from pause_jax.policies import Fastest
@@ -86,10 +90,14 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     record = (*QUANTITIES.values(), weights, filled, available)
     run = _Counted(lambda config, key: simulate(config, key, record=record))
     config, key = _checked(config), jax.random.key(0)
+    built = parts(config, None)
+    context = built.context(built.learner.init(keys.streams(key)))
+    check_pure(config.policy, context)
     for share in (1.0, 0.5, 0.02):
         result = run(config.replace(availability=jnp.float32(share)), key)
         _check_choices(result, f"availability {share:g}")
     run.check()
+    check_declared(config.policy, context)
     twice = run(config, key), run(config, key)
     _same(*twice, "the same config and key gave two results: it is not pure")
     # What Python itself draws or remembers shows when the functions are traced a second time.

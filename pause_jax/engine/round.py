@@ -26,7 +26,7 @@ from pause_jax.engine.world import World, world_of
 from pause_jax.latency import Latency, Work
 from pause_jax.learning import Execution, Learner, LearnerState, Release, bandit_only
 from pause_jax.learning.learner import model_bytes, update_size
-from pause_jax.policies import Answer, Context, Policy, check_selected
+from pause_jax.policies import Answer, Context, Policy, check_selected, policy_of
 from pause_jax.privacy import Mechanism
 from pause_jax.struct import ConfigError
 
@@ -109,13 +109,7 @@ def parts(
         )
 
     def policy(context: Context) -> Policy:
-        built = config.policy.build(context)
-        if not isinstance(built, Policy):
-            raise TypeError(
-                f"{type(config.policy).__name__}.build returned {type(built).__name__}: must be "
-                "Policy(init, select, update)."
-            )
-        return built
+        return policy_of(config.policy, context)
 
     return Parts(learner, config.privacy, work, context, policy)
 

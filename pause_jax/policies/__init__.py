@@ -1,7 +1,17 @@
 """Selection policies and their registry."""
 
 from pause_jax.bandit import Info, Observation, Selection, no_info
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query, check_selected
+from pause_jax.policies.base import (
+    UNNOISED,
+    Answer,
+    Context,
+    Policy,
+    PolicyConfig,
+    Query,
+    check_selected,
+    policy_of,
+    watched,
+)
 from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
 from pause_jax.policies.choose import (
     by_data_size,
@@ -92,6 +102,7 @@ __all__ = [
     "INDEX_RULES",
     "NAMED",
     "POLICIES",
+    "UNNOISED",
     "All",
     "Answer",
     "Bsfl",
@@ -130,6 +141,8 @@ __all__ = [
     "maximiser",
     "named",
     "no_info",
+    "policy_of",
     "stateless",
     "top_clients",
+    "watched",
 ]

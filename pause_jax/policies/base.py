@@ -7,15 +7,16 @@ within the trace, so every number in the config can be swept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection
 from pause_jax.privacy import Mechanism
 from pause_jax.reward import Reward
-from pause_jax.struct import Config
+from pause_jax.struct import Config, ConfigError, nested
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -132,8 +133,12 @@ class PolicyConfig(Config):
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """What clients must send for it without noise, besides sizes and latencies."""
-        return ()
+        """What clients must send for it without noise, besides sizes and latencies: one entry for
+        each reading. A policy without entries cannot read losses. By default those of the policies
+        among its fields.
+        """
+        inner = [part for path, part in nested(self) if path and isinstance(part, PolicyConfig)]
+        return tuple(dict.fromkeys(name for part in inner for name in part.releases))
 
     def cohort_size(self, num_clients: int, num_selected: int) -> int:
         """Clients chosen a round."""
@@ -142,6 +147,92 @@ class PolicyConfig(Config):
     def build(self, context: Context) -> Policy:
         """The three functions, for one network."""
         raise NotImplementedError(f"{type(self).__name__} has no build(context) -> Policy.")
+
+
+# What clients send of their data without noise.
+UNNOISED = ("loss", "square_loss")
+
+Record = TypeVar("Record", bound=tuple[Any, ...])
+
+
+def policy_of(config: PolicyConfig, context: Context) -> Policy:
+    """The policy that a config builds, which reads only what it declares, and keeps its state.
+
+    Args:
+      config: the policy's config.
+      context: what it may know of the network.
+
+    Raises:
+      TypeError: if ``build`` returns something else.
+      ConfigError: if it asks for losses and ``releases`` is empty; while it is traced, also if
+        ``update`` reads them, or returns a state of another form than ``init``.
+    """
+    name, built = type(config).__name__, config.build(context)
+    if not isinstance(built, Policy):
+        raise TypeError(
+            f"{name}.build returned {type(built).__name__}: must be Policy(init, select, update)."
+        )
+    if built.query is not None and built.query.wants == "loss" and not config.releases:
+        raise _undeclared(name, "asks for losses")
+
+    def refuse(field: str) -> None:
+        raise _undeclared(name, f"reads observation.{field}")
+
+    form, without_losses = jax.eval_shape(built.init), watched(Observation, UNNOISED, refuse)
+
+    def update(state: Any, selection: Selection, observation: Observation) -> Any:
+        if not config.releases:
+            unread = dict.fromkeys(UNNOISED)
+            observation = without_losses(observation._replace(**unread))
+        return _of_form(name, form, built.update(state, selection, observation))
+
+    return built._replace(update=update)
+
+
+def watched(
+    kind: type[Record], fields: tuple[str, ...], on_read: Callable[[str], None]
+) -> Callable[[Record], Record]:
+    """A copy of a named tuple that calls ``on_read`` with the name of a field that is read.
+
+    Args:
+      kind: the named tuple's class.
+      fields: which of its fields are watched.
+      on_read: is called before the value is returned; what it raises, the reader gets.
+    """
+
+    def reader(field: str) -> property:
+        place = kind._fields.index(field)  # type: ignore[attr-defined]
+
+        def read(self: Any) -> Any:
+            on_read(field)
+            return self[place]
+
+        return property(read)
+
+    cls = type(kind.__name__, (kind,), {"__slots__": (), **{name: reader(name) for name in fields}})
+    return cls._make  # type: ignore[attr-defined,no-any-return]
+
+
+def _undeclared(name: str, deed: str) -> ConfigError:
+    return ConfigError(
+        f"{name}: {deed}, which clients send without noise, and `releases` is empty. Add the "
+        "property `releases`, say return ('the training loss of each chosen client',)."
+    )
+
+
+def _of_form(name: str, form: Any, state: Any) -> Any:
+    """The state, if its structure, shapes and dtypes are those that ``init`` returned."""
+    here = jax.eval_shape(lambda x: x, state)
+    old, new = (jax.tree_util.tree_flatten_with_path(tree) for tree in (form, here))
+    if old[1] != new[1]:
+        raise ConfigError(f"{name}.update: returns a state {new[1]}; must be as in init, {old[1]}.")
+    for (path, before), (_, after) in zip(old[0], new[0], strict=True):
+        if (before.shape, before.dtype) != (after.shape, after.dtype):
+            raise ConfigError(
+                f"{name}.update: state{jax.tree_util.keystr(path)} is {after.dtype} of shape "
+                f"{after.shape}; must be {before.dtype} of shape {before.shape}, as in init."
+            )
+    return state
 
 
 def check_selected(selected: Any, num_selected: int) -> tuple[Selection, Info]:

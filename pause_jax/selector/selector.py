@@ -19,7 +19,7 @@ from pause_jax import config_file, keys
 from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.engine.arguments import check_key
-from pause_jax.policies import Context, check_selected
+from pause_jax.policies import Context, check_selected, policy_of
 from pause_jax.selector.reports import (
     Choice,
     Question,
@@ -78,7 +78,7 @@ class Selector:
         self._size = jnp.asarray(sizes(data_size, config.num_clients))
         self._update_size = update_size
         self._canonical = canonical(config)
-        self._policy = config.policy.build(self._context())
+        self._policy = policy_of(config.policy, self._context())
         self._key = keys.streams(key).policy
         self._state = jax.jit(self._policy.init)()
         self._pending: Selection | None = None

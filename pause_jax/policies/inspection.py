@@ -1,0 +1,130 @@
+"""Whether a policy is pure and declares what it reads: its functions, traced and compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pause_jax.bandit import Observation
+from pause_jax.policies.base import UNNOISED, Answer, Context, Policy, PolicyConfig, watched
+
+
+class _Call(NamedTuple):
+    """A function of a policy, and arguments that it may be called with."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+def check_pure(config: PolicyConfig, context: Context) -> None:
+    """Trace each function of a policy several times and compare the traces.
+
+    Args:
+      config: the policy's config.
+      context: what it is built from.
+
+    Raises:
+      AssertionError: naming the function whose traces differ.
+    """
+    name = type(config).__name__
+    one, other = (_calls(config.build(context), context) for _ in range(2))
+    for which, call in one.items():
+        text = _trace(call)
+        assert _trace(call) == text, (
+            f"{name}.{which}: called again with the same arguments it computes something else: it "
+            "is not pure. Keep what it must remember in the state, and draw from the key."
+        )
+        assert _trace(other[which]) == text, (
+            f"{name}.{which}: built again from the same config it computes something else: it is "
+            "not pure. Use nothing but the config, the context and the arguments."
+        )
+
+
+def check_declared(config: PolicyConfig, context: Context) -> None:
+    """Check that ``releases`` has an entry for each reading that clients send without noise.
+
+    Args:
+      config: the policy's config.
+      context: what it is built from.
+
+    Raises:
+      AssertionError: naming what it reads, and what it declares.
+    """
+    read, policy = set[str](), config.build(context)
+    calls = _calls(policy, context)
+    kinds = {"update": (Observation, "observation", UNNOISED)}
+    if policy.query is not None and policy.query.wants == "loss":
+        kinds["query.hear"] = Answer, "answer", UNNOISED[:1]
+    for which, (kind, word, fields) in kinds.items():
+        record = watched(kind, fields, lambda field, word=word: read.add(f"{word}.{field}"))
+        function, arguments = calls[which]
+        jax.eval_shape(lambda *x, f=function, of=record: f(*x[:-1], of(x[-1])), *arguments)
+    assert len(read) <= len(config.releases), (
+        f"{type(config).__name__}: reads {', '.join(sorted(read))}, and `releases` is "
+        f"{config.releases}: must have an entry for each, as clients send them without noise."
+    )
+
+
+def _calls(policy: Policy, context: Context) -> dict[str, _Call]:
+    """The functions of a policy by name, with the arguments of its first round."""
+    num_clients, m = context.num_clients, context.num_selected
+    key, round, available = jax.random.key(0), jnp.int32(1), jnp.ones(num_clients, bool)
+    found = {"init": _Call(policy.init, ())}
+    state, query = jax.eval_shape(policy.init), policy.query
+    if query is not None:
+        found["query.ask"] = _Call(query.ask, (key, state, round, available))
+        clients, asked = jax.eval_shape(*_anew(found["query.ask"]))
+        loss = jnp.ones(clients.shape)
+        features = jnp.ones((*clients.shape, context.num_features))
+        answer = Answer(loss, features, jnp.ones(clients.shape, bool))
+        found["query.hear"] = _Call(query.hear, (state, clients, asked, answer))
+        found["query.seconds"] = _Call(query.seconds, (jnp.ones(num_clients),))
+        state = jax.eval_shape(*_anew(found["query.hear"]))
+    found["select"] = _Call(policy.select, (key, state, round, available))
+    selection, _ = jax.eval_shape(*_anew(found["select"]))
+    ones = jnp.ones(m)
+    observation = Observation(ones, ones, ones, jnp.ones((m, context.update_size)), ones > 0)
+    found["update"] = _Call(policy.update, (state, selection, observation))
+    return found
+
+
+def _anew(call: _Call) -> tuple[Any, ...]:
+    """A new function that JAX has not traced before, and its arguments."""
+    return lambda *arguments: call.function(*arguments), *call.arguments
+
+
+def _trace(call: _Call) -> tuple[str, ...]:
+    """What a call computes, as text: its operations, then the arrays that it holds."""
+    function, *arguments = _anew(call)
+    closed = jax.make_jaxpr(function)(*arguments)
+    # Names of functions come with their addresses.
+    text = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
+    return text, *(_shown(each) for each in _constants(closed))
+
+
+def _shown(constant: Any) -> str:
+    if isinstance(constant, Array) and jnp.issubdtype(constant.dtype, jax.dtypes.prng_key):
+        constant = jax.random.key_data(constant)
+    return repr(np.asarray(constant).tolist())
+
+
+def _constants(jaxpr: Any) -> Iterator[Any]:
+    """Arrays that a traced function holds, also within its inner functions."""
+    if isinstance(jaxpr, jax.extend.core.ClosedJaxpr):
+        yield from jaxpr.consts
+        jaxpr = jaxpr.jaxpr
+    for equation in jaxpr.eqns:
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(value):
+                yield from _constants(value)
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return isinstance(value, jax.extend.core.ClosedJaxpr | jax.extend.core.Jaxpr)
