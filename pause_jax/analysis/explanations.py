@@ -29,7 +29,8 @@ def explain(result: xr.Dataset, target: float) -> Iterator[str]:
                 f"{name}: the model was not finite from round {bad[bad > 0].min()} on "
                 f"in {(bad > 0).sum()} of {bad.size} seeds."
             )
-        yield from _broken(str(name), one)
+        if found := contract.finding(one.first_broken_round.values, one.broken_rules.values):
+            yield f"{name}: WARNING: {found}"
         yield from _collapse(str(name), one)
         yield from _spent(str(name), one)
         waited = (one.query_seconds.sum("round") / one.latency.sum("round")).mean().item()
@@ -60,18 +61,6 @@ def _faster_than_random(result: xr.Dataset, target: float) -> Iterator[str]:
         f"after {soonest[1]:.0f}: a round of {first} lasts {lasts[0]:.2f} s on average, of random "
         f"{lasts[1]:.2f} s; fairness of participation {even[0]:.2f} and {even[1]:.2f}."
     )
-
-
-def _broken(name: str, one: xr.Dataset) -> Iterator[str]:
-    """Whether a part of one's own broke its contract."""
-    rounds, rules = one.first_broken_round.values, one.broken_rules.values
-    if (rounds > 0).any():
-        first = int(rounds[rounds > 0].min())
-        what = contract.words(int(rules[rounds == first][0]))
-        yield (
-            f"{name}: WARNING: {what}, in round {first} and in {(rounds > 0).sum()} of "
-            f"{rounds.size} seeds; its figures mean nothing."
-        )
 
 
 def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:

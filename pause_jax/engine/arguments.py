@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pause_jax.spelling import shown
@@ -25,7 +26,7 @@ def checked_keys(keys: Array) -> Array:
     """Typed keys [S], of one or several.
 
     Raises:
-      ConfigError: if they are something else, or none.
+      ConfigError: if they are something else, or none, or two of them are equal.
     """
     check_key(keys)
     keys = keys if keys.ndim else keys[None]
@@ -34,6 +35,14 @@ def checked_keys(keys: Array) -> Array:
             f"keys has shape {keys.shape}: must be keys [S], S >= 1. Make them with "
             "jax.random.split(jax.random.key(0), S)."
         )
+    first: dict[bytes, int] = {}
+    for place, words in enumerate(np.asarray(jax.random.key_data(keys))):
+        before = first.setdefault(words.tobytes(), place)
+        if before != place:
+            raise ConfigError(
+                f"keys[{place}] equals keys[{before}]: keys must differ, as equal runs make errors "
+                "look small. Make them with jax.random.split(jax.random.key(0), S)."
+            )
     return keys
 
 

@@ -6,13 +6,19 @@ library's own parts are tested instead.
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pause_jax.engine.state import Round
 from pause_jax.latency import LATENCIES
 from pause_jax.policies import POLICIES, OneOf
 
+# The recorded quantities that say it.
+RECORDED = ("first_broken_round", "broken_rules")
 # In the order of their bits.
 RULES = (
     "the policy chose a client twice",
@@ -59,3 +65,34 @@ def broken(played: Round) -> Array:
 def words(rules: int) -> str:
     """What a number of :func:`broken` says."""
     return "; ".join(rule for place, rule in enumerate(RULES) if rules >> place & 1)
+
+
+class BrokenContract(UserWarning):
+    """A custom part broke its contract, so the figures of the runs mean nothing."""
+
+
+def finding(rounds: Any, rules: Any) -> str:
+    """What the runs of a config broke, in words; empty if nothing.
+
+    Args:
+      rounds: int [S], ``first_broken_round`` of each seed.
+      rules: int [S], ``broken_rules`` of each.
+    """
+    rounds, rules = np.atleast_1d(rounds), np.atleast_1d(rules)
+    if not (rounds > 0).any():
+        return ""
+    first = int(rounds[rounds > 0].min())
+    return (
+        f"{words(int(rules[rounds == first][0]))}, in round {first} and in {(rounds > 0).sum()} of "
+        f"{rounds.size} seeds; its figures mean nothing."
+    )
+
+
+def warn(found: dict[str, str]) -> None:
+    """Warn once of all that was found, by the names of the configs.
+
+    Warns:
+      BrokenContract: if anything was found.
+    """
+    if lines := [f"{name}: {words}" for name, words in found.items() if words]:
+        warnings.warn("\n".join(lines), BrokenContract, stacklevel=3)

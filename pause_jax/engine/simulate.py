@@ -12,6 +12,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from pause_jax.config import SimConfig, canonical, loaded, validate
+from pause_jax.engine import contract
 from pause_jax.engine.arguments import check_client_batch, check_key, checked_devices
 from pause_jax.engine.compilation import compiling
 from pause_jax.engine.matching import client_ids
@@ -58,6 +59,10 @@ def simulate(
     Raises:
       ConfigError: before any work, if the config, the key or another argument cannot run.
 
+    Warns:
+      BrokenContract: once, at the end, if a custom part broke its contract and ``record`` has
+        ``first_broken_round`` and ``broken_rules``; not within a trace.
+
     Examples:
       >>> import jax
       >>> from pause_jax import SimConfig, simulate
@@ -87,6 +92,9 @@ def simulate(
     inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced))
     run = _simulate if inside else _in_calls
     result = run(config, data, key, quantities, execution)
+    if not inside and set(contract.RECORDED) <= set(result.values):
+        name = config.policy.name or type(config.policy).__name__
+        contract.warn({name: contract.finding(*(result.values[q] for q in contract.RECORDED))})
     return result.replace(client_ids=client_ids(config, data))
 
 

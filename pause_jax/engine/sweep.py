@@ -12,6 +12,7 @@ import xarray as xr
 from jax import Array
 
 from pause_jax.config import SimConfig
+from pause_jax.engine import contract
 from pause_jax.engine.jobs import Jobs, jobs_of
 from pause_jax.engine.playing import SAVE_EVERY, Playing, Share
 from pause_jax.engine.quantity import Quantity
@@ -46,7 +47,8 @@ def sweep(
 
     Args:
       configs: one or several; a mapping names them.
-      keys: typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
+      keys: typed keys [S], all different, for example
+        ``jax.random.split(jax.random.key(0), S)``.
       data: a data set to use instead of the one that each config names.
       record: what to record, as in :func:`simulate`.
       memory_limit: GiB that a batch may take on a device, by a rough estimate; larger sweeps run in
@@ -74,6 +76,10 @@ def sweep(
       ConfigError: before any run, if any config or the keys cannot run, or the store is that of
         another sweep: other configs, data, keys, code, versions or devices.
       SweepInterrupted: on an interrupt or a failure; carries what was finished.
+
+    Warns:
+      BrokenContract: once, at the end, naming the configs whose custom parts broke their contract,
+        if ``record`` has ``first_broken_round`` and ``broken_rules``.
     """
     jobs = jobs_of(
         configs,
@@ -87,7 +93,12 @@ def sweep(
         remembered=store is None,
     )
     kept = None if store is None else begun(jobs, pathlib.Path(store))
-    return Playing(jobs, kept).whole(save_every=save_every, progress=progress)
+    result = Playing(jobs, kept).whole(save_every=save_every, progress=progress)
+    if set(contract.RECORDED) <= set(result):
+        seen = zip(*(result[name].values for name in contract.RECORDED), strict=True)
+        names = map(str, result.config.values)
+        contract.warn(dict(zip(names, (contract.finding(*each) for each in seen), strict=True)))
+    return result
 
 
 def play_shard(
