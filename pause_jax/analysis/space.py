@@ -12,6 +12,9 @@ import xarray as xr
 
 from pause_jax.analysis import metrics
 from pause_jax.config import SimConfig, validate
+from pause_jax.engine.round import parts
+from pause_jax.engine.simulate import prepare
+from pause_jax.learning import Dataset
 from pause_jax.struct import ConfigError, field_at, is_node, is_static
 
 _RANGE = re.compile(r"^(log:)?([^:]+?)\.\.([^:]+)$")
@@ -41,13 +44,40 @@ class Objective(NamedTuple):
       text: as it was asked for.
       sign: 1 if it is to be small, -1 if large.
       record: the quantities that it needs.
-      value: of a sweep's result, [config, seed].
+      value: of a sweep's result, [config, seed]; not finite where a run has no value.
+      needs: the quantity without which it is not defined, a key of ``NEEDS``; empty for none.
+      near: of a sweep's result, [config, seed], how near a run came to a value: orders configs
+        none of whose runs has one. None if that is not known.
+      missing: what is printed for a run without a value.
     """
 
     text: str
     sign: int
     record: tuple[str, ...]
     value: Callable[[xr.Dataset], xr.DataArray]
+    needs: str = ""
+    near: Callable[[xr.Dataset], xr.DataArray] | None = None
+    missing: str = "not finite"
+
+
+# What a config must have for an objective, by the quantity that the objective reads.
+NEEDS = {
+    "test_accuracy": "a task with an accuracy, such as a classification",
+    "test_loss": "learning",
+    "regret": "track_regret = true",
+}
+_KNOWN: dict[str, Objective] = {
+    each.text: each
+    for each in (
+        Objective(
+            *("accuracy", -1, ("eval_clock", "test_accuracy"), metrics.final_accuracy),
+            needs="test_accuracy",
+        ),
+        Objective(*("loss", 1, ("eval_clock", "test_loss"), metrics.final_loss), needs="test_loss"),
+        Objective("regret", 1, ("regret",), metrics.total_regret, needs="regret"),
+        Objective("seconds", 1, ("clock",), metrics.simulated_seconds),
+    )
+}
 
 
 def axis_of(text: str, config: SimConfig) -> Axis:
@@ -94,26 +124,41 @@ def objective_of(text: str) -> Objective:
         target = float(match.group(1)) / 100
         if not 0 < target <= 1:
             raise ConfigError(f"--objective {text!r}: must be above 0 % and at most 100 %.")
-        record = ("clock", "eval_clock", "test_accuracy")
-        return Objective(words, 1, record, lambda result: _seconds_to(result, target))
-    known = {
-        "accuracy": (-1, ("eval_clock", "test_accuracy"), metrics.final_accuracy),
-        "loss": (1, ("eval_clock", "test_loss"), metrics.final_loss),
-        "regret": (1, ("regret",), metrics.total_regret),
-        "seconds": (1, ("clock",), metrics.simulated_seconds),
-    }
-    if words not in known:
+        return Objective(
+            words,
+            1,
+            ("eval_clock", "test_accuracy"),
+            lambda result: metrics.time_to_accuracy(result, target),
+            needs="test_accuracy",
+            near=lambda result: result.test_accuracy.max("eval_round").fillna(0.0),
+            missing="never",
+        )
+    if words not in _KNOWN:
         raise ConfigError(
             f"--objective {text!r}: must be 'seconds to 80 %' or another target, or one of "
-            f"{', '.join(known)}."
+            f"{', '.join(_KNOWN)}."
         )
-    return Objective(words, *known[words])
+    return _KNOWN[words]
 
 
-def _seconds_to(result: xr.Dataset, target: float) -> xr.DataArray:
-    """Seconds to the target. A run that does not reach it counts as its seconds, and as much again
-    by the share of the target that is missing, so that nearer is better than farther.
+def check_defined(objective: Objective, config: SimConfig, data: Dataset | None = None) -> None:
+    """Refuse an objective that no run of a config can have.
+
+    Args:
+      objective: what is asked for.
+      config: of the runs.
+      data: a data set to use instead of the one that it names.
+
+    Raises:
+      ConfigError: if it is not defined, with those that are.
     """
-    best = result.test_accuracy.max("eval_round").fillna(0.0)
-    never = metrics.simulated_seconds(result) * (2 + (target - best) / target)
-    return metrics.time_to_accuracy(result, target).fillna(never)
+    config, loaded = prepare(config, data)
+    has = {""} | ({"regret"} if config.track_regret else set())
+    if config.learning is not None:
+        has |= set(parts(config, loaded).learner.metrics)
+    if objective.needs not in has:
+        defined = [each.text for each in _KNOWN.values() if each.needs in has]
+        raise ConfigError(
+            f"--objective {objective.text!r}: needs {NEEDS[objective.needs]}. Take "
+            f"{' or '.join(defined)}."
+        )

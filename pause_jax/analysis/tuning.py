@@ -12,16 +12,19 @@ import itertools
 import math
 import os
 import pathlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import xarray as xr
 from jax import Array
 from numpy.typing import NDArray
 
-from pause_jax.analysis.space import Axis, Objective
+from pause_jax.analysis.space import Axis, Objective, check_defined
 from pause_jax.config import SimConfig
+from pause_jax.engine import contract
 from pause_jax.engine.sweep import sweep
 from pause_jax.learning import Dataset
 from pause_jax.struct import ConfigError
@@ -38,29 +41,63 @@ class Trial(NamedTuple):
 
     Attributes:
       values: by path.
-      scores: float [seeds], its objective in each.
+      scores: float [seeds], its objective in each; NaN where the run has none: the model was not
+        finite, the target was never reached, or a custom part broke its contract.
+      near: float [seeds], how near each run came to a score (``Objective.near``).
     """
 
     values: dict[str, float]
     scores: Floats
+    near: Floats
+
+    @property
+    def scored(self) -> Floats:
+        """The scores of the seeds that have one."""
+        return self.scores[np.isfinite(self.scores)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every seed has a score."""
+        return self.scored.size == self.scores.size
 
     @property
     def mean(self) -> float:
-        """Over its seeds."""
-        return float(self.scores.mean())
+        """Over the seeds that have a score; NaN if none has."""
+        return float(self.scored.mean()) if self.scored.size else math.nan
 
     @property
     def error(self) -> float:
-        """Standard error of the mean; NaN of one seed."""
-        number = self.scores.size
-        return float(self.scores.std(ddof=1) / math.sqrt(number)) if number > 1 else math.nan
+        """Standard error of the mean; NaN of fewer than two scores."""
+        number = self.scored.size
+        return float(self.scored.std(ddof=1) / math.sqrt(number)) if number > 1 else math.nan
+
+
+# Above every mean that a complete trial can have.
+_INCOMPLETE = 1e300
+
+
+def badness(trial: Trial, sign: int) -> float:
+    """The order of trials, the best the lowest: of proposals, rungs, finalists and the choice.
+
+    A trial with a score in every seed counts by its mean. Any other is worse: the more, the fewer
+    of its seeds have a score; then by the mean of those; if none has, by how near they came.
+
+    Args:
+      trial: what was tried.
+      sign: 1 if its objective is to be small, -1 if large.
+    """
+    if trial.is_complete:
+        return sign * trial.mean
+    rest = sign * trial.mean if trial.scored.size else -float(trial.near.mean())
+    return _INCOMPLETE * (1 + 2 * (trial.scores.size - trial.scored.size) + rest / (1 + abs(rest)))
 
 
 class Tuned(NamedTuple):
     """What a search found.
 
     Attributes:
-      best: the config whose mean over the fresh seeds is best among the finalists.
+      best: the config that is best among the finalists with the fresh seeds (:func:`badness`); the
+        one that the search began with, unless another is better.
       trials: all that were tried, in order.
       finalists: the best of the trials, best first, and what they scored with fresh seeds; the
         last one is the config that the search began with.
@@ -75,7 +112,7 @@ class Tuned(NamedTuple):
     @property
     def curse(self) -> float:
         """By how much the best of the search is worse with fresh seeds, in units of the objective;
-        the sign is that of the difference.
+        the sign is that of the difference. NaN if no seed has a score.
         """
         seen, fresh = self.finalists[0]
         return fresh.mean - seen.mean
@@ -116,46 +153,59 @@ def tune(
       What was found; the fresh seeds are ``width * seeds / 4`` at least.
 
     Raises:
-      ConfigError: before any run, if something cannot run.
+      ConfigError: before any run, if something cannot run, or the objective is not defined for the
+        config.
+
+    Warns:
+      BrokenContract: once, at the end, if a custom part broke its contract with the fresh seeds.
     """
     _check(axes, budget, seeds, width, method)
+    check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
     generations = itertools.count()
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
-    def play(points: list[dict[str, float]], keys: Array) -> list[Trial]:
+    def play(points: list[dict[str, float]], keys: Array, *, last: bool = False) -> list[Trial]:
         configs = [config.override(values) for values in points]
         # The same scores propose the same configs again, so each generation finds its own.
         kept = None if store is None else pathlib.Path(store) / f"{next(generations):03}"
-        result = sweep(
-            *(configs, keys),
-            data=data,
-            record=objective.record,
-            store=kept,
-            progress=progress,
-        )
-        scores = objective.value(result).values.astype(np.float64)
-        return [Trial(*pair) for pair in zip(points, scores, strict=True)]
+        with warnings.catch_warnings():
+            if not last:
+                warnings.simplefilter("ignore", contract.BrokenContract)
+            result = sweep(
+                *(configs, keys),
+                data=data,
+                record=(*objective.record, *contract.RECORDED),
+                store=kept,
+                progress=progress,
+            )
+        scores = objective.value(result).where(result.first_broken_round <= 0)
+        near = xr.zeros_like(scores) if objective.near is None else objective.near(result)
+        each = zip(points, *(x.values.astype(np.float64) for x in (scores, near)), strict=True)
+        return [Trial(*trial) for trial in each]
+
+    def order(trial: Trial) -> float:
+        return badness(trial, objective.sign)
 
     if method == "halving":
-        trials = _halving(axes, budget * seeds, search_key, rng, objective.sign, play)
+        trials = _halving(axes, budget * seeds, search_key, rng, order, play)
     else:
         keys = jax.random.split(search_key, seeds)
         propose = _tpe if method == "tpe" else _random
-        trials = list(propose(axes, budget, width, rng, objective.sign, lambda p: play(p, keys)))
+        trials = list(propose(axes, budget, width, rng, order, lambda p: play(p, keys)))
     most = max(trial.scores.size for trial in trials)
-    serious = [trial for trial in trials if trial.scores.size == most]
-    serious.sort(key=lambda trial: objective.sign * trial.mean)
+    best = sorted((trial for trial in trials if trial.scores.size == most), key=order)[:FINALISTS]
     fresh = max(2, width * seeds // (FINALISTS + 1))
     began = {axis.path: float(np.float32(_value(config, axis.path))) for axis in axes}
-    names = [trial.values for trial in serious[:FINALISTS]]
-    again = play([*names, began], jax.random.split(fresh_key, fresh))
-    seen = [*serious[:FINALISTS], Trial(began, np.full(1, np.nan))]
-    chosen = min(range(len(names)), key=lambda i: objective.sign * again[i].mean)
+    points = [*(trial.values for trial in best), began]
+    again = play(points, jax.random.split(fresh_key, fresh), last=True)
+    unknown = np.full(1, np.nan)
+    # Of equals the last, which is where the search began.
+    chosen = min(reversed(range(len(points))), key=lambda i: order(again[i]))
     return Tuned(
-        best=config.override(names[chosen]),
+        best=config if chosen == len(best) else config.override(points[chosen]),
         trials=trials,
-        finalists=list(zip(seen, again, strict=True)),
+        finalists=list(zip([*best, Trial(began, unknown, unknown)], again, strict=True)),
         chosen=chosen,
     )
 
@@ -192,6 +242,7 @@ def _value(config: Any, path: str) -> Any:
 
 
 Play = Callable[[list[dict[str, float]]], list[Trial]]
+Order = Callable[[Trial], float]
 
 
 def _drawn(axes: Sequence[Axis], rng: np.random.Generator) -> dict[str, float]:
@@ -199,7 +250,12 @@ def _drawn(axes: Sequence[Axis], rng: np.random.Generator) -> dict[str, float]:
 
 
 def _random(
-    axes: Sequence[Axis], budget: int, width: int, rng: np.random.Generator, sign: int, play: Play
+    axes: Sequence[Axis],
+    budget: int,
+    width: int,
+    rng: np.random.Generator,
+    order: Order,
+    play: Play,
 ) -> Iterator[Trial]:
     for first in range(0, budget, width):
         points = [_drawn(axes, rng) for _ in range(width)]
@@ -207,7 +263,12 @@ def _random(
 
 
 def _tpe(
-    axes: Sequence[Axis], budget: int, width: int, rng: np.random.Generator, sign: int, play: Play
+    axes: Sequence[Axis],
+    budget: int,
+    width: int,
+    rng: np.random.Generator,
+    order: Order,
+    play: Play,
 ) -> Iterator[Trial]:
     import optuna
 
@@ -228,7 +289,7 @@ def _tpe(
         points = [{name: float(np.float32(x)) for name, x in each.params.items()} for each in asked]
         trials = play(points)
         for each, trial in zip(asked, trials, strict=True):
-            study.tell(each, sign * trial.mean)
+            study.tell(each, order(trial))
         yield from trials[: budget - first]
 
 
@@ -237,24 +298,25 @@ def _halving(
     runs: int,
     key: Array,
     rng: np.random.Generator,
-    sign: int,
+    order: Order,
     play: Callable[[list[dict[str, float]], Array], list[Trial]],
 ) -> list[Trial]:
     """Rungs of equally many runs: half the configs, twice as many new seeds each time."""
     rungs = max(1, int(math.log2(max(runs, 2))) - 2)
     per_rung = max(2, 2 ** int(math.log2(max(runs / rungs, 2))))
-    points, trials, done = [_drawn(axes, rng) for _ in range(per_rung)], list[Trial](), 0
-    so_far: list[Floats] = [np.zeros(0)] * per_rung
+    trials, done = list[Trial](), 0
+    rung = [Trial(_drawn(axes, rng), np.zeros(0), np.zeros(0)) for _ in range(per_rung)]
     while True:
-        seeds = per_rung // len(points)
+        seeds = per_rung // len(rung)
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(done, done + seeds))
-        new = play(points, keys)
-        so_far = [np.append(old, each.scores) for old, each in zip(so_far, new, strict=True)]
-        rung = [Trial(*pair) for pair in zip(points, so_far, strict=True)]
-        if len(points) <= FINALISTS + 1:
+        new = play([trial.values for trial in rung], keys)
+        rung = [
+            Trial(a.values, np.append(a.scores, b.scores), np.append(a.near, b.near))
+            for a, b in zip(rung, new, strict=True)
+        ]
+        if len(rung) <= FINALISTS + 1:
             return [*trials, *rung]
-        order = np.argsort([sign * trial.mean for trial in rung])
-        kept = order[: len(points) // 2]
-        trials += [rung[i] for i in order[len(kept) :]]
-        points, so_far = [points[i] for i in kept], [so_far[i] for i in kept]
-        done += seeds
+        rung = sorted(rung, key=order)
+        half = len(rung) // 2
+        trials += rung[half:]
+        rung, done = rung[:half], done + seeds

@@ -139,40 +139,61 @@ def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
     began = found.finalists[-1][1]
     for place, (seen, fresh) in enumerate(found.finalists):
         last = place == len(found.finalists) - 1
-        title = "where it began" if last else f"{place + 1}" + " *" * (place == found.chosen)
+        title = "where it began" if last else f"{place + 1}"
         values = [f"{fresh.values[axis.path]:.4g}" for axis in axes]
-        gain = "" if last else _pm(Trial({}, fresh.scores - began.scores))
-        rows.append([title, *values, "-" if last else _pm(seen), _pm(fresh), gain])
+        gain = fresh._replace(scores=fresh.scores - began.scores)
+        rows.append(
+            [
+                title + " *" * (place == found.chosen),
+                *values,
+                "-" if last else _pm(seen, objective),
+                _pm(fresh, objective),
+                "-" if last or not gain.is_complete else _pm(gain, objective),
+            ]
+        )
     headings = [axis.path.rpartition(".")[2] for axis in axes]
     columns = [label("config"), *map(number, [*headings, "in the search", "fresh seeds", "change"])]
-    number_fresh = found.finalists[0][1].scores.size
+    fresh = found.finalists[found.chosen][1]
+    partial = any(not trial.is_complete for pair in found.finalists for trial in pair)
     console.print(
         make_table(
             columns,
             rows,
             title=f"{objective.text}, mean ± standard error",
-            caption=f"*: chosen, the best of the finalists with {number_fresh} fresh seeds. "
-            "change: against where it began, over the same seeds.",
+            caption=f"*: chosen, the best of these with {fresh.scores.size} fresh seeds. "
+            "change: against where it began, over the same seeds."
+            + " (n/N): n of N seeds have a value; configs with fewer rank below."
+            * partial,
         )
     )
-    seen, fresh = found.finalists[0]
+    seen, again = found.finalists[0]
+    curse = f" ({found.curse:+.2g})" if seen.is_complete and again.is_complete else ""
     console.print(
-        f"- Of {len(found.trials)} configs the best promised {seen.mean:.4g} and gave "
-        f"{fresh.mean:.4g} ({found.curse:+.2g}) with seeds that the search had not seen: trust the "
-        "fresh figure; it is still the best of three.",
+        f"- Of {len(found.trials)} configs the best promised {_mean_of(seen, objective)} and gave "
+        f"{_mean_of(again, objective)}{curse} with seeds that the search had not seen: trust the "
+        f"fresh figure; it is still the best of {len(found.finalists)}.",
         highlight=False,
     )
+    if found.chosen == len(found.finalists) - 1:
+        console.print("- None was better than the config where the search began: best.toml is it.")
 
 
-def _pm(trial: Trial) -> str:
+def _pm(trial: Trial, objective: Objective) -> str:
     error = "" if np.isnan(trial.error) else f"±{trial.error:.2g}"
-    return f"{trial.mean:.4g}{error}"
+    return _mean_of(trial, objective, error)
+
+
+def _mean_of(trial: Trial, objective: Objective, error: str = "") -> str:
+    """A mean, with the seeds that have a value if not all have one."""
+    value = f"{trial.mean:.4g}{error}" if trial.scored.size else objective.missing
+    return value + f" ({trial.scored.size}/{trial.scores.size})" * (not trial.is_complete)
 
 
 def _save(found: Tuned, path: pathlib.Path) -> None:
-    headings = [*found.trials[0].values, "seeds", "mean", "error"]
+    headings = [*found.trials[0].values, "seeds", "scored", "mean", "error"]
     rows = (
-        [*each.values.values(), each.scores.size, each.mean, each.error] for each in found.trials
+        [*each.values.values(), each.scores.size, each.scored.size, each.mean, each.error]
+        for each in found.trials
     )
     csv_file.write(path, [headings, *rows])
 
@@ -183,8 +204,9 @@ def _draw(found: Tuned, axes: list[Axis], objective: Objective, path: pathlib.Pa
     figure = Figure(figsize=(1 + 3.2 * len(axes), 3.4), layout="constrained")
     panels: Any = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
     for panel, axis in zip(panels, axes, strict=True):
-        x = [trial.values[axis.path] for trial in found.trials]
-        y, error = ([f(trial) for trial in found.trials] for f in (_mean, _error))
+        whole = [trial for trial in found.trials if trial.is_complete]
+        x = [trial.values[axis.path] for trial in whole]
+        y, error = ([f(trial) for trial in whole] for f in (_mean, _error))
         panel.errorbar(x, y, np.nan_to_num(error), fmt="o", ms=3, lw=0.8, color="#4477AA")
         seen, fresh = found.finalists[found.chosen]
         panel.plot(seen.values[axis.path], fresh.mean, "*", ms=13, color="#EE6677", label="chosen")
@@ -194,6 +216,8 @@ def _draw(found: Tuned, axes: list[Axis], objective: Objective, path: pathlib.Pa
         )
         panel.set(xlabel=axis.path, xscale="log" if axis.log else "linear")
     panels[0].set_ylabel(objective.text)
+    if left := sum(not trial.is_complete for trial in found.trials):
+        figure.suptitle(f"{left} of {len(found.trials)} trials: {objective.missing} in some seed")
     panels[0].legend(fontsize="small", title="with fresh seeds")
     figure.savefig(path, dpi=150)
 
