@@ -6,13 +6,14 @@ import sys
 
 import jax
 import numpy as np
+import optuna
 import pytest
 import xarray as xr
 
 from pause_jax import ConfigError, SimConfig, cli, config_file, presets, sweep
 from pause_jax.analysis import space, tuning
-from pause_jax.engine import batch, playing
-from pause_jax.learning import FedAvgM, Learning, Linear, LinearRegression
+from pause_jax.engine import batch, contract, playing
+from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegression
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 
@@ -135,22 +136,210 @@ def result(accuracy, clock):
     seconds = np.broadcast_to(np.asarray(clock, float), rows.shape)
     dims = ("config", "seed", "eval_round")
     return xr.Dataset(
-        {
-            "test_accuracy": (dims, rows[None]),
-            "eval_clock": (dims, seconds[None]),
-            "clock": (("config", "seed", "round"), seconds[None]),
-        }
+        {"test_accuracy": (dims, rows[None]), "eval_clock": (dims, seconds[None])},
     )
 
 
-def test_seconds_to_a_target_rank_nearer_before_farther():
+def test_a_target_that_was_never_reached_has_no_seconds():
     aim = space.objective_of("seconds to 80 %")
     runs = [[0.1, 0.85, 0.9], [0.1, 0.5, 0.8], [0.1, 0.5, 0.79], [0.1, 0.2, 0.3], [np.nan] * 3]
-    found = aim.value(result(runs, [10, 20, 30])).values[0]
-    np.testing.assert_allclose(found[:2], [20, 30])
-    assert (np.diff(found) > 0).all()
+    seen = result(runs, [10, 20, 30])
+    np.testing.assert_array_equal(aim.value(seen).values[0], [20, 30, np.nan, np.nan, np.nan])
+    np.testing.assert_allclose(aim.near(seen).values[0], [0.9, 0.8, 0.79, 0.3, 0])
     assert aim.sign == 1
     assert space.objective_of("accuracy").sign == -1
+
+
+def trial(*scores, near=0.0):
+    return tuning.Trial({}, np.asarray(scores, float), np.full(len(scores), near))
+
+
+NAN, INF = np.nan, np.inf
+# Best first, if small is good.
+ORDER = [
+    trial(-5.0, -5.0),
+    trial(1.0, 2.0),
+    trial(1e6, 1e6),
+    trial(1e6, 1e6 + 1e-3),
+    trial(3.0, NAN),
+    trial(INF, 4.0),
+    trial(NAN, 4e9),
+    trial(NAN, NAN, near=0.7),
+    trial(NAN, -INF, near=0.3),
+]
+
+
+def test_one_order_puts_what_has_no_score_last():
+    places = [tuning.badness(each, 1) for each in ORDER]
+    assert np.isfinite(places).all()
+    assert (np.diff(places) > 0).all()
+    # If large is good, means turn round; what is incomplete stays behind what is complete.
+    large = [tuning.badness(each, -1) for each in ORDER]
+    assert np.argsort(large).tolist() == [3, 2, 1, 0, 6, 5, 4, 7, 8]
+    assert tuning.badness(trial(NAN, 1.0, 1.0), 1) < tuning.badness(trial(NAN, NAN, 0.0), 1)
+    assert [each.mean for each in (trial(3.0, NAN), trial(INF, 1.0, 2.0))] == [3.0, 1.5]
+    assert np.isnan(trial(NAN).mean)
+    assert np.isnan(trial(3.0, NAN).error)
+    assert trial(1.0, 3.0, NAN).error == pytest.approx(1.0)
+
+
+class Played:
+    """A ``sweep`` whose runs have the score that a function gives them, and the keys it was given.
+
+    Attributes:
+      score: (learning rate, whether the seeds are fresh, number of the seed) -> score.
+      near: the same, of how near a run came.
+      keys: of each call, as tuples of words.
+    """
+
+    def __init__(self, score, near=lambda rate: 0.0):
+        self.score, self.near, self.keys = score, near, []
+
+    def __call__(self, configs, keys, **arguments):
+        self.keys.append([tuple(words) for words in jax.random.key_data(keys).tolist()])
+        assert set(contract.RECORDED) <= set(arguments["record"])
+        rates = [float(config.learning.learning_rate) for config in configs]
+        # The search and its finalists are told apart by their seeds.
+        fresh = not set(self.keys[-1]) & set(self.keys[0]) and len(self.keys) > 1
+        scores = [[self.score(r, fresh, i) for i in range(len(keys))] for r in rates]
+        near = [[self.near(rate)] * len(keys) for rate in rates]
+        dims = ("config", "seed")
+        return xr.Dataset(
+            {
+                "score": (dims, np.asarray(scores)),
+                "near": (dims, np.asarray(near)),
+                "first_broken_round": (dims, np.zeros((len(rates), len(keys)), int)),
+            }
+        )
+
+
+def searched(monkeypatch, played, method="random", sign=-1, **arguments):
+    """What a search over learning rates of 1e-2 to 1e6 finds, without any run."""
+    monkeypatch.setattr(tuning, "sweep", played)
+    aim = space.Objective("score", sign, (), lambda data: data.score, near=lambda data: data.near)
+    axes = [space.axis_of("learning.learning_rate=log:1e-2..1e6", BASE)]
+    given = {"budget": 24, "seeds": 4, "width": 8, "progress": False} | arguments
+    return tuning.tune(BASE, axes, aim, KEY, method=method, **given)
+
+
+RATE = float(BASE.learning.learning_rate)
+
+
+def rate_of(found):
+    return float(found.best.learning.learning_rate)
+
+
+@pytest.mark.parametrize("method", tuning.METHODS)
+@pytest.mark.parametrize("bad", [NAN, -INF, INF])
+def test_a_search_among_configs_that_diverge_chooses_a_finite_one(method, bad, monkeypatch):
+    """The larger the rate the better, but above 100 nothing is finite, and in the second seed
+    nothing above 1.
+    """
+
+    def score(rate, fresh, seed):
+        return bad if rate > 100 or (rate > 1 and seed == 1) else rate
+
+    found = searched(monkeypatch, Played(score), method)
+    assert 0.1 < rate_of(found) <= 1
+    whole = [each.values["learning.learning_rate"] for each in found.trials if each.is_complete]
+    seen, _ = found.finalists[0]
+    if method != "halving":
+        assert seen.values["learning.learning_rate"] == max(whole)
+        assert len(whole) < len(found.trials)
+
+
+def test_optuna_is_told_the_same_order(monkeypatch):
+    """NaN it would take for a trial that failed, and forget."""
+    told, tell = [], optuna.study.Study.tell
+
+    def listening(study, each, value):
+        told.append(value)
+        return tell(study, each, value)
+
+    def score(rate, fresh, seed):
+        return NAN if rate > 1 and seed == 1 else rate
+
+    monkeypatch.setattr(optuna.study.Study, "tell", listening)
+    found = searched(monkeypatch, Played(score), "tpe", budget=64)
+    assert told == [tuning.badness(each, -1) for each in found.trials]
+    late = [each.values["learning.learning_rate"] for each in found.trials[32:]]
+    # Three quarters of the range are above 1.
+    assert np.mean(np.asarray(late) <= 1) > 0.4
+
+
+@pytest.mark.parametrize("method", tuning.METHODS)
+def test_where_nothing_has_a_score_the_nearest_is_found(method, monkeypatch):
+    def near(rate):
+        return 0.9 - 0.1 * abs(np.log10(rate) - 4)
+
+    found = searched(monkeypatch, Played(lambda *_: NAN, near), method, sign=1)
+    assert abs(np.log10(rate_of(found)) - 4) < 1
+    assert not any(each.scored.size for each in found.trials)
+
+
+def test_the_config_where_the_search_began_is_chosen_if_none_is_better(monkeypatch):
+    def promising(rate, fresh, seed):
+        """Better than the start in the search, worse with fresh seeds."""
+        return 1.0 if abs(rate - RATE) < 1e-6 else (0.0 if fresh else 2.0)
+
+    found = searched(monkeypatch, Played(promising))
+    assert found.best == BASE
+    assert found.chosen == len(found.finalists) - 1 == 3
+    # Of equals, and where nothing has a score, it stays, too.
+    for same in (5.0, NAN):
+        assert searched(monkeypatch, Played(lambda *_, same=same: same)).best == BASE
+    # Negative control.
+    better = searched(monkeypatch, Played(lambda rate, *_: rate))
+    assert better.chosen == 0
+    assert rate_of(better) > RATE
+
+
+@pytest.mark.parametrize("method", tuning.METHODS)
+def test_finalists_meet_seeds_that_the_search_has_not_seen(method, monkeypatch):
+    played = Played(lambda rate, *_: rate)
+    found = searched(monkeypatch, played, method)
+    *search, fresh = played.keys
+    assert len(set(fresh)) == len(fresh) == found.finalists[0][1].scores.size == 8
+    assert not set(fresh) & set(itertools.chain(*search))
+    if method == "halving":
+        # Each rung has seeds of its own: more of the same would be no evidence.
+        assert len(set(itertools.chain(*search))) == sum(map(len, search))
+    else:
+        assert all(keys == search[0] for keys in search), "trials meet the same worlds"
+
+
+def test_runs_that_broke_a_contract_have_no_score(monkeypatch):
+    class Breaks(Played):
+        def __call__(self, configs, keys, **arguments):
+            data = super().__call__(configs, keys, **arguments)
+            rates = [float(config.learning.learning_rate) for config in configs]
+            broken = np.asarray(rates)[:, None] > np.zeros(len(keys)) + 10
+            return data.assign(first_broken_round=(("config", "seed"), broken * 3))
+
+    assert 1 < rate_of(searched(monkeypatch, Breaks(lambda rate, *_: rate))) <= 10
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "words"),
+    [
+        ("seconds to 80 %", BASE, r"needs a task with an accuracy.* Take loss or seconds\."),
+        ("accuracy", BASE, "needs a task with an accuracy"),
+        ("regret", BASE, "needs track_regret = true"),
+        (
+            "accuracy",
+            BASE.replace(learning=None, track_regret=True),
+            "needs a task .* Take regret or seconds",
+        ),
+        ("loss", BASE.replace(learning=None), r"needs learning\. Take seconds\."),
+    ],
+)
+def test_an_objective_that_is_not_defined_is_refused_before_any_run(
+    text, config, words, monkeypatch
+):
+    monkeypatch.setattr(tuning, "sweep", None)
+    axes = [space.axis_of("reward.gamma=0..1", config)]
+    with pytest.raises(ConfigError, match=f"--objective {text!r}: {words}"):
+        tuning.tune(config, axes, space.objective_of(text), KEY)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +403,7 @@ def test_the_command_writes_config_trials_and_picture(monkeypatch, tmp_path, cap
     arguments = ("mine.toml", "--vary", VARY[0], "--vary", VARY[1], "--objective", "loss")
     assert command(monkeypatch, tmp_path, *arguments, "--budget", "8", "--width", "4") == 0
     printed = " ".join(capsys.readouterr().out.split())
+    assert "never" not in printed
     for words in ("where it", "fresh seeds", "Of 8 configs the best promised", "learning_rate"):
         assert words in printed
     folder = tmp_path / "results" / "tune-mine"
@@ -226,10 +416,31 @@ def test_the_command_writes_config_trials_and_picture(monkeypatch, tmp_path, cap
     assert (folder / "response.png").stat().st_size > 5_000
 
 
+def test_the_command_says_never(monkeypatch, tmp_path, capsys):
+    """99 % in 3 rounds: nothing reaches it, and no seconds are printed."""
+    config = BASE.replace(num_rounds=3, eval_every=3).override(
+        {"learning": Learning(data=Digits(num_train=120), model=Linear(), max_steps=1)}
+    )
+    (tmp_path / "mine.toml").write_text(config_file.dumps(config))
+    arguments = ("mine.toml", "--vary", VARY[0], "--objective", "seconds to 99 %")
+    arguments += ("--budget", "4", "--width", "4", "--method", "random")
+    assert command(monkeypatch, tmp_path, *arguments) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "the best promised never (0/3) and gave never (0/3) with seeds" in printed
+    with (tmp_path / "results" / "tune-mine" / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["seeds"], row["scored"], row["mean"]) for row in rows] == [("3", "0", "nan")] * 4
+
+
 def test_a_command_that_cannot_run_leaves_no_folder(monkeypatch, tmp_path, capsys):
-    for arguments in (("digits_small",), ("digits_small", "--vary", "num_clients=1..5")):
+    linear = ("bsfl_linear", "--vary", "reward.gamma=1..5")
+    for arguments, word in (
+        (("digits_small",), "--vary"),
+        (("digits_small", "--vary", "num_clients=1..5"), "--vary"),
+        (linear, "--objective 'seconds to 80 %'"),
+    ):
         assert command(monkeypatch, tmp_path, *arguments) == 2
-        assert "--vary" in capsys.readouterr().err
+        assert word in " ".join(capsys.readouterr().err.split())
     assert not list((tmp_path / "results").glob("*")) if (tmp_path / "results").exists() else True
 
 
