@@ -71,7 +71,8 @@ CASES = [
 
 @pytest.mark.parametrize(("config", "rule"), CASES)
 def test_what_is_broken_is_named_with_its_round(config, rule):
-    result = simulate(config, KEY)
+    with pytest.warns(contract.BrokenContract, match=f"{contract.RULES[rule]}.* in round {FROM}"):
+        result = simulate(config, KEY)
     assert int(result.first_broken_round) == FROM
     assert contract.RULES[rule] in contract.words(int(result.broken_rules))
 
@@ -86,7 +87,8 @@ def test_a_client_that_is_not_there():
 
     config = SimConfig(num_clients=5, num_selected=3, num_rounds=20, learning=None, policy=Blind())
     assert int(simulate(config, KEY).first_broken_round) == 0
-    result = simulate(config.replace(availability=0.8), KEY)
+    with pytest.warns(contract.BrokenContract, match="not available"):
+        result = simulate(config.replace(availability=0.8), KEY)
     assert contract.words(int(result.broken_rules)) == contract.RULES[2]
 
 

@@ -328,7 +328,7 @@ def test_runs_that_broke_a_contract_have_no_score(monkeypatch):
         (
             "accuracy",
             BASE.replace(learning=None, track_regret=True),
-            "needs a task .* Take regret or seconds",
+            ".* Take regret or seconds",
         ),
         ("loss", BASE.replace(learning=None), r"needs learning\. Take seconds\."),
     ],
