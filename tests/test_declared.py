@@ -28,6 +28,7 @@ from pause_jax.selector import Selector
 from pause_jax.struct import node
 from pause_jax.testing import check_policy
 from tests import network
+from tests.pages import block
 
 KEY = jax.random.key(0)
 BASE = SimConfig(num_clients=5, num_selected=3, num_rounds=7, learning=None)
@@ -155,8 +156,12 @@ def test_by_its_place_an_undeclared_loss_is_no_number():
         simulate(BASE.replace(policy=ByPlace()), KEY)
 
 
-def test_what_is_declared_can_be_read():
-    check_policy(DeclaredLoss())
+def test_the_guides_policy_declares_what_it_reads():
+    names: dict = {}
+    for begin in ("class EpsilonGreedy", "class LargestLoss"):
+        exec(block("docs/guides/own_policy.md", begin), names)
+    check_policy(names["LargestLoss"]())
+    assert names["LargestLoss"]().releases == DeclaredLoss().releases
 
 
 def test_a_policy_declares_what_the_policies_in_its_fields_declare():
