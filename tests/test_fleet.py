@@ -5,9 +5,11 @@ import sys
 import jax
 import numpy as np
 import pytest
+from scipy import optimize, stats
 
 from pause_jax import ConfigError, SimConfig, cli, config_file, regret, simulate, sweep
-from pause_jax.analysis import fleet
+from pause_jax.analysis import fleet, laws
+from pause_jax.cli.fit import sentences
 from pause_jax.latency import (
     Latency,
     LogNormal,
@@ -68,6 +70,116 @@ def test_its_parameters_are_found_within_their_errors(name):
         # Mean and spread of 40 standard normals; errors half or twice as large would show.
         assert abs(np.mean(z)) < 0.6, word
         assert 0.65 < np.std(z) < 1.5, word
+
+
+def a_fleet(law, rng, clients, times, fastest=0.1, slowest=1.0):
+    """[times, clients], of a law and its shape, in NumPy."""
+    name, shape = law
+    scale, size = np.geomspace(fastest, slowest, clients), (times, clients)
+    if name == "normal":
+        return scale + 0.3 + shape * rng.standard_normal(size)
+    if name == "lognormal":
+        return scale * np.exp(shape * rng.standard_normal(size))
+    above = rng.exponential(size=size)
+    return scale * ((1 + shape * above) if name == "shifted_exponential" else np.exp(above / shape))
+
+
+LAWS = [
+    ("lognormal", 0.5), ("lognormal", 0.2), ("shifted_exponential", 1.0),
+    ("shifted_exponential", 0.3), ("pareto", 2.5), ("pareto", 5.0), ("normal", 0.05),
+]  # fmt: skip
+
+
+def called(law, times, clients=30, fleets=40, **ends):
+    """How many fleets are called by the right law, decided for it, decided for a wrong one."""
+    rng, counts = np.random.default_rng(times), np.zeros(3, int)
+    for _ in range(fleets):
+        found = laws.fitted(list(a_fleet(law, rng, clients, times, **ends).T))
+        right, decided = found[0].name == law[0], not laws.rivals(found)
+        counts += [right, right and decided, decided and not right]
+    return counts.tolist()
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_few_measurements_name_no_wrong_law(law):
+    for times in (3, 5, 8):
+        assert called(law, times)[2] == 0, times
+    right, decided, wrong = called(law, 20)
+    assert (right >= 38, decided >= 20, wrong) == (True, True, 0)
+
+
+def test_what_is_lognormal_is_not_called_normal():
+    assert called(("lognormal", 0.5), 12)[0] == 40
+    # With equal scales and little spread both laws say the same, and neither may win by habit.
+    alike = {"fastest": 1.0, "slowest": 1.0}
+    right = [called((name, 0.05), 6, **alike)[0] for name in ("lognormal", "normal")]
+    assert min(right) >= 10
+    # A negative control: the best likelihoods alone call a shifted exponential a Pareto law.
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(40):
+        x = a_fleet(("shifted_exponential", 1.0), rng, 30, 5)
+        ratio = x / x.min(axis=0)
+        wrong += -np.log(np.log(ratio).mean()) - np.log(ratio).mean() > -np.log(ratio.mean() - 1)
+    assert wrong >= 30
+
+
+def test_one_client_alone_decides_no_law():
+    def law(name, *log_density):
+        return laws.Law(name, np.asarray(log_density, float), {}, np.ones(3))
+
+    best = law("lognormal", 0, 0, 0)
+    others = law("pareto", -50, -2, -2), law("normal", -50, -3, -3), law("c", -2, -2, -2)
+    assert laws.rivals((best, *others)) == ("pareto", "c")
+
+
+@pytest.mark.parametrize(("times", "straggling"), [(2, 0.2), (7, 0.2), (40, 0.02)])
+def test_a_laws_density_is_an_integral_over_each_clients_scale(times, straggling):
+    rng = np.random.default_rng(times)
+    seconds = a_fleet(("shifted_exponential", straggling), rng, 3, times, 2.0, 5.0)
+    found = {law.name: law.log_density for law in laws.fitted(list(seconds.T))}
+    logs, every = np.log(seconds), 3 * (times - 1)
+    sigma, std = (np.sqrt(((x - x.mean(0)) ** 2).sum() / every) for x in (logs, seconds))
+    tail = every / (logs - logs.min(0)).sum()
+
+    def normal(x, mean):
+        return stats.norm.logpdf(x, mean, std)
+
+    def lognormal(x, scale):
+        return stats.lognorm.logpdf(x, sigma, scale=scale)
+
+    def pareto(x, scale):
+        return stats.pareto.logpdf(x, tail, scale=scale)
+
+    def integral(log_density, x, low, high, of_logarithm=True):
+        """A trapezium sum over a client's scale; given one measurement, its mean over which."""
+        grid = np.linspace(low, high, 4001)
+        values = log_density(x[:, None], grid).sum(axis=0)
+        if of_logarithm:
+            values += np.log(x).mean() - np.log(grid)
+        return np.log(np.trapezoid(np.exp(values - values.max()), grid)) + values.max()
+
+    for k, x in enumerate(seconds.T):
+        low, high = x.mean() * np.exp(np.array([-9, 9]) * sigma / times**0.5)
+        wide = 9 * std / times**0.5
+        assert found["lognormal"][k] == pytest.approx(integral(lognormal, x, low, high), abs=0.01)
+        least = integral(pareto, x, x.min() * np.exp(-14 / times / tail), x.min())
+        assert found["pareto"][k] == pytest.approx(least, abs=0.01)
+        mean = integral(normal, x, x.mean() - wide, x.mean() + wide, of_logarithm=False)
+        assert found["normal"][k] == pytest.approx(mean, abs=0.01)
+
+    def worth(spread):
+        def shifted(x, scale):
+            return stats.expon.logpdf(x, scale, spread * scale)
+
+        return sum(
+            integral(shifted, x, x.min() * max(0.01, 1 - 14 * spread / times), x.min())
+            for x in seconds.T
+        )
+
+    best = optimize.minimize_scalar(
+        lambda x: -worth(x), bounds=(0.2 * straggling, 5 * straggling), method="bounded"
+    )
+    assert found["shifted_exponential"].sum() == pytest.approx(-best.fun, abs=0.02)
 
 
 def test_the_model_and_the_measurements_agree_on_who_is_faster():
@@ -145,6 +257,19 @@ def test_few_measurements_say_nothing_of_order():
     assert not fleet.fit(unordered).ordered
 
 
+def test_what_is_said_agrees_with_itself():
+    assert fleet.Test(0.1, 0.0014).verdict == "not significant at 0.001"
+    assert fleet.Test(0.1, 0.0009).verdict == "significant at 0.001"
+    rng = np.random.default_rng(0)
+    few, many = (
+        " ".join(sentences(fleet.fit(measured(a_fleet(("lognormal", 0.2), rng, 20, times)))))
+        for times in (3, 60)
+    )
+    assert "Law: undecided between lognormal, " in few
+    assert "Law: lognormal; the others predict the measurements worse." in many
+    assert "not significant at 0.001" in many
+
+
 def text_of(seconds, when=True) -> str:
     lines = ["client,seconds,round" if when else "client,seconds"]
     for t, row in enumerate(seconds):
@@ -166,7 +291,7 @@ def test_the_command_prints_and_writes_a_model_that_runs(monkeypatch, tmp_path, 
     printed = capsys.readouterr().out
     for words in (
         "20 clients, 60 measurements each, 1200 in all",
-        "Nothing speaks against independent rounds",
+        "do not reject independent rounds",
         "lognormal",
         "sigma = 0.",
     ):
@@ -201,6 +326,7 @@ def test_the_command_names_the_file_where_no_model_fits(monkeypatch, tmp_path, c
     [
         ("client,seconds\n0,1\n0,2\n", "one client"),
         ("client,seconds\n0,1\n1,2\n", "one measurement of each client"),
+        ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "all measurements of a client are equal"),
         ("client,seconds\n0,1\nnan,2\n", "line 3, 'nan,2': a client must be a whole number >= 0"),
         ("client,seconds\n0,1\n1,-2\n", "line 3, '1,-2': seconds must be finite and > 0"),
         ("client,speed\n0,1\n", "must have the columns client, seconds"),

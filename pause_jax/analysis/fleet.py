@@ -14,49 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pause_jax.latency import Latency, LogNormal, Pareto, ShiftedExponential, SpacedLatency
+from pause_jax.analysis.laws import Floats, Law, fitted, rivals
 from pause_jax.latency.measured import Measured, parse
 from pause_jax.struct import ConfigError
 
-Floats = NDArray[np.float64]
 # A client with fewer measurements says nothing about order.
 FEWEST = 8
-# At which a test speaks: one honest fleet in a thousand is suspected.
+# Significance level: one honest fleet in a thousand is suspected.
 LEVEL = 1e-3
-
-
-class Estimate(NamedTuple):
-    """A number and its standard error."""
-
-    value: float
-    error: float
-
-
-class Law(NamedTuple):
-    """A law of all clients, each with a scale of its own.
-
-    Attributes:
-      name: ``lognormal``, ``shifted_exponential``, ``pareto`` or ``normal``.
-      log_likelihood: at the best parameters, less what fitting them gains by chance: 1 for a
-        parameter (Akaike), 2 for a client's least seconds, which the data fit twice as closely.
-      parameters: fields of the latency model of that name, with standard errors.
-      scale: float [C], of each client in the order of its number, seconds: the median of a
-        lognormal, the least of a shifted exponential and a Pareto law, the mean of a normal one.
-    """
-
-    name: str
-    log_likelihood: float
-    parameters: dict[str, Estimate]
-    scale: Floats
-
-    def model(self, min_latency: float) -> Latency | None:
-        """The latency model, its clients from the fastest to the slowest; None for a normal law,
-        for which the library has no model with such scales.
-        """
-        models: tuple[type[SpacedLatency], ...] = (LogNormal, ShiftedExponential, Pareto)
-        cls = next((model for model in models if model.name == self.name), None)
-        values = {name: float(np.float32(each.value)) for name, each in self.parameters.items()}
-        return None if cls is None else cls(min_latency=min_latency, **values)
 
 
 class Test(NamedTuple):
@@ -75,6 +40,11 @@ class Test(NamedTuple):
         """Whether the assumption is to be given up."""
         return self.p < LEVEL
 
+    @property
+    def verdict(self) -> str:
+        """The same in words."""
+        return f"{'' if self.speaks_against else 'not '}significant at {LEVEL:g}"
+
 
 class Fleet(NamedTuple):
     """What was seen.
@@ -83,7 +53,7 @@ class Fleet(NamedTuple):
       measured: measurements of each client, int [C].
       mean: mean seconds of each, float [C].
       ordered: whether the file says when they were taken; else its order counts.
-      laws: best first.
+      laws: best first, by their summed ``log_density``.
       drift: of each client's latency with time: the figure is the mean absolute rank correlation
         with time beyond what chance gives.
       correlation: of a client's measurement with its next one, lag 1, beyond its mean.
@@ -100,6 +70,11 @@ class Fleet(NamedTuple):
     correlation: Test
     together: Test
     change: tuple[float, float]
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """Laws that the data cannot tell from the best one."""
+        return rivals(self.laws)
 
     @property
     def stationary(self) -> bool:
@@ -124,7 +99,7 @@ def fit(data: Measured) -> Fleet:
     """What measurements show.
 
     Raises:
-      ConfigError: for one client alone, or clients with one measurement each.
+      ConfigError: for one client alone, or clients whose measurements do not spread.
     """
     number = np.bincount(data.client)
     if number.size < 2:
@@ -135,7 +110,11 @@ def fit(data: Measured) -> Fleet:
             "Measure each a few times."
         )
     each = [data.seconds[data.client == client] for client in range(number.size)]
-    laws = [law(each) for law in (_lognormal, _shifted_exponential, _pareto, _normal)]
+    if all(np.ptp(row) == 0 for row in each):
+        raise ConfigError(
+            "fleet: all measurements of a client are equal, so nothing can be said of their "
+            "spread. Give the seconds as they were measured, not rounded."
+        )
     mean = np.asarray([row.mean() for row in each])
     halves = [row[len(row) // 2 :].mean() / row[: len(row) // 2].mean()
               for row in each if len(row) >= FEWEST]  # fmt: skip
@@ -143,101 +122,12 @@ def fit(data: Measured) -> Fleet:
         measured=number,
         mean=mean,
         ordered=data.when is not None,
-        laws=tuple(sorted(laws, key=lambda law: -law.log_likelihood)),
+        laws=fitted(each),
         drift=_drift(each),
         correlation=_correlation(each),
         together=_together(data, each),
         change=(min(halves, default=math.nan), max(halves, default=math.nan)),
     )
-
-
-def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
-    """``fastest`` and ``slowest`` of geometrically spaced scales, from those of each client.
-
-    Args:
-      scale: [C], estimates.
-      error: [C], relative standard error of each.
-    """
-    order = np.argsort(scale)
-    place = np.linspace(0, 1, scale.size)
-    design, weight = np.stack([1 - place, place], axis=1), 1 / error[order]
-    covariance = np.linalg.inv(design.T @ (weight[:, None] ** 2 * design))
-    logs = covariance @ design.T @ (weight**2 * np.log(scale[order]))
-    # If the scales are not spaced equally the line is off by more than the estimates' own errors.
-    residual = (np.log(scale[order]) - design @ logs) * weight
-    off = max(1.0, float(residual @ residual) / max(scale.size - 2, 1))
-    ends = np.exp(logs), np.sqrt(off * np.diag(covariance))
-    return {
-        name: Estimate(float(ends[0][i]), float(ends[0][i] * ends[1][i]))
-        for i, name in enumerate(("fastest", "slowest"))
-    }
-
-
-def _sizes(each: list[Floats]) -> Floats:
-    return np.asarray([len(row) for row in each], np.float64)
-
-
-def _lognormal(each: list[Floats]) -> Law:
-    logs = [np.log(row) for row in each]
-    size, total = _sizes(each), sum(map(len, each))
-    means = np.asarray([row.mean() for row in logs])
-    square = sum(float(((row - mean) ** 2).sum()) for row, mean in zip(logs, means, strict=True))
-    free = max(total - len(each), 1)
-    sigma, at_best = math.sqrt(square / free), math.sqrt(max(square, 1e-300) / total)
-    likelihood = -total * (math.log(at_best) + 0.5 * math.log(2 * math.pi) + 0.5)
-    likelihood -= sum(float(row.sum()) for row in logs)
-    spread = max(sigma, 1e-9) / np.sqrt(size)
-    return Law(
-        "lognormal",
-        likelihood - len(each) - 1,
-        {**_ends(np.exp(means), spread), "sigma": Estimate(sigma, sigma / math.sqrt(2 * free))},
-        np.exp(means),
-    )
-
-
-def _shifted_exponential(each: list[Floats]) -> Law:
-    size = _sizes(each)
-    least, mean = (np.asarray([f(row) for row in each]) for f in (np.min, np.mean))
-    total, many = size.sum(), np.maximum(size, 2)
-    # The least of n is above the shift by the n-th part of the mean excess: taken off.
-    shift = np.maximum((many * least - mean) / (many - 1), least * 0.5)
-    above = float(size @ (mean / shift - 1)) / total
-    at_best = max(float(size @ (mean / least - 1)) / total, 1e-12)
-    likelihood = -float(size @ np.log(at_best * least)) - total
-    relative = max(above, 1e-9) / size
-    return Law(
-        "shifted_exponential",
-        likelihood - 2 * len(each) - 1,
-        {
-            **_ends(shift, relative),
-            "straggling": Estimate(above, above / math.sqrt(max(total - len(each), 1))),
-        },
-        shift,
-    )
-
-
-def _pareto(each: list[Floats]) -> Law:
-    size, least = _sizes(each), np.asarray([row.min() for row in each])
-    excess = sum(float(np.log(row / low).sum()) for row, low in zip(each, least, strict=True))
-    total, free = size.sum(), max(size.sum() - len(each) - 1, 1.0)
-    shape, at_best = free / max(excess, 1e-12), total / max(excess, 1e-12)
-    likelihood = total * math.log(at_best) - (1 + at_best) * excess - size @ np.log(least)
-    scale = least * np.exp(-1 / (size * shape))
-    return Law(
-        "pareto",
-        float(likelihood) - 2 * len(each) - 1,
-        {**_ends(scale, 1 / (size * shape)), "shape": Estimate(shape, shape / math.sqrt(free))},
-        scale,
-    )
-
-
-def _normal(each: list[Floats]) -> Law:
-    size, mean = _sizes(each), np.asarray([row.mean() for row in each])
-    square = sum(float(((row - m) ** 2).sum()) for row, m in zip(each, mean, strict=True))
-    total, free = size.sum(), max(size.sum() - len(each), 1.0)
-    std, at_best = math.sqrt(square / free), math.sqrt(max(square, 1e-300) / total)
-    likelihood = -total * (math.log(at_best) + 0.5 * math.log(2 * math.pi) + 0.5)
-    return Law("normal", float(likelihood), {"std": Estimate(std, std / math.sqrt(2 * free))}, mean)
 
 
 def _long(each: list[Floats]) -> list[Floats]:

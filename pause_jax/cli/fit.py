@@ -43,12 +43,12 @@ def fit(
     rows = [
         (
             law.name,
-            f"{law.log_likelihood - best.log_likelihood:.1f}",
+            f"{(law.log_density - best.log_density).sum():.1f}",
             ", ".join(f"{k} = {v.value:.4g} ± {v.error:.2g}" for k, v in law.parameters.items()),
         )
         for law in found.laws
     ]
-    columns = word("law, best first"), number("log-likelihood"), "parameters"
+    columns = word("law, best first"), number("log density"), "parameters"
     console.print(make_table(columns, rows))
     model = best.model(float(np.float32(_least(found))))
     if model is None:
@@ -94,18 +94,24 @@ def sentences(found: Fleet) -> list[str]:
     if math.isnan(found.drift.p):
         lines.append("Too few measurements of each client to say whether they stay as they are.")
     elif found.stationary:
-        lines.append("Nothing speaks against independent rounds of one law, which UCB assumes.")
+        lines.append("The tests do not reject independent rounds of one law, which UCB assumes.")
     else:
         lines.append(
             "WARNING: the rounds are not independent and alike, as UCB, Thompson sampling and the "
             "regret bounds assume. Compare pause_discounted, which forgets, on the file itself: "
             "--set latency=traces --set latency.order=played."
         )
+    best, others = found.laws[0].name, found.rivals
+    lines.append(
+        f"Law: undecided between {', '.join((best, *others))}, best first. Measure each client "
+        "more often."
+        if others
+        else f"Law: {best}; the others predict the measurements worse."
+    )
     return lines
 
 
 def _said(test: Test, what: str) -> str:
     if math.isnan(test.p):
         return "nothing can be said"
-    seen = f"{what} {test.figure:+.2f}, p = {test.p:.2g}"
-    return f"{seen}: YES" if test.speaks_against else f"none seen ({seen})"
+    return f"{what} {test.figure:+.2f}, p = {test.p:.2g}, {test.verdict}"
