@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig, keys, simulate
-from pause_jax.latency import LinearContext, LogNormal
+from pause_jax import ConfigError, Learning, SimConfig, keys, simulate
+from pause_jax.config import canonical
+from pause_jax.engine.round import parts
+from pause_jax.latency import LinearContext, LogNormal, Network, Switching, Traces
+from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.policies import NAMED, All, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.selector import Selector
@@ -60,6 +63,50 @@ def test_fed_with_a_simulation_it_chooses_what_simulate_chooses(name):
     np.testing.assert_allclose(selector.spent, result.spent, rtol=1e-6)
     assert (selector.counts <= 9).all()
     assert selector.epsilon_unit == "coordinate"
+
+
+ROWS = np.random.default_rng(0).uniform(0.1, 1, (8, 20))
+VARYING = {
+    "switching": Switching(period=4),
+    "trace": Traces.of(list(ROWS)).replace(order="played"),
+}
+
+
+@pytest.mark.parametrize("latency", VARYING)
+def test_where_the_law_varies_the_genie_knows_what_that_of_a_simulation_knows(latency):
+    config = BASE.replace(policy=named("genie"), availability=0.7, latency=VARYING[latency])
+    result = simulate(config, KEY, record=("clients",))
+    seconds, present = world(config, KEY, 25)
+    chosen = play(Selector(config, KEY), seconds, present)
+    assert chosen == [set(row[row >= 0].tolist()) for row in np.asarray(result.clients)]
+    # A negative control: with the mean over rounds it chooses others.
+    blind = Selector(config, KEY)
+    policy = config.policy.build(blind._context()._replace(varying=None))
+    blind._select = jax.jit(policy.select)
+    assert play(blind, seconds[:12], present[:12]) != chosen[:12]
+
+
+@pytest.mark.parametrize("latency", [Switching(), Network(), LinearContext()], ids=lambda x: x.name)
+def test_its_policy_is_built_from_what_that_of_a_simulation_is(latency):
+    learning = Learning(
+        data=Digits(num_train=200), partition=Dirichlet(), model=Linear(), batch_size=4, max_steps=5
+    )
+    config = canonical(BASE.replace(latency=latency, learning=learning))
+    run = parts(config, learning.load(8))
+    state = run.learner.init(keys.streams(KEY))
+    expected = run.context(state)
+    size = np.asarray(state.partition.size)
+    assert size.min() < 20 < size.max()
+    selector = Selector(config, KEY, data_size=size, update_size=expected.update_size)
+    found = selector._context()
+    assert (found.varying is None) == (expected.varying is None)
+    if found.varying is not None and expected.varying is not None:
+        for t in (1, 501):
+            np.testing.assert_array_equal(found.varying(t), expected.varying(t))
+    one, other = (x._replace(varying=None) for x in (found, expected))
+    for name, value in other._asdict().items():
+        for a, b in zip(jax.tree.leaves(getattr(one, name)), jax.tree.leaves(value), strict=True):
+            np.testing.assert_array_equal(a, b, err_msg=name)
 
 
 def test_saved_and_loaded_in_the_middle_it_goes_on_as_if_nothing_had_happened(tmp_path):
@@ -282,5 +329,7 @@ def test_what_is_told_of_the_available_and_of_the_answers_must_make_sense(tmp_pa
     for key in (0, jax.random.PRNGKey(0)):
         with pytest.raises(ConfigError, match=r"must be a typed JAX key"):
             Selector(BASE, key)
+    with pytest.raises(ConfigError, match=r"key has shape \(3,\): Selector takes one key"):
+        Selector(BASE, jax.random.split(KEY, 3))
     with pytest.raises(ConfigError, match=r"data_size = \[-1. -1. .*\]: must be \[8\]"):
         Selector(BASE, KEY, data_size=[-1] * 8)

@@ -22,6 +22,22 @@ def check_key(key: Array) -> None:
         )
 
 
+def check_one_key(key: Array, taker: str, fix: str) -> None:
+    """Raise ConfigError unless ``key`` is one typed key.
+
+    Args:
+      key: the argument.
+      taker: what takes it, for the message.
+      fix: what to do with several.
+
+    Raises:
+      ConfigError: if it is something else, or several.
+    """
+    check_key(key)
+    if key.ndim:
+        raise ConfigError(f"key has shape {key.shape}: {taker} takes one key. {fix}")
+
+
 def checked_keys(keys: Array) -> Array:
     """Typed keys [S], of one or several.
 

@@ -19,6 +19,7 @@ from pause_jax.bandit import Observation, Selection, empty_stats, update_stats
 from pause_jax.config import SimConfig
 from pause_jax.engine.arrival import arrival
 from pause_jax.engine.branch import when
+from pause_jax.engine.context import context_of
 from pause_jax.engine.horizon import Length, has_ended, length_of
 from pause_jax.engine.recorder import Quantities, Record, record_round, record_unplayed
 from pause_jax.engine.state import Round, State
@@ -85,27 +86,15 @@ def parts(
         return config.latency.given(Work(size, size, samples(learning)[1]))
 
     def context(learning: LearnerState) -> Context:
-        model = work(learning)[0]
-
-        def varying(round: Array) -> Array:
-            return model.expected_speed_at(round, num_clients)
-
         data_size, local_samples = samples(learning)
-        return Context(
-            num_clients=num_clients,
-            num_selected=config.cohort_size,
-            num_rounds=config.num_rounds if num_rounds is None else num_rounds,
-            update_size=update_size(learning),
-            num_features=model.num_features,
+        return context_of(
+            config,
+            work(learning)[0],
             data_size=data_size,
             local_samples=local_samples,
             share=learning.partition.share,
-            reward=config.reward,
-            privacy=config.privacy,
-            min_latency=jnp.asarray(model.min_latency),
-            expected_speed=model.expected_speed(num_clients),
-            expected_latency=model.expected_latency(num_clients),
-            varying=varying if model.varies else None,
+            update_size=update_size(learning),
+            num_rounds=num_rounds,
         )
 
     def policy(context: Context) -> Policy:

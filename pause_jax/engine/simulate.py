@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.engine import contract
-from pause_jax.engine.arguments import check_client_batch, check_key, checked_devices
+from pause_jax.engine.arguments import check_client_batch, check_one_key, checked_devices
 from pause_jax.engine.compilation import compiling
 from pause_jax.engine.matching import client_ids
 from pause_jax.engine.programs import programs, reduced_part, seen_by, shape_of, told_of
@@ -23,7 +23,6 @@ from pause_jax.engine.result import RESERVED, Result, completed, finish
 from pause_jax.engine.round import advance, init, parts
 from pause_jax.learning import Dataset, Execution
 from pause_jax.memory import check_memory
-from pause_jax.struct import ConfigError
 
 
 def simulate(
@@ -77,12 +76,7 @@ def simulate(
     quantities = chosen(record, RESERVED)
     mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
     execution = Execution(check_client_batch(client_batch), mesh)
-    check_key(key)
-    if key.ndim:
-        raise ConfigError(
-            f"key has shape {key.shape}: simulate takes one key. For several, use "
-            "sweep(config, keys), or jax.vmap over the key."
-        )
+    check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
     config, data = prepare(config, data)
     if record is None:
         quantities = with_metrics(quantities, parts(config, data).learner.metrics, RESERVED)

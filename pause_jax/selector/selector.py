@@ -18,7 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax import config_file, keys
 from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, loaded, validate
-from pause_jax.engine.arguments import check_key
+from pause_jax.engine.arguments import check_one_key
+from pause_jax.engine.context import context_of
+from pause_jax.latency import Work
+from pause_jax.learning import Learning
+from pause_jax.learning.partition import Partition
 from pause_jax.policies import Context, check_selected, policy_of
 from pause_jax.selector.reports import (
     Choice,
@@ -66,19 +70,20 @@ class Selector:
             latency model for ``min_latency`` and whatever the policy assumes known.
           key: typed; that of a simulation gives its choices.
           data_size: samples of each client [K]; equal by default.
-          update_size: entries of an update, for a policy that reads updates.
+          update_size: entries of an update, for a policy that reads updates, or a latency model
+            that is to take the bytes of a round from it.
 
         Raises:
           ConfigError: if the config cannot run, or sizes do not fit.
         """
         validate(config)
-        check_key(key)
+        check_one_key(key, "Selector", "Make one selector for each.")
         config = loaded(config)
         self.config, self.round = config, 0
         self._size = jnp.asarray(sizes(data_size, config.num_clients))
         self._update_size = update_size
         self._canonical = canonical(config)
-        self._policy = policy_of(config.policy, self._context())
+        self._policy = policy_of(self._canonical.policy, self._context())
         self._key = keys.streams(key).policy
         self._state = jax.jit(self._policy.init)()
         self._pending: Selection | None = None
@@ -306,20 +311,19 @@ class Selector:
         return present & ~np.asarray(spent)
 
     def _context(self) -> Context:
+        """What the policy would know in a simulation of these clients."""
         config, size = self._canonical, self._size
-        num_clients = config.num_clients
-        return Context(
-            num_clients=num_clients,
-            num_selected=config.cohort_size,
-            num_rounds=config.num_rounds,
-            update_size=self._update_size,
-            num_features=config.latency.num_features,
+        local, learning = size, config.learning
+        if type(learning) is Learning:
+            local = jnp.minimum(size, learning.max_steps * learning.batch_size)
+        model_bytes = 4.0 * self._update_size
+        model, _ = config.latency.given(Work(model_bytes, model_bytes, local))
+        nowhere = jnp.zeros(0, jnp.int32)
+        return context_of(
+            config,
+            model,
             data_size=size,
-            local_samples=size,
-            share=size * (1 / jnp.sum(size)),
-            reward=config.reward,
-            privacy=config.privacy,
-            min_latency=jnp.asarray(config.latency.min_latency),
-            expected_speed=config.latency.expected_speed(num_clients),
-            expected_latency=config.latency.expected_latency(num_clients),
+            local_samples=local,
+            share=Partition(nowhere, nowhere, size, jnp.ones_like(size)).share,
+            update_size=self._update_size,
         )
