@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.latency import Network, Work
@@ -42,8 +43,8 @@ def test_seconds_are_download_and_compute_and_upload(still):
     # A quarter of all, and of every stretch of them.
     assert is_fast.sum() == pytest.approx(100, abs=1)
     assert all(8 <= part.sum() <= 12 for part in is_fast.reshape(10, 40))
-    np.testing.assert_allclose(model.expected_latency(400), found, rtol=1e-5)
-    np.testing.assert_allclose(model.expected_speed(400), 0.05 / found, rtol=1e-5)
+    np.testing.assert_allclose(model.expected_latency(40), model.sample(KEY, 40), rtol=1e-5)
+    np.testing.assert_allclose(model.expected_speed(40), 0.05 / model.sample(KEY, 40), rtol=1e-5)
 
 
 def test_in_a_run_bytes_are_the_models_and_samples_those_of_training(still):
@@ -82,6 +83,47 @@ def test_without_the_column_share_a_line_is_a_client(tmp_path):
         simulate(config, KEY)
 
 
+def expectation(of, median, spread, kink):
+    """E[of(sum of three log-normals)] in float64; the most varying part is split at the kink."""
+    order = np.argsort(np.multiply(median, spread))
+    median, spread = (np.asarray(x, float)[order] for x in (median, spread))
+    z = np.linspace(-8, 8, 161)
+    weight = stats.norm.pdf(z) * (z[1] - z[0])
+    spent = np.add.outer(*(median[i] * np.exp(spread[i] * z) for i in (0, 1)))[..., None]
+    with np.errstate(divide="ignore"):
+        at = np.log(np.maximum(kink - spent, 0) / median[2]) / max(spread[2], 1e-9)
+    at, (node, rule) = np.clip(at, -8, 8), np.polynomial.legendre.leggauss(24)
+    inner = 0.0
+    for low, high in ((-8, at), (at, 8)):
+        noise = low + (high - low) / 2 * (1 + node)
+        value = of(spent + median[2] * np.exp(spread[2] * noise)) * stats.norm.pdf(noise)
+        inner = inner + ((high - low) / 2 * rule * value).sum(axis=-1)
+    return weight @ inner @ weight
+
+
+PARTS = [
+    ((0.4, 0.8, 2.7), (0.2, 0.7, 0.7)), ((2.0, 0.8, 0.8), (0.2, 0.5, 0.5)),
+    ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0)), ((2.0, 0.1, 1.0), (0.3, 1.0, 0.8)),
+    ((3.0, 0.1, 0.1), (0.1, 0.2, 0.2)), ((1.0, 1.0, 1.0), (0.0, 0.3, 0.0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("least", [2.7, 6.0])
+def test_expectations_are_those_of_a_quadrature_split_at_the_least_latency(tmp_path, least):
+    lines = [
+        f"c,{m[0]},{s[0]},{8 / m[1]},{s[1]},{8 / m[2]},{s[2]}" for m, s in PARTS
+    ]  # a MB in m seconds
+    path = tmp_path / "parts.csv"
+    path.write_text("\n".join([HEADER.replace("share,", ""), *lines]))
+    model = Network(
+        path=str(path), download_bytes=1e6, upload_bytes=1e6, samples=1.0, min_latency=least
+    )
+    speed = [expectation(lambda x: least / np.maximum(least, x), *part, least) for part in PARTS]
+    np.testing.assert_allclose(model.expected_speed(len(PARTS)), speed, atol=1e-5)
+    seconds = [expectation(lambda x: np.maximum(least, x), *part, least) for part in PARTS]
+    np.testing.assert_allclose(model.expected_latency(len(PARTS)), seconds, rtol=1e-5)
+
+
 def test_each_part_spreads_by_its_own_number(tmp_path):
     draws = {}
     for part in ("sample", "download", "upload"):
@@ -90,19 +132,20 @@ def test_each_part_spreads_by_its_own_number(tmp_path):
         path.write_text(
             f"{HEADER}\none,1,0.01,{spread['sample']},8,{spread['download']},8,{spread['upload']}\n"
         )
-        model = Network(path=str(path), download_bytes=1e6, upload_bytes=1e6, samples=100.0)
-        draws[part] = np.asarray(model.sample(KEY, 20_000)) - 2.0
-        # What varies is a log-normal second; the other two are one second each.
+        # Medians of 1, 2 and 4 seconds; one of them varies.
+        model = Network(path=str(path), download_bytes=2e6, upload_bytes=4e6, samples=100.0)
+        median = {"sample": 1.0, "download": 2.0, "upload": 4.0}[part]
+        draws[part] = np.asarray(model.sample(KEY, 20_000)) - 7.0 + median
         logs = np.log(draws[part])
-        assert logs.mean() == pytest.approx(0, abs=0.02)
+        assert logs.mean() == pytest.approx(np.log(median), abs=0.02)
         assert logs.std() == pytest.approx(0.5, abs=0.02)
     assert abs(np.corrcoef(draws["sample"], draws["upload"])[0, 1]) < 0.05
 
 
 def test_more_clients_than_are_integrated_at_a_time_have_their_own_expectations():
     model = Network(download_bytes=1e6, upload_bytes=1e6, samples=30.0)
-    few, many = model.expected_speed(50), model.expected_speed(2500)
-    np.testing.assert_allclose(few, many[:50], rtol=1e-6)
+    few, many = model.expected_speed(20), model.expected_speed(300)
+    np.testing.assert_allclose(few, many[:20], rtol=1e-6)
 
 
 def test_the_librarys_table_is_what_its_maker_makes():

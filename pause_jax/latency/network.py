@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.stats import norm
 from numpy.typing import NDArray
 
 from pause_jax import source_file
@@ -28,10 +29,13 @@ COLUMNS = (
     "upload_spread",
 )
 _OWN = pathlib.Path(__file__).with_name("devices.csv")
-# Gauss-Hermite, for a standard normal.
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(12)
-# Clients whose expectation is computed at a time, at 12^3 nodes each.
-_TOGETHER = 1024
+# Gauss-Legendre on each side of the kink at tau_min, of the least, the middle and the most varying
+# part. With these the errors stay below 1e-5 for spreads up to 1.
+_LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
+# Standard deviations of a logarithm within which is integrated; 6e-7 lie beyond.
+_REACH = 5.0
+# Clients whose expectation is computed at a time, at 24 x 28 x 16 nodes each.
+_TOGETHER = 128
 
 
 class _Devices(NamedTuple):
@@ -120,10 +124,30 @@ class Network(Latency):
         return self._seconds(noise, *self._of_clients(num_clients))
 
     def expected_speed(self, num_clients: int) -> Array:
-        return self._expectation(lambda seconds: self.min_latency / seconds, num_clients)
+        node, weight = (jnp.asarray(x, jnp.float32) for x in _MOST)
+
+        def speed(spent: Array, median: Array, spread: Array) -> Array:
+            kink = self._kink(spent, median, spread)
+            half = (_REACH - kink) / 2
+            noise = kink + half * (1 + node)
+            seconds = spent + median * jnp.exp(spread * noise)
+            above = half * weight * norm.pdf(noise) * self.min_latency / seconds
+            beyond = norm.cdf(-_REACH)
+            return (norm.cdf(kink) - beyond + jnp.sum(above)) / (1 - 2 * beyond)
+
+        return self._expectation(speed, num_clients)
 
     def expected_latency(self, num_clients: int) -> Array:
-        return self._expectation(lambda seconds: seconds, num_clients)
+        def short(spent: Array, median: Array, spread: Array) -> Array:
+            """Seconds by which a round is shorter than tau_min."""
+            kink = self._kink(spent, median, spread)
+            part = median * jnp.exp(spread**2 / 2) * norm.cdf(kink - spread)
+            left = (self.min_latency - spent) * norm.cdf(kink)
+            return jnp.where(spent < self.min_latency, jnp.maximum(left - part, 0.0), 0.0)
+
+        median, spread = self._of_clients(num_clients)
+        mean = jnp.sum(median * jnp.exp(spread**2 / 2), axis=1)
+        return mean + self._expectation(short, num_clients)
 
     def _of_clients(self, num_clients: int) -> tuple[Array, Array]:
         """Medians of the three parts in seconds [K, 3], and their spreads [K, 3]."""
@@ -151,13 +175,37 @@ class Network(Latency):
         parts = median * jnp.exp(spread * noise)
         return jnp.maximum(self.min_latency, jnp.sum(parts, axis=-1))
 
-    def _expectation(self, of: Callable[[Array], Array], num_clients: int) -> Array:
-        """E[of(seconds)] of every client, float [K], by a product rule over the three parts."""
-        grid = jnp.stack(jnp.meshgrid(*[jnp.asarray(_NODES, jnp.float32)] * 3), axis=-1)
-        weight = jnp.asarray(_WEIGHTS / _WEIGHTS.sum(), jnp.float32)
+    def _kink(self, spent: Array, median: Array, spread: Array) -> Array:
+        """The normal noise with which a part brings the seconds spent to tau_min, within reach."""
+        left = jnp.maximum(self.min_latency - spent, 0.0) / jnp.maximum(median, 1e-30)
+        return jnp.clip(jnp.log(left) / jnp.maximum(spread, 1e-6), -_REACH, _REACH)
+
+    def _expectation(self, of: Callable[[Array, Array, Array], Array], num_clients: int) -> Array:
+        """E[of(seconds of two parts, median and spread of the third)] of every client, float [K].
+
+        Latencies are cut at tau_min, where no polynomial follows them: each part is integrated on
+        both sides of it. The third, whose kink is known in closed form, varies most.
+        """
+
+        def split(
+            spent: Array, median: Array, spread: Array, rule: tuple[np.ndarray, np.ndarray]
+        ) -> tuple[Array, Array]:
+            """Seconds after one more part, [2 n], and their weights."""
+            node, weight = (jnp.asarray(x, jnp.float32) for x in rule)
+            kink = self._kink(spent, median, spread)
+            below, above = (kink + _REACH) / 2, (_REACH - kink) / 2
+            noise = jnp.concatenate([below * (1 + node) - _REACH, above * (1 + node) + kink])
+            weights = jnp.concatenate([below * weight, above * weight]) * norm.pdf(noise)
+            return spent + median * jnp.exp(spread * noise), weights
 
         def one(client: tuple[Array, Array]) -> Array:
-            return jnp.einsum("ijk,i,j,k", of(self._seconds(grid, *client)), *[weight] * 3)
+            order = jnp.argsort(client[0] * client[1])
+            median, spread = (x[order] for x in client)
+            spent, first = split(jnp.zeros(()), median[0], spread[0], _LEAST)
+            spent, second = jax.vmap(lambda x: split(x, median[1], spread[1], _MIDDLE))(spent)
+            weights = first[:, None] * second
+            values = jax.vmap(jax.vmap(lambda x: of(x, median[2], spread[2])))(spent)
+            return jnp.sum(weights * values) / jnp.sum(weights)
 
         return jax.lax.map(one, self._of_clients(num_clients), batch_size=_TOGETHER)
 
