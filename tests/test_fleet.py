@@ -368,6 +368,75 @@ def test_round_and_time_say_the_order(tmp_path):
         np.testing.assert_allclose(found, [0.1, 0.2, 0.3])
 
 
+LOG = """client,round,seconds
+0,7,0.1
+0,8,0.2
+1,8,1.2
+0,9,
+1,10,1.4
+0,11,0.5
+"""
+
+
+def test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text(LOG)
+    model = Traces(path=str(path), order="played")
+    # Client 0 drops out in the third round and client 1 has no line in the first, third and last.
+    seconds = np.array([[0.1, 1.2], [0.2, 1.2], [0.2, 1.2], [0.2, 1.4], [0.5, 1.4]])
+    gone = np.arange(5) == 2
+    key = jax.random.key(0)
+    for t in range(1, 11):
+        np.testing.assert_allclose(model.at(key, t, 2), seconds[(t - 1) % 5], rtol=1e-6)
+        np.testing.assert_array_equal(model.dropped(key, t, 2), [gone[(t - 1) % 5], False])
+    np.testing.assert_allclose(model.expected_latency(2), seconds.mean(axis=0), rtol=1e-6)
+    config = SimConfig(
+        num_clients=2, num_selected=2, num_rounds=5, learning=None, latency=model,
+        policy=named("all"),
+    )  # fmt: skip
+    result = simulate(config, key)
+    np.testing.assert_array_equal(result.in_time, np.stack([~gone, gone | True], axis=1))
+    np.testing.assert_allclose(result.latency, seconds.max(axis=1), rtol=1e-6)
+    # By times instead of rounds a client's lines follow one another.
+    path.write_text(LOG.replace("round", "time"))
+    found = [model.at(key, t, 2) for t in (1, 2, 3)]
+    np.testing.assert_allclose(found, [[0.1, 1.2], [0.2, 1.4], [0.2, 1.2]], rtol=1e-6)
+    # The law is fitted to what was measured.
+    answered = fleet.fit(parse(LOG.encode(), "log.csv"))
+    np.testing.assert_array_equal(answered.measured, [3, 2])
+
+
+def test_a_drop_out_is_drawn_as_often_as_it_was_seen(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("client,seconds\n0,0.3\n0,\n0,0.1\n0,0.4\n1,0.5\n")
+    model = Traces(path=str(path))
+    keys = jax.random.split(jax.random.key(0), 4000)
+    gone, seconds = jax.vmap(lambda key: (model.dropped(key, 1, 2), model.sample(key, 2)))(keys)
+    gone, seconds = np.asarray(gone), np.asarray(seconds)
+    assert gone[:, 0].mean() == pytest.approx(0.25, abs=0.03)
+    np.testing.assert_allclose(seconds[gone[:, 0], 0], 0.3)
+    assert (seconds[~gone[:, 0], 0] == seconds.min()).mean() == pytest.approx(1 / 3, abs=0.04)
+    assert not gone[:, 1].any()
+    assert not Traces.of([[0.3], [0.5]]).drops
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("client,round,seconds\n0,1,0.1\n0,1,0.2\n", "has round 1 of client 0 twice"),
+        ("client,round,seconds\n0,1.5,0.1\n", "round must be a whole number"),
+        ("client,round,seconds\n0,0,0.1\n0,1700000000,0.1\n", "call the column time"),
+        ("client,seconds\n0,0.1\n1,\n", "only empty seconds of client 1"),
+        ("client,seconds\n,0.1\n", "must be 2 numbers"),
+    ],
+)
+def test_a_log_that_cannot_be_played_is_refused(tmp_path, text, words):
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        Traces(path=str(path), order="played").loaded()
+
+
 def test_parquet_is_the_same_as_csv(tmp_path):
     import pandas as pd
 
@@ -396,6 +465,8 @@ def test_arrays_can_be_kept_in_a_file(tmp_path):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ConfigError, match="cannot be written"):
         arrays.saved(str(tmp_path / "kept.csv"))
+    with pytest.raises(ConfigError, match="is a file already"):
+        kept.saved(str(tmp_path / "again.csv"))
 
 
 @pytest.mark.parametrize("num_clients", [10, 7])

@@ -101,6 +101,9 @@ def fit(data: Measured) -> Fleet:
     Raises:
       ConfigError: for one client alone, or clients whose measurements do not spread.
     """
+    answered = np.isfinite(data.seconds)
+    when = None if data.when is None else data.when[answered]
+    data = Measured(data.client[answered], data.seconds[answered], when)
     number = np.bincount(data.client)
     if number.size < 2:
         raise ConfigError("fleet: has one client; there is nobody to choose among.")

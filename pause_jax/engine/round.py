@@ -322,7 +322,8 @@ def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Ar
 def can_be_unheard(config: SimConfig) -> bool:
     """Whether the update of a chosen client may miss its round's average."""
     rules = config.dropout, config.deadline, config.wait_for
-    return config.when_spent == "silent" or any(rule is not None for rule in rules)
+    some = config.when_spent == "silent" or config.latency.drops
+    return some or any(rule is not None for rule in rules)
 
 
 def without_unheard(selection: Selection, heard: Array) -> Selection:

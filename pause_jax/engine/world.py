@@ -60,9 +60,14 @@ def world_of(config: SimConfig, model: Latency) -> World:
         return free & here, state
 
     def lost(own: keys.RoundKeys, round: Array) -> Array:
-        return jax.random.bernoulli(own.dropout, jnp.asarray(config.dropout), (num_clients,))
+        gone = jnp.zeros(num_clients, bool)
+        if config.dropout is not None:
+            chance = jnp.asarray(config.dropout)
+            gone = jax.random.bernoulli(own.dropout, chance, (num_clients,))
+        return gone | model.dropped(own.latency, round, num_clients) if model.drops else gone
 
     def features(own: keys.RoundKeys, round: Array) -> Array:
         return model.features(own.latency, num_clients)
 
-    return World(latency, begin, present, None if config.dropout is None else lost, features)
+    some = config.dropout is not None or model.drops
+    return World(latency, begin, present, lost if some else None, features)

@@ -75,6 +75,15 @@ class Latency(Config):
         """mu_k of round t, float [K]; known to the genie only."""
         return self.expected_speed(num_clients)
 
+    @property
+    def drops(self) -> bool:
+        """Whether a chosen client may fail to answer: then :meth:`dropped` says who does."""
+        return False
+
+    def dropped(self, key: Array, round: Array, num_clients: int) -> Array:
+        """Who would not answer in round t, bool [K], drawn by the key of :meth:`at`."""
+        return jnp.zeros(num_clients, bool)
+
     def features(self, key: Array, num_clients: int) -> Array:
         """What a client can report of its state before the round that ``key`` samples.
 

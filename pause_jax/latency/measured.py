@@ -25,15 +25,17 @@ class Measured(NamedTuple):
 
     Attributes:
       client: int [N], 0, 1, ... in the natural order of the ids.
-      seconds: float [N], finite and > 0.
+      seconds: float [N], finite and > 0; NaN where the client did not answer (a drop-out).
       when: float [N], round or time; None if the file does not say.
       ids: of clients 0, 1, ...; empty if there are none.
+      by_round: whether ``when`` is the column ``round``.
     """
 
     client: NDArray[np.int64]
     seconds: NDArray[np.float64]
     when: NDArray[np.float64] | None
     ids: tuple[str, ...] = ()
+    by_round: bool = False
 
 
 def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:
@@ -56,11 +58,17 @@ def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:
         raise ConfigError(f"{name}: has no measurement of client 0, nor of any other.")
     ids, number = numbered("client", columns["client"])
     client, seconds = number.astype(np.int64), columns["seconds"]
+    answered = np.bincount(client, weights=np.isfinite(seconds))
+    if not answered.all():
+        raise ConfigError(
+            f"{name}: has only empty seconds of client {ids[np.argmin(answered)]}. Give each "
+            "client at least one measurement."
+        )
     when = next((columns[word] for word in _ORDERS if word in columns), None)
     if when is None:
         return Measured(client, seconds, None, ids)
     order = np.argsort(when, kind="stable")
-    return Measured(client[order], seconds[order], when[order], ids)
+    return Measured(client[order], seconds[order], when[order], ids, "round" in columns)
 
 
 def _check_columns(header: list[str], wrong: str) -> None:
@@ -82,11 +90,13 @@ def _csv(content: bytes, name: str) -> dict[str, NDArray[Any]]:
             continue
         try:
             texts = dict(zip(header, row, strict=True))
-            entry = {k: text if k == "client" else float(text) for k, text in texts.items()}
+            empty = not texts["seconds"].strip()
+            numbers = texts | ({"seconds": "nan"} if empty else {})
+            entry = {k: text if k == "client" else float(text) for k, text in numbers.items()}
         except ValueError:
             rule = f"must be {', '.join(header)}, all but the client numbers"
             raise wrong(place, row, rule) from None
-        if rule := _broken(entry):
+        if rule := _broken(entry | {"seconds": 1.0} if empty else entry):
             raise wrong(place, row, rule)
         values.append(entry)
     return {word: np.asarray([entry[word] for entry in values]) for word in header}
@@ -102,6 +112,8 @@ def _broken(entry: dict[str, Any]) -> str:
         return "seconds must be finite and > 0"
     if not all(np.isfinite(value) for word, value in entry.items() if word != "client"):
         return "round or time must be finite"
+    if entry.get("round", 0) % 1:
+        return "round must be a whole number; the column of times is time"
     return ""
 
 
@@ -128,6 +140,7 @@ def _parquet(content: bytes, name: str) -> dict[str, NDArray[Any]]:
             word: values[place] if word == "client" else float(values[place])
             for word, values in columns.items()
         }
-        if rule := _broken(entry):
+        empty = np.isnan(entry["seconds"])
+        if rule := _broken(entry | {"seconds": 1.0} if empty else entry):
             raise ConfigError(f"{name}, row {place}, {entry}: {rule}.")
     return columns

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax import source_file
 from pause_jax.client_ids import gap, plain
 from pause_jax.latency.base import Latency
-from pause_jax.latency.measured import LARGEST, parse
+from pause_jax.latency.measured import LARGEST, Measured, parse
 from pause_jax.struct import ConfigError, Sizes, static
 
 
@@ -26,24 +26,31 @@ class _Table(NamedTuple):
 
     Attributes:
       seconds: [N].
-      as_measured: [N], the same of each client in the order in which they were measured.
+      dropped: bool [N], where the client did not answer; its seconds are those before it.
+      as_measured, dropped_then: [N], the same of each client in the order of measurement.
       first, size: int [C], where a client's begin, and how many there are.
       sum_from, inverse_from: [N], sum of ``seconds`` and of 1 / ``seconds`` from here to the
         client's last. In float64, so that the mean over many is not rounded on the way.
     """
 
     seconds: NDArray[np.float64]
+    dropped: NDArray[np.bool_]
     as_measured: NDArray[np.float64]
+    dropped_then: NDArray[np.bool_]
     first: NDArray[np.int32]
     size: NDArray[np.int32]
     sum_from: NDArray[np.float64]
     inverse_from: NDArray[np.float64]
 
 
-# What was read or made, by digest: a traced program cannot read a file.
+# What was read or made, by digest: a traced program cannot read a file. For ``played`` a client has
+# a row for each round of the file.
 _TABLES: dict[str, _Table] = {}
+_PLAYED: dict[str, _Table] = {}
 # Ids of the clients of files, by digest.
 _IDS: dict[str, tuple[str, ...]] = {}
+# Rows of a table at most.
+_MOST = 10**8
 
 
 class Traces(Latency):
@@ -55,13 +62,17 @@ class Traces(Latency):
     ``natural``); without such data ids must be names, or numbers 0, 1, ... without gaps. A
     further column ``round`` or ``time`` says the order of a client's measurements; without it, it
     is that of the file. Clients may have different numbers of them; those of clients beyond
-    ``num_clients`` are not used. Expectations are exact means over them. The file is read when a
-    run starts. For arrays: :meth:`of`.
+    ``num_clients`` are not used. An empty cell of seconds is a drop-out: the client, if chosen,
+    does not answer, and the server waits as long as the client took the time before. Expectations
+    are exact means over all lines, a drop-out with these seconds. The file is read when a run
+    starts. For arrays: :meth:`of`.
 
     Attributes:
-      order: ``drawn``: uniformly each round, so that rounds are independent. ``played``: round t
-        has the client's t-th measurement, and after the last the first again; then what was to be
-        expected in a round is what came, and the genie knows it (static).
+      order: ``drawn``: uniformly each round, so that rounds are independent. ``played``: with the
+        column ``round``, round t has the lines of the t-th round since the first of the file, and
+        a client without a line takes as long as the time before (or, before its first, as then).
+        Otherwise round t has the client's t-th measurement. After the last comes the first again.
+        What was to be expected in a round is what came, and the genie knows it (static).
       path: the file; if relative, to the working directory (static).
       digest: SHA-256 of the measurements, by which a result says what it was run with. Filled in
         when a run starts; if it is given, another file is refused (static).
@@ -101,14 +112,18 @@ class Traces(Latency):
         content = clients.astype("<i8").tobytes() + flat.astype("<f8").tobytes()
         digest = hashlib.sha256(content).hexdigest()
         _TABLES.setdefault(digest, _table(clients, flat))
+        _PLAYED.setdefault(digest, _TABLES[digest])
         return cls(digest=digest)
 
     def saved(self, path: str) -> Self:
         """The same model from a CSV file that is written here, so that it can be run elsewhere.
 
         Raises:
-          ConfigError: if the file is there already, or cannot be written.
+          ConfigError: if the file is there already, or cannot be written; or for a model that is
+            from a file.
         """
+        if self.path:
+            raise ConfigError(f"latency.path = {self.path!r}: is a file already. Copy it.")
         table = self._measured
         client = np.repeat(np.arange(table.size.size), table.size)
         place = np.arange(client.size) - table.first[client]
@@ -117,7 +132,7 @@ class Traces(Latency):
         try:
             with pathlib.Path(path).open("x", encoding="utf-8", newline="") as file:
                 out = csv.writer(file, lineterminator="\n")
-                out.writerow(["client", "seconds", "round"])
+                out.writerow(["client", "seconds", "time"])
                 out.writerows([ids[k], repr(x), 1 + t] for k, x, t in rows)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
@@ -128,7 +143,7 @@ class Traces(Latency):
         return self.order == "played"
 
     def check(self, path: str, sizes: Sizes) -> None:
-        measured = len(_TABLES[self.loaded().digest].size)
+        measured = len(self.loaded()._measured.size)
         if measured < sizes.num_clients:
             where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Traces.of(...)"
             if missing := gap(self.client_ids):
@@ -150,35 +165,59 @@ class Traces(Latency):
                 + (", as the arrays of this digest are not at hand." if self.digest else ".")
             )
         content, digest = source_file.read("latency", self.path, self.digest)
-        if digest not in _TABLES:
+        if digest not in self._tables:
             measured = parse(content, self.path)
-            _TABLES[digest] = _table(measured.client, measured.seconds)
+            if self.order == "played" and measured.by_round:
+                measured = _every_round(measured, f"latency.path = {self.path!r}")
+            self._tables[digest] = _table(measured.client, measured.seconds)
             _IDS[digest] = measured.ids
         return self.replace(digest=digest)
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        digest = self.digest if self.digest in _TABLES else self.loaded().digest
+        digest = self.digest if self.digest in self._tables else self.loaded().digest
         return _IDS.get(digest, ())
 
     @property
-    def _measured(self) -> _Table:
-        digest = self.digest if self.digest in _TABLES else self.loaded().digest
-        return _TABLES[digest]
+    def _tables(self) -> dict[str, _Table]:
+        return _PLAYED if self.order == "played" else _TABLES
 
-    def sample(self, key: Array, num_clients: int) -> Array:
+    @property
+    def _measured(self) -> _Table:
+        tables = self._tables
+        return tables[self.digest if self.digest in tables else self.loaded().digest]
+
+    def _drawn(self, key: Array, num_clients: int) -> Array:
+        """Places of one line of each client."""
         table = self._measured
         size = jnp.asarray(table.size[:num_clients])
-        drawn = table.first[:num_clients] + jax.random.randint(key, (num_clients,), 0, size)
-        return jnp.maximum(self.min_latency, jnp.asarray(table.seconds)[drawn])
+        return table.first[:num_clients] + jax.random.randint(key, (num_clients,), 0, size)
+
+    def _played(self, round: Array, num_clients: int) -> Array:
+        """Places of each client's line of round t, in the order of measurement."""
+        table = self._measured
+        size = jnp.asarray(table.size[:num_clients])
+        return jnp.asarray(table.first[:num_clients]) + (round - 1) % size
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        seconds = jnp.asarray(self._measured.seconds)[self._drawn(key, num_clients)]
+        return jnp.maximum(self.min_latency, seconds)
 
     def at(self, key: Array, round: Array, num_clients: int) -> Array:
         if self.order == "drawn":
             return self.sample(key, num_clients)
+        seconds = jnp.asarray(self._measured.as_measured)[self._played(round, num_clients)]
+        return jnp.maximum(self.min_latency, seconds)
+
+    @property
+    def drops(self) -> bool:
+        return bool(self._measured.dropped.any())
+
+    def dropped(self, key: Array, round: Array, num_clients: int) -> Array:
         table = self._measured
-        size = jnp.asarray(table.size[:num_clients])
-        place = jnp.asarray(table.first[:num_clients]) + (round - 1) % size
-        return jnp.maximum(self.min_latency, jnp.asarray(table.as_measured)[place])
+        if self.order == "drawn":
+            return jnp.asarray(table.dropped)[self._drawn(key, num_clients)]
+        return jnp.asarray(table.dropped_then)[self._played(round, num_clients)]
 
     def expected_speed_at(self, round: Array, num_clients: int) -> Array:
         if self.order == "drawn":
@@ -211,12 +250,61 @@ class Traces(Latency):
 
 def _table(client: NDArray[np.int64], seconds: NDArray[np.float64]) -> _Table:
     """The table of clients without gaps and their seconds, in the order of measurement."""
-    as_measured = seconds[np.argsort(client, kind="stable")]
-    order = np.lexsort((seconds, client))
-    seconds, size = seconds[order], np.bincount(client)
+    order, size = np.argsort(client, kind="stable"), np.bincount(client)
     first = np.cumsum(size) - size
+    then = np.isnan(seconds[order])
+    filled = np.concatenate([_filled(part) for part in np.split(seconds[order], first[1:])])
+    place = np.lexsort((filled, client[order]))
     sums = [
         np.concatenate([np.cumsum(part[::-1])[::-1] for part in np.split(values, first[1:])])
-        for values in (seconds, 1 / seconds)
+        for values in (filled[place], 1 / filled[place])
     ]
-    return _Table(seconds, as_measured, first.astype(np.int32), size.astype(np.int32), *sums)
+    return _Table(
+        filled[place],
+        then[place],
+        filled,
+        then,
+        first.astype(np.int32),
+        size.astype(np.int32),
+        *sums,
+    )
+
+
+def _filled(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds whose gaps have those before them, or the first ones."""
+    known = np.flatnonzero(np.isfinite(seconds))
+    before = np.searchsorted(known, np.arange(seconds.size), "right") - 1
+    return seconds[known[np.maximum(before, 0)]]
+
+
+def _every_round(data: Measured, name: str) -> Measured:
+    """A line of each client for every round from the first of the file to its last.
+
+    Raises:
+      ConfigError: if a client has a round twice, or the rounds are too many.
+    """
+    if data.when is None:
+        return data
+    place = (data.when - data.when.min()).astype(np.int64)
+    rounds, clients = int(place.max()) + 1, int(data.client.max()) + 1
+    if rounds * clients > _MOST:
+        raise ConfigError(
+            f"{name}: has rounds from {data.when.min():.0f} to {data.when.max():.0f}, more than "
+            f"{_MOST:,} lines of {clients} clients. Number them 1, 2, ..., or call the column time."
+        )
+    cell = data.client * rounds + place
+    values, times = np.unique(cell, return_counts=True)
+    if (times > 1).any():
+        client, twice = divmod(int(values[np.argmax(times > 1)]), rounds)
+        raise ConfigError(
+            f"{name}: has round {data.when.min() + twice:.0f} of client {data.ids[client]} twice. Give each "
+            "client at most one line a round, or call the column time."
+        )
+    seconds = np.full(rounds * clients, np.nan)
+    seconds[cell] = data.seconds
+    gaps = np.ones(seconds.size, bool)
+    gaps[cell] = False
+    by_client = seconds.reshape(clients, rounds)
+    seconds[gaps] = np.stack([_filled(row) for row in by_client]).ravel()[gaps]
+    everyone = np.repeat(np.arange(clients), rounds)
+    return data._replace(client=everyone, seconds=seconds, when=None)
