@@ -22,6 +22,27 @@ def tree_sum(values: Array) -> Array:
     return values[..., 0]
 
 
+def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
+    """Add a term to a sum of many that is kept in two numbers.
+
+    After any number of terms the relative error of ``total`` is about one rounding. Knuth's
+    two-sum: each line in brackets is exact, as XLA does not reorder additions by default.
+
+    Args:
+      total: the sum so far, rounded; >= 0.
+      rest: what rounding left out of it.
+      term: >= 0.
+
+    Returns:
+      (total, rest) with the term.
+    """
+    rough = total + term
+    of_term = rough - total
+    rest = rest + ((total - (rough - of_term)) + (term - of_term))
+    total = rough + rest
+    return total, rest - (total - rough)
+
+
 def on_grid(values: Array, terms: int) -> Array:
     """Values rounded so that sums of up to ``terms`` of them are exact in any order.
 

@@ -184,6 +184,24 @@ def cohorts(clients: int, selected: int) -> Canary:
     return Canary(jax.vmap(jax.vmap(program)), (index, weight, chosen), expected, 0.0)
 
 
+def compensated(terms: int, seeds: int) -> Canary:
+    """A sum with what its rounding left out (Knuth): nothing remains if additions are reordered."""
+    term = np.asarray([0.1, 0.3, 1e-3, 3333.3][:seeds], np.float32)
+
+    def program(term: jax.Array) -> jax.Array:
+        def body(_: jax.Array, both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            total, rest = both
+            rough = total + term
+            of_term = rough - total
+            rest = rest + ((total - (rough - of_term)) + (term - of_term))
+            total = rough + rest
+            return total, rest - (total - rough)
+
+        return jax.lax.fori_loop(0, terms, body, (jnp.zeros(()), jnp.zeros(())))[0]
+
+    return Canary(jax.vmap(program), (term,), exact(term) * terms, 2.0**-23)
+
+
 def many_axes(*shape: int) -> Canary:
     """A product and a reduction of many axes: 0.10.2 ends the process (jax-ml/jax#39257)."""
     a, b = whole(*shape), whole(*shape, seed=1)
@@ -206,6 +224,7 @@ CANARIES: dict[str, Callable[[], Canary]] = {
     "aggregation_many": partial(aggregation, FEATURES, 33_000),
     "cohorts": partial(cohorts, 30, 5),
     "cohorts_many": partial(cohorts, 5_462, 25),
+    "compensated": partial(compensated, 10**6, 4),
     # The last one, as it ends the process of a compiler that is bad at it.
     "seven_axes": partial(many_axes, 3, 1, 2, 2, 8, 8, 8),
 }

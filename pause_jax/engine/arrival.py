@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig
 
 if TYPE_CHECKING:
@@ -51,3 +52,17 @@ def arrival(config: SimConfig, latency: Array, active: Array, answering: Array) 
     by_then = latency <= end
     seen = jnp.where(active, jnp.minimum(latency, end), latency)
     return Arrival(end, answering & by_then, answering & ~by_then, seen)
+
+
+def can_be_unheard(config: SimConfig) -> bool:
+    """Whether the update of a chosen client may miss its round's average."""
+    rules = config.dropout, config.deadline, config.wait_for
+    some = config.when_spent == "silent" or config.latency.drops
+    return some or any(rule is not None for rule in rules)
+
+
+def without_unheard(selection: Selection, heard: Array) -> Selection:
+    """The slots whose update arrives; the server averages what it receives."""
+    weights = jnp.where(heard, selection.weights, 0.0)
+    total, received = jnp.sum(selection.weights), jnp.sum(weights)
+    return selection._replace(weights=weights * total / jnp.where(received > 0, received, 1.0))

@@ -9,6 +9,10 @@ import numpy as np
 from jax import Array
 
 from pause_jax.config import SimConfig
+from pause_jax.summation import add
+
+# Seconds at which a clock stops. Sums and squares over seeds stay finite in float32.
+LONGEST = 1e18
 
 
 class Length(NamedTuple):
@@ -33,6 +37,12 @@ def is_evaluated(length: Length, round: Any) -> Any:
     many, and after the last.
     """
     return (round % length.eval_every == 0) | (round == length.num_rounds)
+
+
+def advanced(clock: Array, rest: Array, seconds: Array) -> tuple[Array, Array]:
+    """The clock and what its rounding left out, so many seconds later; at most ``LONGEST``."""
+    clock, rest = add(clock, rest, jnp.minimum(seconds, LONGEST))
+    return jnp.minimum(clock, LONGEST), jnp.where(clock < LONGEST, rest, 0.0)
 
 
 def has_ended(config: SimConfig, clock: Array) -> Array:

@@ -43,7 +43,9 @@ def query_seconds(r: Round) -> Array:
 
 @quantity("round", unit="s")
 def clock(r: Round) -> Array:
-    """Simulated seconds at the end of each round."""
+    """Simulated seconds at the end of each round: the exact sum of all rounds, rounded to float32.
+    The clock stops at 1e18 seconds.
+    """
     return r.after.clock
 
 

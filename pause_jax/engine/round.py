@@ -17,10 +17,10 @@ from jax import Array, lax
 from pause_jax import keys
 from pause_jax.bandit import Observation, Selection, empty_stats, update_stats
 from pause_jax.config import SimConfig
-from pause_jax.engine.arrival import arrival
+from pause_jax.engine.arrival import arrival, can_be_unheard, without_unheard
 from pause_jax.engine.branch import when
 from pause_jax.engine.context import context_of
-from pause_jax.engine.horizon import Length, has_ended, length_of
+from pause_jax.engine.horizon import Length, advanced, has_ended, length_of
 from pause_jax.engine.recorder import Quantities, Record, record_round, record_unplayed
 from pause_jax.engine.state import Round, State
 from pause_jax.engine.world import World, world_of
@@ -118,6 +118,7 @@ def init(config: SimConfig, data: Any, key: Array) -> State:
         queried=jnp.zeros(config.num_clients, jnp.int32),
         played=jnp.zeros((), jnp.int32),
         clock=jnp.zeros(()),
+        clock_rest=jnp.zeros(()),
         presence=world.begin(streams.world),
         held=held,
     )
@@ -207,6 +208,7 @@ def advance(
             released,
             ending.in_time,
         )
+        clock, clock_rest = advanced(before.clock, before.clock_rest, seconds)
         after = State(
             keys=before.keys,
             learning=learning,
@@ -214,7 +216,8 @@ def advance(
             stats=update_stats(before.stats, clients, speed, active),
             queried=heard.queried,
             played=before.played + 1,
-            clock=before.clock + seconds,
+            clock=clock,
+            clock_rest=clock_rest,
             presence=presence,
             held=held,
         )
@@ -317,17 +320,3 @@ def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Ar
         return jnp.where(active[:, None], released, 0.0)
 
     return release
-
-
-def can_be_unheard(config: SimConfig) -> bool:
-    """Whether the update of a chosen client may miss its round's average."""
-    rules = config.dropout, config.deadline, config.wait_for
-    some = config.when_spent == "silent" or config.latency.drops
-    return some or any(rule is not None for rule in rules)
-
-
-def without_unheard(selection: Selection, heard: Array) -> Selection:
-    """The slots whose update arrives; the server averages what it receives."""
-    weights = jnp.where(heard, selection.weights, 0.0)
-    total, received = jnp.sum(selection.weights), jnp.sum(weights)
-    return selection._replace(weights=weights * total / jnp.where(received > 0, received, 1.0))

@@ -33,7 +33,8 @@ class State(NamedTuple):
       stats: participations and mean speeds of all clients.
       queried: int32 [K], rounds in which the policy asked each client and had an answer.
       played: int32 scalar, rounds that were played.
-      clock: scalar, simulated seconds.
+      clock: scalar, simulated seconds, rounded once from the exact sum of all rounds.
+      clock_rest: scalar, seconds that this rounding left out.
       presence: of the clients, what their presence remembers.
       held: updates that were late and are averaged in the next round; None if late ones are lost.
     """
@@ -45,6 +46,7 @@ class State(NamedTuple):
     queried: Int[Array, " K"]
     played: Int[Array, ""]
     clock: Float[Array, ""]
+    clock_rest: Float[Array, ""]
     presence: Any = ()
     held: Held | None = None
 

@@ -297,8 +297,8 @@ def _every_round(data: Measured, name: str) -> Measured:
     if (times > 1).any():
         client, twice = divmod(int(values[np.argmax(times > 1)]), rounds)
         raise ConfigError(
-            f"{name}: has round {data.when.min() + twice:.0f} of client {data.ids[client]} twice. Give each "
-            "client at most one line a round, or call the column time."
+            f"{name}: has round {data.when.min() + twice:.0f} of client {data.ids[client]} twice. "
+            "Give each client at most one line a round, or call the column time."
         )
     seconds = np.full(rounds * clients, np.nan)
     seconds[cell] = data.seconds
