@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
+from scipy.special import zeta
 
 from pause_jax import ConfigError, SimConfig
 from pause_jax.config import validate
@@ -119,6 +120,63 @@ def test_an_exhausted_schedule_gives_nothing(budget, last):
     # A budget that float32 hardly holds is not a spent one.
     assert not budget.replace(total_epsilon=1e-38).exhausted(i)[:last].any()
     assert np.ptp(np.asarray(budget.remaining(i))[last - 1 :]) == 0
+
+
+N = np.asarray([1, 2, 3, 15, 16, 17, 300, 10**5])
+
+
+@jax.jit
+def figures(budget):
+    """(spent after n, epsilon of the n-th) for each of ``N``."""
+    return budget.spent(jnp.asarray(N)), budget.epsilon(jnp.asarray(N))
+
+
+def assert_float32_holds(budget, share):
+    """What n releases spend, against float64; ``share`` of (fields in float64, i): eps_i / eps_bar."""
+    budget = jax.tree.map(lambda x: np.asarray(x, np.float32), budget)
+    exact = jax.tree.map(lambda x: np.asarray(x, np.float64), budget)
+    each = share(exact, np.arange(1.0, N[-1] + 1))
+    spent, epsilon = figures(budget)
+    np.testing.assert_allclose(spent, 200 * np.cumsum(each)[N - 1], rtol=1e-6)
+    np.testing.assert_allclose(epsilon, 200 * np.maximum(each[N - 1], 2.0**-100), rtol=1e-6)
+    assert budget.spent(jnp.asarray([0]))[0] == 0
+
+
+@pytest.mark.parametrize("decay", [1e-12, 1e-8, 1e-6, 1e-3, 0.04, 1.0, 10.0, 80.0])
+def test_a_geometric_schedule_is_right_in_float32_however_slow(decay):
+    assert_float32_holds(
+        Geometric(total_epsilon=200.0, decay=decay),
+        lambda b, i: -np.expm1(-b.decay) * np.exp(-b.decay * (i - 1)),
+    )
+
+
+def test_a_first_release_of_a_fast_schedule_does_not_overflow():
+    (first,) = Geometric(total_epsilon=1e6, decay=80.0).epsilon(jnp.asarray([1]))
+    assert first == 1e6
+
+
+@pytest.mark.parametrize("exponent", [1 + 2.0**-23, 1.001, 1.5, 8.0])
+def test_a_power_schedule_is_right_in_float32_however_slow(exponent):
+    assert_float32_holds(
+        Power(total_epsilon=200.0, exponent=exponent), lambda b, i: i**-b.exponent / zeta(b.exponent)
+    )
+
+
+def test_a_power_schedule_of_any_exponent_is_finite():
+    for exponent in (200.0, 1e13, 1e38):
+        budget = Power(total_epsilon=200.0, exponent=exponent)
+        assert budget.spent(jnp.asarray([0, 1, 99])).tolist() == [0, 200, 200]
+        assert budget.remaining(jnp.asarray([0, 1, 99])).tolist() == [1, 0, 0]
+        assert budget.epsilon(jnp.asarray([1]))[0] == 200
+
+
+def test_schedules_of_tiny_shares_are_right_in_float32():
+    assert_float32_holds(
+        Uniform(total_epsilon=200.0, horizon=1e9), lambda b, i: np.ones_like(i) / b.horizon
+    )
+    shares = Table(total_epsilon=200.0, shares=(1e-9,) * 5)
+    spent = shares.spent(jnp.arange(6))
+    np.testing.assert_allclose(spent, 200e-9 * np.arange(6), rtol=1e-6)
 
 
 def test_a_table_below_one_keeps_the_rest_unspent():

@@ -21,6 +21,9 @@ from pause_jax.struct import Config, ConfigError, Sizes, number, static
 # A schedule that never ends gives at least this share of eps_bar: float32 would round less to 0,
 # at which there is no finite noise. Any number of them that can be counted adds nothing to a sum.
 LEAST_SHARE = 2.0**-100
+# Terms of a sum of powers that are added one by one, and B_2j / (2j)! for the others.
+BY_HAND = 16
+EULER_MACLAURIN = (1 / 12, -1 / 720, 1 / 30_240, -1 / 1_209_600)
 
 
 class Budget(Config):
@@ -69,6 +72,7 @@ class Schedule(Budget):
     total_epsilon: float = number(default=200.0, above=0)
 
     def spent(self, participations: Array) -> Array:
+        """Sum of eps_1 .. eps_n. A schedule of tiny shares must not take them from 1, as this does."""
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:
@@ -94,9 +98,13 @@ class Geometric(Schedule):
     def remaining(self, participations: Array) -> Array:
         return jnp.exp(-self.decay * participations)
 
+    # By expm1, as 1 - e^(-eta n) loses all digits of a small eta; from i - 1, as e^eta overflows.
     def epsilon(self, participation: Array) -> Array:
-        exact = self.total_epsilon * jnp.expm1(self.decay) * jnp.exp(-self.decay * participation)
-        return self.at_least_something(exact)
+        left = self.total_epsilon * jnp.exp(-self.decay * (participation - 1))
+        return self.at_least_something(-jnp.expm1(-self.decay) * left)
+
+    def spent(self, participations: Array) -> Array:
+        return -self.total_epsilon * jnp.expm1(-self.decay * participations)
 
     def exhausted(self, participation: Array) -> Array:
         return jnp.zeros(participation.shape, bool)
@@ -116,6 +124,9 @@ class Uniform(Schedule):
 
     def remaining(self, participations: Array) -> Array:
         return 1 - jnp.minimum(participations / self.horizon, 1.0)
+
+    def spent(self, participations: Array) -> Array:
+        return self.total_epsilon * jnp.minimum(participations / self.horizon, 1.0)
 
     def epsilon(self, participation: Array) -> Array:
         whole = jnp.clip(self.horizon - (participation - 1), 0.0, 1.0)
@@ -139,18 +150,45 @@ class Power(Schedule):
 
     exponent: float = number(default=1.5, above=1)
 
+    def _exponent(self) -> Array:
+        # Beyond 200 the first release takes all that a float can tell, and zeta overflows.
+        return jnp.minimum(jnp.asarray(self.exponent, float), 200.0)
+
     def remaining(self, participations: Array) -> Array:
-        s = jnp.asarray(self.exponent, float)
+        s = self._exponent()
         share = zeta(s, jnp.asarray(participations, float) + 1) / zeta(s, jnp.ones_like(s))
         return jnp.clip(share, 0.0, 1.0)
 
+    def spent(self, participations: Array) -> Array:
+        s = self._exponent()
+        share = partial_zeta(s, jnp.asarray(participations, float)) / zeta(s, jnp.ones_like(s))
+        return self.total_epsilon * jnp.minimum(share, 1.0)
+
     def epsilon(self, participation: Array) -> Array:
-        s = jnp.asarray(self.exponent, float)
+        s = self._exponent()
         i = jnp.asarray(participation, float)
         return self.at_least_something(self.total_epsilon * i**-s / zeta(s, jnp.ones_like(s)))
 
     def exhausted(self, participation: Array) -> Array:
         return jnp.zeros(participation.shape, bool)
+
+
+def partial_zeta(s: Array, n: Array) -> Array:
+    """Sum of i^-s for i = 1 .. n, elementwise in n, s > 1: no difference of two large values of zeta.
+
+    The first ``BY_HAND`` terms one by one, the others by Euler and Maclaurin.
+    """
+    i = jnp.arange(1.0, BY_HAND + 1).reshape(-1, *[1] * n.ndim)
+    by_hand = jnp.sum(jnp.where(i <= n[None], i**-s, 0.0), axis=0)
+    last = jnp.maximum(n, BY_HAND)
+    first = jnp.full_like(last, BY_HAND)
+    total = first ** (1 - s) * -jnp.expm1((1 - s) * jnp.log(last / first)) / (s - 1)
+    total += (last**-s - first**-s) / 2
+    rising, power = s, s + 1
+    for coefficient in EULER_MACLAURIN:
+        total += coefficient * rising * (first**-power - last**-power)
+        rising, power = rising * power * (power + 1), power + 2
+    return by_hand + total
 
 
 class Table(Schedule):
@@ -178,8 +216,15 @@ class Table(Schedule):
             )
 
     def remaining(self, participations: Array) -> Array:
-        left = jnp.clip(1 - jnp.cumsum(jnp.asarray((0.0, *self.shares))), 0.0, 1.0)
-        return left[jnp.minimum(participations, len(self.shares))]
+        return 1 - self._shared(participations)
+
+    def spent(self, participations: Array) -> Array:
+        return self.total_epsilon * self._shared(participations)
+
+    def _shared(self, participations: Array) -> Array:
+        """Share of eps_bar that n participations spend."""
+        shared = jnp.minimum(jnp.cumsum(jnp.asarray((0.0, *self.shares))), 1.0)
+        return shared[jnp.minimum(participations, len(self.shares))]
 
     def epsilon(self, participation: Array) -> Array:
         shares = jnp.asarray((*self.shares, 0.0))
