@@ -130,7 +130,7 @@ def update_stats(
     counts = stats.counts.at[clients].add(took_part.astype(stats.counts.dtype))
     old = stats.mean_speed[clients]
     # Incremental form of (12): exact for one observation, and stable for many.
-    step = (speed - old) / jnp.maximum(counts[clients], 1)
+    step = (speed - old) / jnp.maximum(counts[clients], 1).astype(speed.dtype)
     return ClientStats(counts, store_active(stats.mean_speed, clients, old + step, took_part))
 
 

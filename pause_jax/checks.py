@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pause_jax.spelling import shown
@@ -26,7 +27,7 @@ def check_fields(config: Config) -> None:
 
     Raises:
       ConfigError: for the first field that breaks its rule. Under ``vmap`` the numbers of all runs
-        are checked; those inside of a ``jit`` are not known, and its caller has checked them.
+        are checked; those inside of a ``jit`` are not known: see :func:`marked`.
     """
     for path, part in nested(config):
         for name, value, rule, field in fields(part):
@@ -46,6 +47,30 @@ def check_fields(config: Config) -> None:
                 _check_static(where, value, rule, field.default)
             else:
                 _check_number(where, value, rule)
+
+
+def marked(config: Any) -> Any:
+    """The config with NaN for traced numbers that break their rule: inside of a ``jit`` nothing can
+    be refused, but results must not look right.
+    """
+    changes = {}
+    for path, part in nested(config):
+        for name, value, rule, field in fields(part):
+            if isinstance(value, jax.core.Tracer) and not (is_node(field) or is_static(field)):
+                changes[f"{path}.{name}" if path else name] = _marked(value, rule)
+    return config.override(changes)
+
+
+def _marked(value: Any, rule: Rule) -> Any:
+    value = jnp.asarray(value, jnp.float32)
+    admitted = jnp.isfinite(value)
+    if rule.at_least is not None:
+        admitted &= value >= rule.at_least
+    if rule.above is not None:
+        admitted &= value > rule.above
+    if rule.at_most is not None:
+        admitted &= value <= rule.at_most
+    return jnp.where(admitted, value, jnp.nan)
 
 
 def _check_number(where: str, value: Any, rule: Rule) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from pause_jax.checks import check_fields
+from pause_jax.checks import check_fields, marked
 from pause_jax.latency import Latency, TwoGroups
 from pause_jax.learning import Learning
 from pause_jax.policies import Pause, PolicyConfig
@@ -58,8 +58,10 @@ class SimConfig(Config):
       deadline: seconds from the choice to the end of a round; None for no such end.
       wait_for: end a round with the first so many updates (over-selection: choose more than that);
         None to wait for all (static).
-      late: what becomes of an update that was on its way when its round ended. ``lost``: nothing.
-        ``next``: the server averages it, with its weight, in the next round (static).
+      late: what becomes of an update that was on its way when its round ended. ``lost``: the server
+        tells the client to stop. ``next``: the server averages it, with its weight, in the next
+        round. What a client keeps (``keep_optimizer_state``) advances only with an update that
+        reaches the server, in time or late (static).
       privacy: the mechanism that releases updates, with its budget schedule.
       when_spent: a client whose budget is spent releases nothing more. ``exclude``: no policy can
         choose it. ``silent``: policies do not know; a chosen one takes its time, takes part, and
@@ -145,9 +147,10 @@ def loaded(config: SimConfig) -> SimConfig:
 def canonical(config: SimConfig) -> SimConfig:
     """The config with every traced number as a float32 array.
 
-    Then equal structures share one trace: a Python float and an array would compile twice.
+    Then equal structures share one trace: a Python float and an array would compile twice. A number
+    inside of a user's ``jit`` that breaks its rule becomes NaN.
     """
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), config)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), marked(config))
 
 
 def stack(configs: Sequence[SimConfig]) -> SimConfig:

@@ -1,13 +1,15 @@
 """When a round ends, who is lost on the way, and what becomes of updates that are late."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, keys, simulate, sweep
+from pause_jax import ConfigError, Learning, SimConfig, keys, quantity, simulate, sweep
+from pause_jax.bandit import Observation
 from pause_jax.latency import LogNormal, Traces
-from pause_jax.learning import Dataset, Digits, Linear, Natural
-from pause_jax.policies import NAMED, All, Random, RoundRobin, named
+from pause_jax.learning import Dataset, Digits, FedAvgM, Linear, Natural
+from pause_jax.policies import NAMED, All, Policy, Random, RoundRobin, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.selector import Selector
 from tests.runs import assert_close, chosen_sets, world_of
@@ -123,6 +125,88 @@ def test_a_round_in_which_nobody_arrives_leaves_the_model_as_it_is():
     assert len(set(np.asarray(simulate(LEARN, KEY).test_loss).tolist())) > 1
 
 
+class Listening(RoundRobin):
+    """Remembers the last observation."""
+
+    def build(self, context):
+        inner, m = super().build(context), context.num_selected
+
+        def init():
+            nothing, update = jnp.zeros(m), jnp.zeros((m, context.update_size))
+            return inner.init(), Observation(nothing, nothing, nothing, update, nothing > 0)
+
+        def update(state, selection, observation):
+            return inner.update(state[0], selection, observation), observation
+
+        def select(key, state, round, available):
+            return inner.select(key, state[0], round, available)
+
+        return Policy(init, select, update)
+
+
+@quantity("round", "slot")
+def heard_loss(r):
+    return r.after.policy[1].loss
+
+
+@quantity("round", "slot")
+def heard_square_loss(r):
+    return r.after.policy[1].square_loss
+
+
+@quantity("round", "slot")
+def heard_update(r):
+    return jnp.sum(jnp.abs(r.after.policy[1].update), axis=1)
+
+
+@pytest.mark.parametrize("late", ["lost", "next"])
+def test_a_policy_observes_no_loss_of_an_update_that_did_not_arrive(late):
+    config = LEARN.replace(policy=Listening(), deadline=0.4, dropout=0.3, late=late)
+    record = ("in_time", heard_loss, heard_square_loss, heard_update)
+    result = simulate(config, KEY, record=record)
+    in_time = np.asarray(result.in_time)
+    assert in_time.any()
+    assert not in_time.all()
+    for losses in (result.heard_loss, result.heard_square_loss):
+        np.testing.assert_array_equal(np.isnan(losses), ~in_time)
+    np.testing.assert_array_equal(np.asarray(result.heard_update) > 0, in_time)
+
+
+def test_server_momentum_waits_for_an_update():
+    """One round trains, and then every budget is spent: a model that moves on moves by momentum."""
+    config = LEARN.replace(
+        num_selected=6,
+        privacy=PerCoordinateLaplace(budget=Uniform(horizon=1.0)),
+        learning=LEARN.learning.replace(server=FedAvgM(momentum=0.9)),
+    )
+    loss = np.asarray(simulate(config.replace(when_spent="silent"), KEY).test_loss)
+    assert len(set(loss.tolist())) == 1
+
+
+@quantity("round", "client")
+def steps_of_moments(r):
+    """Local steps that each client's Adam state has seen."""
+    (count,) = (x for x in jax.tree.leaves(r.after.learning.clients) if x.dtype == jnp.int32)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [
+        ({}, [3, 3]),
+        ({"deadline": 0.5, "late": "lost"}, [3, 0]),
+        ({"deadline": 0.5, "late": "next"}, [3, 3]),
+        ({"wait_for": 1, "late": "lost"}, [3, 0]),
+        ({"dropout": 1.0}, [0, 0]),
+        ({"deadline": 0.5, "late": "next", "dropout": 1.0}, [0, 0]),
+    ],
+)
+def test_what_a_client_keeps_advances_with_an_update_that_reaches_the_server(rule, steps):
+    config, data = pair(optimizer="adam", keep_optimizer_state=True, **rule)
+    run = simulate(config.replace(num_rounds=3), KEY, data, record=(steps_of_moments,))
+    assert run.steps_of_moments[-1].tolist() == steps
+
+
 def test_late_updates_that_never_happen_change_nothing():
     plain = simulate(LEARN, KEY)
     held = simulate(LEARN.replace(deadline=1e6, late="next"), KEY)
@@ -136,7 +220,8 @@ FAST_X, SLOW_X = np.array([[1.0, 2.0], [0.5, -1.0]]), np.array([[-1.0, 0.3], [2.
 FAST_Y, SLOW_Y = np.array([1.0, -0.5]), np.array([0.2, 2.0])
 
 
-def two_clients(**rule):
+def pair(optimizer="sgd", keep_optimizer_state=False, **rule):
+    """Their config and data."""
     x, y = np.concatenate([FAST_X, SLOW_X]), np.concatenate([FAST_Y, SLOW_Y])
     data = Dataset.of(
         x.astype(np.float32), y.astype(np.float32), x.astype(np.float32), y.astype(np.float32),
@@ -147,10 +232,15 @@ def two_clients(**rule):
         latency=Traces.of([[0.1], [1.0]]), privacy=NoPrivacy(), track_regret=False,
         learning=Learning(
             model=Linear(), partition=Natural(), batch_size=2, max_steps=1,
-            optimizer="sgd", learning_rate=RATE,
+            optimizer=optimizer, learning_rate=RATE, keep_optimizer_state=keep_optimizer_state,
         ),
         **rule,
     )  # fmt: skip
+    return config, data
+
+
+def two_clients(**rule):
+    config, data = pair(**rule)
     return [simulate(config.replace(num_rounds=t), KEY, data) for t in (1, 2, 3, 4)]
 
 

@@ -278,6 +278,23 @@ def test_private_length_has_the_mean_of_a_cut_laplace_draw(share):
     assert deviation(out, vector(length)) < REJECT, "the stated bias"
 
 
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_private_length_leaves_the_direction_the_rest_of_epsilon(share):
+    """The angle to the update has the law of a release of the direction at (1 - s) epsilon."""
+    epsilon, x = 6.0, vector(1.0)
+
+    def angle(mechanism, spent, seed):
+        out = np.asarray(releases(mechanism, keys(30_000, seed), x, spent), float)
+        out = out[np.abs(out).max(axis=1) > 0]  # a length that was cut to 0 has no direction
+        return out @ np.asarray(x, float) / np.linalg.norm(out, axis=1)
+
+    found = angle(PrivUnitG(norm="private", norm_share=share), epsilon, 0)
+    alone = PrivUnitG(norm="fixed")
+    assert stats.ks_2samp(found, angle(alone, (1 - share) * epsilon, 1)).pvalue > ACCEPT
+    for wrong in (1.0, 0.8 * (1 - share)):
+        assert stats.ks_2samp(found, angle(alone, wrong * epsilon, 1)).pvalue < REJECT
+
+
 def test_error_at_the_size_of_a_network():
     x, epsilon = vector(1.0, dimension=MLP), 8.0
     _, _, sigma = exact_cap(float(best_cap(jnp.float32(epsilon)).log_odds), epsilon)

@@ -19,6 +19,7 @@ from pause_jax.engine.score import score
 from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Digits
 from pause_jax.policies import NAMED, FedCs
+from pause_jax.presence import OnOff
 from pause_jax.privacy import (
     Budget,
     Geometric,
@@ -407,3 +408,18 @@ def test_without_tracking_the_regret_is_not_computed():
     result = budget_run("fastest", "geometric")
     assert np.all(np.isnan(result.regret))
     assert np.all(np.isfinite(result.reward))
+
+
+SECONDS = ("latency", "query_seconds", "clock")
+
+
+def test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it():
+    """FedCS asks, and no answer fits into its deadline."""
+    policy, record = FedCs(deadline=1e-4, query_seconds=0.25), ("clients", *SECONDS)
+    config = BANDIT.replace(policy=policy, num_rounds=3, track_regret=False)
+    for presence, wait in ((None, 0.0), (OnOff(come=1.0, leave=1e-9, recheck=2.0), 2.0)):
+        result = simulate(config.replace(presence=presence), KEY, record=record)
+        assert (np.asarray(result.clients) < 0).all()
+        np.testing.assert_allclose(result.query_seconds, 0.25)
+        np.testing.assert_allclose(result.latency, 0.25 + wait)
+        np.testing.assert_allclose(result.clock, (0.25 + wait) * np.arange(1, 4))

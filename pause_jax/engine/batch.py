@@ -29,7 +29,7 @@ from pause_jax.engine.programs import (
 )
 from pause_jax.engine.recorder import Quantities, Record
 from pause_jax.engine.result import Result, completed
-from pause_jax.engine.state import State
+from pause_jax.engine.state import State, check_for_nan
 from pause_jax.learning import Execution
 from pause_jax.policies import OneOf
 
@@ -140,6 +140,7 @@ def play(
             with handing_over, kept():
                 state, record = advance(config, data, state, *told(segment))
             records.append(_cut(taken(jax.block_until_ready(record)), len(segment)))
+            check_for_nan(state, f"{segment[0]} to {segment[-1]}")
             tick()
             if keeper is not None and number < len(segments):
                 keeper.played(first, number, state, records, ending=stopped.is_set())

@@ -72,9 +72,15 @@ def _own_cache() -> bool:
     return ours
 
 
-def kept() -> contextlib.AbstractContextManager[None]:
-    """Around calls that may compile: the cache takes what they compile."""
-    return _TAKING if _own_cache() else contextlib.nullcontext()
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Around calls that may compile: the cache takes what they compile.
+
+    JAX's check for NaN is off: our programs return NaN where there is no value, such as the
+    accuracy of a round that is not evaluated.
+    """
+    with _TAKING if _own_cache() else contextlib.nullcontext(), jax.debug_nans(False):
+        yield
 
 
 class _Taking:

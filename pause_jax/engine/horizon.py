@@ -65,7 +65,7 @@ def evaluated_at(config: SimConfig, played: Any) -> Any:
     ``evaluated_rounds`` that it did not pass. -1 in the places after it.
     """
     planned = evaluated_rounds(config).astype(np.int32)
-    reached = np.append(0, planned[:-1]) < played
+    reached = (np.append(0, planned[:-1]) < played).astype(np.int32)
     # In terms that NumPy has too: what it counts on the host needs no program for each length.
-    ended = planned + (played < planned) * (played - planned)
+    ended = planned + (played < planned).astype(np.int32) * (played - planned)
     return reached * (ended + 1) - 1

@@ -58,13 +58,13 @@ def in_time(r: Round) -> Array:
 @quantity("round", unit="B")
 def downloaded(r: Round) -> Array:
     """Bytes that the server sent: the model, to each chosen client and each asked for its loss."""
-    return r.downloads * r.work.download_bytes
+    return r.downloads.astype(jnp.float32) * r.work.download_bytes
 
 
 @quantity("round", unit="B")
 def uploaded(r: Round) -> Array:
     """Bytes of the updates that clients sent, late ones included."""
-    return r.uploads * r.work.upload_bytes
+    return r.uploads.astype(jnp.float32) * r.work.upload_bytes
 
 
 @quantity("round")

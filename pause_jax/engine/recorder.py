@@ -124,8 +124,8 @@ def in_rounds(
     """
     evaluated = evaluated_at(config, played)
     # What was not reached is taken from its own round, which was not played.
-    reached = evaluated > 0
-    places = reached * evaluated + ~reached * evaluated_rounds(config) - 1
+    reached = (evaluated > 0).astype(np.int32)
+    places = reached * evaluated + (1 - reached) * evaluated_rounds(config) - 1
     return {
         q.name: record[q.name][places] if q.dims[0] == "eval_round" else record[q.name]
         for q in quantities

@@ -21,6 +21,7 @@ from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, recorded_bytes, with_metrics
 from pause_jax.engine.result import RESERVED, Result, completed, finish
 from pause_jax.engine.round import advance, init, parts
+from pause_jax.engine.state import check_for_nan
 from pause_jax.learning import Dataset, Execution
 from pause_jax.memory import check_memory
 
@@ -155,6 +156,7 @@ def _in_calls(
         told = told_of(config, shape, first, count)
         with compiling():
             state, record = step.advance(seen, state)(seen, data, state, *told, nobody)
+        check_for_nan(state, f"{first} to {first + count - 1}")
         records.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], record))
     record = jax.tree.map(lambda *x: np.concatenate(x), *records)
     one = jax.tree.map(lambda x: x[None], record)

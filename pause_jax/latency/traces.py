@@ -245,7 +245,7 @@ class Traces(Latency):
             low, high = jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
         # Where all are below, what stands there is the next client's.
         rest = jnp.where(low < first + size, jnp.asarray(sums)[low], 0.0)
-        return (low - first) / size, rest / size
+        return (low - first) / size, rest / size.astype(rest.dtype)
 
 
 def _table(client: NDArray[np.int64], seconds: NDArray[np.float64]) -> _Table:

@@ -123,7 +123,9 @@ def train_locally(
     stop = steps if bound is None else bound
     trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
     update = jax.tree.map(jnp.subtract, trained, variables)
-    return update, opt_state, LocalLoss(total / steps, total_square / used)
+    return update, opt_state, LocalLoss(
+        total / jnp.asarray(steps, total.dtype), total_square / jnp.asarray(used, total.dtype)
+    )
 
 
 def visiting_order(
@@ -238,18 +240,20 @@ def local_loss(
         rows = partition.order[start + jnp.where(valid, places, 0)]
         x, y = client_inputs(training, rows, partition.quality[client], input_key)
         outputs = training.network.predict(variables, x)
-        return jnp.sum(valid * training.task.loss(outputs, y))
+        return jnp.sum(jnp.where(valid, training.task.loss(outputs, y), 0.0))
 
     if lots is not None and len(lots) < max_size:
         places = distinct_places(lots, size)
-        return total(places, places >= 0) / jnp.minimum(size, len(lots))
+        mean = total(places, places >= 0)
+        return mean / jnp.minimum(size, len(lots)).astype(mean.dtype)
     chunk = min(QUERY_CHUNK, max_size)
 
     def visit(i: Array, so_far: Array) -> Array:
         places = i * chunk + jnp.arange(chunk)
         return so_far + total(places, places < size)
 
-    return lax.fori_loop(0, -(-size // chunk), visit, jnp.zeros(())) / size
+    whole = lax.fori_loop(0, -(-size // chunk), visit, jnp.zeros(()))
+    return whole / size.astype(whole.dtype)
 
 
 def distinct_places(lots: Array, size: Array | int) -> Array:

@@ -42,7 +42,7 @@ class Partition(NamedTuple):
         # An ulp decides near-ties: this rounds alike in simulate and in a sweep. The maximum keeps
         # the product from being fused with the sum; and XLA divides by a scalar by its reciprocal,
         # but not where sizes are constants, as equal ones are in simulate alone.
-        weight = jnp.maximum(self.quality * self.size, 0.0)
+        weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
 
@@ -207,7 +207,7 @@ class Dirichlet(PartitionConfig):
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]
         share = (self.dominant_share - frequency) / jnp.maximum(1 - frequency, 1e-6)
-        wanted = jnp.floor(jnp.clip(share, 0, 1) * size).astype(jnp.int32)  # [K]
+        wanted = jnp.floor(jnp.clip(share, 0, 1) * size.astype(share.dtype)).astype(jnp.int32)  # [K]
 
         is_dominant = dominant[:, None] == jnp.arange(count.shape[0])[None, :]
         wanted_so_far = jnp.cumsum(jnp.where(is_dominant, wanted[:, None], 0), axis=0)  # [K, C]

@@ -54,7 +54,8 @@ def evaluate(
         outputs = network.predict(variables, dataset.to_input(dataset.x_test[rows]))
         targets = dataset.y_test[rows]
         each = {"test_loss": task.loss(outputs, targets), **task.scores(outputs, targets)}
-        return {name: sums[name] + jnp.sum(weight * each[name]) for name in sums}
+        counted = {name: jnp.where(weight, jnp.asarray(each[name], float), 0.0) for name in sums}
+        return {name: sums[name] + jnp.sum(counted[name]) for name in sums}
 
     zeros = dict.fromkeys(metrics_of(task), jnp.zeros(()))
     means = {

@@ -66,8 +66,8 @@ def draw_clients(weight: Array, among: Array, count: int, key: Array) -> Array:
 
 def equal_weights(clients: Array, active: Array) -> Selection:
     """A selection of int [m] clients whose active slots, bool [m], weigh the same; others: 0."""
-    weights = active / jnp.maximum(jnp.sum(active), 1)
-    return Selection(clients, weights.astype(jnp.float32))
+    weights = active.astype(jnp.float32)
+    return Selection(clients, weights / jnp.maximum(jnp.sum(weights), 1.0))
 
 
 def mask_of(clients: Array, chosen: Array, num_clients: int) -> Array:
@@ -77,7 +77,8 @@ def mask_of(clients: Array, chosen: Array, num_clients: int) -> Array:
 
 def first_of(order: Array, count: Array) -> Array:
     """Which clients are the first ``count`` of an order of all clients: int [K] -> bool [K]."""
-    return mask_of(order, jnp.arange(order.shape[0]) < count, order.shape[0])
+    place = jnp.arange(order.shape[0], dtype=count.dtype)
+    return mask_of(order, place < count, order.shape[0])
 
 
 def next_queue(queue: Array, target: Array | float, chosen: Array) -> Array:

@@ -88,7 +88,7 @@ class KlUcb(IndexRule):
         def value(key: Array, stats: ClientStats, round: Array) -> Array:
             mean = jnp.clip(stats.mean_speed, 0.0, 1.0)
             counts = jnp.maximum(stats.counts, 1)
-            level = jnp.log(round.astype(mean.dtype)) / counts
+            level = jnp.log(round.astype(mean.dtype)) / counts.astype(mean.dtype)
 
             def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
                 low, high = bracket
@@ -130,7 +130,8 @@ class UcbV(IndexRule):
         def value(key: Array, state: Moments, round: Array) -> Array:
             counts, mean = state.stats
             variance = jnp.maximum(state.mean_square - jnp.square(mean), 0.0)
-            level = jnp.log(round.astype(mean.dtype)) / jnp.maximum(counts, 1)
+            tries = jnp.maximum(counts, 1).astype(mean.dtype)
+            level = jnp.log(round.astype(mean.dtype)) / tries
             bound = mean + jnp.sqrt(2 * variance * level) + 3 * level
             return jnp.where(counts > 0, bound, jnp.inf)
 
@@ -150,8 +151,9 @@ class Thompson(IndexRule):
 
     def build(self, context: Context) -> Index:
         def value(key: Array, stats: ClientStats, round: Array) -> Array:
-            total = stats.counts * stats.mean_speed
-            draw = jax.random.beta(key, 1 + total, 1 + jnp.maximum(stats.counts - total, 0.0))
+            counts = stats.counts.astype(stats.mean_speed.dtype)
+            total = counts * stats.mean_speed
+            draw = jax.random.beta(key, 1 + total, 1 + jnp.maximum(counts - total, 0.0))
             return jnp.where(stats.counts > 0, draw, jnp.inf)
 
         return from_stats(context, value)

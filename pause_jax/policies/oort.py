@@ -120,7 +120,8 @@ class Oort(PolicyConfig):
             round = state.round + 1
             utility = prior[clients] * jnp.sqrt(observation.square_loss)
             exploited = heard & (state.last_round[clients] > 0)
-            mean = jnp.sum(jnp.where(exploited, utility, 0.0)) / jnp.maximum(jnp.sum(exploited), 1)
+            number = jnp.maximum(jnp.sum(exploited), 1).astype(utility.dtype)
+            mean = jnp.sum(jnp.where(exploited, utility, 0.0)) / number
             history = jnp.append(state.exploited[1:], mean)
             return OortState(
                 round=round,
@@ -141,7 +142,7 @@ class Oort(PolicyConfig):
         A share e = max(exploration * decay^(R - 1), exploration_min) is explored: m - floor(m (1 -
         e)), if so many are fresh; the others are exploited, if so many were seen before.
         """
-        share = self.exploration * self.exploration_decay ** (round - 1)
+        share = self.exploration * self.exploration_decay ** (round - 1).astype(jnp.float32)
         share = jnp.maximum(share, self.exploration_min)
         # A float32 product just below a whole number must not lose a client.
         planned = jnp.floor(m * (1 - share) + 1e-4).astype(jnp.int32)
@@ -181,7 +182,7 @@ class Oort(PolicyConfig):
           bool [K], who is explored: n clients.
         """
         best = top_clients(score, fresh, len(score), window_key)
-        pool = fresh & first_of(best, jnp.ceil(self.window * number))
+        pool = fresh & first_of(best, jnp.ceil(self.window * number.astype(jnp.float32)))
         return first_of(draw_clients(score, pool, len(score), key), number)
 
     def scores(
@@ -200,7 +201,7 @@ class Oort(PolicyConfig):
         seen = state.last_round > 0
         score = self._scaled(jnp.where(seen, state.utility, prior), available)
         # Staleness: sqrt(0.1 ln R / L), L the last round that the client took part in.
-        last = jnp.maximum(state.last_round, 1)
+        last = jnp.maximum(state.last_round, 1).astype(jnp.float32)
         score += jnp.sqrt(0.1 * jnp.log(round.astype(jnp.float32)) / last)
         penalty = self._penalties(state)
         return jnp.nan_to_num(score) * penalty, prior * penalty

@@ -81,6 +81,10 @@ class Schedule(Budget):
         return jnp.maximum(epsilon, jnp.maximum(self.total_epsilon * LEAST_SHARE, tiny))
 
 
+def _real(times: Array) -> Array:
+    return jnp.asarray(times, float)
+
+
 class Geometric(Schedule):
     """eps_i = eps_bar (e^eta - 1) e^(-eta i): below equation (6); then p_k = e^(-eta T_k).
 
@@ -96,15 +100,15 @@ class Geometric(Schedule):
     decay: float = number(default=0.04, above=0, at_most=80)
 
     def remaining(self, participations: Array) -> Array:
-        return jnp.exp(-self.decay * participations)
+        return jnp.exp(-self.decay * _real(participations))
 
     # By expm1, as 1 - e^(-eta n) loses all digits of a small eta; from i - 1, as e^eta overflows.
     def epsilon(self, participation: Array) -> Array:
-        left = self.total_epsilon * jnp.exp(-self.decay * (participation - 1))
+        left = self.total_epsilon * jnp.exp(-self.decay * _real(participation - 1))
         return self.at_least_something(-jnp.expm1(-self.decay) * left)
 
     def spent(self, participations: Array) -> Array:
-        return -self.total_epsilon * jnp.expm1(-self.decay * participations)
+        return -self.total_epsilon * jnp.expm1(-self.decay * _real(participations))
 
     def exhausted(self, participation: Array) -> Array:
         return jnp.zeros(participation.shape, bool)
@@ -123,17 +127,17 @@ class Uniform(Schedule):
     horizon: float = number(default=50.0, at_least=1)
 
     def remaining(self, participations: Array) -> Array:
-        return 1 - jnp.minimum(participations / self.horizon, 1.0)
+        return 1 - jnp.minimum(_real(participations) / self.horizon, 1.0)
 
     def spent(self, participations: Array) -> Array:
-        return self.total_epsilon * jnp.minimum(participations / self.horizon, 1.0)
+        return self.total_epsilon * jnp.minimum(_real(participations) / self.horizon, 1.0)
 
     def epsilon(self, participation: Array) -> Array:
-        whole = jnp.clip(self.horizon - (participation - 1), 0.0, 1.0)
+        whole = jnp.clip(self.horizon - _real(participation - 1), 0.0, 1.0)
         return whole * self.total_epsilon / self.horizon
 
     def exhausted(self, participation: Array) -> Array:
-        return participation - 1 >= self.horizon
+        return _real(participation - 1) >= self.horizon
 
 
 class Power(Schedule):
@@ -156,17 +160,17 @@ class Power(Schedule):
 
     def remaining(self, participations: Array) -> Array:
         s = self._exponent()
-        share = zeta(s, jnp.asarray(participations, float) + 1) / zeta(s, jnp.ones_like(s))
+        share = zeta(s, _real(participations) + 1) / zeta(s, jnp.ones_like(s))
         return jnp.clip(share, 0.0, 1.0)
 
     def spent(self, participations: Array) -> Array:
         s = self._exponent()
-        share = partial_zeta(s, jnp.asarray(participations, float)) / zeta(s, jnp.ones_like(s))
+        share = partial_zeta(s, _real(participations)) / zeta(s, jnp.ones_like(s))
         return self.total_epsilon * jnp.minimum(share, 1.0)
 
     def epsilon(self, participation: Array) -> Array:
         s = self._exponent()
-        i = jnp.asarray(participation, float)
+        i = _real(participation)
         return self.at_least_something(self.total_epsilon * i**-s / zeta(s, jnp.ones_like(s)))
 
     def exhausted(self, participation: Array) -> Array:

@@ -116,7 +116,7 @@ def _total_of_heaviest(weight: Array, cohort: Array, place: Array, num_selected:
       place: float [K, K], 1 to m for a cohort's members by descending weight.
       num_selected: m.
     """
-    places = 1 + jnp.arange(num_selected)[None, None, :]
+    places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
     heaviest = jnp.sum(jnp.where(holds, weight[None, :, None], 0.0), axis=1)  # [j, r]
     total = heaviest[:, 0]

@@ -164,4 +164,4 @@ def num_swaps(leaving: Array, entering: Array) -> Array:
 
     A float, exact up to 2^24 in float32: m (K - m) exceeds int32 in a large network.
     """
-    return jnp.sum(leaving).astype(float) * jnp.sum(entering)
+    return jnp.sum(leaving).astype(float) * jnp.sum(entering).astype(float)
