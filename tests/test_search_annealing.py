@@ -98,7 +98,7 @@ def keys_of(number, seed=0):
 
 
 def lots_of(number):
-    return jax.random.uniform(jax.random.key(0), (number, 4))
+    return jax.random.bits(jax.random.key(0), (number, 4), jnp.uint32)
 
 
 # ---------------------------------------------------------------- the answer

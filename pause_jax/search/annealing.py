@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
+# Up to so many clients a float32 is fine enough to draw one of them.
+FEW = 2**16
+
+
 class ChainState(NamedTuple):
     """One chain. ``members`` and ``best_members`` are bool [K] with m true entries."""
 
@@ -76,11 +80,11 @@ def chain_step(
     ``exp((E(new) - E(old)) / tau)``, ``tau = C / (kappa ln(1 + step))``. (The paper prints the
     opposite sign, which would accept every move.)
 
-    A lot in float32 is one of 2^23 numbers, so of n clients that may leave or enter each has the
-    chance 1 / n up to a share n / 2^23 of it: 4e-5 for 300 clients, a tenth for a million.
+    Of n clients that may leave or enter each has the chance 1 / n, up to a share n / 2^23 of it in
+    networks of up to ``FEW`` clients (4e-5 for 300), and n / 2^32 in larger ones.
 
     Args:
-      lots: float [4], independent U[0, 1) numbers of this step.
+      lots: uint32 [4], independent random words of this step.
       state: the chain.
       step: j >= 1.
       landscape: the landscape.
@@ -92,7 +96,7 @@ def chain_step(
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)
     kind, leave, enter, luck = lots
-    active = kind * (num_active + num_passive) < num_active
+    active = _uniform(kind) * (num_active + num_passive) < num_active
     i = _pick(jnp.where(active, removable, others), leave)
     j = _pick(jnp.where(active, outside, below), enter)
     place = jnp.arange(state.members.shape[0])
@@ -101,7 +105,7 @@ def chain_step(
     energy = walk_energy(landscape, proposal)
     temperature = landscape.temperature_scale / (cooling * jnp.log1p(step.astype(energy.dtype)))
     uphill = energy >= state.energy
-    accept = uphill | (luck < jnp.exp(jnp.minimum(energy - state.energy, 0.0) / temperature))
+    accept = uphill | (_uniform(luck) < jnp.exp(jnp.minimum(energy - state.energy, 0.0) / temperature))
     accept &= num_active + num_passive > 0
     better = accept & (energy > state.best_energy)
     return (
@@ -115,15 +119,29 @@ def chain_step(
     )
 
 
-def _pick(mask: Array, uniform: Array) -> Array:
-    """A uniformly random true entry of a mask, from one uniform number in [0, 1)."""
+def _uniform(word: Array) -> Array:
+    """A number in [0, 1) from a random word: what ``jax.random.uniform`` makes of it in float32."""
+    return (word >> 9).astype(jnp.float32) * 2.0**-23
+
+
+def _pick(mask: Array, word: Array) -> Array:
+    """A uniformly random true entry of a mask, from one random word."""
     # The running count; XLA's cumulative sum is slow on a CPU, a product of [K, K] is not if small.
     if mask.shape[0] <= SMALL:
         place = mask.astype(jnp.float32) @ jnp.triu(jnp.ones((mask.shape[0],) * 2))
     else:
         place = jnp.cumsum(mask)
-    nth = jnp.minimum(jnp.floor(uniform * place[-1]), place[-1] - 1)
-    return jnp.argmax(place > nth)
+    return jnp.argmax(place > _below(word, place[-1], mask.shape[0]))
+
+
+def _below(word: Array, count: Array, num_clients: int) -> Array:
+    """A whole number in [0, count) from a random word; ``num_clients``, static, bounds the count.
+
+    A float has 2^23 values: of a million counts some would be an eighth likelier than others.
+    """
+    if num_clients > FEW:
+        return (word % jnp.maximum(count, 1).astype(jnp.uint32)).astype(count.dtype)
+    return jnp.minimum(jnp.floor(_uniform(word) * count), count - 1)
 
 
 def anneal(
@@ -179,7 +197,7 @@ def anneal(
 
         start = init_chain(init_key, landscape, num_selected)
         # All numbers at once: drawing them step by step costs more than the step.
-        lots = jax.random.uniform(steps_key, (steps, 4))
+        lots = jax.random.bits(steps_key, (steps, 4), jnp.uint32)
         return lax.scan(body, start, (jnp.arange(1, steps + 1), lots))
 
     final, (best_energy, current_energy, moved) = jax.vmap(run)(jax.random.split(chain_key, chains))
