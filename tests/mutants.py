@@ -54,8 +54,6 @@ SELECTOR = "pause_jax/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
 CONCLUSION = "pause_jax/analysis/conclusion.py"
 PAGE = "pause_jax/report/page.py"
-RESULT_FOLDER = "pause_jax/analysis/result_folder.py"
-HOSTILE_TEST = "tests/test_hostile.py"
 KEYS_TEST = "tests/test_keys.py"
 DRAWS_TEST = "tests/test_draws.py"
 HORIZON_TEST = "tests/test_horizon.py"
@@ -66,6 +64,30 @@ ARRIVAL_TEST = "tests/test_arrival.py"
 PRESENCE_TEST = "tests/test_presence.py"
 NETWORK_TEST = "tests/test_network_latency.py"
 SELECTOR_TEST = "tests/test_selector.py"
+RESULT_FOLDER = "pause_jax/analysis/result_folder.py"
+HOSTILE_TEST = "tests/test_hostile.py"
+TUNING = "pause_jax/analysis/tuning.py"
+SPACE = "pause_jax/analysis/space.py"
+POLICY = "pause_jax/policies/base.py"
+INSPECTION = "pause_jax/policies/inspection.py"
+BUDGET = "pause_jax/privacy/budget.py"
+SPHERE = "pause_jax/privacy/sphere.py"
+PROJECTION = "pause_jax/privacy/projection.py"
+LEDGER = "pause_jax/analysis/ledger.py"
+LEDGER_TABLE = "pause_jax/analysis/ledger_table.py"
+AUDIT = "pause_jax/privacy/audit.py"
+CLOCK_TEST = "tests/test_clock.py"
+PRIVACY_TEST = "tests/test_privacy.py"
+MECHANISMS_TEST = "tests/test_mechanisms.py"
+ACCOUNTING_TEST = "tests/test_accounting.py"
+CLIENT_IDS = "pause_jax/client_ids.py"
+MATCHING = "pause_jax/engine/matching.py"
+TASK = "pause_jax/learning/task.py"
+PROVENANCE = "pause_jax/engine/provenance.py"
+JOBS = "pause_jax/engine/jobs.py"
+CARRY = "pause_jax/engine/carry.py"
+CONSTANT = "tests/test_store.py::test_a_constant_of_custom_code_counts_wherever_it_comes_from[{}]"
+MIDDLE = "tests/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
 
 
 class Mutant(NamedTuple):
@@ -108,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         "silent_not_renormalised",
-        ROUND,
+        ARRIVAL,
         "weights=weights * total / jnp.where(received > 0, received, 1.0)",
         "weights=weights",
         "spent_silent",
@@ -478,8 +500,8 @@ MUTANTS = [
     Mutant(
         "share_without_quality",
         PARTITION,
-        "jnp.maximum(self.quality * self.size, 0.0)",
-        "jnp.maximum(1.0 * self.size, 0.0)",
+        "jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)",
+        "jnp.maximum(1.0 * self.size.astype(self.quality.dtype), 0.0)",
     ),
     # --- latency models
     Mutant(
@@ -635,8 +657,8 @@ MUTANTS = [
     Mutant(
         "clock_without_queries",
         ROUND,
-        "clock=before.clock + seconds",
-        "clock=before.clock + seconds - heard.seconds",
+        "advanced(before.clock, before.clock_rest, seconds)",
+        "advanced(before.clock, before.clock_rest, seconds - heard.seconds)",
         "power_of_choice",
     ),
     Mutant(
@@ -985,6 +1007,376 @@ MUTANTS = [
         "if runs != [plan.num_runs for plan in kept.plans]:",
         "if len(runs) != len(kept.plans):",
         f"{HOSTILE_TEST}::test_a_store_from_elsewhere_is_refused",
+    ),
+    # --- tune, and the contract of a custom policy
+    Mutant(
+        "finalists_meet_the_seeds_of_the_search",
+        TUNING,
+        "jax.random.split(fresh_key, fresh)",
+        "jax.random.split(search_key, fresh)",
+        "tests/test_tuning.py::test_finalists_meet_seeds_that_the_search_has_not_seen",
+    ),
+    Mutant(
+        "halving_repeats_its_seeds",
+        TUNING,
+        "rung, done = rung[:half], done + seeds",
+        "rung, done = rung[:half], done",
+        "tests/test_tuning.py::test_finalists_meet_seeds_that_the_search_has_not_seen",
+    ),
+    Mutant(
+        "runs_without_a_score_are_left_out",
+        TUNING,
+        "    if trial.is_complete:\n        return sign",
+        "    if trial.scored.size:\n        return sign",
+        "tests/test_tuning.py::test_a_search_among_configs_that_diverge_chooses_a_finite_one",
+    ),
+    Mutant(
+        "optuna_is_told_the_mean",
+        TUNING,
+        "study.tell(each, order(trial))",
+        "study.tell(each, trial.mean)",
+        "tests/test_tuning.py::test_optuna_is_told_the_same_order",
+    ),
+    Mutant(
+        "the_config_of_the_start_is_never_chosen",
+        TUNING,
+        "min(reversed(range(len(points)))",
+        "min(reversed(range(len(best)))",
+        "tests/test_tuning.py::test_the_config_where_the_search_began_is_chosen_if_none_is_better",
+    ),
+    Mutant(
+        "broken_runs_have_a_score",
+        TUNING,
+        ".where(result.first_broken_round <= 0)",
+        "",
+        "tests/test_tuning.py::test_runs_that_broke_a_contract_have_no_score",
+    ),
+    Mutant(
+        "a_target_never_reached_counts_as_the_whole_run",
+        SPACE,
+        "lambda result: metrics.time_to_accuracy(result, target),",
+        "lambda r: metrics.time_to_accuracy(r, target).fillna(r.eval_clock.max()),",
+        "tests/test_tuning.py::test_a_target_that_was_never_reached_has_no_seconds",
+    ),
+    Mutant(
+        "an_undeclared_loss_arrives",
+        POLICY,
+        "        if not config.releases:\n            unread",
+        "        if config is None:\n            unread",
+        "tests/test_declared.py::"
+        "test_a_policy_that_reads_what_it_does_not_declare_is_refused_before_any_run",
+    ),
+    Mutant(
+        "a_question_for_losses_needs_no_word",
+        POLICY,
+        'built.query.wants == "loss" and',
+        'built.query.wants == "losses" and',
+        "tests/test_declared.py::"
+        "test_a_policy_that_reads_what_it_does_not_declare_is_refused_before_any_run",
+    ),
+    Mutant(
+        "arrays_of_a_traced_policy_are_not_compared",
+        INSPECTION,
+        "return text, *(_shown(each) for each in _constants(closed))",
+        "return (text,)",
+        "tests/test_declared.py::test_a_policy_that_remembers_in_python_is_found",
+    ),
+    Mutant(
+        "equal_keys_pass",
+        "pause_jax/engine/arguments.py",
+        "if before != place:",
+        "if before > place:",
+        "tests/test_declared.py::test_equal_keys_are_refused_wherever_there_are_several",
+    ),
+    Mutant(
+        "a_broken_contract_is_not_said",
+        SIMULATE,
+        "contract.warn({name",
+        "str({name",
+        "tests/test_declared.py::test_a_run_that_broke_its_contract_warns_once",
+    ),
+    # --- numbers of long runs and slow schedules, rounds in which nobody answers, guarantees
+    Mutant(
+        "a_plain_clock",
+        HORIZON,
+        "clock, rest = add(clock, rest, jnp.minimum(seconds, LONGEST))",
+        "clock = clock + jnp.minimum(seconds, LONGEST)",
+        CLOCK_TEST,
+    ),
+    Mutant(
+        "rest_of_the_clock_forgotten",
+        ROUND,
+        "            clock_rest=clock_rest,",
+        "            clock_rest=before.clock_rest,",
+        CLOCK_TEST,
+    ),
+    Mutant(
+        "a_clock_without_end",
+        HORIZON,
+        "return jnp.minimum(clock, LONGEST), jnp.where",
+        "return clock, jnp.where",
+        f"{CLOCK_TEST}::test_a_clock_stops_before_it_overflows_and_never_goes_back",
+    ),
+    Mutant(
+        "spent_by_difference",
+        BUDGET,
+        "-self.total_epsilon * jnp.expm1(-self.decay * _real(participations))",
+        "self.total_epsilon * (1 - jnp.exp(-self.decay * _real(participations)))",
+        PRIVACY_TEST,
+    ),
+    Mutant(
+        "first_epsilon_overflows",
+        BUDGET,
+        "return self.at_least_something(-jnp.expm1(-self.decay) * left)",
+        "return self.at_least_something(jnp.expm1(self.decay) * left * jnp.exp(-self.decay))",
+        f"{PRIVACY_TEST}::test_a_first_release_of_a_fast_schedule_does_not_overflow",
+    ),
+    Mutant(
+        "powers_by_difference",
+        BUDGET,
+        "share = partial_zeta(s, _real(participations)) / zeta(s, jnp.ones_like(s))",
+        "share = 1 - self.remaining(participations)",
+        PRIVACY_TEST,
+    ),
+    Mutant(
+        "question_of_an_empty_round_costs_nothing",
+        ROUND,
+        "jnp.where(jnp.any(active), seconds, heard.seconds + config.presence.recheck)",
+        "jnp.where(jnp.any(active), seconds, config.presence.recheck)",
+        "tests/test_rounds.py::test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it",
+    ),
+    Mutant(
+        "candidates_halved_a_round_early",
+        "pause_jax/policies/power_of_choice.py",
+        "2 * round > num_rounds",
+        "2 * round >= num_rounds",
+        "tests/test_power_of_choice.py::test_schedules",
+    ),
+    Mutant(
+        "server_momentum_without_updates",
+        FEDAVG,
+        "heard = jnp.any(weights > 0)",
+        "heard = jnp.asarray(True)",
+        "tests/test_arrival.py::test_server_momentum_waits_for_an_update",
+    ),
+    Mutant(
+        "square_loss_of_0_for_the_unheard",
+        ROUND,
+        "jnp.where(unheard, jnp.nan, trained.square_loss)",
+        "jnp.where(unheard, 0.0, trained.square_loss)",
+        "tests/test_arrival.py"
+        "::test_a_policy_observes_no_loss_of_an_update_that_did_not_arrive[lost]",
+    ),
+    Mutant(
+        "moments_of_updates_that_are_lost",
+        FEDAVG,
+        "return store_active(kept, clients, new, active)",
+        "return store_active(kept, clients, new, True | active)",
+        "tests/test_arrival.py"
+        "::test_what_a_client_keeps_advances_with_an_update_that_reaches_the_server",
+    ),
+    Mutant(
+        "direction_takes_all_of_epsilon",
+        SPHERE,
+        "priv_unit_g(key, unit, (1 - self.norm_share) * epsilon)",
+        "priv_unit_g(key, unit, epsilon)",
+        f"{MECHANISMS_TEST}::test_private_length_leaves_the_direction_the_rest_of_epsilon",
+    ),
+    Mutant(
+        "noise_by_the_public_key",
+        PROJECTION,
+        "jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)",
+        "jax.random.fold_in(key, 0), jax.random.fold_in(key, 0)",
+        f"{MECHANISMS_TEST}::test_a_projection_hands_on_a_key_that_its_public_part_does_not_know",
+    ),
+    Mutant(
+        "traced_numbers_unchecked",
+        CONFIG,
+        "jnp.asarray(leaf, jnp.float32), marked(config))",
+        "jnp.asarray(leaf, jnp.float32), config)",
+        "tests/test_strict_modes.py::test_a_number_out_of_its_range_inside_of_a_jit_gives_nan",
+    ),
+    # Who is who: ids of clients, and what a custom task may do.
+    Mutant(
+        "clients_are_sorted_as_texts",
+        CLIENT_IDS,
+        "sorted(set(known.values()), key=natural_order)",
+        "sorted(set(known.values()))",
+        "tests/test_client_ids.py::test_numbers_within_names_count_by_their_value",
+    ),
+    Mutant(
+        "data_meets_other_clients_seconds",
+        MATCHING,
+        "if ids != own:",
+        "if len(ids) != len(own):",
+        "tests/test_client_ids.py::test_other_clients_are_refused_by_their_ids",
+    ),
+    Mutant(
+        "drawn_clients_meet_lines_of_others",
+        MATCHING,
+        "        if files:\n",
+        "        if not files:\n",
+        "tests/test_client_ids.py::test_clients_that_the_key_draws_meet_no_file_of_particular_clients",
+    ),
+    Mutant(
+        "a_gap_in_a_file_shifts_its_clients",
+        MATCHING,
+        "if not of_data and (missing",
+        "if of_data and (missing",
+        "tests/test_client_ids.py::test_numbers_with_gaps_need_data_with_the_same",
+    ),
+    Mutant(
+        "the_test_set_takes_a_clients_last",
+        "pause_jax/learning/dataset.py",
+        "return np.delete(test, first[emptied])",
+        "return test",
+        "tests/test_client_ids.py::test_the_draw_of_a_test_set_leaves_every_client_a_sample",
+    ),
+    Mutant(
+        "the_ledger_names_another_client",
+        "pause_jax/analysis/ledger_table.py",
+        "book.client_ids[client] if",
+        "book.client_ids[client - 1] if",
+        "tests/test_client_ids.py::test_a_sweep_and_its_ledger_name_clients",
+    ),
+    Mutant(
+        "truth_values_are_tokens",
+        "pause_jax/learning/arrays.py",
+        "np.float32 if is_input else np.int32",
+        "np.int32",
+        "tests/test_own_data.py::test_truth_values_are_labels_and_features",
+    ),
+    Mutant(
+        "a_loss_that_mixes_samples_is_taken",
+        TASK,
+        "if type(task) not in TASKS:",
+        "if type(task) in TASKS:",
+        "tests/test_own_model.py::test_a_loss_that_mixes_samples_is_refused",
+    ),
+    Mutant(
+        "a_task_is_checked_with_one_form_only",
+        LEARNING,
+        "            form(data.y_train),\n",
+        "",
+        "tests/test_own_model.py::test_a_task_that_fits_one_form_of_targets_is_checked_with_another",
+    ),
+    Mutant(
+        "a_metric_replaces_the_test_loss",
+        TASK,
+        'if "test_loss" in task.metrics:',
+        'if "test_loss" in task.metrics[1:]:',
+        "tests/test_own_model.py::test_a_metric_of_a_name_that_is_taken_is_refused",
+    ),
+    Mutant(
+        "a_metric_of_a_taken_name_is_dropped",
+        RECORDER,
+        "if name in QUANTITIES and name not in METRICS:",
+        "if name in METRICS and name not in QUANTITIES:",
+        "tests/test_own_model.py::test_a_metric_of_a_name_that_is_taken_is_refused",
+    ),
+    # --- what a store knows of a sweep, what a resumed chunk goes on with, rows of a batch
+    Mutant(
+        "store_without_constants",
+        PROVENANCE,
+        'f"{self._program(value.jaxpr)} {self.of(value.consts)}"',
+        "self._program(value.jaxpr)",
+        CONSTANT.format("of_another_module"),
+    ),
+    Mutant(
+        "store_without_literals",
+        PROVENANCE,
+        "self.of(atom.val)",
+        "str(atom.aval)",
+        CONSTANT.format("of_a_closure"),
+    ),
+    Mutant(
+        "store_callback_without_variables",
+        PROVENANCE,
+        "self.of((function.__defaults__, values))",
+        "self.of(function.__defaults__)",
+        CONSTANT.format("of_a_callback"),
+    ),
+    Mutant(
+        "store_with_addresses",
+        "pause_jax/engine/outline.py",
+        "without_addresses(str(value))",
+        "str(value)",
+        "tests/test_store.py::test_what_custom_parts_compute_is_the_same_in_every_process",
+    ),
+    Mutant(
+        "store_without_what_parts_say",
+        JOBS,
+        "{provenance.program_digest(program)} {said}",
+        "{provenance.program_digest(program)}",
+        "tests/test_store.py::test_what_a_custom_part_says_of_itself_counts",
+    ),
+    Mutant(
+        "store_of_the_first_group",
+        JOBS,
+        "for group in groups.values() for own in",
+        "for group in [*groups.values()][:1] for own in",
+        "tests/test_store.py::test_the_custom_parts_of_every_config_count",
+    ),
+    Mutant(
+        "resumed_without_late_updates",
+        CARRY,
+        "    return Point(segments, *jax.tree.unflatten(structure, placed))",
+        "    point = Point(segments, *jax.tree.unflatten(structure, placed))\n"
+        "    return point._replace(state=point.state._replace(held=state.held))",
+        MIDDLE,
+    ),
+    Mutant(
+        "resumed_without_moments_of_the_server",
+        CARRY,
+        "    return Point(segments, *jax.tree.unflatten(structure, placed))",
+        "    point = Point(segments, *jax.tree.unflatten(structure, placed))\n"
+        "    learning = point.state.learning._replace(server=state.learning.server)\n"
+        "    return point._replace(state=point.state._replace(learning=learning))",
+        MIDDLE,
+    ),
+    Mutant(
+        "middle_of_a_chunk_unchecked",
+        CARRY,
+        'if not np.array_equal(found["digest"], _digest(leaves)):',
+        "if False:",
+        "tests/test_store.py::test_a_damaged_middle_is_not_used",
+    ),
+    Mutant(
+        "rows_of_the_first_config",
+        "pause_jax/engine/batch.py",
+        "lambda x: x[run // len(keys)], configs",
+        "lambda x: x[0 * run], configs",
+        "tests/test_rows.py::test_ties_with_deadlines_end_a_round_by_hand",
+    ),
+    # --- verdicts on claims
+    Mutant(
+        "claims_judged_one_by_one",
+        "experiments/claims.py",
+        "tail = (1 - CONFIDENCE) / 2 / together\n    if",
+        "tail = (1 - CONFIDENCE) / 2\n    together = 1\n    if",
+        "tests/test_claims.py",
+    ),
+    Mutant(
+        "target_from_the_compared_runs",
+        "experiments/pause_learning.py",
+        '    family = [\n        claims.larger(\n            "choosing',
+        '    target = 0.9 * min(curves.best("PAUSE"))\n'
+        '    family = [\n        claims.larger(\n            "choosing',
+        "tests/test_claims.py",
+    ),
+    Mutant(
+        "always_from_two_seeds",
+        "experiments/claims.py",
+        "        return float(low), float(high)",
+        "        return (claim.found, claim.found)",
+        "tests/test_claims.py",
+    ),
+    Mutant(
+        "not_rejected_is_confirmed",
+        "experiments/claims.py",
+        '"compatible" if claim.found',
+        '"confirmed" if claim.found',
+        "tests/test_claims.py",
     ),
 ]
 
