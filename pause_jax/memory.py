@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+from collections.abc import Iterator
+
+import jax
 
 from pause_jax.struct import ConfigError
 
@@ -38,3 +41,25 @@ def check_memory(needed: float, what: str, fix: str) -> None:
             f"{what} takes {needed / 2**30:,.0f} GiB at least, and this machine has "
             f"{there / 2**30:,.0f} GiB. {fix}"
         )
+
+
+@contextlib.contextmanager
+def refused_if_too_large(what: str, fix: str) -> Iterator[None]:
+    """Say in one line that the memory ran out, where that was not known before.
+
+    Args:
+      what: what was computed, with the values that make it large.
+      fix: what to change.
+
+    Raises:
+      ConfigError: if JAX could not allocate what it needs.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        needed = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(
+            f"{what}: more memory is needed than there is ({needed}). {fix}"
+        ) from None

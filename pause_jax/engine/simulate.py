@@ -21,9 +21,10 @@ from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, recorded_bytes, with_metrics
 from pause_jax.engine.result import RESERVED, Result, completed, finish
 from pause_jax.engine.round import advance, init, parts
+from pause_jax.engine.speeds import warn_of_speeds
 from pause_jax.engine.state import check_for_nan
 from pause_jax.learning import Dataset, Execution
-from pause_jax.memory import check_memory
+from pause_jax.memory import check_memory, refused_if_too_large
 
 
 def simulate(
@@ -84,13 +85,15 @@ def simulate(
     check_size(config, data, quantities)
     # Within a trace of the user's own there is no stopping to look at a run's length.
     traced = (jnp.zeros(()), config, data, key)
-    inside = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced))
-    run = _simulate if inside else _in_calls
-    result = run(config, data, key, quantities, execution)
-    if not inside and set(contract.RECORDED) <= set(result.values):
+    ids = client_ids(config, data)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced)):
+        return _simulate(config, data, key, quantities, execution).replace(client_ids=ids)
+    with refused_if_too_large(f"num_clients = {config.num_clients}", _FEWER):
+        result = _in_calls(config, data, key, quantities, execution)
+    if set(contract.RECORDED) <= set(result.values):
         name = config.policy.name or type(config.policy).__name__
         contract.warn({name: contract.finding(*(result.values[q] for q in contract.RECORDED))})
-    return result.replace(client_ids=client_ids(config, data))
+    return result.replace(client_ids=ids)
 
 
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
@@ -101,11 +104,13 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
     """
     validate(config)
     config = loaded(config)
+    warn_of_speeds(config)
     given = None if config.learning is None else config.learning.load(config.num_clients, data)
     client_ids(config, given)
     return canonical(config), given
 
 
+_FEWER = "Simulate fewer clients, or a smaller model."
 # What was found to fit: tracing an initial state takes as long as a short run.
 _FITTING: set[Any] = set()
 
@@ -133,7 +138,7 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
         state = jax.eval_shape(lambda: init(config, data, jax.random.key(0)))
         # Before a round and after it.
         needed = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-        check_memory(needed, f"{sizes}: a round", "Simulate fewer clients, or a smaller model.")
+        check_memory(needed, f"{sizes}: a round", _FEWER)
     check_memory(
         num_runs * recorded_bytes(quantities, config),
         f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} such run"

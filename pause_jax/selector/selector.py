@@ -20,6 +20,7 @@ from pause_jax.bandit import Selection
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.engine.arguments import check_one_key
 from pause_jax.engine.context import context_of
+from pause_jax.engine.speeds import warn_if_far, warn_of_speeds
 from pause_jax.latency import Work
 from pause_jax.learning import Learning
 from pause_jax.learning.partition import Partition
@@ -35,6 +36,9 @@ from pause_jax.selector.reports import (
     sizes,
 )
 from pause_jax.struct import ConfigError
+
+# After so many the seconds told are compared with tau_min.
+_ROUNDS_TO_COMPARE = 10
 
 
 class _Asked(NamedTuple):
@@ -79,6 +83,7 @@ class Selector:
         validate(config)
         check_one_key(key, "Selector", "Make one selector for each.")
         config = loaded(config)
+        warn_of_speeds(config)
         self.config, self.round = config, 0
         self._size = jnp.asarray(sizes(data_size, config.num_clients))
         self._update_size = update_size
@@ -89,6 +94,7 @@ class Selector:
         self._pending: Selection | None = None
         self._asked: _Asked | None = None
         self.counts = np.zeros(config.num_clients, np.int32)
+        self._fastest = np.inf
         self._select, self._update = jax.jit(self._policy.select), jax.jit(self._policy.update)
 
     @property
@@ -238,6 +244,9 @@ class Selector:
         for client in slots:
             self.counts[client] += client not in spared
         self._pending = None
+        self._fastest = min([self._fastest, *map(float, seconds.values())])
+        if self.round == _ROUNDS_TO_COMPARE and np.isfinite(self._fastest):
+            warn_if_far(float(self.config.latency.min_latency), self._fastest)
 
     def save(self, path: str | pathlib.Path) -> None:
         """Write all to a file, whole or not at all; between a round's tell and the next ask.

@@ -1,0 +1,79 @@
+"""A warning where all speeds are near 0, as with latencies in milliseconds."""
+
+import warnings
+
+import jax
+import pytest
+
+from pause_jax import ConfigError, SimConfig, simulate
+from pause_jax.engine.simulate import prepare
+from pause_jax.latency import LogNormal, Network, Traces
+from pause_jax.memory import refused_if_too_large
+from pause_jax.policies import named
+from pause_jax.selector import Selector
+
+BASE = SimConfig(
+    num_clients=4, num_selected=2, num_rounds=2, learning=None, policy=named("random"),
+    track_regret=False,
+)  # fmt: skip
+FAR = r"latency.min_latency = 0.05: is far below the .* s of the fastest client"
+
+
+@pytest.mark.parametrize(
+    "latency",
+    [LogNormal(fastest=100.0, slowest=1000.0), Traces.of([[300.0, 420.0], [800.0]] * 2)],
+    ids=lambda latency: latency.name,
+)
+def test_latencies_in_milliseconds_are_warned_of_once(latency):
+    with pytest.warns(UserWarning, match=FAR) as said:
+        simulate(BASE.replace(latency=latency), jax.random.key(0))
+    assert len(said) == 1
+    assert "\n" not in str(said[0].message)
+
+
+def test_latencies_in_seconds_are_not():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wide = LogNormal(fastest=0.1, slowest=100.0)
+        for latency in (
+            wide,
+            LogNormal(fastest=2.0),
+            Network(download_bytes=1e6, upload_bytes=1e6),
+        ):
+            prepare(BASE.replace(latency=latency))
+        prepare(BASE.replace(latency=LogNormal(fastest=100.0, slowest=1e3, min_latency=50.0)))
+    with pytest.warns(UserWarning, match=FAR):
+        prepare(BASE.replace(latency=LogNormal(fastest=3.0, slowest=4.0)))
+
+
+def test_a_server_that_tells_milliseconds_is_warned_after_ten_rounds():
+    def rounds(selector, unit):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(12):
+                choice = selector.ask()
+                selector.tell({int(k): unit * (0.2 + int(k)) for k in choice.clients})
+        return [str(each.message) for each in said]
+
+    (message,) = rounds(Selector(BASE, jax.random.key(0)), 1000.0)
+    assert "is far below the" in message
+    assert rounds(Selector(BASE, jax.random.key(0)), 1.0) == []
+
+
+def test_memory_that_runs_out_is_one_clear_error():
+    with (
+        pytest.raises(ConfigError, match=r"num_clients = 9: more memory .* 5 bytes\). Fewer\."),
+        refused_if_too_large("num_clients = 9", "Fewer."),
+    ):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.")
+    with pytest.raises(jax.errors.JaxRuntimeError), refused_if_too_large("a", "b"):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
+def test_a_run_whose_memory_runs_out_is_refused(monkeypatch):
+    def exhausted(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.")
+
+    monkeypatch.setattr("pause_jax.engine.simulate._in_calls", exhausted)
+    with pytest.raises(ConfigError, match=r"num_clients = 4: more memory is needed"):
+        simulate(BASE, jax.random.key(0))
