@@ -238,14 +238,23 @@ def test_what_is_planted_is_seen(kind, seen):
 
 def test_an_honest_fleet_is_suspected_as_often_as_said():
     rng = np.random.default_rng(1)
-    p: dict[str, list[float]] = {name: [] for name in ("drift", "correlation", "together")}
+    tests: dict[str, list[fleet.Test]] = {"drift": [], "correlation": [], "together": []}
     for _ in range(300):
         found = fleet.fit(measured(drifting("nothing", rng, clients=8, rounds=40)))
-        for name, values in p.items():
-            values.append(getattr(found, name).p)
-    for name, values in p.items():
-        share = np.mean(np.asarray(values) < 0.05)
-        assert 0.01 < share < 0.1, name  # 0.05, four standard errors of 0.0126
+        for name, values in tests.items():
+            values.append(getattr(found, name))
+    for name, values in tests.items():
+        # Uniform: 0.1 is the distance of which one in a hundred such samples is.
+        assert stats.kstest([test.p for test in values], "uniform").statistic < 0.1, name
+    for name in ("correlation", "together"):
+        figures = np.asarray([test.figure for test in tests[name]])
+        assert abs(figures.mean()) < 4 * figures.std() / np.sqrt(300), name
+
+
+def test_the_change_is_the_second_half_by_the_first():
+    seconds = np.tile([[1.0, 3.0], [1.2, 3.3]], (6, 1))
+    seconds[6:, 0] *= 2
+    np.testing.assert_allclose(fleet.fit(measured(seconds)).change, [1.0, 2.0])
 
 
 def test_few_measurements_say_nothing_of_order():

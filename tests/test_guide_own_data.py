@@ -7,7 +7,7 @@ import pytest
 from tests.pages import blocks, play
 
 
-@pytest.mark.parametrize(("guide", "number"), [("own_data_and_model", 6), ("your_fleet", 5)])
+@pytest.mark.parametrize(("guide", "number"), [("own_data_and_model", 6), ("your_fleet", 6)])
 def test_it_runs_from_its_first_block_to_its_last(guide, number, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     page = f"docs/guides/{guide}.md"
