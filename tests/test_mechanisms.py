@@ -195,6 +195,30 @@ def test_walsh_hadamard_is_the_orthonormal_transform():
     np.testing.assert_allclose(walsh_hadamard(walsh_hadamard(x)), x, atol=1e-5)
 
 
+def test_a_projection_hands_on_a_key_that_its_public_part_does_not_know(monkeypatch):
+    """The server knows the key of the projection. It must not know that of the noise."""
+    handed = []
+
+    class Watched(GaussianMechanism):
+        def privatize(self, key, update, epsilon):
+            handed.append(key)
+            return update
+
+    drawn = []
+    for name in ("rademacher", "randint"):
+        draw = getattr(jax.random, name)
+        monkeypatch.setattr(
+            jax.random, name, lambda key, *rest, draw=draw: drawn.append(key) or draw(key, *rest)
+        )
+    key = jax.random.key(3)
+    Projected(inner=Watched(), dimension=4).privatize(key, jnp.ones(8), 1.0)
+    public = [jax.random.fold_in(key, 0), *drawn]
+    public += [child for parent in public for child in jax.random.split(parent)]
+    known = {tuple(jax.random.key_data(each).tolist()) for each in public}
+    assert len(drawn) == 2
+    assert tuple(jax.random.key_data(handed[0]).tolist()) not in known
+
+
 def test_projection_to_all_dimensions_changes_nothing_but_the_basis():
     x = vector(0.9, dimension=30)
     inner = GaussianMechanism(delta=0.5)

@@ -132,7 +132,7 @@ def figures(budget):
 
 
 def assert_float32_holds(budget, share):
-    """What n releases spend, against float64; ``share`` of (fields in float64, i): eps_i / eps_bar."""
+    """What n releases spend, by ``share``: (fields in float64, i) -> eps_i / eps_bar."""
     budget = jax.tree.map(lambda x: np.asarray(x, np.float32), budget)
     exact = jax.tree.map(lambda x: np.asarray(x, np.float64), budget)
     each = share(exact, np.arange(1.0, N[-1] + 1))
@@ -158,7 +158,8 @@ def test_a_first_release_of_a_fast_schedule_does_not_overflow():
 @pytest.mark.parametrize("exponent", [1 + 2.0**-23, 1.001, 1.5, 8.0])
 def test_a_power_schedule_is_right_in_float32_however_slow(exponent):
     assert_float32_holds(
-        Power(total_epsilon=200.0, exponent=exponent), lambda b, i: i**-b.exponent / zeta(b.exponent)
+        Power(total_epsilon=200.0, exponent=exponent),
+        lambda b, i: i**-b.exponent / zeta(b.exponent),
     )
 
 

@@ -123,8 +123,12 @@ def train_locally(
     stop = steps if bound is None else bound
     trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
     update = jax.tree.map(jnp.subtract, trained, variables)
-    return update, opt_state, LocalLoss(
-        total / jnp.asarray(steps, total.dtype), total_square / jnp.asarray(used, total.dtype)
+    return (
+        update,
+        opt_state,
+        LocalLoss(
+            total / jnp.asarray(steps, total.dtype), total_square / jnp.asarray(used, total.dtype)
+        ),
     )
 
 

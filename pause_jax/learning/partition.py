@@ -207,7 +207,8 @@ class Dirichlet(PartitionConfig):
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]
         share = (self.dominant_share - frequency) / jnp.maximum(1 - frequency, 1e-6)
-        wanted = jnp.floor(jnp.clip(share, 0, 1) * size.astype(share.dtype)).astype(jnp.int32)  # [K]
+        wanted = jnp.clip(share, 0, 1) * size.astype(share.dtype)
+        wanted = jnp.floor(wanted).astype(jnp.int32)  # [K]
 
         is_dominant = dominant[:, None] == jnp.arange(count.shape[0])[None, :]
         wanted_so_far = jnp.cumsum(jnp.where(is_dominant, wanted[:, None], 0), axis=0)  # [K, C]

@@ -72,7 +72,7 @@ class Schedule(Budget):
     total_epsilon: float = number(default=200.0, above=0)
 
     def spent(self, participations: Array) -> Array:
-        """Sum of eps_1 .. eps_n. A schedule of tiny shares must not take them from 1, as this does."""
+        """Sum of eps_1 .. eps_n. Override it for tiny shares, which float32 loses beside 1."""
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:
@@ -178,7 +178,7 @@ class Power(Schedule):
 
 
 def partial_zeta(s: Array, n: Array) -> Array:
-    """Sum of i^-s for i = 1 .. n, elementwise in n, s > 1: no difference of two large values of zeta.
+    """Sum of i^-s for i = 1 .. n, elementwise in n; s > 1. No difference of large numbers.
 
     The first ``BY_HAND`` terms one by one, the others by Euler and Maclaurin.
     """
