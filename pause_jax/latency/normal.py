@@ -66,7 +66,7 @@ class TwoGroups(NormalLatency):
     slow_span: float = number(default=0.2, at_least=0)
 
     def mean(self, num_clients: int) -> Array:
-        client = jnp.arange(num_clients, dtype=jnp.float32)
+        client = jnp.arange(num_clients, dtype=float)
         fast = num_clients // 2
         slow = num_clients - fast
         return jnp.where(
@@ -90,4 +90,4 @@ class TenGroups(NormalLatency):
 
     def mean(self, num_clients: int) -> Array:
         group = jnp.arange(num_clients) * 10 // num_clients
-        return self.slowest * (group + 1).astype(jnp.float32) / 10
+        return self.slowest * (group + 1).astype(float) / 10
