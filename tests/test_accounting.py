@@ -283,6 +283,17 @@ def test_a_sum_of_gaussian_releases_is_told_with_its_delta():
     assert "at delta 3e-06" in text_of({"mine": book})
 
 
+def test_participations_without_a_release_are_no_releases():
+    """After its share is spent a client may take part, but sends nothing."""
+    budget = Table(total_epsilon=10.0, shares=(0.5, 0.3, 0.2))
+    config = presets.digits_small("random").replace(privacy=L1Laplace(budget=budget), num_rounds=9)
+    result = played(config, [0, 1, 2, 3, 4, *[9] * 25])
+    book = ledger(result.replace(config=config.replace(privacy=Gaussian(budget=budget))))
+    np.testing.assert_array_equal(book.releases, [0, 1, 2, 3, 3, *[3] * 25])
+    np.testing.assert_array_equal(book.exhausted, book.participations >= 3)
+    assert book.basic_delta == pytest.approx(3e-6)
+
+
 def test_without_noise_the_updates_are_named():
     config = presets.digits_small("random").replace(privacy=NoPrivacy(), num_rounds=2)
     book = ledger(played(config, [0] * 29 + [2]))
@@ -341,6 +352,22 @@ def test_a_row_of_a_sweep_and_a_result_give_the_same_ledger():
     row = ledger(swept().sel(config="uniform").isel(seed=1))
     for ours, theirs in zip(one, row, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_each_line_of_the_file_is_of_its_seed_and_client(tmp_path):
+    books = ledger_table.ledgers(swept())
+    ledger_table.save(books, tmp_path / "ledger.csv")
+    with (tmp_path / "ledger.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == sum(book.participations.size for book in books.values())
+    places = set()
+    for line in lines:
+        where = int(line["seed"]), int(line["client"])
+        places.add((line["policy"], *where))
+        book = books[line["policy"]]
+        assert int(line["participations"]) == book.participations[where]
+        assert float(line["spent"]) == pytest.approx(book.spent[where], rel=1e-6)
+    assert len(places) == len(lines)
 
 
 def test_several_configs_at_once_are_refused():

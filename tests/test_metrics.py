@@ -22,9 +22,12 @@ def result():
     return xr.Dataset(
         {
             "test_accuracy": (("config", "seed", "eval_round"), accuracy),
+            "test_loss": (("config", "seed", "eval_round"), 2 - accuracy),
             "eval_clock": (("config", "seed", "eval_round"), clock),
             "clock": (("config", "seed", "round"), clock),
             "counts": (("config", "seed", "client"), counts),
+            "downloaded": (("config", "seed", "round"), 3e9 * clock),
+            "uploaded": (("config", "seed", "round"), 1e9 * clock),
             "regret": (("config", "seed", "round"), np.where(np.isnan(clock), np.nan, 1.0)),
             "spent": (("config", "seed", "client"), np.where(counts < 0, np.nan, counts / 2)),
         },
@@ -41,6 +44,14 @@ def test_final_accuracy_is_that_of_each_configs_last_round(result):
     np.testing.assert_array_equal(
         metrics.final_accuracy(result), [[0.7, 0.9, 0.4], [0.1, 0.2, 0.85]]
     )
+
+
+def test_final_loss_is_that_of_each_configs_last_round(result):
+    np.testing.assert_allclose(metrics.final_loss(result), [[1.3, 1.1, 1.6], [1.9, 1.8, 1.15]])
+
+
+def test_what_is_sent_is_models_and_updates(result):
+    np.testing.assert_allclose(metrics.gigabytes(result), [[400] * 3, [120] * 3])
 
 
 def test_a_broken_model_at_the_end_has_no_final_accuracy(result):

@@ -88,6 +88,9 @@ def test_decade_ratios_of_known_curves():
         found = lab.decade_ratios(np.stack([curve, 2 * curve]))
         assert found[10_000] == pytest.approx(ratio, rel=2e-3)
     assert math.isnan(lab.decade_ratios(np.zeros((2, 1000)))[100])
+    # From the end of one decade to that of the next, to the round.
+    found = lab.decade_ratios((np.arange(1, 1001) ** 2.0)[None])
+    assert found == {10: (100**2 - 10**2) / (10**2 - 1), 100: pytest.approx(100)}
 
 
 def test_measure_is_the_sum_of_each_runs_own_regret():
