@@ -196,8 +196,8 @@ def test_the_exploited_are_drawn_in_proportion_to_their_scores_above_the_cutoff(
 def test_the_explored_are_drawn_in_proportion_to_their_prior_within_the_window():
     state = CONFIG.build(NETWORK).init()
     prior = np.array(list(slow_oort().explore_scores(range(K)).values()))
-    frequency = frequencies(state, 2, 1, exploration=1.0, window=3.0)
-    pool = np.argsort(-prior)[:6]
+    frequency = frequencies(state, 2, 1, exploration=1.0, window=2.75)
+    pool = np.argsort(-prior)[:6]  # 5.5, rounded up
     probability = np.zeros(K)
     probability[pool] = inclusion(prior[pool], 2)
     assert deviations(frequency, probability).max() < 4.5

@@ -13,7 +13,7 @@ from pause_jax.engine.round import parts
 from pause_jax.latency import LinearContext, LogNormal, Network, Switching, Traces
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.policies import NAMED, All, named
-from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
+from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Table, Uniform
 from pause_jax.selector import Selector
 
 KEY = jax.random.key(3)
@@ -147,6 +147,26 @@ def test_a_failed_client_has_spent_its_budget_unless_it_was_idle():
     assert first < second
 
 
+def test_each_release_has_the_epsilon_of_its_clients_own_participation():
+    budget = Table(total_epsilon=10.0, shares=(0.5, 0.3, 0.2))
+    privacy = PerCoordinateLaplace(budget=budget)
+    selector = Selector(BASE.replace(policy=All(), num_selected=8, privacy=privacy), KEY)
+    for idle, expected in (([7], [5] * 8), ([], [3] * 7 + [5]), ([], [2] * 7 + [3])):
+        choice = selector.ask()
+        np.testing.assert_allclose(choice.epsilon, expected, rtol=1e-6)
+        selector.tell({0: 1.0}, idle=idle)
+    assert selector.ask().clients.tolist() == [7]
+
+
+def test_the_policy_reads_each_loss_as_what_it_is():
+    selector = Selector(BASE.replace(policy=named("oort")), KEY, data_size=np.arange(1, 9))
+    clients = selector.ask().clients
+    told: dict[str, Any] = {"loss": 0.5, "square_loss": 9.0}
+    given = {name: dict.fromkeys(map(int, clients), value) for name, value in told.items()}
+    selector.tell(dict.fromkeys(map(int, clients), 1.0), **given)
+    np.testing.assert_allclose(selector._state.utility[clients], 3.0 * (1 + clients))
+
+
 def test_of_who_is_not_named_at_all_nothing_is_learnt():
     before, told = [], []
     for failed in (None, {3: 2.0}):
@@ -160,6 +180,18 @@ def test_of_who_is_not_named_at_all_nothing_is_learnt():
     counts, speed = told[1][0], told[1][1]
     np.testing.assert_array_equal(counts, np.arange(8) == 3)
     np.testing.assert_allclose(speed[3], 0.05 / 2)
+
+
+def test_of_who_is_not_named_no_latency_is_learnt_from_its_context_either():
+    config = BASE.replace(policy=named("rbcs_f"), latency=LinearContext(), num_selected=8)
+    selector = Selector(config, KEY)
+    before = selector._state
+    features = np.ones(config.latency.num_features)
+    selector.ask(answers={int(k): features for k in selector.question().clients})
+    selector.tell({2: 1.5})
+    for name in ("gram", "inverse", "moment"):
+        old, new = (np.asarray(getattr(state, name)) for state in (before, selector._state))
+        np.testing.assert_array_equal((old != new).reshape(8, -1).any(axis=1), np.arange(8) == 2)
 
 
 def test_spent_clients_are_never_asked_again():
