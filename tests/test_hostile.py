@@ -414,7 +414,8 @@ def test_what_no_run_wrote_is_not_overwritten(name, kind, tmp_path):
         (place / name).symlink_to(tmp_path / "precious")
     else:
         (place / name).mkdir()
-    with pytest.raises(ConfigError, match="not overwritten") as error:
+    words = "must go there" if kind == "folder" else "not overwritten"
+    with pytest.raises(ConfigError, match=words) as error:
         result_folder.reserve(tmp_path / "out", "mine", explicit=True, force=True)
     assert name in one_line(error.value)
     assert (tmp_path / "precious").read_text() == "my own"

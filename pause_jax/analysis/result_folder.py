@@ -137,6 +137,8 @@ def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
             raise ConfigError(f"{path}: must be a folder. Remove it, or choose another --name.")
     ours = manifest(folder)
     for name in writes:
+        if (folder / name).is_dir():
+            raise ConfigError(f"{folder / name} is a folder: a file must go there. Move it.")
         if os.path.lexists(folder / name) and name not in ours:
             raise ConfigError(
                 f"{folder / name}: is not listed in {RUN}, so no run wrote it, and it is not "
