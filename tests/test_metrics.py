@@ -82,3 +82,33 @@ def test_one_seed_has_no_error_and_infinity_stays():
     mean, error = metrics.mean_and_error(xr.DataArray([[3.0], [np.inf]], dims=("config", "seed")))
     np.testing.assert_array_equal(mean, [3, np.inf])
     assert np.isnan(error).all()
+
+
+def test_the_final_loss_is_that_of_each_configs_last_round(result):
+    result["test_loss"] = 1 - result.test_accuracy
+    np.testing.assert_allclose(
+        metrics.final_loss(result), [[0.3, 0.1, 0.6], [0.9, 0.8, 0.15]], rtol=1e-12
+    )
+
+
+def test_the_busiest_client_is_what_is_spent(result):
+    result.spent[0, 0] = [1.0, 7.0, 2.0, np.nan]
+    assert metrics.final_spent(result)[0, 0] == 7
+
+
+def test_both_ways_are_counted_in_gigabytes(result):
+    dims = ("config", "seed", "round")
+    sent = np.full((2, 3, 4), np.nan)
+    sent[0], sent[1, :, :2] = 1e9, 2e9
+    result["downloaded"], result["uploaded"] = (dims, sent), (dims, 3 * sent)
+    np.testing.assert_array_equal(metrics.gigabytes(result), [[16] * 3, [16] * 3])
+
+
+def test_a_round_that_was_not_played_is_not_empty(result):
+    clients = np.full((2, 3, 4, 2), -1)
+    clients[0, :, 0] = [3, -1]
+    result["clients"] = (("config", "seed", "round", "slot"), clients)
+    result["played"] = (("config", "seed", "round"), ~np.isnan(result.clock.values))
+    empty = metrics.empty_rounds(result)
+    np.testing.assert_array_equal(empty[0], [[False, True, True, True]] * 3)
+    np.testing.assert_array_equal(empty[1], [[True, True, False, False]] * 3)

@@ -277,6 +277,13 @@ def test_where_nothing_has_a_score_the_nearest_is_found(method, monkeypatch):
     assert not any(each.scored.size for each in found.trials)
 
 
+@pytest.mark.parametrize("method", ["tpe", "random"])
+def test_a_budget_that_is_no_multiple_of_the_width_is_kept(method, monkeypatch):
+    """The last generation is filled up, so that it compiles nothing new; the rest is left out."""
+    found = searched(monkeypatch, Played(lambda rate, *_: rate), method, budget=10)
+    assert len(found.trials) == 10
+
+
 def test_the_config_where_the_search_began_is_chosen_if_none_is_better(monkeypatch):
     def promising(rate, fresh, seed):
         """Better than the start in the search, worse with fresh seeds."""
@@ -351,6 +358,7 @@ def test_an_objective_that_is_not_defined_is_refused_before_any_run(
         ("reward.gamma=log:0..1", "by factors .* > 0"),
         ("reward.gama=0..1", "no field 'gama'"),
         ("reward.gamma=-1..1", "reward.gamma = -1.0"),
+        ("availability=0.5..2", "availability = 2.0"),
         ("num_clients=5..10", "cannot|can change within one program"),
         ("policy=0..1", "can change within one program"),
         ("reward.gamma=0..inf", "must be PATH=LOW..HIGH"),
