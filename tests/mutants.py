@@ -70,6 +70,17 @@ TUNING = "pause_jax/analysis/tuning.py"
 SPACE = "pause_jax/analysis/space.py"
 POLICY = "pause_jax/policies/base.py"
 INSPECTION = "pause_jax/policies/inspection.py"
+LAWS = "pause_jax/analysis/laws.py"
+FLEET = "pause_jax/analysis/fleet.py"
+SPEEDS = "pause_jax/engine/speeds.py"
+FLEET_TEST = "tests/test_fleet.py"
+LOG_TEST = f"{FLEET_TEST}::test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out"
+DENSITY_TEST = f"{FLEET_TEST}::test_a_laws_density_is_an_integral_over_each_clients_scale"
+HONEST_TEST = f"{FLEET_TEST}::test_an_honest_fleet_is_suspected_as_often_as_said"
+KINK_TEST = (
+    f"{NETWORK_TEST}::test_expectations_are_those_of_a_quadrature_split_at_the_least_latency"
+)
+CONTEXT_TEST = f"{SELECTOR_TEST}::test_its_policy_is_built_from_what_that_of_a_simulation_is"
 BUDGET = "pause_jax/privacy/budget.py"
 SPHERE = "pause_jax/privacy/sphere.py"
 PROJECTION = "pause_jax/privacy/projection.py"
@@ -1094,6 +1105,112 @@ MUTANTS = [
         "contract.warn({name",
         "str({name",
         "tests/test_declared.py::test_a_run_that_broke_its_contract_warns_once",
+    ),
+    # --- measured fleets, and a policy on a server
+    Mutant(
+        "normal_law_without_its_means",
+        LAWS,
+        'return Law("normal", _gaussian(size, squares), spread, mean)',
+        'return Law("normal", _gaussian(size, squares) + 0.5 * np.log(size), spread, mean)',
+        DENSITY_TEST,
+    ),
+    Mutant(
+        "pareto_law_without_its_shift",
+        LAWS,
+        "(size - 1) * math.log(best) - np.log(size) - best",
+        "(size - 1) * math.log(best) - best",
+        DENSITY_TEST,
+    ),
+    Mutant(
+        "exponential_law_without_its_shift",
+        LAWS,
+        "- size * np.log(size * mean) + logs)",
+        "- size * np.log(size * mean) + logs + np.log(size))",
+        DENSITY_TEST,
+    ),
+    Mutant(
+        "one_client_decides_the_law",
+        LAWS,
+        "by.sum() - by.max() <= DECISIVE",
+        "by.sum() <= DECISIVE",
+        f"{FLEET_TEST}::test_one_client_alone_decides_no_law",
+    ),
+    Mutant(
+        "drift_of_one_client_less",
+        FLEET,
+        "stats.chi2.sf(float(z @ z), len(rows))",
+        "stats.chi2.sf(float(z @ z), len(rows) - 1)",
+        HONEST_TEST,
+    ),
+    Mutant(
+        "correlation_of_few_is_below_0",
+        FLEET,
+        "figure, total = (top - expected) / bottom",
+        "figure, total = top / bottom",
+        HONEST_TEST,
+    ),
+    Mutant(
+        "change_of_halves_exchanged",
+        FLEET,
+        "row[len(row) // 2 :].mean() / row[: len(row) // 2].mean()",
+        "row[: len(row) // 2].mean() / row[len(row) // 2 :].mean()",
+        f"{FLEET_TEST}::test_the_change_is_the_second_half_by_the_first",
+    ),
+    Mutant(
+        "spreads_of_download_and_upload",
+        NETWORK,
+        'for part in ("sample", "download", "upload")], axis=1)',
+        'for part in ("sample", "upload", "download")], axis=1)',
+        f"{NETWORK_TEST}::test_each_part_spreads_by_its_own_number",
+    ),
+    Mutant(
+        "network_kink_is_not_split",
+        NETWORK,
+        "return jnp.clip(jnp.log(left) / jnp.maximum(spread, 1e-6), -_REACH, _REACH)",
+        "return jnp.zeros_like(left)",
+        KINK_TEST,
+    ),
+    Mutant(
+        "clients_switch_a_round_early",
+        TAILS,
+        "((round - 1) // self.period * step)",
+        "(round // self.period * step)",
+        f"{FLEET_TEST}::test_switching_clients_change_places_and_the_genie_knows",
+    ),
+    Mutant(
+        "rounds_of_a_log_are_closed_up",
+        TRACES,
+        'if self.order == "played" and measured.by_round:',
+        'if self.order == "every" and measured.by_round:',
+        LOG_TEST,
+    ),
+    Mutant(
+        "an_empty_cell_is_an_answer",
+        WORLD,
+        "some = config.dropout is not None or model.drops",
+        "some = config.dropout is not None",
+        LOG_TEST,
+    ),
+    Mutant(
+        "slow_clients_are_far_too",
+        SPEEDS,
+        "jnp.min(latency.expected_latency",
+        "jnp.max(latency.expected_latency",
+        "tests/test_speeds.py::test_latencies_in_seconds_are_not",
+    ),
+    Mutant(
+        "selector_knows_no_work",
+        SELECTOR,
+        "            model,\n            data_size=size,",
+        "            config.latency,\n            data_size=size,",
+        CONTEXT_TEST,
+    ),
+    Mutant(
+        "selector_trains_on_all_samples",
+        SELECTOR,
+        "if type(learning) is Learning:",
+        "if learning is None:",
+        CONTEXT_TEST,
     ),
     # --- numbers of long runs and slow schedules, rounds in which nobody answers, guarantees
     Mutant(

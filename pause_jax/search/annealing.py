@@ -105,7 +105,9 @@ def chain_step(
     energy = walk_energy(landscape, proposal)
     temperature = landscape.temperature_scale / (cooling * jnp.log1p(step.astype(energy.dtype)))
     uphill = energy >= state.energy
-    accept = uphill | (_uniform(luck) < jnp.exp(jnp.minimum(energy - state.energy, 0.0) / temperature))
+    accept = uphill | (
+        _uniform(luck) < jnp.exp(jnp.minimum(energy - state.energy, 0.0) / temperature)
+    )
     accept &= num_active + num_passive > 0
     better = accept & (energy > state.best_energy)
     return (
