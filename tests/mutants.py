@@ -946,7 +946,7 @@ MUTANTS = [
         "pause_jax/config_file.py",
         "def load(path: str | pathlib.Path, *, trust: bool = False)",
         "def load(path: str | pathlib.Path, *, trust: bool = True)",
-        f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[shell]",
+        f"{HOSTILE_TEST}::test_python_reads_a_file_as_the_program_does",
     ),
     Mutant(
         "device_is_read",

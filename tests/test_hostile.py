@@ -161,7 +161,12 @@ def test_no_command_calls_what_an_option_names(command):
 
 def test_python_reads_a_file_as_the_program_does():
     text = CONFIGS["shell"][0]
-    for config in (config_file.loads(text), config_file.from_dict(config_file.parsed(text))):
+    pathlib.Path("mine.toml").write_text(text)
+    table = config_file.parsed(text)
+    for config in (
+        *(config_file.load("mine.toml"), config_file.loads(text), config_file.from_dict(table)),
+        config_file.changed(config_file.loads(text), ["num_rounds=3"]),
+    ):
         with pytest.raises(ConfigError, match=NO_KIND):
             validate(config)
 
