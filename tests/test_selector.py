@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ from pause_jax import ConfigError, Learning, SimConfig, keys, simulate
 from pause_jax.config import canonical
 from pause_jax.engine.round import parts
 from pause_jax.latency import LinearContext, LogNormal, Network, Switching, Traces
-from pause_jax.learning import Digits, Dirichlet, Linear
+from pause_jax.learning import Digits, Dirichlet, FlaxModel, Linear
 from pause_jax.policies import NAMED, All, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Table, Uniform
 from pause_jax.selector import Selector
@@ -121,6 +122,20 @@ def test_saved_and_loaded_in_the_middle_it_goes_on_as_if_nothing_had_happened(tm
     assert again.round == 12
     np.testing.assert_array_equal(again.counts, first.counts)
     assert half + play(again, seconds, present, 12) == whole
+
+
+def test_a_saved_selector_takes_the_model_of_the_config_at_hand(tmp_path):
+    def make():
+        return nn.Dense(3)
+
+    path = tmp_path / "selector.npz"
+    config = BASE.replace(policy=named("random"), learning=Learning(model=FlaxModel.of(make)))
+    Selector(config, KEY).save(path)
+    with pytest.raises(ConfigError, match=r"has no .*make"):
+        Selector.load(path)
+    assert Selector.load(path, config).config.learning.model.source is make
+    with pytest.raises(ConfigError, match=r"has no .*make"):
+        Selector.load(path, config.replace(num_clients=9))
 
 
 def test_it_learns_who_is_fast_and_passes_over_who_fails():

@@ -166,7 +166,7 @@ def test_a_file_that_is_missing_or_no_text_or_not_named(tmp_path):
     binary.write_bytes(b"\xff\xfe\x00")
     for latency, words in (
         (Traces(path=str(tmp_path / "nowhere.csv")), r"nowhere\.csv': cannot be read \(No such"),
-        (Traces(path=str(tmp_path)), "cannot be read"),
+        (Traces(path=str(tmp_path)), "must be a regular file"),
         (Traces(path=str(binary)), "UTF-8"),
         (Traces(), "latency.path = ''.*client,seconds"),
         (Traces(digest="0" * 64), "arrays of this digest are not at hand"),

@@ -60,7 +60,7 @@ class StateFolder:
         path = self.path / "selector.npz"
         if not path.is_file():
             return fresh
-        kept = Selector.load(path)
+        kept = Selector.load(path, fresh.config)
         old, new = (config_file.dumps(each.config).splitlines() for each in (kept, fresh))
         if old != new:
             different = [line for line in new if line not in old] or [

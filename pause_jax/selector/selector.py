@@ -279,8 +279,13 @@ class Selector:
             raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
 
     @classmethod
-    def load(cls, path: str | pathlib.Path) -> Selector:
+    def load(cls, path: str | pathlib.Path, config: SimConfig | None = None) -> Selector:
         """Go on from a file.
+
+        Args:
+          path: of the file.
+          config: that of the selector, if it is at hand. It is taken if it is the one in the file,
+            which can name objects such as a model, but not hold them.
 
         Raises:
           ConfigError: if it cannot be read; a policy of one's own must be imported first.
@@ -288,7 +293,9 @@ class Selector:
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                 kept = dict(arrays)
-            config = config_file.loads(str(kept["config"]))
+            text = str(kept["config"])
+            if config is None or config_file.dumps(config) != text:
+                config = config_file.loads(text)
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(f"{path}: is no saved selector ({error}).") from None
         made = cls(
