@@ -97,10 +97,8 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
         _check_choices(result, f"availability {share:g}")
     run.check()
     check_declared(config.policy, context)
-    _same(
-        *(run(config, key) for _ in range(2)),
-        "the same config and key gave two results: it is not pure",
-    )
+    one, again = run(config, key), run(config, key)
+    _same(one, again, "the same config and key gave two results: it is not pure")
     several = jax.random.split(key, 3)
     batched = jax.vmap(run, in_axes=(None, 0))(config, several)
     for i, one in enumerate(several):

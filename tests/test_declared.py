@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -157,7 +158,7 @@ def test_by_its_place_an_undeclared_loss_is_no_number():
 
 
 def test_the_guides_policy_declares_what_it_reads():
-    names: dict = {}
+    names: dict[str, Any] = {}
     for begin in ("class EpsilonGreedy", "class LargestLoss"):
         exec(block("docs/guides/own_policy.md", begin), names)
     check_policy(names["LargestLoss"]())
@@ -351,7 +352,7 @@ def test_equal_keys_are_refused_wherever_there_are_several():
 
 
 def test_an_observation_that_is_watched_is_still_an_observation():
-    read = []
+    read: list[str] = []
     plain = network.observation([1.0, 2.0], loss=3.0)
     record = watched(Observation, ("loss",), read.append)(plain)
     assert isinstance(record, Observation)

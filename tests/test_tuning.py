@@ -145,6 +145,7 @@ def test_a_target_that_was_never_reached_has_no_seconds():
     runs = [[0.1, 0.85, 0.9], [0.1, 0.5, 0.8], [0.1, 0.5, 0.79], [0.1, 0.2, 0.3], [np.nan] * 3]
     seen = result(runs, [10, 20, 30])
     np.testing.assert_array_equal(aim.value(seen).values[0], [20, 30, np.nan, np.nan, np.nan])
+    assert aim.near is not None
     np.testing.assert_allclose(aim.near(seen).values[0], [0.9, 0.8, 0.79, 0.3, 0])
     assert aim.sign == 1
     assert space.objective_of("accuracy").sign == -1
@@ -430,8 +431,8 @@ def test_the_command_says_never(monkeypatch, tmp_path, capsys):
         {"learning": Learning(data=Digits(num_train=120), model=Linear(), max_steps=1)}
     )
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))
-    arguments = ("mine.toml", "--vary", VARY[0], "--objective", "seconds to 99 %")
-    arguments += ("--budget", "4", "--width", "4", "--method", "random")
+    arguments = ["mine.toml", "--vary", VARY[0], "--objective", "seconds to 99 %"]
+    arguments += ["--budget", "4", "--width", "4", "--method", "random"]
     assert command(monkeypatch, tmp_path, *arguments) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "the best promised never (0/3) and gave never (0/3) with seeds" in printed

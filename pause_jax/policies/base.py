@@ -182,7 +182,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
 
     def update(state: Any, selection: Selection, observation: Observation) -> Any:
         if not config.releases:
-            unread = dict.fromkeys(UNNOISED)
+            unread: dict[str, Any] = dict.fromkeys(UNNOISED)
             observation = without_losses(observation._replace(**unread))
         return _of_form(name, form, built.update(state, selection, observation))
 
@@ -210,7 +210,7 @@ def watched(
         return property(read)
 
     cls = type(kind.__name__, (kind,), {"__slots__": (), **{name: reader(name) for name in fields}})
-    return cls._make  # type: ignore[attr-defined,no-any-return]
+    return cls._make  # type: ignore[attr-defined]
 
 
 def _undeclared(name: str, deed: str) -> ConfigError:
@@ -223,10 +223,10 @@ def _undeclared(name: str, deed: str) -> ConfigError:
 def _of_form(name: str, form: Any, state: Any) -> Any:
     """The state, if its structure, shapes and dtypes are those that ``init`` returned."""
     here = jax.eval_shape(lambda x: x, state)
-    old, new = (jax.tree_util.tree_flatten_with_path(tree) for tree in (form, here))
-    if old[1] != new[1]:
-        raise ConfigError(f"{name}.update: returns a state {new[1]}; must be as in init, {old[1]}.")
-    for (path, before), (_, after) in zip(old[0], new[0], strict=True):
+    (old, kept), (new, got) = map(jax.tree_util.tree_flatten_with_path, (form, here))
+    if str(got) != str(kept):
+        raise ConfigError(f"{name}.update: returns a state {got}; must be as in init, {kept}.")
+    for (path, before), (_, after) in zip(old, new, strict=True):
         if (before.shape, before.dtype) != (after.shape, after.dtype):
             raise ConfigError(
                 f"{name}.update: state{jax.tree_util.keystr(path)} is {after.dtype} of shape "

@@ -57,19 +57,23 @@ def check_declared(config: PolicyConfig, context: Context) -> None:
     Raises:
       AssertionError: naming what it reads, and what it declares.
     """
-    read, policy = set[str](), config.build(context)
+    policy = config.build(context)
     calls = _calls(policy, context)
-    kinds = {"update": (Observation, "observation", UNNOISED)}
+    read = _read(calls["update"], Observation, "observation", UNNOISED)
     if policy.query is not None and policy.query.wants == "loss":
-        kinds["query.hear"] = Answer, "answer", UNNOISED[:1]
-    for which, (kind, word, fields) in kinds.items():
-        record = watched(kind, fields, lambda field, word=word: read.add(f"{word}.{field}"))
-        function, arguments = calls[which]
-        jax.eval_shape(lambda *x, f=function, of=record: f(*x[:-1], of(x[-1])), *arguments)
+        read |= _read(calls["query.hear"], Answer, "answer", UNNOISED[:1])
     assert len(read) <= len(config.releases), (
         f"{type(config).__name__}: reads {', '.join(sorted(read))}, and `releases` is "
         f"{config.releases}: must have an entry for each, as clients send them without noise."
     )
+
+
+def _read(call: _Call, kind: type[Any], word: str, fields: tuple[str, ...]) -> set[str]:
+    """Which of these fields of its last argument a function reads, as ``word.field``."""
+    found = set[str]()
+    record = watched(kind, fields, lambda field: found.add(f"{word}.{field}"))
+    jax.eval_shape(lambda *x: call.function(*x[:-1], record(x[-1])), *call.arguments)
+    return found
 
 
 def _calls(policy: Policy, context: Context) -> dict[str, _Call]:
