@@ -25,7 +25,7 @@ from pause_jax import (
 from pause_jax.analysis import ledger_table
 from pause_jax.analysis.ledger import SIZES, _composed, ledger, total_epsilon
 from pause_jax.learning import Cnn3, Dataset
-from pause_jax.policies import PowerOfChoice
+from pause_jax.policies import FedCs, PowerOfChoice
 from pause_jax.privacy import (
     Budgeted,
     Geometric,
@@ -245,7 +245,10 @@ def test_the_total_at_most_is_that_of_a_client_in_every_round():
     assert book.tight == total_epsilon(config.privacy, 3, DELTA) < 30
     assert book.tight_at_most == total_epsilon(config.privacy, 60, DELTA)
     assert book.tight_at_most == pytest.approx(165.9, rel=5e-3)
-    assert "165.9" in text_of({"random": book})
+    (row,) = ledger_table.rows({"random": book})
+    figures = dict(zip(ledger_table.HEADINGS, row, strict=True))
+    assert figures["eps/unit\nPLD"] == f"{book.tight:.4g}"
+    assert figures["PLD,\nat most"] == "165.9"
     assert math.isnan(ledger(played(BANDIT, [1] * 6)).tight_at_most), "nothing is trained"
 
 
@@ -274,24 +277,29 @@ def test_losses_void_the_guarantee_and_count_as_releases():
     assert (book.releases == 5).all()
 
 
+def test_a_report_of_resources_is_no_release():
+    config = presets.digits_small(FedCs()).replace(num_rounds=2)
+    book = ledger(recorded(played(config, [1] * 30), queried=np.full(30, 4)))
+    assert (book.releases == 1).all()
+
+
 def test_a_sum_of_gaussian_releases_is_told_with_its_delta():
     config = presets.digits_small("random").replace(privacy=geometric(10, L1Laplace), num_rounds=2)
-    result = played(config, [3] * 30)
+    result = played(config, [0, 1, *[2] * 27, 3])
     book = ledger(result.replace(config=config.replace(privacy=geometric(10, Gaussian))))
     assert book.basic_delta == pytest.approx(3e-6)
     assert book.tight == total_epsilon(geometric(10, Gaussian), 3, DELTA)
     assert "at delta 3e-06" in text_of({"mine": book})
 
 
-def test_participations_without_a_release_are_no_releases():
-    """After its share is spent a client may take part, but sends nothing."""
-    budget = Table(total_epsilon=10.0, shares=(0.5, 0.3, 0.2))
-    config = presets.digits_small("random").replace(privacy=L1Laplace(budget=budget), num_rounds=9)
-    result = played(config, [0, 1, 2, 3, 4, *[9] * 25])
-    book = ledger(result.replace(config=config.replace(privacy=Gaussian(budget=budget))))
-    np.testing.assert_array_equal(book.releases, [0, 1, 2, 3, 3, *[3] * 25])
-    np.testing.assert_array_equal(book.exhausted, book.participations >= 3)
-    assert book.basic_delta == pytest.approx(3e-6)
+def test_participations_after_the_end_of_a_budget_release_nothing():
+    budget = Uniform(total_epsilon=6.0, horizon=2.0)
+    config = BANDIT.replace(when_spent="silent", privacy=L1Laplace(budget=budget))
+    result, gaussian = played(config, [0, 1, 2, 3, 4, 5]), Gaussian(budget=budget)
+    book = ledger(result.replace(config=config.replace(privacy=gaussian)))
+    assert book.releases.tolist() == [0, 1, 2, 2, 2, 2]
+    assert book.basic_delta == pytest.approx(2e-6)
+    assert book.tight == total_epsilon(gaussian, 2, DELTA)
 
 
 def test_without_noise_the_updates_are_named():

@@ -268,6 +268,16 @@ def test_one_run_of_the_clamp(key):
     assert one_run(HalfTheNoise(), key, epsilon=2.0).violated
 
 
+def test_one_run_holds_the_delta_that_is_claimed(key):
+    class WithDelta(PerCoordinateLaplace):
+        delta: ClassVar[float] = 1e-5
+
+    found = one_run(WithDelta(), key, epsilon=2.0)
+    right = int(found.attack.split()[2])
+    assert found.lower_bound == one_run_bound(4096, 2048, right, 1e-5)
+    assert found.lower_bound < one_run_bound(4096, 2048, right)
+
+
 # ---------------------------------------------------------------- statistics
 
 

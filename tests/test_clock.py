@@ -27,7 +27,7 @@ def after_a_million(seconds):
     """The clock after a million rounds of so many seconds."""
 
     def step(_, clock):
-        return advanced(*clock, jnp.float32(seconds))
+        return advanced(clock[0], clock[1], jnp.float32(seconds))
 
     return lax.fori_loop(0, MILLION, step, (jnp.zeros(()), jnp.zeros(())))[0]
 

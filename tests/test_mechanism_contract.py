@@ -172,6 +172,11 @@ def test_another_budget_goes_to_whatever_draws_on_it(mechanism):
     assert NoPrivacy().with_budget(budget) == NoPrivacy()
 
 
+def test_a_projection_has_the_delta_of_its_inner_mechanism():
+    assert Projected(inner=GaussianMechanism(delta=3e-4)).delta == 3e-4
+    assert Projected(inner=PrivUnitG()).delta == 0
+
+
 def test_a_projection_draws_on_the_budget_of_its_inner_mechanism():
     budget = Uniform(total_epsilon=9.0, horizon=3.0)
     mechanism, n = Projected(inner=DuchiL2(budget=budget)), jnp.arange(5)

@@ -205,11 +205,16 @@ def test_a_projection_hands_on_a_key_that_its_public_part_does_not_know(monkeypa
             return update
 
     drawn = []
+
+    def watch(draw):
+        def watched(key, *rest):
+            drawn.append(key)
+            return draw(key, *rest)
+
+        return watched
+
     for name in ("rademacher", "randint"):
-        draw = getattr(jax.random, name)
-        monkeypatch.setattr(
-            jax.random, name, lambda key, *rest, draw=draw: drawn.append(key) or draw(key, *rest)
-        )
+        monkeypatch.setattr(jax.random, name, watch(getattr(jax.random, name)))
     key = jax.random.key(3)
     Projected(inner=Watched(), dimension=4).privatize(key, jnp.ones(8), 1.0)
     public = [jax.random.fold_in(key, 0), *drawn]
@@ -238,7 +243,8 @@ def test_noise_comes_back_from_a_projection_with_the_scale_of_the_inner_mechanis
 
 
 def test_projection_loses_the_stated_part_of_an_update_at_the_bound():
-    k, x = 64, vector(1.0, dimension=4000)
+    # Without random signs the transform would have all of it in one place.
+    k, x = 64, jnp.full(4000, 4000**-0.5)
     # So little noise that the clip is what is measured; the mean is along x by symmetry.
     mechanism = Projected(inner=GaussianMechanism(delta=0.5), dimension=k)
     along = np.asarray(releases(mechanism, keys(4000), x, 1e4) @ x)
@@ -247,6 +253,15 @@ def test_projection_loses_the_stated_part_of_an_update_at_the_bound():
     assert along.mean() < 1 - 5 * error, "the loss is visible"
     far_inside = np.asarray(releases(mechanism, keys(4000), x / 2, 1e4) @ x) * 2
     assert abs(far_inside.mean() - 1) < 4 * far_inside.std() / math.sqrt(len(far_inside))
+
+
+def test_a_projection_draws_other_coordinates_each_time():
+    """With the same ones two entries of an update would always fall together, or cancel."""
+    x = jnp.zeros(4000).at[jnp.asarray([0, 1])].set(0.5 * 0.5**0.5)
+    mechanism = Projected(inner=GaussianMechanism(delta=0.5), dimension=64)
+    along = np.asarray(releases(mechanism, keys(2000), x, 1e4) @ x) / 0.25
+    assert abs(along.mean() - 1) < 4 * along.std() / math.sqrt(len(along))
+    assert along.std() < 2 * math.sqrt(2 / 64)
 
 
 # ---------------------------------------------------------------- means and errors
@@ -288,6 +303,14 @@ def test_fixed_length_is_unbiased_for_the_direction():
     out = releases(PrivUnitG(clip_norm=2.0, norm="fixed"), keys(50_000), vector(0.1), 4.0)
     assert deviation(out, vector(2.0)) > ACCEPT
     assert deviation(out, vector(1.5)) < REJECT
+
+
+def test_an_update_of_zero_has_no_direction():
+    for norm in ("fixed", "private"):
+        mechanism = PrivUnitG(clip_norm=2.0, norm=norm, norm_share=0.5)
+        out = releases(mechanism, keys(20_000), jnp.zeros(16), 4.0)
+        assert deviation(out, jnp.zeros(16)) > ACCEPT
+        assert deviation(out, jnp.zeros(16).at[0].set(0.5)) < REJECT
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5])

@@ -131,7 +131,7 @@ def check_for_nan(state: State, rounds: str) -> None:
     Raises:
       FloatingPointError: if the mode is on and the model holds NaN.
     """
-    if not jax.config.jax_debug_nans:
+    if not jax.config.jax_debug_nans:  # type: ignore[attr-defined]
         return
     if any(bool(jnp.any(jnp.isnan(x))) for x in jax.tree.leaves(state.learning.variables)):
         raise FloatingPointError(
