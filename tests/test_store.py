@@ -237,14 +237,14 @@ def of_a_closure(factor):
 
 
 def of_a_global(factor):
-    sys.modules[__name__].FACTOR = factor
+    globals()["FACTOR"] = factor
     return quantity("round")(lambda r: r.seconds * FACTOR)
 
 
 def of_another_module(factor):
     helper = types.ModuleType("helper")
-    helper.FACTORS = np.full(3, factor)
-    return quantity("round")(lambda r: r.seconds * jnp.asarray(helper.FACTORS)[0])
+    vars(helper)["FACTORS"] = np.full(3, factor)
+    return quantity("round")(lambda r: r.seconds * jnp.asarray(vars(helper)["FACTORS"])[0])
 
 
 def of_a_callback(factor):
