@@ -1428,6 +1428,13 @@ MUTANTS = [
         "tests/test_store.py::test_what_a_custom_part_says_of_itself_counts",
     ),
     Mutant(
+        "sweep_with_a_global_of_before",
+        JOBS,
+        "programs.cache_clear()",
+        "pass",
+        "tests/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
+    ),
+    Mutant(
         "store_of_the_first_group",
         JOBS,
         "for group in groups.values() for own in",

@@ -272,6 +272,19 @@ def test_a_constant_of_custom_code_counts_wherever_it_comes_from(keys, tmp_path,
         again(3.0)
 
 
+@quantity("round")
+def of_now(r):
+    """The clock times a global."""
+    return r.after.clock * FACTOR
+
+
+def test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew(keys):
+    for factor in (2.0, 3.0):
+        globals()["FACTOR"] = factor
+        result = sweep(bandit(), keys[:1], record=("clock", of_now), progress=False)
+        np.testing.assert_allclose(result.of_now, factor * result.clock, rtol=1e-6)
+
+
 def test_what_a_custom_part_says_of_itself_counts(keys):
     class Own(PerCoordinateLaplace):
         name = "own"

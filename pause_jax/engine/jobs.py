@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
@@ -25,6 +26,7 @@ from pause_jax.engine.families import choices_of, family_of, one_of
 from pause_jax.engine.matching import client_ids
 from pause_jax.engine.outline import Outline, outline, variable
 from pause_jax.engine.plan import Plan, lanes_of, plan
+from pause_jax.engine.programs import programs
 from pause_jax.engine.quantity import Quantity
 from pause_jax.engine.recorder import Quantities, chosen, with_metrics
 from pause_jax.engine.result import RESERVED
@@ -155,6 +157,10 @@ def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataCon
     return Job(config, loaded, outline(label, config, toml, digest, ids))
 
 
+# By what a program is compiled for, what the custom parts of this process computed last.
+_COMPUTED: dict[Any, str] = {}
+
+
 def _own(group: list[Job], keys: Array, quantities: Quantities) -> list[dict[str, str]]:
     """What the custom parts of a group compute, for each of its configs; nothing without any.
 
@@ -173,6 +179,11 @@ def _own(group: list[Job], keys: Array, quantities: Quantities) -> list[dict[str
     program, result = jax.make_jaxpr(run, return_shape=True)(config, data, key)
     said = result.epsilon_unit, result.num_parameters, *result.unnoised
     digest = f"{provenance.program_digest(program)} {said}"
+    shapes = tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(data))
+    known = jax.tree.structure(config), quantities, shapes
+    if _COMPUTED.setdefault(known, digest) != digest:
+        programs.cache_clear()  # they hold a constant that has changed since they were traced
+        _COMPUTED[known] = digest
     return [
         {"label": job.outline.label, "parts": ", ".join(parts), "digest": digest} for job in group
     ]
