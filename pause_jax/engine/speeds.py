@@ -34,7 +34,7 @@ def warn_of_speeds(config: SimConfig) -> None:
         return
     latency = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), latency)
     try:
-        with compiling():
+        with jax.ensure_compile_time_eval(), compiling():
             fastest = float(_fastest(latency, min(config.num_clients, _MOST)))
     except ConfigError:  # what a round consists of is known in the run only
         return
