@@ -27,18 +27,19 @@ def warn_of_speeds(config: SimConfig) -> None:
     Speeds, ``min_latency`` by latency, are then all near 0, beside exploration bonuses of about 1.
 
     Args:
-      config: its files are read. Under a trace of numbers nothing is known, and nothing said.
+      config: its files are read. Within a trace nothing is known, and nothing said.
     """
     latency = config.latency
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(latency)):
         return
     latency = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), latency)
     try:
-        with jax.ensure_compile_time_eval(), compiling():
-            fastest = float(_fastest(latency, min(config.num_clients, _MOST)))
+        with compiling():
+            fastest = _fastest(latency, min(config.num_clients, _MOST))
     except ConfigError:  # what a round consists of is known in the run only
         return
-    warn_if_far(float(latency.min_latency), fastest)
+    if not isinstance(fastest, jax.core.Tracer):
+        warn_if_far(float(latency.min_latency), float(fastest))
 
 
 def warn_if_far(least: float, fastest: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import pathlib
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax import source_file
-from pause_jax.client_ids import gap, plain
+from pause_jax.client_ids import gap
 from pause_jax.latency.base import Latency
 from pause_jax.latency.measured import LARGEST, Measured, parse
 from pause_jax.struct import ConfigError, Sizes, static
@@ -127,13 +126,12 @@ class Traces(Latency):
         table = self._measured
         client = np.repeat(np.arange(table.size.size), table.size)
         place = np.arange(client.size) - table.first[client]
-        ids = self.client_ids or plain(table.size.size)
+        lines = ["client,seconds,time"]
         rows = zip(client.tolist(), table.as_measured.tolist(), place.tolist(), strict=True)
+        lines += [f"{k},{x!r},{1 + t}" for k, x, t in rows]
         try:
-            with pathlib.Path(path).open("x", encoding="utf-8", newline="") as file:
-                out = csv.writer(file, lineterminator="\n")
-                out.writerow(["client", "seconds", "time"])
-                out.writerows([ids[k], repr(x), 1 + t] for k, x, t in rows)
+            with pathlib.Path(path).open("x", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
         return self.replace(path=path, digest="").loaded()
