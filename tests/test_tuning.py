@@ -436,6 +436,7 @@ def test_the_command_says_never(monkeypatch, tmp_path, capsys):
     assert command(monkeypatch, tmp_path, *arguments) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "the best promised never (0/3) and gave never (0/3) with seeds" in printed
+    assert "No finalist has a value" in printed
     with (tmp_path / "results" / "tune-mine" / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["seeds"], row["scored"], row["mean"]) for row in rows] == [("3", "0", "nan")] * 4

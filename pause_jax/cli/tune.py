@@ -174,6 +174,8 @@ def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
         f"fresh figure; it is still the best of {len(found.finalists)}.",
         highlight=False,
     )
+    if not fresh.scored.size:
+        console.print("- No finalist has a value: the star marks the one that came nearest.")
     if found.chosen == len(found.finalists) - 1:
         console.print("- None was better than the config where the search began: best.toml is it.")
 
