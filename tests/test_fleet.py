@@ -72,6 +72,15 @@ def test_its_parameters_are_found_within_their_errors(name):
         assert 0.65 < np.std(z) < 1.5, word
 
 
+def test_scales_that_are_not_spaced_equally_have_larger_errors():
+    noise, errors = np.random.default_rng(1).standard_normal((50, 20)), []
+    for scale in (np.geomspace(0.1, 1, 20), np.where(np.arange(20) < 10, 0.1, 1.0)):
+        rows = scale * np.exp(0.1 * noise)
+        law = next(x for x in laws.fitted(list(rows.T)) if x.name == "lognormal")
+        errors.append(law.parameters["fastest"].error / law.parameters["fastest"].value)
+    assert errors[1] > 5 * errors[0]
+
+
 def a_fleet(law, rng, clients, times, fastest=0.1, slowest=1.0):
     """[times, clients], of a law and its shape, in NumPy."""
     name, shape = law
@@ -306,6 +315,8 @@ def test_the_command_prints_and_writes_a_model_that_runs(monkeypatch, tmp_path, 
     ):
         assert words in printed
     config = config_file.loads(out.read_text()).replace(learning=None, num_rounds=3)
+    fastest = seconds_of(MODELS["lognormal"]).mean(axis=0).min()
+    assert config.latency.min_latency == pytest.approx(fastest / 2, rel=1e-5)
     assert isinstance(config.latency, LogNormal)
     simulate(config, jax.random.key(0))
     assert command(monkeypatch, path, "--out", out) == 2
@@ -458,6 +469,12 @@ def test_parquet_is_the_same_as_csv(tmp_path):
     for t in range(1, 6):
         one, other = (model.at(jax.random.key(0), t, 3) for model in models)
         np.testing.assert_array_equal(one, other)
+    # A missing value is a drop-out, as an empty cell is.
+    gone = table.assign(seconds=table.seconds.where(table["round"] != 2))
+    gone.to_parquet(tmp_path / "gone.parquet")
+    dropped = Traces(path=str(tmp_path / "gone.parquet"), order="played")
+    found = [bool(dropped.dropped(jax.random.key(0), t, 3).all()) for t in range(1, 6)]
+    assert found == [False, False, True, False, False]
     table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
     with pytest.raises(ConfigError, match=r"row 0.*seconds must be finite and > 0"):
         parse((tmp_path / "b.parquet").read_bytes(), "b.parquet")

@@ -16,6 +16,7 @@ from pause_jax.learning import Digits, Dirichlet, FlaxModel, Linear
 from pause_jax.policies import NAMED, All, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Table, Uniform
 from pause_jax.selector import Selector
+from pause_jax.selector.reports import Reports, observation
 
 KEY = jax.random.key(3)
 BASE = SimConfig(num_clients=8, num_selected=3, num_rounds=25, learning=None, latency=LogNormal())
@@ -138,6 +139,15 @@ def test_a_saved_selector_takes_the_model_of_the_config_at_hand(tmp_path):
         Selector.load(path, config.replace(num_clients=9))
 
 
+def test_a_loaded_selector_draws_on_from_its_key(tmp_path):
+    config = BASE.replace(policy=named("random"))
+    seconds, present = world(config, KEY, 6)
+    selector = Selector(config, KEY)
+    selector.save(tmp_path / "selector.npz")
+    again = Selector.load(tmp_path / "selector.npz")
+    assert play(again, seconds, present) == play(selector, seconds, present)
+
+
 def test_it_learns_who_is_fast_and_passes_over_who_fails():
     selector = Selector(BASE.replace(policy=named("pause_thompson"), privacy=NoPrivacy()).override(
         {"reward.alpha": 0.0, "reward.gamma": 0.0}), KEY)  # fmt: skip
@@ -158,8 +168,10 @@ def test_a_failed_client_has_spent_its_budget_unless_it_was_idle():
     selector.ask()
     selector.tell({0: 1.0, 1: 2.0}, idle=[7])
     np.testing.assert_array_equal(selector.counts, [1] * 7 + [0])
-    first, second = selector.ask().epsilon[[0, 7]]
-    assert first < second
+    choice = selector.ask()
+    expected = BASE.privacy.budget.epsilon(np.where(choice.clients == 7, 1, 2))
+    np.testing.assert_allclose(choice.epsilon, expected, rtol=1e-6)
+    assert expected.min() < expected.max()
 
 
 def test_each_release_has_the_epsilon_of_its_clients_own_participation():
@@ -207,6 +219,15 @@ def test_of_who_is_not_named_no_latency_is_learnt_from_its_context_either():
     for name in ("gram", "inverse", "moment"):
         old, new = (np.asarray(getattr(state, name)) for state in (before, selector._state))
         np.testing.assert_array_equal((old != new).reshape(8, -1).any(axis=1), np.arange(8) == 2)
+
+
+def test_of_who_fails_only_the_seconds_are_seen():
+    told = Reports({0: 1.0, 2: 2.0}, {0: 0.5, 1: 0.7}, None, None, {1: 3.0})
+    seen, known = observation(told, {2: 0, 1: 1, 0: 2}, BASE, 0)
+    np.testing.assert_array_equal(known, [True, True, True])
+    np.testing.assert_array_equal(seen.heard, [True, False, True])
+    np.testing.assert_array_equal(seen.latency, [2.0, 3.0, 1.0])
+    np.testing.assert_array_equal(seen.loss, [np.nan, np.nan, 0.5])
 
 
 def test_spent_clients_are_never_asked_again():
