@@ -174,7 +174,7 @@ def test_a_policy_declares_what_the_policies_in_its_fields_declare():
 def test_each_reading_has_an_entry():
     words = r"Both: reads observation\.loss, observation\.square_loss.*an entry for each"
     with pytest.raises(AssertionError, match=words):
-        check_declared(Both(), network.context([1.0] * 5, 3))
+        check_policy(Both())
     asked = network.context([1.0] * 5, 3)
     with pytest.raises(AssertionError, match=r"reads answer\.loss, observation\.loss"):
         check_declared(AsksAndReads(), asked)
