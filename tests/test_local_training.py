@@ -430,6 +430,18 @@ def test_a_round_is_the_same_however_many_clients_train_side_by_side(round_of, c
     assert_close(round_of(client_batch), round_of(5))
 
 
+@pytest.mark.parametrize("batch", range(1, 9))
+def test_each_slot_is_trained_once_and_for_all_its_steps(batch):
+    slots, steps = jnp.arange(7), jnp.asarray([3, 1, 0, 4, 1, 5, 9])
+
+    def train(slot, bound):
+        return 10 * slot[0], slot[1] if bound is None else bound
+
+    done, bound = cohort.map_clients(train, (slots, steps), steps, batch)
+    np.testing.assert_array_equal(done, 10 * slots)
+    assert (bound >= steps).all()
+
+
 def test_a_round_depends_on_who_has_which_key(round_of):
     (weights, *_), (other, *_) = round_of(1), round_of(1, seed=1)
     assert not np.allclose(

@@ -358,6 +358,9 @@ def test_dirichlet_shares_have_their_moments_and_a_small_alpha_few_labels():
         np.testing.assert_allclose(share.var(), expected, rtol=0.15)
         other = (1 / clients) * (1 - 1 / clients) / (1.5 * clients * alpha + 1)
         assert abs(share.var() / other - 1) > 0.15, "one and a half times alpha would be seen"
+        # Labels are dealt out one by one: who has much of one need not have much of another.
+        together = [np.corrcoef(draw.T)[np.triu_indices(10, 1)].mean() for draw in share]
+        assert abs(np.mean(together)) < 0.1
 
 
 @pytest.mark.parametrize("config", [Shards(), DirichletLabels()])

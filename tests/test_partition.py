@@ -8,6 +8,7 @@ import pytest
 from pause_jax.learning import Dirichlet, Iid, Partition, PartitionConfig
 
 NUM_LABELS = 10
+KEY = jax.random.key(0)
 BALANCED = np.arange(1200, dtype=np.int32) % NUM_LABELS
 BIG = np.arange(6000, dtype=np.int32) % NUM_LABELS
 
@@ -154,6 +155,21 @@ def test_rare_and_missing_labels_run_out_without_harm(dominant_share):
         # The eight clients of the common labels still get theirs.
         reached = np.sort(shares[:, :8].max(axis=1))[2:]
         assert np.all(reached > 0.2)
+
+
+def test_what_is_reserved_is_of_the_dominant_label_alone_though_it_runs_out():
+    labels = jax.random.permutation(KEY, jnp.repeat(jnp.arange(3), jnp.asarray([5, 30, 65])))
+    count, dominant = jnp.asarray([5, 30, 65]), jnp.asarray([1, 0, 2, 0, 0, 1])
+    size = jnp.asarray([10, 6, 20, 7, 8, 49])
+    reserved, taken = map(
+        np.asarray, Dirichlet(dominant_share=0.8)._reserve(labels, count, dominant, size)
+    )
+    # Of label 0 they want 4, 5 and 6, of label 1 they want 7 and 34: there are 5, and 30.
+    assert taken.tolist() == [7, 4, 8, 1, 0, 23]
+    clients = np.repeat(np.arange(6), taken)
+    found = reserved[: len(clients)]
+    np.testing.assert_array_equal(labels[found], dominant[clients])
+    assert len(set(found.tolist())) == len(found)
 
 
 def test_a_label_more_frequent_than_the_dominant_share_is_not_reserved():

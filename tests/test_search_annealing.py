@@ -203,6 +203,20 @@ def test_annealing_config_reports_gap_and_acceptance():
     assert np.isin(np.round(np.asarray(info.acceptance_rate) * 5, 5), range(6)).all()
 
 
+def test_between_infinite_energies_the_gap_is_one_of_weights():
+    problem, available = problems(20, "continuous", seed=3)
+    untried = problem._replace(index=np.full((20, K), np.inf, np.float32))
+    search = Annealing(steps=2, chains=1)
+    run = jax.jit(jax.vmap(lambda key, problem, free: search(key, problem, M, free)))
+    clients, info = run(keys_of(20), untried, available)
+    weight = problem.terms.sum(axis=1)
+    best = np.sort(weight, axis=1)[:, -M:].sum(axis=1)
+    found = np.take_along_axis(weight, np.asarray(clients), axis=1).sum(axis=1)
+    assert np.isposinf(info.energy).all()
+    np.testing.assert_allclose(info.optimality_gap, best - found, atol=1e-5)
+    assert (info.optimality_gap > 0.1).any()
+
+
 # ---------------------------------------------------------------- the landscape
 
 
