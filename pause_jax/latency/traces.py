@@ -189,7 +189,8 @@ class Traces(Latency):
         """Places of one line of each client."""
         table = self._measured
         size = jnp.asarray(table.size[:num_clients])
-        return table.first[:num_clients] + jax.random.randint(key, (num_clients,), 0, size)
+        first = jnp.asarray(table.first[:num_clients])
+        return first + jax.random.randint(key, (num_clients,), 0, size)
 
     def _played(self, round: Array, num_clients: int) -> Array:
         """Places of each client's line of round t, in the order of measurement."""
