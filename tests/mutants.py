@@ -560,8 +560,8 @@ MUTANTS = [
     Mutant(
         "traces_of_the_first_client",
         TRACES,
-        "drawn = table.first[:num_clients] + jax",
-        "drawn = jax",
+        "return table.first[:num_clients] + jax",
+        "return jax",
         TRACES_TEST,
     ),
     Mutant(
