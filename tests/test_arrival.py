@@ -128,6 +128,8 @@ def test_a_round_in_which_nobody_arrives_leaves_the_model_as_it_is():
 class Listening(RoundRobin):
     """Remembers the last observation."""
 
+    releases = ("the loss of each chosen client", "its square loss")
+
     def build(self, context):
         inner, m = super().build(context), context.num_selected
 

@@ -173,7 +173,8 @@ def test_a_class_attribute_that_is_changed_after_a_run_counts_in_the_next(monkey
         def expected_latency(self, num_clients):
             return self.sample(None, num_clients)
 
-    config = SimConfig(num_clients=3, num_selected=3, num_rounds=2, learning=None, latency=Bench())
+    config = SimConfig(num_clients=3, num_selected=3, num_rounds=2, learning=None)
+    config = config.replace(latency=Bench(min_latency=0.5))
 
     def seconds():
         return float(simulate(config, KEY).clock[-1])

@@ -74,6 +74,7 @@ def test_availability_traces_are_right_after_a_million_seconds(period):
         assert near.mean() < 0.1
 
 
+@pytest.mark.filterwarnings("ignore:latency.min_latency")
 def test_a_clock_stops_before_it_overflows_and_never_goes_back():
     endless = LONG.replace(num_rounds=6, eval_every=1, latency=Traces.of([[1e38], [3e17]]))
     clock = np.asarray(simulate(endless, KEY).clock)

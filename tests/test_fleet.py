@@ -447,7 +447,7 @@ def test_a_drop_out_is_drawn_as_often_as_it_was_seen(tmp_path):
         ("client,round,seconds\n0,1.5,0.1\n", "round must be a whole number"),
         ("client,round,seconds\n0,0,0.1\n0,1700000000,0.1\n", "call the column time"),
         ("client,seconds\n0,0.1\n1,\n", "only empty seconds of client 1"),
-        ("client,seconds\n,0.1\n", "must be 2 numbers"),
+        ("client,seconds\n,0.1\n", "a client must be a whole number >= 0 or a name"),
     ],
 )
 def test_a_log_that_cannot_be_played_is_refused(tmp_path, text, words):

@@ -118,6 +118,8 @@ def test_a_misspelt_change_of_the_command_line_is_one_line(data):
     outcome("changes misspelt", lambda: checked(config_file.changed(config, [change])))
 
 
+# A valid config may have speeds that cannot be told apart: a run warns of it, and goes on.
+@pytest.mark.filterwarnings("ignore:latency.min_latency")
 @examples(20, share=0.2)
 @given(st.data())
 def test_what_is_valid_runs(data):

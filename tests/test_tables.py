@@ -148,7 +148,10 @@ def test_what_tune_prints_is_whole_and_says_what_the_search_promised_too_much(
     paths = ("policy.index.speed_weight", "privacy.budget.total_epsilon", "reward.gamma")
     axes = [axis_of(f"{path}=1..1000", config) for path in paths]
     values = dict.fromkeys(paths, 123.4)
-    trials = [Trial(values, np.asarray(scores)) for scores in ([1.0, 3.0], [4.0, 5.0], [7.0, 8.0])]
+    trials = [
+        Trial(values, np.asarray(scores), np.zeros(2))
+        for scores in ([1.0, 3.0], [4.0, 5.0], [7.0, 8.0])
+    ]
     finalists = [(trials[0], trials[1]), (trials[1], trials[2])]
     tune._print(Tuned(config, trials, finalists, 0), axes, objective_of("regret"))
     text = capsys.readouterr().out

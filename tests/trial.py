@@ -174,13 +174,13 @@ class Broken(PolicyConfig):
 
 @trial
 def simulate_warns_of_broken_rules() -> None:
-    with warned("choose"):
+    with warned("chose"):
         jax.block_until_ready(simulate(BANDIT.replace(policy=Broken()), KEY))
 
 
 @trial
 def sweep_warns_of_broken_rules() -> None:
-    with warned("choose"):
+    with warned("chose"):
         sweep(BANDIT.replace(policy=Broken()), jax.random.split(KEY, 2), progress=False)
 
 

@@ -155,6 +155,21 @@ UNNOISED = ("loss", "square_loss")
 Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
+def built_by(config: PolicyConfig, context: Context) -> Policy:
+    """The policy that a config builds.
+
+    Raises:
+      TypeError: if ``build`` returns something else.
+    """
+    built = config.build(context)
+    if not isinstance(built, Policy):
+        raise TypeError(
+            f"{type(config).__name__}.build returned {type(built).__name__}: must be "
+            "Policy(init, select, update)."
+        )
+    return built
+
+
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
     """The policy that a config builds, which reads only what it declares, and keeps its state.
 
@@ -167,11 +182,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
       ConfigError: if it asks for losses and ``releases`` is empty; while it is traced, also if
         ``update`` reads them, or returns a state of another form than ``init``.
     """
-    name, built = type(config).__name__, config.build(context)
-    if not isinstance(built, Policy):
-        raise TypeError(
-            f"{name}.build returned {type(built).__name__}: must be Policy(init, select, update)."
-        )
+    name, built = type(config).__name__, built_by(config, context)
     if built.query is not None and built.query.wants == "loss" and not config.releases:
         raise _undeclared(name, "asks for losses")
 

@@ -13,7 +13,15 @@ import numpy as np
 from jax import Array
 
 from pause_jax.bandit import Observation
-from pause_jax.policies.base import UNNOISED, Answer, Context, Policy, PolicyConfig, watched
+from pause_jax.policies.base import (
+    UNNOISED,
+    Answer,
+    Context,
+    Policy,
+    PolicyConfig,
+    built_by,
+    watched,
+)
 
 
 class _Call(NamedTuple):
@@ -34,7 +42,7 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
       AssertionError: naming the function whose traces differ.
     """
     name = type(config).__name__
-    one, other = (_calls(config.build(context), context) for _ in range(2))
+    one, other = (_calls(built_by(config, context), context) for _ in range(2))
     for which, call in one.items():
         text = _trace(call)
         assert _trace(call) == text, (
@@ -57,7 +65,7 @@ def check_declared(config: PolicyConfig, context: Context) -> None:
     Raises:
       AssertionError: naming what it reads, and what it declares.
     """
-    policy = config.build(context)
+    policy = built_by(config, context)
     calls = _calls(policy, context)
     read = _read(calls["update"], Observation, "observation", UNNOISED)
     if policy.query is not None and policy.query.wants == "loss":
