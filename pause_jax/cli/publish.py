@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import xarray as xr
-from rich.console import Console
 
 from pause_jax.analysis import events, explanations, ledger_table, result_folder, summary
 from pause_jax.analysis.ledger import Ledger
+from pause_jax.cli.output import Output
 from pause_jax.cli.report import write_beside
 
 
@@ -25,7 +25,7 @@ def publish(
     report: bool = True,
     log: Sequence[str] = (),
 ) -> OSError | None:
-    """Write and print all: data first, because tables can be made again and a run not.
+    """Write all and print the tables: data first, because all else can be made again.
 
     Args:
       result: of a sweep.
@@ -40,7 +40,7 @@ def publish(
       Why something could not be written; the tables are printed all the same.
     """
     rows, books = summary.summary(result, target), ledger_table.ledgers(result)
-    failure = None
+    failure, said = None, ""
     try:
         result_folder.save(result, folder, about)
         summary.save(rows, result_folder.claimed(folder, result_folder.SUMMARY))
@@ -49,14 +49,14 @@ def publish(
             _draw(result, folder, target)
         for kind in log:
             _log(kind, result, folder)
+        if report:
+            said = write_beside(result, folder, target)
     except OSError as error:
         failure = error
+    # Last, as the reader of standard output may have gone.
     _print(result, rows, books, target)
-    if report and failure is None:
-        try:
-            Console().print(write_beside(result, folder, target), highlight=False, markup=False)
-        except OSError as error:
-            failure = error
+    if said:
+        Output().print(said, highlight=False, markup=False)
     return failure
 
 
@@ -87,7 +87,7 @@ def show_again(folder: pathlib.Path, target: float) -> None:
 def _print(
     result: xr.Dataset, rows: list[dict[str, Any]], books: dict[str, Ledger], target: float
 ) -> None:
-    console = Console()
+    console = Output()
     sizes = result.data_size.where(result.data_size >= 0)
     if sizes.max() > 1:  # without learning every client counts as one sample
         low, high = int(sizes.min()), int(sizes.max())
