@@ -99,6 +99,13 @@ JOBS = "pause_jax/engine/jobs.py"
 CARRY = "pause_jax/engine/carry.py"
 CONSTANT = "tests/test_store.py::test_a_constant_of_custom_code_counts_wherever_it_comes_from[{}]"
 MIDDLE = "tests/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
+CURVES = "pause_jax/analysis/curves.py"
+METRICS = "pause_jax/analysis/metrics.py"
+REGRET = "pause_jax/analysis/regret.py"
+SUMMARY = "pause_jax/analysis/summary.py"
+LAYERS_TEST = "tests/test_layers.py::"
+CURVES_TEST = "tests/test_mean_curves.py::"
+SUMMARY_TEST = "tests/test_summary.py::test_a_row_has_the_figures_of_merit_of_its_config"
 
 
 class Mutant(NamedTuple):
@@ -560,8 +567,8 @@ MUTANTS = [
     Mutant(
         "traces_of_the_first_client",
         TRACES,
-        "return table.first[:num_clients] + jax",
-        "return jax",
+        "        return first + jax.random.randint(",
+        "        return jax.random.randint(",
         TRACES_TEST,
     ),
     Mutant(
@@ -1599,6 +1606,253 @@ MUTANTS = [
         '"compatible" if claim.found',
         '"confirmed" if claim.found',
         "tests/test_claims.py",
+    ),
+    # --- a million clients, layers
+    Mutant(
+        "one_of_a_million_by_a_float",
+        "pause_jax/search/annealing.py",
+        "if num_clients > FEW:",
+        "if num_clients > 2**30:",
+        "tests/test_search_large.py::test_each_of_a_million_clients_is_drawn_as_often",
+    ),
+    Mutant(
+        "running_statistics_too_slow",
+        "pause_jax/learning/norms.py",
+        "momentum=0.9",
+        "momentum=0.99",
+        LAYERS_TEST + "test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up",
+    ),
+    Mutant(
+        "groups_over_the_batch_of_channels",
+        "pause_jax/learning/norms.py",
+        "GROUPS if x.ndim > 2 else 1",
+        "1",
+        LAYERS_TEST + "test_group_norm_standardises_groups_of_channels_of_one_sample",
+    ),
+    # --- what a result is turned into
+    Mutant(
+        "interval_of_one_degree_too_many",
+        PAIRED,
+        "stdtrit(number - 1,",
+        "stdtrit(number,",
+        "tests/test_paired.py::test_two_configs_have_scipys_paired_interval",
+    ),
+    Mutant(
+        "unnoised_counts_as_private",
+        CONCLUSION,
+        ' & (result.unnoised == "")',
+        "",
+        "tests/test_conclusion.py::test_private_configs_are_compared_with_the_best_of_them",
+    ),
+    Mutant(
+        "broken_configs_are_judged",
+        CONCLUSION,
+        "result.first_broken_round <= 0",
+        "result.first_broken_round >= -1",
+        "tests/test_conclusion.py::test_a_config_that_broke_its_contract_is_no_measure",
+    ),
+    Mutant(
+        "clock_curve_of_the_seeds_left",
+        CURVES,
+        "mean.where(seconds.notnull())",
+        "mean",
+        CURVES_TEST + "test_a_curve_is_the_mean_over_seeds_as_far_as_all_seeds_go",
+    ),
+    Mutant(
+        "round_curve_of_the_seeds_left",
+        CURVES,
+        'mean.where(values.notnull().all("seed"))',
+        "mean",
+        CURVES_TEST + "test_a_curve_is_the_mean_over_seeds_as_far_as_all_seeds_go",
+    ),
+    Mutant(
+        "hidden_though_elsewhere",
+        CURVES,
+        "np.stack([curve.x, curve.mean]).tobytes()",
+        "curve.mean.tobytes()",
+        CURVES_TEST + "test_curves_hide_each_other_if_equal_in_place_and_height",
+    ),
+    Mutant(
+        "loss_of_the_last_place",
+        METRICS,
+        "result.test_loss.isel(eval_round=last.clip(0))",
+        "result.test_loss.isel(eval_round=-1)",
+        "tests/test_metrics.py::test_final_loss_is_that_of_each_configs_last_round",
+    ),
+    Mutant(
+        "gigabytes_of_updates_alone",
+        METRICS,
+        "(result.downloaded + result.uploaded)",
+        "(result.uploaded + result.uploaded)",
+        "tests/test_metrics.py::test_what_is_sent_is_models_and_updates",
+    ),
+    Mutant(
+        "decade_from_a_round_late",
+        REGRET,
+        "mean[n // 10 - 1]",
+        "mean[n // 10]",
+        "tests/test_regret.py::test_decade_ratios_of_known_curves",
+    ),
+    Mutant(
+        "bound_of_pause_as_bsfls",
+        REGRET,
+        "+ 1 + 2 * math.pi**2 / 3",
+        "+ 1 + math.pi**2 / 3",
+        "tests/test_regret.py::test_the_bounds_by_hand",
+    ),
+    Mutant(
+        "best_loss_is_the_worst",
+        SUMMARY,
+        'result.test_loss.min("eval_round")',
+        'result.test_loss.max("eval_round")',
+        SUMMARY_TEST,
+    ),
+    Mutant(
+        "best_accuracy_is_the_last",
+        SUMMARY,
+        'result.test_accuracy.max("eval_round")',
+        "result.test_accuracy.isel(eval_round=-1)",
+        SUMMARY_TEST,
+    ),
+    Mutant(
+        "all_seeds_reached_the_target",
+        SUMMARY,
+        "int(to_target.sel(config=config).notnull().sum())",
+        "int(to_target.sel(config=config).size)",
+        SUMMARY_TEST,
+    ),
+    # --- ledger
+    Mutant(
+        "delta_without_a_release",
+        "pause_jax/analysis/ledger.py",
+        "int(updates.max()) * float",
+        "int(seen.counts.max()) * float",
+        "tests/test_accounting.py::test_participations_without_a_release_are_no_releases",
+    ),
+    Mutant(
+        "answers_are_no_releases",
+        "pause_jax/analysis/ledger.py",
+        "updates + (seen.queried if",
+        "updates + (0 * seen.queried if",
+        "tests/test_accounting.py::test_losses_void_the_guarantee_and_count_as_releases",
+    ),
+    Mutant(
+        "seeds_written_as_clients",
+        "pause_jax/analysis/ledger_table.py",
+        "where if len(where) == 2 else",
+        "where[::-1] if len(where) == 2 else",
+        "tests/test_accounting.py::test_each_line_of_the_file_is_of_its_seed_and_client",
+    ),
+    Mutant(
+        "times_chosen_of_the_idlest",
+        "pause_jax/analysis/ledger_table.py",
+        "str(book.participations.max())",
+        "str(book.participations.min())",
+        "tests/test_summary.py::test_the_ledgers_table_is_about_the_busiest_client_of_all_seeds",
+    ),
+    Mutant(
+        "epsilon_of_the_participation_before",
+        SELECTOR,
+        "self._present(available), jnp.asarray(self.counts + 1)",
+        "self._present(available), jnp.asarray(self.counts)",
+        SELECTOR_TEST + "::test_each_release_has_the_epsilon_of_its_clients_own_participation",
+    ),
+    Mutant(
+        "losses_exchanged",
+        "pause_jax/selector/reports.py",
+        '("loss", reports.loss), ("square_loss", reports.square_loss)',
+        '("square_loss", reports.loss), ("loss", reports.square_loss)',
+        SELECTOR_TEST + "::test_the_policy_reads_each_loss_as_what_it_is",
+    ),
+    # --- policies
+    Mutant(
+        "context_of_the_unnamed_is_learnt",
+        "pause_jax/policies/rbcs_f.py",
+        "jnp.where(active[:, None], state.context[clients], 0.0)",
+        "state.context[clients]",
+        SELECTOR_TEST + "::test_of_who_is_not_named_no_latency_is_learnt_from_its_context_either",
+    ),
+    Mutant(
+        "window_rounded_down",
+        "pause_jax/policies/oort.py",
+        "jnp.ceil(self.window * number",
+        "jnp.floor(self.window * number",
+        "tests/test_oort.py::"
+        "test_the_explored_are_drawn_in_proportion_to_their_prior_within_the_window",
+    ),
+    Mutant(
+        "pacer_looks_a_time_late",
+        "pause_jax/policies/oort.py",
+        "(round >= 2 * step)",
+        "(round > 2 * step)",
+        "tests/test_oort.py::test_pacer",
+    ),
+    Mutant(
+        "accepted_at_the_deadline",
+        "pause_jax/policies/fedcs.py",
+        "end < deadline",
+        "end <= deadline",
+        "tests/test_fedcs.py::test_a_hand_made_instance",
+    ),
+    Mutant(
+        "zero_updates_at_a_right_angle",
+        "pause_jax/policies/clustered.py",
+        "jnp.arccos(jnp.clip(cosine, -1.0, 1.0)), 0.0)",
+        "jnp.arccos(jnp.clip(cosine, -1.0, 1.0)), jnp.pi / 2)",
+        "tests/test_clustered.py::test_distances_are_numpys",
+    ),
+    # --- data, cohorts, search, record
+    Mutant(
+        "a_label_that_has_run_out_is_reserved",
+        PARTITION,
+        "jnp.clip(count[dominant] - wanted_before, 0, wanted)",
+        "jnp.clip(count[dominant], 0, wanted)",
+        "tests/test_partition.py::"
+        "test_what_is_reserved_is_of_the_dominant_label_alone_though_it_runs_out",
+    ),
+    Mutant(
+        "all_labels_in_the_same_shares",
+        "pause_jax/learning/label_skew.py",
+        "concentration, (num_classes,))",
+        "concentration, (1,)).repeat(num_classes, axis=0)",
+        "tests/test_own_data.py::"
+        "test_dirichlet_shares_have_their_moments_and_a_small_alpha_few_labels",
+    ),
+    Mutant(
+        "last_slot_lost_in_batches",
+        COHORT,
+        "jnp.minimum(jnp.arange(num_batches * batch), num_slots - 1)",
+        "jnp.arange(num_batches * batch) % (num_slots - 1)",
+        "tests/test_local_training.py::test_each_slot_is_trained_once_and_for_all_its_steps",
+    ),
+    Mutant(
+        "no_gap_between_infinite_energies",
+        "pause_jax/search/annealing.py",
+        "jnp.where(jnp.isinf(best), rest, 0.0)",
+        "0.0",
+        "tests/test_search_annealing.py::test_between_infinite_energies_the_gap_is_one_of_weights",
+    ),
+    Mutant(
+        "genie_of_the_first_round",
+        SCORE,
+        "context.speed_at(round)",
+        "context.speed_at(jnp.ones_like(round))",
+        "tests/test_fleet.py::test_the_genie_of_a_changing_world_has_no_regret",
+    ),
+    Mutant(
+        "evaluated_at_the_start_of_the_round",
+        QUANTITIES,
+        'at each evaluation."""\n    return r.after.clock',
+        'at each evaluation."""\n    return r.before.clock',
+        "tests/test_rounds.py::test_evaluated_rounds_include_the_last",
+    ),
+    Mutant(
+        "rules_of_the_last_round",
+        QUANTITIES,
+        "rules[jnp.argmax(rules > 0)]",
+        "rules[-1]",
+        "tests/test_broken_parts.py::"
+        "test_what_is_named_was_broken_in_the_first_bad_round_though_others_follow",
     ),
 ]
 

@@ -11,6 +11,7 @@ import pytest
 from pause_jax import ConfigError, SimConfig, cli, simulate, sweep
 from pause_jax.bandit import Selection
 from pause_jax.engine import contract
+from pause_jax.engine.quantities import QUANTITIES
 from pause_jax.latency import Latency, TwoGroups
 from pause_jax.policies import Policy, PolicyConfig, Random, no_info
 from pause_jax.privacy import L1Laplace
@@ -75,6 +76,12 @@ def test_what_is_broken_is_named_with_its_round(config, rule):
         result = simulate(config, KEY)
     assert int(result.first_broken_round) == FROM
     assert contract.RULES[rule] in contract.words(int(result.broken_rules))
+
+
+def test_what_is_named_was_broken_in_the_first_bad_round_though_others_follow():
+    reduced = [QUANTITIES[name].reduce for name in ("first_broken_round", "broken_rules")]
+    for rules, expected in (([0, 0, 4, 0, 9, 0], [3, 4]), ([2, 0], [1, 2]), ([0, 0], [0, 0])):
+        assert [int(reduce(jnp.asarray(rules))) for reduce in reduced if reduce] == expected
 
 
 def test_a_client_that_is_not_there():

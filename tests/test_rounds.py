@@ -148,6 +148,7 @@ def test_train_loss_of_a_round_without_clients_is_not_a_number():
 def test_evaluated_rounds_include_the_last():
     result = learn_run()
     np.testing.assert_array_equal(result.eval_rounds, [3, 6, 8])
+    np.testing.assert_array_equal(result.eval_clock, result.clock[np.asarray([2, 5, 7])])
     chex.assert_shape([result.test_loss, result.test_accuracy], (3,))
 
 
