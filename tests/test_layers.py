@@ -98,8 +98,8 @@ def test_every_form_of_convolution_is_that_of_float64(form):
     cases = [(*case, None) for case in CASES]
     arrays = [case_arrays(*case) for case in CASES]
     expected = [
-        convolved(*given, stride=stride, padding=padding)
-        for (_, stride, padding), given in zip(CASES, arrays, strict=True)
+        convolved(x, kernel, dy, stride, padding)
+        for (_, stride, padding), (x, kernel, dy) in zip(CASES, arrays, strict=True)
     ]
     # Clients side by side, each with its own kernel, and all with one; each has its gradient.
     for case, own in (((3, 2, "SAME"), True), ((3, 1, "VALID"), False), ((7, 2, "SAME"), True)):
