@@ -64,7 +64,9 @@ def world_of(config: SimConfig, model: Latency) -> World:
         if config.dropout is not None:
             chance = jnp.asarray(config.dropout)
             gone = jax.random.bernoulli(own.dropout, chance, (num_clients,))
-        return gone | model.dropped(own.latency, round, num_clients) if model.drops else gone
+        if model.drops:  # by the draw of its seconds, hence the same key
+            gone |= model.dropped(jax.random.clone(own.latency), round, num_clients)
+        return gone
 
     def features(own: keys.RoundKeys, round: Array) -> Array:
         return model.features(own.latency, num_clients)
