@@ -1727,7 +1727,7 @@ MUTANTS = [
         "pause_jax/analysis/ledger.py",
         "int(updates.max()) * float",
         "int(seen.counts.max()) * float",
-        "tests/test_accounting.py::test_participations_without_a_release_are_no_releases",
+        "tests/test_accounting.py::test_participations_after_the_end_of_a_budget_release_nothing",
     ),
     Mutant(
         "answers_are_no_releases",
