@@ -21,10 +21,10 @@ from jax.experimental.compilation_cache import compilation_cache
 import pause_jax
 from pause_jax import presets
 from pause_jax.config import SimConfig
-from pause_jax.engine.programs import programs, seen_by, shape_of, told_of
-from pause_jax.engine.recorder import chosen
-from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Execution
+from pause_jax.run.programs import programs, seen_by, shape_of, told_of
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.simulate import prepare
 
 ROOT = pathlib.Path(pause_jax.__file__).parent
 

@@ -1,4 +1,4 @@
-"""Make ``pause_jax/latency/devices.csv``: a synthetic table of phones, invented for examples.
+"""Make ``pause_jax/world/latency/devices.csv``: a synthetic table of phones, invented for examples.
 
 Nobody measured these devices. Speeds of compute run over a factor of 20 and get rarer towards both
 ends; networks are of three kinds, and slower to send than to receive.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pathlib
 
-PLACE = pathlib.Path(__file__).parent.parent / "pause_jax" / "latency" / "devices.csv"
+PLACE = pathlib.Path(__file__).parent.parent / "pause_jax" / "world" / "latency" / "devices.csv"
 # (name, share, Mbit/s received, sent, spread of both).
 NETWORKS = (
     ("wifi", 0.6, 40.0, 15.0, 0.5),

@@ -23,27 +23,17 @@ PICTURE = ROOT / "docs" / "figures" / "house.svg"
 
 # From the ground up: a room may import those before it, never those after it.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    (
-        "spelling",
-        "struct",
-        "client_ids",
-        "checks",
-        "memory",
-        "registry",
-        "reference",
-        "cache",
-        "keys",
-        "draws",
-        "summation",
-        "evenly",
-        "source_file",
-    ),
-    ("bandit", "latency", "presence", "search", "reward"),
-    ("privacy", "learning", "policies"),
-    ("config", "config_file", "presets"),
-    ("engine",),
-    ("analysis", "report", "selector", "flower", "cli", "testing"),
+    ("base", "rng"),
+    ("bandit", "world", "privacy"),
+    ("learning", "policies"),
+    ("config",),
+    ("run",),
+    ("sweep", "deploy", "testing"),
+    ("analysis",),
+    ("cli",),
 )
+# Files beside the rooms: they give public names to what stands in a room.
+DOORS = ("__main__", "_moved", "flower", "latency", "presets", "reward", "search", "selector")
 ORDER = tuple(room for floor in FLOORS for room in floor)
 
 
@@ -73,9 +63,9 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def room(module: str) -> str:
-    """The room that a module stands in; empty for the doors, the package and its ``__main__``."""
+    """The room that a module stands in; empty for the package itself and its doors."""
     name = module.partition(".")[2].partition(".")[0]
-    return "" if name == "__main__" else name
+    return "" if name in DOORS else name
 
 
 def imports(package: Path) -> list[Import]:
@@ -157,12 +147,14 @@ STYLE = """
   .count { fill: #ffffff; font-weight: 600; font-size: 10px; text-anchor: middle }
   .wire { fill: none; stroke: currentColor; stroke-width: 1.6 } .dot { fill: currentColor }
   .f0 { color: #6e5494 } .f1 { color: #0a7a76 } .f2 { color: #b0531c }
-  .f3 { color: #8a6a00 } .f4 { color: #1f6fd0 } .f5 { color: #57606a } .up { color: #d1242f }
+  .f3 { color: #8a6a00 } .f4 { color: #1f6fd0 } .f5 { color: #57606a }
+  .f6 { color: #2d7d32 } .f7 { color: #a83279 } .up { color: #d1242f }
   @media (prefers-color-scheme: dark) {
     .page { fill: #0d1117 } .ink { fill: #f0f6fc } .soft { fill: #9198a1 }
     .box { fill: #151b23; stroke: #3d444d } .beam { stroke: #3d444d } .count { fill: #0d1117 }
     .f0 { color: #b79be0 } .f1 { color: #4fc4bd } .f2 { color: #f0915a }
-    .f3 { color: #d8b13c } .f4 { color: #6cb0ff } .f5 { color: #a5adb6 } .up { color: #ff7b72 }
+    .f3 { color: #d8b13c } .f4 { color: #6cb0ff } .f5 { color: #a5adb6 }
+    .f6 { color: #6fbf73 } .f7 { color: #e58ac0 } .up { color: #ff7b72 }
   }
 """
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 
-from pause_jax.engine.compilation import COMPILING
+from pause_jax.run.compilation import COMPILING
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 # xarray's HTML names its sections by them.

@@ -26,8 +26,8 @@ from sphinx.errors import SphinxError
 from sphinx.util import logging
 
 from pause_jax.cli import app
-from pause_jax.engine.quantity import Quantity
-from pause_jax.engine.result import described
+from pause_jax.run.record.quantity import Quantity
+from pause_jax.run.record.result import described
 
 DOCS = house.ROOT / "docs"
 # The program is described by its help.

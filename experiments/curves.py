@@ -22,11 +22,11 @@ from jax import Array
 
 import pause_jax
 from pause_jax import SimConfig, config_file
-from pause_jax.engine.quantities import QUANTITIES
-from pause_jax.engine.recorder import Record
-from pause_jax.engine.round import advance, init
-from pause_jax.engine.simulate import prepare
-from pause_jax.engine.state import State
+from pause_jax.run.record.quantities import QUANTITIES
+from pause_jax.run.record.recorder import Record
+from pause_jax.run.round import advance, init
+from pause_jax.run.simulate import prepare
+from pause_jax.run.state import State
 
 RECORDED = ("clock", "max_spent", "train_loss", "test_loss", "test_accuracy")
 # Rounds of a piece: what an interruption costs at most.

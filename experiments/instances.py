@@ -10,10 +10,10 @@ from jax import Array, lax
 
 from pause_jax import SimConfig
 from pause_jax.bandit import ClientStats, ucb_index
-from pause_jax.engine.round import advance, init
-from pause_jax.engine.simulate import prepare
-from pause_jax.engine.state import State
 from pause_jax.reward import Reward, additive_terms, cohort_problem, problem_of
+from pause_jax.run.round import advance, init
+from pause_jax.run.simulate import prepare
+from pause_jax.run.state import State
 from pause_jax.search import Problem
 
 KINDS = ("counts", "uniform")

@@ -21,6 +21,7 @@ Examples:
 import importlib
 import logging
 import os
+import sys
 import warnings
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -28,27 +29,32 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
+from pause_jax._moved import MovedFinder
+from pause_jax.bandit.reward import Reward
+from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, stack
-from pause_jax.engine.joining import merge
-from pause_jax.engine.playing import SweepInterrupted
-from pause_jax.engine.quantities import QUANTITIES
-from pause_jax.engine.quantity import Quantity, quantity
-from pause_jax.engine.result import Result
-from pause_jax.engine.simulate import simulate
-from pause_jax.engine.sweep import play_shard, sweep
 from pause_jax.learning import Learning
-from pause_jax.reward import Reward
-from pause_jax.struct import ConfigError
+from pause_jax.run.record.quantities import QUANTITIES
+from pause_jax.run.record.quantity import Quantity, quantity
+from pause_jax.run.record.result import Result
+from pause_jax.run.simulate import simulate
+from pause_jax.sweep.execute import SweepInterrupted
+from pause_jax.sweep.merge import merge
+from pause_jax.sweep.sweep import play_shard, sweep
 
 if TYPE_CHECKING:
     from pause_jax.analysis import metrics, plotting, regret
-    from pause_jax.engine import distributed
+    from pause_jax.config import config_file
+    from pause_jax.sweep import distributed
 
 __version__ = metadata.version(__name__)
 
+sys.meta_path.insert(0, MovedFinder())
+
 # What most programs do not need is imported when it is asked for.
 _LATER = {
-    "distributed": "pause_jax.engine.distributed",
+    "config_file": "pause_jax.config.config_file",
+    "distributed": "pause_jax.sweep.distributed",
     "metrics": "pause_jax.analysis.metrics",
     "plotting": "pause_jax.analysis.plotting",
     "regret": "pause_jax.analysis.regret",
@@ -109,6 +115,7 @@ __all__ = [
     "SimConfig",
     "SweepInterrupted",
     "bandit",
+    "config_file",
     "distributed",
     "latency",
     "learning",

@@ -19,19 +19,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax import config_file, keys
 from pause_jax.bandit import Selection
-from pause_jax.config import SimConfig, canonical, validate
-from pause_jax.engine.quantities import QUANTITIES
-from pause_jax.engine.quantity import quantity
-from pause_jax.engine.round import parts
-from pause_jax.engine.simulate import simulate
-from pause_jax.engine.state import Round
+from pause_jax.base.struct import Config
+from pause_jax.config import SimConfig, canonical, config_file, validate
 from pause_jax.learning import LearnerState, Learning
 from pause_jax.policies import PolicyConfig
 from pause_jax.policies.inspection import check_declared, check_pure
 from pause_jax.privacy import Mechanism
-from pause_jax.struct import Config
+from pause_jax.rng import keys
+from pause_jax.run.record.quantities import QUANTITIES
+from pause_jax.run.record.quantity import quantity
+from pause_jax.run.round import parts
+from pause_jax.run.simulate import simulate
+from pause_jax.run.state import Round
 
 ROUNDS = 30
 

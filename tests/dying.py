@@ -4,8 +4,8 @@ import os
 import signal
 
 from pause_jax import cli
-from pause_jax.engine import playing
-from pause_jax.engine.batch import play
+from pause_jax.sweep import execute as playing
+from pause_jax.sweep.batch import play
 
 
 def dying(*args):

@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pause_jax import SimConfig
-from pause_jax.registry import choices
-from pause_jax.struct import Config, Rule, fields, is_node, is_static, nested
+from pause_jax.base.registry import choices
+from pause_jax.base.struct import Config, Rule, fields, is_node, is_static, nested
 
 # What fixes a shape or a loop is at most so much more than its least, so that runs are short.
 SMALL = 5

@@ -13,10 +13,12 @@ import threading
 import time
 
 from pause_jax import SimConfig, play_shard, sweep
-from pause_jax.engine import batch, carry, playing
-from pause_jax.engine.compilation import use_cache
 from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
+from pause_jax.run.compilation import use_cache
+from pause_jax.sweep import batch
+from pause_jax.sweep import checkpoint as carry
+from pause_jax.sweep import execute as playing
 
 SMALL = SimConfig(
     num_clients=6,

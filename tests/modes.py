@@ -12,8 +12,6 @@ import jax.numpy as jnp
 
 from pause_jax import Learning, SimConfig, simulate, sweep
 from pause_jax.bandit import no_info
-from pause_jax.engine.quantities import QUANTITIES
-from pause_jax.engine.quantity import quantity
 from pause_jax.latency import LATENCIES, Network, Traces
 from pause_jax.learning import (
     CosineDecay,
@@ -34,6 +32,8 @@ from pause_jax.privacy import (
     PrivUnitG,
     Uniform,
 )
+from pause_jax.run.record.quantities import QUANTITIES
+from pause_jax.run.record.quantity import quantity
 from tests import shapes
 
 BANDIT = SimConfig(num_clients=8, num_selected=3, num_rounds=3, learning=None, availability=0.8)

@@ -17,14 +17,14 @@ import tempfile
 import time
 from typing import NamedTuple
 
-ROUND = "pause_jax/engine/round.py"
-RECORDER = "pause_jax/engine/recorder.py"
-QUANTITIES = "pause_jax/engine/quantities.py"
-HORIZON = "pause_jax/engine/horizon.py"
-BRANCH = "pause_jax/engine/branch.py"
-SCORE = "pause_jax/engine/score.py"
-STATE = "pause_jax/engine/state.py"
-WORLD = "pause_jax/engine/world.py"
+ROUND = "pause_jax/run/round.py"
+RECORDER = "pause_jax/run/record/recorder.py"
+QUANTITIES = "pause_jax/run/record/quantities.py"
+HORIZON = "pause_jax/run/horizon.py"
+BRANCH = "pause_jax/run/branch.py"
+SCORE = "pause_jax/run/score.py"
+STATE = "pause_jax/run/state.py"
+WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
 COHORT = "pause_jax/learning/cohort.py"
@@ -35,25 +35,25 @@ RESNET = "pause_jax/learning/resnet.py"
 SCHEDULE = "pause_jax/learning/schedule.py"
 SERVER = "pause_jax/learning/server.py"
 PARTITION = "pause_jax/learning/partition.py"
-BANDIT = "pause_jax/bandit.py"
-LANDSCAPE = "pause_jax/search/landscape.py"
-REWARD = "pause_jax/reward.py"
+BANDIT = "pause_jax/bandit/stats.py"
+LANDSCAPE = "pause_jax/bandit/search/landscape.py"
+REWARD = "pause_jax/bandit/reward.py"
 CHOOSE = "pause_jax/policies/choose.py"
-KEYS = "pause_jax/keys.py"
-DRAWS = "pause_jax/draws.py"
-SIMULATE = "pause_jax/engine/simulate.py"
-SPEED = "pause_jax/latency/speed.py"
-TAILS = "pause_jax/latency/tails.py"
-TRACES = "pause_jax/latency/traces.py"
-ARRIVAL = "pause_jax/engine/arrival.py"
-CONFIG = "pause_jax/config.py"
-NETWORK = "pause_jax/latency/network.py"
-PRESENCE = "pause_jax/presence/kinds.py"
-INTERVALS = "pause_jax/presence/intervals.py"
-SELECTOR = "pause_jax/selector/selector.py"
+KEYS = "pause_jax/rng/keys.py"
+DRAWS = "pause_jax/rng/draws.py"
+SIMULATE = "pause_jax/run/simulate.py"
+SPEED = "pause_jax/world/latency/speed.py"
+TAILS = "pause_jax/world/latency/tails.py"
+TRACES = "pause_jax/world/latency/traces.py"
+ARRIVAL = "pause_jax/run/arrival.py"
+CONFIG = "pause_jax/config/sim_config.py"
+NETWORK = "pause_jax/world/latency/network.py"
+PRESENCE = "pause_jax/world/availability/kinds.py"
+INTERVALS = "pause_jax/world/availability/intervals.py"
+SELECTOR = "pause_jax/deploy/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
 CONCLUSION = "pause_jax/analysis/conclusion.py"
-PAGE = "pause_jax/report/page.py"
+PAGE = "pause_jax/analysis/report/page.py"
 KEYS_TEST = "tests/test_keys.py"
 DRAWS_TEST = "tests/test_draws.py"
 HORIZON_TEST = "tests/test_horizon.py"
@@ -72,7 +72,7 @@ POLICY = "pause_jax/policies/base.py"
 INSPECTION = "pause_jax/policies/inspection.py"
 LAWS = "pause_jax/analysis/laws.py"
 FLEET = "pause_jax/analysis/fleet.py"
-SPEEDS = "pause_jax/engine/speeds.py"
+SPEEDS = "pause_jax/run/speeds.py"
 FLEET_TEST = "tests/test_fleet.py"
 LOG_TEST = f"{FLEET_TEST}::test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out"
 DENSITY_TEST = f"{FLEET_TEST}::test_a_laws_density_is_an_integral_over_each_clients_scale"
@@ -91,12 +91,12 @@ CLOCK_TEST = "tests/test_clock.py"
 PRIVACY_TEST = "tests/test_privacy.py"
 MECHANISMS_TEST = "tests/test_mechanisms.py"
 ACCOUNTING_TEST = "tests/test_accounting.py"
-CLIENT_IDS = "pause_jax/client_ids.py"
-MATCHING = "pause_jax/engine/matching.py"
+CLIENT_IDS = "pause_jax/base/client_ids.py"
+MATCHING = "pause_jax/run/matching.py"
 TASK = "pause_jax/learning/task.py"
-PROVENANCE = "pause_jax/engine/provenance.py"
-JOBS = "pause_jax/engine/jobs.py"
-CARRY = "pause_jax/engine/carry.py"
+PROVENANCE = "pause_jax/sweep/provenance.py"
+JOBS = "pause_jax/sweep/prepare.py"
+CARRY = "pause_jax/sweep/checkpoint.py"
 CONSTANT = "tests/test_store.py::test_a_constant_of_custom_code_counts_wherever_it_comes_from[{}]"
 MIDDLE = "tests/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
 CURVES = "pause_jax/analysis/curves.py"
@@ -862,7 +862,7 @@ MUTANTS = [
     # --- what a user meets
     Mutant(
         "an_array_for_a_choice",
-        "pause_jax/checks.py",
+        "pause_jax/base/checks.py",
         "if not isinstance(value, str) or value not in rule.choices:",
         "if value not in rule.choices:",
         "tests/test_generated_configs.py::"
@@ -929,35 +929,35 @@ MUTANTS = [
     # --- files from elsewhere
     Mutant(
         "config_file_calls_anything",
-        "pause_jax/reference.py",
+        "pause_jax/base/reference.py",
         "if not admits(found):",
         "if False:",
         f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[shell]",
     ),
     Mutant(
         "config_file_imports",
-        "pause_jax/reference.py",
+        "pause_jax/base/reference.py",
         "found: Any = sys.modules.get(module)",
         "found: Any = importlib.import_module(module)",
         f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[import]",
     ),
     Mutant(
         "kind_of_module_not_checked",
-        "pause_jax/learning/own_model.py",
+        "pause_jax/learning/custom_model.py",
         "return issubclass(given, kinds) if isinstance(given, type)",
         "return True if isinstance(given, type)",
         f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[process]",
     ),
     Mutant(
         "config_file_trusted_by_default",
-        "pause_jax/config_file.py",
+        "pause_jax/config/config_file.py",
         "def load(path: str | pathlib.Path, *, trust: bool = False)",
         "def load(path: str | pathlib.Path, *, trust: bool = True)",
         f"{HOSTILE_TEST}::test_python_reads_a_file_as_the_program_does",
     ),
     Mutant(
         "device_is_read",
-        "pause_jax/source_file.py",
+        "pause_jax/base/source_file.py",
         "if not stat.S_ISREG(found.st_mode):",
         "if stat.S_ISDIR(found.st_mode):",
         f"{HOSTILE_TEST}::test_a_config_file_runs_nothing[latency from null]",
@@ -1021,7 +1021,7 @@ MUTANTS = [
     ),
     Mutant(
         "endless_store_accepted",
-        "pause_jax/engine/store.py",
+        "pause_jax/sweep/store.py",
         "if runs != [plan.num_runs for plan in kept.plans]:",
         "if len(runs) != len(kept.plans):",
         f"{HOSTILE_TEST}::test_a_store_from_elsewhere_is_refused",
@@ -1101,7 +1101,7 @@ MUTANTS = [
     ),
     Mutant(
         "equal_keys_pass",
-        "pause_jax/engine/arguments.py",
+        "pause_jax/run/arguments.py",
         "if before != place:",
         "if before > place:",
         "tests/test_declared.py::test_equal_keys_are_refused_wherever_there_are_several",
@@ -1242,7 +1242,7 @@ MUTANTS = [
     ),
     Mutant(
         "selector_hears_who_failed",
-        "pause_jax/selector/reports.py",
+        "pause_jax/deploy/selector/reports.py",
         "known[slot], heard[slot] = True, client in reports.seconds",
         "known[slot], heard[slot] = True, True",
         f"{SELECTOR_TEST}::test_of_who_fails_only_the_seconds_are_seen",
@@ -1520,7 +1520,7 @@ MUTANTS = [
     ),
     Mutant(
         "store_with_addresses",
-        "pause_jax/engine/outline.py",
+        "pause_jax/sweep/config_summary.py",
         "without_addresses(str(value))",
         "str(value)",
         "tests/test_store.py::test_what_custom_parts_compute_is_the_same_in_every_process",
@@ -1572,7 +1572,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows_of_the_first_config",
-        "pause_jax/engine/batch.py",
+        "pause_jax/sweep/batch.py",
         "lambda x: x[run // len(keys)], configs",
         "lambda x: x[0 * run], configs",
         "tests/test_rows.py::test_ties_with_deadlines_end_a_round_by_hand",
@@ -1610,7 +1610,7 @@ MUTANTS = [
     # --- a million clients, layers
     Mutant(
         "one_of_a_million_by_a_float",
-        "pause_jax/search/annealing.py",
+        "pause_jax/bandit/search/annealing.py",
         "if num_clients > FEW:",
         "if num_clients > 2**30:",
         "tests/test_search_large.py::test_each_of_a_million_clients_is_drawn_as_often",
@@ -1759,7 +1759,7 @@ MUTANTS = [
     ),
     Mutant(
         "losses_exchanged",
-        "pause_jax/selector/reports.py",
+        "pause_jax/deploy/selector/reports.py",
         '("loss", reports.loss), ("square_loss", reports.square_loss)',
         '("square_loss", reports.loss), ("loss", reports.square_loss)',
         SELECTOR_TEST + "::test_the_policy_reads_each_loss_as_what_it_is",
@@ -1827,7 +1827,7 @@ MUTANTS = [
     ),
     Mutant(
         "no_gap_between_infinite_energies",
-        "pause_jax/search/annealing.py",
+        "pause_jax/bandit/search/annealing.py",
         "jnp.where(jnp.isinf(best), rest, 0.0)",
         "0.0",
         "tests/test_search_annealing.py::test_between_infinite_energies_the_gap_is_one_of_weights",

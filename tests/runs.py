@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pause_jax import Learning, Result, SimConfig, keys, policies, simulate
+from pause_jax import Learning, Result, SimConfig, policies, simulate
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
     PerCoordinateLaplace,
     Uniform,
 )
+from pause_jax.rng import keys
 
 KEY = jax.random.key(0)
 # Every registered policy, and each search once; all names go through the contract in test_policies.

@@ -21,12 +21,16 @@ import jax
 import jaxtyping
 
 import pause_jax
-from pause_jax.struct import PyTree
+from pause_jax.base.struct import PyTree
 
 NAMES = {name: getattr(jaxtyping, name) for name in ("Array", "Bool", "Float", "Int", "Key")}
 
 # Rooms that need an extra. Flower's has an environment of its own, where these tests watch it too.
-EXTRAS = {"pause_jax.flower": "flwr", "pause_jax.report": "altair"}
+EXTRAS = {
+    "pause_jax.flower": "flwr",
+    "pause_jax.deploy.flower": "flwr",
+    "pause_jax.analysis.report": "altair",
+}
 
 
 class ShapeError(AssertionError):

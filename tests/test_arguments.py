@@ -8,10 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig, cli, memory, presets, simulate, sweep
-from pause_jax.engine.recorder import chosen
+from pause_jax import ConfigError, SimConfig, cli, presets, simulate, sweep
+from pause_jax.base import memory
 from pause_jax.learning import Characters, LinearRegression
 from pause_jax.policies import named
+from pause_jax.run.record.recorder import chosen
 from tests.test_config_errors import assert_clear
 
 KEY = jax.random.key(0)
@@ -119,7 +120,7 @@ def test_the_command_line_refuses_it_in_one_message(monkeypatch, tmp_path, capsy
 
 def test_how_much_fits_is_asked_of_the_machine(monkeypatch):
     """What is refused is what exceeds it: not a byte less, and of all runs together."""
-    module = importlib.import_module("pause_jax.engine.simulate")
+    module = importlib.import_module("pause_jax.run.simulate")
     quantities = chosen(("clock", "counts"))
     config = BANDIT.replace(num_rounds=1000)
     needed = 4 * (1000 + 6)  # of one run: the clock of each round, the counts of each client

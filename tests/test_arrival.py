@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, keys, quantity, simulate, sweep
+from pause_jax import ConfigError, Learning, SimConfig, quantity, simulate, sweep
 from pause_jax.bandit import Observation
 from pause_jax.latency import LogNormal, Traces
 from pause_jax.learning import Dataset, Digits, FedAvgM, Linear, Natural
 from pause_jax.policies import NAMED, All, Policy, Random, RoundRobin, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
+from pause_jax.rng import keys
 from pause_jax.selector import Selector
 from tests.runs import assert_close, chosen_sets, world_of
 from tests.test_selector import PLAIN

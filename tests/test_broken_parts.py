@@ -10,12 +10,12 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig, cli, simulate, sweep
 from pause_jax.bandit import Selection
-from pause_jax.engine import contract
-from pause_jax.engine.quantities import QUANTITIES
+from pause_jax.bandit.search import exact, exhaustive
 from pause_jax.latency import Latency, TwoGroups
 from pause_jax.policies import Policy, PolicyConfig, Random, no_info
 from pause_jax.privacy import L1Laplace
-from pause_jax.search import exact, exhaustive
+from pause_jax.run import contract
+from pause_jax.run.record.quantities import QUANTITIES
 
 KEY = jax.random.key(0)
 FROM = 4  # the round from which on the contract is broken

@@ -17,7 +17,6 @@ from pause_jax import cli, config_file, presets
 from pause_jax.cli import settings
 from pause_jax.latency import LATENCIES
 from pause_jax.policies import NAMED
-from pause_jax.presence import PRESENCES
 from pause_jax.privacy import (
     Budgeted,
     GaussianMechanism,
@@ -25,6 +24,7 @@ from pause_jax.privacy import (
     PerCoordinateLaplace,
     Projected,
 )
+from pause_jax.world.availability import PRESENCES
 
 
 def run(monkeypatch, tmp_path, *arguments):
@@ -112,8 +112,8 @@ def test_a_report_that_cannot_be_written_is_one_line(compared, monkeypatch, tmp_
 def test_without_its_packages_a_run_ends_well_and_says_how_to_get_a_report(
     monkeypatch, tmp_path, capsys
 ):
-    monkeypatch.delitem(sys.modules, "pause_jax.report.page", raising=False)
-    monkeypatch.delattr("pause_jax.report.page", raising=False)
+    monkeypatch.delitem(sys.modules, "pause_jax.analysis.report.page", raising=False)
+    monkeypatch.delattr("pause_jax.analysis.report.page", raising=False)
     monkeypatch.setitem(sys.modules, "altair", None)
     arguments = ("compare", "--policies", "random", *BANDIT, "--no-figures", "--name")
     assert run(monkeypatch, tmp_path, *arguments, "without") == 0

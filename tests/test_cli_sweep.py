@@ -94,7 +94,7 @@ def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
     monkeypatch, tmp_path, capsys, chunks, files
 ):
     # The package has a function of that name, which a plain import would find.
-    module = importlib.import_module("pause_jax.engine.playing")
+    module = importlib.import_module("pause_jax.sweep.execute")
     play, played = module.play, itertools.count()
 
     def interrupted(*args):

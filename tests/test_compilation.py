@@ -17,13 +17,13 @@ import pytest
 
 from benchmarks import census
 from pause_jax import presets
-from pause_jax.engine import compilation
-from pause_jax.engine.batch import mesh_of
-from pause_jax.engine.compilation import Compilations, compiler_options, use_cache
-from pause_jax.engine.programs import SMALL, programs, seen_by, shape_of
-from pause_jax.engine.recorder import chosen
-from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Execution, Mlp
+from pause_jax.run import compilation
+from pause_jax.run.compilation import Compilations, compiler_options, use_cache
+from pause_jax.run.programs import SMALL, programs, seen_by, shape_of
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.simulate import prepare
+from pause_jax.sweep.batch import mesh_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -104,7 +104,7 @@ import sys
 import time
 import jax
 from pause_jax import presets, simulate
-from pause_jax.engine.compilation import Compilations
+from pause_jax.run.compilation import Compilations
 meter = Compilations()
 config = presets.digits_small("random").replace(num_rounds=2, learning=None)
 simulate(config, jax.random.key(0))
@@ -233,7 +233,7 @@ SOON = """
 import sys
 import jax
 from pause_jax import SimConfig, simulate
-from pause_jax.engine import programs
+from pause_jax.run import programs
 from pause_jax.learning import Digits, Learning, Mlp
 from pause_jax.policies import Random
 programs.SMALL = int(sys.argv[1])

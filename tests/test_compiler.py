@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pause_jax.engine.compilation import compiler_options
+from pause_jax.run.compilation import compiler_options
 from tests import canaries
 
 OURS = "import sys, pause_jax; from tests import canaries; sys.exit(canaries.main([]))"

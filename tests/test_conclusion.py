@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pause_jax.analysis.conclusion import compare
+from pause_jax.base.struct import ConfigError
 from pause_jax.privacy import NoPrivacy
-from pause_jax.struct import ConfigError
 from tests.results import made, small_config
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig, quantity, simulate
 from pause_jax.bandit import Selection, no_info
+from pause_jax.base.struct import number
 from pause_jax.learning import Digits, Dirichlet, Learner, Learning, Linear, LinearRegression, Mlp
 from pause_jax.policies import NAMED, Policy, PolicyConfig, Random
 from pause_jax.privacy import (
@@ -19,7 +20,6 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
-from pause_jax.struct import number
 from pause_jax.testing import check_learner, check_mechanism, check_policy
 
 TINY = Digits(num_train=120)

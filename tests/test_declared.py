@@ -11,7 +11,7 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig, regret, simulate, sweep
 from pause_jax.bandit import Selection
-from pause_jax.engine.contract import BrokenContract
+from pause_jax.base.struct import node
 from pause_jax.policies import (
     Observation,
     Oort,
@@ -25,8 +25,8 @@ from pause_jax.policies import (
     watched,
 )
 from pause_jax.policies.inspection import check_declared, check_pure
+from pause_jax.run.contract import BrokenContract
 from pause_jax.selector import Selector
-from pause_jax.struct import node
 from pause_jax.testing import check_policy
 from tests import network
 from tests.pages import block

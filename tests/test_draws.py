@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pause_jax import draws
+from pause_jax.rng import draws
 from tests.reference import threefry
 
 KEY = jax.random.key(3)

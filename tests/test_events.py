@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pause_jax.analysis import events
-from pause_jax.struct import ConfigError
+from pause_jax.base.struct import ConfigError
 from tests.results import made
 
 

@@ -19,8 +19,8 @@ from pause_jax.latency import (
     Traces,
     TwoGroups,
 )
-from pause_jax.latency.measured import Measured, parse
 from pause_jax.policies import DiscountedUcb, Pause, named
+from pause_jax.world.latency.measured import Measured, parse
 from tests.network import context
 
 LOW = 1e-3

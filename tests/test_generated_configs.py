@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pause_jax import ConfigError, config_file, simulate
-from pause_jax.checks import check_fields
+from pause_jax.base.checks import check_fields
+from pause_jax.base.struct import fields
 from pause_jax.config import canonical, validate
-from pause_jax.struct import fields
 from tests import generated
 
 KEY = jax.random.key(0)

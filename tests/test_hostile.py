@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from pause_jax import ConfigError, config_file
 from pause_jax.analysis import csv_file, events, ledger_table, result_folder, summary
 from pause_jax.analysis.ledger import ledger
+from pause_jax.base.reference import LOADED
 from pause_jax.cli import app
 from pause_jax.config import validate
-from pause_jax.engine.store import Store
 from pause_jax.learning import Files
-from pause_jax.reference import LOADED
 from pause_jax.selector import Selector
+from pause_jax.sweep.store import Store
 from tests.pages import play
 from tests.results import made, small_config
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pause_jax import keys
+from pause_jax.rng import keys
 
 ROUNDS, CLIENTS = range(1, 7), jnp.arange(6)
 

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, keys, policies, simulate, sweep
+from pause_jax import ConfigError, Learning, SimConfig, policies, simulate, sweep
 from pause_jax.bandit import Selection
 from pause_jax.learning import Learner, LearnerState, Trained, bandit_only
 from pause_jax.learning.partition import Partition
 from pause_jax.privacy import L1Laplace, NoPrivacy
+from pause_jax.rng import keys
 from tests.runs import KEY, LEARN, assert_close, learn_run
 
 

@@ -12,7 +12,7 @@ LATER = (
     "pause_jax.cli",
     "pause_jax.privacy.attack",
     "pause_jax.privacy.audit",
-    "pause_jax.report",
+    "pause_jax.analysis.report",
     "pause_jax.testing",
     "dp_accounting",
     "h5netcdf",

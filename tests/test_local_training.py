@@ -5,7 +5,6 @@ import numpy as np
 import optax
 import pytest
 
-from pause_jax import draws
 from pause_jax.bandit import Selection
 from pause_jax.learning import (
     Cnn3,
@@ -28,6 +27,7 @@ from pause_jax.learning.learner import all_finite, trained_part
 from pause_jax.learning.network import linen_network
 from pause_jax.learning.server import added, evaluate, mean_update
 from pause_jax.learning.task import Regression, task_of
+from pause_jax.rng import draws
 from tests.reference import sgd, threefry
 
 NUM_SAMPLES, NUM_FEATURES, NUM_CLASSES = 60, 5, 3

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, config_file, presets, simulate
+from pause_jax.base.registry import choices
 from pause_jax.config import validate
 from pause_jax.learning import Digits, Mlp
 from pause_jax.privacy import (
@@ -28,7 +29,6 @@ from pause_jax.privacy import (
     Unlimited,
 )
 from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
-from pause_jax.registry import choices
 
 NOISY = [
     *(cls() for cls in MECHANISMS if cls is not NoPrivacy),

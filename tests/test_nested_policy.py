@@ -5,9 +5,9 @@ import numpy as np
 
 from pause_jax import config_file, policies, simulate, sweep
 from pause_jax.analysis.ledger import ledger
+from pause_jax.base.struct import node, number
 from pause_jax.policies import Pause, Policy, PolicyConfig, Random
 from pause_jax.search import Annealing
-from pause_jax.struct import node, number
 from tests.runs import BANDIT, LEARN
 
 

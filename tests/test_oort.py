@@ -9,11 +9,11 @@ import numpy as np
 import optax
 import pytest
 
-from pause_jax import draws
 from pause_jax.learning import Classification, Digits, Linear, Partition
 from pause_jax.learning.client import LocalTraining, train_locally
 from pause_jax.learning.learner import trained_part
 from pause_jax.policies import Oort
+from pause_jax.rng import draws
 from tests.network import context, observation
 from tests.reference import oort as oracle
 from tests.reference.power_of_choice import inclusion, softmax_losses

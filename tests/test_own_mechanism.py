@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 import pause_jax
 from pause_jax import ConfigError, SimConfig, config_file, presets, simulate, sweep
 from pause_jax.analysis.ledger import ledger, total_epsilon
+from pause_jax.base.registry import choices
 from pause_jax.cli import app
 from pause_jax.config import validate
 from pause_jax.privacy import MECHANISMS, Geometric, L1Laplace, Projected, Uniform
 from pause_jax.privacy.audit import audit
-from pause_jax.registry import choices
 
 SOURCE = '''
 import jax
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 
 from pause_jax.privacy import Budgeted
 from pause_jax.privacy.loss import LaplaceLoss
-from pause_jax.struct import number
+from pause_jax.base.struct import number
 
 
 class OneCoordinate(Budgeted):

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 from pause_jax import ConfigError, Learning, SimConfig, config_file, simulate, sweep
+from pause_jax.base.struct import number
 from pause_jax.config import validate
 from pause_jax.learning import (
     Characters,
@@ -28,7 +29,6 @@ from pause_jax.learning import (
     Task,
 )
 from pause_jax.privacy import NoPrivacy
-from pause_jax.struct import number
 from pause_jax.testing import check_learner
 from tests.test_contracts import TINY
 

@@ -152,7 +152,7 @@ def test_its_mistake_shows_before_any_run(policy: Any, monkeypatch):
     def play(*args):
         raise AssertionError("a run began")
 
-    module = sys.modules["pause_jax.engine.playing"]
+    module = sys.modules["pause_jax.sweep.execute"]
     monkeypatch.setattr(module, "play", play)
     base = presets.digits_small("random").replace(num_rounds=4)
     configs = {"good": base, "own": base.replace(policy=Broken())}

@@ -6,7 +6,7 @@ import xarray as xr
 from scipy import stats
 
 from pause_jax.analysis.paired import differences
-from pause_jax.struct import ConfigError
+from pause_jax.base.struct import ConfigError
 
 
 def values(rows, names="abcdefgh"):

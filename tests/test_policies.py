@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig
-from pause_jax import keys as named_keys
 from pause_jax.bandit import ClientStats
 from pause_jax.config import canonical
-from pause_jax.engine.round import parts
 from pause_jax.learning import Partition
 from pause_jax.policies import NAMED, Answer, Genie, Info, Policy, Random, Selection, named
+from pause_jax.rng import keys as named_keys
+from pause_jax.run.round import parts
 from tests.network import observation
 from tests.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
-from pause_jax.engine.quantity import quantity
+from pause_jax.base.registry import choices
 from pause_jax.latency import LogNormal
 from pause_jax.policies import All, Random
-from pause_jax.presence import PRESENCES, Diurnal, Intervals, OnOff
 from pause_jax.privacy import NoPrivacy
-from pause_jax.registry import choices
+from pause_jax.run.record.quantity import quantity
+from pause_jax.world.availability import PRESENCES, Diurnal, Intervals, OnOff
 
 KEY = jax.random.key(11)
 BASE = SimConfig(
@@ -128,7 +128,7 @@ def test_a_presence_survives_its_file(tmp_path):
 
 
 def test_every_kind_goes_by_its_name():
-    from pause_jax.presence import Presence
+    from pause_jax.world.availability import Presence
 
     assert choices(Presence) == {kind.name: kind for kind in PRESENCES}
 

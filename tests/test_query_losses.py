@@ -8,15 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import Learning, SimConfig, draws, simulate
-from pause_jax import keys as named_keys
+from pause_jax import Learning, SimConfig, simulate
 from pause_jax.config import canonical
-from pause_jax.engine.round import init
-from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.learning import client as client_module
 from pause_jax.learning.client import distinct_places, local_loss
 from pause_jax.policies import PowerOfChoice
+from pause_jax.rng import draws
+from pause_jax.rng import keys as named_keys
+from pause_jax.run.round import init
+from pause_jax.run.simulate import prepare
 from tests.network import context
 from tests.reference import power_of_choice as oracle
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pause_jax.bandit import empty_stats, ucb_index, update_stats
+from pause_jax.bandit.search import exact
 from pause_jax.privacy import Geometric
 from pause_jax.reward import Reward, additive_terms, cohort_value, generalization_reward
-from pause_jax.search import exact
 
 FOLDER = ("reference", "pause_authors", "mnist_mlp_30_5")
 EXHAUSTIVE, ANNEALED = "pause_exhaustive_trace", "sa_pause_trace"

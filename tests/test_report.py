@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from pause_jax import report
+from pause_jax.analysis import report
 from pause_jax.analysis.conclusion import compare
+from pause_jax.analysis.report import page, participation, pictures, tables
+from pause_jax.base.struct import ConfigError
 from pause_jax.latency import Traces
 from pause_jax.privacy import NoPrivacy
-from pause_jax.report import page, participation, pictures, tables
-from pause_jax.struct import ConfigError
 from tests.results import made, small_config
 
 EVIL = "</script ><script>alert(1)</script>"
@@ -232,7 +232,7 @@ def test_what_is_no_whole_result_is_refused(result, tmp_path):
 
 
 def test_without_the_extra_it_says_how_to_get_it(result, tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "pause_jax.report.page")
+    monkeypatch.delitem(sys.modules, "pause_jax.analysis.report.page")
     monkeypatch.delattr(report, "page")
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(ConfigError, match=r"vl_convert is missing: pip install 'pause_jax\[repor"):

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from pause_jax import cli, report
+from pause_jax import cli
+from pause_jax.analysis import report
 from pause_jax.privacy import NoPrivacy
 from tests.results import made, small_config
 

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, keys, simulate
+from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.config import validate
 from pause_jax.learning import Digits, ResNet18
 from pause_jax.privacy import NoPrivacy
+from pause_jax.rng import keys
 from tests.reference.resnet import ResNet
 
 # Two colour images of odd size: a stride of 2 meets both an odd and an even number of pixels.

@@ -14,12 +14,8 @@ import scipy.special
 from pause_jax import Result, Reward, SimConfig, simulate
 from pause_jax.bandit import Selection
 from pause_jax.config import canonical
-from pause_jax.engine.round import init
-from pause_jax.engine.score import score
-from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Digits
 from pause_jax.policies import NAMED, FedCs
-from pause_jax.presence import OnOff
 from pause_jax.privacy import (
     Budget,
     Geometric,
@@ -30,6 +26,10 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
+from pause_jax.run.round import init
+from pause_jax.run.score import score
+from pause_jax.run.simulate import prepare
+from pause_jax.world.availability import OnOff
 from tests.network import context
 from tests.runs import (
     BANDIT,

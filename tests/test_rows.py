@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from pause_jax import Learning, SimConfig, simulate, sweep
-from pause_jax.engine import jobs
 from pause_jax.latency import Traces
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
+from pause_jax.sweep import prepare as jobs
 from tests.runs import chosen_sets
 
 KEYS = jax.random.split(jax.random.key(11), 2)

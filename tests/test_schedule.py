@@ -9,10 +9,10 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
 from pause_jax.config import validate
-from pause_jax.engine.programs import programs
-from pause_jax.engine.recorder import chosen
 from pause_jax.learning import SCHEDULES, ConstantRate, CosineDecay, Learning, StepDecay
 from pause_jax.learning.cohort import Execution
+from pause_jax.run.programs import programs
+from pause_jax.run.record.recorder import chosen
 from pause_jax.testing import check_learner
 from tests.runs import KEY, LEARN, learn_run
 

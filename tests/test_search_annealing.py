@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pause_jax.search import Annealing, Problem, anneal
-from pause_jax.search.annealing import ChainState, chain_step, init_chain
-from pause_jax.search.landscape import (
+from pause_jax.bandit.search.annealing import ChainState, chain_step, init_chain
+from pause_jax.bandit.search.landscape import (
     NEIGHBOURHOODS,
     OMEGA,
     Landscape,
@@ -19,6 +18,7 @@ from pause_jax.search.landscape import (
     num_swaps,
     walk_energy,
 )
+from pause_jax.search import Annealing, Problem, anneal
 from tests.reference import oracles
 
 K, M = 7, 3

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pause_jax.search import Problem, anneal
-from pause_jax.search.annealing import FEW, ChainState, _below, chain_step, init_chain
-from pause_jax.search.landscape import (
+from pause_jax.bandit.search.annealing import FEW, ChainState, _below, chain_step, init_chain
+from pause_jax.bandit.search.landscape import (
     Landscape,
     make_landscape,
     neighbour_masks,
     num_swaps,
     walk_energy,
 )
+from pause_jax.search import Problem, anneal
 
 K = 1_000_000
 STEPS, CHAINS = 8, 1

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pause_jax.search import exact, prefix
-from pause_jax.search.problem import ordered
-from pause_jax.summation import tree_sum
+from pause_jax.bandit.search import exact, prefix
+from pause_jax.bandit.search.problem import ordered
+from pause_jax.rng.summation import tree_sum
 from tests.reference import scan
 
 # One place after the first m; one client's cohort; two full blocks after the first m, one place

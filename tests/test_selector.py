@@ -8,15 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, keys, simulate
+from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.config import canonical
-from pause_jax.engine.round import parts
+from pause_jax.deploy.selector.reports import Reports, observation
 from pause_jax.latency import LinearContext, LogNormal, Network, Switching, Traces
 from pause_jax.learning import Digits, Dirichlet, FlaxModel, Linear
 from pause_jax.policies import NAMED, All, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Table, Uniform
+from pause_jax.rng import keys
+from pause_jax.run.round import parts
 from pause_jax.selector import Selector
-from pause_jax.selector.reports import Reports, observation
 
 KEY = jax.random.key(3)
 BASE = SimConfig(num_clients=8, num_selected=3, num_rounds=25, learning=None, latency=LogNormal())

@@ -6,9 +6,9 @@ import pytest
 
 from pause_jax import bandit, simulate
 from pause_jax.bandit import ClientStats, Info, Selection
-from pause_jax.engine.state import State
 from pause_jax.learning import Trained
 from pause_jax.privacy import MECHANISMS
+from pause_jax.run.state import State
 from tests import shapes
 from tests.runs import BANDIT, KEY
 
@@ -60,7 +60,7 @@ def test_a_planted_fault_in_the_library_is_found(monkeypatch):
     def faulty(stats, clients, speed, active=True):
         return stats._replace(mean_speed=stats.mean_speed[:-1])
 
-    monkeypatch.setattr("pause_jax.engine.round.update_stats", faulty)
+    monkeypatch.setattr("pause_jax.run.round.update_stats", faulty)
     with pytest.raises((shapes.ShapeError, TypeError)):
         simulate(BANDIT.replace(num_rounds=1), KEY)
     assert bandit.empty_stats(3).counts.shape == (3,)

@@ -11,10 +11,6 @@ import numpy as np
 import pytest
 
 from pause_jax import Learning, SimConfig, simulate, stack
-from pause_jax.engine.recorder import chosen
-from pause_jax.engine.result import finish
-from pause_jax.engine.round import advance, init
-from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Cnn3, Dataset, Digits, Linear, LinearRegression
 from pause_jax.learning import data as data_module
 from pause_jax.learning.models import Model
@@ -24,6 +20,10 @@ from pause_jax.privacy import (
     NoPrivacy,
     PerCoordinateLaplace,
 )
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import finish
+from pause_jax.run.round import advance, init
+from pause_jax.run.simulate import prepare
 from tests.runs import (
     BANDIT,
     KEY,

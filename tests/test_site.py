@@ -76,9 +76,9 @@ def test_a_card_says_what_the_policy_says_of_itself(tmp_path):
 @pytest.mark.parametrize(
     ("name", "where"),
     [
-        ("pause_jax.latency.Traces", "pause_jax.latency.traces.Traces"),
-        ("pause_jax.search.exact", "pause_jax.search.exact.exact"),
-        ("pause_jax.Result", "pause_jax.engine.result.Result"),
+        ("pause_jax.latency.Traces", "pause_jax.world.latency.traces.Traces"),
+        ("pause_jax.bandit.search.exact", "pause_jax.bandit.search.exact.exact"),
+        ("pause_jax.Result", "pause_jax.run.record.result.Result"),
         ("pause_jax.learning.Release", "pause_jax.learning.learner.Release"),
         ("pause_jax.regret", "pause_jax.analysis.regret"),
     ],

@@ -6,10 +6,10 @@ import jax
 import pytest
 
 from pause_jax import ConfigError, SimConfig, simulate
-from pause_jax.engine.simulate import prepare
+from pause_jax.base.memory import refused_if_too_large
 from pause_jax.latency import LogNormal, Network, Traces
-from pause_jax.memory import refused_if_too_large
 from pause_jax.policies import named
+from pause_jax.run.simulate import prepare
 from pause_jax.selector import Selector
 
 BASE = SimConfig(
@@ -74,6 +74,6 @@ def test_a_run_whose_memory_runs_out_is_refused(monkeypatch):
     def exhausted(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.")
 
-    monkeypatch.setattr("pause_jax.engine.simulate._in_calls", exhausted)
+    monkeypatch.setattr("pause_jax.run.simulate._in_calls", exhausted)
     with pytest.raises(ConfigError, match=r"num_clients = 4: more memory is needed"):
         simulate(BASE, jax.random.key(0))

@@ -25,12 +25,14 @@ from pause_jax import (
     quantity,
     sweep,
 )
-from pause_jax.engine import batch, carry, playing
-from pause_jax.engine.jobs import jobs_of
-from pause_jax.engine.store import Kept, Store
 from pause_jax.learning import Dataset, FedAdam
 from pause_jax.policies import Random
 from pause_jax.privacy import PerCoordinateLaplace
+from pause_jax.sweep import batch
+from pause_jax.sweep import checkpoint as carry
+from pause_jax.sweep import execute as playing
+from pause_jax.sweep.prepare import jobs_of
+from pause_jax.sweep.store import Kept, Store
 
 
 def bandit(policy="pause", **changes):
@@ -319,8 +321,8 @@ import flax.linen as nn
 import jax
 import optax
 from pause_jax import presets
-from pause_jax.engine.jobs import jobs_of
-from pause_jax.engine.store import fingerprint
+from pause_jax.sweep.prepare import jobs_of
+from pause_jax.sweep.store import fingerprint
 from pause_jax.learning import Classification, FlaxModel
 
 factor = float(sys.argv[1])
@@ -371,7 +373,7 @@ def test_where_data_lie_is_no_difference(undisturbed):
     moved = json.loads(json.dumps(table))
     table["outlines"][0]["fields"]["learning.data.data_dir"] = "here"
     moved["outlines"][0]["fields"]["learning.data.data_dir"] = "there"
-    from pause_jax.engine.store import different
+    from pause_jax.sweep.store import different
 
     assert different(table, moved) == []
 

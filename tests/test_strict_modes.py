@@ -9,15 +9,15 @@ import pytest
 
 from pause_jax import simulate, sweep
 from pause_jax.config import canonical
-from pause_jax.engine.families import one_of
-from pause_jax.engine.recorder import chosen
-from pause_jax.engine.simulate import prepare, whole_run
 from pause_jax.latency import LATENCIES, Traces, Work
 from pause_jax.learning import LinearRegression
 from pause_jax.policies import POLICIES, FedCs, Oort, PowerOfChoice, RbcsF
-from pause_jax.presence import Diurnal
 from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivacy, Power
 from pause_jax.privacy.budget import BUDGETS
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.simulate import prepare, whole_run
+from pause_jax.sweep.families import one_of
+from pause_jax.world.availability import Diurnal
 from tests import modes
 
 KEY = jax.random.key(0)

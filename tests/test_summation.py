@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pause_jax import Learning, SimConfig, presets, quantity, simulate, sweep
 from pause_jax.learning import Linear, LinearRegression
-from pause_jax.summation import on_grid, tree_sum
+from pause_jax.rng.summation import on_grid, tree_sum
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64])

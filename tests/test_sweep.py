@@ -21,14 +21,17 @@ from pause_jax import (
     stack,
     sweep,
 )
-from pause_jax.engine import batch, jobs, plan, playing
-from pause_jax.engine.compilation import Compilations
-from pause_jax.engine.programs import ROOMS, programs, shape_of
-from pause_jax.engine.recorder import chosen
-from pause_jax.engine.round import init
-from pause_jax.engine.round import parts as round_parts
-from pause_jax.engine.simulate import prepare, whole_run
 from pause_jax.learning import Execution
+from pause_jax.run.compilation import Compilations
+from pause_jax.run.programs import ROOMS, programs, shape_of
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.round import init
+from pause_jax.run.round import parts as round_parts
+from pause_jax.run.simulate import prepare, whole_run
+from pause_jax.sweep import batch
+from pause_jax.sweep import chunks as plan
+from pause_jax.sweep import execute as playing
+from pause_jax.sweep import prepare as jobs
 
 FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
 

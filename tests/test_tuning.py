@@ -12,10 +12,12 @@ import xarray as xr
 
 from pause_jax import ConfigError, SimConfig, cli, config_file, presets, sweep
 from pause_jax.analysis import space, tuning
-from pause_jax.engine import batch, contract, playing
 from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegression
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
+from pause_jax.run import contract
+from pause_jax.sweep import batch
+from pause_jax.sweep import execute as playing
 
 KEY = jax.random.key(0)
 BASE = SimConfig(
@@ -75,7 +77,7 @@ def test_every_method_finds_better_numbers_and_compiles_twice_at_most(method, mo
         shapes.append((cut.batch, len(cut.firsts)))
         return batch.play(configs, data, keys, cut, *rest)
 
-    monkeypatch.setattr("pause_jax.engine.playing.play", counted)
+    monkeypatch.setattr("pause_jax.sweep.execute.play", counted)
     found = tuning.tune(
         BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method=method, progress=False
     )

@@ -117,8 +117,8 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pause_jax").rglob("*.py")}
     others = {
         "py.typed",
-        "latency/devices.csv",
-        *(f"report/page.{x}" for x in ("css", "html", "js")),
+        "world/latency/devices.csv",
+        *(f"analysis/report/page.{x}" for x in ("css", "html", "js")),
     }
     assert held == sources | {f"pause_jax/{name}" for name in others}
 

@@ -8,10 +8,10 @@ import pytest
 from pause_jax import ConfigError, Learning, SimConfig, quantity, simulate
 from pause_jax.analysis.ledger import ledger
 from pause_jax.config import validate
-from pause_jax.engine.arrival import without_unheard
 from pause_jax.learning import Digits, Linear
 from pause_jax.policies import NAMED, Fastest, Oort, Selection
 from pause_jax.privacy import Geometric, L1Laplace, PerCoordinateLaplace, Table, Uniform
+from pause_jax.run.arrival import without_unheard
 from tests.network import context, observation
 
 KEY = jax.random.key(0)

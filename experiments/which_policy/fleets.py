@@ -9,8 +9,8 @@ import numpy as np
 from pause_jax import Learning, SimConfig
 from pause_jax.latency import Network, Pareto, Switching, TwoGroups
 from pause_jax.learning import Dataset, Digits, Dirichlet, Mlp, Natural
-from pause_jax.presence import Diurnal
 from pause_jax.privacy import L1Laplace, NoPrivacy, PerCoordinateLaplace, Uniform
+from pause_jax.world.availability import Diurnal
 
 # What a server can run; ``fastest`` knows the speeds beforehand and stands for the limit of haste.
 POLICIES = (

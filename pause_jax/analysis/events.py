@@ -12,8 +12,8 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import csv_file
-from pause_jax.engine.quantities import QUANTITIES
-from pause_jax.struct import ConfigError
+from pause_jax.base.struct import ConfigError
+from pause_jax.run.record.quantities import QUANTITIES
 
 # What a row has anyway.
 _OF_ROW = ("played", "clock", "eval_clock")

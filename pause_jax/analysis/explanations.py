@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from pause_jax import config_file
 from pause_jax.analysis import metrics
-from pause_jax.engine import contract
+from pause_jax.config import config_file
+from pause_jax.run import contract
 
 
 def explain(result: xr.Dataset, target: float) -> Iterator[str]:

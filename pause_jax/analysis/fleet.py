@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from pause_jax.analysis.laws import Floats, Law, fitted, rivals
-from pause_jax.latency.measured import Measured, parse
-from pause_jax.struct import ConfigError
+from pause_jax.base.struct import ConfigError
+from pause_jax.world.latency.measured import Measured, parse
 
 # A client with fewer measurements says nothing about order.
 FEWEST = 8
@@ -83,7 +83,7 @@ class Fleet(NamedTuple):
 
 
 def read(path: str) -> Fleet:
-    """What a file of measurements shows: see :class:`pause_jax.latency.Traces` for its form.
+    """What a file of measurements shows: see :class:`pause_jax.world.latency.Traces` for its form.
 
     Raises:
       ConfigError: if it cannot be read, or is too small to say anything.

@@ -20,16 +20,16 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from pause_jax.search.annealing import AnnealingTrace, anneal
-from pause_jax.search.exact import exact
-from pause_jax.search.landscape import (
+from pause_jax.bandit.search.annealing import AnnealingTrace, anneal
+from pause_jax.bandit.search.exact import exact
+from pause_jax.bandit.search.landscape import (
     NEIGHBOURHOODS,
     Landscape,
     make_landscape,
     neighbour_masks,
     num_swaps,
 )
-from pause_jax.search.problem import Problem, shuffled
+from pause_jax.bandit.search.problem import Problem, shuffled
 
 # "ucb" is R2 with the ucb list alone, which Algorithm 3 needs and nothing more.
 RULES = (*NEIGHBOURHOODS, "ucb")
@@ -59,9 +59,9 @@ def traces(
       keys: typed keys [n].
       problems: a batch of n: index [n, K], terms [n, L, K] (g first, then p), energy_range [n]. A
         single problem p becomes one by ``jax.tree.map(lambda leaf: leaf[None], p)``; build it with
-        ``pause_jax.reward.problem_of``, or from terms of one's own with ``cohort_problem``.
+        ``pause_jax.bandit.reward.problem_of``, or from terms of one's own with ``cohort_problem``.
       num_selected: m.
-      neighbourhood: as in :func:`pause_jax.search.anneal`.
+      neighbourhood: as in :func:`pause_jax.bandit.search.anneal`.
       steps: of a chain.
       chains: for each problem.
       cooling: kappa. ``ACCEPT_ALL`` makes a random walk: the acceptance rule as printed,

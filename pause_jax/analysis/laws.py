@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from pause_jax.latency import Latency, LogNormal, Pareto, ShiftedExponential, SpacedLatency
+from pause_jax.world.latency import Latency, LogNormal, Pareto, ShiftedExponential, SpacedLatency
 
 Floats = NDArray[np.float64]
 # Nats by which a law must predict better than another; odds of 150 to 1.

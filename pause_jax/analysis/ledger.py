@@ -15,12 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pause_jax import config_file
-from pause_jax.config import SimConfig
-from pause_jax.engine.result import Result
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig, config_file
 from pause_jax.privacy import Budget, Mechanism
 from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
-from pause_jax.struct import ConfigError
+from pause_jax.run.record.result import Result
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from pause_jax.struct import ConfigError
+from pause_jax.base.struct import ConfigError
 
 
 def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from scipy import special
 
-from pause_jax.struct import ConfigError
+from pause_jax.base.struct import ConfigError
 
 
 class Difference(NamedTuple):

@@ -18,10 +18,10 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.analysis import metrics
+from pause_jax.bandit.reward import Reward
+from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, validate
-from pause_jax.engine.sweep import sweep
-from pause_jax.reward import Reward
-from pause_jax.struct import ConfigError
+from pause_jax.sweep.sweep import sweep
 
 Floats = NDArray[np.float64]
 

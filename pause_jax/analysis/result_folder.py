@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import xarray as xr
 
-from pause_jax.engine import provenance
-from pause_jax.engine.store import discard_store
-from pause_jax.spelling import shown
-from pause_jax.struct import ConfigError
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
+from pause_jax.sweep import provenance
+from pause_jax.sweep.store import discard_store
 
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
 SUMMARY, LEDGER, EVENTS, REPORT = "summary.csv", "ledger.csv", "events.csv", "report.html"

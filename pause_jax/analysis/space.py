@@ -11,11 +11,11 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import metrics
+from pause_jax.base.struct import ConfigError, field_at, is_node, is_static
 from pause_jax.config import SimConfig, validate
-from pause_jax.engine.round import parts
-from pause_jax.engine.simulate import prepare
 from pause_jax.learning import Dataset
-from pause_jax.struct import ConfigError, field_at, is_node, is_static
+from pause_jax.run.round import parts
+from pause_jax.run.simulate import prepare
 
 _RANGE = re.compile(r"^(log:)?([^:]+?)\.\.([^:]+)$")
 

@@ -23,11 +23,11 @@ from jax import Array
 from numpy.typing import NDArray
 
 from pause_jax.analysis.space import Axis, Objective, check_defined
+from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig
-from pause_jax.engine import contract
-from pause_jax.engine.sweep import sweep
 from pause_jax.learning import Dataset
-from pause_jax.struct import ConfigError
+from pause_jax.run import contract
+from pause_jax.sweep.sweep import sweep
 
 METHODS = ("tpe", "random", "halving")
 # Configs that are played again with fresh seeds, beside the one that the search began with.

@@ -10,13 +10,13 @@ import typer
 from rich.text import Text
 
 from pause_jax.analysis.table import make_table, word
-from pause_jax.checks import check_fields
+from pause_jax.base.checks import check_fields
+from pause_jax.base.registry import look_up
+from pause_jax.base.struct import ConfigError
 from pause_jax.cli.options import Load, Seed
 from pause_jax.cli.output import Output
 from pause_jax.cli.settings import changed, load_files
 from pause_jax.privacy import MECHANISMS, Mechanism
-from pause_jax.registry import look_up
-from pause_jax.struct import ConfigError
 
 if TYPE_CHECKING:
     from pause_jax.privacy.audit import Audit

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from pause_jax import config_file
+from pause_jax.base.registry import look_up
+from pause_jax.base.struct import ConfigError
 from pause_jax.cli.execute import Request, execute
 from pause_jax.cli.options import (
     DataDir,
@@ -28,11 +29,9 @@ from pause_jax.cli.options import (
 )
 from pause_jax.cli.output import Output
 from pause_jax.cli.settings import about, base_config, changed, load_files
-from pause_jax.config import SimConfig, validate
-from pause_jax.presets import PRESETS
+from pause_jax.config import SimConfig, config_file, validate
+from pause_jax.config.presets import PRESETS
 from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
-from pause_jax.registry import look_up
-from pause_jax.struct import ConfigError
 
 DEMO_POLICIES = "pause,sa_pause,random,fastest,all,all:none"
 

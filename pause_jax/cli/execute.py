@@ -18,22 +18,16 @@ from rich.markup import escape
 
 from pause_jax.analysis import events, result_folder
 from pause_jax.analysis.result_folder import UNFINISHED
+from pause_jax.base.struct import ConfigError
 from pause_jax.cli.publish import publish, show_again
 from pause_jax.cli.stopping import status_of, stoppable
 from pause_jax.config import SimConfig, validate
-from pause_jax.engine import distributed
-from pause_jax.engine.compilation import Compilations, use_cache
-from pause_jax.engine.jobs import Jobs, jobs_of
-from pause_jax.engine.playing import Playing, SweepInterrupted
-from pause_jax.engine.store import (
-    Store,
-    different,
-    discard_store,
-    fingerprint,
-    store_is_empty,
-)
-from pause_jax.engine.sweep import begun
-from pause_jax.struct import ConfigError
+from pause_jax.run.compilation import Compilations, use_cache
+from pause_jax.sweep import distributed
+from pause_jax.sweep.execute import Playing, SweepInterrupted
+from pause_jax.sweep.prepare import Jobs, jobs_of
+from pause_jax.sweep.store import Store, different, discard_store, fingerprint, store_is_empty
+from pause_jax.sweep.sweep import begun
 
 
 class Request(NamedTuple):

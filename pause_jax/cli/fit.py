@@ -10,10 +10,10 @@ import numpy as np
 import tomli_w
 import typer
 
-from pause_jax import config_file
 from pause_jax.analysis.table import make_table, number, word
+from pause_jax.base.struct import ConfigError
 from pause_jax.cli.output import Output
-from pause_jax.struct import ConfigError
+from pause_jax.config import config_file
 
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test

@@ -7,17 +7,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from pause_jax import config_file
 from pause_jax.analysis.table import make_table, word
-from pause_jax.cache import cache_folder
+from pause_jax.base.cache import cache_folder
+from pause_jax.base.struct import Config
 from pause_jax.cli.output import Output
-from pause_jax.latency import LATENCIES
+from pause_jax.config import config_file
 from pause_jax.learning import DATASETS, Tfds
 from pause_jax.learning.decoded import is_decoded
 from pause_jax.learning.tensorflow_datasets import Prepared
 from pause_jax.policies import NAMED, PolicyConfig
-from pause_jax.presence import PRESENCES
-from pause_jax.struct import Config
+from pause_jax.world.availability import PRESENCES
+from pause_jax.world.latency import LATENCIES
 
 
 def list_policies() -> None:

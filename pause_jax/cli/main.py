@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
+from pause_jax.base.struct import ConfigError
 from pause_jax.cli import output
 from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
@@ -23,8 +24,7 @@ from pause_jax.cli.report import report
 from pause_jax.cli.shards import merge, slurm
 from pause_jax.cli.sweep import sweep
 from pause_jax.cli.tune import tune
-from pause_jax.engine.playing import SweepInterrupted
-from pause_jax.struct import ConfigError
+from pause_jax.sweep.execute import SweepInterrupted
 
 app = typer.Typer(
     no_args_is_help=True,

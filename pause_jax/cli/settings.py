@@ -10,11 +10,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from pause_jax import config_file
-from pause_jax.config import SimConfig
-from pause_jax.presets import PRESETS
-from pause_jax.reference import LOADED
-from pause_jax.struct import Config, ConfigError
+from pause_jax.base.reference import LOADED
+from pause_jax.base.struct import Config, ConfigError
+from pause_jax.config import SimConfig, config_file
+from pause_jax.config.presets import PRESETS
 
 C = TypeVar("C", bound=Config)
 

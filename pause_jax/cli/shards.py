@@ -13,6 +13,7 @@ import jax
 import typer
 
 from pause_jax.analysis import result_folder
+from pause_jax.base.struct import ConfigError
 from pause_jax.cli.execute import Request, check_output, described, end, not_written
 from pause_jax.cli.options import (
     DataDir,
@@ -32,14 +33,13 @@ from pause_jax.cli.publish import publish
 from pause_jax.cli.settings import base_config, grid, load_files
 from pause_jax.cli.stopping import stoppable
 from pause_jax.config import SimConfig, validate
-from pause_jax.engine.compilation import use_cache
-from pause_jax.engine.jobs import jobs_of
-from pause_jax.engine.joining import merge as join
-from pause_jax.engine.playing import Playing, SweepInterrupted
-from pause_jax.engine.store import Store
-from pause_jax.engine.sweep import begun, checked_shard
-from pause_jax.presets import PRESETS
-from pause_jax.struct import ConfigError
+from pause_jax.config.presets import PRESETS
+from pause_jax.run.compilation import use_cache
+from pause_jax.sweep.execute import Playing, SweepInterrupted
+from pause_jax.sweep.merge import merge as join
+from pause_jax.sweep.prepare import jobs_of
+from pause_jax.sweep.store import Store
+from pause_jax.sweep.sweep import begun, checked_shard
 
 # Seconds before its end at which a task is told of it: it plays its segment to the end and saves.
 NOTICE = 120

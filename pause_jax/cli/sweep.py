@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pause_jax.base.struct import ConfigError
 from pause_jax.cli.execute import Request, execute
 from pause_jax.cli.options import (
     DataDir,
@@ -27,9 +28,8 @@ from pause_jax.cli.options import (
 from pause_jax.cli.settings import about, base_config, grid, load_files
 from pause_jax.cli.shards import execute_shard, shard_of
 from pause_jax.config import validate
-from pause_jax.engine import distributed
-from pause_jax.presets import PRESETS
-from pause_jax.struct import ConfigError
+from pause_jax.config.presets import PRESETS
+from pause_jax.sweep import distributed
 
 
 def sweep(

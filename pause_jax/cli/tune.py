@@ -11,21 +11,20 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from pause_jax import config_file
 from pause_jax.analysis import csv_file, result_folder, space, tuning
 from pause_jax.analysis.result_folder import UNFINISHED
 from pause_jax.analysis.space import Axis, Objective
 from pause_jax.analysis.table import label, make_table, number
 from pause_jax.analysis.tuning import Trial, Tuned
+from pause_jax.base.struct import ConfigError
 from pause_jax.cli.execute import described, end
 from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Resume, Seed, Set, Trust
 from pause_jax.cli.settings import about, base_config, load_files
 from pause_jax.cli.stopping import stoppable
-from pause_jax.config import validate
-from pause_jax.engine.compilation import use_cache
-from pause_jax.engine.playing import SweepInterrupted
-from pause_jax.presets import PRESETS
-from pause_jax.struct import ConfigError
+from pause_jax.config import config_file, validate
+from pause_jax.config.presets import PRESETS
+from pause_jax.run.compilation import use_cache
+from pause_jax.sweep.execute import SweepInterrupted
 
 _FILES = ("best.toml", "trials.csv", "response.png", result_folder.RUN)
 

@@ -2,6 +2,7 @@
 
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.config import Learning
+from pause_jax.learning.custom_model import FlaxModel
 from pause_jax.learning.data import Characters, DataConfig, Digits, Given, LinearRegression
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.files import Files
@@ -25,7 +26,6 @@ from pause_jax.learning.optimizer import (
     FedYogi,
     ServerOptimizer,
 )
-from pause_jax.learning.own_model import FlaxModel
 from pause_jax.learning.partition import Dirichlet, Iid, Partition, PartitionConfig
 from pause_jax.learning.recurrent import Gru
 from pause_jax.learning.resnet import ResNet18

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from pause_jax.spelling import shown
-from pause_jax.struct import ConfigError
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
 
 # Of a data set, the part that each array belongs to.
 PARTS = ("train", "test")

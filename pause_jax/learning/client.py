@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from pause_jax import draws
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.network import Network
 from pause_jax.learning.partition import Partition
 from pause_jax.learning.task import Task
+from pause_jax.rng import draws
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from pause_jax import draws, keys
 from pause_jax.bandit import Selection
+from pause_jax.base.struct import Config, ConfigError, Reference, Sizes, node, number, static
 from pause_jax.learning.arrays import form
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_loss
 from pause_jax.learning.cohort import Execution
@@ -32,7 +32,7 @@ from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
 from pause_jax.learning.server import evaluate
 from pause_jax.learning.task import Task, check_outputs, metrics_of, shape_of_outputs, task_of
-from pause_jax.struct import Config, ConfigError, Reference, Sizes, node, number, static
+from pause_jax.rng import draws, keys
 
 # Clients whose losses are computed side by side; bounds the memory when many are asked.
 QUERY_BATCH = 16

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from pause_jax.base.memory import check_memory
+from pause_jax.base.struct import Config, ConfigError, static
 from pause_jax.learning.dataset import Dataset, checked, dataset_of
 from pause_jax.learning.decoded import Arrays, decoded
-from pause_jax.memory import check_memory
-from pause_jax.struct import Config, ConfigError, static
 
 
 class DataConfig(Config):

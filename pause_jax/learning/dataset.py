@@ -14,7 +14,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from pause_jax.client_ids import numbered
+from pause_jax.base.client_ids import numbered
+from pause_jax.base.struct import ConfigError, PyTree, static
 from pause_jax.learning.arrays import (
     PARTS,
     as_array,
@@ -27,7 +28,6 @@ from pause_jax.learning.arrays import (
     form,
     num_classes_of,
 )
-from pause_jax.struct import ConfigError, PyTree, static
 
 
 class Dataset(PyTree):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pause_jax.cache import cache_folder
+from pause_jax.base.cache import cache_folder
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -10,13 +10,13 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from pause_jax import draws, keys
 from pause_jax.bandit import Selection, store_active
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, map_clients
 from pause_jax.learning.learner import Held, LearnerState, Release, Trained, trained_part
 from pause_jax.learning.optimizer import server_step
 from pause_jax.learning.server import added, mean_update
+from pause_jax.rng import draws, keys
 
 if TYPE_CHECKING:
     from jaxtyping import Int, Key, UInt32

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from pause_jax.client_ids import natural_order
+from pause_jax.base.client_ids import natural_order
+from pause_jax.base.memory import check_memory
+from pause_jax.base.source_file import check_regular, expanded
+from pause_jax.base.struct import ConfigError, static
 from pause_jax.learning.data import DataConfig
 from pause_jax.learning.dataset import Dataset, dataset_of
 from pause_jax.learning.decoded import Arrays
-from pause_jax.memory import check_memory
-from pause_jax.source_file import check_regular, expanded
-from pause_jax.struct import ConfigError, static
 
 _TEST = "test.npz"
 

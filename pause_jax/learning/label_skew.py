@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax.base.struct import ConfigError, number, static
 from pause_jax.learning.partition import PartitionConfig, are_labels
-from pause_jax.struct import ConfigError, number, static
 
 if TYPE_CHECKING:
     from pause_jax.learning.dataset import Dataset

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Selection
-from pause_jax.keys import Streams
 from pause_jax.learning.partition import Partition
+from pause_jax.rng.keys import Streams
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Key

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax.base.struct import Config, static
 from pause_jax.learning.convolution import FORMS, convolution, gradient_stored, max_pool
 from pause_jax.learning.network import Network, linen_network
 from pause_jax.learning.norms import NORMS, normalise
-from pause_jax.struct import Config, static
 
 # PyTorch's default for linear and convolution kernels, which the authors' runs used:
 # uniform with variance 1 / (3 fan_in).

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.client_ids import gap
+from pause_jax.base.client_ids import gap
+from pause_jax.base.struct import ConfigError
 from pause_jax.learning.partition import Partition, PartitionConfig
-from pause_jax.struct import ConfigError
 
 if TYPE_CHECKING:
     from pause_jax.learning.dataset import Dataset

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from pause_jax.reference import resolved
-from pause_jax.spelling import nearest, shown
-from pause_jax.struct import Config, ConfigError, number
+from pause_jax.base.reference import resolved
+from pause_jax.base.spelling import nearest, shown
+from pause_jax.base.struct import Config, ConfigError, number
 
 # They take more than a rate: a line search, a seed of their own.
 _NOT_HERE = ("lbfgs", "noisy_sgd")

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.struct import Config, ConfigError, number, static
-from pause_jax.summation import tree_sum
+from pause_jax.base.struct import Config, ConfigError, number, static
+from pause_jax.rng.summation import tree_sum
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

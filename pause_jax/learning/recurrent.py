@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import flax.linen as nn
 from jax import Array
 
+from pause_jax.base.struct import static
 from pause_jax.learning.models import Model
-from pause_jax.struct import static
 
 
 class _Gru(nn.Module):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.struct import Config, number, static
+from pause_jax.base.struct import Config, number, static
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -11,9 +11,9 @@ import numpy as np
 import optax
 from jax import Array
 
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import Config, ConfigError
 from pause_jax.learning.dataset import Dataset
-from pause_jax.spelling import shown
-from pause_jax.struct import Config, ConfigError
 
 # Samples of which losses are computed alone and together.
 _TOGETHER = 8

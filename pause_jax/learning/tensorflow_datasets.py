@@ -11,12 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from pause_jax.base.source_file import expanded
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.data import DataConfig
 from pause_jax.learning.dataset import Dataset, dataset_of
 from pause_jax.learning.decoded import Arrays, decoded
-from pause_jax.source_file import expanded
-from pause_jax.spelling import shown
-from pause_jax.struct import ConfigError, Sizes, static
 
 # A data set that tensorflow-datasets itself has: after NAMESPACE: it would fetch code and run it.
 _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)

@@ -1,6 +1,8 @@
 """Selection policies and their registry."""
 
 from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit.search import Annealing, Exhaustive
+from pause_jax.base.registry import look_up, name_settings
 from pause_jax.policies.base import (
     UNNOISED,
     Answer,
@@ -38,8 +40,6 @@ from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser
 from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
-from pause_jax.registry import look_up, name_settings
-from pause_jax.search import Annealing, Exhaustive
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause,
@@ -93,7 +93,7 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
       Thompson()
       >>> named("rondom")
       Traceback (most recent call last):
-      pause_jax.struct.ConfigError: policy = 'rondom': ...
+      pause_jax.base.struct.ConfigError: policy = 'rondom': ...
     """
     return policy if isinstance(policy, PolicyConfig) else look_up(PolicyConfig, policy, "policy")
 

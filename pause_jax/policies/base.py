@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection
+from pause_jax.bandit.reward import Reward
+from pause_jax.base.struct import Config, ConfigError, nested
 from pause_jax.privacy import Mechanism
-from pause_jax.reward import Reward
-from pause_jax.struct import Config, ConfigError, nested
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.base.struct import static
 from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.choose import by_data_size, draw_clients, stateless, top_clients
-from pause_jax.struct import static
 
 
 class Random(PolicyConfig):

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Selection, no_info
+from pause_jax.bandit.search.problem import ordered
+from pause_jax.base.struct import ConfigError, Sizes
 from pause_jax.policies.base import Answer, Context, Policy, Query
-from pause_jax.search.problem import ordered
-from pause_jax.struct import ConfigError, Sizes
 
 
 def by_data_size(clients: Array, available: Array, context: Context) -> Selection:

@@ -15,9 +15,9 @@ from jax import Array, lax
 from numpy.typing import NDArray
 
 from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
+from pause_jax.base.struct import static
 from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
-from pause_jax.struct import static
 
 
 class ClusteredSimilarity(PolicyConfig):

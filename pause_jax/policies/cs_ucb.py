@@ -21,9 +21,9 @@ from pause_jax.bandit import (
     ucb_index,
     update_stats,
 )
+from pause_jax.base.struct import number
 from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.choose import by_data_size, mask_of, next_queue, top_clients
-from pause_jax.struct import number
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.base.struct import Sizes, number, static
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig
 from pause_jax.policies.choose import (
     by_data_size,
@@ -21,7 +22,6 @@ from pause_jax.policies.choose import (
     num_candidates,
     resource_request,
 )
-from pause_jax.struct import Sizes, number, static
 
 
 class FedCs(PolicyConfig):

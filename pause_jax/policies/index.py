@@ -15,8 +15,8 @@ from jax import Array, lax
 from jax.scipy.special import xlogy
 
 from pause_jax.bandit import ClientStats, empty_stats, ucb_index, update_stats
+from pause_jax.base.struct import Config, number
 from pause_jax.policies.base import Context
-from pause_jax.struct import Config, number
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
+from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.choose import by_data_size, draw_clients, first_of, top_clients
-from pause_jax.struct import number, static
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

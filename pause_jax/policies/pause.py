@@ -11,12 +11,12 @@ import jax
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection
+from pause_jax.bandit.reward import problem_of
+from pause_jax.bandit.search import Exact, Search
+from pause_jax.base.struct import node
 from pause_jax.policies.base import Context, Policy, PolicyConfig
 from pause_jax.policies.choose import by_data_size
 from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
-from pause_jax.reward import problem_of
-from pause_jax.search import Exact, Search
-from pause_jax.struct import node
 
 
 def maximiser(context: Context, index: Index, search: Search, *, with_privacy: bool) -> Policy:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
+from pause_jax.base.struct import Sizes, number, static
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query
 from pause_jax.policies.choose import (
     check_candidates,
@@ -22,7 +23,6 @@ from pause_jax.policies.choose import (
     num_candidates,
     top_clients,
 )
-from pause_jax.struct import Sizes, number, static
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit.search import exact
+from pause_jax.base.struct import number
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig
 from pause_jax.policies.choose import by_data_size, mask_of, next_queue, resource_request
-from pause_jax.search import exact
-from pause_jax.struct import number
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -20,9 +20,9 @@ import numpy as np
 from jax import Array
 from scipy.stats import binom
 
+from pause_jax.base.struct import ConfigError
 from pause_jax.privacy.attack import MAX_DISCRIMINANT, two_point
 from pause_jax.privacy.mechanisms import Mechanism
-from pause_jax.struct import ConfigError
 
 CLAIMS = ("coordinate", "update")
 LARGE = 1e6  # entries of the worst-case updates: far beyond any sensible clip

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import zeta
 
-from pause_jax.struct import Config, ConfigError, Sizes, number, static
+from pause_jax.base.struct import Config, ConfigError, Sizes, number, static
 
 # A schedule that never ends gives at least this share of eps_bar: float32 would round less to 0,
 # at which there is no finite noise. Any number of them that can be counted adds nothing to a sum.

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from jax import Array
 
-from pause_jax import draws
+from pause_jax.base.struct import number
 from pause_jax.privacy.calibration import gaussian_multiplier
 from pause_jax.privacy.clipping import clip_l2
 from pause_jax.privacy.loss import GaussianLoss, PrivacyLoss
 from pause_jax.privacy.mechanisms import Budgeted
-from pause_jax.struct import number
+from pause_jax.rng import draws
 
 
 class GaussianMechanism(Budgeted):

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Self
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax import draws
+from pause_jax.base.struct import Config, ConfigError, Sizes, node, number
 from pause_jax.privacy.budget import Budget, Geometric, Schedule, Unlimited
 from pause_jax.privacy.clipping import clip_l1
 from pause_jax.privacy.loss import LaplaceLoss, NoGuarantee, PrivacyLoss, WorstLoss
-from pause_jax.struct import Config, ConfigError, Sizes, node, number
+from pause_jax.rng import draws
 
 # What an epsilon may protect.
 UNITS = ("coordinate", "update")

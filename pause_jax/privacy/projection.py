@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pause_jax.base.struct import ConfigError, Sizes, node, static
 from pause_jax.privacy.budget import Budget
 from pause_jax.privacy.loss import PrivacyLoss
 from pause_jax.privacy.mechanisms import Mechanism
 from pause_jax.privacy.sphere import PrivUnitG
-from pause_jax.struct import ConfigError, Sizes, node, static
 
 
 def walsh_hadamard(x: Array) -> Array:

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import log_ndtr
 
+from pause_jax.base.struct import number, static
 from pause_jax.privacy.calibration import MAX_EPSILON
 from pause_jax.privacy.clipping import clip_l2, direction, norm
 from pause_jax.privacy.mechanisms import Budgeted
 from pause_jax.privacy.normal import above, log_complement, log_density, upper_quantile
-from pause_jax.struct import number, static
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -18,7 +18,7 @@ if not collect_ignore_glob:
 @pytest.fixture
 def warned(monkeypatch):
     """Texts of the warnings that the strategy and the mod log."""
-    from pause_jax.flower.protocol import LOG
+    from pause_jax.deploy.flower.protocol import LOG
 
     texts: list[str] = []
     monkeypatch.setattr(LOG, "warning", lambda text, *values: texts.append(text % values))

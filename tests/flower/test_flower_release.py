@@ -20,7 +20,8 @@ from flwr.app import (
 )
 
 from pause_jax import ConfigError
-from pause_jax.flower import Ledger, PrivateRelease, protocol
+from pause_jax.deploy.flower import protocol
+from pause_jax.flower import Ledger, PrivateRelease
 from pause_jax.privacy import (
     GaussianMechanism,
     L1Laplace,
@@ -131,7 +132,7 @@ def test_the_line_is_on_the_disk_before_anything_leaves(tmp_path, monkeypatch):
         seen.append((tmp_path / "ledger").read_text().count("release"))
         raise RuntimeError("the power fails")
 
-    monkeypatch.setattr("pause_jax.flower.release._privatize", privatize)
+    monkeypatch.setattr("pause_jax.deploy.flower.release._privatize", privatize)
     with pytest.raises(RuntimeError, match="the power fails"):
         PrivateRelease(THRICE, tmp_path / "ledger")(message(), CONTEXT, trains())
     assert seen == [1]

@@ -14,7 +14,7 @@ import pytest
 from pause_jax import simulate
 from pause_jax.flower import Ledger
 from pause_jax.latency import Traces
-from pause_jax.latency.measured import parse
+from pause_jax.world.latency.measured import parse
 from tests.flower.world import KEY, config_of
 
 ROOT = Path(__file__).parents[2]

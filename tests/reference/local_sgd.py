@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from pause_jax import keys
+from pause_jax.rng import keys
 from tests.reference import threefry
 from tests.reference.sgd import batches, cross_entropy, half_squared_error
 

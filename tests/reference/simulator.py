@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pause_jax import keys
+from pause_jax.rng import keys
 from tests.reference import oracles, threefry
 from tests.reference.local_sgd import Learner, Model, Moments
 

@@ -1,0 +1,149 @@
+"""The page of a report: its parts, and the HTML that they become."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import altair
+import jinja2
+import vl_convert
+import xarray as xr
+
+from pause_jax.analysis import explanations, ledger_table, metrics
+from pause_jax.analysis.colours import DARK, LIGHT
+from pause_jax.analysis.conclusion import compare
+from pause_jax.analysis.report import participation, pictures, tables
+from pause_jax.analysis.report.pictures import Picture
+from pause_jax.base.struct import ConfigError
+
+_FOLDER = pathlib.Path(__file__).parent
+_NEEDED = (
+    *("clock", "clients", "counts", "data_size", "downloaded", "eval_clock", "first_broken_round"),
+    *("first_nonfinite_round", "latency", "max_spent", "num_played", "played", "queried"),
+    *("query_seconds", "regret", "spent", "test_accuracy", "test_loss", "uploaded"),
+    *("broken_rules", "epsilon_unit", "num_parameters", "unnoised", "config_toml"),
+)
+
+
+def render(result: xr.Dataset, target: float, against: str | None, title: str) -> str:
+    """The HTML of a report (see ``pause_jax.analysis.report.write``)."""
+    if missing := [name for name in _NEEDED if name not in result.variables]:
+        raise ConfigError(
+            f"report: the data hold no {', '.join(missing)}. Make them by sweep without `record`."
+        )
+    if not result.sizes["config"] or not result.sizes["seed"]:
+        raise ConfigError("report: the data hold no run. Run the sweep first.")
+    same = tables.common(result)
+    comparison = compare(result, target, against)
+    took_part, thirds = participation.show(result)
+    books, notes = _privacy(result, target)
+    charts = {
+        "time": pictures.against_time(result, target),
+        "took_part": took_part,
+        "budget": pictures.budget(result),
+        "regret": pictures.regret(result),
+    }
+    bundle, script = _bundle(), (_FOLDER / "page.js").read_text("utf-8")
+    sizes = ("config", "seed", "round", "client")
+    return _template().render(
+        title=title,
+        facts=[_count(result.sizes[name], name) for name in sizes],
+        policy=_policy(bundle, script),
+        css=(_FOLDER / "page.css").read_text("utf-8"),
+        swaps=list(zip(LIGHT, DARK, strict=True)),
+        bundle=bundle,
+        script=script,
+        charts=charts,
+        data={name: _json(chart) for name, chart in charts.items() if chart},
+        styles=pictures.styles(result),
+        comparison=comparison,
+        differing=tables.differing(result),
+        common=same,
+        judged=tables.judged(result, comparison),
+        thirds=thirds,
+        privacy=books,
+        notes=notes,
+        made=tables.attributes(result),
+        interrupted=_interrupted(result),
+        files=list(zip(result.config.values, result.config_toml.values, strict=True)),
+    )
+
+
+def _privacy(result: xr.Dataset, target: float) -> tuple[tables.Table | None, dict[str, list[str]]]:
+    """The ledger, if the configs' classes are known here; notes on privacy, and on the runs."""
+    try:
+        books = ledger_table.ledgers(result)
+        return tables.privacy(books), {
+            "privacy": list(ledger_table.notes(books)),
+            "runs": [*explanations.explain(result, target), *_empty(result)],
+        }
+    except ConfigError as error:
+        text = f"Not known here: {error} A file with the class goes by --load."
+        return None, {"privacy": [text, *_units(result)], "runs": list(_empty(result))}
+
+
+def _units(result: xr.Dataset) -> Iterator[str]:
+    """What can be said of privacy without the configs' classes."""
+    for config in result.config.values:
+        one = result.sel(config=config)
+        unit, clear = str(one.epsilon_unit.item()), str(one.unnoised.item())
+        yield f"{config}: unit {unit}; without noise leave: {clear or 'data sizes at most'}."
+
+
+def _empty(result: xr.Dataset) -> Iterator[str]:
+    """Rounds in which nobody took part."""
+    empty = metrics.empty_rounds(result).sum(("seed", "round"))
+    for config in result.config.values[empty.values > 0]:
+        rounds = int(result.played.sel(config=config).sum())
+        number = int(empty.sel(config=config))
+        yield f"{config}: nobody took part in {number} of {rounds} rounds; they count as regret 0."
+
+
+def _interrupted(result: xr.Dataset) -> str:
+    """After what it was, empty if all was played."""
+    text = str(result.attrs.get("interrupted", "no"))
+    return "" if text == "no" else text
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' if number != 1 else ''}"
+
+
+@functools.cache
+def _bundle() -> str:
+    """Vega, Vega-Lite and their embedder: JavaScript, of the version that Altair writes for."""
+    version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    bundle: Any = vl_convert.javascript_bundle  # its stub has no defaults
+    return str(bundle(vl_version=version))
+
+
+def _policy(*scripts: str) -> str:
+    """What a browser may do with the page: run these scripts, and fetch nothing from anywhere."""
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    known = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    images = "img-src data: blob:"
+    return f"default-src 'none'; script-src {known}; style-src 'unsafe-inline'; {images}"
+
+
+def _json(chart: Picture) -> str:
+    """A chart within a script element, which a label like </script> must not end."""
+    text = json.dumps(chart.spec, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@functools.cache
+def _template() -> Any:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html")

@@ -1,0 +1,162 @@
+"""The tables of a report: cells of text, escaped where they become HTML."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pause_jax.analysis import ledger_table, metrics
+from pause_jax.analysis.conclusion import Aim, Comparison
+from pause_jax.analysis.ledger import Ledger
+from pause_jax.analysis.paired import Difference
+from pause_jax.config import config_file
+
+# Coordinates of a config that are no fields of it.
+_NO_FIELDS = (
+    *("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"),
+)
+
+
+class Table(NamedTuple):
+    """A table.
+
+    Attributes:
+      title: of it.
+      headings: of the columns; the first one holds the rows' names.
+      rows: their cells.
+      caption: what the columns mean.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str
+
+
+def differing(result: xr.Dataset) -> Table:
+    """The fields in which configs differ: a row a config, or a row a field if these are more."""
+    columns = {
+        str(name): tuple(map(_plain, values.values.tolist()))
+        for name, values in result.coords.items()
+        if values.dims == ("config",) and name not in _NO_FIELDS
+    }
+    names = tuple(map(str, result.config.values))
+    words = "All other fields are the same." if columns else "No field differs."
+    if len(columns) > len(names):
+        rows = tuple((path, *cells) for path, cells in columns.items())
+        return Table("What differs", ("field", *names), rows, words)
+    rows = tuple(zip(names, *columns.values(), strict=True))
+    return Table("What differs", ("config", *columns), rows, words)
+
+
+def common(result: xr.Dataset) -> Table:
+    """The fields that are the same in all configs."""
+    first, *others = (_flat(config_file.parsed(str(text))) for text in result.config_toml.values)
+    same = [
+        (path, _plain(value))
+        for path, value in first.items()
+        if all(path in other and other[path] == value for other in others)
+    ]
+    return Table("What is the same", ("field", "value"), tuple(same), "")
+
+
+def judged(result: xr.Dataset, comparison: Comparison) -> Table:
+    """Each config's figures, and their paired differences."""
+    against = comparison.against
+    headings = ["config"]
+    for aim in comparison.aims:
+        headings += [aim.title, *([f"difference from {against}"] if against else [])]
+    moments = [metrics.mean_and_error(aim.values) for aim in comparison.aims]
+    rows = []
+    for name in map(str, result.config.values):
+        cells = [name]
+        for aim, others, (mean, error) in zip(
+            comparison.aims, comparison.differences, moments, strict=True
+        ):
+            reached = int(aim.values.sel(config=name).notnull().sum())
+            value = _pm(float(mean.sel(config=name)), float(error.sel(config=name)), aim.digits)
+            seeds = result.sizes["seed"]
+            part = f" ({reached} of {seeds} seeds)" if 0 < reached < seeds else ""
+            cells.append(f"{value}{part}" if reached else "in no seed")
+            if against:
+                cells.append(_difference(others[name], aim) if name in others else "-")
+        rows.append(tuple(cells))
+    return Table(
+        "Configs in comparison", tuple(headings), tuple(rows), _judged_words(result, comparison)
+    )
+
+
+def _judged_words(result: xr.Dataset, comparison: Comparison) -> str:
+    seeds, others = result.sizes["seed"], result.sizes["config"] - 1
+    if seeds == 1:
+        return "One seed: no errors, and no difference can be told from chance. Play more seeds."
+    words = f"Mean ± standard error over {seeds} seeds."
+    if not comparison.against or not others:
+        return words
+    number = comparison.comparisons
+    picked = (
+        f", as {comparison.against} looked best; one that is named beforehand "
+        f"(--against) has {others}, and narrower intervals"
+    )
+    return (
+        f"{words} Differences are paired, as the same seed is the same world: mean [paired "
+        "t-interval], the intervals of a column all right together with 95 % confidence "
+        f"(Bonferroni over {number} comparisons{picked if number > others else ''}). "
+        "An interval with 0 in it shows no difference (~); one over fewer seeds than were played "
+        "shows none either, as those seeds were chosen by their outcome."
+    )
+
+
+def _difference(each: Difference, aim: Aim) -> str:
+    if not each.pairs:
+        return "not both"
+    text = f"{each.mean:+,.{aim.digits}f}"
+    if math.isfinite(each.low):
+        text += f" [{each.low:+,.{aim.digits}f}, {each.high:+,.{aim.digits}f}]"
+    if each.pairs < each.seeds:
+        return f"{text} ({each.pairs} of {each.seeds} seeds)"
+    return text if each.shown else f"{text} ~"
+
+
+def privacy(books: dict[str, Ledger]) -> Table:
+    """The ledger of each config's busiest client."""
+    _, *headings = ledger_table.HEADINGS
+    titles = ("config", *(heading.replace("\n", " ") for heading in headings))
+    words = ledger_table.caption(books)
+    words = words[0].upper() + words[1:]
+    return Table("Privacy ledger", titles, tuple(ledger_table.rows(books)), words)
+
+
+def attributes(result: xr.Dataset) -> Table:
+    """All that the data set says of itself."""
+    known = dict(result.attrs)
+    first = {name: known.pop(name) for name in ("command", "seed") if name in known}
+    rows = tuple((str(name), str(value)) for name, value in {**first, **known}.items())
+    return Table("How it was made", ("what", "value"), rows, "")
+
+
+def _flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Values by dotted path; a part's name stands at the path of the part."""
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        where = f"{path}.{name}" if path else name
+        if isinstance(value, dict):
+            values |= _flat(value, where)
+        else:
+            values[path if name == "name" and path else where] = value
+    return values
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:g}"
+    return str(value)
+
+
+def _pm(mean: float, error: float, digits: int) -> str:
+    if not np.isfinite(mean):
+        return "-"
+    return f"{mean:,.{digits}f}" + (f" ± {error:,.{digits}f}" if np.isfinite(error) else "")

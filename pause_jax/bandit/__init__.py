@@ -1,0 +1,25 @@
+"""The bandit: a choice of clients, what they return, and what the server learns from it."""
+
+from pause_jax.bandit.stats import (
+    ClientStats,
+    Info,
+    Observation,
+    Selection,
+    empty_stats,
+    no_info,
+    store_active,
+    ucb_index,
+    update_stats,
+)
+
+__all__ = [
+    "ClientStats",
+    "Info",
+    "Observation",
+    "Selection",
+    "empty_stats",
+    "no_info",
+    "store_active",
+    "ucb_index",
+    "update_stats",
+]

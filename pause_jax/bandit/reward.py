@@ -1,0 +1,152 @@
+"""The additive rewards of a client, the energy of a cohort, and the reward of a round.
+
+Source: Peleg et al. 2025 (PAUSE), equations (7)-(10) and (18); data quality from Ben Ami et al.
+2025 (BSFL), equation (4).
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.bandit.search.problem import Problem
+from pause_jax.base.struct import Config, number
+
+__all__ = [
+    "Reward",
+    "additive_terms",
+    "cohort_problem",
+    "cohort_value",
+    "generalization_reward",
+    "problem_of",
+]
+
+
+class Reward(Config):
+    """How a round is rewarded: speed + alpha * generalization + gamma * privacy.
+
+    Attributes:
+      alpha: weight of the generalization reward, >= 0.
+      beta: exponent of the generalization reward, > 0.
+      gamma: weight of the privacy reward, >= 0. BSFL is gamma = 0.
+    """
+
+    alpha: float = number(default=100.0, at_least=0)
+    beta: float = number(default=2.0, above=0)
+    gamma: float = number(default=5.0, at_least=0)
+
+
+def generalization_reward(
+    counts: Array,
+    round: Array | int,
+    share: Array,
+    num_selected: int,
+    exponent: Array | float,
+) -> Array:
+    """g_k before round t: how much client k's data is under-used. Equation (8), BSFL (4).
+
+    With x = m * share_k - T_k(t - 1) / t it is ``|x|^beta * sign(x)``.
+
+    Args:
+      counts: [K], T_k(t - 1).
+      round: t >= 1.
+      share: float [K], d_k / sum(d) with d_k = quality * data size; sums to one.
+      num_selected: m.
+      exponent: beta > 0.
+
+    Returns:
+      float [K]; in [-1, 1] as long as no client holds more than 1 / m of the data.
+    """
+    rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
+    x = num_selected * share - rate
+    return jnp.sign(x) * jnp.abs(x) ** exponent
+
+
+def additive_terms(
+    reward: Reward,
+    generalization: Array,
+    remaining: Array | None,
+    num_selected: int,
+) -> Array:
+    """What each client adds to a cohort's energy: one row for g and, if given, one for p.
+
+    Args:
+      reward: the weights.
+      generalization: float [K], g.
+      remaining: float [K], p = 1 - spent / total; None for BSFL, which has no such term.
+      num_selected: m.
+
+    Returns:
+      float [1 or 2, K].
+    """
+    rows = [reward.alpha * generalization / num_selected]
+    if remaining is not None:
+        rows.append(reward.gamma * remaining / num_selected)
+    return jnp.stack(rows)
+
+
+def cohort_problem(index: Array, reward: Reward, terms: Array) -> Problem:
+    """The maximisation (14) of an index and additive terms.
+
+    Args:
+      index: float [K].
+      reward: the weights, for the energy range 2 alpha + gamma + 1 (Lemma 1 plus one).
+      terms: float [1 or 2, K], of :func:`additive_terms`; gamma counts if there are two.
+
+    Returns:
+      The problem.
+    """
+    privacy_weight = reward.gamma if terms.shape[0] == 2 else 0.0
+    energy_range = 2.0 * reward.alpha + privacy_weight + 1.0
+    return Problem(index=index, terms=terms, energy_range=jnp.asarray(energy_range, index.dtype))
+
+
+def problem_of(
+    index: Array,
+    reward: Reward,
+    counts: Array,
+    round: Array | int,
+    share: Array,
+    remaining: Array | None,
+    num_selected: int,
+) -> Problem:
+    """The maximisation of round t from what is known before it: (14), or (10) for the genie.
+
+    The ``terms`` of the problem are those of every value of this round: :func:`cohort_value` with
+    them and the realised speeds is the reward (9).
+
+    Args:
+      index: float [K], what stands for each client's speed: an upper confidence bound, (13), may
+        be +inf; or mu_k for the genie.
+      reward: the weights alpha, beta, gamma.
+      counts: [K], T_k(t - 1).
+      round: t >= 1.
+      share: float [K], quality-weighted shares of the data; they sum to one.
+      remaining: float [K], p_k before round t, (7); None for BSFL, which has no such term.
+      num_selected: m.
+
+    Returns:
+      The problem, with g and then p as terms.
+    """
+    g = generalization_reward(counts, round, share, num_selected, reward.beta)
+    return cohort_problem(index, reward, additive_terms(reward, g, remaining, num_selected))
+
+
+def cohort_value(index: Array, terms: Array, clients: Array, active: Array) -> Array:
+    """Minimum over the cohort of ``index`` plus the sum of its additive terms.
+
+    With the UCB as index this is the energy (18); with the realised speeds it is the reward (9);
+    with the expected speeds it is C^G of (10).
+
+    Args:
+      index: float [K].
+      terms: float [L, K].
+      clients: int [m].
+      active: bool [m]; empty slots do not count.
+
+    Returns:
+      A scalar; NaN for an empty cohort.
+    """
+    slowest = jnp.min(jnp.where(active, index[clients], jnp.inf))
+    added = jnp.sum(jnp.where(active, terms[:, clients], 0.0))
+    return jnp.where(jnp.any(active), slowest + added, jnp.nan)

@@ -1,0 +1,154 @@
+"""Exhaustive search over all C(K, m) sets, in chunks: the oracle for small K."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from pause_jax.bandit import Info
+from pause_jax.bandit.search.problem import (
+    Problem,
+    Search,
+    check_problem,
+    optimal_info,
+    set_energy,
+    shuffled,
+)
+from pause_jax.base.struct import ConfigError, Sizes, static
+from pause_jax.rng.summation import tree_sum
+
+MAX_SETS = 10_000_000
+# Sets that are scored side by side; bounds the memory.
+CHUNK = 4096
+
+
+def exhaustive(
+    index: Array,
+    weight: Array,
+    num_selected: int,
+    *,
+    available: Array | None = None,
+    key: Array | None = None,
+    max_sets: int = MAX_SETS,
+    chunk_size: int = CHUNK,
+) -> tuple[Array, Array]:
+    """Maximise ``min index + sum weight`` by scoring every set, as the authors' program does.
+
+    Sets are unranked on the fly (combinatorial number system), so memory is one chunk.
+
+    Args:
+      index: float [K], may hold +inf and -inf.
+      weight: float [K], finite.
+      num_selected: m (static).
+      available: bool [K]; all by default, as in :func:`pause_jax.bandit.search.exact`.
+      key: breaks ties at random; without it they are broken by client number.
+      max_sets: refuse a problem with more sets than this; below 2^31.
+      chunk_size: sets scored at a time.
+
+    Returns:
+      (clients, energy) as :func:`pause_jax.bandit.search.exact`.
+
+    Raises:
+      ValueError: if the shapes disagree or m is out of range.
+      ConfigError: if C(K, m) exceeds ``max_sets``; the message gives the count.
+    """
+    index, weight = jnp.asarray(index), jnp.asarray(weight)
+    check_problem(index, weight, num_selected)
+    num_clients = index.shape[0]
+    num_sets = count_sets(num_clients, num_selected, max_sets)
+    available = jnp.ones(num_clients, bool) if available is None else jnp.asarray(available)
+    order = shuffled(num_clients, available, key)
+    u, w, usable = index[order], weight[order], available[order]
+    # choose[i][c] = C(c, i + 1), clipped: larger entries are never reached.
+    choose = jnp.asarray(
+        [
+            [min(math.comb(c, i + 1), num_sets) for c in range(num_clients)]
+            for i in range(num_selected)
+        ],
+        jnp.int32,
+    )
+
+    def unrank(rank: Array) -> Array:  # [n] -> [n, m]
+        members = []
+        for i in reversed(range(num_selected)):
+            member = jnp.searchsorted(choose[i], rank, side="right") - 1
+            rank = rank - choose[i][member]
+            members.append(member)
+        return jnp.stack(members, axis=-1)
+
+    def score(members: Array) -> tuple[Array, Array]:
+        total = tree_sum(w[members])
+        lowest = jnp.min(u[members], axis=-1)
+        value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)
+        feasible = jnp.all(usable[members], axis=-1)
+        # NaN marks a set that must not win; every comparison with it is False.
+        return jnp.where(feasible, value, jnp.nan), jnp.where(feasible, total, jnp.nan)
+
+    def visit(chunk: Array, best: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        best_value, best_total, best_rank = best
+        ranks = jnp.minimum(chunk * chunk_size + jnp.arange(chunk_size), num_sets - 1)
+        ranks = ranks.astype(jnp.int32)
+        value, total = score(unrank(ranks))
+        top_value = jnp.nanmax(jnp.where(jnp.isnan(value), -jnp.inf, value))
+        top_total = jnp.max(jnp.where(value == top_value, total, -jnp.inf))
+        here = ranks[jnp.argmax((value == top_value) & (total == top_total))]
+        better = (top_value > best_value) | ((top_value == best_value) & (top_total > best_total))
+        return (
+            jnp.where(better, top_value, best_value),
+            jnp.where(better, top_total, best_total),
+            jnp.where(better, here, best_rank),
+        )
+
+    lowest = jnp.asarray(-jnp.inf, weight.dtype)
+    start = (lowest, lowest, jnp.asarray(0, jnp.int32))
+    num_chunks = -(-num_sets // chunk_size)
+    *_, best_rank = lax.fori_loop(0, num_chunks, visit, start)
+    enough = jnp.sum(available) >= num_selected
+    places = jnp.where(enough, unrank(best_rank[None])[0], jnp.arange(num_selected))
+    clients = jnp.sort(order[places]).astype(jnp.int32)
+    return clients, set_energy(index, weight, clients, available)
+
+
+def count_sets(num_clients: int, num_selected: int, max_sets: int = MAX_SETS) -> int:
+    """C(K, m), or :class:`ConfigError` naming it if it is more than ``max_sets``."""
+    num_sets = math.comb(num_clients, num_selected)
+    if num_sets > max_sets:
+        raise ConfigError(
+            f"exhaustive search would score {num_sets:,} sets a round (num_clients = "
+            f"{num_clients}, num_selected = {num_selected}): must be <= {max_sets:,}. "
+            "Use search = exact, which finds the same optimum for any number of clients."
+        )
+    return num_sets
+
+
+class Exhaustive(Search):
+    """Search by scoring all sets (see :func:`exhaustive`).
+
+    Attributes:
+      max_sets: refuse a network with more sets than this.
+    """
+
+    name: ClassVar[str] = "exhaustive"
+    summary: ClassVar[str] = "scores all C(K, m) sets; small networks only"
+
+    max_sets: int = static(default=MAX_SETS, at_least=1, at_most=np.iinfo(np.int32).max // 2)
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        count_sets(sizes.num_clients, sizes.cohort_size, self.max_sets)
+
+    def __call__(
+        self, key: Array, problem: Problem, num_selected: int, available: Array
+    ) -> tuple[Array, Info]:
+        clients, energy = exhaustive(
+            problem.index,
+            problem.weight,
+            num_selected,
+            available=available,
+            key=key,
+            max_sets=self.max_sets,
+        )
+        return clients, optimal_info(energy)

@@ -1,0 +1,1 @@
+"""The machinery of configs and files; knows nothing of federated learning."""

@@ -1,0 +1,147 @@
+"""The rules of fields, checked at the door."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import (
+    Config,
+    ConfigError,
+    Reference,
+    Rule,
+    fields,
+    is_node,
+    is_static,
+    nested,
+)
+
+
+def check_fields(config: Config) -> None:
+    """Check every field of a config tree against its own rule.
+
+    Raises:
+      ConfigError: for the first field that breaks its rule. Under ``vmap`` the numbers of all runs
+        are checked; those inside of a ``jit`` are not known: see :func:`marked`.
+    """
+    for path, part in nested(config):
+        for name, value, rule, field in fields(part):
+            where = f"{path}.{name}" if path else name
+            if is_node(field):
+                assert rule.kind is not None
+                if not isinstance(value, rule.kind) and not (rule.optional and value is None):
+                    factory = field.default_factory
+                    kinds: list[type] = [*rule.kind.__subclasses__(), rule.kind]
+                    kind = factory if isinstance(factory, type) else kinds[0]
+                    raise ConfigError(
+                        f"{where} = {shown(value)}: must be a config object of class "
+                        f"{rule.kind.__name__}, such as {kind.__name__}(). Presets and config "
+                        "files take choices by name."
+                    )
+            elif is_static(field):
+                _check_static(where, value, rule, field.default)
+            else:
+                _check_number(where, value, rule)
+
+
+def marked(config: Any) -> Any:
+    """The config with NaN for traced numbers that break their rule: inside of a ``jit`` nothing can
+    be refused, but results must not look right.
+    """
+    changes = {}
+    for path, part in nested(config):
+        for name, value, rule, field in fields(part):
+            if isinstance(value, jax.core.Tracer) and not (is_node(field) or is_static(field)):
+                changes[f"{path}.{name}" if path else name] = _marked(value, rule)
+    return config.override(changes)
+
+
+def _marked(value: Any, rule: Rule) -> Any:
+    value = jnp.asarray(value, jnp.float32)
+    admitted = jnp.isfinite(value)
+    if rule.at_least is not None:
+        admitted &= value >= rule.at_least
+    if rule.above is not None:
+        admitted &= value > rule.above
+    if rule.at_most is not None:
+        admitted &= value <= rule.at_most
+    return jnp.where(admitted, value, jnp.nan)
+
+
+def _check_number(where: str, value: Any, rule: Rule) -> None:
+    if isinstance(value, jax.core.Tracer):
+        value = behind(value)
+        if isinstance(value, jax.core.Tracer) or rule.admits(_as_float32(np.asarray(value))):
+            return
+        bounds = " and ".join(dict.fromkeys(("finite", rule.describe())))
+        raise ConfigError(f"{where} = {shown(value)}, under vmap: each must be {bounds}.")
+    if value is None and rule.optional:
+        return
+    try:
+        array = np.asarray(value)
+    except ValueError:  # of tuples within tuples
+        array = np.asarray(None)
+    if array.ndim and np.issubdtype(array.dtype, np.number):
+        raise ConfigError(
+            f"{where} = {shown(value)}: must be one number. Use sweep(configs, keys) for "
+            "several, or vmap over stack(configs)."
+        )
+    real = not array.ndim and np.issubdtype(array.dtype, np.number) and np.isrealobj(array)
+    if not real or not rule.admits(_as_float32(array)):
+        words = dict.fromkeys(("finite", rule.describe()))
+        raise ConfigError(
+            f"{where} = {shown(value)}: must be a float32 number, {' and '.join(words)}."
+        )
+
+
+def behind(value: Any) -> Any:
+    """The numbers behind a tracer of ``vmap`` that is not traced otherwise; else the tracer."""
+    inner = value
+    while isinstance(inner, jax.core.Tracer):
+        inner = getattr(inner, "val", None)
+    return inner if isinstance(inner, jax.Array | np.ndarray) else value
+
+
+def _as_float32(array: np.ndarray) -> np.ndarray:
+    """What a simulation computes with: too large becomes infinite, too small becomes 0."""
+    with np.errstate(over="ignore", under="ignore"):
+        return array.astype(np.float32)
+
+
+def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
+    if value is None:
+        if rule.optional:
+            return
+        raise ConfigError(f"{where} = None: a value is needed, {rule.describe()}.")
+    if rule.kind in (object, Reference):  # anything; its config says in `check` what it must be
+        return
+    if rule.choices is not None:
+        if not isinstance(value, str) or value not in rule.choices:
+            raise ConfigError(f"{where} = {shown(value)}: must be {rule.describe()}.")
+        return
+    several = isinstance(default, tuple)
+    kinds = (int, float) if rule.kind is float else (rule.kind or object,)
+    entries = value if several and isinstance(value, tuple) else (value,)
+    # A bool is an int to Python, but not to a reader.
+    right_kind = several == isinstance(value, tuple) and all(
+        isinstance(entry, kinds) and isinstance(entry, bool) == (rule.kind is bool)
+        for entry in entries
+    )
+    if rule.kind in (int, float):
+        words = "whole number" if rule.kind is int else "number"
+        words = f"tuple of {words}s" if several else f"{words}"
+        # NumPy keeps no larger integer as a number.
+        known = [entry if abs(entry) < 2**63 else math.inf for entry in entries if right_kind]
+        if not right_kind or not all(rule.admits(np.asarray(entry)) for entry in known):
+            raise ConfigError(f"{where} = {shown(value)}: must be a {words}, {rule.describe()}.")
+        # Loops, shapes and indices are int32.
+        if rule.kind is int and any(abs(entry) >= 2**31 for entry in entries):
+            raise ConfigError(f"{where} = {shown(value)}: must be a {words} below 2^31.")
+    elif not right_kind or (isinstance(value, str) and "\0" in value):  # no file is called so
+        words = {bool: "True or False", str: "a text"}.get(rule.kind or object, "a constant")
+        raise ConfigError(f"{where} = {shown(value)}: must be {words}.")

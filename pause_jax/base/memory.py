@@ -1,0 +1,65 @@
+"""What a machine can hold: more than that is refused, as the system would end the program."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+
+import jax
+
+from pause_jax.base.struct import ConfigError
+
+# Where Linux says how much a container may take.
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def machine_bytes() -> int:
+    """Bytes of memory that this machine has, or its container may take."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in _LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or it says "max"
+            found.append(int(pathlib.Path(limit).read_text()))
+    return min(found)
+
+
+def check_memory(needed: float, what: str, fix: str) -> None:
+    """Refuse what is larger than the machine.
+
+    Args:
+      needed: bytes, at the least.
+      what: whose they are, with the values that make them so many.
+      fix: what to change.
+
+    Raises:
+      ConfigError: if the machine has less.
+    """
+    there = machine_bytes()
+    if needed > there:
+        raise ConfigError(
+            f"{what} takes {needed / 2**30:,.0f} GiB at least, and this machine has "
+            f"{there / 2**30:,.0f} GiB. {fix}"
+        )
+
+
+@contextlib.contextmanager
+def refused_if_too_large(what: str, fix: str) -> Iterator[None]:
+    """Say in one line that the memory ran out, where that was not known before.
+
+    Args:
+      what: what was computed, with the values that make it large.
+      fix: what to change.
+
+    Raises:
+      ConfigError: if JAX could not allocate what it needs.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        needed = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(
+            f"{what}: more memory is needed than there is ({needed}). {fix}"
+        ) from None

@@ -1,0 +1,83 @@
+"""Files that a config names: read once when a run starts, known by their digest ever after."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import pathlib
+import stat
+
+from pause_jax.base.memory import check_memory
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
+
+
+def check_regular(where: str, path: str | pathlib.Path) -> None:
+    """Refuse what a config file must not make a run read: a device, a pipe, more than the memory.
+
+    Args:
+      where: what names it, for messages.
+      path: of the file.
+
+    Raises:
+      ConfigError: if it is no regular file, cannot be reached, or is larger than the machine.
+    """
+    try:
+        found = pathlib.Path(path).stat()
+    except OSError as error:
+        raise ConfigError(f"{where} = {shown(path)}: cannot be read ({error.strerror}).") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(
+            f"{where} = {shown(path)}: must be a regular file, not a folder, a pipe or a device."
+        )
+    check_memory(found.st_size, f"{where} = {shown(path)}: such a file", "Name a smaller one.")
+
+
+def expanded(where: str, path: str) -> pathlib.Path:
+    """A path with ``~`` for a home folder.
+
+    Raises:
+      ConfigError: if there is no such user.
+    """
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{where} = {shown(path)}: no user has that home folder.") from None
+
+
+def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
+    """A file's content and its SHA-256.
+
+    Args:
+      where: the config's part that names it, such as ``latency``, for messages.
+      path: the file; if relative, to the working directory.
+      digest: what the SHA-256 must be; empty for any.
+
+    Raises:
+      ConfigError: if it cannot be read, is no regular file, or is another than the digest's.
+    """
+    check_regular(f"{where}.path", path)
+    try:
+        content = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        name = f"{where}.path = {shown(path)}"
+        raise ConfigError(f"{name}: cannot be read ({error.strerror}).") from None
+    found = hashlib.sha256(content).hexdigest()
+    if digest not in ("", found):
+        raise ConfigError(
+            f"{where}.digest = {digest!r}: must be that of {path!r}, which is {found!r}. The file "
+            f"has changed since; set {where}.digest to '' to take it as it is."
+        )
+    return content, found
+
+
+def table(where: str, content: bytes) -> list[list[str]]:
+    """The rows of a CSV file.
+
+    Raises:
+      ConfigError: if it is not text in UTF-8.
+    """
+    try:
+        return list(csv.reader(content.decode("utf-8-sig").splitlines()))
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where}: must be a CSV file in UTF-8.") from None

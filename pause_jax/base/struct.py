@@ -1,0 +1,290 @@
+"""Configuration dataclasses: frozen, keyword-only JAX pytrees that know the rules of their fields.
+
+A field is one of three kinds:
+
+* ``number(...)``: a traced float. It can be swept or vmapped without recompiling.
+* ``static(...)``: fixes a shape, a length or a branch. A new value compiles anew.
+* ``node(...)``: a nested config.
+
+Rules are checked on entry (``pause_jax.base.checks``) and never in ``__post_init__``, because JAX
+rebuilds pytrees with tracers inside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+
+import jax
+import numpy as np
+from jax.tree_util import GetAttrKey
+
+from pause_jax.base.spelling import no_field, one_line
+
+# Characters of a message: what a file says can be longer than any reader's patience.
+_LONGEST = 2000
+
+_HERE = __name__.partition(".")[0]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run. The message names the value, the rule and the fix, and is
+    one line, whatever the value.
+    """
+
+    def __init__(self, message: str):
+        line = one_line(message)
+        if len(line) > _LONGEST:
+            line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+        super().__init__(line)
+
+
+class Reference:
+    """Kind of a static field that holds an object, or ``package.module:name`` of one; such a text
+    is looked up by :mod:`pause_jax.base.reference` alone.
+    """
+
+
+class Rule(NamedTuple):
+    """What a field's value must satisfy. ``None`` bounds are not checked."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] | None = None
+    optional: bool = False
+    kind: type | None = None
+
+    def describe(self) -> str:
+        """The rule in words, for messages and help."""
+        if self.choices is not None:
+            return "one of " + ", ".join(self.choices)
+        parts = [
+            f"{word} {bound if isinstance(bound, int) else f'{bound:g}'}"
+            for word, bound in ((">=", self.at_least), (">", self.above), ("<=", self.at_most))
+            if bound is not None
+        ]
+        return " and ".join(parts) or "finite"
+
+    def admits(self, value: np.ndarray) -> bool:
+        """Whether every entry of a numeric array keeps the rule."""
+        return bool(
+            np.all(np.isfinite(value))
+            and (self.at_least is None or np.all(value >= self.at_least))
+            and (self.above is None or np.all(value > self.above))
+            and (self.at_most is None or np.all(value <= self.at_most))
+        )
+
+
+def number(
+    *,
+    default: Any,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    optional: bool = False,
+) -> Any:
+    """A traced float with bounds; if optional, None is another static structure, without it."""
+    rule = Rule(at_least=at_least, above=above, at_most=at_most, optional=optional)
+    return dataclasses.field(default=default, metadata={"rule": rule})
+
+
+def static(
+    *,
+    default: Any,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    choices: tuple[str, ...] | None = None,
+    optional: bool = False,
+    kind: type | None = None,
+) -> Any:
+    """A compile-time constant: int, float, bool, str, or a tuple of int or float.
+
+    ``kind`` is the type of the value, or of a tuple's entries; by default that of the default, so
+    it is needed only where the default is None (``optional``).
+    """
+    if default is None and kind is None:
+        raise TypeError("a static field whose default is None needs its kind")
+    sample = default[0] if isinstance(default, tuple) and default else default
+    rule = Rule(at_least, above, at_most, choices, optional, kind or type(sample))
+    return dataclasses.field(default=default, metadata={"pytree_node": False, "rule": rule})
+
+
+def node(*, factory: Callable[[], Any], of: type, optional: bool = False) -> Any:
+    """A nested config of class ``of``, ``factory()`` by default."""
+    rule = Rule(optional=optional, kind=of)
+    return dataclasses.field(default_factory=factory, metadata={"rule": rule, "node": True})
+
+
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(number, static, node)
+)
+class PyTree:
+    """A subclass is a frozen, keyword-only dataclass and a pytree; static fields are not leaves.
+
+    Registered as a custom node on purpose. With ``jax.tree_util.register_dataclass`` (and so with
+    ``flax.struct``) JAX 0.10 and 0.12 call the structures of two different classes with equal
+    fields equal, and ``jit`` may then run the code of the one for the other.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        every = dataclasses.fields(cls)  # type: ignore[arg-type]
+        leaves = [field.name for field in every if not is_static(field)]
+        fixed = [field.name for field in every if is_static(field)]
+
+        own = [each for each in cls.__mro__[:-1] if each.__module__.partition(".")[0] != _HERE]
+
+        def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+            aux = [getattr(tree, name) for name in fixed]
+            return [getattr(tree, name) for name in leaves], (*aux, _attributes(own))
+
+        def flatten_with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+            children, aux = flatten(tree)
+            return list(zip(map(GetAttrKey, leaves), children, strict=True)), aux
+
+        def unflatten(aux: tuple[Any, ...], children: Any) -> Any:
+            tree = object.__new__(cls)
+            for name, value in zip([*leaves, *fixed], [*children, *aux[:-1]], strict=True):
+                object.__setattr__(tree, name, value)
+            return tree
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+def _attributes(own: list[type]) -> tuple[Any, ...]:
+    """What a user's classes say outside of their fields, as a part of the structure: once a class
+    attribute has changed, programs that were compiled with the old one are not run any more.
+    """
+    return tuple(
+        (name, _fixed(value))
+        for each in own
+        for name, value in vars(each).items()
+        if not name.startswith("__")
+    )
+
+
+def _fixed(value: Any) -> Any:
+    """Something hashable that changes with a value."""
+    if isinstance(value, list | tuple):
+        return type(value), *map(_fixed, value)
+    if isinstance(value, dict):
+        return dict, *((key, _fixed(entry)) for key, entry in value.items())
+    if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer):
+        array = np.asarray(value)
+        return array.shape, str(array.dtype), array.tobytes()
+    return value if isinstance(value, Hashable) else id(value)
+
+
+class Sizes(NamedTuple):
+    """What the rules of a part may need to know of the whole.
+
+    Attributes:
+      num_clients: K.
+      num_selected: m, as configured.
+      cohort_size: clients that the policy chooses a round; K for the policy ``all``.
+    """
+
+    num_clients: int
+    num_selected: int
+    cohort_size: int
+
+
+class Config(PyTree):
+    """Base of every config. ``config.replace(field=value)`` returns a changed copy."""
+
+    # `name` is how a file and the command line call this choice; `summary` is one line of help.
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        # A number of NumPy's is one to a reader, but not to a file, nor to every check. JAX does
+        # not come by here: it rebuilds configs without a call of the class.
+        for field in dataclasses.fields(self):
+            if is_static(field) and field.metadata["rule"].kind is not object:
+                object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed. Raises ConfigError for one that there is not."""
+        for name in changes:
+            field_at(self, name)
+        return super().replace(**changes)
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        """Rules that involve more than one field. Raises :class:`ConfigError`."""
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with fields changed by dotted path: ``config.override({"reward.gamma": 0.0})``.
+
+        Raises:
+          ConfigError: for a path that does not exist, with the fields that do.
+        """
+        if not isinstance(changes, Mapping):
+            raise ConfigError(f"override({changes!r}): must be values by path, a dict.")
+        config = self
+        for path, value in changes.items():
+            field_at(config, path)
+            config = _override(config, path, value)
+        return config
+
+
+def _plain(value: Any) -> Any:
+    """A scalar of NumPy's, or those in a tuple, as Python's."""
+    if type(value) is tuple:
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _override(config: Any, path: str, value: Any) -> Any:
+    head, _, rest = path.partition(".")
+    if rest:
+        value = _override(getattr(config, head), rest, value)
+    return config.replace(**{head: value})
+
+
+def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
+    """The field at a dotted path.
+
+    Raises:
+      ConfigError: if there is none, with those that there are.
+    """
+    part, above, field = config, "", dataclasses.field()
+    for name in str(path).split("."):
+        if part is None:
+            raise ConfigError(f"{path}: {above} is none. Choose one first: {above}=NAME.")
+        known = {f.name: f for f in dataclasses.fields(part)} if isinstance(part, Config) else {}
+        if name not in known:
+            raise ConfigError(f"{path}: {no_field(name, part, above, config)}")
+        part, field = getattr(part, name), known[name]
+        above = f"{above}.{name}" if above else name
+    return field
+
+
+def fields(config: Config) -> Iterator[tuple[str, Any, Rule, dataclasses.Field[Any]]]:
+    """Yield (name, value, rule, dataclass field) of every field of a config."""
+    for field in dataclasses.fields(config):
+        yield field.name, getattr(config, field.name), field.metadata.get("rule", Rule()), field
+
+
+def is_node(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field holds a nested config."""
+    return bool(field.metadata.get("node", False))
+
+
+def is_static(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field is a compile-time constant."""
+    return not field.metadata.get("pytree_node", True)
+
+
+def nested(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
+    """Yield (dotted path, config) for a config and every config below it."""
+    yield path, config
+    for name, value, _, field in fields(config):
+        if is_node(field) and isinstance(value, Config):
+            yield from nested(value, f"{path}.{name}" if path else name)

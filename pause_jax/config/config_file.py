@@ -1,0 +1,248 @@
+"""Configs as TOML: what a file holds, the CLI runs, and every result carries.
+
+A file is data: whatever it says, reading it and running it calls no code that the file chooses
+(:mod:`pause_jax.base.reference`), unless its reader says ``trust``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import tomllib
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+import tomli_w
+
+from pause_jax.base.reference import imported, text_of
+from pause_jax.base.registry import choices, look_up
+from pause_jax.base.spelling import no_field, shown
+from pause_jax.base.struct import (
+    Config,
+    ConfigError,
+    Reference,
+    field_at,
+    fields,
+    is_node,
+    is_static,
+    nested,
+)
+from pause_jax.config import SimConfig
+
+C = TypeVar("C", bound=Config)
+# Bytes of a config file; a real one has some thousands.
+LARGEST = 10 * 2**20
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain values of a config: nested tables with their ``name``. What is None by default and
+    in the config is left out.
+
+    Raises:
+      ConfigError: for a class of one's own that no name stands for, as no file could say it.
+    """
+    own = vars(type(config)).get("name")
+    table: dict[str, Any] = {"name": own} if own else {}
+    for name, value, _, field in fields(config):
+        factory: Any = field.default_factory
+        if value is None:
+            if (factory() if is_node(field) else field.default) is not None:
+                table[name] = "none"
+        elif is_node(field):
+            table[name] = _node_table(value, field)
+        elif is_static(field):
+            table[name] = _plain(value)
+        else:
+            # The shortest decimal that is the same float32: 0.01 stays 0.01.
+            table[name] = float(str(np.float32(value)))
+    return table
+
+
+def _plain(value: Any) -> Any:
+    """A static value as TOML has it; what is none of its kinds is named by its reference."""
+    if type(value) is tuple:
+        return [_plain(entry) for entry in value]
+    return value if isinstance(value, str | int | float) else text_of(value)
+
+
+def _static(value: Any) -> Any:
+    """The other way: TOML's lists are tuples."""
+    return tuple(map(_static, value)) if isinstance(value, list) else value
+
+
+def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
+    table, cls = to_dict(value), type(value)
+    if "name" not in table and not cls is field.default_factory is field.metadata["rule"].kind:
+        raise ConfigError(
+            f"{field.name} = {cls.__name__}(...): the class has no name of its own, so results and "
+            f'files cannot say what it is. Give it one: name = "{cls.__name__.lower()}".'
+        )
+    return table
+
+
+def from_dict(table: dict[str, Any], *, trust: bool = False) -> SimConfig:
+    """A config from plain values; what is left out keeps its default.
+
+    Args:
+      table: the values.
+      trust: whether it may import and call what it names, see :func:`trusted`.
+
+    Raises:
+      ConfigError: for an unknown field or name, with the nearest that exists.
+    """
+    config = _filled(SimConfig(), table, "")
+    return trusted(config) if trust else config
+
+
+def trusted(config: C) -> C:
+    """The config with the objects that its texts name, as if Python had passed them.
+
+    This imports their modules, and a run then calls them: only for texts trusted as code.
+
+    Raises:
+      ConfigError: for a name that cannot be imported.
+    """
+    found = {
+        f"{path}.{name}" if path else name: value
+        for path, part in nested(config)
+        for name, value, rule, _ in fields(part)
+        if rule.kind is Reference and isinstance(value, str) and ":" in value
+    }
+    return config.override({where: imported(where, text) for where, text in found.items()})
+
+
+def dumps(config: SimConfig) -> str:
+    """TOML text of a config."""
+    return tomli_w.dumps(to_dict(config))
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The table of a TOML text. Raises ConfigError if it is none."""
+    try:
+        return tomllib.loads(str(text))
+    except RecursionError:
+        raise ConfigError("not a TOML file: its values are nested too deeply.") from None
+    except ValueError as error:  # also of a number with thousands of digits
+        raise ConfigError(f"not a TOML file: {error}.") from None
+
+
+def loads(text: str, *, trust: bool = False) -> SimConfig:
+    """A config from TOML text; ``trust`` as in :func:`from_dict`.
+
+    Raises:
+      ConfigError: if it is not TOML or not a config.
+    """
+    return from_dict(parsed(text), trust=trust)
+
+
+def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
+    """A config from a TOML file; ``trust`` as in :func:`from_dict`.
+
+    Raises:
+      ConfigError: naming the file.
+    """
+    try:
+        with pathlib.Path(path).open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ConfigError(f"must be a config file of at most {LARGEST // 2**20} MiB.")
+        # Windows editors begin a file with a mark of its encoding.
+        text = content.decode("utf-8-sig")
+        if not text.strip():
+            raise ConfigError("is empty; pause-jax show PRESET > FILE writes one.")
+        return loads(text, trust=trust)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: must be text in UTF-8, TOML.") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
+    """The config with changes ``PATH=VALUE`` of a command line, one after the other.
+
+    Args:
+      config: the config.
+      changes: as on the command line.
+      trust: whether texts may name any object, see :func:`trusted`.
+
+    Raises:
+      ConfigError: for a change of another form, a path that does not exist, or a name that is none.
+    """
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise ConfigError(f"{change}: must be PATH=VALUE, for example reward.gamma=0.")
+        config = config.override({path: parse_value(config, path, text)})
+    return trusted(config) if trust else config
+
+
+def parse_value(config: Config, path: str, text: str) -> Any:
+    """The value of ``path=text`` on a command line: a TOML value, a config's name, or a string.
+
+    Args:
+      config: the config that it is for; what stands at a nested field is known by the field's type.
+      path: dotted.
+      text: the value.
+
+    Raises:
+      ConfigError: for a path that does not exist, or a name that is none.
+    """
+    field = field_at(config, path)
+    if field.metadata["rule"].optional and text.strip() == "none":
+        return None
+    if is_node(field):
+        return _node(path, text, field)
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except RecursionError:
+        raise ConfigError(f"{path} = {shown(text)}: is nested too deeply.") from None
+    except ValueError:  # also of a number with thousands of digits
+        return text
+    return _static(value)
+
+
+def _filled(config: C, table: dict[str, Any], path: str) -> C:
+    """The config with the values of a table; what is left out stays."""
+    known = {field.name: field for field in dataclasses.fields(config)}
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        where = f"{path}.{name}" if path else name
+        if name == "name" and path:
+            continue
+        if name not in known:
+            where = where if len(where) < 200 else shown(where)
+            raise ConfigError(f"{where}: {no_field(name, config, path, SimConfig())}")
+        if known[name].metadata["rule"].optional and value == "none":
+            values[name] = None
+        elif is_node(known[name]):
+            values[name] = _node(where, value, known[name])
+        else:
+            values[name] = _static(value)
+    return config.replace(**values)
+
+
+def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
+    """A nested config from its table, or from its name alone, by the type that the field declares.
+
+    A table without a name is of that very type, if it can be.
+    """
+    rule = field.metadata["rule"]
+    if isinstance(value, str):
+        if not choices(rule.kind):
+            known = ", ".join(f"{path}.{each.name}" for each in dataclasses.fields(rule.kind))
+            none = "none, or " if rule.optional else ""
+            raise ConfigError(
+                f"{path} = {shown(value)}: must be {none}a table. Its fields: {known}."
+            )
+        return look_up(rule.kind, value, path)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} = {shown(value)}: must be a table or a name.")
+    if "name" in value:
+        return _filled(look_up(rule.kind, value["name"], f"{path}.name"), value, path)
+    factory: Any = field.default_factory
+    if factory is rule.kind:
+        return _filled(factory(), value, path)
+    raise ConfigError(f"{path}: has no name, and must have one of {', '.join(choices(rule.kind))}.")

@@ -1,0 +1,1 @@
+"""Policies at work on a real server, also one of Flower."""

@@ -1,0 +1,125 @@
+"""What a client has released so far: a file that outlives runs, with a line for each release."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import secrets
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from pause_jax.base.struct import ConfigError
+from pause_jax.config.config_file import to_dict
+from pause_jax.privacy import Mechanism
+
+
+class Ledger:
+    """The releases of one client, in a file of its own.
+
+    The first line says by which mechanism and budget; each further line is a release, written and
+    flushed to the disk before the release leaves. So a crash may count a release too many, never
+    one too few. Lines are only appended: of two programs that release at once each gets a number
+    of its own. The file must be as lasting as the data; who deletes it spends the budget again.
+
+    Attributes:
+      path: the file.
+      privacy: the mechanism with its budget.
+    """
+
+    def __init__(self, path: str | pathlib.Path, privacy: Mechanism):
+        """Open the ledger, or begin it.
+
+        Raises:
+          ConfigError: if the file is no ledger, was begun with another mechanism or budget, or
+            cannot be written.
+        """
+        self.path, self.privacy = pathlib.Path(path), privacy
+        head = json.dumps({"ledger": 1, "unit": privacy.unit, "privacy": _said(privacy)})
+        try:
+            if not self.path.exists():
+                self._begin(head)
+            found = self.path.read_text("utf-8").partition("\n")[0]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.path}: cannot be a ledger ({error}).") from None
+        if found == head:
+            return
+        try:
+            begun = json.loads(found)["privacy"]
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(
+                f"{self.path}: is no ledger of releases. Give the file that was begun with this "
+                "client's data, or one that does not exist yet."
+            ) from None
+        raise ConfigError(
+            f"{self.path}: was begun with {json.dumps(begun)}, and privacy is "
+            f"{json.dumps(_said(privacy))}: releases of two mechanisms do not add up in one "
+            "schedule. Take the one that it was begun with."
+        )
+
+    @property
+    def participations(self) -> int:
+        """Releases so far."""
+        return sum(1 for line in self._lines() if line.strip())
+
+    @property
+    def epsilons(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Epsilon of each release so far, float [n], in the mechanism's unit."""
+        return self._epsilon(np.arange(1, self.participations + 1))
+
+    @property
+    def spent(self) -> float:
+        """Sum of the epsilons so far, in the mechanism's unit."""
+        return float(self.privacy.budget.spent(jnp.asarray(self.participations)))
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing more may be released."""
+        return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
+
+    def enter(self, **remarks: Any) -> tuple[int, float] | None:
+        """Put down one more release. Only after this may it leave.
+
+        Args:
+          remarks: what stands in its line too, of the kinds of JSON.
+
+        Returns:
+          Its number, from 1 on, and its epsilon; None if the budget is at its end, and then
+          nothing may leave.
+        """
+        if self.exhausted:
+            return None
+        mark = secrets.token_hex(8)
+        # The line break comes first: a line that a crash has cut off stays a line of its own.
+        line = "\n" + json.dumps({"release": mark, **remarks})
+        with self.path.open("ab", buffering=0) as file:
+            file.write(line.encode())
+            os.fsync(file.fileno())
+        number = next(i for i, text in enumerate(self._lines(), 1) if mark in text)
+        # Another program may have taken what was left in the meantime.
+        if bool(self.privacy.budget.exhausted(jnp.asarray(number))):
+            return None
+        return number, float(self._epsilon(np.asarray([number]))[0])
+
+    def _epsilon(self, numbers: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return np.asarray(self.privacy.budget.epsilon(jnp.asarray(numbers)), np.float32)
+
+    def _lines(self) -> list[str]:
+        return [line for line in self.path.read_text("utf-8").split("\n")[1:] if line.strip()]
+
+    def _begin(self, head: str) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+        part.write_text(head, "utf-8")
+        # A link, unlike a rename, does not overwrite what another program has just begun.
+        with contextlib.suppress(FileExistsError):
+            os.link(part, self.path)
+        part.unlink()
+
+
+def _said(privacy: Mechanism) -> dict[str, Any]:
+    """A mechanism and its budget, as plain values."""
+    return {"class": type(privacy).__name__, **to_dict(privacy)}

@@ -1,0 +1,159 @@
+"""Which node is which client: fixed once it is known, while nodes come and go."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable
+
+from flwr.app import Message, RecordDict
+
+from pause_jax.base.struct import ConfigError
+from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
+from pause_jax.deploy.flower.timing import TimedGrid
+
+NUMBERINGS = ("reported", "arrival")
+# Seconds to wait for a node's answer which client it is; it is asked again in the next round.
+PATIENCE = 60.0
+
+
+class Roster:
+    """The clients' numbers 0 .. K - 1 of the nodes, and who has refused because it is spent.
+
+    - ``reported``: every node is asked once for its number (:func:`introduce`). A SuperNode that
+      starts again under another node id is the same client. Where two connected nodes say the
+      same number, the first one has it.
+    - ``arrival``: a node not seen before takes the next free number, in the order of node ids, and
+      keeps it. Nodes need stable ids, as SuperNodes with registered keys have them.
+
+    Attributes:
+      spent: numbers of the clients whose own ledger is at its end.
+    """
+
+    def __init__(self, num_clients: int, numbering: str, path: pathlib.Path | None = None):
+        """Begin, or go on from a file.
+
+        Args:
+          num_clients: K.
+          numbering: one of ``NUMBERINGS``.
+          path: where it is kept; nowhere if left out.
+
+        Raises:
+          ConfigError: for another numbering, or a file that was not written by such a roster.
+        """
+        if numbering not in NUMBERINGS:
+            raise ConfigError(
+                f"numbering = {numbering!r}: must be one of {', '.join(NUMBERINGS)}, how a node "
+                "gets its client number."
+            )
+        self.num_clients, self.numbering, self._path = num_clients, numbering, path
+        self.spent: set[int] = set()
+        self._number: dict[int, int | None] = {}  # by node; None for one that has no place
+        if path is not None and path.is_file():
+            self._read(path)
+
+    def present(self, grid: TimedGrid, timeout: float) -> dict[int, int]:
+        """The node of each client that is connected now, by the client's number.
+
+        Args:
+          grid: of the run.
+          timeout: seconds at most to wait for what new nodes say.
+        """
+        connected = sorted(grid.get_node_ids())
+        if self.numbering == "reported":
+            # One that comes back may have got another number meanwhile: it is asked again.
+            self._number = {node: self._number[node] for node in self._number if node in connected}
+        new = [node for node in connected if node not in self._number]
+        if new and self.numbering == "reported":
+            self._ask(grid, new, min(timeout, PATIENCE))
+        elif new:
+            self._give(new)
+        here = set(connected)
+        present: dict[int, int] = {}
+        # In the order in which the nodes were numbered: of two with one number the first has it.
+        for node, number in self._number.items():
+            if number is not None and node in here:
+                present.setdefault(number, node)
+        for node in new:
+            number = self._number.get(node)
+            if number is not None and present[number] != node:
+                LOG.warning(
+                    "node %d says that it is client %d, which node %d is: left out while that one "
+                    "is connected; give each SuperNode a %s of its own", node, number,
+                    present[number], NUMBER,
+                )  # fmt: skip
+        return present
+
+    def retire(self, clients: Iterable[int]) -> None:
+        """Remember clients that said that they are spent."""
+        before = len(self.spent)
+        self.spent.update(clients)
+        if len(self.spent) > before:
+            self._keep()
+
+    def _ask(self, grid: TimedGrid, new: list[int], timeout: float) -> None:
+        said_by: dict[int, int | None] = {}
+        questions = [Message(RecordDict(), node, ASK_WHO) for node in new]
+        for reply in grid.send_and_receive(questions, timeout=timeout):
+            node = grid.nodes[reply.metadata.reply_to_message_id]
+            if reply.has_error():
+                LOG.warning(
+                    "node %d does not say which client it is (%s): put introduce(app) into its "
+                    "client app", node, reply.error.reason,
+                )  # fmt: skip
+                continue
+            said = [record.get(NUMBER) for record in reply.content.config_records.values()]
+            number = said[0] if said else None
+            if not isinstance(number, int) or not 0 <= number < self.num_clients:
+                LOG.warning(
+                    "node %d says %s = %s: must be 0 to %d, the numbers of the config's clients; "
+                    "it is left out", node, NUMBER, number, self.num_clients - 1,
+                )  # fmt: skip
+                number = None
+            said_by[node] = number
+        # In the order of node ids, so that it does not matter whose answer came first.
+        self._number.update(sorted(said_by.items()))
+
+    def _give(self, new: list[int]) -> None:
+        taken = sum(number is not None for number in self._number.values())
+        for node in new:
+            fits = taken < self.num_clients
+            self._number[node] = taken if fits else None
+            taken += fits
+            if not fits:
+                LOG.warning(
+                    "node %d is one more than num_clients = %d: it is left out", node,
+                    self.num_clients,
+                )  # fmt: skip
+        self._keep()
+
+    def _keep(self) -> None:
+        if self._path is None:
+            return
+        # What nodes report is asked anew at every start.
+        numbers = self._number if self.numbering == "arrival" else {}
+        kept = {
+            "numbering": self.numbering,
+            "num_clients": self.num_clients,
+            "nodes": {str(node): number for node, number in numbers.items() if number is not None},
+            "spent": sorted(self.spent),
+        }
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
+        part.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+        part.replace(self._path)
+
+    def _read(self, path: pathlib.Path) -> None:
+        try:
+            kept = json.loads(path.read_text("utf-8"))
+            numbering, num_clients = str(kept["numbering"]), int(kept["num_clients"])
+            self._number = {int(node): int(number) for node, number in kept["nodes"].items()}
+            self.spent = {int(client) for client in kept["spent"]}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path}: is no saved roster of clients ({error!r}).") from None
+        if (numbering, num_clients) != (self.numbering, self.num_clients):
+            raise ConfigError(
+                f"{path}: has {num_clients} clients numbered by {numbering!r}, and this strategy "
+                f"{self.num_clients} by {self.numbering!r}. Take another state folder, or the same "
+                "numbering."
+            )

@@ -1,0 +1,22 @@
+"""A policy at work: ask it whom to choose, tell it what came back. For any server.
+
+::
+
+    selector = Selector(config, jax.random.key(0), data_size=sizes)
+    choice = selector.ask(available)          # clients, weights, epsilon of each
+    ...                                       # the server's round
+    selector.tell({client: seconds, ...})     # of those that answered
+    selector.save("selector.npz")
+
+A policy that puts a question to some clients before it chooses has its answers first::
+
+    question = selector.question(available)   # clients, and what they are asked for
+    choice = selector.ask(available, answers={client: loss, ...})
+
+Fed with the latencies of a simulation it chooses what ``simulate`` chooses.
+"""
+
+from pause_jax.deploy.selector.reports import Choice, Question
+from pause_jax.deploy.selector.selector import Selector
+
+__all__ = ["Choice", "Question", "Selector"]

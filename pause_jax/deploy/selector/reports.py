@@ -1,0 +1,193 @@
+"""What goes to a server and comes back of it, and how it becomes what a policy reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pause_jax.bandit import Observation
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig
+from pause_jax.policies import Answer
+
+
+class Choice(NamedTuple):
+    """Whom to train in a round.
+
+    Attributes:
+      round: its number, from 1 on.
+      clients: int [n], n <= m.
+      weights: float [n], aggregation weights; they sum to one.
+      epsilon: float [n], budget of each client's release in this round, in ``epsilon_unit``;
+        infinite without privacy.
+    """
+
+    round: int
+    clients: NDArray[np.int32]
+    weights: NDArray[np.float32]
+    epsilon: NDArray[np.float32]
+
+
+class Question(NamedTuple):
+    """What a policy wants to know before it chooses.
+
+    Attributes:
+      round: that it is about.
+      clients: int [n], who is asked.
+      wants: ``loss``, the mean loss of the global model on the client's data, which is not covered
+        by the mechanism; or ``features``, what the client knows of its coming round
+        (``Latency.features``).
+      batch_size: samples of a mini-batch that the loss is computed on; None for all.
+    """
+
+    round: int
+    clients: NDArray[np.int32]
+    wants: str
+    batch_size: int | None
+
+
+class Reports(NamedTuple):
+    """What a server tells of a round, by client; see ``Selector.tell``."""
+
+    seconds: Mapping[int, float]
+    loss: Mapping[int, float] | None
+    square_loss: Mapping[int, float] | None
+    update: Mapping[int, ArrayLike] | None
+    failed: Mapping[int, float] | None
+
+
+def numbers(name: str, clients: Iterable[int], num_clients: int) -> list[int]:
+    """Numbers of clients.
+
+    Raises:
+      ConfigError: for one that is no client.
+    """
+    each = list(clients)
+    if each and not all(isinstance(k, int | np.integer) and not isinstance(k, bool) for k in each):
+        raise ConfigError(
+            f"{name}: must be numbers of clients, int; numpy.flatnonzero makes them of a mask."
+        )
+    found = [int(client) for client in each]
+    for client in found:
+        if not 0 <= client < num_clients:
+            raise ConfigError(f"{name}: {client} is no client; they are 0 to {num_clients - 1}.")
+    return found
+
+
+def check_among(name: str, clients: Iterable[int], known: Collection[int], what: str) -> None:
+    """Raise ConfigError for a client that is not among those that ``what`` names."""
+    for client in clients:
+        if int(client) not in known:
+            raise ConfigError(
+                f"{name}: client {client} was not {what}, but "
+                f"{', '.join(map(str, known)) or 'nobody'}."
+            )
+
+
+def observation(
+    reports: Reports, slots: Mapping[int, int], config: SimConfig, update_size: int
+) -> tuple[Observation, NDArray[np.bool_]]:
+    """What the policy sees of a round, and bool [m], of whom it learns anything.
+
+    Args:
+      reports: what was told.
+      slots: the chosen clients' places in the cohort.
+      config: its cohort size and ``min_latency``.
+      update_size: entries of an update.
+
+    Raises:
+      ConfigError: for seconds that are none.
+    """
+    m, took = config.cohort_size, {**reports.seconds, **(reports.failed or {})}
+    latency = np.ones(m, np.float32)
+    known, heard = np.zeros(m, bool), np.zeros(m, bool)
+    losses = {"loss": np.ones(m, np.float32), "square_loss": np.ones(m, np.float32)}
+    updates = np.zeros((m, update_size), np.float32)
+    for client, slot in slots.items():
+        if client not in took:
+            continue
+        taken = took[client]
+        if not (isinstance(taken, int | float | np.number) and np.isfinite(taken) and taken > 0):
+            raise ConfigError(f"seconds[{client}] = {taken}: must be finite and > 0.")
+        latency[slot] = max(taken, float(config.latency.min_latency))
+        known[slot], heard[slot] = True, client in reports.seconds
+        if not heard[slot]:
+            losses["loss"][slot] = losses["square_loss"][slot] = np.nan
+            continue
+        for name, values in (("loss", reports.loss), ("square_loss", reports.square_loss)):
+            if values is not None:
+                losses[name][slot] = values.get(client, np.nan)
+        if reports.update is not None and client in reports.update:
+            updates[slot] = np.asarray(reports.update[client], np.float32)
+    seen = Observation(latency, losses["loss"], losses["square_loss"], updates, heard)  # type: ignore[arg-type]
+    return seen, known
+
+
+def answer(
+    answers: Mapping[int, ArrayLike],
+    clients: NDArray[np.int32],
+    asked: NDArray[np.bool_],
+    question: Question,
+    num_features: int,
+) -> Answer:
+    """What the policy hears of those that it asked; a loss that is missing was not told.
+
+    Args:
+      answers: a loss, or features [F], of each client.
+      clients: int [d], of the policy's question, whoever is asked.
+      asked: bool [d].
+      question: what was asked for.
+      num_features: F.
+
+    Raises:
+      ConfigError: for an answer that is none, or features that are missing.
+    """
+    loss = np.ones(len(clients), np.float32)
+    features = np.ones((len(clients), num_features), np.float32)
+    told = np.ones(len(clients), bool)
+    for place, client in enumerate(clients.tolist()):
+        if not asked[place]:
+            continue
+        if client not in answers:
+            if question.wants == "features":
+                raise ConfigError(
+                    f"answers: client {client} is missing, and the policy asked for its features. "
+                    "Leave it out of `available` if it does not answer."
+                )
+            loss[place], told[place] = np.nan, False
+            continue
+        try:
+            given = np.asarray(answers[client], np.float32)
+        except (TypeError, ValueError):
+            given = np.asarray(np.nan)
+        shape = () if question.wants == "loss" else (num_features,)
+        if given.shape != shape or not np.isfinite(given).all():
+            raise ConfigError(
+                f"answers[{client}] = {answers[client]!r}: must be finite, of shape {shape} "
+                f"({question.wants})."
+            )
+        if question.wants == "loss":
+            loss[place] = given
+        else:
+            features[place] = given
+    return Answer(loss, features, told)  # type: ignore[arg-type]
+
+
+def sizes(data_size: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
+    """Samples of each client, float [K].
+
+    Raises:
+      ConfigError: if they are not [K] and > 0.
+    """
+    if data_size is None:
+        return np.ones(num_clients, np.float32)
+    size = np.asarray(data_size, np.float32)
+    if size.shape != (num_clients,) or not (np.isfinite(size) & (size > 0)).all():
+        raise ConfigError(
+            f"data_size = {np.array2string(size, threshold=8)}: must be [{num_clients}], samples "
+            "> 0 of each client."
+        )
+    return size

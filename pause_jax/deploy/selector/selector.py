@@ -1,0 +1,345 @@
+"""The selector: a policy, its state, and the budget that each client has spent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import zipfile
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+
+from pause_jax.bandit import Selection
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig, canonical, config_file, loaded, validate
+from pause_jax.deploy.selector.reports import (
+    Choice,
+    Question,
+    Reports,
+    answer,
+    check_among,
+    numbers,
+    observation,
+    sizes,
+)
+from pause_jax.learning import Learning
+from pause_jax.learning.partition import Partition
+from pause_jax.policies import Context, check_selected, policy_of
+from pause_jax.rng import keys
+from pause_jax.run.arguments import check_one_key
+from pause_jax.run.context import context_of
+from pause_jax.run.speeds import warn_if_far, warn_of_speeds
+from pause_jax.world.latency import Work
+
+# After so many the seconds told are compared with tau_min.
+_ROUNDS_TO_COMPARE = 10
+
+
+class _Asked(NamedTuple):
+    """An open question, with the policy's own slots [d] and who of them is asked."""
+
+    question: Question
+    clients: NDArray[np.int32]
+    asked: NDArray[np.bool_]
+    present: NDArray[np.bool_]
+
+
+class Selector:
+    """A policy and its state, for a server of one's own.
+
+    Attributes:
+      config: what it was made from.
+      round: rounds that were asked for.
+      counts: int [K], rounds in which each client may have released something.
+    """
+
+    def __init__(
+        self,
+        config: SimConfig,
+        key: Array,
+        *,
+        data_size: ArrayLike | None = None,
+        update_size: int = 0,
+    ):
+        """Begin before round 1.
+
+        Args:
+          config: its policy, reward, mechanism with the budget, sizes, ``when_spent``, and its
+            latency model for ``min_latency`` and whatever the policy assumes known.
+          key: typed; that of a simulation gives its choices.
+          data_size: samples of each client [K]; equal by default.
+          update_size: entries of an update, for a policy that reads updates, or a latency model
+            that is to take the bytes of a round from it.
+
+        Raises:
+          ConfigError: if the config cannot run, or sizes do not fit.
+        """
+        validate(config)
+        check_one_key(key, "Selector", "Make one selector for each.")
+        config = loaded(config)
+        warn_of_speeds(config)
+        self.config, self.round = config, 0
+        self._size = jnp.asarray(sizes(data_size, config.num_clients))
+        self._update_size = update_size
+        self._canonical = canonical(config)
+        self._policy = policy_of(self._canonical.policy, self._context())
+        self._key = keys.streams(key).policy
+        self._state = jax.jit(self._policy.init)()
+        self._pending: Selection | None = None
+        self._asked: _Asked | None = None
+        self.counts = np.zeros(config.num_clients, np.int32)
+        self._fastest = np.inf
+        self._select, self._update = jax.jit(self._policy.select), jax.jit(self._policy.update)
+
+    @property
+    def epsilon_unit(self) -> str:
+        """What an epsilon protects: ``coordinate``, ``update`` or ``none``."""
+        return self.config.privacy.unit
+
+    @property
+    def reads_losses(self) -> bool:
+        """Whether the policy must be told the losses or updates of those that it chose."""
+        return bool(self.config.policy.releases) and self._policy.query is None
+
+    @property
+    def spent(self) -> NDArray[np.float32]:
+        """Budget that each client has spent, float [K]."""
+        return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
+
+    def question(self, available: Iterable[int] | None = None) -> Question | None:
+        """Whom the policy asks before the next round's choice; None of one that asks nobody.
+
+        Args:
+          available: as in :meth:`ask`.
+
+        Raises:
+          ConfigError: as :meth:`ask`.
+        """
+        self._check_told()
+        query = self._policy.query
+        if query is None:
+            return None
+        key = keys.question_and_choice(self._key, self.round + 1)[0]
+        present = jnp.asarray(self._present(available))
+        who = query.ask(key, self._state, jnp.int32(self.round + 1), present)
+        clients, asked = map(np.asarray, who)
+        question = Question(self.round + 1, clients[asked], query.wants, query.batch_size)
+        self._asked = _Asked(question, clients, asked, np.asarray(present))
+        return question
+
+    def ask(
+        self,
+        available: Iterable[int] | None = None,
+        answers: Mapping[int, ArrayLike] | None = None,
+    ) -> Choice:
+        """Whom to train in the next round.
+
+        Args:
+          available: numbers of the clients that can be chosen; all by default. One whose budget is
+            spent is left out in any case.
+          answers: to the policy's :meth:`question`, of each client that was asked: its loss, or its
+            features [F]. Of who does not tell a loss the policy keeps what it knows.
+
+        Raises:
+          ConfigError: for numbers that are no clients, before the round before was told, or for
+            answers that do not fit the question.
+        """
+        self._check_told()
+        present, times = self._present(available), jnp.asarray(self.counts + 1)
+        state, key = self._state, keys.choice(self._key, self.round + 1)
+        query = self._policy.query
+        if query is not None:
+            if self._asked is None or answers is None:
+                raise ConfigError(
+                    f"policy = {self.config.policy.name}: asks clients before it chooses. Call "
+                    "question, then ask with their answers."
+                )
+            question, clients, asked, who = self._asked
+            if not np.array_equal(present, who):
+                raise ConfigError(
+                    "available: must be that of the question, as the policy chooses among those "
+                    "that it asked. Ask the question again for other clients."
+                )
+            check_among("answers", answers, question.clients.tolist(), "asked")
+            features = self.config.latency.num_features
+            told = answer(answers, clients, asked, question, features)
+            state = query.hear(state, jnp.asarray(clients), jnp.asarray(asked), told)
+            key = keys.question_and_choice(self._key, self.round + 1)[1]
+        elif answers is not None:
+            raise ConfigError(
+                f"answers: policy = {self.config.policy.name} asks nobody. Leave them out."
+            )
+        selected = self._select(key, state, jnp.int32(self.round + 1), present)
+        self._state, self._asked = state, None
+        self.round += 1
+        selection, _ = check_selected(selected, self.config.cohort_size)
+        self._pending = Selection(*map(np.asarray, selection))  # type: ignore[arg-type]
+        active = np.asarray(self._pending.active)
+        clients = np.asarray(self._pending.clients)[active]
+        epsilon = np.asarray(self._canonical.privacy.budget.epsilon(times))[clients]
+        return Choice(self.round, clients, np.asarray(self._pending.weights)[active], epsilon)
+
+    def tell(
+        self,
+        seconds: Mapping[int, float],
+        *,
+        loss: Mapping[int, float] | None = None,
+        square_loss: Mapping[int, float] | None = None,
+        update: Mapping[int, ArrayLike] | None = None,
+        failed: Mapping[int, float] | None = None,
+        idle: Iterable[int] = (),
+    ) -> None:
+        """What came back of the round that was asked for.
+
+        Args:
+          seconds: that each client took which answered.
+          loss: mean training loss of each, for a policy that reads it.
+          square_loss: mean squared loss, likewise.
+          update: the released update of each, flat, likewise.
+          failed: seconds that the server waited in vain for each that did not answer: the policy
+            learns that it is as slow. Of a chosen client that stands neither here nor in
+            ``seconds`` it learns nothing, and may choose it again at once.
+          idle: chosen clients that certainly released nothing. All other chosen ones count as
+            having spent the budget of this round, also those that failed.
+
+        Raises:
+          ConfigError: for clients that were not chosen, seconds that are none, or a reading that
+            the policy needs and that is missing; the round stays open.
+        """
+        if self._pending is None:
+            raise ConfigError("nothing was asked: call ask first, then tell, once a round.")
+        pending, reports = self._pending, Reports(seconds, loss, square_loss, update, failed)
+        slots = {
+            int(k): i
+            for i, k in enumerate(np.asarray(pending.clients))
+            if bool(np.asarray(pending.active)[i])
+        }
+        idle, chosen = list(idle), f"chosen in round {self.round}"
+        for name, values in reports._asdict().items():
+            check_among(name, values or (), slots, chosen)
+        for name, named in (("failed", failed or ()), ("idle", idle)):
+            if both := set(named) & set(seconds):
+                raise ConfigError(
+                    f"{name}: client {min(both)} stands in seconds too, as one that answered; must "
+                    "be in one of them."
+                )
+        spared = set(numbers("idle", idle, self.config.num_clients))
+        check_among("idle", spared, slots, chosen)
+        if self.reads_losses and seconds and loss is None and update is None:
+            raise ConfigError(
+                f"policy = {self.config.policy.name}: reads "
+                f"{', '.join(self.config.policy.releases)}; tell it the loss or the update of each "
+                "client too."
+            )
+        seen, known = observation(reports, slots, self.config, self._update_size)
+        weights = np.where(known, pending.weights, 0.0).astype(np.float32)
+        answered = Selection(jnp.asarray(pending.clients), jnp.asarray(weights))
+        self._state = self._update(self._state, answered, seen)
+        for client in slots:
+            self.counts[client] += client not in spared
+        self._pending = None
+        self._fastest = min([self._fastest, *map(float, seconds.values())])
+        if self.round == _ROUNDS_TO_COMPARE and np.isfinite(self._fastest):
+            warn_if_far(float(self.config.latency.min_latency), self._fastest)
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Write all to a file, whole or not at all; between a round's tell and the next ask.
+
+        Raises:
+          ConfigError: while a round is open, or if the file cannot be written.
+        """
+        if self._pending is not None:
+            raise ConfigError(f"round {self.round} is open: tell what came back of it, then save.")
+        leaves = {f"state_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(self._state))}
+        path = pathlib.Path(path)
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as file:
+                np.savez(
+                    file,
+                    allow_pickle=False,
+                    config=np.asarray(config_file.dumps(self.config)),
+                    key=np.asarray(jax.random.key_data(self._key)),
+                    round=np.asarray(self.round),
+                    counts=self.counts,
+                    size=np.asarray(self._size),
+                    update_size=np.asarray(self._update_size),
+                    **leaves,
+                )
+            part.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
+
+    @classmethod
+    def load(cls, path: str | pathlib.Path, config: SimConfig | None = None) -> Selector:
+        """Go on from a file.
+
+        Args:
+          path: of the file.
+          config: that of the selector, if it is at hand. It is taken if it is the one in the file,
+            which can name objects such as a model, but not hold them.
+
+        Raises:
+          ConfigError: if it cannot be read; a policy of one's own must be imported first.
+        """
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                kept = dict(arrays)
+            text = str(kept["config"])
+            if config is None or config_file.dumps(config) != text:
+                config = config_file.loads(text)
+        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ConfigError(f"{path}: is no saved selector ({error}).") from None
+        made = cls(
+            config,
+            jax.random.key(0),
+            data_size=kept["size"],
+            update_size=int(kept["update_size"]),
+        )
+        made._key = jax.random.wrap_key_data(jnp.asarray(kept["key"]))
+        made.round, made.counts = int(kept["round"]), kept["counts"]
+        like, form = jax.tree.flatten(made._state)
+        leaves = [jnp.asarray(kept[f"state_{i}"]) for i in range(len(like))]
+        made._state = jax.tree.unflatten(form, leaves)
+        return made
+
+    def _check_told(self) -> None:
+        if self._pending is not None:
+            raise ConfigError(
+                f"round {self.round} is open: tell what came back of it (an empty mapping if "
+                "nothing did) before the next ask."
+            )
+
+    def _present(self, available: Iterable[int] | None) -> NDArray[np.bool_]:
+        """Who can be chosen, bool [K]."""
+        present = np.full(self.config.num_clients, available is None)
+        if available is not None:
+            present[numbers("available", available, self.config.num_clients)] = True
+        spent = self._canonical.privacy.budget.exhausted(jnp.asarray(self.counts + 1))
+        return present & ~np.asarray(spent)
+
+    def _context(self) -> Context:
+        """What the policy would know in a simulation of these clients."""
+        config, size = self._canonical, self._size
+        local, learning = size, config.learning
+        if type(learning) is Learning:
+            local = jnp.minimum(size, learning.max_steps * learning.batch_size)
+        model_bytes = 4.0 * self._update_size
+        model, _ = config.latency.given(Work(model_bytes, model_bytes, local))
+        nowhere = jnp.zeros(0, jnp.int32)
+        return context_of(
+            config,
+            model,
+            data_size=size,
+            local_samples=local,
+            share=Partition(nowhere, nowhere, size, jnp.ones_like(size)).share,
+            update_size=self._update_size,
+        )

@@ -1,1 +1,0 @@
-"""From a config and a key to a result: worlds, rounds, recording, batches, processes."""

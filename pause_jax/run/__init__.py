@@ -1,0 +1,1 @@
+"""One run: rounds, their state, and what is recorded."""

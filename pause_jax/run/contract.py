@@ -1,0 +1,98 @@
+"""Whether a policy or a latency model of one's own keeps its contract, round by round.
+
+A value is known in the run only, where nothing can be raised: what is broken is recorded. The
+library's own parts are tested instead.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pause_jax.policies import POLICIES, OneOf
+from pause_jax.run.state import Round
+from pause_jax.world.latency import LATENCIES
+
+# The recorded quantities that say it.
+RECORDED = ("first_broken_round", "broken_rules")
+# In the order of their bits.
+RULES = (
+    "the policy chose a client twice",
+    "the policy chose a number that is no client",
+    "the policy gave a weight to a client that was not available",
+    "the policy's weights are not finite and >= 0",
+    "the policy's weights do not sum to one",
+    "a latency is not finite",
+    "a latency is below min_latency",
+)
+# By which weights may miss one, and a latency the least, by rounding.
+_ROUNDING = 1e-3
+
+
+def is_checked(played: Round) -> bool:
+    """Whether a run has parts that are not the library's."""
+    config = played.config
+    ours = type(config.policy) in POLICIES or isinstance(config.policy, OneOf)
+    return not ours or type(config.latency) not in LATENCIES
+
+
+def broken(played: Round) -> Array:
+    """The rules that a round breaks, int32: bit i for ``RULES[i]``; 0 for none."""
+    clients, weights = played.selection
+    active, num_clients = played.selection.active, played.available.shape[0]
+    inside = (clients >= 0) & (clients < num_clients)
+    ordered = jnp.sort(jnp.where(active, clients, -1 - jnp.arange(clients.shape[0])))
+    total, least = jnp.sum(weights), played.context.min_latency * (1 - _ROUNDING)
+    found = (
+        jnp.any(ordered[1:] == ordered[:-1]),
+        jnp.any(active & ~inside),
+        jnp.any(active & inside & ~played.available[jnp.clip(clients, 0, num_clients - 1)]),
+        ~jnp.all(jnp.isfinite(weights) & (weights >= 0)),
+        jnp.any(active) & jnp.isfinite(total) & (jnp.abs(total - 1) > _ROUNDING),
+        ~jnp.all(jnp.isfinite(played.latency)),
+        jnp.any(played.latency < least),
+    )
+    return sum(
+        (rule.astype(jnp.int32) << place for place, rule in enumerate(found)),
+        start=jnp.zeros((), jnp.int32),
+    )
+
+
+def words(rules: int) -> str:
+    """What a number of :func:`broken` says."""
+    return "; ".join(rule for place, rule in enumerate(RULES) if rules >> place & 1)
+
+
+class BrokenContract(UserWarning):
+    """A custom part broke its contract, so the figures of the runs mean nothing."""
+
+
+def finding(rounds: Any, rules: Any) -> str:
+    """What the runs of a config broke, in words; empty if nothing.
+
+    Args:
+      rounds: int [S], ``first_broken_round`` of each seed.
+      rules: int [S], ``broken_rules`` of each.
+    """
+    rounds, rules = np.atleast_1d(rounds), np.atleast_1d(rules)
+    if not (rounds > 0).any():
+        return ""
+    first = int(rounds[rounds > 0].min())
+    return (
+        f"{words(int(rules[rounds == first][0]))}, in round {first} and in {(rounds > 0).sum()} of "
+        f"{rounds.size} seeds; its figures mean nothing."
+    )
+
+
+def warn(found: dict[str, str]) -> None:
+    """Warn once of all that was found, by the names of the configs.
+
+    Warns:
+      BrokenContract: if anything was found.
+    """
+    if lines := [f"{name}: {words}" for name, words in found.items() if words]:
+        warnings.warn("\n".join(lines), BrokenContract, stacklevel=3)

@@ -1,0 +1,202 @@
+"""The quantities that the library records: each once, with its value, dimensions, unit and gap."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.learning.learner import all_finite
+from pause_jax.run.contract import broken, is_checked
+from pause_jax.run.record.quantity import Quantity, quantity
+from pause_jax.run.state import Round, Run
+
+
+@quantity("round", gap=False)
+def played(r: Round) -> Array:
+    """Whether the round was played, bool: no round starts after ``max_seconds``."""
+    return jnp.asarray(True)
+
+
+@quantity(gap=-1)
+def num_played(run: Run) -> Array:
+    """Rounds that were played, int32."""
+    return run.state.played
+
+
+@quantity("round", "slot", gap=-1)
+def clients(r: Round) -> Array:
+    """Chosen clients, int32; -1 for an empty slot."""
+    return jnp.where(r.selection.active, r.selection.clients, -1)
+
+
+@quantity("round", unit="s")
+def latency(r: Round) -> Array:
+    """Seconds of each round: (3), after the wait for queries."""
+    return r.seconds
+
+
+@quantity("round", unit="s")
+def query_seconds(r: Round) -> Array:
+    """Seconds of it that the policy's queries took."""
+    return r.query_seconds
+
+
+@quantity("round", unit="s")
+def clock(r: Round) -> Array:
+    """Simulated seconds at the end of each round: the exact sum of all rounds, rounded to float32.
+    The clock stops at 1e18 seconds.
+    """
+    return r.after.clock
+
+
+@quantity("round", "slot", gap=False)
+def in_time(r: Round) -> Array:
+    """Whether the slot's update was averaged in its round, bool: not lost, late or silent."""
+    return r.in_time
+
+
+@quantity("round", unit="B")
+def downloaded(r: Round) -> Array:
+    """Bytes that the server sent: the model, to each chosen client and each asked for its loss."""
+    return r.downloads.astype(jnp.float32) * r.work.download_bytes
+
+
+@quantity("round", unit="B")
+def uploaded(r: Round) -> Array:
+    """Bytes of the updates that clients sent, late ones included."""
+    return r.uploads.astype(jnp.float32) * r.work.upload_bytes
+
+
+@quantity("round")
+def max_spent(r: Round) -> Array:
+    """Largest budget spent by any client so far, in units of ``epsilon_unit``; infinite without
+    privacy.
+    """
+    return jnp.max(r.config.privacy.budget.spent(r.after.stats.counts))
+
+
+@quantity("client")
+def spent(run: Run) -> Array:
+    """Budget spent by each client at the end."""
+    return run.config.privacy.budget.spent(run.state.stats.counts)
+
+
+@quantity("client", gap=-1)
+def counts(run: Run) -> Array:
+    """Rounds in which each client took part, int32."""
+    return run.state.stats.counts
+
+
+@quantity("client", gap=-1)
+def queried(run: Run) -> Array:
+    """Rounds in which the policy asked each client before it chose and had an answer, int32."""
+    return run.state.queried
+
+
+@quantity("client", gap=-1)
+def data_size(run: Run) -> Array:
+    """Samples of each client, int32; ones without learning."""
+    return run.state.learning.partition.size
+
+
+@quantity("round")
+def energy(r: Round) -> Array:
+    """Energy (18) of the cohort in the policy's own search; NaN if it has none."""
+    return r.info.energy
+
+
+@quantity("round")
+def reward(r: Round) -> Array:
+    """Realised reward (9)."""
+    return r.score.reward
+
+
+@quantity("round")
+def genie_reward(r: Round) -> Array:
+    """Realised reward of the genie's cohort, given the same history."""
+    return r.score.genie_reward
+
+
+@quantity("round")
+def regret(r: Round) -> Array:
+    """C^G(genie) - C^G(cohort), (10), given the same history; signed, see ``Score``."""
+    return r.score.regret
+
+
+@quantity("round")
+def optimality_gap(r: Round) -> Array:
+    """Exact optimum minus ``energy``; NaN if the policy has no search."""
+    return r.info.optimality_gap
+
+
+@quantity("round")
+def acceptance_rate(r: Round) -> Array:
+    """Share of accepted moves of annealing; NaN otherwise."""
+    return r.info.acceptance_rate
+
+
+@quantity("round")
+def train_loss(r: Round) -> Array:
+    """Mean loss of the cohort's mini-batches; NaN without learning."""
+    return r.trained.mean_loss
+
+
+@quantity("eval_round")
+def test_loss(r: Round) -> Array:
+    """Mean loss on the test set; NaN without learning, and of a learner without that metric."""
+    return r.metrics.get("test_loss", jnp.asarray(jnp.nan))
+
+
+@quantity("eval_round", unit="1")
+def test_accuracy(r: Round) -> Array:
+    """Accuracy on the test set, in [0, 1]; NaN if the model is not finite, and for regression."""
+    return r.metrics.get("test_accuracy", jnp.asarray(jnp.nan))
+
+
+@quantity("eval_round", unit="s")
+def eval_clock(r: Round) -> Array:
+    """Simulated seconds at each evaluation."""
+    return r.after.clock
+
+
+def _first(happened: Array) -> Array:
+    return jnp.where(jnp.any(happened), jnp.argmax(happened) + 1, 0).astype(jnp.int32)
+
+
+@quantity(gap=-1, reduce=_first)
+def first_nonfinite_round(r: Round) -> Array:
+    """First round after which the model was not finite, int32; 0 if none."""
+    return ~all_finite(r.after.learning.variables)
+
+
+def _at_first(rules: Array) -> Array:
+    return jnp.where(jnp.any(rules > 0), rules[jnp.argmax(rules > 0)], 0).astype(jnp.int32)
+
+
+@quantity(gap=-1, reduce=lambda rules: _first(rules > 0))
+def first_broken_round(r: Round) -> Array:
+    """First round in which a policy or latency model of one's own broke its contract, int32; 0 if
+    none did.
+    """
+    return broken(r) if is_checked(r) else jnp.zeros((), jnp.int32)
+
+
+@quantity(gap=-1, reduce=_at_first)
+def broken_rules(r: Round) -> Array:
+    """What was broken in it, int32: ``pause_jax.run.contract.words`` says it."""
+    return broken(r) if is_checked(r) else jnp.zeros((), jnp.int32)
+
+
+QUANTITIES: dict[str, Quantity] = {
+    each.name: each
+    for each in (
+        *(played, num_played, clients, in_time, latency, query_seconds, clock, downloaded),
+        *(uploaded, max_spent, spent, counts),
+        *(queried, data_size, energy, reward, genie_reward, regret, optimality_gap),
+        *(acceptance_rate, train_loss, test_loss, test_accuracy, eval_clock),
+        *(first_nonfinite_round, first_broken_round, broken_rules),
+    )
+}
+
+# Those that a learner's metrics of the same names give.
+METRICS = ("test_loss", "test_accuracy")

@@ -1,0 +1,178 @@
+"""How quantities are recorded: the scan's output, the values of a run, what is not there.
+
+:class:`~pause_jax.Result`, the data set of a sweep and their documentation follow from the list of
+quantities: ``quantities.py`` has those of the library, ``quantity.py`` says how one is declared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pause_jax.base.spelling import nearest, shown
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig
+from pause_jax.run.horizon import evaluated_at, evaluated_rounds
+from pause_jax.run.record.quantities import METRICS, QUANTITIES
+from pause_jax.run.record.quantity import Quantity, metric
+from pause_jax.run.state import Round, Run, State
+
+
+def with_metrics(
+    quantities: Quantities, names: Iterable[str], reserved: Sequence[str] = ()
+) -> Quantities:
+    """The quantities, and those of the metrics among ``names`` that are not there yet.
+
+    Raises:
+      ConfigError: for a metric of a name that is reserved, or of what the library records.
+    """
+    known, names = {each.name for each in quantities}, tuple(dict.fromkeys(names))
+    for name in names:
+        if name in QUANTITIES and name not in METRICS:
+            raise ConfigError(
+                f"learning: a metric is called {name!r}, which the library records already. Give "
+                "it another name."
+            )
+    own = [metric(name) for name in names if name not in known]
+    return chosen((*quantities, *own), reserved)
+
+
+def chosen(record: Iterable[str | Quantity] | None, reserved: Sequence[str] = ()) -> Quantities:
+    """The quantities to record: by name or as they are; all of the library's if None.
+
+    Args:
+      record: what to record.
+      reserved: names that a quantity cannot have.
+
+    Raises:
+      ConfigError: for an unknown or a doubled name, or something that is no quantity.
+    """
+    if record is None:
+        return tuple(QUANTITIES.values())
+    if isinstance(record, str):
+        raise ConfigError(f"record = {record!r}: must be a tuple of names, ({record!r},).")
+    if not isinstance(record, Iterable) or not (record := tuple(record)):
+        raise ConfigError(
+            f"record = {shown(record)}: must name one quantity at least; leave it out for all."
+        )
+    found: dict[str, Quantity] = {}
+    for each in record:
+        if isinstance(each, str):
+            if each not in QUANTITIES:
+                raise ConfigError(
+                    f"record: {each!r} is no quantity of the library.{nearest(each, QUANTITIES)} "
+                    f"It has {', '.join(QUANTITIES)}; declare your own with @quantity(...)."
+                )
+            each = QUANTITIES[each]
+        if not isinstance(each, Quantity):
+            raise ConfigError(
+                f"record: {each!r} must be a name or a quantity, a function below @quantity(...)."
+            )
+        if each.name in found or each.name in reserved:
+            raise ConfigError(f"record: the name {each.name!r} is taken; give it another one.")
+        found[each.name] = each
+    return tuple(found.values())
+
+
+Quantities = tuple[Quantity, ...]
+Record = dict[str, Array]
+
+
+def record_round(quantities: Quantities, played: Round) -> Record:
+    """The values of a round."""
+    return {q.name: _value(q, played) for q in quantities if q.per_round}
+
+
+def record_unplayed(quantities: Quantities, like: Any) -> Record:
+    """The values of a round that is not played, of the shapes and kinds of one that is."""
+    gaps = {q.name: math.nan if q.reduce else q.gap for q in quantities if q.per_round}
+    return {name: _filled(like[name], gap) for name, gap in gaps.items()}
+
+
+def _filled(like: Any, gap: float, full: Any = jnp.full) -> Any:
+    if jnp.issubdtype(like.dtype, jnp.bool_):
+        gap = False
+    elif jnp.issubdtype(like.dtype, jnp.integer) and math.isnan(gap):
+        gap = -1
+    return full(like.shape, gap, like.dtype)
+
+
+def at_end(
+    quantities: Quantities, config: SimConfig, state: State, record: Record
+) -> dict[str, Array]:
+    """The quantities that a run has once, from its last state and the record of its rounds."""
+    once = {q.name: _value(q, Run(config, state)) for q in quantities if not q.per_round}
+    return once | {q.name: q.reduce(record[q.name]) for q in quantities if q.reduce is not None}
+
+
+def in_rounds(
+    quantities: Quantities, config: SimConfig, played: Any, record: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The quantities that a run has in its rounds, from the record of all of them [T, ...].
+
+    Args:
+      quantities: what is recorded.
+      config: of the run.
+      played: rounds that were played; NumPy's if the record is.
+      record: of its rounds.
+    """
+    evaluated = evaluated_at(config, played)
+    # What was not reached is taken from its own round, which was not played.
+    reached = (evaluated > 0).astype(np.int32)
+    places = reached * evaluated + (1 - reached) * evaluated_rounds(config) - 1
+    return {
+        q.name: record[q.name][places] if q.dims[0] == "eval_round" else record[q.name]
+        for q in quantities
+        if q.per_round and q.reduce is None
+    }
+
+
+def filled_up(record: Mapping[str, np.ndarray], rounds: int) -> dict[str, np.ndarray]:
+    """What is reduced [N, T, ...], with rounds that were not played behind it: [N, rounds, ...]."""
+
+    def filled(rows: np.ndarray) -> np.ndarray:
+        like = jax.ShapeDtypeStruct((len(rows), rounds, *rows.shape[2:]), rows.dtype)
+        whole = _filled(like, math.nan, np.full)
+        whole[:, : rows.shape[1]] = rows
+        return whole
+
+    return {name: filled(rows) for name, rows in record.items()}
+
+
+def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
+    """Bytes of the record of a run, a quantity's own dimensions counted as 1."""
+    sizes = {"client": config.num_clients, "slot": config.cohort_size}
+    times = [config.num_rounds if q.per_round else 1 for q in quantities]
+    each = [math.prod(sizes.get(dim, 1) for dim in q.dims) for q in quantities]
+    return 4 * sum(map(math.prod, zip(times, each, strict=True)))
+
+
+def _value(q: Quantity, of: Round | Run) -> Array:
+    """A value, if its shape is what its dimensions say.
+
+    Raises:
+      ConfigError: if it is not.
+    """
+    given = q.value(of)
+    if given is None:
+        raise ConfigError(f"record: {q.name} returned nothing; it must return an array.")
+    value = jnp.asarray(given)
+    dims = q.dims[1:] if q.per_round else q.dims
+    sizes = {"client": of.config.num_clients, "slot": of.config.cohort_size}
+    fits = q.reduce is not None or (
+        value.ndim == len(dims)
+        and all(sizes.get(dim, size) == size for dim, size in zip(dims, value.shape, strict=True))
+    )
+    if not fits:
+        words = ", ".join(f"{dim} = {sizes[dim]}" if dim in sizes else dim for dim in dims)
+        raise ConfigError(
+            f"record: {q.name} gave shape {value.shape}{' in a round' * q.per_round}; its "
+            f"dimensions {q.dims} ask for [{words}]."
+        )
+    return value

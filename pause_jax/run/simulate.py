@@ -1,0 +1,189 @@
+"""``simulate(config, key) -> Result``: the door, and one compiled run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from pause_jax.base.memory import check_memory, refused_if_too_large
+from pause_jax.config import SimConfig, canonical, loaded, validate
+from pause_jax.learning import Dataset, Execution
+from pause_jax.run import contract
+from pause_jax.run.arguments import check_client_batch, check_one_key, checked_devices
+from pause_jax.run.compilation import compiling
+from pause_jax.run.matching import client_ids
+from pause_jax.run.programs import programs, reduced_part, seen_by, shape_of, told_of
+from pause_jax.run.record.quantity import Quantity
+from pause_jax.run.record.recorder import Quantities, chosen, recorded_bytes, with_metrics
+from pause_jax.run.record.result import RESERVED, Result, completed, finish
+from pause_jax.run.round import advance, init, parts
+from pause_jax.run.speeds import warn_of_speeds
+from pause_jax.run.state import check_for_nan
+
+
+def simulate(
+    config: SimConfig,
+    key: Array,
+    data: Dataset | None = None,
+    *,
+    record: Sequence[str | Quantity] | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    client_batch: int | None = None,
+) -> Result:
+    """Simulate federated learning under a selection policy.
+
+    Pure: the same config and key give the same result, bit for bit. May be vmapped over keys and
+    over stacked configs (``pause_jax.stack``); ``sweep`` does both and labels the result.
+
+    Args:
+      config: what to simulate.
+      key: a typed key, ``jax.random.key(seed)``. Two policies with the same key meet the same world
+        (latencies, availability), the same partition and the same initial model.
+      data: a data set to use instead of the one that the config names.
+      record: what to record, by name or as a ``Quantity`` of one's own: ``(*QUANTITIES, mine)``
+        adds one, ``("clock", "test_accuracy")`` drops the others. By default all of ``QUANTITIES``,
+        and every metric of the learner.
+      devices: devices that share the local training of each cohort, if it is large; the
+        default device by itself if left out. (``sweep`` spreads whole runs instead.)
+      client_batch: clients trained side by side at most; 1 trains one after another. By default as
+        many as the memory of one allows. Results are equal up to rounding.
+
+    Returns:
+      The result.
+
+    Raises:
+      ConfigError: before any work, if the config, the key or another argument cannot run.
+
+    Warns:
+      BrokenContract: once, at the end, if a custom part broke its contract and ``record`` has
+        ``first_broken_round`` and ``broken_rules``; not within a trace.
+
+    Examples:
+      >>> import jax
+      >>> from pause_jax import SimConfig, simulate
+      >>> config = SimConfig(num_clients=8, num_selected=2, num_rounds=50, learning=None)
+      >>> result = simulate(config, jax.random.key(0))
+      >>> result.clients.shape, int(result.counts.sum())
+      ((50, 2), 100)
+      >>> many = jax.vmap(lambda key: simulate(config, key))(jax.random.split(jax.random.key(0), 3))
+      >>> many.clock.shape
+      (3, 50)
+    """
+    quantities = chosen(record, RESERVED)
+    mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
+    execution = Execution(check_client_batch(client_batch), mesh)
+    check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
+    config, data = prepare(config, data)
+    if record is None:
+        quantities = with_metrics(quantities, parts(config, data).learner.metrics, RESERVED)
+    check_size(config, data, quantities)
+    # Within a trace of the user's own there is no stopping to look at a run's length.
+    traced = (jnp.zeros(()), config, data, key)
+    ids = client_ids(config, data)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced)):
+        return _simulate(config, data, key, quantities, execution).replace(client_ids=ids)
+    with refused_if_too_large(f"num_clients = {config.num_clients}", _FEWER):
+        result = _in_calls(config, data, key, quantities, execution)
+    if set(contract.RECORDED) <= set(result.values):
+        name = config.policy.name or type(config.policy).__name__
+        contract.warn({name: contract.finding(*(result.values[q] for q in contract.RECORDED))})
+    return result.replace(client_ids=ids)
+
+
+def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
+    """Validate a config, read its files, and make its numbers arrays: the host's part of a run.
+
+    Raises:
+      ConfigError: if the config or its data set cannot run.
+    """
+    validate(config)
+    config = loaded(config)
+    warn_of_speeds(config)
+    given = None if config.learning is None else config.learning.load(config.num_clients, data)
+    client_ids(config, given)
+    return canonical(config), given
+
+
+_FEWER = "Simulate fewer clients, or a smaller model."
+# What was found to fit: tracing an initial state takes as long as a short run.
+_FITTING: set[Any] = set()
+
+
+def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
+    """Refuse runs that are larger than the machine: the system would end the program.
+
+    Args:
+      config: canonical, one of the runs'.
+      data: its data set.
+      quantities: what is recorded.
+      num_runs: runs whose records are kept.
+
+    Raises:
+      ConfigError: if a state, or what all of them record, does not fit.
+    """
+    question = (
+        *(jax.tree.structure(config), quantities, num_runs),
+        tuple(np.shape(leaf) for leaf in jax.tree.leaves(data)),
+    )
+    if question in _FITTING:
+        return
+    sizes = f"num_clients = {config.num_clients}"
+    if jax.default_backend() == "cpu":
+        state = jax.eval_shape(lambda: init(config, data, jax.random.key(0)))
+        # Before a round and after it.
+        needed = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        check_memory(needed, f"{sizes}: a round", _FEWER)
+    check_memory(
+        num_runs * recorded_bytes(quantities, config),
+        f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} such run"
+        + "s" * (num_runs > 1),
+        "Simulate fewer clients, rounds or seeds, or record less (record=...).",
+    )
+    _FITTING.add(question)
+
+
+def _in_calls(
+    config: SimConfig, data: Any, key: Array, quantities: Quantities, execution: Execution
+) -> Result:
+    """A run in as many calls as there is need for, of programs that serve any length."""
+    shape, nobody = shape_of(config, quantities), np.int32(0)
+    step, seen = programs(None, quantities, execution, shape.any_length), seen_by(shape, config)
+    with compiling():
+        state, records = step.init(seen, data, key, nobody), []
+    for first in range(1, config.num_rounds + 1, shape.room):
+        count = min(shape.room, config.num_rounds + 1 - first)
+        told = told_of(config, shape, first, count)
+        with compiling():
+            state, record = step.advance(seen, state)(seen, data, state, *told, nobody)
+        check_for_nan(state, f"{first} to {first + count - 1}")
+        records.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], record))
+    record = jax.tree.map(lambda *x: np.concatenate(x), *records)
+    one = jax.tree.map(lambda x: x[None], record)
+    reduced = jax.tree.map(lambda x: x[0], reduced_part(quantities, config, one, shape))
+    with compiling():
+        result = step.finish(seen, state, reduced)
+    played = np.asarray(result.eval_rounds)
+    result = completed(result, config, played, record, quantities)
+    return jax.device_put(result)
+
+
+def whole_run(
+    config: SimConfig,
+    data: Any,
+    key: Array,
+    quantities: Quantities,
+    execution: Execution | None = None,
+) -> Result:
+    """A run from start to end, of a config and data that were prepared; pure, and not compiled."""
+    state, rounds = init(config, data, key), jnp.arange(1, config.num_rounds + 1)
+    state, record = advance(config, data, state, rounds, quantities, execution)
+    return finish(config, state, record, quantities)
+
+
+_simulate = jax.jit(whole_run, static_argnames=("quantities", "execution"))

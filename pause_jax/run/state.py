@@ -1,0 +1,147 @@
+"""What one round hands to the next, and what it shows to the recorder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.bandit import ClientStats, Info, Selection
+from pause_jax.config import SimConfig
+from pause_jax.learning import Held, Learner, LearnerState, Trained
+from pause_jax.policies import Context
+from pause_jax.rng.keys import Streams
+from pause_jax.run.branch import when
+from pause_jax.run.horizon import Length, has_ended, is_evaluated
+from pause_jax.run.score import Score, score
+from pause_jax.world.latency import Work
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+class State(NamedTuple):
+    """Everything that one round hands to the next.
+
+    Attributes:
+      keys: the key streams of the run.
+      learning: data and model.
+      policy: the policy's own state.
+      stats: participations and mean speeds of all clients.
+      queried: int32 [K], rounds in which the policy asked each client and had an answer.
+      played: int32 scalar, rounds that were played.
+      clock: scalar, simulated seconds, rounded once from the exact sum of all rounds.
+      clock_rest: scalar, seconds that this rounding left out.
+      presence: of the clients, what their presence remembers.
+      held: updates that were late and are averaged in the next round; None if late ones are lost.
+    """
+
+    keys: Streams
+    learning: LearnerState
+    policy: Any
+    stats: ClientStats
+    queried: Int[Array, " K"]
+    played: Int[Array, ""]
+    clock: Float[Array, ""]
+    clock_rest: Float[Array, ""]
+    presence: Any = ()
+    held: Held | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """A round that was played: all that a recorded quantity may be computed from.
+
+    What costs something (``score``, ``metrics``) is computed when a quantity asks for it.
+
+    Attributes:
+      config: canonical.
+      length: of the run.
+      context: what the policy was built from.
+      learner: of this run.
+      number: t >= 1.
+      before, after: the states around it.
+      latency: float [K], seconds of every client in this round.
+      available: bool [K], who could be chosen.
+      selection: the policy's choice.
+      info: its diagnostics.
+      trained: what training showed the server.
+      in_time: bool [m], whose update was averaged in this round.
+      work: what a client's round consists of.
+      downloads: clients that received the model, for training or for a question.
+      uploads: clients that sent an update, also one that was late.
+      seconds: that the round lasted.
+      query_seconds: those of them that the policy's questions took.
+    """
+
+    config: SimConfig
+    length: Length
+    context: Context
+    learner: Learner
+    number: Int[Array, ""]
+    before: State
+    after: State
+    latency: Float[Array, " K"]
+    available: Bool[Array, " K"]
+    selection: Selection
+    info: Info
+    trained: Trained
+    in_time: Bool[Array, " m"]
+    work: Work
+    downloads: Int[Array, ""]
+    uploads: Int[Array, ""]
+    seconds: Float[Array, ""]
+    query_seconds: Float[Array, ""]
+
+    @functools.cached_property
+    def score(self) -> Score:
+        """Reward and regret."""
+        return score(
+            self.context,
+            self.before.stats.counts,
+            self.latency,
+            self.selection,
+            self.available,
+            self.number,
+            with_genie=self.config.track_regret,
+        )
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, Array]:
+        """The learner's metrics in the rounds that are evaluated, NaN in the others."""
+        due = is_evaluated(self.length, self.number) | has_ended(self.config, self.after.clock)
+        return when(
+            due,
+            lambda: self.learner.evaluate(self.after.learning),
+            {name: jnp.asarray(jnp.nan) for name in self.learner.metrics},
+        )
+
+
+def check_for_nan(state: State, rounds: str) -> None:
+    """Stand in for JAX's check (``jax_debug_nans``) of programs whose NaN mark what has no value.
+
+    Args:
+      state: after some rounds.
+      rounds: their numbers, in words.
+
+    Raises:
+      FloatingPointError: if the mode is on and the model holds NaN.
+    """
+    if not jax.config.jax_debug_nans:  # type: ignore[attr-defined]
+        return
+    if any(bool(jnp.any(jnp.isnan(x))) for x in jax.tree.leaves(state.learning.variables)):
+        raise FloatingPointError(
+            f"rounds {rounds}: the model holds NaN (jax_debug_nans is on). Without the mode, "
+            "first_nonfinite_round of the result says in which round it began."
+        )
+
+
+class Run(NamedTuple):
+    """A run at its end: what a quantity that is recorded once is computed from."""
+
+    config: SimConfig
+    state: State

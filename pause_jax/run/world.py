@@ -1,0 +1,75 @@
+"""The world of a run: what happens to the clients, whatever a policy does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig
+from pause_jax.rng import keys
+from pause_jax.world.latency import Latency
+
+# (keys of a round, round) -> array.
+Shown = Callable[[keys.RoundKeys, Array], Array]
+
+
+class World(NamedTuple):
+    """Pure functions of the keys of a round and its number.
+
+    Attributes:
+      latency: float [K], seconds that each client takes.
+      begin: (stream ``world``) -> the presence's state before round 1.
+      present: (state, keys, clock) -> (bool [K], who is available, state).
+      lost: bool [K], who would be lost within the round; None for nobody.
+      features: float [K, F], what clients can report before the round (see ``Latency.features``).
+    """
+
+    latency: Shown
+    begin: Callable[[Array], Any]
+    present: Callable[[Any, keys.RoundKeys, Array], tuple[Array, Any]]
+    lost: Shown | None
+    features: Shown
+
+
+def world_of(config: SimConfig, model: Latency) -> World:
+    """The world that a config describes, with its latency model fitted to the run's work."""
+    num_clients, presence = config.num_clients, config.presence
+
+    def latency(own: keys.RoundKeys, round: Array) -> Array:
+        seconds = model.at(own.latency, round, num_clients)
+        if jnp.shape(seconds) != (num_clients,):
+            raise ConfigError(
+                f"latency = {type(model).__name__}: gave seconds of shape "
+                f"{jnp.shape(seconds)}; must be [{num_clients}], one for each client."
+            )
+        return jnp.asarray(seconds, jnp.float32)
+
+    def begin(stream: Array) -> Any:
+        return () if presence is None else presence.begin(keys.presence(stream, 0), num_clients)
+
+    def present(state: Any, own: keys.RoundKeys, clock: Array) -> tuple[Array, Any]:
+        free = jax.random.bernoulli(own.availability, config.availability, (num_clients,))
+        if presence is None:
+            return free, state
+        here, state = presence.step(state, own.presence, clock, num_clients)
+        return free & here, state
+
+    def lost(own: keys.RoundKeys, round: Array) -> Array:
+        gone = jnp.zeros(num_clients, bool)
+        if config.dropout is not None:
+            chance = jnp.asarray(config.dropout)
+            gone = jax.random.bernoulli(own.dropout, chance, (num_clients,))
+        if model.drops:  # by the draw of its seconds, hence the same key
+            gone |= model.dropped(jax.random.clone(own.latency), round, num_clients)
+        return gone
+
+    def features(own: keys.RoundKeys, round: Array) -> Array:
+        return model.features(own.latency, num_clients)
+
+    some = config.dropout is not None or model.drops
+    return World(latency, begin, present, lost if some else None, features)

@@ -1,0 +1,1 @@
+"""Many runs: planned in chunks, executed, stored, and labelled."""

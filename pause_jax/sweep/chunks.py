@@ -1,0 +1,132 @@
+"""How the runs of a sweep are cut: into chunks side by side, that fit the memory and the caches."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from pause_jax.config import SimConfig
+from pause_jax.learning import Execution
+from pause_jax.run.record.recorder import Quantities, recorded_bytes
+from pause_jax.run.round import init, parts
+from pause_jax.run.state import State
+
+# Segments a run is played in, so that progress shows, an interrupt is heard and the middle can be
+# kept.
+SEGMENTS = 20
+# What the clients that train at the same time in a lane may keep, in bytes: runs of more leave the
+# cache of a core, and then two of them take longer at once than in turn.
+KEPT_IN_LANE = 8 * 2**20
+# Runs side by side: one of these. In a lane of a CPU, by the number of all runs.
+WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
+IN_LANE = ((64, 512), (16, 128), (4, 32), (1, 0))
+# A rough estimate of what a run takes. Of its state: the old one, the new one, and what the step of
+# the scan holds between them. Of its record: what the scan fills, and what it hands over.
+STATES, RECORDS = 3, 2
+# Of the model, for each client in training: itself, its gradient, two moments, the update, its flat
+# form, the noise, the release.
+MODELS = 8
+
+
+def lanes_of(mesh: Mesh) -> int:
+    """Chunks to play at the same time: one, but on a lone CPU device as many as it has cores.
+
+    XLA splits only large operations over the cores of a CPU; runs do not wait for each other.
+    """
+    if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Plan(NamedTuple):
+    """How the runs of a group are cut: into chunks of ``batch`` runs, the same number on each
+    device; each is played in ``segments`` segments of its rounds, ``lanes`` chunks at a time.
+    """
+
+    num_runs: int
+    batch: int
+    segments: int
+    lanes: int
+
+    @property
+    def firsts(self) -> range:
+        """The first run of each chunk."""
+        return range(0, self.num_runs, self.batch)
+
+
+def plan(
+    config: SimConfig,
+    data: Any,
+    num_runs: int,
+    num_devices: int,
+    lanes: int,
+    quantities: Quantities,
+    execution: Execution,
+    memory_limit: float,
+    max_batch: int | None,
+) -> Plan:
+    """Cut the runs so that a device keeps to the memory limit.
+
+    Args:
+      config: canonical, one of the group.
+      data: its data set.
+      num_runs: of the group.
+      num_devices: over which a chunk is spread.
+      lanes: chunks at a time at most, from :func:`lanes_of`.
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      memory_limit: GiB of a device.
+      max_batch: runs at a time at most; from the memory limit if None.
+    """
+    lanes = min(lanes, num_runs)
+    if max_batch is None:
+        state = jax.eval_shape(init, config, data, jax.random.key(0))
+        fitting = memory_limit * 2**30 / _run_bytes(config, state, quantities)
+        lanes = max(1, min(lanes, int(fitting)))
+        width = int(fitting / lanes)
+        if lanes > 1:
+            width = min(width, _cached_width(config, data, state, execution))
+        width = max(1, width)
+    else:
+        lanes = min(lanes, max_batch)
+        width = math.ceil(max_batch / lanes / num_devices)
+    batch = num_devices * _few_widths(math.ceil(num_runs / num_devices), width, lanes)
+    return Plan(num_runs, batch, min(SEGMENTS, config.num_rounds), lanes)
+
+
+def _few_widths(num_runs: int, most: int, lanes: int) -> int:
+    """Runs side by side in a lane of a device, at most ``most``, of ``num_runs`` that it plays: one
+    of few numbers, so that a few more seeds or values are played by the program that there is.
+    """
+    if lanes > 1:
+        # Side by side is faster for small runs only, and then there are many of them.
+        wanted = next(width for width, runs in IN_LANE if num_runs >= runs)
+    else:
+        wanted = next(width for width in WIDTHS if width >= num_runs)
+    return next(width for width in reversed(WIDTHS) if width <= min(wanted, most))
+
+
+def _run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
+    """What one run takes of a device's memory, roughly."""
+    cohort = config.cohort_size * _bytes(state.learning.variables)
+    record = recorded_bytes(quantities, config)
+    return max(1, STATES * _bytes(state) + RECORDS * record + MODELS * cohort)
+
+
+def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:
+    """Runs side by side in a lane whose clients in training still fit a core's cache."""
+    together = min(config.cohort_size, execution.client_batch or config.cohort_size)
+    kept = parts(config, data).learner.kept(state.learning) * together
+    return KEPT_IN_LANE // max(kept, 1)
+
+
+def _bytes(tree: Any) -> int:
+    leaves = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)

@@ -1,0 +1,137 @@
+"""A result from finished chunks, by plain values alone: ``merge(store)`` has no data set, nor the
+user's classes.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pause_jax.base.struct import ConfigError
+from pause_jax.sweep.chunks import Plan
+from pause_jax.sweep.config_summary import (
+    Finished,
+    Outline,
+    Rows,
+    Variable,
+    by_config,
+    concatenated,
+    labelled,
+)
+from pause_jax.sweep.store import Store, fingerprint
+
+
+class Joined(NamedTuple):
+    """What is finished of a sweep.
+
+    Attributes:
+      data: of the configs that are finished; if none is, the finished seeds of those that were
+        begun; None if nothing was.
+      words: how much is finished.
+    """
+
+    data: xr.Dataset | None
+    words: str
+
+
+def chunks_of(plans: Sequence[Plan]) -> list[tuple[int, int]]:
+    """All chunks of a sweep, by group and first run."""
+    return [(group, first) for group, cut in enumerate(plans) for first in cut.firsts]
+
+
+def join(
+    made_by: Mapping[str, Any], plans: Sequence[Plan], rows: Mapping[tuple[int, int], Rows]
+) -> Joined:
+    """Join finished chunks.
+
+    Args:
+      made_by: of the sweep.
+      plans: how each of its groups is cut.
+      rows: finished chunks, by group and first run.
+    """
+    outlines, num_seeds = [Outline(**each) for each in made_by["outlines"]], len(made_by["keys"])
+    finished: dict[str, Finished] = {}
+    for number, (labels, cut) in enumerate(zip(made_by["groups"], plans, strict=True)):
+        firsts = [first for group, first in sorted(rows) if group == number]
+        if firsts:
+            of_group = concatenated([rows[number, first] for first in firsts])
+            runs = [np.arange(first, min(first + cut.batch, cut.num_runs)) for first in firsts]
+            finished |= by_config(labels, np.concatenate(runs), of_group, num_seeds)
+    begun = [each for each in outlines if each.label in finished]
+    whole = [each for each in begun if len(finished[each.label].seeds) == num_seeds]
+    runs_finished = sum(len(each.seeds) for each in finished.values())
+    num_runs = len(outlines) * num_seeds
+    count = f"{runs_finished} of {num_runs} runs, {len(whole)} of {len(outlines)} configs"
+    if not begun:
+        return Joined(None, count)
+    attributes = {
+        **{name: made_by["versions"][name] for name in ("pause_jax", "jax")},
+        "code": made_by["code"],
+        "made_by": fingerprint(made_by),
+        "key_impl": made_by["key_impl"],
+        "interrupted": "no" if runs_finished == num_runs else f"after {count}",
+    }
+    data = labelled(
+        whole or begun,
+        finished,
+        [Variable(**each) for each in made_by["recorded"]],
+        np.asarray(made_by["keys"], np.uint32),
+        attributes,
+    )
+    return Joined(data, count)
+
+
+def merge(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
+    """Join what the shards of a sweep have finished.
+
+    Args:
+      store: their folder.
+      partial: join what is there, if something is missing.
+
+    Returns:
+      The dataset that :func:`pause_jax.sweep` gives; ``attrs["interrupted"]`` says if not all.
+
+    Raises:
+      ConfigError: if the folder holds no sweep; if something is missing, with the shards that are
+        to be played again.
+    """
+    kept = Store.there(pathlib.Path(store))
+    made_by, plans = kept.kept.made_by, kept.kept.plans
+    chunks, shards = chunks_of(plans), made_by["shards"]
+    found = {chunk: kept.rows(*chunk) for chunk in chunks}
+    joined = join(made_by, plans, {chunk: rows for chunk, rows in found.items() if rows})
+    left = sorted({i % shards + 1 for i, chunk in enumerate(chunks) if found[chunk] is None})
+    if joined.data is None or (left and not partial):
+        again = f"shard {_listed(left)} of {shards}" if shards > 1 else "the sweep"
+        # The command is that of the process that came first, whichever shard it had.
+        command = re.sub(
+            *(r"--shard[ =]\S+", f"--shard {left[0] if left else 1}/{shards}"),
+            kept.kept.about.get("command", ""),
+        )
+        raise ConfigError(
+            f"{kept.folder}: {joined.words} are there. Play {again} again"
+            + (f", as in: {command}" if command else "")
+            + (
+                ". Or join what is there: --partial, in Python partial=True."
+                if joined.data
+                else "."
+            )
+        )
+    return joined.data
+
+
+def _listed(numbers: list[int]) -> str:
+    """Numbers with runs of them drawn together: 1-4, 9."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)

@@ -1,0 +1,225 @@
+"""A sweep before it is played: its configs checked, grouped by static structure, and cut."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig, config_file
+from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
+from pause_jax.learning.dataset import checked
+from pause_jax.run.arguments import check_client_batch, check_limits, checked_devices, checked_keys
+from pause_jax.run.matching import client_ids
+from pause_jax.run.programs import programs
+from pause_jax.run.record.quantity import Quantity
+from pause_jax.run.record.recorder import Quantities, chosen, with_metrics
+from pause_jax.run.record.result import RESERVED
+from pause_jax.run.round import parts as parts_of
+from pause_jax.run.simulate import check_size, prepare, whole_run
+from pause_jax.sweep import distributed, provenance
+from pause_jax.sweep.batch import mesh_of
+from pause_jax.sweep.chunks import Plan, lanes_of, plan
+from pause_jax.sweep.config_summary import Outline, outline, variable
+from pause_jax.sweep.families import choices_of, family_of, one_of
+from pause_jax.sweep.store import FORMAT
+
+
+class Job(NamedTuple):
+    """One config of a sweep, checked and ready."""
+
+    config: SimConfig
+    data: Any
+    outline: Outline
+
+
+class Jobs(NamedTuple):
+    """A sweep that can be played.
+
+    Attributes:
+      groups: configs of one static structure and data set, which are one compilation.
+      plans: how the runs of each group are cut.
+      keys: typed keys [S].
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      mesh: the devices.
+      made_by: what the bits of the result depend on, plain values.
+    """
+
+    groups: list[list[Job]]
+    plans: list[Plan]
+    keys: Array
+    quantities: Quantities
+    execution: Execution
+    mesh: Mesh
+    made_by: dict[str, Any]
+
+
+def jobs_of(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    *,
+    data: Dataset | None = None,
+    record: Sequence[str | Quantity] | None = None,
+    memory_limit: float = 2.0,
+    max_batch: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    client_batch: int | None = None,
+    shards: int = 1,
+    remembered: bool = False,
+) -> Jobs:
+    """Check a sweep and cut it; arguments are those of :func:`pause_jax.sweep`, and ``shards``, the
+    parts that it is to be played in, each of which has a chunk if there are as many runs, and
+    ``remembered``, whether programs of sweeps before may serve, which may change the last place of
+    an energy.
+
+    Raises:
+      ConfigError: if any config or another argument cannot run.
+    """
+    named, keys = _named(configs), checked_keys(keys)
+    check_limits(memory_limit, max_batch)
+    devices = checked_devices(devices)
+    quantities = chosen(record, RESERVED)
+    execution = Execution(check_client_batch(client_batch))
+    data = None if data is None else checked(data)
+    once: dict[DataConfig, Any] = {}
+    jobs = [_job(label, config, data, once) for label, config in named.items()]
+    groups: dict[Any, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
+    if record is None:
+        of_all = (parts_of(g[0].config, g[0].data).learner.metrics for g in groups.values())
+        quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
+    for group in groups.values():
+        check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
+    mesh = mesh_of(devices)
+    made_by = {
+        "format": FORMAT,
+        "outlines": [job.outline._asdict() for job in jobs],
+        "groups": [[job.outline.label for job in group] for group in groups.values()],
+        "keys": jax.random.key_data(keys).tolist(),
+        "key_impl": str(jax.random.key_impl(keys)),
+        "recorded": [variable(q)._asdict() for q in quantities],
+        "max_batch": max_batch,
+        "memory_limit": memory_limit,
+        "client_batch": client_batch,
+        "shards": shards,
+        "versions": provenance.versions(),
+        "machine": provenance.machine(mesh.devices.flat),
+        "code": provenance.code(),
+        "own": [own for group in groups.values() for own in _own(group, keys, quantities)],
+    }
+    if jax.process_count() > 1:
+        distributed.check_same(repr(made_by))
+    share = -(-len(jobs) * len(keys) // shards)
+    most = max_batch if shards == 1 else min(max_batch or share, share)
+    plans = [
+        plan(
+            *(group[0].config, group[0].data, len(group) * len(keys), mesh.size, lanes_of(mesh)),
+            *(quantities, execution, memory_limit, most),
+        )
+        for group in groups.values()
+    ]
+    shared = _shared(list(groups.values()), remembered=remembered)
+    return Jobs(shared, plans, keys, quantities, execution, mesh, made_by)
+
+
+def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataConfig, Any]) -> Job:
+    """One config, prepared; ``once`` holds what was loaded, so that equal data are one object, and
+    configs of equal structure one group.
+    """
+    learning = config.learning if isinstance(config, SimConfig) else None
+    if data is None and type(learning) is Learning and learning.data in once:
+        config, loaded = prepare(config, once[learning.data])
+    else:
+        config, loaded = prepare(config, data)
+        if type(learning) is Learning:
+            once[learning.data] = loaded
+    if data is not None and config.learning is not None:
+        told = Given(num_train=config.learning.data.num_train, digest=loaded.digest)
+        config = config.override({"learning.data": told})
+    digest = provenance.data_digest(loaded)
+    ids, toml = client_ids(config, loaded), config_file.dumps(config)
+    return Job(config, loaded, outline(label, config, toml, digest, ids))
+
+
+# By what a program is compiled for, what the custom parts of this process computed last.
+_COMPUTED: dict[Any, str] = {}
+
+
+def _own(group: list[Job], keys: Array, quantities: Quantities) -> list[dict[str, str]]:
+    """What the custom parts of a group compute, for each of its configs; nothing without any.
+
+    They are traced once, so their mistakes show before any run, and hashed as they are computed:
+    their constants may come from anywhere. The library's own parts are known by their files.
+
+    Raises:
+      Exception: whatever a part raises.
+    """
+    config, data, _ = group[0]
+    parts = provenance.own_parts(config, quantities)
+    if not parts:
+        return []
+    run = functools.partial(whole_run, quantities=quantities)
+    key = jax.random.key(0, impl=jax.random.key_impl(keys))
+    program, result = jax.make_jaxpr(run, return_shape=True)(config, data, key)
+    said = result.epsilon_unit, result.num_parameters, *result.unnoised
+    digest = f"{provenance.program_digest(program)} {said}"
+    shapes = tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(data))
+    known = jax.tree.structure(config), quantities, shapes
+    if _COMPUTED.setdefault(known, digest) != digest:
+        programs.cache_clear()  # they hold a constant that has changed since they were traced
+        _COMPUTED[known] = digest
+    return [
+        {"label": job.outline.label, "parts": ", ".join(parts), "digest": digest} for job in group
+    ]
+
+
+def _shared(groups: list[list[Job]], *, remembered: bool) -> list[list[Job]]:
+    """The groups, those that differ in their policy and length alone with configs of one structure:
+    so one program serves them all.
+    """
+    families: dict[Any, list[int]] = {}
+    for number, (first, *_) in enumerate(groups):
+        family = family_of(first.config, first.data)
+        if family is not None:
+            families.setdefault(family, []).append(number)
+    shared = list(groups)
+    for family, numbers in families.items():
+        own = {
+            jax.tree.structure(policy): policy
+            for policy in (groups[number][0].config.policy for number in numbers)
+        }
+        choices = choices_of(family, [*own.values()], remembered=remembered)
+        for number in numbers:
+            shared[number] = [
+                job._replace(config=one_of(job.config, choices)) for job in groups[number]
+            ]
+    return shared
+
+
+def _named(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+) -> dict[str, SimConfig]:
+    if isinstance(configs, SimConfig):
+        configs = [configs]
+    if not isinstance(configs, Mapping | Iterable):
+        raise ConfigError(f"configs = {shown(configs)}: must be a SimConfig or several.")
+    if not isinstance(configs, Mapping):
+        configs = list(configs)
+        width = len(str(max(len(configs) - 1, 0)))
+        configs = {f"{i:0{width}}": config for i, config in enumerate(configs)}
+    if not configs:
+        raise ConfigError("configs is empty: give at least one SimConfig.")
+    for label in configs:
+        if not isinstance(label, str):
+            raise ConfigError(f"configs: the name {shown(label)} must be a text.")
+    return dict(configs)

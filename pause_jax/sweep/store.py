@@ -1,0 +1,347 @@
+"""What is finished of a sweep, in a folder: written once, whole or not at all, and never mixed.
+
+``made_by.json`` says what the sweep is; each ``chunk-*.npz`` holds finished runs; a folder
+``carry-*`` holds a chunk in the middle (:mod:`pause_jax.sweep.checkpoint`); ``lock-*`` says who is
+at work. A process that dies at any moment leaves a folder that the next one goes on with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import filelock
+import numpy as np
+
+from pause_jax.base.struct import ConfigError
+from pause_jax.sweep.chunks import Plan
+from pause_jax.sweep.config_summary import Outline, Rows, Variable
+
+LOG = logging.getLogger("pause_jax")
+FORMAT = 1
+# Differences that are named when a folder is that of another sweep.
+NAMED = 3
+# What a store holds; what a writer leaves that dies begins with a dot.
+_PATTERNS = ("made_by.json", "chunk-*", "carry-*", "lock-*", ".made_by.json.*", ".chunk-*")
+
+
+class Kept(NamedTuple):
+    """What the description of a sweep on disk holds.
+
+    Attributes:
+      made_by: what its bits depend on, plain values.
+      plans: how its runs are cut, by group.
+      about: what a reader wants to know of it, such as the command.
+    """
+
+    made_by: dict[str, Any]
+    plans: list[Plan]
+    about: dict[str, Any]
+
+
+class Store:
+    """A folder of finished chunks of one sweep.
+
+    Attributes:
+      folder: where it is.
+      kept: its description.
+      failed: why nothing more can be written, or empty.
+    """
+
+    def __init__(self, folder: pathlib.Path, kept: Kept):
+        self.folder, self.kept, self.failed = folder, kept, ""
+
+    @classmethod
+    def begun(cls, folder: pathlib.Path, kept: Kept) -> Store:
+        """The store in a folder, made if there is none.
+
+        Args:
+          folder: where.
+          kept: of the sweep that is to be played; the plans of a store that is there already count.
+
+        Raises:
+          ConfigError: if the folder holds another sweep, or cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / "made_by.json"
+            if not path.exists():
+                text = json.dumps(kept._asdict(), indent=1)
+                # Of several processes that begin at the same moment one is the first.
+                with _written_beside(path) as beside:
+                    beside.write_text(text)
+                    _name_first(beside, path)
+        except OSError as error:
+            raise ConfigError(
+                f"{folder}: cannot keep a sweep ({error.strerror}). Choose another folder."
+            ) from None
+        there = cls.there(folder)
+        differences = different(there.kept.made_by, kept.made_by)
+        if differences:
+            more = f", and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
+            raise ConfigError(
+                f"{folder}: holds another sweep: {'; '.join(differences[:NAMED])}{more}. "
+                "Choose another folder, or play the sweep that it holds."
+            )
+        return there
+
+    @classmethod
+    def there(cls, folder: pathlib.Path) -> Store:
+        """The store in a folder that has one.
+
+        Raises:
+          ConfigError: if there is none, or its description is damaged.
+        """
+        path = folder / "made_by.json"
+        try:
+            table = json.loads(path.read_text())
+            if table["made_by"]["format"] != FORMAT:
+                raise ConfigError(f"{folder}: was kept by another version of pause_jax.")
+            kept = Kept(table["made_by"], [Plan(*each) for each in table["plans"]], table["about"])
+            _check_kept(kept)
+            return cls(folder, kept)
+        except OSError as error:
+            raise ConfigError(f"{folder}: holds no kept sweep ({error.strerror}).") from None
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(
+                f"{path}: is damaged ({error}), so what the folder holds cannot be known. Remove "
+                "the folder, or choose another one."
+            ) from None
+
+    def locked(self, shard: int) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from the same work; the lock of a process that dies is free.
+
+        Args:
+          shard: number of the part that is to be played; 0 for everything.
+
+        Raises:
+          ConfigError: if another process is at work.
+        """
+        return _locked(self.folder, shard)
+
+    def tidy(self, group: int, first: int) -> None:
+        """Delete what a process that died left of its writing."""
+        for left in self.folder.glob(f".{self.path(group, first).name}.*"):
+            left.unlink(missing_ok=True)
+
+    def path(self, group: int, first: int) -> pathlib.Path:
+        """The file of a chunk, by its group and the number of its first run."""
+        return self.folder / f"chunk-{group:03}-{first:07}.npz"
+
+    def carry_path(self, group: int, first: int) -> pathlib.Path:
+        """The folder of a chunk in the middle."""
+        return self.folder / f"carry-{group:03}-{first:07}"
+
+    def rows(self, group: int, first: int) -> Rows | None:
+        """A finished chunk; None if it is not there, or damaged, and must be played."""
+        path = self.path(group, first)
+        if not path.exists():
+            return None
+        try:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as saved:
+                about = json.loads(str(saved["about"]))
+                if about["made_by"] != fingerprint(self.kept.made_by):
+                    raise ValueError("a chunk of another sweep")
+                values = {name: saved[f"value {name}"] for name in about["names"]}
+            return Rows(
+                about["number"],
+                values,
+                about["epsilon_unit"],
+                about["num_parameters"],
+                tuple(about["unnoised"]),
+            )
+        except Exception as error:  # whatever a damaged zip file makes of itself
+            LOG.warning("%s: is damaged (%s) and is played again.", path, error)
+            return None
+
+    def save(self, group: int, first: int, rows: Rows) -> None:
+        """Write a finished chunk. A disk that is full is told of once, and the sweep goes on."""
+        if self.failed:
+            return
+        path = self.path(group, first)
+        about = {
+            "made_by": fingerprint(self.kept.made_by),
+            "names": list(rows.values),
+            "number": rows.number,
+            "epsilon_unit": rows.epsilon_unit,
+            "num_parameters": rows.num_parameters,
+            "unnoised": list(rows.unnoised),
+        }
+        arrays = {f"value {name}": value for name, value in rows.values.items()}
+        with self.tolerated(), _written_beside(path) as beside:
+            with beside.open("wb") as file:
+                np.savez(file, allow_pickle=False, about=np.asarray(json.dumps(about)), **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+            _sync(self.folder)
+
+    @contextlib.contextmanager
+    def tolerated(self) -> Iterator[None]:
+        """Outlive what cannot be written: what was computed is not lost for it."""
+        try:
+            yield
+        except OSError as error:
+            if not self.failed:
+                self.failed = error.strerror or str(error)
+                LOG.warning(
+                    "%s: cannot be written (%s). The sweep goes on, but nothing more of it is kept "
+                    "until it ends.",
+                    *(self.folder, self.failed),
+                )
+
+
+def _check_kept(kept: Kept) -> None:
+    """Raise one of the errors of ``Store.there`` for a description that no sweep wrote."""
+    made_by = kept.made_by
+    for each in made_by["outlines"]:
+        Outline(**each)
+    for each in made_by["recorded"]:
+        Variable(**each)
+    if not isinstance(kept.about, dict) or not isinstance(made_by["shards"], int):
+        raise TypeError("about must be an object, shards a number")
+    if made_by["shards"] < 1 or min(min(plan) for plan in kept.plans) < 1:
+        raise ValueError("shards and the numbers of plans must be >= 1")
+    runs = [len(labels) * len(made_by["keys"]) for labels in made_by["groups"]]
+    if runs != [plan.num_runs for plan in kept.plans]:
+        raise ValueError("plans must be those of its groups and keys")
+
+
+@contextlib.contextmanager
+def _locked(folder: pathlib.Path, shard: int) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(filelock.FileLock(folder / f"lock-{shard}", blocking=False))
+        except filelock.Timeout:
+            raise ConfigError(
+                f"{folder}: another process plays this sweep"
+                f"{f', shard {shard}' if shard else ''}. Wait for it, or stop it."
+            ) from None
+        except (NotImplementedError, OSError) as error:
+            LOG.warning("%s: cannot be locked (%s); goes on.", folder, error)
+        yield
+
+
+def store_is_empty(folder: pathlib.Path) -> bool:
+    """Whether nothing was finished in a store, and nobody is at work there."""
+    if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("carry-*/*")):
+        return False
+    try:
+        with _locked(folder, 0):
+            return True
+    except ConfigError:
+        return False
+
+
+def discard_store(folder: pathlib.Path) -> None:
+    """Delete a store, if there is one; a file that a store does not have stays.
+
+    Raises:
+      ConfigError: if another process is at work there.
+    """
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    with _locked(folder, 0):
+        pass
+    for path in [path for pattern in _PATTERNS for path in folder.glob(pattern)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def fingerprint(made_by: Mapping[str, Any]) -> str:
+    """Sixteen letters that change with what a sweep's bits depend on."""
+    text = json.dumps(_compared(made_by), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def different(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """In what two sweeps differ, in words; empty if they are the same."""
+    there, here = _compared(old), _compared(new)
+    words = []
+    for name in dict.fromkeys([*there, *here]):
+        was, now = there.get(name), here.get(name)
+        if json.dumps(was) == json.dumps(now):  # NaN is itself there
+            continue
+        if name not in there or name not in here:
+            words.append(f"{name} {'is there no more' if name in there else 'was not there'}")
+        elif name.startswith(("code", "the quantity")):
+            words.append(f"{name} has changed since")
+        elif name.startswith(("data of", "the other keys")):
+            words.append(f"{name} are others")
+        else:
+            words.append(f"{name} was {was}, is {now}")
+    return words
+
+
+def _compared(made_by: Mapping[str, Any]) -> dict[str, Any]:
+    """What is compared, one level deep, in the order of what a reader wants to know first."""
+    flat: dict[str, Any] = {}
+    for each in made_by["outlines"]:
+        for path, value in each["fields"].items():
+            # Where a file lies does not matter, once its content is known.
+            if path.rpartition(".")[2] not in ("path", "data_dir"):
+                flat[f"{path} of {each['label']!r}"] = value
+        flat[f"data of {each['label']!r}"] = each["data"]
+    for name, value in made_by.items():
+        if name == "keys":
+            flat["keys"] = f"{len(value)} seeds from {value[0]}"
+            flat["the other keys"] = value
+        elif name == "recorded":
+            flat |= {f"the quantity {each['name']}": each for each in value}
+        elif name == "own":
+            flat |= {
+                f"code or a constant of {each['parts']} in {each['label']!r}": each["digest"]
+                for each in value
+            }
+        elif name == "code":
+            flat["code of pause_jax"] = value
+        elif isinstance(value, dict):
+            flat |= value
+        elif name != "outlines":
+            flat[name] = value
+    return flat
+
+
+@contextlib.contextmanager
+def _written_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A name of this process's own in the same folder, free again at the end."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield beside
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _name_first(beside: pathlib.Path, path: pathlib.Path) -> None:
+    """Give a file its name unless another process was sooner."""
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        beside.replace(path)
+
+
+def _sync(folder: pathlib.Path) -> None:
+    """Make the names in a folder outlive a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

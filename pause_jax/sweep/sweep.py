@@ -1,0 +1,157 @@
+"""``sweep(configs, keys)``: many runs, one compilation a static structure, labelled arrays."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import xarray as xr
+from jax import Array
+
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig
+from pause_jax.learning import Dataset
+from pause_jax.run import contract
+from pause_jax.run.record.quantity import Quantity
+from pause_jax.sweep.execute import SAVE_EVERY, Playing, Share
+from pause_jax.sweep.prepare import Jobs, jobs_of
+from pause_jax.sweep.store import Kept, Store
+
+
+def sweep(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    *,
+    data: Dataset | None = None,
+    record: Sequence[str | Quantity] | None = None,
+    memory_limit: float = 2.0,
+    max_batch: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    client_batch: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    save_every: float = SAVE_EVERY,
+    progress: bool = True,
+) -> xr.Dataset:
+    """Run every config with every key.
+
+    Configs that differ only in traced numbers, in the numbers of rounds, or in the library's
+    policies (of one cohort size) share one compilation, also with the sweeps before, and run spread
+    over all devices, and over the cores of a CPU. A row of the result is the single run
+    ``simulate(config, key)`` up to rounding: where two cohorts are worth the same to a unit in the
+    last place, the two may choose differently, and then go their own ways.
+    In a program of several processes (``pause_jax.distributed``) each calls ``sweep`` with the same
+    arguments, plays its part, and gets the whole result.
+
+    Args:
+      configs: one or several; a mapping names them.
+      keys: typed keys [S], all different, for example
+        ``jax.random.split(jax.random.key(0), S)``.
+      data: a data set to use instead of the one that each config names.
+      record: what to record, as in :func:`simulate`.
+      memory_limit: GiB that a batch may take on a device, by a rough estimate; larger sweeps run in
+        chunks.
+      max_batch: runs at a time at most; from the memory limit by default. Rounded up to a multiple
+        of the number of devices, or of cores if it exceeds them.
+      devices: where to run; all devices of all processes by default.
+      client_batch: clients of a cohort trained side by side at most, as in :func:`simulate`.
+      store: a folder that keeps what is finished while the sweep is played. Called again with the
+        same arguments, also after the process was killed, it goes on there, and the result has the
+        bits of a sweep that was never stopped.
+      save_every: seconds between two savings of a chunk in the middle, if there is a store; rarer
+        where saving would take more than a hundredth of the time. (Of several processes none saves
+        the middle.)
+      progress: show a progress bar on the terminal's standard error.
+
+    Returns:
+      A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
+      ``slot``, with the fields in which the configs differ as coordinates of ``config``, and with
+      the data of each seed's key. Where data or files name clients, ``client_id`` has their ids.
+      Gaps (configs of different size) are NaN or -1. Save it with
+      ``.to_netcdf(path)`` or ``.to_zarr(path)``.
+
+    Raises:
+      ConfigError: before any run, if any config or the keys cannot run, or the store is that of
+        another sweep: other configs, data, keys, code, versions or devices.
+      SweepInterrupted: on an interrupt or a failure; carries what was finished.
+
+    Warns:
+      BrokenContract: once, at the end, naming the configs whose custom parts broke their contract,
+        if ``record`` has ``first_broken_round`` and ``broken_rules``.
+    """
+    jobs = jobs_of(
+        configs,
+        keys,
+        data=data,
+        record=record,
+        memory_limit=memory_limit,
+        max_batch=max_batch,
+        devices=devices,
+        client_batch=client_batch,
+        remembered=store is None,
+    )
+    kept = None if store is None else begun(jobs, pathlib.Path(store))
+    result = Playing(jobs, kept).whole(save_every=save_every, progress=progress)
+    if set(contract.RECORDED) <= set(result):
+        seen = zip(*(result[name].values for name in contract.RECORDED), strict=True)
+        names = map(str, result.config.values)
+        contract.warn(dict(zip(names, (contract.finding(*each) for each in seen), strict=True)))
+    return result
+
+
+def play_shard(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    shard: tuple[int, int],
+    *,
+    store: str | os.PathLike[str],
+    save_every: float = SAVE_EVERY,
+    progress: bool = True,
+    **arguments: Any,
+) -> Share:
+    """Play one part of a sweep; ``pause_jax.merge(store)`` joins them all.
+
+    Each part is a process of its own, at any time and on any machine of one kind that sees the
+    folder; none hears of another.
+
+    Args:
+      configs: as in :func:`sweep`, the same in each part.
+      keys: the same in each part, too.
+      shard: (number of this part from 1, number of all parts).
+      store: the folder of all parts.
+      save_every: as in :func:`sweep`.
+      progress: as in :func:`sweep`.
+      **arguments: the others of :func:`sweep`, the same in each part.
+
+    Returns:
+      What is finished.
+
+    Raises:
+      ConfigError, SweepInterrupted: as :func:`sweep`.
+    """
+    jobs = jobs_of(configs, keys, shards=checked_shard(shard)[1], **arguments)
+    kept = begun(jobs, pathlib.Path(store))
+    return Playing(jobs, kept, shard).part(save_every=save_every, progress=progress)
+
+
+def checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
+    """The shard, if there can be one of that number.
+
+    Raises:
+      ConfigError: if not.
+    """
+    number, shards = shard
+    if not 1 <= number <= shards:
+        raise ConfigError(f"shard {number}/{shards}: the first must be >= 1 and <= the second.")
+    return shard
+
+
+def begun(jobs: Jobs, folder: pathlib.Path, about: Mapping[str, Any] | None = None) -> Store:
+    """The store of a sweep in a folder: the one that is there, or a new one.
+
+    Raises:
+      ConfigError: if the folder holds another sweep, or cannot be written.
+    """
+    return Store.begun(folder, Kept(jobs.made_by, jobs.plans, dict(about or {})))

@@ -1,0 +1,1 @@
+"""The world: how long clients take, and who is available."""

@@ -1,0 +1,162 @@
+"""Presence by intervals of time, measured or planned: a CSV file, or arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from pause_jax.base import source_file
+from pause_jax.base.client_ids import client_id, gap, numbered
+from pause_jax.base.struct import ConfigError, Sizes, number, static
+from pause_jax.world.availability.base import Presence
+
+
+class _Table(NamedTuple):
+    """Intervals of clients.
+
+    Attributes:
+      times: float [clients, most, 2], filled up with empty intervals.
+      ids: of the clients; empty if they have none.
+    """
+
+    times: NDArray[np.float64]
+    ids: tuple[str, ...]
+
+
+# What was read or made, by digest: a traced program cannot read a file.
+_TABLES: dict[str, _Table] = {}
+
+
+class Intervals(Presence):
+    """A client is there from the start of each of its intervals to its end, the end excluded.
+
+    A CSV file with the header ``client,start,end`` and a line for each interval: the client's id, a
+    number or a name, and simulated seconds 0 <= start < end. Intervals of a client may overlap.
+    Client k is the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. Those of
+    clients beyond ``num_clients`` are not used. For arrays: :meth:`of`.
+
+    Attributes:
+      period: seconds after which all begins anew, such as 86,400 for a day; None for never. An
+        interval may reach beyond it.
+      path: the file; if relative, to the working directory (static).
+      digest: SHA-256 of the intervals. Filled in when a run starts; if it is given, another file is
+        refused (static).
+    """
+
+    name: ClassVar[str] = "intervals"
+    summary: ClassVar[str] = "intervals of each client (CSV)"
+
+    period: float | None = number(default=None, above=0, optional=True)
+    path: str = static(default="")
+    digest: str = static(default="")
+
+    @classmethod
+    def of(
+        cls, intervals: Sequence[Iterable[tuple[float, float]]], period: float | None = None
+    ) -> Self:
+        """The presence of intervals at hand: of each client its (start, end) in seconds.
+
+        Its config file has the digest alone, which another process cannot run: write a CSV file.
+
+        Raises:
+          ConfigError: for a client without intervals, or one that does not end after its start.
+        """
+        rows = [
+            (client, *_checked(f"intervals[{client}]", pair))
+            for client, pairs in enumerate(intervals)
+            for pair in pairs
+        ]
+        missing = set(range(len(intervals))) - {client for client, *_ in rows}
+        if missing or not rows:
+            raise ConfigError(f"intervals: has no interval of client {min(missing, default=0)}.")
+        clients = np.asarray([client for client, *_ in rows])
+        return cls(period=period, digest=_kept(clients, rows, repr(rows).encode(), ()))
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        known = len(_TABLES[self.loaded().digest].times)
+        if known < sizes.num_clients:
+            if missing := gap(self.client_ids):
+                raise ConfigError(
+                    f"{path}.path = {self.path!r}: has no interval of client {missing}. Number "
+                    "clients 0, 1, ... without gaps, or name them."
+                )
+            raise ConfigError(
+                f"{path}: has intervals of {known} clients, and num_clients = "
+                f"{sizes.num_clients}. Say when the others are there, or simulate at most {known}."
+            )
+
+    def loaded(self) -> Self:
+        where = f"presence.path = {self.path!r}"
+        if not self.path:
+            if self.digest in _TABLES:
+                return self
+            raise ConfigError(f"{where}: must be a CSV file with the header client,start,end.")
+        content, digest = source_file.read("presence", self.path, self.digest)
+        if digest not in _TABLES:
+            lines = source_file.table(where, content)
+            if not lines or [word.strip() for word in lines[0]] != ["client", "start", "end"]:
+                raise ConfigError(f"{where}: must begin with the line client,start,end.")
+            rows = [_row(f"{where}, line {n}", line) for n, line in enumerate(lines[1:], 2) if line]
+            if not rows:
+                raise ConfigError(f"{where}: has no interval of client 0, nor of any other.")
+            ids, clients = numbered("client", np.asarray([client for client, *_ in rows]))
+            _kept(clients, rows, content, ids)
+        return self.replace(digest=digest)
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        return self._table.ids
+
+    @property
+    def _table(self) -> _Table:
+        return _TABLES[self.digest if self.digest in _TABLES else self.loaded().digest]
+
+    def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
+        times = jnp.asarray(self._table.times[:num_clients], jnp.float32)
+        start, end = jnp.moveaxis(times, -1, 0)
+        here = (start <= clock) & (clock < end)
+        if self.period is not None:
+            since = (clock - start) % self.period
+            here = (since < end - start) & (end > start)
+        return jnp.any(here, axis=1), state
+
+
+def _row(where: str, line: list[str]) -> tuple[str, float, float]:
+    try:
+        client, start, end = line
+        return client_id(client), *_checked(where, (float(start), float(end)))
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{where}, {','.join(line)!r}: must be a client's number or name and two times in "
+            "seconds."
+        ) from None
+
+
+def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
+    start, end = (float(time) for time in pair)
+    if not (0 <= start < end and math.isfinite(end)):
+        raise ConfigError(f"{where}: {start:g} to {end:g} must be seconds, 0 <= start < end.")
+    return start, end
+
+
+def _kept(
+    clients: NDArray[Any], rows: Sequence[tuple[Any, float, float]], content: bytes, ids: Any
+) -> str:
+    """Keep the table of intervals, whose clients are numbered 0, 1, ...; returns its digest."""
+    times = np.zeros((clients.max() + 1, np.bincount(clients).max(), 2))
+    filled = np.zeros(len(times), int)
+    for client, (_, start, end) in zip(clients, rows, strict=True):
+        times[client, filled[client]] = start, end
+        filled[client] += 1
+    digest = hashlib.sha256(content).hexdigest()
+    _TABLES[digest] = _Table(times, ids)
+    return digest

@@ -1,0 +1,54 @@
+"""Latency models: how many seconds a client takes in a round, and what the genie knows of it.
+
+A model is a config with three methods. It is i.i.d. over rounds and independent over clients, and
+it never returns less than ``min_latency`` (tau_min). Sources: SPEC section 4, from the PAUSE
+experiments (two_groups), from BSFL (ten_groups, speed_normal) and from RBCS-F (linear_context).
+A new one is a class below :class:`Latency` and its place in ``LATENCIES``.
+"""
+
+from pause_jax.world.latency.base import Latency, Work
+from pause_jax.world.latency.context import LinearContext
+from pause_jax.world.latency.network import Network
+from pause_jax.world.latency.normal import NormalLatency, TenGroups, TwoGroups
+from pause_jax.world.latency.speed import ClippedSpeed, SpeedNormal
+from pause_jax.world.latency.tails import (
+    LogNormal,
+    Pareto,
+    ShiftedExponential,
+    SpacedLatency,
+    Switching,
+)
+from pause_jax.world.latency.traces import Traces
+
+LATENCIES = (
+    TwoGroups,
+    TenGroups,
+    SpeedNormal,
+    ClippedSpeed,
+    LogNormal,
+    ShiftedExponential,
+    Pareto,
+    Switching,
+    Traces,
+    Network,
+    LinearContext,
+)
+
+__all__ = [
+    "LATENCIES",
+    "ClippedSpeed",
+    "Latency",
+    "LinearContext",
+    "LogNormal",
+    "Network",
+    "NormalLatency",
+    "Pareto",
+    "ShiftedExponential",
+    "SpacedLatency",
+    "SpeedNormal",
+    "Switching",
+    "TenGroups",
+    "Traces",
+    "TwoGroups",
+    "Work",
+]

@@ -1,0 +1,103 @@
+"""What a latency model is: how many seconds a client takes in a round, and what the genie knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.base.struct import Config, number
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+class Work(NamedTuple):
+    """What a client does in a round, for models in which its seconds depend on that.
+
+    Attributes:
+      download_bytes, upload_bytes: of the model that it receives, of the update that it sends.
+      samples: float [K], samples that it computes a gradient on.
+    """
+
+    download_bytes: Float[Array, ""] | float
+    upload_bytes: Float[Array, ""] | float
+    samples: Float[Array, " K"]
+
+
+class Latency(Config):
+    """A latency model: independent over rounds and clients, never below ``min_latency``.
+
+    A model whose law changes from round to round says so by ``varies``, and gives ``at`` and
+    ``expected_speed_at``; all others are the same in every round.
+
+    Attributes:
+      min_latency: tau_min, seconds.
+    """
+
+    # F, entries of a client's features.
+    num_features: ClassVar[int] = 1
+
+    min_latency: float = number(default=0.05, above=0)
+
+    def loaded(self) -> Self:
+        """The model with what it reads from files; done on the host before a run is traced."""
+        return self
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
+        return ()
+
+    def given(self, work: Work) -> tuple[Self, Work]:
+        """The model for a run in which a round is ``work``, and that work by the model's own words:
+        one that fixes its bytes says so.
+        """
+        return self, work
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        """Seconds of every client in one round, float [K] >= min_latency; of any round, if the
+        model varies.
+        """
+        raise NotImplementedError
+
+    @property
+    def varies(self) -> bool:
+        """Whether the law of a round depends on its number."""
+        return False
+
+    def at(self, key: Array, round: Array, num_clients: int) -> Array:
+        """Seconds of every client in round t >= 1, float [K] >= min_latency."""
+        return self.sample(key, num_clients)
+
+    def expected_speed_at(self, round: Array, num_clients: int) -> Array:
+        """mu_k of round t, float [K]; known to the genie only."""
+        return self.expected_speed(num_clients)
+
+    @property
+    def drops(self) -> bool:
+        """Whether a chosen client may fail to answer: then :meth:`dropped` says who does."""
+        return False
+
+    def dropped(self, key: Array, round: Array, num_clients: int) -> Array:
+        """Who would not answer in round t, bool [K], drawn by the key of :meth:`at`."""
+        return jnp.zeros(num_clients, bool)
+
+    def features(self, key: Array, num_clients: int) -> Array:
+        """What a client can report of its state before the round that ``key`` samples.
+
+        Returns:
+          float [K, F]; a constant 1 for a model whose rounds show nothing beforehand.
+        """
+        return jnp.ones((num_clients, 1))
+
+    def expected_speed(self, num_clients: int) -> Array:
+        """mu_k = E[tau_min / tau_k], float [K] in (0, 1], the mean over rounds if the model varies;
+        known to the genie only.
+        """
+        raise NotImplementedError
+
+    def expected_latency(self, num_clients: int) -> Array:
+        """E[tau_k] in seconds, float [K]; what "fastest in expectation" sorts by."""
+        raise NotImplementedError

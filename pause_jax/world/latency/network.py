@@ -1,0 +1,250 @@
+"""Latency from what a client's round consists of: download, compute, upload."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.stats import norm
+from numpy.typing import NDArray
+
+from pause_jax.base import source_file
+from pause_jax.base.struct import ConfigError, Sizes, number, static
+from pause_jax.rng.evenly import evenly
+from pause_jax.world.latency.base import Latency, Work
+
+COLUMNS = (
+    "device",
+    "share",
+    "sample_seconds",
+    "sample_spread",
+    "download_mbit",
+    "download_spread",
+    "upload_mbit",
+    "upload_spread",
+)
+_OWN = pathlib.Path(__file__).with_name("devices.csv")
+# Gauss-Legendre on each side of the kink at tau_min, of the least, the middle and the most varying
+# part. With these the errors stay below 1e-5 for spreads up to 1.
+_LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
+# Standard deviations of a logarithm within which is integrated; 6e-7 lie beyond.
+_REACH = 5.0
+# Clients whose expectation is computed at a time, at 24 x 28 x 16 nodes each.
+_TOGETHER = 128
+
+
+class _Devices(NamedTuple):
+    """Rows of a table, float [D].
+
+    Attributes:
+      share: of the clients; None if row k is client k.
+      median: [D, 3], of seconds a sample, download and upload, these in seconds a byte.
+      spread: [D, 3], standard deviation of their logarithms.
+    """
+
+    share: NDArray[np.float64] | None
+    median: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+
+# What was read, by digest: a traced program cannot read a file.
+_TABLES: dict[str, _Devices] = {}
+
+
+class Network(Latency):
+    """Latency = max(tau_min, download + compute + upload), each by the client's device.
+
+        seconds = download bytes / down + samples x seconds a sample + upload bytes / up
+
+    Seconds a sample and both rates are log-normal around the device's medians, anew in every round.
+    The devices are a CSV file with the columns ``device, share, sample_seconds, sample_spread,
+    download_mbit, download_spread, upload_mbit, upload_spread``: its name, its share of the
+    clients, medians (of seconds a sample, and of Mbit/s), and standard deviations of the natural
+    logarithms. Clients have devices in these shares, mixed evenly by their numbers. Without the
+    column ``share`` line k is client k. The library's own table is synthetic
+    (``pause_jax/world/latency/devices.csv``, made by ``docs/devices.py``).
+
+    Attributes:
+      download_bytes, upload_bytes: of the model that a client receives and of the update that it
+        sends; None for the size of the run's model.
+      samples: that a client computes a gradient on in a round; None for those of the run.
+      path: the file; if relative, to the working directory; empty for the library's (static).
+      digest: SHA-256 of the file. Filled in when a run starts; if it is given, another file is
+        refused (static).
+    """
+
+    name: ClassVar[str] = "network"
+    summary: ClassVar[str] = "download, compute and upload by a table of devices (CSV)"
+
+    download_bytes: float | None = number(default=None, at_least=0, optional=True)
+    upload_bytes: float | None = number(default=None, at_least=0, optional=True)
+    samples: float | None = number(default=None, at_least=0, optional=True)
+    path: str = static(default="")
+    digest: str = static(default="")
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        devices = _TABLES[self.loaded().digest]
+        if devices.share is None and len(devices.median) < sizes.num_clients:
+            raise ConfigError(
+                f"{path}.path = {self.path!r}: has {len(devices.median)} lines and no column "
+                f"share, so a line is a client, and num_clients = {sizes.num_clients}. Add lines, "
+                "or the column share."
+            )
+
+    def loaded(self) -> Self:
+        path = self.path or str(_OWN)
+        content, digest = source_file.read("latency", path, self.digest)
+        if digest not in _TABLES:
+            _TABLES[digest] = _parse(content, f"latency.path = {path!r}")
+        return self.replace(digest=digest)
+
+    def given(self, work: Work) -> tuple[Self, Work]:
+        sizes = {}
+        for name in ("download_bytes", "upload_bytes"):
+            own, runs = getattr(self, name), getattr(work, name)
+            if own is None and isinstance(runs, float) and runs == 0:
+                raise ConfigError(
+                    f"latency.{name} = None: the size of the run's model is meant, and it has "
+                    f"none. Set latency.{name}, in bytes."
+                )
+            sizes[name] = jnp.asarray(runs if own is None else own, jnp.float32)
+        samples = work.samples
+        if self.samples is not None:
+            samples = jnp.full(samples.shape, self.samples)
+        work = Work(**sizes, samples=samples)
+        return self.replace(**work._asdict()), work
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        noise = jax.random.normal(key, (num_clients, 3))
+        return self._seconds(noise, *self._of_clients(num_clients))
+
+    def expected_speed(self, num_clients: int) -> Array:
+        node, weight = (jnp.asarray(x, jnp.float32) for x in _MOST)
+
+        def speed(spent: Array, median: Array, spread: Array) -> Array:
+            kink = self._kink(spent, median, spread)
+            half = (_REACH - kink) / 2
+            noise = kink + half * (1 + node)
+            seconds = spent + median * jnp.exp(spread * noise)
+            above = half * weight * norm.pdf(noise) * self.min_latency / seconds
+            beyond = norm.cdf(-_REACH)
+            return (norm.cdf(kink) - beyond + jnp.sum(above)) / (1 - 2 * beyond)
+
+        return self._expectation(speed, num_clients)
+
+    def expected_latency(self, num_clients: int) -> Array:
+        def short(spent: Array, median: Array, spread: Array) -> Array:
+            """Seconds by which a round is shorter than tau_min."""
+            kink = self._kink(spent, median, spread)
+            part = median * jnp.exp(spread**2 / 2) * norm.cdf(kink - spread)
+            left = (self.min_latency - spent) * norm.cdf(kink)
+            return jnp.where(spent < self.min_latency, jnp.maximum(left - part, 0.0), 0.0)
+
+        median, spread = self._of_clients(num_clients)
+        mean = jnp.sum(median * jnp.exp(spread**2 / 2), axis=1)
+        return mean + self._expectation(short, num_clients)
+
+    def _of_clients(self, num_clients: int) -> tuple[Array, Array]:
+        """Medians of the three parts in seconds [K, 3], and their spreads [K, 3]."""
+        digest = self.digest if self.digest in _TABLES else self.loaded().digest
+        devices = _TABLES[digest]
+        amounts = {"samples": self.samples, "download_bytes": self.download_bytes,
+                   "upload_bytes": self.upload_bytes}  # fmt: skip
+        for name, amount in amounts.items():
+            if amount is None:
+                raise ConfigError(
+                    f"latency.{name} = None: is known in a run only. Set it to use the model alone."
+                )
+        place = np.arange(num_clients)
+        if devices.share is not None:
+            ends = np.cumsum(devices.share) / np.sum(devices.share)
+            place = np.minimum(np.searchsorted(ends, evenly(num_clients), "right"), len(ends) - 1)
+        each = [jnp.broadcast_to(jnp.asarray(x), (num_clients,)) for x in amounts.values()]
+        median = jnp.asarray(devices.median[place], jnp.float32)
+        return jnp.stack(each, axis=1) * median, jnp.asarray(devices.spread[place], jnp.float32)
+
+    def _seconds(self, noise: Array, median: Array, spread: Array) -> Array:
+        """Of standard normal noise [..., 3]."""
+        lead = (1,) * (noise.ndim - median.ndim)
+        median, spread = (x.reshape(*lead, *x.shape) for x in (median, spread))
+        parts = median * jnp.exp(spread * noise)
+        return jnp.maximum(self.min_latency, jnp.sum(parts, axis=-1))
+
+    def _kink(self, spent: Array, median: Array, spread: Array) -> Array:
+        """The normal noise with which a part brings the seconds spent to tau_min, within reach."""
+        left = jnp.maximum(self.min_latency - spent, 0.0) / jnp.maximum(median, 1e-30)
+        return jnp.clip(jnp.log(left) / jnp.maximum(spread, 1e-6), -_REACH, _REACH)
+
+    def _expectation(self, of: Callable[[Array, Array, Array], Array], num_clients: int) -> Array:
+        """E[of(seconds of two parts, median and spread of the third)] of every client, float [K].
+
+        Latencies are cut at tau_min, where no polynomial follows them: each part is integrated on
+        both sides of it. The third, whose kink is known in closed form, varies most.
+        """
+
+        def split(
+            spent: Array, median: Array, spread: Array, rule: tuple[np.ndarray, np.ndarray]
+        ) -> tuple[Array, Array]:
+            """Seconds after one more part, [2 n], and their weights."""
+            node, weight = (jnp.asarray(x, jnp.float32) for x in rule)
+            kink = self._kink(spent, median, spread)
+            below, above = (kink + _REACH) / 2, (_REACH - kink) / 2
+            noise = jnp.concatenate([below * (1 + node) - _REACH, above * (1 + node) + kink])
+            weights = jnp.concatenate([below * weight, above * weight]) * norm.pdf(noise)
+            return spent + median * jnp.exp(spread * noise), weights
+
+        def one(client: tuple[Array, Array]) -> Array:
+            order = jnp.argsort(client[0] * client[1])
+            median, spread = (x[order] for x in client)
+            spent, first = split(jnp.zeros(()), median[0], spread[0], _LEAST)
+            spent, second = jax.vmap(lambda x: split(x, median[1], spread[1], _MIDDLE))(spent)
+            weights = first[:, None] * second
+            values = jax.vmap(jax.vmap(lambda x: of(x, median[2], spread[2])))(spent)
+            return jnp.sum(weights * values) / jnp.sum(weights)
+
+        return jax.lax.map(one, self._of_clients(num_clients), batch_size=_TOGETHER)
+
+
+def _parse(content: bytes, where: str) -> _Devices:
+    """The devices of a CSV file.
+
+    Raises:
+      ConfigError: naming the first line that is wrong.
+    """
+    header, *lines = source_file.table(where, content) or [[]]
+    header = [word.strip() for word in header]
+    needed = [word for word in COLUMNS if word != "share"]
+    if sorted(set(header) | {"share"}) != sorted(COLUMNS) or len(set(header)) != len(header):
+        raise ConfigError(f"{where}: must have the columns {', '.join(needed)} and perhaps share.")
+    columns: dict[str, list[float]] = {word: [] for word in header}
+    for place, line in enumerate(lines, 2):
+        if line and len(line) != len(header):
+            raise ConfigError(f"{where}, line {place}: must have {len(header)} entries.")
+        for word, entry in zip(header, line, strict=False):
+            columns[word].append(place if word == "device" else _number(where, place, word, entry))
+    if not columns["device"]:
+        raise ConfigError(f"{where}: has no device.")
+    table = {word: np.asarray(values) for word, values in columns.items()}
+    seconds_a_byte = [8e-6 / table["download_mbit"], 8e-6 / table["upload_mbit"]]
+    return _Devices(
+        table.get("share"),
+        np.stack([table["sample_seconds"], *seconds_a_byte], axis=1),
+        np.stack([table[f"{part}_spread"] for part in ("sample", "download", "upload")], axis=1),
+    )
+
+
+def _number(where: str, place: int, word: str, entry: str) -> float:
+    may_be_zero = word.endswith("_spread") or word == "sample_seconds"
+    try:
+        value = float(entry)
+    except ValueError:
+        value = np.nan
+    if not (np.isfinite(value) and (value > 0 or (may_be_zero and value == 0))):
+        rule = ">= 0" if may_be_zero else "> 0"
+        raise ConfigError(f"{where}, line {place}, {word} = {entry!r}: must be a number {rule}.")
+    return value

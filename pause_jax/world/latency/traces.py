@@ -1,0 +1,309 @@
+"""Latencies drawn from measured seconds: a CSV file, or arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+
+from pause_jax.base import source_file
+from pause_jax.base.client_ids import gap
+from pause_jax.base.struct import ConfigError, Sizes, static
+from pause_jax.world.latency.base import Latency
+from pause_jax.world.latency.measured import LARGEST, Measured, parse
+
+
+class _Table(NamedTuple):
+    """Measurements of clients 0, ..., C - 1, one client after the other, each in ascending order.
+
+    Attributes:
+      seconds: [N].
+      dropped: bool [N], where the client did not answer; its seconds are those before it.
+      as_measured, dropped_then: [N], the same of each client in the order of measurement.
+      first, size: int [C], where a client's begin, and how many there are.
+      sum_from, inverse_from: [N], sum of ``seconds`` and of 1 / ``seconds`` from here to the
+        client's last. In float64, so that the mean over many is not rounded on the way.
+    """
+
+    seconds: NDArray[np.float64]
+    dropped: NDArray[np.bool_]
+    as_measured: NDArray[np.float64]
+    dropped_then: NDArray[np.bool_]
+    first: NDArray[np.int32]
+    size: NDArray[np.int32]
+    sum_from: NDArray[np.float64]
+    inverse_from: NDArray[np.float64]
+
+
+# What was read or made, by digest: a traced program cannot read a file. For ``played`` a client has
+# a row for each round of the file.
+_TABLES: dict[str, _Table] = {}
+_PLAYED: dict[str, _Table] = {}
+# Ids of the clients of files, by digest.
+_IDS: dict[str, tuple[str, ...]] = {}
+# Rows of a table at most.
+_MOST = 10**8
+
+
+class Traces(Latency):
+    """Latency = max(tau_min, one of the client's own measurements).
+
+    The measurements are a CSV file with the header ``client,seconds`` and a line for each: the
+    client's id, a number or a name, and seconds > 0; or a ``.parquet`` file with these columns.
+    Client k is the k-th id in natural order, and meets the data of the same id (partition
+    ``natural``); without such data ids must be names, or numbers 0, 1, ... without gaps. A
+    further column ``round`` or ``time`` says the order of a client's measurements; without it, it
+    is that of the file. Clients may have different numbers of them; those of clients beyond
+    ``num_clients`` are not used. An empty cell of seconds is a drop-out: the client, if chosen,
+    does not answer, and the server waits as long as the client took the time before. Expectations
+    are exact means over all lines, a drop-out with these seconds. The file is read when a run
+    starts. For arrays: :meth:`of`.
+
+    Attributes:
+      order: ``drawn``: uniformly each round, so that rounds are independent. ``played``: with the
+        column ``round``, round t has the lines of the t-th round since the first of the file, and
+        a client without a line takes as long as the time before (or, before its first, as then).
+        Otherwise round t has the client's t-th measurement. After the last comes the first again.
+        What was to be expected in a round is what came, and the genie knows it (static).
+      path: the file; if relative, to the working directory (static).
+      digest: SHA-256 of the measurements, by which a result says what it was run with. Filled in
+        when a run starts; if it is given, another file is refused (static).
+    """
+
+    name: ClassVar[str] = "traces"
+    summary: ClassVar[str] = "measured seconds of each client, drawn again (CSV)"
+
+    order: str = static(default="drawn", choices=("drawn", "played"))
+    path: str = static(default="")
+    digest: str = static(default="")
+
+    @classmethod
+    def of(cls, seconds: Sequence[ArrayLike]) -> Self:
+        """The model of measurements at hand: for each client an array [n_k] of seconds > 0.
+
+        Its config file has the digest alone, which another process cannot run: see :meth:`saved`.
+
+        Raises:
+          ConfigError: for a client without measurements, or seconds that are none.
+        """
+        rows = []
+        for client, measured in enumerate(seconds):
+            try:
+                row = np.ravel(np.asarray(measured, np.float64))
+            except (TypeError, ValueError):
+                raise ConfigError(f"seconds[{client}] = {measured!r}: must be numbers.") from None
+            if not row.size or not ((row > 0) & (row <= LARGEST)).all():
+                raise ConfigError(
+                    f"seconds[{client}] = {measured!r}: must be at least one measurement, and all "
+                    "finite and > 0 seconds."
+                )
+            rows.append(row)
+        if not rows:
+            raise ConfigError("seconds is empty: give at least one client's measurements.")
+        clients, flat = np.repeat(np.arange(len(rows)), list(map(len, rows))), np.concatenate(rows)
+        content = clients.astype("<i8").tobytes() + flat.astype("<f8").tobytes()
+        digest = hashlib.sha256(content).hexdigest()
+        _TABLES.setdefault(digest, _table(clients, flat))
+        _PLAYED.setdefault(digest, _TABLES[digest])
+        return cls(digest=digest)
+
+    def saved(self, path: str) -> Self:
+        """The same model from a CSV file that is written here, so that it can be run elsewhere.
+
+        Raises:
+          ConfigError: if the file is there already, or cannot be written; or for a model that is
+            from a file.
+        """
+        if self.path:
+            raise ConfigError(f"latency.path = {self.path!r}: is a file already. Copy it.")
+        table = self._measured
+        client = np.repeat(np.arange(table.size.size), table.size)
+        place = np.arange(client.size) - table.first[client]
+        lines = ["client,seconds,time"]
+        rows = zip(client.tolist(), table.as_measured.tolist(), place.tolist(), strict=True)
+        lines += [f"{k},{x!r},{1 + t}" for k, x, t in rows]
+        try:
+            with pathlib.Path(path).open("x", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
+        return self.replace(path=path, digest="").loaded()
+
+    @property
+    def varies(self) -> bool:
+        return self.order == "played"
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        measured = len(self.loaded()._measured.size)
+        if measured < sizes.num_clients:
+            where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Traces.of(...)"
+            if missing := gap(self.client_ids):
+                raise ConfigError(
+                    f"{where}: has no measurement of client {missing}. Number clients 0, 1, ... "
+                    "without gaps, or name them."
+                )
+            raise ConfigError(
+                f"{where}: has measurements of {measured} clients, and num_clients = "
+                f"{sizes.num_clients}. Measure more clients, or simulate at most {measured}."
+            )
+
+    def loaded(self) -> Self:
+        if not self.path:
+            if self.digest in _TABLES:
+                return self
+            raise ConfigError(
+                "latency.path = '': must be a CSV file with the header client,seconds"
+                + (", as the arrays of this digest are not at hand." if self.digest else ".")
+            )
+        content, digest = source_file.read("latency", self.path, self.digest)
+        if digest not in self._tables:
+            measured = parse(content, self.path)
+            if self.order == "played" and measured.by_round:
+                measured = _every_round(measured, f"latency.path = {self.path!r}")
+            self._tables[digest] = _table(measured.client, measured.seconds)
+            _IDS[digest] = measured.ids
+        return self.replace(digest=digest)
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        digest = self.digest if self.digest in self._tables else self.loaded().digest
+        return _IDS.get(digest, ())
+
+    @property
+    def _tables(self) -> dict[str, _Table]:
+        return _PLAYED if self.order == "played" else _TABLES
+
+    @property
+    def _measured(self) -> _Table:
+        tables = self._tables
+        return tables[self.digest if self.digest in tables else self.loaded().digest]
+
+    def _drawn(self, key: Array, num_clients: int) -> Array:
+        """Places of one line of each client."""
+        table = self._measured
+        size = jnp.asarray(table.size[:num_clients])
+        first = jnp.asarray(table.first[:num_clients])
+        return first + jax.random.randint(key, (num_clients,), 0, size)
+
+    def _played(self, round: Array, num_clients: int) -> Array:
+        """Places of each client's line of round t, in the order of measurement."""
+        table = self._measured
+        size = jnp.asarray(table.size[:num_clients])
+        return jnp.asarray(table.first[:num_clients]) + (round - 1) % size
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        seconds = jnp.asarray(self._measured.seconds)[self._drawn(key, num_clients)]
+        return jnp.maximum(self.min_latency, seconds)
+
+    def at(self, key: Array, round: Array, num_clients: int) -> Array:
+        if self.order == "drawn":
+            return self.sample(key, num_clients)
+        seconds = jnp.asarray(self._measured.as_measured)[self._played(round, num_clients)]
+        return jnp.maximum(self.min_latency, seconds)
+
+    @property
+    def drops(self) -> bool:
+        return bool(self._measured.dropped.any())
+
+    def dropped(self, key: Array, round: Array, num_clients: int) -> Array:
+        table = self._measured
+        if self.order == "drawn":
+            return jnp.asarray(table.dropped)[self._drawn(key, num_clients)]
+        return jnp.asarray(table.dropped_then)[self._played(round, num_clients)]
+
+    def expected_speed_at(self, round: Array, num_clients: int) -> Array:
+        if self.order == "drawn":
+            return self.expected_speed(num_clients)
+        return self.min_latency / self.at(jax.random.key(0), round, num_clients)
+
+    def expected_speed(self, num_clients: int) -> Array:
+        cut, rest = self._cut(num_clients, self._measured.inverse_from)
+        return cut + self.min_latency * rest
+
+    def expected_latency(self, num_clients: int) -> Array:
+        cut, rest = self._cut(num_clients, self._measured.sum_from)
+        return self.min_latency * cut + rest
+
+    def _cut(self, num_clients: int, sums: NDArray[np.float64]) -> tuple[Array, Array]:
+        """Share of measurements below tau_min, and the sum over the others by all, float [K]."""
+        table = self._measured
+        seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
+        size = jnp.asarray(table.size[:num_clients])
+        # The first that is not below, by bisection.
+        low, high = first, first + size
+        for _ in range(int(table.size.max()).bit_length()):
+            middle = (low + high) // 2
+            below = (low < high) & (seconds[middle] < self.min_latency)
+            low, high = jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
+        # Where all are below, what stands there is the next client's.
+        rest = jnp.where(low < first + size, jnp.asarray(sums)[low], 0.0)
+        return (low - first) / size, rest / size.astype(rest.dtype)
+
+
+def _table(client: NDArray[np.int64], seconds: NDArray[np.float64]) -> _Table:
+    """The table of clients without gaps and their seconds, in the order of measurement."""
+    order, size = np.argsort(client, kind="stable"), np.bincount(client)
+    first = np.cumsum(size) - size
+    then = np.isnan(seconds[order])
+    filled = np.concatenate([_filled(part) for part in np.split(seconds[order], first[1:])])
+    place = np.lexsort((filled, client[order]))
+    sums = [
+        np.concatenate([np.cumsum(part[::-1])[::-1] for part in np.split(values, first[1:])])
+        for values in (filled[place], 1 / filled[place])
+    ]
+    return _Table(
+        filled[place],
+        then[place],
+        filled,
+        then,
+        first.astype(np.int32),
+        size.astype(np.int32),
+        *sums,
+    )
+
+
+def _filled(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds whose gaps have those before them, or the first ones."""
+    known = np.flatnonzero(np.isfinite(seconds))
+    before = np.searchsorted(known, np.arange(seconds.size), "right") - 1
+    return seconds[known[np.maximum(before, 0)]]
+
+
+def _every_round(data: Measured, name: str) -> Measured:
+    """A line of each client for every round from the first of the file to its last.
+
+    Raises:
+      ConfigError: if a client has a round twice, or the rounds are too many.
+    """
+    if data.when is None:
+        return data
+    place = (data.when - data.when.min()).astype(np.int64)
+    rounds, clients = int(place.max()) + 1, int(data.client.max()) + 1
+    if rounds * clients > _MOST:
+        raise ConfigError(
+            f"{name}: has rounds from {data.when.min():.0f} to {data.when.max():.0f}, more than "
+            f"{_MOST:,} lines of {clients} clients. Number them 1, 2, ..., or call the column time."
+        )
+    cell = data.client * rounds + place
+    values, times = np.unique(cell, return_counts=True)
+    if (times > 1).any():
+        client, twice = divmod(int(values[np.argmax(times > 1)]), rounds)
+        raise ConfigError(
+            f"{name}: has round {data.when.min() + twice:.0f} of client {data.ids[client]} twice. "
+            "Give each client at most one line a round, or call the column time."
+        )
+    seconds = np.full(rounds * clients, np.nan)
+    seconds[cell] = data.seconds
+    gaps = np.ones(seconds.size, bool)
+    gaps[cell] = False
+    by_client = seconds.reshape(clients, rounds)
+    seconds[gaps] = np.stack([_filled(row) for row in by_client]).ravel()[gaps]
+    everyone = np.repeat(np.arange(clients), rounds)
+    return data._replace(client=everyone, seconds=seconds, when=None)
