@@ -70,7 +70,7 @@ def share(r):
 
 
 def test_equal_shares_have_the_same_bits_in_a_sweep():
-    """Sizes are constants of the program in ``simulate``, and arguments of it in a sweep."""
+    """Sizes are constants of the program in a trace, and arguments of it in a sweep."""
     data = LinearRegression(num_features=2, num_samples=1410)
     config = SimConfig(
         num_clients=30,
@@ -78,7 +78,11 @@ def test_equal_shares_have_the_same_bits_in_a_sweep():
         num_rounds=2,
         learning=Learning(data=data, model=Linear(), max_steps=1),
     )
-    np.testing.assert_array_equal(*compare(config, share))
+    rows, single = compare(config, share)
+    np.testing.assert_array_equal(rows, single)
+    keys = jax.random.split(jax.random.key(0), len(single))
+    traced = jax.vmap(lambda key: simulate(config, key, record=(share,)))(keys)
+    np.testing.assert_array_equal(rows, traced.share)
 
 
 @pytest.mark.parametrize("policy", ["pause", "sa_pause", "pause_thompson", "bsfl", "rbcs_f"])

@@ -41,7 +41,7 @@ class Partition(NamedTuple):
         """Quality-weighted share of the data d_k / sum(d), float [K]; BSFL (4)."""
         # An ulp decides near-ties: this rounds alike in simulate and in a sweep. The maximum keeps
         # the product from being fused with the sum; and XLA divides by a scalar by its reciprocal,
-        # but not where sizes are constants, as equal ones are in simulate alone.
+        # but not where sizes are constants, as equal ones are when simulate is traced.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
