@@ -43,7 +43,7 @@ mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (ten mi
 
 soak: $(STAMP)  ## kill sweeps at 50 moments, generate 10,000 configs: half an hour (MOMENTS=, SOAK=)
 	$(BIN)/python -m tests.soak $(MOMENTS)
-	SOAK=$(or $(SOAK),10000) $(BIN)/python -m pytest -q tests/test_generated_configs.py
+	SOAK=$(or $(SOAK),10000) $(BIN)/python -m pytest -q tests/config/test_generated_configs.py
 
 lint: $(STAMP)  ## lint, format check and types
 	$(BIN)/ruff check .

@@ -68,8 +68,9 @@ if jax.__version__ == "0.10.2" or jax.__version__.startswith("0.11."):
     )
 
 # JAX 0.10.0 and 0.10.1 compute the largest, least or mean entry of a product wrongly on a CPU, from
-# the 32,769th client on where the sums are over 3 (tests/canaries.py), unless XLA leaves out the
-# library of kernels that 0.10.2 is wrong with. XLA reads this when JAX first meets its devices.
+# the 32,769th client on where the sums are over 3 (tests/support/canaries.py), unless XLA
+# leaves out the library of kernels that 0.10.2 is wrong with. XLA reads this when JAX first meets
+# its devices.
 _KERNELS = "--xla_cpu_experimental_ynn_fusion_type="
 _flags = os.environ.get("XLA_FLAGS", "")
 if jax.__version__ in ("0.10.0", "0.10.1") and _KERNELS not in _flags:

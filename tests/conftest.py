@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("XLA_FLAGS", flags)
     # Imported only now: pause_jax adds a flag of its own on some versions of JAX, and flags that
     # are set are not set again.
-    from tests import shapes
+    from tests.support import shapes
 
     settings = {
         "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),

@@ -54,18 +54,18 @@ SELECTOR = "pause_jax/deploy/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
 CONCLUSION = "pause_jax/analysis/conclusion.py"
 PAGE = "pause_jax/analysis/report/page.py"
-KEYS_TEST = "tests/test_keys.py"
-DRAWS_TEST = "tests/test_draws.py"
-HORIZON_TEST = "tests/test_horizon.py"
+KEYS_TEST = "tests/rng/test_keys.py"
+DRAWS_TEST = "tests/rng/test_draws.py"
+HORIZON_TEST = "tests/run/test_horizon.py"
 COMPILER_TEST = "tests/test_compiler.py::test_the_compiler_is_right_as_users_compile"
-LATENCY_TEST = "tests/test_latency.py::test_moments_match_quadrature"
-TRACES_TEST = "tests/test_traces.py"
-ARRIVAL_TEST = "tests/test_arrival.py"
-PRESENCE_TEST = "tests/test_presence.py"
-NETWORK_TEST = "tests/test_network_latency.py"
-SELECTOR_TEST = "tests/test_selector.py"
+LATENCY_TEST = "tests/world/test_latency.py::test_moments_match_quadrature"
+TRACES_TEST = "tests/world/test_traces.py"
+ARRIVAL_TEST = "tests/run/test_arrival.py"
+PRESENCE_TEST = "tests/world/test_availability.py"
+NETWORK_TEST = "tests/world/test_network_latency.py"
+SELECTOR_TEST = "tests/deploy/test_selector.py"
 RESULT_FOLDER = "pause_jax/analysis/result_folder.py"
-HOSTILE_TEST = "tests/test_hostile.py"
+HOSTILE_TEST = "tests/config/test_hostile.py"
 TUNING = "pause_jax/analysis/tuning.py"
 SPACE = "pause_jax/analysis/space.py"
 POLICY = "pause_jax/policies/base.py"
@@ -73,7 +73,7 @@ INSPECTION = "pause_jax/policies/inspection.py"
 LAWS = "pause_jax/analysis/laws.py"
 FLEET = "pause_jax/analysis/fleet.py"
 SPEEDS = "pause_jax/run/speeds.py"
-FLEET_TEST = "tests/test_fleet.py"
+FLEET_TEST = "tests/analysis/test_fleet.py"
 LOG_TEST = f"{FLEET_TEST}::test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out"
 DENSITY_TEST = f"{FLEET_TEST}::test_a_laws_density_is_an_integral_over_each_clients_scale"
 HONEST_TEST = f"{FLEET_TEST}::test_an_honest_fleet_is_suspected_as_often_as_said"
@@ -87,25 +87,26 @@ PROJECTION = "pause_jax/privacy/projection.py"
 LEDGER = "pause_jax/analysis/ledger.py"
 LEDGER_TABLE = "pause_jax/analysis/ledger_table.py"
 AUDIT = "pause_jax/privacy/audit.py"
-CLOCK_TEST = "tests/test_clock.py"
-PRIVACY_TEST = "tests/test_privacy.py"
-MECHANISMS_TEST = "tests/test_mechanisms.py"
-ACCOUNTING_TEST = "tests/test_accounting.py"
+CLOCK_TEST = "tests/run/test_clock.py"
+PRIVACY_TEST = "tests/privacy/test_privacy.py"
+MECHANISMS_TEST = "tests/privacy/test_mechanisms.py"
+ACCOUNTING_TEST = "tests/analysis/test_accounting.py"
 CLIENT_IDS = "pause_jax/base/client_ids.py"
 MATCHING = "pause_jax/run/matching.py"
 TASK = "pause_jax/learning/task.py"
 PROVENANCE = "pause_jax/sweep/provenance.py"
 JOBS = "pause_jax/sweep/prepare.py"
 CARRY = "pause_jax/sweep/checkpoint.py"
-CONSTANT = "tests/test_store.py::test_a_constant_of_custom_code_counts_wherever_it_comes_from[{}]"
-MIDDLE = "tests/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
+STORE_TEST = "tests/sweep/test_store.py"
+CONSTANT = f"{STORE_TEST}::test_a_constant_of_custom_code_counts_wherever_it_comes_from[{{}}]"
+MIDDLE = "tests/sweep/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
 CURVES = "pause_jax/analysis/curves.py"
 METRICS = "pause_jax/analysis/metrics.py"
 REGRET = "pause_jax/analysis/regret.py"
 SUMMARY = "pause_jax/analysis/summary.py"
-LAYERS_TEST = "tests/test_layers.py::"
-CURVES_TEST = "tests/test_mean_curves.py::"
-SUMMARY_TEST = "tests/test_summary.py::test_a_row_has_the_figures_of_merit_of_its_config"
+LAYERS_TEST = "tests/learning/test_layers.py::"
+CURVES_TEST = "tests/analysis/test_mean_curves.py::"
+SUMMARY_TEST = "tests/analysis/test_summary.py::test_a_row_has_the_figures_of_merit_of_its_config"
 
 
 class Mutant(NamedTuple):
@@ -116,7 +117,7 @@ class Mutant(NamedTuple):
       file: where.
       old: the right text, which occurs once in the file.
       new: the wrong text.
-      test: a config of tests/test_whole_round.py that shows it, or the path of another test.
+      test: a config of tests/run/test_whole_round.py that shows it, or the path of another test.
     """
 
     name: str
@@ -341,21 +342,21 @@ MUTANTS = [
         CONVOLUTION,
         "jnp.flip(kernel, (0, 1)).swapaxes(2, 3)",
         "kernel.swapaxes(2, 3)",
-        "tests/test_convolution.py::test_value_and_gradients_are_those_of_lax",
+        "tests/learning/test_convolution.py::test_value_and_gradients_are_those_of_lax",
     ),
     Mutant(
         "gradient_of_a_kernel_a_pixel_off",
         CONVOLUTION,
         "((low, (m - 1) * s + k - n - low) for",
         "((0, (m - 1) * s + k - n) for",
-        "tests/test_convolution.py::test_value_and_gradients_are_those_of_lax",
+        "tests/learning/test_convolution.py::test_value_and_gradients_are_those_of_lax",
     ),
     Mutant(
         "direct_for_many_features",
         CONVOLUTION,
         "features < FEATURES",
         "features > FEATURES",
-        "tests/test_convolution.py::"
+        "tests/learning/test_convolution.py::"
         "test_a_cpu_convolves_by_products_unless_the_patches_leave_its_cache",
     ),
     Mutant(
@@ -363,21 +364,21 @@ MUTANTS = [
         RESNET,
         "nn.relu(x + y)",
         "nn.relu(y)",
-        "tests/test_resnet.py::test_the_forward_pass_is_that_of_numpy[none-products-True]",
+        "tests/learning/test_resnet.py::test_the_forward_pass_is_that_of_numpy[none-products-True]",
     ),
     Mutant(
         "strides_start_a_pixel_later",
         RESNET,
         "padding=(edge, edge),",
         'padding="SAME",',
-        "tests/test_resnet.py::test_the_forward_pass_is_that_of_numpy[none-products-True]",
+        "tests/learning/test_resnet.py::test_the_forward_pass_is_that_of_numpy[none-products-True]",
     ),
     Mutant(
         "padding_in_statistics_of_blocks",
         RESNET,
         'f"norm_{name}", train, mask)',
         'f"norm_{name}", train, None)',
-        "tests/test_resnet.py::test_rows_that_fill_up_a_batch_stay_out_of_batch_statistics",
+        "tests/learning/test_resnet.py::test_rows_that_fill_up_a_batch_stay_out_of_batch_statistics",
     ),
     # --- learning rate
     Mutant(
@@ -406,7 +407,7 @@ MUTANTS = [
         SCHEDULE,
         "(round - 1) // self.every",
         "((round - 1).astype(jnp.float32) * jnp.float32(1 / self.every)).astype(jnp.int32)",
-        "tests/test_schedule.py::test_step_decay_counts_in_whole_numbers",
+        "tests/learning/test_schedule.py::test_step_decay_counts_in_whole_numbers",
     ),
     Mutant(
         "cosine_rises",
@@ -453,42 +454,42 @@ MUTANTS = [
         ROUND,
         "            released,\n            ending.in_time,",
         "            released,\n            active,",
-        "tests/test_when_spent.py",
+        "tests/run/test_when_spent.py",
     ),
     Mutant(
         "silent_loss_stored",
         "pause_jax/policies/power_of_choice.py",
         "heard = selection.active & observation.heard",
         "heard = selection.active",
-        "tests/test_when_spent.py",
+        "tests/run/test_when_spent.py",
     ),
     Mutant(
         "silent_utility_stored",
         "pause_jax/policies/oort.py",
         "heard = active & observation.heard",
         "heard = active",
-        "tests/test_when_spent.py",
+        "tests/run/test_when_spent.py",
     ),
     Mutant(
         "silent_clients_tell_their_loss",
         ROUND,
         "told = ~silent[clients]",
         "told = silent[clients] | True",
-        "tests/test_when_spent.py",
+        "tests/run/test_when_spent.py",
     ),
     Mutant(
         "too_small_for_float32_taken_for_spent",
         ROUND,
         "exhausted = mechanism.budget.exhausted(before.stats.counts + 1)",
         "exhausted = mechanism.budget.remaining(before.stats.counts) < 1e-38",
-        "tests/test_when_spent.py",
+        "tests/run/test_when_spent.py",
     ),
     Mutant(
         "epsilon_of_a_fading_budget_is_0",
         "pause_jax/privacy/budget.py",
         "jnp.maximum(self.total_epsilon * LEAST_SHARE, tiny)",
         "0.0",
-        "tests/test_when_spent.py",
+        "tests/run/test_when_spent.py",
     ),
     Mutant(
         "max_spent_of_the_round_before",
@@ -527,7 +528,7 @@ MUTANTS = [
         SPEED,
         "jnp.ones_like(self.min_latency)",
         "jnp.asarray(self.min_latency)",
-        "tests/test_latency.py::test_a_draw_of_the_speed_is_the_latency_by_its_rule",
+        "tests/world/test_latency.py::test_a_draw_of_the_speed_is_the_latency_by_its_rule",
     ),
     Mutant(
         "negative_speed_not_expected",
@@ -555,7 +556,7 @@ MUTANTS = [
         TAILS,
         "start + share * mean",
         "start + mean",
-        "tests/test_latency.py::test_moments_match_quadrature_for_any_parameters",
+        "tests/world/test_latency.py::test_moments_match_quadrature_for_any_parameters",
     ),
     Mutant(
         "pareto_exponent_of_the_inverse",
@@ -615,7 +616,7 @@ MUTANTS = [
         SCORE,
         "jnp.any(selection.active), 0.0, behind)",
         "jnp.any(selection.active), 0.0, jnp.maximum(behind, 0.0))",
-        "tests/test_rounds.py::test_a_score_is_that_of_float64_and_its_regret_is_signed",
+        "tests/run/test_rounds.py::test_a_score_is_that_of_float64_and_its_regret_is_signed",
     ),
     Mutant(
         "reward_after_the_update",
@@ -648,14 +649,14 @@ MUTANTS = [
         LANDSCAPE,
         "jnp.sum(leaving).astype(float) * jnp.sum(entering)",
         "(jnp.sum(leaving) * jnp.sum(entering)).astype(float)",
-        "tests/test_search_annealing.py::test_a_walk_goes_on_where_neighbours_outnumber_int32",
+        "tests/bandit/test_search_annealing.py::test_a_walk_goes_on_where_neighbours_outnumber_int32",
     ),
     Mutant(
         "walk_rounds_by_the_order_of_addition",
         LANDSCAPE,
         "on_grid(problem.weight, num_selected)",
         "problem.weight",
-        "tests/test_search_annealing.py::"
+        "tests/bandit/test_search_annealing.py::"
         "test_the_sum_of_weights_does_not_depend_on_the_order_of_addition",
     ),
     Mutant(
@@ -663,7 +664,7 @@ MUTANTS = [
         PARTITION,
         "weight * (1 / tree_sum(weight))",
         "weight / tree_sum(weight)",
-        "tests/test_summation.py::test_equal_shares_have_the_same_bits_in_a_sweep",
+        "tests/rng/test_summation.py::test_equal_shares_have_the_same_bits_in_a_sweep",
     ),
     # --- clock and record
     Mutant(
@@ -865,7 +866,7 @@ MUTANTS = [
         "pause_jax/base/checks.py",
         "if not isinstance(value, str) or value not in rule.choices:",
         "if value not in rule.choices:",
-        "tests/test_generated_configs.py::"
+        "tests/config/test_generated_configs.py::"
         "test_every_field_takes_every_weird_value_or_refuses_it_in_one_line",
     ),
     Mutant(
@@ -873,21 +874,21 @@ MUTANTS = [
         "pause_jax/analysis/table.py",
         "if spare < 0:",
         "if spare < -9:",
-        "tests/test_tables.py",
+        "tests/analysis/test_tables.py",
     ),
     Mutant(
         "memory_of_one_run",
         SIMULATE,
         "num_runs * recorded_bytes(quantities, config),",
         "recorded_bytes(quantities, config),",
-        "tests/test_arguments.py::test_how_much_fits_is_asked_of_the_machine",
+        "tests/run/test_arguments.py::test_how_much_fits_is_asked_of_the_machine",
     ),
     Mutant(
         "a_damaged_cache_is_read",
         "pause_jax/learning/decoded.py",
         "except Exception as error:  # NumPy",
         "except OSError as error:  # NumPy",
-        "tests/test_data.py",
+        "tests/learning/test_data.py",
     ),
     # --- experiments
     Mutant(
@@ -895,7 +896,7 @@ MUTANTS = [
         "experiments/mnist_mlp_30_5/prediction.py",
         "np.sqrt(1 + 1 / ours.size)",
         "np.sqrt(1 / ours.size)",
-        "tests/test_prediction.py",
+        "tests/experiments/test_prediction.py",
     ),
     # --- reports
     Mutant(
@@ -903,28 +904,28 @@ MUTANTS = [
         PAIRED,
         "if self.pairs < self.seeds:",
         "if not self.pairs:",
-        "tests/test_paired.py",
+        "tests/analysis/test_paired.py",
     ),
     Mutant(
         "the_best_as_if_named_beforehand",
         CONCLUSION,
         "comparisons = others if against else",
         "comparisons = others if chosen else",
-        "tests/test_conclusion.py",
+        "tests/analysis/test_conclusion.py",
     ),
     Mutant(
         "labels_become_html",
         PAGE,
         "autoescape=True",
         "autoescape=False",
-        "tests/test_report.py",
+        "tests/analysis/test_report.py",
     ),
     Mutant(
         "labels_end_their_script",
         PAGE,
         'text.replace("<", "\\\\u003c")',
         "text",
-        "tests/test_report.py",
+        "tests/analysis/test_report.py",
     ),
     # --- files from elsewhere
     Mutant(
@@ -1032,56 +1033,56 @@ MUTANTS = [
         TUNING,
         "jax.random.split(fresh_key, fresh)",
         "jax.random.split(search_key, fresh)",
-        "tests/test_tuning.py::test_finalists_meet_seeds_that_the_search_has_not_seen",
+        "tests/analysis/test_tuning.py::test_finalists_meet_seeds_that_the_search_has_not_seen",
     ),
     Mutant(
         "halving_repeats_its_seeds",
         TUNING,
         "rung, done = rung[:half], done + seeds",
         "rung, done = rung[:half], done",
-        "tests/test_tuning.py::test_finalists_meet_seeds_that_the_search_has_not_seen",
+        "tests/analysis/test_tuning.py::test_finalists_meet_seeds_that_the_search_has_not_seen",
     ),
     Mutant(
         "runs_without_a_score_are_left_out",
         TUNING,
         "    if trial.is_complete:\n        return sign",
         "    if trial.scored.size:\n        return sign",
-        "tests/test_tuning.py::test_a_search_among_configs_that_diverge_chooses_a_finite_one",
+        "tests/analysis/test_tuning.py::test_a_search_among_configs_that_diverge_chooses_a_finite_one",
     ),
     Mutant(
         "optuna_is_told_the_mean",
         TUNING,
         "study.tell(each, order(trial))",
         "study.tell(each, trial.mean)",
-        "tests/test_tuning.py::test_optuna_is_told_the_same_order",
+        "tests/analysis/test_tuning.py::test_optuna_is_told_the_same_order",
     ),
     Mutant(
         "the_config_of_the_start_is_never_chosen",
         TUNING,
         "min(reversed(range(len(points)))",
         "min(reversed(range(len(best)))",
-        "tests/test_tuning.py::test_the_config_where_the_search_began_is_chosen_if_none_is_better",
+        "tests/analysis/test_tuning.py::test_the_config_where_the_search_began_is_chosen_if_none_is_better",
     ),
     Mutant(
         "broken_runs_have_a_score",
         TUNING,
         ".where(result.first_broken_round <= 0)",
         "",
-        "tests/test_tuning.py::test_runs_that_broke_a_contract_have_no_score",
+        "tests/analysis/test_tuning.py::test_runs_that_broke_a_contract_have_no_score",
     ),
     Mutant(
         "a_target_never_reached_counts_as_the_whole_run",
         SPACE,
         "lambda result: metrics.time_to_accuracy(result, target),",
         "lambda r: metrics.time_to_accuracy(r, target).fillna(r.eval_clock.max()),",
-        "tests/test_tuning.py::test_a_target_that_was_never_reached_has_no_seconds",
+        "tests/analysis/test_tuning.py::test_a_target_that_was_never_reached_has_no_seconds",
     ),
     Mutant(
         "an_undeclared_loss_arrives",
         POLICY,
         "        if not config.releases:\n            unread",
         "        if config is None:\n            unread",
-        "tests/test_declared.py::"
+        "tests/policies/test_declared.py::"
         "test_a_policy_that_reads_what_it_does_not_declare_is_refused_before_any_run",
     ),
     Mutant(
@@ -1089,7 +1090,7 @@ MUTANTS = [
         POLICY,
         'built.query.wants == "loss" and',
         'built.query.wants == "losses" and',
-        "tests/test_declared.py::"
+        "tests/policies/test_declared.py::"
         "test_a_policy_that_reads_what_it_does_not_declare_is_refused_before_any_run",
     ),
     Mutant(
@@ -1097,21 +1098,21 @@ MUTANTS = [
         INSPECTION,
         "return text, *(_shown(each) for each in _constants(closed))",
         "return (text,)",
-        "tests/test_declared.py::test_a_policy_that_remembers_in_python_is_found",
+        "tests/policies/test_declared.py::test_a_policy_that_remembers_in_python_is_found",
     ),
     Mutant(
         "equal_keys_pass",
         "pause_jax/run/arguments.py",
         "if before != place:",
         "if before > place:",
-        "tests/test_declared.py::test_equal_keys_are_refused_wherever_there_are_several",
+        "tests/policies/test_declared.py::test_equal_keys_are_refused_wherever_there_are_several",
     ),
     Mutant(
         "a_broken_contract_is_not_said",
         SIMULATE,
         "contract.warn({name",
         "str({name",
-        "tests/test_declared.py::test_a_run_that_broke_its_contract_warns_once",
+        "tests/policies/test_declared.py::test_a_run_that_broke_its_contract_warns_once",
     ),
     # --- measured fleets, and a policy on a server
     Mutant(
@@ -1203,7 +1204,7 @@ MUTANTS = [
         SPEEDS,
         "jnp.min(latency.expected_latency",
         "jnp.max(latency.expected_latency",
-        "tests/test_speeds.py::test_latencies_in_seconds_are_not",
+        "tests/run/test_speeds.py::test_latencies_in_seconds_are_not",
     ),
     Mutant(
         "selector_knows_no_work",
@@ -1302,28 +1303,28 @@ MUTANTS = [
         ROUND,
         "jnp.where(jnp.any(active), seconds, heard.seconds + config.presence.recheck)",
         "jnp.where(jnp.any(active), seconds, config.presence.recheck)",
-        "tests/test_rounds.py::test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it",
+        "tests/run/test_rounds.py::test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it",
     ),
     Mutant(
         "candidates_halved_a_round_early",
         "pause_jax/policies/power_of_choice.py",
         "2 * round > num_rounds",
         "2 * round >= num_rounds",
-        "tests/test_power_of_choice.py::test_schedules",
+        "tests/policies/test_power_of_choice.py::test_schedules",
     ),
     Mutant(
         "server_momentum_without_updates",
         FEDAVG,
         "heard = jnp.any(weights > 0)",
         "heard = jnp.asarray(True)",
-        "tests/test_arrival.py::test_server_momentum_waits_for_an_update",
+        "tests/run/test_arrival.py::test_server_momentum_waits_for_an_update",
     ),
     Mutant(
         "square_loss_of_0_for_the_unheard",
         ROUND,
         "jnp.where(unheard, jnp.nan, trained.square_loss)",
         "jnp.where(unheard, 0.0, trained.square_loss)",
-        "tests/test_arrival.py"
+        "tests/run/test_arrival.py"
         "::test_a_policy_observes_no_loss_of_an_update_that_did_not_arrive[lost]",
     ),
     Mutant(
@@ -1331,7 +1332,7 @@ MUTANTS = [
         FEDAVG,
         "return store_active(kept, clients, new, active)",
         "return store_active(kept, clients, new, True | active)",
-        "tests/test_arrival.py"
+        "tests/run/test_arrival.py"
         "::test_what_a_client_keeps_advances_with_an_update_that_reaches_the_server",
     ),
     Mutant(
@@ -1353,7 +1354,7 @@ MUTANTS = [
         CONFIG,
         "jnp.asarray(leaf, jnp.float32), marked(config))",
         "jnp.asarray(leaf, jnp.float32), config)",
-        "tests/test_strict_modes.py::test_a_number_out_of_its_range_inside_of_a_jit_gives_nan",
+        "tests/run/test_strict_modes.py::test_a_number_out_of_its_range_inside_of_a_jit_gives_nan",
     ),
     Mutant(
         "delta_of_the_least",
@@ -1388,7 +1389,7 @@ MUTANTS = [
         AUDIT,
         "one_run_bound(canaries, guesses, v, delta, confidence)",
         "one_run_bound(canaries, guesses, v, 0.0, confidence)",
-        "tests/test_audit.py::test_one_run_holds_the_delta_that_is_claimed",
+        "tests/privacy/test_audit.py::test_one_run_holds_the_delta_that_is_claimed",
     ),
     Mutant(
         "zero_has_a_direction",
@@ -1416,7 +1417,7 @@ MUTANTS = [
         PROJECTION,
         "return self.inner.delta",
         "return 0.0",
-        "tests/test_mechanism_contract.py::test_a_projection_has_the_delta_of_its_inner_mechanism",
+        "tests/privacy/test_mechanism_contract.py::test_a_projection_has_the_delta_of_its_inner_mechanism",
     ),
     # Who is who: ids of clients, and what a custom task may do.
     Mutant(
@@ -1424,77 +1425,77 @@ MUTANTS = [
         CLIENT_IDS,
         "sorted(set(known.values()), key=natural_order)",
         "sorted(set(known.values()))",
-        "tests/test_client_ids.py::test_numbers_within_names_count_by_their_value",
+        "tests/base/test_client_ids.py::test_numbers_within_names_count_by_their_value",
     ),
     Mutant(
         "data_meets_other_clients_seconds",
         MATCHING,
         "if ids != own:",
         "if len(ids) != len(own):",
-        "tests/test_client_ids.py::test_other_clients_are_refused_by_their_ids",
+        "tests/base/test_client_ids.py::test_other_clients_are_refused_by_their_ids",
     ),
     Mutant(
         "drawn_clients_meet_lines_of_others",
         MATCHING,
         "        if files:\n",
         "        if not files:\n",
-        "tests/test_client_ids.py::test_clients_that_the_key_draws_meet_no_file_of_particular_clients",
+        "tests/base/test_client_ids.py::test_clients_that_the_key_draws_meet_no_file_of_particular_clients",
     ),
     Mutant(
         "a_gap_in_a_file_shifts_its_clients",
         MATCHING,
         "if not of_data and (missing",
         "if of_data and (missing",
-        "tests/test_client_ids.py::test_numbers_with_gaps_need_data_with_the_same",
+        "tests/base/test_client_ids.py::test_numbers_with_gaps_need_data_with_the_same",
     ),
     Mutant(
         "the_test_set_takes_a_clients_last",
         "pause_jax/learning/dataset.py",
         "return np.delete(test, first[emptied])",
         "return test",
-        "tests/test_client_ids.py::test_the_draw_of_a_test_set_leaves_every_client_a_sample",
+        "tests/base/test_client_ids.py::test_the_draw_of_a_test_set_leaves_every_client_a_sample",
     ),
     Mutant(
         "the_ledger_names_another_client",
         "pause_jax/analysis/ledger_table.py",
         "book.client_ids[client] if",
         "book.client_ids[client - 1] if",
-        "tests/test_client_ids.py::test_a_sweep_and_its_ledger_name_clients",
+        "tests/base/test_client_ids.py::test_a_sweep_and_its_ledger_name_clients",
     ),
     Mutant(
         "truth_values_are_tokens",
         "pause_jax/learning/arrays.py",
         "np.float32 if is_input else np.int32",
         "np.int32",
-        "tests/test_own_data.py::test_truth_values_are_labels_and_features",
+        "tests/learning/test_custom_data.py::test_truth_values_are_labels_and_features",
     ),
     Mutant(
         "a_loss_that_mixes_samples_is_taken",
         TASK,
         "if type(task) not in TASKS:",
         "if type(task) in TASKS:",
-        "tests/test_own_model.py::test_a_loss_that_mixes_samples_is_refused",
+        "tests/learning/test_custom_model.py::test_a_loss_that_mixes_samples_is_refused",
     ),
     Mutant(
         "a_task_is_checked_with_one_form_only",
         LEARNING,
         "            form(data.y_train),\n",
         "",
-        "tests/test_own_model.py::test_a_task_that_fits_one_form_of_targets_is_checked_with_another",
+        "tests/learning/test_custom_model.py::test_a_task_that_fits_one_form_of_targets_is_checked_with_another",
     ),
     Mutant(
         "a_metric_replaces_the_test_loss",
         TASK,
         'if "test_loss" in task.metrics:',
         'if "test_loss" in task.metrics[1:]:',
-        "tests/test_own_model.py::test_a_metric_of_a_name_that_is_taken_is_refused",
+        "tests/learning/test_custom_model.py::test_a_metric_of_a_name_that_is_taken_is_refused",
     ),
     Mutant(
         "a_metric_of_a_taken_name_is_dropped",
         RECORDER,
         "if name in QUANTITIES and name not in METRICS:",
         "if name in METRICS and name not in QUANTITIES:",
-        "tests/test_own_model.py::test_a_metric_of_a_name_that_is_taken_is_refused",
+        "tests/learning/test_custom_model.py::test_a_metric_of_a_name_that_is_taken_is_refused",
     ),
     # --- what a store knows of a sweep, what a resumed chunk goes on with, rows of a batch
     Mutant(
@@ -1523,28 +1524,28 @@ MUTANTS = [
         "pause_jax/sweep/config_summary.py",
         "without_addresses(str(value))",
         "str(value)",
-        "tests/test_store.py::test_what_custom_parts_compute_is_the_same_in_every_process",
+        "tests/sweep/test_store.py::test_what_custom_parts_compute_is_the_same_in_every_process",
     ),
     Mutant(
         "store_without_what_parts_say",
         JOBS,
         "{provenance.program_digest(program)} {said}",
         "{provenance.program_digest(program)}",
-        "tests/test_store.py::test_what_a_custom_part_says_of_itself_counts",
+        "tests/sweep/test_store.py::test_what_a_custom_part_says_of_itself_counts",
     ),
     Mutant(
         "sweep_with_a_global_of_before",
         JOBS,
         "programs.cache_clear()",
         "pass",
-        "tests/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
+        "tests/sweep/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
     ),
     Mutant(
         "store_of_the_first_group",
         JOBS,
         "for group in groups.values() for own in",
         "for group in [*groups.values()][:1] for own in",
-        "tests/test_store.py::test_the_custom_parts_of_every_config_count",
+        "tests/sweep/test_store.py::test_the_custom_parts_of_every_config_count",
     ),
     Mutant(
         "resumed_without_late_updates",
@@ -1568,14 +1569,14 @@ MUTANTS = [
         CARRY,
         'if not np.array_equal(found["digest"], _digest(leaves)):',
         "if False:",
-        "tests/test_store.py::test_a_damaged_middle_is_not_used",
+        "tests/sweep/test_store.py::test_a_damaged_middle_is_not_used",
     ),
     Mutant(
         "rows_of_the_first_config",
         "pause_jax/sweep/batch.py",
         "lambda x: x[run // len(keys)], configs",
         "lambda x: x[0 * run], configs",
-        "tests/test_rows.py::test_ties_with_deadlines_end_a_round_by_hand",
+        "tests/sweep/test_rows.py::test_ties_with_deadlines_end_a_round_by_hand",
     ),
     # --- verdicts on claims
     Mutant(
@@ -1583,7 +1584,7 @@ MUTANTS = [
         "experiments/claims.py",
         "tail = (1 - CONFIDENCE) / 2 / together\n    if",
         "tail = (1 - CONFIDENCE) / 2\n    together = 1\n    if",
-        "tests/test_claims.py",
+        "tests/experiments/test_claims.py",
     ),
     Mutant(
         "target_from_the_compared_runs",
@@ -1591,21 +1592,21 @@ MUTANTS = [
         '    family = [\n        claims.larger(\n            "choosing',
         '    target = 0.9 * min(curves.best("PAUSE"))\n'
         '    family = [\n        claims.larger(\n            "choosing',
-        "tests/test_claims.py",
+        "tests/experiments/test_claims.py",
     ),
     Mutant(
         "always_from_two_seeds",
         "experiments/claims.py",
         "        return float(low), float(high)",
         "        return (claim.found, claim.found)",
-        "tests/test_claims.py",
+        "tests/experiments/test_claims.py",
     ),
     Mutant(
         "not_rejected_is_confirmed",
         "experiments/claims.py",
         '"compatible" if claim.found',
         '"confirmed" if claim.found',
-        "tests/test_claims.py",
+        "tests/experiments/test_claims.py",
     ),
     # --- a million clients, layers
     Mutant(
@@ -1613,7 +1614,7 @@ MUTANTS = [
         "pause_jax/bandit/search/annealing.py",
         "if num_clients > FEW:",
         "if num_clients > 2**30:",
-        "tests/test_search_large.py::test_each_of_a_million_clients_is_drawn_as_often",
+        "tests/bandit/test_search_large.py::test_each_of_a_million_clients_is_drawn_as_often",
     ),
     Mutant(
         "running_statistics_too_slow",
@@ -1635,21 +1636,21 @@ MUTANTS = [
         PAIRED,
         "stdtrit(number - 1,",
         "stdtrit(number,",
-        "tests/test_paired.py::test_two_configs_have_scipys_paired_interval",
+        "tests/analysis/test_paired.py::test_two_configs_have_scipys_paired_interval",
     ),
     Mutant(
         "unnoised_counts_as_private",
         CONCLUSION,
         ' & (result.unnoised == "")',
         "",
-        "tests/test_conclusion.py::test_private_configs_are_compared_with_the_best_of_them",
+        "tests/analysis/test_conclusion.py::test_private_configs_are_compared_with_the_best_of_them",
     ),
     Mutant(
         "broken_configs_are_judged",
         CONCLUSION,
         "result.first_broken_round <= 0",
         "result.first_broken_round >= -1",
-        "tests/test_conclusion.py::test_a_config_that_broke_its_contract_is_no_measure",
+        "tests/analysis/test_conclusion.py::test_a_config_that_broke_its_contract_is_no_measure",
     ),
     Mutant(
         "clock_curve_of_the_seeds_left",
@@ -1677,28 +1678,28 @@ MUTANTS = [
         METRICS,
         "result.test_loss.isel(eval_round=last.clip(0))",
         "result.test_loss.isel(eval_round=-1)",
-        "tests/test_metrics.py::test_final_loss_is_that_of_each_configs_last_round",
+        "tests/analysis/test_metrics.py::test_final_loss_is_that_of_each_configs_last_round",
     ),
     Mutant(
         "gigabytes_of_updates_alone",
         METRICS,
         "(result.downloaded + result.uploaded)",
         "(result.uploaded + result.uploaded)",
-        "tests/test_metrics.py::test_what_is_sent_is_models_and_updates",
+        "tests/analysis/test_metrics.py::test_what_is_sent_is_models_and_updates",
     ),
     Mutant(
         "decade_from_a_round_late",
         REGRET,
         "mean[n // 10 - 1]",
         "mean[n // 10]",
-        "tests/test_regret.py::test_decade_ratios_of_known_curves",
+        "tests/analysis/test_regret.py::test_decade_ratios_of_known_curves",
     ),
     Mutant(
         "bound_of_pause_as_bsfls",
         REGRET,
         "+ 1 + 2 * math.pi**2 / 3",
         "+ 1 + math.pi**2 / 3",
-        "tests/test_regret.py::test_the_bounds_by_hand",
+        "tests/analysis/test_regret.py::test_the_bounds_by_hand",
     ),
     Mutant(
         "best_loss_is_the_worst",
@@ -1727,28 +1728,28 @@ MUTANTS = [
         "pause_jax/analysis/ledger.py",
         "int(updates.max()) * float",
         "int(seen.counts.max()) * float",
-        "tests/test_accounting.py::test_participations_after_the_end_of_a_budget_release_nothing",
+        "tests/analysis/test_accounting.py::test_participations_after_the_end_of_a_budget_release_nothing",
     ),
     Mutant(
         "answers_are_no_releases",
         "pause_jax/analysis/ledger.py",
         "updates + (seen.queried if",
         "updates + (0 * seen.queried if",
-        "tests/test_accounting.py::test_losses_void_the_guarantee_and_count_as_releases",
+        "tests/analysis/test_accounting.py::test_losses_void_the_guarantee_and_count_as_releases",
     ),
     Mutant(
         "seeds_written_as_clients",
         "pause_jax/analysis/ledger_table.py",
         "where if len(where) == 2 else",
         "where[::-1] if len(where) == 2 else",
-        "tests/test_accounting.py::test_each_line_of_the_file_is_of_its_seed_and_client",
+        "tests/analysis/test_accounting.py::test_each_line_of_the_file_is_of_its_seed_and_client",
     ),
     Mutant(
         "times_chosen_of_the_idlest",
         "pause_jax/analysis/ledger_table.py",
         "str(book.participations.max())",
         "str(book.participations.min())",
-        "tests/test_summary.py::test_the_ledgers_table_is_about_the_busiest_client_of_all_seeds",
+        "tests/analysis/test_summary.py::test_the_ledgers_table_is_about_the_busiest_client_of_all_seeds",
     ),
     Mutant(
         "epsilon_of_the_participation_before",
@@ -1777,7 +1778,7 @@ MUTANTS = [
         "pause_jax/policies/oort.py",
         "jnp.ceil(self.window * number",
         "jnp.floor(self.window * number",
-        "tests/test_oort.py::"
+        "tests/policies/test_oort.py::"
         "test_the_explored_are_drawn_in_proportion_to_their_prior_within_the_window",
     ),
     Mutant(
@@ -1785,21 +1786,21 @@ MUTANTS = [
         "pause_jax/policies/oort.py",
         "(round >= 2 * step)",
         "(round > 2 * step)",
-        "tests/test_oort.py::test_pacer",
+        "tests/policies/test_oort.py::test_pacer",
     ),
     Mutant(
         "accepted_at_the_deadline",
         "pause_jax/policies/fedcs.py",
         "end < deadline",
         "end <= deadline",
-        "tests/test_fedcs.py::test_a_hand_made_instance",
+        "tests/policies/test_fedcs.py::test_a_hand_made_instance",
     ),
     Mutant(
         "zero_updates_at_a_right_angle",
         "pause_jax/policies/clustered.py",
         "jnp.arccos(jnp.clip(cosine, -1.0, 1.0)), 0.0)",
         "jnp.arccos(jnp.clip(cosine, -1.0, 1.0)), jnp.pi / 2)",
-        "tests/test_clustered.py::test_distances_are_numpys",
+        "tests/policies/test_clustered.py::test_distances_are_numpys",
     ),
     # --- data, cohorts, search, record
     Mutant(
@@ -1807,7 +1808,7 @@ MUTANTS = [
         PARTITION,
         "jnp.clip(count[dominant] - wanted_before, 0, wanted)",
         "jnp.clip(count[dominant], 0, wanted)",
-        "tests/test_partition.py::"
+        "tests/learning/test_partition.py::"
         "test_what_is_reserved_is_of_the_dominant_label_alone_though_it_runs_out",
     ),
     Mutant(
@@ -1815,7 +1816,7 @@ MUTANTS = [
         "pause_jax/learning/label_skew.py",
         "concentration, (num_classes,))",
         "concentration, (1,)).repeat(num_classes, axis=0)",
-        "tests/test_own_data.py::"
+        "tests/learning/test_custom_data.py::"
         "test_dirichlet_shares_have_their_moments_and_a_small_alpha_few_labels",
     ),
     Mutant(
@@ -1823,40 +1824,40 @@ MUTANTS = [
         COHORT,
         "jnp.minimum(jnp.arange(num_batches * batch), num_slots - 1)",
         "jnp.arange(num_batches * batch) % (num_slots - 1)",
-        "tests/test_local_training.py::test_each_slot_is_trained_once_and_for_all_its_steps",
+        "tests/learning/test_local_training.py::test_each_slot_is_trained_once_and_for_all_its_steps",
     ),
     Mutant(
         "no_gap_between_infinite_energies",
         "pause_jax/bandit/search/annealing.py",
         "jnp.where(jnp.isinf(best), rest, 0.0)",
         "0.0",
-        "tests/test_search_annealing.py::test_between_infinite_energies_the_gap_is_one_of_weights",
+        "tests/bandit/test_search_annealing.py::test_between_infinite_energies_the_gap_is_one_of_weights",
     ),
     Mutant(
         "genie_of_the_first_round",
         SCORE,
         "context.speed_at(round)",
         "context.speed_at(jnp.ones_like(round))",
-        "tests/test_fleet.py::test_the_genie_of_a_changing_world_has_no_regret",
+        "tests/analysis/test_fleet.py::test_the_genie_of_a_changing_world_has_no_regret",
     ),
     Mutant(
         "evaluated_at_the_start_of_the_round",
         QUANTITIES,
         'at each evaluation."""\n    return r.after.clock',
         'at each evaluation."""\n    return r.before.clock',
-        "tests/test_rounds.py::test_evaluated_rounds_include_the_last",
+        "tests/run/test_rounds.py::test_evaluated_rounds_include_the_last",
     ),
     Mutant(
         "rules_of_the_last_round",
         QUANTITIES,
         "rules[jnp.argmax(rules > 0)]",
         "rules[-1]",
-        "tests/test_broken_parts.py::"
+        "tests/run/test_broken_parts.py::"
         "test_what_is_named_was_broken_in_the_first_bad_round_though_others_follow",
     ),
 ]
 
-CASE = "tests/test_whole_round.py::test_a_run_is_what_algorithm_1_says[{}]"
+CASE = "tests/run/test_whole_round.py::test_a_run_is_what_algorithm_1_says[{}]"
 ROOT = pathlib.Path(__file__).parents[1]
 
 

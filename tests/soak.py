@@ -35,10 +35,10 @@ def environment(cache: pathlib.Path) -> dict[str, str]:
 def begun(
     folder: pathlib.Path, settings: dict[str, str], seconds: float = 0.0, shard: str = ""
 ) -> subprocess.Popen[str]:
-    """A process of tests/killed.py."""
+    """A process of tests/support/killed.py."""
     words = [str(folder), str(seconds), *([shard] if shard else [])]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.killed", *words],
+        [sys.executable, "-m", "tests.support.killed", *words],
         cwd=ROOT,
         env=settings,
         stdout=subprocess.PIPE,
@@ -57,7 +57,7 @@ def ended(process: subprocess.Popen[str]) -> float:
 
 
 def killed(folder: pathlib.Path, settings: dict[str, str], seconds: float = 0.0) -> float:
-    """Play tests/killed.py, to its end if ``seconds`` is 0."""
+    """Play tests/support/killed.py, to its end if ``seconds`` is 0."""
     return ended(begun(folder, settings, seconds))
 
 

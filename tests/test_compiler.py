@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from pause_jax.run.compilation import compiler_options
-from tests import canaries
+from tests.support import canaries
 
 OURS = "import sys, pause_jax; from tests import canaries; sys.exit(canaries.main([]))"
 LATE = "import jax; jax.random.key(0); import pause_jax"
@@ -56,7 +56,7 @@ def test_a_canary_sees_one_wrong_row_and_one_that_is_not_a_number():
 
 @by_0_10
 def test_without_what_pause_jax_sets_it_is_wrong():
-    done = run("-m", "tests.canaries", "max_one_vmap", "mean_one_vmap", "max_few")
+    done = run("-m", "tests.support.canaries", "max_one_vmap", "mean_one_vmap", "max_few")
     assert done.returncode == 1
     assert done.stdout.count("WRONG") == 2
     assert "max_few: ok" in done.stdout

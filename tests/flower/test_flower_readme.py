@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 from pause_jax import presets
 from tests.flower.local import LocalGrid, nodes
-from tests.pages import block
+from tests.support.pages import block
 
 
 def test_the_server_and_the_client_of_the_example_work(monkeypatch, tmp_path):

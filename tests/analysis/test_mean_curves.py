@@ -1,0 +1,43 @@
+"""The curves that figures and reports draw, against hand-made data."""
+
+import numpy as np
+import pytest
+
+from pause_jax.analysis.curves import Curve, by_round, hidden, progress
+from tests.support.results import made
+
+
+def test_a_curve_is_the_mean_over_seeds_as_far_as_all_seeds_go():
+    result = made({"a": None, "b": None}, seeds=3)
+    result.eval_clock[1, 2, 3:] = np.nan  # one run of `b` ended early
+    result.clock[1, 2, 15:] = np.nan
+    accuracy, clock = 100 * result.test_accuracy.values, result.eval_clock.values
+    whole, cut = progress(result).values()
+    np.testing.assert_allclose(whole.x, clock[0].mean(axis=0))
+    np.testing.assert_allclose(whole.mean, accuracy[0].mean(axis=0))
+    np.testing.assert_allclose(whole.error, accuracy[0].std(axis=0, ddof=1) / 3**0.5)
+    np.testing.assert_allclose(cut.mean[:3], accuracy[1].mean(axis=0)[:3])
+    assert np.isnan([cut.x[3], cut.mean[3]]).all()
+
+    whole, cut = by_round(result.clock).values()
+    np.testing.assert_array_equal(whole.x, np.arange(1, 21))
+    np.testing.assert_allclose(whole.mean, result.clock.values[0].mean(axis=0))
+    np.testing.assert_allclose(cut.mean[:15], result.clock.values[1].mean(axis=0)[:15])
+    assert np.isnan(cut.mean[15:]).all()
+
+
+def test_without_accuracy_the_curve_is_the_loss_and_without_both_there_is_none():
+    curve = progress(made({"a": None}, learning="loss"))["a"]
+    np.testing.assert_allclose(
+        curve.mean, made({"a": None}, learning="loss").test_loss[0].mean("seed")
+    )
+    assert progress(made({"a": None}, learning="none")) == {}
+
+
+@pytest.mark.parametrize("part", ["x", "mean"])
+def test_curves_hide_each_other_if_equal_in_place_and_height(part):
+    one = Curve(*np.arange(9.0).reshape(3, 3))
+    other = one._replace(**{part: one.x + 10})
+    assert hidden({"a": one, "b": other, "c": one, "d": one._replace(error=0 * one.x)}) == [
+        ["a", "c", "d"]
+    ]

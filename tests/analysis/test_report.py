@@ -1,0 +1,240 @@
+"""The HTML report: what is in it, and that no label gets out of its place."""
+
+import html.parser
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from pause_jax.analysis import report
+from pause_jax.analysis.conclusion import compare
+from pause_jax.analysis.report import page, participation, pictures, tables
+from pause_jax.base.struct import ConfigError
+from pause_jax.latency import Traces
+from pause_jax.privacy import NoPrivacy
+from tests.support.results import made, small_config
+
+EVIL = "</script ><script>alert(1)</script>"
+
+
+class Page(html.parser.HTMLParser):
+    """What of a page is looked at: elements, texts and the charts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts, self.charts, self.scripts = [], [], {}, []
+        self.raw = []
+        self._chart = None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._chart = dict(attrs).get("data-chart", "") if tag == "script" else None
+
+    def handle_endtag(self, tag):
+        self._chart = None
+
+    def handle_data(self, data):
+        if self._chart:
+            self.charts[self._chart] = json.loads(data)
+            self.raw.append(data)
+        elif self._chart == "":
+            self.scripts.append(data)
+        else:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+
+def shown(result, target=0.8, **options):
+    return Page(page.render(result, target, options.get("against"), "my result"))
+
+
+@pytest.fixture
+def result():
+    found = made({"good": None, EVIL: None, "clear": small_config(privacy=NoPrivacy())})
+    found["max_spent"][2] = np.inf
+    return found
+
+
+def test_it_is_whole_and_small(result, tmp_path):
+    path = report.write(result, tmp_path / "report.html")
+    assert path.stat().st_size < 3e6
+    text = path.read_text("utf-8")
+    assert set(re.findall(r'(?:src|href)="(.*?)"', text.partition("<script>")[0])) == {"data:,"}
+    policies = [attrs.get("content", "") for tag, attrs in Page(text).elements if tag == "meta"]
+    assert any(policy.startswith("default-src 'none'; ") for policy in policies)
+
+
+def test_it_says_what_was_compared_and_what_to_conclude(result):
+    text = shown(result).text
+    for words in (
+        "What to conclude",
+        "3 configs, 3 seeds, 20 rounds, 6 clients",
+        "reward.gamma",
+        "All other fields are the same.",
+        "config reward.gamma good 0",
+        "paired t-interval",
+        "NO GUARANTEE",
+        "eps/coord basic",
+        "a & b",
+        "fastest third",
+    ):
+        assert words in text, words
+
+
+def test_a_label_stays_a_label(result):
+    found = shown(result)
+    assert len(found.scripts) == 2
+    assert EVIL in found.text
+    assert any(EVIL in json.dumps(chart) for chart in found.charts.values())
+    assert not any("alert(1)" in script for script in found.scripts)
+    # A browser ends a script at `</script ` too.
+    assert not any("<" in data for data in found.raw)
+
+
+def test_it_can_be_read_without_the_charts(result):
+    found = shown(result)
+    tags = [tag for tag, _ in found.elements]
+    assert "noscript" in tags
+    assert ("html", {"lang": "en"}) in found.elements
+    assert "title" in tags
+    charts = [attrs for tag, attrs in found.elements if attrs.get("class") == "chart"]
+    assert len(charts) == len(found.charts) == 4
+    assert all(attrs["role"] == "img" and len(attrs["aria-label"]) > 40 for attrs in charts)
+    scopes = [attrs.get("scope") for tag, attrs in found.elements if tag == "th"]
+    assert set(scopes) == {"col", "row"}
+
+
+def test_every_attribute_is_shown_and_an_interrupt_at_the_top(result):
+    assert "Not all was played" not in shown(result).text
+    result.attrs |= {"command": "pause-jax compare", "interrupted": "after 3 of 9 runs", "own": 7}
+    text = shown(result).text
+    assert "Not all was played: after 3 of 9 runs" in text
+    assert re.search(r"command pause-jax compare .* own 7", text)
+
+
+def colours_of(spec):
+    """Colours by config, wherever a chart says them."""
+    found: dict[str, str] = {}
+    if isinstance(spec, dict):
+        scale = spec.get("color", {}) if isinstance(spec.get("color"), dict) else {}
+        scale = scale.get("scale") or {}
+        if "range" in scale:
+            found |= dict(zip(scale["domain"], scale["range"], strict=True))
+        parts = list(spec.values())
+    else:
+        parts = spec if isinstance(spec, list) else []
+    for part in parts:
+        found |= colours_of(part)
+    return found
+
+
+def test_a_config_has_one_colour_in_all_charts(result):
+    each = [colours_of(chart) for chart in shown(result).charts.values()]
+    assert {len(found) for found in each} == {2, 3}  # without a budget `clear` has no such curve
+    for found in each:
+        assert found.items() <= each[0].items()
+
+
+def test_curves_are_thinned_and_keep_their_ends():
+    result = made({"a": None})
+    rounds = np.arange(5000)
+    long = result.regret.isel(round=0, drop=True).expand_dims(round=rounds, axis=2)
+    fine = result.drop_dims("round").assign_coords(round=rounds)
+    fine["regret"] = long.copy(data=np.ones((1, 3, 5000)))
+    fine["clients"] = fine.regret.expand_dims(slot=2, axis=3).astype(int)
+    fine["played"] = fine.regret > 0
+    rows = pictures.regret(fine).spec["data"]["values"]
+    assert len(rows) <= 150
+    assert (rows[0]["y"], rows[-1]["y"]) == (1, 5000)
+    fine["max_spent"] = fine.regret.cumsum("round")
+    rows = pictures.budget(fine).spec["data"]["values"]
+    assert len(rows) == 150
+    assert (rows[0]["y"], rows[-1]["y"]) == (1, 5000)
+
+
+def test_bands_are_there_with_seeds_and_are_a_standard_error():
+    result = made({"a": None}, seeds=4)
+    picture = pictures.against_time(result, 0.8)
+    last = picture.spec["data"]["values"][-1]
+    ends = 100 * result.test_accuracy.values[0, :, -1]
+    error = ends.std(ddof=1) / 2
+    np.testing.assert_allclose(last["high"] - last["y"], error, rtol=1e-3, atol=2e-3)
+    assert "± standard error over 4 seeds" in picture.caption
+    one = pictures.against_time(made({"a": None}, seeds=1), 0.8)
+    assert "low" not in one.spec["data"]["values"][0]
+    assert "One seed: no standard error" in one.caption
+
+
+def test_regret_below_zero_is_on_linear_axes():
+    result = made({"a": None})
+    assert '"log"' in json.dumps(pictures.regret(result).spec)
+    result["regret"] -= 1
+    assert '"log"' not in json.dumps(pictures.regret(result).spec)
+
+
+def test_clients_are_in_the_order_of_their_speed():
+    result = made({"a": None})
+    result["counts"][:] = np.array([12, 12, 6, 6, 3, 3])
+    result["num_played"][:] = 12
+    picture, table = participation.show(result)
+    bars = picture.spec["data"]["values"]
+    assert [bar["share"] for bar in bars] == [100, 100, 50, 50, 25, 25]
+    seconds = [bar["seconds"] for bar in bars]
+    assert seconds == sorted(seconds)
+    cells = table.rows[0][1:4]
+    assert [cell.split(" %")[0] for cell in cells] == ["100.0", "50.0", "25.0"]
+
+
+def test_a_table_that_is_elsewhere_leaves_clients_by_number(tmp_path):
+    (tmp_path / "mine.csv").write_text("client,seconds\n" + "0,1\n" * 6)
+    result = made({"a": small_config(latency=Traces(path=str(tmp_path / "mine.csv")))})
+    (tmp_path / "mine.csv").unlink()
+    picture, table = participation.show(result)
+    assert "expected speeds are not known here" in picture.caption
+    assert table.headings == ("config", "fairness")
+
+
+def test_a_class_of_ones_own_that_is_not_loaded_is_said(result):
+    texts = [str(text).replace("per_coordinate", "my_own") for text in result.config_toml.values]
+    result = result.assign_coords(config_toml=("config", texts))
+    text = shown(result).text
+    assert "Not known here:" in text
+    assert "--load" in text
+    assert "good: unit coordinate" in text
+
+
+@pytest.mark.parametrize("learning", ["loss", "none"])
+def test_there_is_one_without_accuracy(learning):
+    found = shown(made({"a": None, "b": None}, learning=learning))
+    assert ("chart-time" in found.charts) == (learning == "loss")
+    assert "nan" not in found.text.lower().split()
+
+
+def test_seeds_that_missed_the_target_are_counted():
+    result = made({"good": None, "bad": None})
+    result["test_accuracy"][1, 0] = 0.1
+    table = tables.judged(result, compare(result, 0.5))
+    assert "(2 of 3 seeds)" in table.rows[1][1]
+    assert "(2 of 3 seeds)" in table.rows[1][2]
+
+
+def test_what_is_no_whole_result_is_refused(result, tmp_path):
+    with pytest.raises(ConfigError, match="the data hold no regret"):
+        report.write(result.drop_vars("regret"), tmp_path / "report.html")
+    with pytest.raises(ConfigError, match="target = 80"):
+        report.write(result, tmp_path / "report.html", 80)
+
+
+def test_without_the_extra_it_says_how_to_get_it(result, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "pause_jax.analysis.report.page")
+    monkeypatch.delattr(report, "page")
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(ConfigError, match=r"vl_convert is missing: pip install 'pause_jax\[repor"):
+        report.write(result, tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,191 @@
+"""Reports as a reader sees them: opened by a real browser, in light, dark and print."""
+
+import os
+import pathlib
+import shutil
+import sys
+
+import pytest
+
+from pause_jax import cli
+from pause_jax.analysis import report
+from pause_jax.privacy import NoPrivacy
+from tests.support.results import made, small_config
+
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
+EVIL = "</script ><script>alert(1)</script>"
+
+
+def refuse(why):
+    """A machine without a browser skips; where all must be tested it fails."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        refuse("playwright is missing: pip install -e '.[dev]'")
+    found = os.environ.get("PAUSE_JAX_BROWSER") or next(
+        filter(None, map(shutil.which, NAMES)), None
+    )
+    with sync_playwright() as play:
+        own = pathlib.Path(play.chromium.executable_path)
+        if found is None and not own.exists():
+            refuse(
+                f"no browser: none of {', '.join(NAMES)} on the path. Debian: apt-get install "
+                "chromium-headless-shell; else: playwright install chromium-headless-shell, or "
+                "$PAUSE_JAX_BROWSER"
+            )
+        opened = play.chromium.launch(executable_path=found or own, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """The report at the end of a real comparison on digits."""
+    folder = tmp_path_factory.mktemp("report")
+    arguments = (
+        "pause-jax", "compare", "--policies", "random,all:none", "--rounds", "10", "--seeds", "2",
+        "--target", "0.3", "--name", "mine", "--no-figures",
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", list(arguments))
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+    assert not stop.value.code
+    return folder / "results" / "mine" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """A report of many configs, one of them with a name that is HTML, and one without a budget."""
+    names = {EVIL: None, "clear": small_config(privacy=NoPrivacy())}
+    result = made({**names, **{f"gamma = {i}": None for i in range(12)}}, learning="loss")
+    return report.write(result, tmp_path_factory.mktemp("odd") / "report.html")
+
+
+class Visit:
+    """A page that is open, and what it complained of and asked for."""
+
+    def __init__(self, browser, path, scheme="light", **options):
+        self.context = browser.new_context(color_scheme=scheme, **options)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+    def drawn(self, number):
+        """Wait until so many charts are there."""
+        self.page.wait_for_function(
+            f"document.querySelectorAll('.chart svg.marks').length === {number}", timeout=60_000
+        )
+        return self.page.locator(".chart svg.marks")
+
+    @property
+    def outside(self):
+        return [url for url in self.requests if not url.startswith(("file:", "data:"))]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_comparison_is_drawn_without_errors_and_without_the_network(browser, compared, scheme):
+    with Visit(browser, compared, scheme) as visit:
+        charts = visit.drawn(4)
+        lines = charts.first.locator("g.mark-line path")
+        assert lines.count() == 2
+        assert all(len(path.get_attribute("d")) > 10 for path in lines.all())
+        assert visit.complaints == []
+        assert visit.outside == []
+
+
+def test_labels_are_labels_and_many_configs_are_drawn(browser, odd):
+    with Visit(browser, odd) as visit:
+        charts = visit.drawn(4)
+        assert visit.complaints == []
+        assert charts.first.locator("text", has_text=EVIL).count() == 1
+        assert visit.page.locator("th", has_text=EVIL).count() >= 1
+
+
+def ink(visit, where, field="fill"):
+    return visit.page.locator(where).first.evaluate(f"e => getComputedStyle(e).{field}")
+
+
+def test_page_and_charts_go_with_the_readers_colours(browser, compared):
+    seen = {}
+    for scheme in ("light", "dark"):
+        with Visit(browser, compared, scheme) as visit:
+            visit.drawn(4)
+            seen[scheme] = [
+                ink(visit, "body", "backgroundColor"),
+                ink(visit, ".chart .role-axis-label text"),
+                ink(visit, ".chart g.mark-line path", "stroke"),
+                ink(visit, "th .swatch line", "stroke"),
+            ]
+            visit.page.emulate_media(media="print")
+            seen[f"{scheme}, printed"] = [
+                ink(visit, "body", "backgroundColor"),
+                ink(visit, ".chart g.mark-line path", "stroke"),
+            ]
+    assert all(a != b for a, b in zip(seen["light"], seen["dark"], strict=True))
+    assert seen["light"][2] == seen["light"][3] == "rgb(68, 89, 202)"
+    assert seen["dark"][2] == seen["dark"][3]
+    assert seen["light, printed"] == seen["dark, printed"] == [seen["light"][0], seen["light"][2]]
+
+
+@pytest.mark.parametrize("width", [400, 1000])
+def test_nothing_is_wider_than_the_page(browser, compared, width):
+    with Visit(browser, compared, viewport={"width": width, "height": 800}) as visit:
+        visit.drawn(4)
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_mouse_finds_a_point(browser, compared):
+    with Visit(browser, compared) as visit:
+        point = visit.drawn(4).first.locator("g.mark-symbol.role-mark path").last
+        point.hover(force=True)
+        visit.page.wait_for_selector("#vg-tooltip-element.visible")
+        words = visit.page.locator("#vg-tooltip-element").inner_text()
+        assert "± standard error" in words
+        assert visit.complaints == []
+
+
+def test_without_javascript_the_words_are_there(browser, compared):
+    with Visit(browser, compared, java_script_enabled=False) as visit:
+        assert "charts need JavaScript" in visit.page.locator("noscript").inner_text()
+        assert "What to conclude" in visit.page.locator(".verdict").last.inner_text()
+
+
+def test_a_script_that_was_changed_does_not_run_and_is_seen(browser, compared, tmp_path):
+    text = compared.read_text("utf-8")
+    assert text.count('renderer: "svg"') == 1
+    changed = tmp_path / "report.html"
+    changed.write_text(text.replace('renderer: "svg"', 'renderer: "canvas"'), "utf-8")
+    with Visit(browser, changed) as visit:
+        assert visit.page.locator(".chart svg.marks, .chart canvas").count() == 0
+        assert any("Content Security Policy" in each for each in visit.complaints)
+
+
+def test_what_would_ask_the_network_may_not_and_is_seen(browser, compared, tmp_path):
+    text = compared.read_text("utf-8")
+    changed = tmp_path / "report.html"
+    changed.write_text(
+        text.replace("<main>", '<main><img src="http://localhost:9/x.png">'), "utf-8"
+    )
+    with Visit(browser, changed) as visit:
+        visit.drawn(4)
+        assert any("violates" in each for each in visit.complaints)

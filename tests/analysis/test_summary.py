@@ -1,0 +1,54 @@
+"""The rows of a summary and of the ledger's table, against NumPy."""
+
+import numpy as np
+import pytest
+
+from pause_jax.analysis import ledger_table
+from pause_jax.analysis.ledger import Ledger
+from pause_jax.analysis.summary import summary
+from tests.support.results import made
+
+
+def test_a_row_has_the_figures_of_merit_of_its_config():
+    result = made({"a": None, "b": None}, seeds=4)
+    # Neither the first nor the last evaluation is the best one or the worst.
+    order = [1, 3, 0, 2]
+    result.test_accuracy[:] = result.test_accuracy.values[..., order]
+    result.test_loss[:] = result.test_loss.values[..., order]
+    result.test_accuracy[1, 2] = 0.1
+    for i, row in enumerate(summary(result, 0.7)):
+        accuracy, loss = result.test_accuracy.values[i], result.test_loss.values[i]
+        clock, reached = result.eval_clock.values[i], (accuracy >= 0.7).any(axis=1)
+        first = clock[np.arange(4), np.argmax(accuracy >= 0.7, axis=1)]
+        expected = {
+            "accuracy": accuracy[:, -1],
+            "best_accuracy": accuracy.max(axis=1),
+            "loss": loss[:, -1],
+            "best_loss": loss.min(axis=1),
+            "seconds_to_target": first[reached],
+            "seconds": result.clock.values[i, :, -1],
+            "max_spent": result.spent.values[i].max(axis=1),
+            "regret": result.regret.values[i].sum(axis=1),
+            "gigabytes": (result.downloaded + result.uploaded).values[i].sum(axis=1) / 1e9,
+        }
+        for name, values in expected.items():
+            assert row[name] == pytest.approx(values.mean(), rel=1e-5), name
+            error = values.std(ddof=1) / len(values) ** 0.5
+            assert row[f"{name}_se"] == pytest.approx(error, rel=1e-4), name
+        assert (row["config"], row["seeds"], row["reached"]) == ("ab"[i], 4, reached.sum())
+        assert (row["rounds"], row["empty_rounds"], row["reward.gamma"]) == (80, 0, i / 2)
+    assert reached.tolist() == [True, True, False, True]
+
+
+def test_the_ledgers_table_is_about_the_busiest_client_of_all_seeds():
+    counts = np.asarray([[1, 5, 2], [0, 3, 4]])
+    book = Ledger(
+        *("l1_laplace", "update", 10, 1e-5, counts, counts),
+        *(0.5 * counts, 0.25 * counts, 0.5 * counts, counts >= 4),
+        *(2.5, 0.0, 1.5, 7.5, ()),
+    )
+    (row,) = ledger_table.rows({"mine": book})
+    assert row == ("mine", "update", "1.25", "2.5", "1.5", "7.5", "5\n2 spent")
+    # Without a guarantee for the whole message every epsilon of an update is marked.
+    (row,) = ledger_table.rows({"mine": book._replace(unnoised=("losses",))})
+    assert row[2:6] == ("1.25", "2.5 (!)", "1.5 (!)", "7.5 (!)")

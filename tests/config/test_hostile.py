@@ -1,0 +1,622 @@
+"""Files from elsewhere: none of them runs code, leaves its folder, or takes what is not ours."""
+
+import csv
+import json
+import os
+import pathlib
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+from pause_jax import ConfigError, config_file
+from pause_jax.analysis import csv_file, events, ledger_table, result_folder, summary
+from pause_jax.analysis.ledger import ledger
+from pause_jax.base.reference import LOADED
+from pause_jax.cli import app
+from pause_jax.config import validate
+from pause_jax.learning import Files
+from pause_jax.selector import Selector
+from pause_jax.sweep.store import Store
+from tests.support.pages import play
+from tests.support.results import made, small_config
+
+# A module beside the config file, which must not even be imported.
+EVIL = """
+import pathlib
+pathlib.Path("PWNED").touch()
+from os import system
+import flax.linen as nn
+class Net(nn.Module):
+    pass
+def make(*args, **kwargs):
+    pathlib.Path("PWNED").touch()
+rate = make
+"""
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """A folder with that module on Python's path, in which nothing may be left behind."""
+    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    assert "evil" not in sys.modules
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+def refused(*arguments: str | pathlib.Path) -> str:
+    """The one line with which the program refuses a command."""
+    done = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert isinstance(done.exception, ConfigError), (done.exception, done.output)
+    return one_line(done.exception)
+
+
+def one_line(error: BaseException) -> str:
+    line = str(error)
+    assert line.isprintable()
+    assert 10 < len(line) < 2100
+    assert "Traceback" not in line
+    return line
+
+
+def model(source, arguments='[["command", "touch PWNED"]]'):
+    return f'[learning.model]\nname = "flax"\nsource = {source}\narguments = {arguments}\n'
+
+
+def dense(arguments):
+    return model('"flax.linen:Dense"', arguments)
+
+
+NO_KIND, NOT_THERE, NOT_LOADED = "must be a class of Flax modules", "has no '", "is not loaded"
+CONFIGS = {
+    # What is called.
+    "shell": (model('"os:system"'), NO_KIND),
+    "process": (model('"subprocess:Popen"', '[["args", "touch PWNED"]]'), NO_KIND),
+    "eval": (model('"builtins:eval"', "[]"), NO_KIND),
+    "a function of flax": (model('"flax.nnx:jit"', "[]"), NO_KIND),
+    "a class of flax that is no module": (model('"flax.nnx:Rngs"', "[]"), NO_KIND),
+    "a class of ours that is no module": (model('"pause_jax:SimConfig"', "[]"), NO_KIND),
+    "our program": (model('"pause_jax.cli.main:main"', "[]"), NO_KIND),
+    "a module's loader": (model('"os:__loader__"', "[]"), NO_KIND),
+    "a chain of attributes": (model('"flax.linen:Module.__init__.__globals__"'), NOT_THERE),
+    "a module in a module": (model('"pathlib:os.system"'), NOT_THERE),
+    "builtins of a module": (model('"os:__builtins__.eval"'), NOT_THERE),
+    # What is imported.
+    "import": (model('"evil:Net"', "[]"), NOT_LOADED),
+    "relative import": (model('"..evil:Net"', "[]"), NOT_LOADED),
+    "import of a submodule": (model('"flax.linen.evil:Net"', "[]"), NOT_LOADED),
+    "a path": (model('"../evil.py:Net"', "[]"), NOT_LOADED),
+    "a line break": (model('"evil\\n:Net"', "[]"), NOT_LOADED),
+    "NUL": (model('"evil\\u0000:Net"', "[]"), NOT_LOADED),
+    "nothing": (model('""', "[]"), NOT_LOADED),
+    "a module alone": (model('"os"', "[]"), NOT_THERE),
+    "no module": (model('":Net"', "[]"), NOT_LOADED),
+    # Optimisers.
+    "optimizer shell": ('[learning]\noptimizer = "os:abort"', "GradientTransformation"),
+    "optimizer import": ('[learning]\noptimizer = "evil:rate"', NOT_LOADED),
+    "optimizer of optax": ('[learning]\noptimizer = "optax:adam"', "GradientTransformation"),
+    # Arguments that are no plain data, and values of other kinds.
+    "no pairs": (dense('[["features"]]'), "must be pairs"),
+    "one number": (dense("3"), "must be pairs"),
+    "a table": (dense("[{features = 3}]"), "must be pairs"),
+    "a number for a name": (dense("[[3, 4]]"), "must be pairs"),
+    "a dunder for a name": (dense('[["__class__", 4]]'), "cannot be made"),
+    "a date": (model("1979-05-27", "[]"), "must be a linen module"),
+    "a list": (model('["os:system"]', "[]"), "must be a linen module"),
+    "a field that is none": ('[reward]\n"__class__" = 1', "no field '__class__'"),
+    # Sizes.
+    "deep lists": (dense("[" * 5000 + "]" * 5000), "nested too deeply"),
+    "deep tables": ("x = " + "{a = " * 3000 + "1" + "}" * 3000, "nested too deeply"),
+    "a long number": ("num_rounds = " + "9" * 5000, "not a TOML file"),
+    "a long name": (f'policy = "{"a" * 10**6}"', "must be one of"),
+    "a long key": ("a" * 10**6 + " = 1", "no field"),
+    "a long file": ("#" * (config_file.LARGEST + 1), "at most 10 MiB"),
+    "letters for a terminal": ('policy = "\\u001b[31m\\u009b"', "must be one of"),
+    # Files that a config names.
+    "latency from a device": ('[latency]\nname = "traces"\npath = "/dev/zero"', "regular file"),
+    "latency from null": ('[latency]\nname = "traces"\npath = "/dev/null"', "regular file"),
+    "latency from a pipe": ('[latency]\nname = "traces"\npath = "pipe"', "regular file"),
+    "latency from a folder": ('[latency]\nname = "traces"\npath = "."', "regular file"),
+    "latency from more than the machine": (
+        '[latency]\nname = "traces"\npath = "huge.csv"', "this machine has"),
+    "presence from a device": ('[presence]\nname = "intervals"\npath = "/dev/zero"', "regular"),
+    "presence from a pipe": ('[presence]\nname = "intervals"\npath = "pipe"', "regular file"),
+    "a long path": (f'[latency]\nname = "traces"\npath = "{"a" * 10**5}"', "cannot be read"),
+    "code of a community": (
+        '[learning.data]\nname = "tfds"\ndataset = "evil:net"\ndownload = true', "their own code"),
+    "a data set elsewhere": (
+        '[learning.data]\nname = "tfds"\ndataset = "../../etc"', "learning.data.dataset"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_config_file_runs_nothing(case):
+    text, words = CONFIGS[case]
+    os.mkfifo("pipe")
+    with pathlib.Path("huge.csv").open("wb") as file:
+        file.truncate(2**42)  # terabytes of nothing
+    pathlib.Path("mine.toml").write_text(text)
+    before = sorted(os.listdir())
+    assert words in refused("run", "mine.toml", "--no-figures", "--no-report")
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize("command", ["sweep", "tune", "slurm", "compare"])
+def test_no_command_calls_what_an_option_names(command):
+    base = ["--policies=random"] if command == "compare" else ["digits_small"]
+    more = ["--shards=2", "--time=1:00", "--store=st"] if command == "slurm" else []
+    changes = ["--set=learning.model=flax", "--set=learning.model.source=os:system"]
+    arguments = '--set=learning.model.arguments=[["command", "touch PWNED"]]'
+    assert NO_KIND in refused(command, *base, *more, *changes, arguments)
+    if command in ("sweep", "slurm"):
+        vary = "--vary=learning.model.source=os:system,os:abort"
+        assert NO_KIND in refused(command, *base, *more, changes[0], arguments, vary)
+
+
+def test_python_reads_a_file_as_the_program_does():
+    text = CONFIGS["shell"][0]
+    pathlib.Path("mine.toml").write_text(text)
+    table = config_file.parsed(text)
+    for config in (
+        *(config_file.load("mine.toml"), config_file.loads(text), config_file.from_dict(table)),
+        config_file.changed(config_file.loads(text), ["num_rounds=3"]),
+    ):
+        with pytest.raises(ConfigError, match=NO_KIND):
+            validate(config)
+
+
+@pytest.mark.parametrize("source", ["flax.linen:Dense", "flax.nnx:Linear"])
+def test_a_config_file_may_name_modules_of_flax(source):
+    arguments = (
+        '[["features", 10]]' if "linen" in source else '[["in_features", 64], ["out_features", 10]]'
+    )
+    validate(config_file.loads(model(f'"{source}"', arguments)))
+
+
+def test_trust_calls_what_a_file_names(monkeypatch):
+    text = model('"builtins:dict"', "[]")
+    with pytest.raises(ConfigError, match=NO_KIND):
+        validate(config_file.loads(text))
+    with pytest.raises(ConfigError, match="makes dict; must make a linen module"):
+        validate(config_file.loads(text, trust=True))
+    pathlib.Path("mine.toml").write_text(text)
+    assert "makes dict" in refused("run", "mine.toml", "--trust")
+    assert "makes dict" in refused("sweep", "mine.toml", "--trust", "--vary", "reward.gamma=1,2")
+    source = "--set=learning.model.source=builtins:dict"
+    given = ("--set=learning.model=flax", source, "--trust")
+    assert "makes dict" in refused("compare", "--policies=random", *given)
+
+
+# ---------------------------------------------------------------- --load
+
+NETS = """
+from os import system
+import flax.linen as nn
+class Net(nn.Module):
+    width: int = 3
+def make(width):
+    raise RuntimeError("called")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("Net", ""), ("make", NO_KIND), ("system", NO_KIND), ("nn.Dense", NOT_THERE)],
+)
+def test_of_a_loaded_file_a_config_may_name_the_modules(name, words):
+    pathlib.Path("nets.py").write_text(NETS)
+    pathlib.Path("mine.toml").write_text(model(f'"nets.py:{name}"', '[["width", 4]]'))
+    assert "--load nets.py" in refused("run", "mine.toml")
+    try:
+        # What is right so far is refused by the last rule before a run.
+        pathlib.Path("empty.npz").touch()
+        data = ("--set=learning.data=files", "--set=learning.data.path=empty.npz")
+        message = refused("run", "mine.toml", "--load", "nets.py", *data)
+        assert (words or "empty.npz: must be an .npz file") in message
+    finally:
+        LOADED.clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("bad.py", b"1 / 0", "ZeroDivisionError"),
+        ("bad.py", b"raise SystemExit", "SystemExit"),
+        ("bad.py", b"\x80\x04", "bad.py"),
+        ("bad.py", b"(" * 10_000, "bad.py"),
+        ("folder", None, "must be a Python file"),
+        ("nowhere.py", None, "must be a Python file"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_refused(name, content, words):
+    pathlib.Path("folder").mkdir()
+    if content is not None:
+        pathlib.Path(name).write_bytes(content)
+    assert words in refused("compare", "--policies=random", "--load", name)
+
+
+# ---------------------------------------------------------------- data that were pickled
+
+
+class Bomb:
+    def __reduce__(self):
+        return pathlib.Path.touch, (pathlib.Path("PWNED"),)
+
+
+def pickled(path):
+    np.savez(path, x=np.asarray([Bomb()], object), config=np.asarray([Bomb()], object))
+    return path
+
+
+def test_nothing_is_unpickled(tmp_path):
+    path = str(pickled(tmp_path / "bomb.npz"))
+    pathlib.Path("bomb.pkl").write_bytes(pickle.dumps(Bomb()))
+    for each in (path, "bomb.pkl"):
+        with pytest.raises(ConfigError, match=r"must be an \.npz file") as error:
+            Files(path=each).load()
+        one_line(error.value)
+        with pytest.raises(ConfigError, match="is no saved selector") as error:
+            Selector.load(each)
+        one_line(error.value)
+
+
+def test_a_pipe_among_the_files_of_clients_is_refused():
+    pathlib.Path("data").mkdir()
+    os.mkfifo("data/client0.npz")
+    with pytest.raises(ConfigError, match="regular file"):
+        Files(path="data").load()
+
+
+# ---------------------------------------------------------------- names
+
+OUTSIDE = (
+    *("../x", "../../x", "/tmp/x", "a/b", "..", ".", "", "a\0b", "a\nb", "\x1b[2J", "a\\b", "C:x"),
+    *("x" * 201, "\u00e9" * 101, "\ud800"),
+)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_name_stays_in_the_folder_of_results(name, tmp_path):
+    out = tmp_path / "out"
+    for explicit in (True, False):
+        with pytest.raises(ConfigError, match=r"--name .*must be the name of a folder") as error:
+            result_folder.reserve(out, name, explicit=explicit, force=True)
+        one_line(error.value)
+        with pytest.raises(ConfigError, match="--name"):
+            result_folder.existing(out, name, explicit=explicit)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", ["compare", "run", "sweep", "tune"])
+def test_no_command_takes_a_name_outside(command):
+    pathlib.Path("mine.toml").write_text('learning = "none"\n')
+    base = ["--policies=random"] if command == "compare" else ["mine.toml"]
+    vary = ["--vary=reward.gamma=1..2"] if command == "tune" else []
+    for name in ("../x", "/tmp/x", ""):
+        assert "inside --out" in refused(command, *base, *vary, "--name", name)
+    assert os.listdir() == ["mine.toml"]
+
+
+def test_a_file_whose_name_is_two_points_names_no_result():
+    pathlib.Path("...toml").write_text('learning = "none"\n')
+    assert "--name '..'" in refused("run", "...toml")
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_a_link_does_not_lead_results_elsewhere(force, tmp_path):
+    (tmp_path / "other").mkdir()
+    pathlib.Path("out").mkdir()
+    pathlib.Path("out/mine").symlink_to(tmp_path / "other")
+    with pytest.raises(ConfigError, match="is a link" if force else "exists"):
+        result_folder.reserve(pathlib.Path("out"), "mine", explicit=True, force=force)
+
+
+# ---------------------------------------------------------------- cells
+
+CELLS = {
+    "=1+1": "'=1+1",
+    "=HYPERLINK(1)": "'=HYPERLINK(1)",
+    "+cmd|' /C calc'!A0": "'+cmd|' /C calc'!A0",
+    "-2+3": "'-2+3",
+    "-x": "'-x",
+    "@SUM(1)": "'@SUM(1)",
+    "\t=1": "'\t=1",
+    "\r=1": "'\r=1",
+    "\n=1": "'\n=1",
+    "\uff1d1": "'\uff1d1",
+    # What is no formula stays.
+    "-1.5": "-1.5",
+    "+2e3": "+2e3",
+    "-inf": "-inf",
+    "a = 1": "a = 1",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_cell_is_no_formula(cell, tmp_path):
+    csv_file.write(tmp_path / "a.csv", [[cell, -1.5, -2]])
+    with (tmp_path / "a.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [[CELLS[cell], "-1.5", "-2"]]
+
+
+def test_no_file_of_a_result_holds_a_formula(tmp_path):
+    result = made({"=1+1": small_config(), "@x": None})
+    result = result.assign_coords({"-y": ("config", [-1.5, 2.0])})
+    summary.save(summary.summary(result, 0.8), tmp_path / "summary.csv")
+    books = {str(name): ledger(result.sel(config=name)) for name in result.config.values}
+    ledger_table.save(books, tmp_path / "ledger.csv")
+    events.write_csv(result, tmp_path)
+    for name in ("summary.csv", "ledger.csv", "events.csv"):
+        with (tmp_path / name).open(newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        assert {"'=1+1", "'@x"} <= set(cells), name
+        for cell in cells:
+            if cell.startswith(("=", "+", "-", "@")):
+                float(cell)
+        if name == "summary.csv":
+            assert {"'-y", "-1.5"} <= set(cells)
+
+
+# ---------------------------------------------------------------- result folders
+
+
+def written(folder):
+    """A result in a folder, as a command writes it."""
+    result = made({"mine": small_config(), "a b": small_config(), "a_b": small_config()})
+    place = result_folder.reserve(folder, "mine", explicit=True, force=True)
+    result_folder.save(result, place, {"command": "pause-jax", "made_by": "x"})
+    for name in (result_folder.SUMMARY, "figures/accuracy.png"):
+        (place / name).parent.mkdir(exist_ok=True)
+        result_folder.claimed(place, name).write_text("ours")
+    return place
+
+
+def files(folder):
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)) for path in found}
+
+
+def test_force_removes_what_the_list_names_and_nothing_else(tmp_path):
+    place = written(tmp_path)
+    # Two labels that are one file's name are two files.
+    first = {"mine.toml", "a_b.toml", "a_b-2.toml"}
+    assert files(place / "configs") == first
+    mine = ("figures/mine.png", "configs/own.toml", "notes.txt", "tensorboard/mine/a")
+    for name in mine:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("my own")
+    result_folder.save(made({"other": small_config()}), place, {"command": "pause-jax"})
+    assert files(place) == {"data.nc", "run.json", "versions.json", "configs/other.toml", *mine}
+    assert all((place / name).read_text() == "my own" for name in mine)
+    told = json.loads((place / "run.json").read_text())
+    assert told["files"] == ["configs/other.toml", "data.nc", "run.json", "versions.json"]
+
+
+def test_a_config_of_the_users_keeps_its_name(tmp_path):
+    place = written(tmp_path)
+    (place / "configs" / "other.toml").write_text("my own")
+    result_folder.save(made({"other": small_config()}), place, {})
+    assert (place / "configs" / "other.toml").read_text() == "my own"
+    assert config_file.load(place / "configs" / "other-2.toml").num_clients == 6
+
+
+@pytest.mark.parametrize("name", result_folder.FILES)
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_what_no_run_wrote_is_not_overwritten(name, kind, tmp_path):
+    place = tmp_path / "out" / "mine"
+    place.mkdir(parents=True)
+    (tmp_path / "precious").write_text("my own")
+    if kind == "file":
+        (place / name).write_text("my own")
+    elif kind == "link":
+        (place / name).symlink_to(tmp_path / "precious")
+    else:
+        (place / name).mkdir()
+    words = "must go there" if kind == "folder" else "not overwritten"
+    with pytest.raises(ConfigError, match=words) as error:
+        result_folder.reserve(tmp_path / "out", "mine", explicit=True, force=True)
+    assert name in one_line(error.value)
+    assert (tmp_path / "precious").read_text() == "my own"
+
+
+def test_force_is_refused_before_the_run():
+    pathlib.Path("results/mine").mkdir(parents=True)
+    pathlib.Path("results/mine/report.html").write_text("my own")
+    pathlib.Path("a.toml").write_text('learning = "none"\n')
+    given = ("run", "a.toml", "--name", "mine", "--force", "--no-figures")
+    assert "report.html: is not listed" in refused(*given)
+    assert files(pathlib.Path("results")) == {"mine/report.html"}
+
+
+@pytest.mark.parametrize("name", ["figures", "configs", "tensorboard", "unfinished"])
+def test_a_link_for_a_folder_of_a_result_is_refused(name, tmp_path):
+    place = written(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "accuracy.png").write_text("my own")
+    if (place / name).exists():
+        (place / name).rename(tmp_path / "before")
+    (place / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is a link"):
+        result_folder.reserve(tmp_path, "mine", explicit=True, force=True)
+    result_folder.begin(place)
+    assert (tmp_path / "elsewhere" / "accuracy.png").read_text() == "my own"
+
+
+@pytest.mark.parametrize("kind", ["up", "absolute", "no list", "no text", "a folder", "NUL"])
+def test_a_list_from_elsewhere_removes_nothing_outside(kind, tmp_path):
+    place = written(tmp_path)
+    (tmp_path / "precious").write_text("my own")
+    (place / "mine").mkdir()
+    (place / "mine" / "a").touch()
+    names = {
+        "up": ["../precious", "configs/../../precious"],
+        "absolute": [str(tmp_path / "precious")],
+        "no list": str(tmp_path / "precious"),
+        "no text": [3, None, ["../precious"]],
+        "a folder": ["mine", "."],
+        "NUL": ["a\0b"],
+    }[kind]
+    (place / "run.json").write_text(json.dumps({"files": names}))
+    result_folder.begin(place)
+    assert (tmp_path / "precious").read_text() == "my own"
+    assert (place / "mine" / "a").exists()
+
+
+def test_a_result_without_a_list_gives_back_the_files_of_its_version(tmp_path):
+    place = written(tmp_path)
+    (place / "figures" / "accuracy_vs_seconds.png").touch()
+    (place / "figures" / "mine.png").touch()
+    (place / "configs" / "own.toml").touch()
+    (place / "report.html").write_text("<title>mine - pause_jax</title>")
+    (place / "run.json").write_text('{"command": "pause-jax", "made_by": "x"}')
+    result_folder.reserve(tmp_path, "mine", explicit=True, force=True)
+    result_folder.begin(place)
+    left = {"run.json", "figures/mine.png", "figures/accuracy.png", "configs/own.toml"}
+    # Of two labels with one name that version wrote one file.
+    assert files(place) == {*left, "configs/a_b-2.toml"}
+
+
+def test_what_lies_in_the_folder_of_an_unfinished_run_stays(tmp_path):
+    place = written(tmp_path)
+    (place / "unfinished" / "000").mkdir(parents=True)
+    for name in ("made_by.json", "chunk-000-0000000.npz", "000/made_by.json", "mine.txt"):
+        (place / "unfinished" / name).touch()
+    result_folder.reserve(tmp_path, "mine", explicit=True, force=True)
+    assert files(place / "unfinished") == {"mine.txt"}
+
+
+# ---------------------------------------------------------------- stores
+
+KEPT = {
+    "format": 1,
+    "shards": 1,
+    "outlines": [],
+    "recorded": [],
+    "keys": [[0, 0]],
+    "groups": [["a", "b"]],
+}
+
+
+def kept(plans=((2, 1, 1, 1),), about=None, **changes):
+    about = {} if about is None else about
+    return json.dumps({"made_by": {**KEPT, **changes}, "plans": plans, "about": about})
+
+
+STORES = {
+    "no JSON": "{",
+    "a list": "[]",
+    "deep": "[" * 100_000,
+    "a longer plan": kept(plans=[[10**5, 1, 1, 1]]),
+    "chunks of none": kept(plans=[[2, 0, 1, 1]]),
+    "plans of text": kept(plans=[["a", "b", 1, 1]]),
+    "no plan": kept(plans=[]),
+    "no shards": kept(shards=0),
+    "shards of text": kept(shards="os:system"),
+    "no description": kept(about=[]),
+    "other fields": kept(outlines=[{"x": 1}]),
+    "other quantities": kept(recorded=[{"name": "x"}]),
+    "less": '{"made_by": {"format": 1}, "plans": [], "about": {}}',
+}
+
+
+@pytest.mark.parametrize("case", STORES)
+def test_a_store_from_elsewhere_is_refused(case, tmp_path):
+    (tmp_path / "made_by.json").write_text(STORES[case])
+    assert "is damaged" in refused("merge", tmp_path, "--no-figures")
+    assert os.listdir() == []
+
+
+def test_a_chunk_that_was_pickled_is_not_read(tmp_path, caplog):
+    (tmp_path / "made_by.json").write_text(kept())
+    store = Store.there(tmp_path)
+    pickled(store.path(0, 0))
+    assert store.rows(0, 0) is None
+    assert "is damaged" in caplog.text
+
+
+# ---------------------------------------------------------------- data.nc
+
+DATA = {
+    "no NetCDF": (b"no", "cannot be read as NetCDF"),
+    "pickle": (pickle.dumps(Bomb()), "cannot be read as NetCDF"),
+    "the head of HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "cannot be read as NetCDF"),
+    "no TOML": ("x = [", "not a TOML file"),
+    "deep TOML": ("x = " + "[" * 5000, "not a TOML file"),
+    "a number for TOML": (3, "not a TOML file"),
+    "a target of text": ({"target": "x"}, "must be a number"),
+}
+
+
+@pytest.fixture(scope="module")
+def result():
+    return made({"a": None, "b": None})
+
+
+@pytest.mark.parametrize("case", DATA)
+def test_data_from_elsewhere_are_refused(case, result):
+    change, words = DATA[case]
+    if isinstance(change, bytes):
+        pathlib.Path("data.nc").write_bytes(change)
+    else:
+        save(result, change)
+    assert words in refused("report", ".")
+    assert os.listdir() == ["data.nc"]
+
+
+def save(result: xr.Dataset, change) -> None:
+    if isinstance(change, dict):
+        result = result.assign_attrs(change)
+    else:
+        result = result.assign_coords(config_toml=("config", [change, change]))
+    result.to_netcdf("data.nc", engine="h5netcdf")
+
+
+def test_a_report_of_data_from_elsewhere_runs_nothing():
+    cases = ("shell", "latency from a pipe")
+    os.mkfifo("pipe")
+    result = made(dict.fromkeys(cases))
+    texts = [CONFIGS[case][0] for case in cases]
+    result.assign_coords(config_toml=("config", texts)).to_netcdf("data.nc", engine="h5netcdf")
+    done = CliRunner().invoke(app, ["report", "."])
+    assert done.exception is None, done.exception
+    # Its own page may be written again, another's may not.
+    result_folder.check_own(pathlib.Path(), ["report.html"])
+    pathlib.Path("report.html").write_text("my own")
+    assert "not overwritten" in refused("report", ".")
+
+
+def test_a_script_for_slurm_has_no_line_of_a_files_name():
+    name = "a\ntouch PWNED\n.toml"
+    pathlib.Path(name).write_text('learning = "none"\n')
+    given = ["slurm", name, "--shards=2", "--time=1:00", "--store=st"]
+    script = CliRunner().invoke(app, given).output
+    assert "--job-name=pause-jax-a_touch_PWNED_\n" in script
+
+
+def test_a_second_run_with_force_keeps_the_users_files():
+    text = 'learning = "none"\nnum_rounds = 4\nnum_clients = 6\npolicy = "random"\n'
+    pathlib.Path("a.toml").write_text(text)
+    command = ("run", "a.toml", "--no-report", "--log", "csv", "--name", "mine")
+    place = pathlib.Path("results/mine")
+    assert CliRunner().invoke(app, command).exception is None
+    first = files(place)
+    assert first == set(json.loads((place / "run.json").read_text())["files"])
+    mine = ("figures/mine.png", "configs/mine.toml", "notes.txt")
+    for name in mine:
+        (place / name).write_text("my own")
+    assert CliRunner().invoke(app, [*command, "--force", "--no-figures"]).exception is None
+    assert all((place / name).read_text() == "my own" for name in mine)
+    # The figures of the first run are gone: they show another result.
+    assert files(place) == {name for name in first if "figures" not in name} | set(mine)
+
+
+def test_the_page_on_trust_runs():
+    names = play("docs/guides/trust.md")
+    validate(names["config"])

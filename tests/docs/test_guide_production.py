@@ -1,0 +1,69 @@
+"""The guide to production runs as it stands there; its last two blocks do in tests/flower."""
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from pause_jax import config_file
+from pause_jax.latency import LogNormal, Traces
+from pause_jax.selector import Selector
+
+GUIDE = (
+    pathlib.Path(__file__).parents[2] / "docs" / "guides" / "from_fleet_to_production.md"
+).read_text()
+# As it stands there it takes minutes.
+SMALLER = {
+    "--seeds 5": "--seeds 2 --rounds 10 --no-figures",
+    "--budget 32": "--budget 4 --seeds 1 --width 4 --no-figures",
+    "> mine.toml": "--set num_rounds=10 --set eval_every=5 > mine.toml",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> pathlib.Path:
+    """A folder with measurements of twenty clients, two of them in a server's state."""
+    folder = tmp_path_factory.mktemp("guide")
+    keys = jax.random.split(jax.random.key(0), 40)
+    seconds = np.asarray(jax.vmap(lambda key: LogNormal().sample(key, 20))(keys))
+    lines = ["client,seconds", *(f"{k},{s}" for row in seconds for k, s in enumerate(row))]
+    (folder / "fleet.csv").write_text("\n".join(lines))
+    (folder / "state").mkdir()
+    (folder / "state" / "fleet.csv").write_text("\n".join(lines[:301]))
+    return folder
+
+
+def test_its_commands_run_and_what_they_write_drives_a_selector(folder):
+    blocks = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines()]
+    assert [line.split()[1] for line in commands] == ["fit", "show", "compare", "tune", "fit"]
+    shorter = commands
+    for words, fewer in SMALLER.items():
+        assert sum(words in line for line in shorter) == 1, words
+        shorter = [line.replace(words, fewer) for line in shorter]
+    for line in shorter:
+        command, _, target = line.partition(" > ")
+        done = subprocess.run(
+            [sys.executable, "-m", "pause_jax", *shlex.split(command)[1:]],
+            cwd=folder, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        if target:
+            (folder / target).write_text(done.stdout)
+    (best,) = folder.glob("results/production*/best.toml")
+    assert str(best.relative_to(folder)) in GUIDE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        config = config_file.load(best)
+        began = config_file.load(folder / "mine.toml")
+        assert isinstance(config.latency, Traces)
+        assert config.latency.path == "fleet.csv"
+        assert 0.1 <= float(config.reward.gamma) <= 100
+        assert float(config.reward.gamma) != float(began.reward.gamma)
+        choice = Selector(config, jax.random.key(0)).ask()
+    assert len(choice.clients) == 5

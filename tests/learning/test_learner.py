@@ -1,0 +1,136 @@
+"""The learner as a seam: that of a bandit alone, one of a user's own, and speed settings apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, SimConfig, policies, simulate, sweep
+from pause_jax.bandit import Selection
+from pause_jax.learning import Learner, LearnerState, Trained, bandit_only
+from pause_jax.learning.partition import Partition
+from pause_jax.privacy import L1Laplace, NoPrivacy
+from pause_jax.rng import keys
+from tests.support.runs import KEY, LEARN, assert_close, learn_run
+
+
+def test_the_learner_of_a_bandit_learns_nothing_and_costs_nothing():
+    learner = bandit_only(4)
+    state = learner.init(keys.streams(KEY))
+    selection = Selection(jnp.asarray([2, 0]), jnp.asarray([0.5, 0.5]))
+
+    def release(updates):
+        raise AssertionError("there is nothing to release")
+
+    after, trained = learner.train(KEY, state, selection, release)
+    assert after is state
+    assert trained.released.shape == (2, 0)
+    np.testing.assert_array_equal(trained.loss, [1, 1])
+    assert np.isnan(trained.mean_loss)
+    np.testing.assert_array_equal(learner.ask(KEY, state, jnp.arange(3), None), [1, 1, 1])
+    assert np.isnan(learner.evaluate(state)["test_accuracy"])
+    np.testing.assert_array_equal(state.partition.share, np.full(4, 0.25))
+
+
+class MeanOfNumbers(Learning):
+    """Client k holds the number k; the model is one number, and each client moves halfway there."""
+
+    name = "mean_of_numbers"
+
+    def load(self, num_clients, data=None):
+        return jnp.arange(float(num_clients))
+
+    def build(self, data, num_clients, execution=None):
+        def init(streams):
+            one = jnp.ones(num_clients, jnp.int32)
+            partition = Partition(jnp.arange(num_clients), 0 * one, one, jnp.ones(num_clients))
+            variables = {"params": {"guess": jnp.zeros(1)}}
+            return LearnerState(partition, variables, None, streams.inputs)
+
+        def train(key, state, selection, release):
+            guess = state.model["params"]["guess"]
+            updates = (data[selection.clients][:, None] - guess[None, :]) / 2
+            released = release(updates)
+            guess = guess + selection.weights @ released
+            error = jnp.abs(updates[:, 0])
+            state = state._replace(variables={"params": {"guess": guess}})
+            return state, Trained(error, error**2, released, selection.weights @ error)
+
+        def ask(key, state, clients, batch_size):
+            return jnp.abs(data[clients] - state.model["params"]["guess"])
+
+        def evaluate(state):
+            off = jnp.abs(state.model["params"]["guess"][0] - jnp.mean(data))
+            return {"test_loss": off, "test_accuracy": jnp.exp(-off)}
+
+        return Learner(init, train, ask, evaluate)
+
+
+MINE = SimConfig(
+    num_clients=6,
+    num_selected=2,
+    num_rounds=40,
+    eval_every=1,
+    policy=policies.named("round_robin"),
+    privacy=NoPrivacy(),
+    learning=MeanOfNumbers(),
+)
+
+
+def test_a_learner_of_ones_own_is_simulated_and_swept():
+    result = simulate(MINE, KEY)
+    guess, expected = 0.0, []
+    for row in np.asarray(result.clients):
+        guess += np.mean([(k - guess) / 2 for k in row])
+        expected.append(abs(guess - 2.5))
+    np.testing.assert_allclose(result.test_loss, expected, rtol=1e-5)
+    assert result.num_parameters == 1
+    data = sweep({"mine": MINE, "asking": MINE.replace(policy=policies.named("power_of_choice"))},
+                 KEY, progress=False)  # fmt: skip
+    np.testing.assert_allclose(data.test_loss.sel(config="mine")[0], expected, rtol=1e-5)
+    # Power-of-Choice takes those that are furthest away: the loss is asked of this learner.
+    first = set(data.clients.sel(config="asking")[0, 0].values.tolist())
+    assert first & {4, 5}
+
+
+def test_what_it_sends_goes_through_the_mechanism():
+    private = MINE.replace(privacy=L1Laplace(clip_norm=0.1))
+    noisy, exact = simulate(private, KEY), simulate(MINE, KEY)
+    np.testing.assert_array_equal(noisy.clients, exact.clients)
+    assert not np.allclose(noisy.test_loss, exact.test_loss)
+    assert noisy.max_spent[-1] > 0
+
+
+# ---------------------------------------------------------------- speed settings
+
+
+@pytest.mark.parametrize("client_batch", [1, 2])
+def test_clients_side_by_side_change_nothing_but_rounding(client_batch):
+    few = simulate(LEARN, jax.random.key(0), client_batch=client_batch)
+    np.testing.assert_array_equal(few.clients, learn_run().clients)
+    assert_close(few, learn_run())
+
+
+def test_speed_settings_are_no_part_of_a_config():
+    with pytest.raises(TypeError, match="client_batch"):
+        Learning(client_batch=2)  # type: ignore[call-arg]
+    one = sweep(LEARN, KEY, client_batch=1, progress=False)
+    np.testing.assert_array_equal(one.clients[0, 0], learn_run().clients)
+    assert "client_batch" not in one.config_toml.item()
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.0, "2"])
+def test_a_bad_client_batch_is_one_message(bad):
+    for call in (simulate, sweep):
+        with pytest.raises(ConfigError, match=r"client_batch = .*must be a whole number >= 1"):
+            call(LEARN, KEY, client_batch=bad)
+
+
+def test_quality_and_input_noise_have_keys_of_their_own():
+    streams = keys.streams(KEY)
+    drawn = [*streams, *jax.random.split(streams.data)]
+    for t in range(1, 5):
+        drawn += [keys.latency(streams.world, t), keys.availability(streams.world, t)]
+        drawn += [keys.cohort(streams.training, t), keys.answers(streams.training, t)]
+        drawn += [keys.cohort(streams.privacy, t), *keys.question_and_choice(streams.policy, t)]
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in drawn}) == len(drawn)

@@ -1,0 +1,270 @@
+"""Clustered sampling by similarity: pouring, unbiasedness, clusters, distances, and draws."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.cluster.hierarchy import ClusterWarning, fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from pause_jax.policies import ClusteredSimilarity, MdSampling
+from pause_jax.policies.clustered import (
+    _clusters,
+    arccos,
+    euclidean,
+    manhattan,
+    similarity_distributions,
+)
+from tests.reference import clustered as oracle
+from tests.support.network import context, observation
+
+
+def random_distance(rng, num_clients, dimensions=3):
+    points = rng.standard_normal((num_clients, dimensions))
+    return np.linalg.norm(points[:, None] - points[None], axis=2)
+
+
+def ours(distance, sizes, m, order):
+    return similarity_distributions(
+        np.asarray(distance, np.float32), np.asarray(sizes, np.float32), np.asarray(order), m
+    )
+
+
+networks = st.tuples(
+    st.lists(st.integers(1, 60), min_size=4, max_size=10), st.integers(1, 4), st.integers(0, 10**6)
+)
+
+
+# --- the distributions
+
+
+@given(networks)
+def test_the_distributions_are_the_pouring_of_the_same_clusters(network):
+    sizes, m, seed = network
+    rng = np.random.default_rng(seed)
+    distance, order = random_distance(rng, len(sizes)), rng.permutation(len(sizes))
+    rows = ours(distance, sizes, m, order)
+    private, rest = oracle.large_clients(sizes, m)
+    groups = []
+    if len(private) < m:
+        mass = np.array(rest, float)
+        label = np.empty(len(sizes), int)
+        label[order] = _clusters(distance[np.ix_(order, order)], mass[order], float(sum(sizes)))
+        # Groups of equal mass come in the order of their labels.
+        groups = [[int(i) for i in order if label[i] == c] for c in range(label.max() + 1)]
+    slow = oracle.matrix(oracle.poured(sizes, m, groups, rest, private), len(sizes))
+    np.testing.assert_allclose(rows, slow, atol=1e-12)
+
+
+@given(networks)
+def test_the_distributions_are_unbiased_and_vary_less_than_md(network):
+    sizes, m, seed = network
+    rng = np.random.default_rng(seed)
+    # Any symmetric matrix, not only one of points.
+    distance = rng.exponential(size=(len(sizes), len(sizes)))
+    distance = np.triu(distance, 1) + np.triu(distance, 1).T
+    rows = ours(distance, sizes, m, rng.permutation(len(sizes)))
+    share = np.array(sizes) / sum(sizes)
+    assert rows.min() >= 0
+    np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-12)
+    np.testing.assert_allclose(rows.sum(axis=0), m * share, atol=1e-12)
+    variance = (rows * (1 - rows)).sum(axis=0) / m**2
+    assert (variance <= share * (1 - share) / m + 1e-12).all()
+
+
+def test_a_client_with_more_than_a_bin_keeps_its_share():
+    sizes, m = [6, 1, 1, 1, 1], 2
+    marginals = ours(random_distance(np.random.default_rng(0), 5), sizes, m, np.arange(5)).sum(0)
+    np.testing.assert_allclose(marginals / m, [0.6, 0.1, 0.1, 0.1, 0.1], atol=1e-12)
+    # The published program is biased here.
+    biased = [float(x) for x in oracle.published_marginals(sizes, m)]
+    np.testing.assert_allclose(biased, [0.5, 0.125, 0.125, 0.125, 0.125], atol=1e-12)
+    # It is not where no client holds so much.
+    fair = [float(x) for x in oracle.published_marginals([3, 3, 2, 2], m)]
+    np.testing.assert_allclose(fair, [0.3, 0.3, 0.2, 0.2], atol=1e-12)
+
+
+# --- the clusters
+
+
+def groups_of(label):
+    return sorted(sorted(np.flatnonzero(label == c).tolist()) for c in set(np.asarray(label)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_clusters_are_wards_cut_where_a_bin_is_full(seed):
+    rng = np.random.default_rng(seed)
+    distance, mass = random_distance(rng, 9), rng.integers(1, 10, 9) * 3
+    capacity = float(max(mass.sum() / 3, mass.max()))
+    found = groups_of(_clusters(distance, mass.astype(float), capacity))
+    assert found == oracle.ward_clusters(distance, mass.tolist(), capacity)
+    assert all(sum(mass[i] for i in group) <= capacity for group in found)
+
+
+def test_the_square_matrix_would_give_other_clusters():
+    # The published program hands the square matrix to SciPy, which takes its rows for points.
+    differs = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        distance, mass = random_distance(rng, 9), np.full(9, 3.0)
+        found = groups_of(_clusters(distance, mass, 9.0))
+        for matrix, same in ((squareform(distance), True), (distance, False)):
+            if same:
+                tree = linkage(matrix, method="ward")
+            else:
+                with pytest.warns(ClusterWarning):
+                    tree = linkage(matrix, method="ward")
+            held = np.concatenate([mass, np.zeros(8)])
+            for merge, pair in enumerate(tree[:, :2].astype(int)):
+                held[9 + merge] = held[pair].sum()
+            tree[:, 2] = held[9:]
+            other = groups_of(fcluster(tree, 9.0, criterion="distance"))
+            if same:
+                assert found == other
+            else:
+                differs += found != other
+    assert differs >= 1
+
+
+# --- the distances
+
+
+UPDATES = np.random.default_rng(4).standard_normal((6, 5)).astype(np.float32)
+UPDATES[2] = 0
+UPDATES[4] = 3 * UPDATES[1]
+UPDATES[5] = -UPDATES[1]
+
+
+def test_distances_are_numpys():
+    difference = UPDATES[:, None].astype(float) - UPDATES[None]
+    np.testing.assert_allclose(
+        euclidean(jnp.asarray(UPDATES)), np.sqrt((difference**2).sum(axis=2)), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        manhattan(jnp.asarray(UPDATES)), np.abs(difference).sum(axis=2), atol=1e-5
+    )
+    # The published program squares the distance.
+    assert np.abs(euclidean(jnp.asarray(UPDATES)) - (difference**2).sum(axis=2)).max() > 1
+    angle = np.zeros((6, 6))
+    for i in range(6):
+        for j in range(6):
+            a, b = UPDATES[i].astype(float), UPDATES[j].astype(float)
+            scale = np.linalg.norm(a) * np.linalg.norm(b)
+            if scale > 0:
+                angle[i, j] = np.arccos(np.clip(a @ b / scale, -1, 1))
+    # The arc cosine is steep at 1: float32 leaves 1e-3 there.
+    np.testing.assert_allclose(arccos(jnp.asarray(UPDATES)), angle, atol=2e-3)
+    assert float(arccos(jnp.asarray(UPDATES))[1, 5]) > 3.1
+    assert float(arccos(jnp.asarray(UPDATES))[2, 0]) == 0
+
+
+# --- the policy
+
+
+SIZES, M = np.array([4, 3, 3, 2, 4, 3, 3, 2]), 2
+EVERYONE = jnp.ones(8, bool)
+
+
+def learned(config, updates, sizes=SIZES, m=M):
+    """(policy, state) after every client's update was seen, m at a time."""
+    updates = jnp.asarray(updates, jnp.float32)
+    policy = config.build(context(sizes, m, update_size=updates.shape[1]))
+    state = policy.init()
+    for first in range(0, len(sizes), m):
+        clients = jnp.arange(first, first + m)
+        selection = policy.select(jax.random.key(0), state, jnp.asarray(1), EVERYONE)[0]
+        selection = selection._replace(clients=clients, weights=jnp.full(m, 1 / m))
+        state = policy.update(state, selection, observation(jnp.ones(m), update=updates[clients]))
+    np.testing.assert_array_equal(state, updates)
+    return policy, state
+
+
+def weights(policy, state, draws, available=None):
+    """Aggregation weight of each client in many independent rounds, [draws, K]."""
+    mask = jnp.ones(8, bool) if available is None else jnp.asarray(available)
+
+    @jax.jit
+    def draw(keys):
+        def one(key):
+            selection, _ = policy.select(key, state, jnp.asarray(2), mask)
+            return jnp.zeros(8).at[selection.clients].add(selection.weights)
+
+        return jax.lax.map(one, keys)
+
+    return np.asarray(draw(jax.random.split(jax.random.key(7), draws)))
+
+
+def two_groups(rng):
+    """Two directions of updates, with clients 0 to 3 and 4 to 7; groups of equal mass."""
+    middle = np.repeat([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]], 4, axis=0)
+    return middle + 0.02 * rng.standard_normal((8, 3))
+
+
+@functools.cache
+def two_group_weights(distance):
+    config = ClusteredSimilarity(distance=distance)
+    policy, state = learned(config, two_groups(np.random.default_rng(0)))
+    return weights(policy, state, 1500)
+
+
+@pytest.mark.parametrize("distance", ["arccos", "l2", "l1"])
+def test_similar_clients_share_a_bin(distance):
+    drawn = two_group_weights(distance)
+    # One client of each group in every round, so exactly half of the weight.
+    np.testing.assert_allclose(drawn[:, :4].sum(axis=1), 0.5, atol=1e-6)
+    # Negative control: MD sampling often takes both from one group.
+    policy = MdSampling().build(context(SIZES, M))
+    free = weights(policy, policy.init(), 500)
+    assert (np.abs(free[:, :4].sum(axis=1) - 0.5) > 0.1).mean() > 0.3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "m"), [(SIZES, 2), (np.array([14, 1, 3, 2, 4, 3, 1, 2]), 4)], ids=["even", "large"]
+)
+def test_weights_are_unbiased(sizes, m):
+    updates = np.random.default_rng(1).standard_normal((8, 3))
+    policy, state = learned(ClusteredSimilarity(), updates, sizes, m)
+    drawn = weights(policy, state, 4000)
+    share = sizes / sizes.sum()
+    error = drawn.std(axis=0) / len(drawn) ** 0.5
+    assert (np.abs(drawn.mean(axis=0) - share) <= 4.5 * error + 1e-6).all()
+    # Negative control: uniform shares.
+    assert (np.abs(drawn.mean(axis=0) - 1 / 8) > 10 * error).any()
+    np.testing.assert_allclose(drawn.sum(axis=1), 1, atol=1e-5)
+    assert (drawn.var(axis=0) <= 1.1 * share * (1 - share) / m).all()
+
+
+def test_absent_clients_are_never_drawn():
+    available = np.array([True, False, True, True, False, False, True, False])
+    policy, state = learned(ClusteredSimilarity(), two_groups(np.random.default_rng(0)))
+    drawn = weights(policy, state, 400, available)
+    assert (drawn[:, ~available] == 0).all()
+    np.testing.assert_allclose(drawn.sum(axis=1), 1, atol=1e-5)
+    # One group has only client 6, which then has half of the weight always.
+    np.testing.assert_allclose(drawn[:, 6], 0.5, atol=1e-6)
+    np.testing.assert_array_equal(weights(policy, state, 3, np.zeros(8, bool)), 0)
+
+
+@pytest.mark.parametrize("distance", ["arccos", "l2", "l1"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_updates_that_are_not_finite_do_no_harm(distance, bad):
+    updates = np.random.default_rng(2).standard_normal((8, 3))
+    updates[3], updates[5, 0] = bad, bad
+    policy, state = learned(ClusteredSimilarity(distance=distance), updates)
+    drawn = weights(policy, state, 300)
+    np.testing.assert_allclose(drawn.sum(axis=1), 1, atol=1e-5)
+    assert (drawn[:, 3] > 0).any()
+
+
+def test_a_client_keeps_its_last_update_until_the_next():
+    policy, state = learned(ClusteredSimilarity(), two_groups(np.random.default_rng(0)))
+    selection = policy.select(jax.random.key(0), state, jnp.asarray(1), EVERYONE)[0]
+    selection = selection._replace(clients=jnp.array([1, 6]), weights=jnp.array([1.0, 0.0]))
+    new = policy.update(state, selection, observation(jnp.ones(2), update=jnp.full((2, 3), 9.0)))
+    np.testing.assert_array_equal(new[1], 9)
+    rest = np.delete(np.arange(8), 1)
+    np.testing.assert_array_equal(np.asarray(new)[rest], np.asarray(state)[rest])

@@ -1,0 +1,362 @@
+"""What a custom policy must declare, keep and not remember, and the warning if it breaks rules."""
+
+import itertools
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, SimConfig, regret, simulate, sweep
+from pause_jax.bandit import Selection
+from pause_jax.base.struct import node
+from pause_jax.policies import (
+    Observation,
+    Oort,
+    Policy,
+    PolicyConfig,
+    Query,
+    Random,
+    no_info,
+    policy_of,
+    stateless,
+    watched,
+)
+from pause_jax.policies.inspection import check_declared, check_pure
+from pause_jax.run.contract import BrokenContract
+from pause_jax.selector import Selector
+from pause_jax.testing import check_policy
+from tests.support import network
+from tests.support.pages import block
+
+KEY = jax.random.key(0)
+BASE = SimConfig(num_clients=5, num_selected=3, num_rounds=7, learning=None)
+
+
+class Reader(PolicyConfig):
+    """The clients of largest reading first; a subclass says what it reads."""
+
+    def read(self, observation):
+        return observation.latency
+
+    def start(self, context):
+        return jnp.zeros(context.num_clients)
+
+    def build(self, context):
+        def select(key, state, round, available):
+            rank = jnp.where(available, jnp.ravel(state)[: context.num_clients], -jnp.inf)
+            clients = jnp.argsort(-rank)[: context.num_selected]
+            here = available[clients]
+            return Selection(clients, here / jnp.maximum(jnp.sum(here), 1)), no_info()
+
+        def update(state, selection, observation):
+            return state.at[selection.clients].set(self.read(observation))
+
+        return Policy(lambda: self.start(context), select, update)
+
+
+class Loss(Reader):
+    name = "loss_of_a_test"
+
+    def read(self, observation):
+        return observation.loss
+
+
+class SquareLoss(Reader):
+    name = "square_loss_of_a_test"
+
+    def read(self, observation):
+        return observation.square_loss
+
+
+class ByPlace(Reader):
+    def read(self, observation):
+        return observation[1] + 0.0
+
+
+class DeclaredLoss(Loss):
+    releases = ("the training loss of each chosen client",)
+
+
+class Both(DeclaredLoss):
+    """Declares one reading and takes two."""
+
+    def read(self, observation):
+        return observation.loss + observation.square_loss
+
+
+class Asks(PolicyConfig):
+    """Random among all, after a question that it does not declare."""
+
+    name = "asks_of_a_test"
+
+    def build(self, context):
+        base = Random().build(context)
+        everyone = jnp.arange(context.num_clients), jnp.ones(context.num_clients, bool)
+        query = Query(
+            lambda key, state, round, available: everyone,
+            lambda state, clients, asked, answer: state,
+            wants="loss", batch_size=None, seconds=lambda latency: 0 * latency,
+        )  # fmt: skip
+        return base._replace(query=query)
+
+
+class AsksAndReads(Reader):
+    """Declares one of an answer and a training loss."""
+
+    releases = ("the loss of each asked client",)
+
+    def build(self, context):
+        def hear(state, clients, asked, answer):
+            return state.at[clients].set(answer.loss)
+
+        query = Asks().build(context).query._replace(hear=hear)
+        return super().build(context)._replace(query=query)
+
+    read = Loss.read
+
+
+class Holds(PolicyConfig):
+    """Holds another policy."""
+
+    inner: PolicyConfig = node(factory=Oort, of=PolicyConfig)
+
+    def build(self, context):
+        return self.inner.build(context)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Loss(), r"Loss: reads observation\.loss.*`releases` is empty"),
+        (SquareLoss(), r"SquareLoss: reads observation\.square_loss.*`releases` is empty"),
+        (Asks(), "Asks: asks for losses.*`releases` is empty"),
+    ],
+)
+def test_a_policy_that_reads_what_it_does_not_declare_is_refused_before_any_run(policy, words):
+    config = BASE.replace(policy=policy)
+    with pytest.raises(ConfigError, match=words):
+        check_policy(policy)
+    with pytest.raises(ConfigError, match=words):
+        simulate(config, KEY)
+    with pytest.raises(ConfigError, match=words):
+        sweep(config, KEY, progress=False)
+
+
+def test_a_server_with_such_a_policy_is_refused_too():
+    selector = Selector(BASE.replace(policy=Loss()), KEY)
+    choice = selector.ask()
+    with pytest.raises(ConfigError, match=r"reads observation\.loss"):
+        selector.tell({int(client): 1.0 for client in choice.clients})
+
+
+def test_by_its_place_an_undeclared_loss_is_no_number():
+    with pytest.raises(TypeError):
+        simulate(BASE.replace(policy=ByPlace()), KEY)
+
+
+def test_the_guides_policy_declares_what_it_reads():
+    names: dict[str, Any] = {}
+    for begin in ("class EpsilonGreedy", "class LargestLoss"):
+        exec(block("docs/guides/own_policy.md", begin), names)
+    check_policy(names["LargestLoss"]())
+    assert names["LargestLoss"]().releases == DeclaredLoss().releases
+
+
+def test_a_policy_declares_what_the_policies_in_its_fields_declare():
+    assert Holds().releases == Oort().releases
+    assert Holds(inner=Random()).releases == ()
+    check_declared(Holds(), network.context([1.0] * 5, 3))
+
+
+def test_each_reading_has_an_entry():
+    words = r"Both: reads observation\.loss, observation\.square_loss.*an entry for each"
+    with pytest.raises(AssertionError, match=words):
+        check_policy(Both())
+    asked = network.context([1.0] * 5, 3)
+    with pytest.raises(AssertionError, match=r"reads answer\.loss, observation\.loss"):
+        check_declared(AsksAndReads(), asked)
+
+
+def test_a_declared_loss_arrives_as_it_is():
+    policy = policy_of(DeclaredLoss(), network.context([1.0] * 5, 3))
+    selection = Selection(jnp.array([4, 0, 2]), jnp.full(3, 1 / 3))
+    state = policy.update(jnp.zeros(5), selection, network.observation([1, 2, 3], loss=7.0))
+    np.testing.assert_array_equal(state, [7, 0, 7, 0, 7])
+
+
+# ---------------------------------------------------------------- the form of the state
+
+
+class Grows(Reader):
+    def build(self, context):
+        built = super().build(context)
+        return built._replace(update=lambda state, *rest: jnp.append(state, 0.0))
+
+
+class Turns(Reader):
+    """From whole numbers to floats."""
+
+    def start(self, context):
+        return {"rank": jnp.zeros(context.num_clients, jnp.int32)}
+
+    def build(self, context):
+        def update(state, selection, observation):
+            return {"rank": state["rank"] + 0.5}
+
+        init, random = lambda: self.start(context), Random().build(context)
+        return Policy(init, lambda key, state, *rest: random.select(key, (), *rest), update)
+
+
+class Forgets(Turns):
+    def build(self, context):
+        return super().build(context)._replace(update=lambda state, *rest: ())
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Grows(), r"Grows\.update: state is float32 of shape \(13,\); .*float32 .*\(12,\)"),
+        (Turns(), r"Turns\.update: state\['rank'\] is float32 .*; must be int32 of shape \(12,\)"),
+        (Forgets(), r"Forgets\.update: returns a state PyTreeDef\(\(\)\); must be as in init"),
+    ],
+)
+def test_a_state_of_another_form_is_named(policy, words):
+    with pytest.raises(ConfigError, match=words) as refused:
+        check_policy(policy)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ConfigError, match=words.replace("13", "6").replace("12", "5")):
+        simulate(BASE.replace(policy=policy), KEY)
+
+
+# ---------------------------------------------------------------- purity
+
+COUNT = itertools.count()
+
+
+class CountsInBuild(PolicyConfig):
+    """As many more as it was built before."""
+
+    def build(self, context):
+        shift = next(COUNT)
+
+        def choose(key, available):
+            clients = (jnp.argsort(~available)[: context.num_selected] + shift) - shift
+            here = available[clients]
+            return Selection(clients, here / jnp.maximum(jnp.sum(here), 1))
+
+        return stateless(choose)
+
+
+class CountsInSelect(PolicyConfig):
+    """Each build begins to count anew, so two runs are equal."""
+
+    def build(self, context):
+        calls = itertools.count()
+
+        def choose(key, available):
+            clients = jnp.argsort(~available)[: context.num_selected]
+            here = available[clients] * (1.0 + next(calls))
+            return Selection(clients, here / jnp.maximum(jnp.sum(here), 1))
+
+        return stateless(choose)
+
+
+class CountsInUpdate(Reader):
+    def build(self, context):
+        calls, built = itertools.count(), super().build(context)
+
+        def update(state, selection, observation):
+            return built.update(state, selection, observation) * 0.5 ** next(calls)
+
+        return built._replace(update=update)
+
+
+class DrawsInSelect(Reader):
+    """Arrays that NumPy draws while the policy is traced."""
+
+    def build(self, context):
+        built, dice = super().build(context), np.random.default_rng(0)
+
+        def select(key, state, round, available):
+            noise = jnp.asarray(dice.random(context.num_clients), jnp.float32)
+            return jax.jit(lambda state: built.select(key, state + noise, round, available))(state)
+
+        return built._replace(select=select)
+
+
+@pytest.mark.parametrize(
+    ("policy", "where"),
+    [
+        (CountsInBuild(), "select: built again"),
+        (CountsInSelect(), "select: called again"),
+        (CountsInUpdate(), "update: called again"),
+        (DrawsInSelect(), "select: called again"),
+    ],
+)
+def test_a_policy_that_remembers_in_python_is_found(policy, where):
+    with pytest.raises(AssertionError, match=rf"{type(policy).__name__}\.{where}.* not pure"):
+        check_pure(policy, network.context([1.0] * 5, 3))
+
+
+# ---------------------------------------------------------------- broken rules, said once
+
+
+class Broken(PolicyConfig):
+    """From round 4 on one client twice."""
+
+    name = "broken_for_a_warning"
+
+    def build(self, context):
+        def select(key, state, round, available):
+            clients = jnp.arange(3, dtype=jnp.int32).at[0].set(jnp.where(round < 4, 0, 1))
+            return Selection(clients, jnp.full(3, 1 / 3)), no_info()
+
+        return Policy(lambda: (), select, lambda state, *rest: state)
+
+
+def test_a_run_that_broke_its_contract_warns_once():
+    config = BASE.replace(policy=Broken())
+    with pytest.warns(BrokenContract) as seen:
+        simulate(config, KEY)
+    words = "the policy chose a client twice, in round 4 and in 1 of 1 seeds"
+    assert [words in str(each.message) for each in seen] == [True]
+    assert seen[0].filename == __file__, "the caller's line"
+    configs = {"good": BASE, "bad": config, "worse": config.replace(availability=0.5)}
+    with pytest.warns(BrokenContract) as seen:
+        sweep(configs, jax.random.split(KEY, 2), progress=False)
+    assert len(seen) == 1
+    first, second = str(seen[0].message).splitlines()
+    assert first.startswith("bad: the policy chose a client twice, in round 4 and in 2 of 2 seeds")
+    assert second.startswith("worse: ")
+    assert "good" not in str(seen[0].message)
+
+
+def test_sound_runs_and_traces_do_not_warn():
+    config = BASE.replace(policy=Broken())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(BASE, KEY)
+        result = jax.vmap(lambda key: simulate(config, key))(jax.random.split(KEY, 2))
+    assert result.first_broken_round.tolist() == [4, 4]
+
+
+def test_equal_keys_are_refused_wherever_there_are_several():
+    keys = jax.random.split(KEY, 3)
+    keys = jnp.concatenate([keys, keys[1:2]])
+    for several in (sweep, lambda c, k: regret.measure({"one": c}, k)):
+        with pytest.raises(ConfigError, match=r"keys\[3\] equals keys\[1\]: keys must differ"):
+            several(BASE.replace(policy=Random()), keys)
+
+
+def test_an_observation_that_is_watched_is_still_an_observation():
+    read: list[str] = []
+    plain = network.observation([1.0, 2.0], loss=3.0)
+    record = watched(Observation, ("loss",), read.append)(plain)
+    assert isinstance(record, Observation)
+    assert jax.tree.structure(jax.tree.map(lambda x: x, record)) == jax.tree.structure(record)
+    assert read == []
+    assert float(record.loss[0]) == 3.0
+    assert read == ["loss"]

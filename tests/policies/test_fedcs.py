@@ -1,0 +1,155 @@
+"""FedCS against a slow oracle: order, deadline, who can be a candidate, cost."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, SimConfig, simulate
+from pause_jax.policies import Answer, FedCs
+from pause_jax.policies.fedcs import greedy
+from tests.reference import fedcs as oracle
+from tests.support.network import context
+
+K = 8
+
+
+@functools.cache
+def compiled():
+    return jax.jit(greedy, static_argnums=3)
+
+
+def instances(count=120):
+    """Random (update, upload, usable, most, deadline); some with slow updates, some uploads."""
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        update = rng.uniform(0.05, 2.0, K) * (0.3 if i % 3 == 0 else 1)
+        upload = rng.uniform(0.05, 0.5, K)
+        usable = rng.random(K) < 0.8
+        yield update, upload, usable, (2, 4, K)[i % 3], rng.uniform(0.1, 3.0)
+
+
+def ours(update, upload, usable, most, deadline):
+    mask = compiled()(
+        jnp.asarray(update, jnp.float32),
+        jnp.asarray(upload, jnp.float32),
+        jnp.asarray(usable),
+        most,
+        deadline,
+    )
+    return set(np.flatnonzero(mask).tolist())
+
+
+def test_the_accepted_are_the_oracles():
+    sizes, plain = set(), 0
+    for update, upload, usable, most, deadline in instances():
+        candidates = np.flatnonzero(usable).tolist()
+        slow = oracle.greedy(candidates, update, upload, deadline, most=most)
+        accepted = ours(update, upload, usable, most, deadline)
+        assert accepted == set(slow)
+        if accepted:
+            assert oracle.schedule(slow, update, upload) < deadline + 1e-6
+        sizes.add(len(accepted))
+        if most == K:
+            # Negative control: in order of total times, without the overlap.
+            plain += accepted != set(oracle.smallest_first(candidates, update, upload, deadline))
+    assert sizes >= {0, 1, 2, 3, 4, 5}
+    assert plain >= 3
+
+
+def test_a_hand_made_instance():
+    # Client 0 is accepted first (1.1 s); 1's update then overlaps with 0's upload: 1.1 + 0.2.
+    update, upload = np.array([1.0, 1.1, 5.0, 0.9]), np.array([0.1, 0.2, 0.1, 0.8])
+    everyone = np.ones(4, bool)
+    assert ours(update, upload, everyone, 4, 1.2) == {0}
+    assert ours(update, upload, everyone, 4, 1.35) == {0, 1}
+    # 2 is next by none of the rules; 3 adds 0.8 and 2 adds 3.8.
+    assert ours(update, upload, everyone, 4, 2.2) == {0, 1, 3}
+    assert ours(update, upload, everyone, 4, 6.0) == {0, 1, 2, 3}
+    # The deadline itself is too late.
+    assert ours(np.array([0.5]), np.array([0.25]), np.ones(1, bool), 1, 0.75) == set()
+
+
+# --- the policy
+
+
+M, SPEED = 3, np.linspace(0.05, 0.6, K)
+CONFIG = FedCs(candidates=5, deadline=0.9, upload_share=0.5, overhead=0.1)
+
+
+@functools.cache
+def rounds(deadline, probability, draws=400):
+    """(available, asked, chosen by slot or -1, weights) of many single rounds."""
+    sizes = 1 + np.arange(K)
+    policy = CONFIG.replace(deadline=deadline).build(
+        context(sizes, M, expected_latency=jnp.asarray(SPEED, jnp.float32))
+    )
+
+    def one(key):
+        ask_key, select_key, present_key = jax.random.split(key, 3)
+        available = jax.random.bernoulli(present_key, probability, (K,))
+        clients, asked = policy.query.ask(ask_key, policy.init(), jnp.asarray(1), available)
+        state = policy.query.hear(
+            policy.init(), clients, asked, Answer(jnp.ones(5), jnp.ones((5, 1)))
+        )
+        selection, _ = policy.select(select_key, state, jnp.asarray(1), available)
+        asked_mask = jnp.zeros(K, bool).at[clients].set(asked)
+        chosen = jnp.where(selection.active, selection.clients, -1)
+        return available, asked_mask, chosen, selection.weights
+
+    keys = jax.random.split(jax.random.key(0), draws)
+    return [np.asarray(leaf) for leaf in jax.jit(jax.vmap(one))(keys)]
+
+
+@pytest.mark.parametrize("deadline", [0.35, 0.5, 0.9, 5.0])
+def test_the_policy_is_the_oracle_on_the_asked(deadline):
+    for available, asked, chosen, weights in zip(*rounds(deadline, 0.7), strict=True):
+        assert not (asked & ~available).any()
+        assert asked.sum() == min(5, available.sum())
+        taken = chosen[chosen >= 0].tolist()
+        slow = oracle.greedy(
+            np.flatnonzero(asked).tolist(),
+            0.5 * SPEED,
+            0.5 * SPEED,
+            deadline,
+            overhead=0.1,
+            most=M,
+        )
+        assert set(taken) == set(slow)
+        if slow:
+            assert 0.1 + oracle.schedule(slow, 0.5 * SPEED, 0.5 * SPEED) < deadline
+            share = (1.0 + chosen[chosen >= 0]) / (1.0 + chosen[chosen >= 0]).sum()
+            np.testing.assert_allclose(weights[chosen >= 0], share, rtol=1e-5)
+        else:
+            np.testing.assert_array_equal(weights, 0)
+
+
+def test_cohorts_vary_and_a_late_deadline_fills_them():
+    sizes = {d: (rounds(d, 0.7)[2] >= 0).sum(axis=1) for d in (0.35, 0.5, 5.0)}
+    assert set(sizes[0.35].tolist()) >= {0, 1}
+    assert set(sizes[0.5].tolist()) >= {1, 2, 3}
+    present = rounds(5.0, 0.7)[0].sum(axis=1)
+    np.testing.assert_array_equal(sizes[5.0], np.minimum(present, M))
+
+
+def test_candidates_are_uniform_among_the_available():
+    asked = rounds(0.9, 1.0, draws=6000)[1]
+    spread = np.sqrt(5 / K * (1 - 5 / K) / len(asked))
+    frequency = asked.mean(axis=0)
+    assert np.abs(frequency - 5 / K).max() < 4.5 * spread
+    # Negative control: who is chosen of them is far from uniform.
+    chosen = rounds(0.9, 1.0, draws=6000)[2]
+    taken = np.bincount(chosen[chosen >= 0], minlength=K) / len(chosen)
+    assert np.abs(taken - taken.mean()).max() > 20 * spread
+
+
+def test_a_run_pays_for_its_requests():
+    config = SimConfig(num_clients=K, num_selected=M, num_rounds=20, learning=None)
+    result = simulate(config.replace(policy=FedCs(query_seconds=0.03)), jax.random.key(0))
+    np.testing.assert_allclose(result.query_seconds, 0.03, rtol=1e-6)
+    assert int(result.queried.sum()) == 20 * 2 * M
+    assert result.unnoised == ()
+    with pytest.raises(ConfigError, match="candidates = 2: must be >= num_selected"):
+        simulate(config.replace(policy=FedCs(candidates=2)), jax.random.key(0))

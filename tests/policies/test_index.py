@@ -1,0 +1,101 @@
+"""Index rules against slow oracles and statistics."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from pause_jax import SimConfig, policies, simulate
+from pause_jax.bandit import ClientStats
+from pause_jax.policies import INDEX_RULES, KlUcb, Thompson, Ucb, UcbV
+from pause_jax.policies.index import bernoulli_kl
+from pause_jax.reward import Reward
+from tests.support.network import context
+
+K = 6
+
+
+@pytest.fixture
+def history():
+    """Observed speeds of each client; the last was never tried."""
+    rng = np.random.default_rng(1)
+    return [rng.beta(2, 3, n) for n in (1, 3, 10, 40, 200)] + [np.array([])]
+
+
+def played(rule, history):
+    """The rule's state after observing the history one speed at a time."""
+    index = rule.build(context([1] * K, 2))
+    state = index.init()
+    for k, speeds in enumerate(history):
+        for speed in speeds:
+            state = index.update(
+                state, jnp.asarray([k]), jnp.asarray([speed], jnp.float32), jnp.asarray([True])
+            )
+    return index, state
+
+
+def test_ucb_is_the_papers(history):
+    index, state = played(Ucb(speed_weight=3.0), history)
+    slow = [
+        3 * x.mean() + math.sqrt(3 * math.log(50) / len(x)) if len(x) else math.inf for x in history
+    ]
+    np.testing.assert_allclose(index.value(jax.random.key(0), state, jnp.asarray(50)), slow, 1e-5)
+
+
+def test_kl_ucb_solves_its_equation(history):
+    index, state = played(KlUcb(), history)
+    value = index.value(jax.random.key(0), state, jnp.asarray(50))
+
+    def kl(p, q):
+        return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+
+    for k, x in enumerate(history[:-1]):
+        mean, level = x.mean(), math.log(50) / len(x)
+        top = 1 - 1e-9
+        slow = (
+            optimize.brentq(lambda q, m=mean, c=level: kl(m, q) - c, mean, top)
+            if kl(mean, top) > level
+            else 1.0
+        )
+        assert float(value[k]) == pytest.approx(slow, abs=2e-4)
+    assert value[-1] == math.inf
+
+
+def test_kl_is_zero_only_at_itself():
+    p = jnp.asarray([0.0, 0.3, 1.0])
+    np.testing.assert_allclose(bernoulli_kl(p, p), 0, atol=1e-7)
+    assert (bernoulli_kl(p, jnp.asarray([0.1, 0.4, 0.9])) > 0).all()
+
+
+def test_ucb_v_uses_the_empirical_variance(history):
+    index, state = played(UcbV(), history)
+    log = math.log(50)
+    slow = [
+        x.mean() + math.sqrt(2 * x.var() * log / len(x)) + 3 * log / len(x) if len(x) else math.inf
+        for x in history
+    ]
+    value = index.value(jax.random.key(0), state, jnp.asarray(50))
+    np.testing.assert_allclose(value, slow, rtol=2e-3)
+
+
+def test_thompson_draws_from_its_posterior():
+    index = Thompson().build(context([1] * K, 2))
+    state = ClientStats(jnp.asarray([10, 0, 1, 1, 1, 1]), jnp.asarray([0.3, 0, 0.5, 0.5, 0.5, 0.5]))
+    draws = jax.vmap(lambda key: index.value(key, state, jnp.asarray(5)))(
+        jax.random.split(jax.random.key(0), 5000)
+    )
+    first = np.asarray(draws[:, 0])
+    assert stats.kstest(first, stats.beta(4, 8).cdf).pvalue > 1e-3
+    assert stats.kstest(first, stats.beta(3, 7).cdf).pvalue < 1e-6
+    assert (draws[:, 1] == math.inf).all()
+
+
+@pytest.mark.parametrize("rule", INDEX_RULES)
+def test_every_rule_runs_under_pause_and_its_regret_is_far_below_randoms(rule):
+    config = SimConfig(num_clients=20, num_rounds=400, learning=None, reward=Reward(alpha=3.0))
+    pause = simulate(config.replace(policy=policies.Pause(index=rule())), jax.random.key(0))
+    random = simulate(config.replace(policy=policies.Random()), jax.random.key(0))
+    assert pause.regret.sum() < 0.75 * random.regret.sum()

@@ -1,0 +1,316 @@
+"""Oort against a slow oracle: scores, pools, draws, pacer, and the squared loss of training."""
+
+import copy
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pause_jax.learning import Classification, Digits, Linear, Partition
+from pause_jax.learning.client import LocalTraining, train_locally
+from pause_jax.learning.learner import trained_part
+from pause_jax.policies import Oort
+from pause_jax.rng import draws
+from tests.reference import oort as oracle
+from tests.reference.power_of_choice import inclusion, softmax_losses
+from tests.support.network import context, observation
+
+K, M = 24, 4
+SIZES = 2 + np.random.default_rng(5).permutation(K)
+CONFIG = Oort(clip=0.8, threshold=40.0, pacer_step=5, exploration_decay=0.9)
+NETWORK = context(SIZES, M)
+
+
+def counts(t, m=M, config=CONFIG):
+    """(exploited, explored) of round t if there are enough of both."""
+    share = max(config.exploration * config.exploration_decay ** (t - 1), config.exploration_min)
+    return int(m * (1 - share) + 1e-9), m - int(m * (1 - share) + 1e-9)
+
+
+def slow_oort():
+    return oracle.Oort(
+        SIZES.tolist(),
+        np.asarray(NETWORK.expected_latency, float).tolist(),
+        clip=CONFIG.clip,
+        penalty=CONFIG.penalty,
+        threshold=CONFIG.threshold,
+        step=CONFIG.pacer_step,
+        delta=CONFIG.pacer_delta,
+    )
+
+
+@functools.cache
+def played(rounds=60):
+    """(round, available, chosen, state before, oracle before) of every round of a run."""
+    policy = CONFIG.build(NETWORK)
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    state, slow, rng, out = policy.init(), slow_oort(), np.random.default_rng(0), []
+    for t in range(1, rounds + 1):
+        available = rng.random(K) < 0.7
+        available[[t % K, (t + 1) % K, (t + 2) % K, (t + 3) % K]] = True
+        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.asarray(available))
+        chosen = np.asarray(selection.clients)
+        out.append((t, available, chosen.tolist(), state, copy.deepcopy(slow)))
+        latency = rng.uniform(0.05, 1.0, M).astype(np.float32)
+        # Utilities jump now and then, so that the pacer moves both ways.
+        square = (rng.uniform(0.5, 2.0, M) * (400 if (t - 1) // 5 % 4 == 3 else 1)).astype(
+            np.float32
+        )
+        state = update(state, selection, observation(latency, square_loss=square))
+        slow.update(chosen.tolist(), latency.tolist(), square.tolist())
+    return out
+
+
+def test_scores_are_the_oracles():
+    scores = jax.jit(CONFIG.scores)
+    prior = jnp.asarray(SIZES, jnp.float32)
+    thresholds = []
+    for t, available, _, state, slow in played():
+        eligible = np.flatnonzero(available)
+        exploit, explore = scores(state, prior, jnp.asarray(t), jnp.asarray(available))
+        for k, value in slow.exploit_scores(t, eligible).items():
+            np.testing.assert_allclose(exploit[k], value, rtol=2e-4, atol=2e-5)
+        for k, value in slow.explore_scores(eligible).items():
+            np.testing.assert_allclose(explore[k], value, rtol=1e-5)
+        assert float(state.threshold) == slow.threshold
+        thresholds.append(slow.threshold)
+    # The pacer moved both ways.
+    assert (np.diff(thresholds) > 0).any()
+    assert (np.diff(thresholds) < 0).any()
+
+
+@pytest.mark.parametrize("part", ["clip", "low", "prior", "stale", "penalty", "order"])
+def test_every_part_of_the_score_matters(part):
+    """Negative controls: the oracle without one part is not ours."""
+    scores, prior, off = jax.jit(CONFIG.scores), jnp.asarray(SIZES, jnp.float32), 0.0
+    for t, available, _, state, slow in played():
+        eligible = np.flatnonzero(available)
+        seen = [k for k in eligible if k in slow.last]
+        if t < 3 or not seen:
+            continue
+        utility = np.array([slow.utility.get(k, slow.prior[k]) for k in eligible])
+        counted = utility[[k in slow.last for k in eligible]] if part == "prior" else utility
+        low = (0 if part == "low" else 0.999) * counted.min()
+        top = counted.max() if part == "clip" else np.quantile(counted, CONFIG.clip)
+        own = np.minimum([slow.utility[k] for k in seen], top)
+        score = (own - low) / max(counted.max() - low, 1e-4)
+        bonus = np.sqrt(0.1 * np.log(t) / np.array([slow.last[k] for k in seen]))
+        factor = np.array([slow.system_penalty(k) for k in seen])
+        if part == "order":
+            score = score * factor + bonus
+        else:
+            score = (score + (0 if part == "stale" else bonus)) * (
+                1 if part == "penalty" else factor
+            )
+        ours, _ = scores(state, prior, jnp.asarray(t), jnp.asarray(available))
+        off = max(off, np.abs(np.asarray(ours)[seen] - score).max())
+    assert off > 0.02
+
+
+def test_numbers_of_exploited_and_explored_and_their_pools():
+    both = 0
+    for t, available, chosen, _, slow in played():
+        eligible = np.flatnonzero(available)
+        exploit = slow.exploit_scores(t, eligible) if slow.last else {}
+        explore = slow.explore_scores(eligible)
+        planned, _ = counts(t)
+        num_explore = min(len(explore), M - planned)
+        num_exploit = min(len(exploit), M - num_explore)
+        exploited = [k for k in chosen if k in slow.last]
+        explored = [k for k in chosen if k not in slow.last]
+        assert set(chosen) <= set(eligible)
+        assert len(set(chosen)) == M
+        if num_exploit + num_explore < M:
+            continue
+        assert (len(exploited), len(explored)) == (num_exploit, num_explore)
+        if num_exploit:
+            cutoff = CONFIG.cutoff * sorted(exploit.values())[-num_exploit]
+            assert all(exploit[k] >= cutoff - 1e-4 for k in exploited)
+        if num_explore:
+            worst = sorted(explore.values())[-min(5 * num_explore, len(explore))]
+            assert all(explore[k] >= worst - 1e-6 for k in explored)
+        both += num_exploit > 0 and num_explore > 0
+    assert both >= 5
+
+
+def test_shares_of_exploration():
+    config = Oort()
+    policy = config.build(context(np.ones(100), 20))
+    select = jax.jit(policy.select)
+    # Half of the clients have been seen; all durations and utilities are alike.
+    state = policy.init()._replace(
+        last_round=(jnp.arange(100) % 2).astype(jnp.int32), utility=jnp.ones(100)
+    )
+    for t in (1, 2, 5, 10, 20, 28, 29, 30, 60):
+        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.ones(100, bool))
+        exploited = int((np.asarray(selection.clients) % 2).sum())
+        assert (exploited, 20 - exploited) == counts(t, 20, config)
+    assert counts(1, 20, config) == (2, 18)
+    assert counts(60, 20, config) == (16, 4)
+
+
+# --- draws within a pool
+
+
+def frequencies(state, m, t, **changes):
+    policy = CONFIG.replace(**changes).build(context(SIZES, m))
+
+    def one(key):
+        return policy.select(key, state, jnp.asarray(t), jnp.ones(K, bool))[0].clients
+
+    chosen = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 8000)))
+    return np.bincount(chosen.ravel(), minlength=K) / len(chosen)
+
+
+def deviations(frequency, probability):
+    spread = np.sqrt(np.maximum(probability * (1 - probability), 1e-9) / 8000)
+    return np.abs(frequency - probability) / spread
+
+
+def test_the_exploited_are_drawn_in_proportion_to_their_scores_above_the_cutoff():
+    state = CONFIG.build(NETWORK).init()
+    last = 1 + np.arange(K) % 5
+    utility = np.linspace(2, 30, K)[np.random.default_rng(3).permutation(K)]
+    state = state._replace(last_round=jnp.asarray(last, jnp.int32), utility=jnp.asarray(utility))
+    slow = slow_oort()
+    slow.last = dict(enumerate(last.tolist()))
+    slow.utility = dict(enumerate(utility.tolist()))
+    score = np.array(list(slow.exploit_scores(9, range(K)).values()))
+    # All have been seen, so all three are exploited.
+    pool = np.flatnonzero(score >= 0.3 * np.sort(score)[-3])
+    assert 4 <= len(pool) < K
+    frequency = frequencies(state, 3, 9, cutoff=0.3)
+    probability = np.zeros(K)
+    probability[pool] = inclusion(score[pool], 3)
+    assert deviations(frequency, probability).max() < 4.5
+    # Negative controls: uniform within the pool, and draws from all clients.
+    uniform = np.zeros(K)
+    uniform[pool] = 3 / len(pool)
+    assert deviations(frequency, uniform).max() > 20
+    assert deviations(frequency, inclusion(score, 3)).max() > 20
+
+
+def test_the_explored_are_drawn_in_proportion_to_their_prior_within_the_window():
+    state = CONFIG.build(NETWORK).init()
+    prior = np.array(list(slow_oort().explore_scores(range(K)).values()))
+    frequency = frequencies(state, 2, 1, exploration=1.0, window=2.75)
+    pool = np.argsort(-prior)[:6]  # 5.5, rounded up
+    probability = np.zeros(K)
+    probability[pool] = inclusion(prior[pool], 2)
+    assert deviations(frequency, probability).max() < 4.5
+    assert deviations(frequency, inclusion(prior, 2)).max() > 20
+
+
+# --- pacer
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "start", "expected"),
+    [
+        (10.0, 10.5, 40, 45),
+        (10.0, 9.5, 40, 45),
+        (10.0, 10.0, 98, 100),
+        (10.0, 10.0, 100, 100),
+        (10.0, 13.0, 40, 40),
+        (10.0, 5.0, 40, 40),
+        (10.0, 59.0, 40, 40),
+        (10.0, 61.0, 40, 35),
+        (10.0, 61.0, 7, 5),
+        (10.0, 61.0, 5, 5),
+        (0.0, 1.0, 40, 35),
+        (0.0, 0.0, 40, 45),
+    ],
+)
+def test_pacer(before, now, start, expected):
+    history = jnp.asarray([before] * 5 + [now] * 5)
+    for round, moves in [(4, False), (5, False), (9, False), (10, True), (13, False), (15, True)]:
+        after = CONFIG.paced(jnp.asarray(float(start)), history, jnp.asarray(round))
+        assert float(after) == (expected if moves else start)
+
+
+# --- squared loss
+
+
+@functools.cache
+def squares():
+    """(learning rate -> squared losses that training reports, those of each sample before it)."""
+    data, network, sizes = Digits().load(), Linear().network(10), [23, 40, 7, 64]
+    start = np.cumsum([0, *sizes[:-1]])
+    order = np.random.default_rng(0).permutation(len(data.y_train))
+    partition = Partition(
+        jnp.asarray(order, jnp.int32),
+        jnp.asarray(start, jnp.int32),
+        jnp.asarray(sizes, jnp.int32),
+        jnp.ones(4),
+    )
+    inputs = data.to_input(data.x_train)
+    variables = jax.jit(network.init)(jax.random.key(1), inputs[:1])
+
+    @jax.jit
+    def reported(learning_rate):
+        training = LocalTraining(
+            *(network, Classification(), optax.sgd(learning_rate), data),
+            *(10, 45, None, False),
+        )
+        opt_state = training.optimizer.init(trained_part(variables))
+
+        def one(client):
+            key = jax.random.fold_in(jax.random.key(2), client)
+            lots = draws.bits(key, (1 + training.max_samples,))
+            return train_locally(
+                training, variables, opt_state, partition, client, lots, key, jnp.asarray(5)
+            )
+
+        return jax.vmap(one)(jnp.arange(4))[2].square
+
+    layer, each = variables["params"]["output"], []
+    x, y = np.asarray(inputs).reshape(len(order), -1), np.asarray(data.y_train)
+    for first, size in zip(start, sizes, strict=True):
+        rows = order[first : first + size]
+        each.append(softmax_losses(layer["kernel"], layer["bias"], x[rows], y[rows]) ** 2)
+    return reported, each
+
+
+def test_the_square_loss_is_the_mean_over_all_samples_used():
+    reported, each = squares()
+    ours = np.asarray(reported(0.0))
+    # Batches of 10 do not divide 23, 40 and 7.
+    np.testing.assert_allclose(ours[:3], [v.mean() for v in each[:3]], rtol=1e-4)
+    # The last client uses 45 of 64 samples, a window of its data.
+    windows = [np.roll(each[3], -s)[:45].mean() for s in range(64)]
+    assert np.abs(np.array(windows) - ours[3]).min() < 1e-4
+    # Negative control: the last batch alone (FedScale), here 3 of 23 samples, is far off.
+    triples = np.abs(np.lib.stride_tricks.sliding_window_view(each[0], 3).mean(axis=1) - ours[0])
+    assert np.median(triples) > 0.1
+    # At a learning rate that moves the weights the losses on the way are smaller.
+    assert (np.asarray(reported(0.05)) < 0.95 * ours).any()
+
+
+def test_utility_is_samples_times_the_root_of_the_square_loss():
+    policy = CONFIG.build(context(SIZES, M, local_samples=jnp.minimum(jnp.asarray(SIZES), 6.0)))
+    state = policy.init()
+    everyone = jnp.ones(K, bool)
+    selection, _ = jax.jit(policy.select)(jax.random.key(0), state, jnp.asarray(1), everyone)
+    square = np.array([4.0, 9.0, 0.25, 1.0])
+    state = policy.update(state, selection, observation(np.ones(M), square_loss=square))
+    chosen = np.asarray(selection.clients)
+    expected = np.minimum(SIZES[chosen], 6) * np.sqrt(square)
+    np.testing.assert_allclose(state.utility[chosen], expected, rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(state.last_round)[chosen], 1)
+
+
+def test_a_diverged_client_does_not_break_the_choice():
+    policy = Oort().build(context([5] * 8, 3))
+    state = policy.init()
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    for t in range(1, 12):
+        available = np.arange(8) != t % 8
+        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.asarray(available))
+        clients = np.asarray(selection.clients)
+        assert available[clients].all()
+        assert len(set(clients)) == 3
+        square = [np.nan, np.inf, 1.0][t % 3]
+        state = update(state, selection, observation([0.1, 0.2, 0.3], square_loss=square))

@@ -1,0 +1,95 @@
+"""MD and clustered sampling: closed forms, unbiasedness, variance; round robin."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pause_jax.policies import ClusteredSize, MdSampling, RoundRobin
+from pause_jax.policies.sampling import size_distributions
+from tests.reference.policies import poured_bins
+from tests.support.network import context, observation
+
+M = 4
+# The third client holds more than 1/m of the data.
+SIZES = np.array([3, 1, 14, 2, 2, 5, 1, 4])
+
+
+def weights_of(config, draws=20_000, available=None, sizes=SIZES):
+    """Aggregation weight of each client in many independent rounds, [draws, K]."""
+    policy = config.build(context(sizes, M))
+    mask = jnp.ones(len(sizes), bool) if available is None else jnp.asarray(available)
+
+    def one(key):
+        selection, _ = policy.select(key, policy.init(), jnp.asarray(1), mask)
+        return jnp.zeros(len(sizes)).at[selection.clients].add(selection.weights)
+
+    return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), draws)))
+
+
+@given(st.lists(st.integers(1, 50), min_size=5, max_size=9), st.integers(1, 5))
+def test_the_closed_form_is_the_pouring(sizes, m):
+    rows = size_distributions(jnp.asarray(sizes, jnp.float32), m)
+    # Clients of equal size may stand in either order: compare sorted within equal sizes.
+    slow = poured_bins(sizes, m)
+    np.testing.assert_allclose(rows, slow, atol=2e-5)
+
+
+@given(st.lists(st.integers(1, 50), min_size=5, max_size=9), st.integers(1, 5))
+def test_the_distributions_are_unbiased(sizes, m):
+    rows = np.asarray(size_distributions(jnp.asarray(sizes, jnp.float32), m))
+    share = np.array(sizes) / sum(sizes)
+    np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(rows.sum(axis=0), m * share, atol=1e-5)
+    variance = (rows * (1 - rows)).sum(axis=0) / m**2
+    assert (variance <= share * (1 - share) / m + 1e-6).all()
+
+
+@pytest.mark.parametrize("config", [MdSampling(), ClusteredSize()])
+def test_weights_are_unbiased(config):
+    weights = weights_of(config)
+    share = SIZES / SIZES.sum()
+    error = weights.std(axis=0) / len(weights) ** 0.5
+    assert (np.abs(weights.mean(axis=0) - share) <= 5 * error + 1e-6).all()
+    # Negative control: uniform shares are far off.
+    assert (np.abs(weights.mean(axis=0) - 1 / len(SIZES)) > 5 * error + 1e-6).any()
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(weights * M, np.round(weights * M), atol=1e-5)
+
+
+def test_the_variance_is_the_closed_form_and_clustered_is_not_above_md():
+    share = SIZES / SIZES.sum()
+    md, clustered = weights_of(MdSampling()).var(axis=0), weights_of(ClusteredSize()).var(axis=0)
+    rows = poured_bins(SIZES.tolist(), M)
+    np.testing.assert_allclose(md, share * (1 - share) / M, rtol=0.06)
+    np.testing.assert_allclose(clustered, (rows * (1 - rows)).sum(axis=0) / M**2, atol=4e-4)
+    assert (clustered <= md + 4e-4).all()
+
+
+@pytest.mark.parametrize("config", [MdSampling(), ClusteredSize()])
+def test_absent_clients_are_never_drawn(config):
+    available = np.array([True, True, False, True, False, True, True, True])
+    weights = weights_of(config, draws=2000, available=available)
+    assert (weights[:, ~available] == 0).all()
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
+
+
+def test_nobody_available_is_an_empty_round():
+    weights = weights_of(MdSampling(), draws=3, available=np.zeros(8, bool))
+    np.testing.assert_array_equal(weights, 0)
+
+
+def test_round_robin_takes_turns_and_skips_the_absent():
+    policy = RoundRobin().build(context(np.ones(5), m=2))
+    state = policy.init()
+    seen = []
+    masks = [[1, 1, 1, 1, 1]] * 3 + [[1, 0, 1, 1, 1]]
+    for t, mask in enumerate(masks, start=1):
+        selection, _ = policy.select(
+            jax.random.key(t), state, jnp.asarray(t), jnp.asarray(mask, bool)
+        )
+        state = policy.update(state, selection, observation([1.0, 1.0]))
+        seen.append(selection.clients.tolist())
+    assert seen == [[0, 1], [2, 3], [4, 0], [2, 3]]

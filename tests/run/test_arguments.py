@@ -1,0 +1,155 @@
+"""What `simulate` and `sweep` take beside configs, and runs that are larger than the machine."""
+
+import importlib
+import os
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, SimConfig, cli, presets, simulate, sweep
+from pause_jax.base import memory
+from pause_jax.learning import Characters, LinearRegression
+from pause_jax.policies import named
+from pause_jax.run.record.recorder import chosen
+from tests.config.test_config_errors import assert_clear
+
+KEY = jax.random.key(0)
+KEYS = jax.random.split(KEY, 2)
+BANDIT = SimConfig(num_clients=6, num_selected=2, num_rounds=3, learning=None)
+CPU = jax.devices()[0]
+
+
+def swept(configs=BANDIT, keys=KEYS, **kwargs):
+    return sweep(configs, keys, progress=False, **kwargs)
+
+
+BAD = [
+    (lambda: simulate(BANDIT, KEYS[:0]), "key has shape (0,)"),
+    (lambda: swept(keys=KEYS[:0]), "keys has shape (0,): must be keys [S], S >= 1"),
+    (lambda: swept(keys=jax.random.split(KEY, (2, 2))), "keys has shape (2, 2): must be keys [S]"),
+    (lambda: swept(keys=np.zeros((3, 2), np.uint32)), "key = array([[0, 0], [0, 0], [0, 0]]"),
+    (lambda: swept(keys=jax.random.PRNGKey(0)), "must be a typed JAX key"),
+    *(
+        (lambda run=run, devices=devices: run(devices), f"devices = {devices!r}: must be a list")
+        for devices in ([], "cpu", ["cpu"], CPU, [CPU, CPU], 3)
+        for run in (
+            lambda devices: simulate(BANDIT, KEY, devices=devices),
+            lambda devices: swept(devices=devices),
+        )
+    ),
+    (lambda: simulate(BANDIT, KEY, record=()), "record = (): must name one quantity at least"),
+    (lambda: swept(record=()), "record = (): must name one quantity at least"),
+    (lambda: swept(record=3), "record = 3: must name one quantity at least"),
+    (lambda: swept(max_batch=0), "max_batch = 0: must be a whole number >= 1"),
+    (lambda: swept(max_batch=1.5), "max_batch = 1.5: must be a whole number"),
+    (lambda: swept(max_batch=True), "max_batch = True: must be a whole number"),
+    (lambda: swept(memory_limit="2"), "memory_limit = '2': must be a number > 0"),
+    (lambda: swept(memory_limit=float("nan")), "memory_limit = nan: must be a number > 0"),
+    (lambda: swept(client_batch=True), "client_batch = True: must be a whole number"),
+    (lambda: swept(3), "configs = 3: must be a SimConfig or several"),
+    (lambda: swept(iter(())), "configs is empty"),
+    (lambda: swept({1: BANDIT}), "configs: the name 1 must be a text"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), BAD)
+def test_a_bad_argument_is_one_clear_line(call, words):
+    with pytest.raises(ConfigError) as error:
+        call()
+    assert_clear(error)
+    assert words in str(error.value)
+
+
+def test_devices_may_be_any_series_of_them():
+    same = [swept(devices=devices).clock.values for devices in ([CPU], (CPU,), np.asarray([CPU]))]
+    np.testing.assert_array_equal(*same[:2])
+    np.testing.assert_array_equal(*same[1:])
+
+
+# ---------------------------------------------------------------- memory
+
+HUGE = [
+    (lambda: swept(BANDIT.replace(num_clients=10**9)), "num_clients = 1000000000: a round takes"),
+    (
+        lambda: simulate(BANDIT.replace(num_rounds=10**9), KEY),
+        "num_rounds = 1000000000: the record",
+    ),
+    (
+        lambda: swept(BANDIT.replace(num_rounds=10**7), jax.random.split(KEY, 1000)),
+        "num_clients = 6, num_rounds = 10000000: the record of 1000 such runs takes",
+    ),
+    (
+        lambda: simulate(
+            presets.digits_small().override({"learning.model.hidden": (10**6, 10**6)}), KEY
+        ),
+        "a round takes",
+    ),
+    (
+        lambda: LinearRegression(num_samples=10**9, num_features=10**4).load(),
+        "learning.data.num_samples = 1000000000, num_features = 10000: such a data set takes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), HUGE)
+def test_what_is_larger_than_the_machine_is_refused_before_it_is_made(call, words):
+    with pytest.raises(ConfigError) as error:
+        call()
+    assert_clear(error)
+    assert words in str(error.value)
+    assert "GiB at least, and this machine has" in str(error.value)
+
+
+def test_the_command_line_refuses_it_in_one_message(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    for change, words in (
+        ("num_clients=1000000000", "a round takes"),
+        ("num_rounds=1000000000", "the record of 3 such runs takes"),
+    ):
+        arguments = ["sweep", "digits_small", "--set", "learning=none", "--set", change]
+        monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, "--no-figures"])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code == 2
+        error = " ".join(capsys.readouterr().err.split())
+        assert "Traceback" not in error
+        assert words in error
+
+
+def test_how_much_fits_is_asked_of_the_machine(monkeypatch):
+    """What is refused is what exceeds it: not a byte less, and of all runs together."""
+    module = importlib.import_module("pause_jax.run.simulate")
+    quantities = chosen(("clock", "counts"))
+    config = BANDIT.replace(num_rounds=1000)
+    needed = 4 * (1000 + 6)  # of one run: the clock of each round, the counts of each client
+    state = 10_000
+    for there, runs, fits in ((3 * needed, 3, True), (3 * needed - 1, 3, False), (state, 1, True)):
+        monkeypatch.setattr(memory, "machine_bytes", lambda there=there: there)
+        monkeypatch.setattr(module, "_FITTING", set())
+        if fits:
+            module.check_size(config, None, quantities, runs)
+        else:
+            with pytest.raises(ConfigError, match=f"the record of {runs} such runs"):
+                module.check_size(config, None, quantities, runs)
+
+
+def test_a_container_may_take_less_than_the_machine_has(monkeypatch, tmp_path):
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for text, expected in (("4096\n", 4096), ("max\n", whole)):
+        (tmp_path / "memory.max").write_text(text)
+        monkeypatch.setattr(memory, "_LIMITS", (str(tmp_path / "memory.max"), "/no/such/file"))
+        assert memory.machine_bytes() == expected
+
+
+def test_more_characters_than_any_topic_has_are_refused():
+    with pytest.raises(ConfigError, match=r"learning.data.length = 100000000: no topic is as long"):
+        Characters(length=10**8).load()
+
+
+@pytest.mark.parametrize("path", ["num_rounds", "num_clients", "eval_every", "policy.search.steps"])
+def test_a_whole_number_beyond_int32_is_refused(path):
+    config = BANDIT.replace(policy=named("sa_pause")).override({path: 2**40})
+    with pytest.raises(ConfigError, match=f"{path} = 1099511627776: must be a whole number"):
+        simulate(config, KEY)

@@ -1,0 +1,365 @@
+"""When a round ends, who is lost on the way, and what becomes of updates that are late."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, SimConfig, quantity, simulate, sweep
+from pause_jax.bandit import Observation
+from pause_jax.latency import LogNormal, Traces
+from pause_jax.learning import Dataset, Digits, FedAvgM, Linear, Natural
+from pause_jax.policies import NAMED, All, Policy, Random, RoundRobin, named
+from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
+from pause_jax.rng import keys
+from pause_jax.selector import Selector
+from tests.deploy.test_selector import PLAIN
+from tests.support.runs import assert_close, chosen_sets, world_of
+
+KEY = jax.random.key(5)
+BASE = SimConfig(
+    num_clients=9, num_selected=5, num_rounds=25, learning=None, latency=LogNormal(),
+    policy=Random(), privacy=NoPrivacy(),
+)  # fmt: skip
+RULES = {
+    "deadline": {"deadline": 0.4},
+    "wait_for": {"wait_for": 2},
+    "dropout": {"dropout": 0.3},
+    "all": {"deadline": 0.4, "wait_for": 3, "dropout": 0.3, "availability": 0.6},
+}
+
+
+def lost_of(config, key):
+    """Who would be lost, [T, K]."""
+    world, rounds = keys.streams(key).world, range(1, config.num_rounds + 1)
+    draws = [
+        jax.random.bernoulli(keys.dropout(world, t), config.dropout or 0.0, (config.num_clients,))
+        for t in rounds
+    ]
+    return np.asarray(draws)
+
+
+def endings(config, result, key):
+    """(seconds, clients in time) of each round, client by client."""
+    latency, lost = world_of(config, key)[0], lost_of(config, key)
+    for t, chosen in enumerate(chosen_sets(result)):
+        arrivals = sorted((latency[t, k], k) for k in chosen if not lost[t, k])
+        end = max((latency[t, k] for k in chosen), default=0.0)
+        if config.wait_for is not None and len(arrivals) >= config.wait_for:
+            end = arrivals[config.wait_for - 1][0]
+        if config.deadline is not None:
+            end = min(end, config.deadline)
+        yield end, [k for seconds, k in arrivals if seconds <= end]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_round_ends_by_its_rule_and_averages_who_arrived(rule):
+    config = BASE.replace(**RULES[rule])
+    result = simulate(config, KEY)
+    seconds, in_time = zip(*endings(config, result, KEY), strict=True)
+    np.testing.assert_allclose(result.latency, seconds, rtol=1e-6)
+    np.testing.assert_allclose(result.clock, np.cumsum(seconds), rtol=1e-5)
+    ours = [
+        sorted(np.asarray(row)[np.asarray(here)].tolist())
+        for row, here in zip(result.clients, result.in_time, strict=True)
+    ]
+    assert ours == [sorted(row) for row in in_time]
+    missed = np.asarray(result.clients >= 0) & ~np.asarray(result.in_time)
+    assert missed.any(), "the rule was never needed"
+    assert np.asarray(result.in_time).any()
+    # Who was chosen took part, whatever became of the update.
+    everyone = np.bincount([k for row in chosen_sets(result) for k in row], minlength=9)
+    np.testing.assert_array_equal(result.counts, everyone)
+
+
+def test_rules_that_never_bite_change_nothing():
+    loose = BASE.replace(deadline=1e6, wait_for=5, dropout=0.0)
+    one, other = simulate(BASE, KEY), simulate(loose, KEY)
+    np.testing.assert_array_equal(one.clients, other.clients)
+    np.testing.assert_allclose(one.clock, other.clock, rtol=1e-6)
+    np.testing.assert_array_equal(other.in_time, other.clients >= 0)
+
+
+def test_over_selection_is_faster_than_choosing_as_many_as_are_waited_for():
+    over = BASE.replace(num_clients=40, num_selected=10, wait_for=5, num_rounds=200)
+    configs = {"over": over, "plain": over.replace(num_selected=5, wait_for=None)}
+    result = sweep(configs, jax.random.split(KEY, 4), record=("latency",))
+    seconds = result.latency.mean("round")
+    assert (seconds.sel(config="over") < 0.7 * seconds.sel(config="plain")).all()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_selector_that_is_told_of_failures_chooses_what_simulate_chooses(name):
+    config = BASE.replace(
+        policy=named(name), num_selected=4, **RULES["all"] | {"wait_for": 2},
+        privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
+    )  # fmt: skip
+    result = simulate(config, KEY)
+    selector, present = Selector(config, KEY), world_of(config, KEY)[1]
+    latency = world_of(config, KEY)[0]
+    for t, (end, in_time) in enumerate(endings(config, result, KEY)):
+        choice = selector.ask(np.flatnonzero(present[t]))
+        assert set(choice.clients.tolist()) == set(chosen_sets(result)[t])
+        failed = {int(k): min(latency[t, k], end) for k in choice.clients if k not in in_time}
+        selector.tell({k: latency[t, k] for k in in_time}, failed=failed)
+    np.testing.assert_array_equal(selector.counts, result.counts)
+
+
+LEARN = BASE.replace(
+    num_clients=6, num_selected=3, num_rounds=6, eval_every=1, policy=RoundRobin(),
+    learning=Learning(data=Digits(num_train=60), model=Linear(), batch_size=5, max_steps=2),
+)  # fmt: skip
+
+
+def test_every_policy_runs_with_losses_and_updates_that_do_not_arrive():
+    rules = {"deadline": 0.3, "dropout": 0.4, "late": "next"}
+    for name in NAMED:
+        result = simulate(LEARN.replace(policy=NAMED[name], **rules), KEY)
+        assert result.first_nonfinite_round == 0, name
+        assert np.isfinite(result.clock).all(), name
+
+
+def test_a_round_in_which_nobody_arrives_leaves_the_model_as_it_is():
+    result = simulate(LEARN.replace(dropout=1.0), KEY)
+    assert not np.asarray(result.in_time).any()
+    assert len(set(np.asarray(result.test_loss).tolist())) == 1
+    assert len(set(np.asarray(simulate(LEARN, KEY).test_loss).tolist())) > 1
+
+
+class Listening(RoundRobin):
+    """Remembers the last observation."""
+
+    releases = ("the loss of each chosen client", "its square loss")
+
+    def build(self, context):
+        inner, m = super().build(context), context.num_selected
+
+        def init():
+            nothing, update = jnp.zeros(m), jnp.zeros((m, context.update_size))
+            return inner.init(), Observation(nothing, nothing, nothing, update, nothing > 0)
+
+        def update(state, selection, observation):
+            return inner.update(state[0], selection, observation), observation
+
+        def select(key, state, round, available):
+            return inner.select(key, state[0], round, available)
+
+        return Policy(init, select, update)
+
+
+@quantity("round", "slot")
+def heard_loss(r):
+    return r.after.policy[1].loss
+
+
+@quantity("round", "slot")
+def heard_square_loss(r):
+    return r.after.policy[1].square_loss
+
+
+@quantity("round", "slot")
+def heard_update(r):
+    return jnp.sum(jnp.abs(r.after.policy[1].update), axis=1)
+
+
+@pytest.mark.parametrize("late", ["lost", "next"])
+def test_a_policy_observes_no_loss_of_an_update_that_did_not_arrive(late):
+    config = LEARN.replace(policy=Listening(), deadline=0.4, dropout=0.3, late=late)
+    record = ("in_time", heard_loss, heard_square_loss, heard_update)
+    result = simulate(config, KEY, record=record)
+    in_time = np.asarray(result.in_time)
+    assert in_time.any()
+    assert not in_time.all()
+    for losses in (result.heard_loss, result.heard_square_loss):
+        np.testing.assert_array_equal(np.isnan(losses), ~in_time)
+    np.testing.assert_array_equal(np.asarray(result.heard_update) > 0, in_time)
+
+
+def test_server_momentum_waits_for_an_update():
+    """One round trains, and then every budget is spent: a model that moves on moves by momentum."""
+    config = LEARN.replace(
+        num_selected=6,
+        privacy=PerCoordinateLaplace(budget=Uniform(horizon=1.0)),
+        learning=LEARN.learning.replace(server=FedAvgM(momentum=0.9)),
+    )
+    loss = np.asarray(simulate(config.replace(when_spent="silent"), KEY).test_loss)
+    assert len(set(loss.tolist())) == 1
+
+
+@quantity("round", "client")
+def steps_of_moments(r):
+    """Local steps that each client's Adam state has seen."""
+    (count,) = (x for x in jax.tree.leaves(r.after.learning.clients) if x.dtype == jnp.int32)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [
+        ({}, [3, 3]),
+        ({"deadline": 0.5, "late": "lost"}, [3, 0]),
+        ({"deadline": 0.5, "late": "next"}, [3, 3]),
+        ({"wait_for": 1, "late": "lost"}, [3, 0]),
+        ({"dropout": 1.0}, [0, 0]),
+        ({"deadline": 0.5, "late": "next", "dropout": 1.0}, [0, 0]),
+    ],
+)
+def test_what_a_client_keeps_advances_with_an_update_that_reaches_the_server(rule, steps):
+    config, data = pair(optimizer="adam", keep_optimizer_state=True, **rule)
+    run = simulate(config.replace(num_rounds=3), KEY, data, record=(steps_of_moments,))
+    assert run.steps_of_moments[-1].tolist() == steps
+
+
+def test_late_updates_that_never_happen_change_nothing():
+    plain = simulate(LEARN, KEY)
+    held = simulate(LEARN.replace(deadline=1e6, late="next"), KEY)
+    assert_close(held.variables, plain.variables, rtol=1e-5, atol=1e-7)
+
+
+# --- two clients, one always late, by hand: half the squared error, one full-batch step of SGD
+
+RATE = 0.1
+FAST_X, SLOW_X = np.array([[1.0, 2.0], [0.5, -1.0]]), np.array([[-1.0, 0.3], [2.0, 1.0]])
+FAST_Y, SLOW_Y = np.array([1.0, -0.5]), np.array([0.2, 2.0])
+
+
+def pair(optimizer="sgd", keep_optimizer_state=False, **rule):
+    """Their config and data."""
+    x, y = np.concatenate([FAST_X, SLOW_X]), np.concatenate([FAST_Y, SLOW_Y])
+    data = Dataset.of(
+        x.astype(np.float32), y.astype(np.float32), x.astype(np.float32), y.astype(np.float32),
+        clients=np.array([0, 0, 1, 1]),
+    )  # fmt: skip
+    config = SimConfig(
+        num_clients=2, num_selected=2, num_rounds=4, eval_every=1, policy=All(),
+        latency=Traces.of([[0.1], [1.0]]), privacy=NoPrivacy(), track_regret=False,
+        learning=Learning(
+            model=Linear(), partition=Natural(), batch_size=2, max_steps=1,
+            optimizer=optimizer, learning_rate=RATE, keep_optimizer_state=keep_optimizer_state,
+        ),
+        **rule,
+    )  # fmt: skip
+    return config, data
+
+
+def two_clients(**rule):
+    config, data = pair(**rule)
+    return [simulate(config.replace(num_rounds=t), KEY, data) for t in (1, 2, 3, 4)]
+
+
+def step(weights, x, y):
+    """A client's update of (w, b)."""
+    w, b = weights
+    error = x @ w + b - y
+    return np.array([-RATE * x.T @ error / 2, -RATE * error.mean()], dtype=object)
+
+
+def weights_of(result):
+    layer = result.variables["params"]["output"]
+    return np.array(
+        [np.asarray(layer["kernel"], np.float64)[:, 0], float(layer["bias"][0])], dtype=object
+    )
+
+
+def fast(weights):
+    return step(weights, FAST_X, FAST_Y)
+
+
+def slow(weights):
+    return step(weights, SLOW_X, SLOW_Y)
+
+
+@pytest.mark.parametrize("late", ["lost", "next"])
+def test_an_update_that_is_late_is_lost_or_averaged_in_the_next_round(late):
+    runs = two_clients(deadline=0.5, late=late)
+    first = weights_of(runs[0])
+    # Before round 1, from what all of both clients would have given it.
+    whole = weights_of(two_clients()[0])
+    start = _inverse(whole)
+    np.testing.assert_allclose(_flat(first), _flat(start + fast(start)), rtol=1e-5)
+    expected, held = first, slow(start)
+    for result in runs[1:]:
+        before = expected
+        expected = before + (fast(before) if late == "lost" else (fast(before) + held) / 2)
+        held = slow(before)
+        np.testing.assert_allclose(_flat(weights_of(result)), _flat(expected), rtol=1e-4)
+    assert float(runs[3].clock[-1]) == pytest.approx(4 * 0.5)
+
+
+def test_with_nobody_in_time_the_late_ones_are_all_there_is():
+    runs = two_clients(deadline=0.05, late="next")
+    start = weights_of(runs[0])
+    expected = start + (fast(start) + slow(start)) / 2
+    np.testing.assert_allclose(_flat(weights_of(runs[1])), _flat(expected), rtol=1e-5)
+
+
+def _flat(weights):
+    return np.append(weights[0], weights[1]).astype(np.float64)
+
+
+def _inverse(after):
+    """The weights before a round of both clients, which is affine in them."""
+    zero = np.array([np.zeros(2), 0.0], dtype=object)
+
+    def together(weights):
+        return weights + (fast(weights) + slow(weights)) / 2
+
+    offset = _flat(together(zero))
+    columns = []
+    for place in range(3):
+        unit = np.eye(3)[place]
+        columns.append(_flat(together(np.array([unit[:2], unit[2]], dtype=object))) - offset)
+    before = np.linalg.solve(np.stack(columns, axis=1), _flat(after) - offset)
+    return np.array([before[:2], before[2]], dtype=object)
+
+
+# --- bytes
+
+
+def test_bytes_are_those_of_the_model_times_who_received_and_sent_it():
+    model = (64 * 10 + 10) * 4
+    result = simulate(LEARN.replace(deadline=0.4, dropout=0.3), KEY)
+    chosen = np.sum(np.asarray(result.clients) >= 0, axis=1)
+    np.testing.assert_array_equal(result.downloaded, model * chosen)
+    assert np.all(np.asarray(result.uploaded) <= np.asarray(result.downloaded))
+    sent = chosen - [
+        sum(lost[k] for k in row if k >= 0)
+        for lost, row in zip(lost_of(LEARN.replace(dropout=0.3), KEY), result.clients, strict=True)
+    ]
+    np.testing.assert_array_equal(result.uploaded, model * np.asarray(sent))
+
+
+def test_who_is_asked_for_a_loss_receives_the_model_once():
+    config = LEARN.replace(policy=named("power_of_choice"))
+    result = simulate(config, KEY)
+    asked = np.diff(np.asarray(result.queried).sum(keepdims=True), prepend=0)[-1] / 6
+    np.testing.assert_array_equal(result.downloaded, 2600.0 * asked)
+    np.testing.assert_array_equal(result.uploaded, 2600.0 * 3)
+
+
+# --- what cannot run
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"wait_for": 6}, r"wait_for = 6: must be <= num_selected = 5"),
+        ({"wait_for": 0}, r"wait_for = 0"),
+        ({"deadline": 0.0}, r"deadline = 0.0: must be .*> 0"),
+        ({"dropout": 1.1}, r"dropout = 1.1: must be .*<= 1"),
+        ({"late": "next"}, r"late = 'next': no update is late while a round waits for all"),
+        ({"late": "soon", "deadline": 1.0}, r"late = 'soon': must be one of lost, next"),
+    ],
+)
+def test_rules_that_mean_nothing_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        simulate(BASE.replace(**changes), KEY)
+
+
+def test_seeds_side_by_side_are_the_runs_alone():
+    config = LEARN.replace(deadline=0.4, wait_for=2, dropout=0.2, late="next")
+    result = sweep({"one": config}, jax.random.split(KEY, 3), record=("clock", "in_time"))
+    alone = simulate(config, jax.random.split(KEY, 3)[1])
+    both = result.isel(config=0, seed=1)
+    np.testing.assert_array_equal(both.in_time.values, alone.in_time)
+    np.testing.assert_allclose(both.clock.values, alone.clock, rtol=1e-6)

@@ -1,0 +1,48 @@
+"""The library's core under other modes of JAX, each in a process (tests/support/modes.py).
+
+Two modes: 64-bit numbers, and JAX's check that no random key is used twice.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+X64, KEY_REUSE = "JAX_ENABLE_X64", "JAX_DEBUG_KEY_REUSE"
+
+
+def run(program: str, mode: str | None) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "JAX_NUMPY_RANK_PROMOTION": "raise", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if mode is not None:
+        env[mode] = "1"
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.modes", program],
+        env=env,
+        cwd=pathlib.Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.mark.parametrize("mode", [X64, KEY_REUSE])
+def test_every_part_runs_under_the_mode(mode):
+    done = run("core", mode)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout, done.stdout
+
+
+def test_under_x64_model_releases_and_whole_numbers_keep_their_kinds():
+    done = run("kinds", X64)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout, done.stdout
+
+
+def test_a_policy_that_uses_a_key_twice_is_refused_in_the_mode_alone():
+    refused = run("twice", KEY_REUSE)
+    assert refused.returncode == 1
+    assert "KeyReuseError" in refused.stderr
+    allowed = run("twice", None)
+    assert allowed.returncode == 0, allowed.stderr

@@ -1,0 +1,171 @@
+"""What is recorded: each quantity once, one's own beside the library's, costly ones left out."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import QUANTITIES, ConfigError, Result, quantity, simulate, stack, sweep
+from tests.support.pages import play
+from tests.support.runs import BANDIT, KEY, LEARN, K, M, T, assert_same_bits, learn_run
+
+
+# A toy: everything that makes it a recorded quantity is here.
+@quantity("round", unit="s", gap=-2)
+def idle_seconds(r):
+    """Seconds that the fastest of the cohort waits for the slowest."""
+    waiting = jnp.where(r.selection.active, r.latency[r.selection.clients], jnp.inf)
+    return r.seconds - r.query_seconds - jnp.min(waiting)
+
+
+@quantity("round", "client")
+def everyones_latency(r):
+    """Seconds of every client, chosen or not."""
+    return r.latency
+
+
+@quantity("client", gap=-1)
+def twice_counted(run):
+    """Twice the participations."""
+    return 2 * run.state.stats.counts
+
+
+@quantity(reduce=jnp.max)
+def longest(r):
+    """Seconds of the longest round."""
+    return r.seconds
+
+
+@quantity("eval_round")
+def accuracy_in_percent(r):
+    """Test accuracy, in percent."""
+    return 100 * r.metrics["test_accuracy"]
+
+
+OWN = (idle_seconds, everyones_latency, twice_counted, longest, accuracy_in_percent)
+
+
+def test_a_quantity_of_ones_own_is_recorded_beside_the_librarys():
+    result, plain = simulate(LEARN, KEY, record=(*QUANTITIES, *OWN)), learn_run()
+    assert set(result.values) == {*QUANTITIES, *(q.name for q in OWN)}
+    for name, values in plain.values.items():
+        np.testing.assert_allclose(result.values[name], values, rtol=1e-5, err_msg=name)
+    chosen = np.asarray(result.clients)
+    everyone = np.asarray(result.everyones_latency)
+    assert everyone.shape == (LEARN.num_rounds, LEARN.num_clients)
+    theirs = np.take_along_axis(everyone, chosen, axis=1)
+    np.testing.assert_allclose(result.latency, theirs.max(axis=1), rtol=1e-6)
+    idle = theirs.max(axis=1) - theirs.min(axis=1)
+    np.testing.assert_allclose(result.idle_seconds, idle, atol=1e-6)
+    np.testing.assert_array_equal(result.twice_counted, 2 * result.counts)
+    np.testing.assert_allclose(result.longest, result.latency.max())
+    np.testing.assert_allclose(result.accuracy_in_percent, 100 * result.test_accuracy, rtol=1e-6)
+
+
+def test_a_sweep_labels_it_with_its_dimensions_its_unit_and_its_gap():
+    configs = [BANDIT, BANDIT.replace(num_rounds=T // 2)]
+    data = sweep(configs, KEY, record=("clock", *OWN[:3]), progress=False)
+    assert set(data.data_vars) == {"clock", "idle_seconds", "everyones_latency", "twice_counted"}
+    assert data.idle_seconds.dims == ("config", "seed", "round")
+    assert data.idle_seconds.attrs["units"] == "s"
+    assert data.idle_seconds.attrs["description"].startswith("Seconds that the fastest")
+    assert data.everyones_latency.sizes["client"] == K
+    assert (data.idle_seconds[1, 0, T // 2 :] == -2).all()
+    assert (data.idle_seconds[1, 0, : T // 2] >= 0).all()
+
+
+def test_what_is_not_recorded_is_not_computed(monkeypatch):
+    from pause_jax.run import state
+
+    def nobody_asked(*args, **kwargs):
+        raise AssertionError("the genie was asked")
+
+    monkeypatch.setattr(state, "score", nobody_asked)
+    lean = simulate(BANDIT, jax.random.key(5), record=("clients", "clock"))
+    assert sorted(lean.values) == ["clients", "clock"]
+    with pytest.raises(AssertionError, match="the genie was asked"):
+        simulate(BANDIT, jax.random.key(5), record=("clients", "clock", "regret"))
+
+
+def test_dropping_a_quantity_changes_no_other():
+    lean = simulate(BANDIT, KEY, record=("clients", "clock", "counts"))
+    whole = simulate(BANDIT, KEY)
+    np.testing.assert_array_equal(lean.clients, whole.clients)
+    np.testing.assert_array_equal(lean.counts, whole.counts)
+    np.testing.assert_allclose(lean.clock, whole.clock, rtol=1e-6)
+    with pytest.raises(AttributeError, match="'regret'; recorded were clients, clock, counts"):
+        _ = lean.regret
+
+
+def test_a_result_is_a_pytree_whose_values_are_attributes_under_vmap_too():
+    keys = jax.random.split(KEY, 2)
+    batched = jax.vmap(lambda key: simulate(BANDIT, key, record=(*QUANTITIES, longest)))(keys)
+    chex.assert_shape([batched.longest, batched.clients], [(2,), (2, T, M)])
+    assert "regret" in dir(batched)
+    again = jax.tree.unflatten(*reversed(jax.tree.flatten(batched)))
+    assert_same_bits(again, batched)
+    assert jnp.shape(stack([BANDIT, BANDIT]).reward.alpha) == (2,)
+
+
+def test_every_quantity_is_in_the_documentation_of_a_result():
+    assert Result.__doc__
+    for each in QUANTITIES.values():
+        assert each.doc, each.name
+        assert f"``{each.name}`` [{', '.join(each.dims)}]" in Result.__doc__
+
+
+@quantity("round")
+def wrong_shape(r):
+    """A whole vector where a number belongs."""
+    return r.latency
+
+
+@quantity("round")
+def values(r):
+    """Has the name of a field of a result."""
+    return r.seconds
+
+
+@quantity("round")
+def nothing(r):
+    """Forgets to return."""
+
+
+def test_a_bad_declaration_is_refused_where_it_stands():
+    with pytest.raises(ConfigError, match=r"'rounds'.*Did you mean 'round'"):
+        quantity("rounds")
+    with pytest.raises(ConfigError, match="'forgotten': must have its dimensions in parentheses"):
+
+        @quantity
+        def forgotten(r):
+            """Without parentheses."""
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (("clok",), ["'clok'", "Did you mean 'clock'?"]),
+        (("clock", "clock"), ["'clock' is taken"]),
+        ((values,), ["'values' is taken"]),
+        ((lambda r: r.seconds,), ["must be a name or a quantity"]),
+        ("clock", ["must be a tuple of names, ('clock',)"]),
+        ((nothing,), ["nothing returned nothing"]),
+        ((wrong_shape,), ["wrong_shape gave shape (6,) in a round", "ask for []"]),
+    ],
+)
+def test_a_bad_record_is_one_message_before_any_run(record, words):
+    for call in (
+        lambda: simulate(BANDIT, KEY, record=record),
+        lambda: sweep(BANDIT, KEY, record=record, progress=False),
+    ):
+        with pytest.raises(ConfigError) as error:
+            call()
+        for word in words:
+            assert word in str(error.value)
+
+
+def test_the_example_of_the_guide_runs(capsys):
+    smaller = {"digits_small()": "digits_small().replace(num_rounds=3)"}
+    play("docs/guides/own_figure.md", only="@quantity", smaller=smaller)
+    assert float(capsys.readouterr().out) > 0

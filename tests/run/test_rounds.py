@@ -1,0 +1,426 @@
+"""Rounds of a run: the common world, bookkeeping, budgets, choices and rewards."""
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from pause_jax import Result, Reward, SimConfig, simulate
+from pause_jax.bandit import Selection
+from pause_jax.config import canonical
+from pause_jax.learning import Digits
+from pause_jax.policies import NAMED, FedCs
+from pause_jax.privacy import (
+    Budget,
+    Geometric,
+    L1Laplace,
+    NoPrivacy,
+    PerCoordinateLaplace,
+    Power,
+    Table,
+    Uniform,
+)
+from pause_jax.run.round import init
+from pause_jax.run.score import score
+from pause_jax.run.simulate import prepare
+from pause_jax.world.availability import OnOff
+from tests.support.network import context
+from tests.support.runs import (
+    BANDIT,
+    KEY,
+    LEARN,
+    MAY_LEAVE_EMPTY,
+    POLICIES,
+    WITH_REPETITION,
+    K,
+    M,
+    T,
+    assert_same_bits,
+    bandit_run,
+    chosen_sets,
+    learn_run,
+    world_of,
+)
+
+# --- the world is the same for all policies
+
+
+@pytest.mark.parametrize("availability", [1.0, 0.8])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_round_lasts_as_long_as_its_slowest_client_in_the_common_world(policy, availability):
+    result = bandit_run(policy, availability)
+    latency, _ = world_of(BANDIT.replace(availability=availability), KEY)
+    expected = [max(latency[t, ks], default=0.0) for t, ks in enumerate(chosen_sets(result))]
+    np.testing.assert_allclose(result.latency - result.query_seconds, expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_only_available_clients_are_chosen_and_as_many_as_fit(policy):
+    result = bandit_run(policy, 0.8)
+    _, present = world_of(BANDIT.replace(availability=0.8), KEY)
+    assert 0.6 < present.mean() < 0.95
+    for chosen, here in zip(chosen_sets(result), present, strict=True):
+        assert set(chosen) <= set(np.flatnonzero(here))
+        slots = min(result.clients.shape[1], here.sum())
+        if policy in MAY_LEAVE_EMPTY:
+            assert len(chosen) <= slots
+        elif policy in WITH_REPETITION:
+            assert min(slots, 1) <= len(chosen) <= slots
+        else:
+            assert len(chosen) == slots
+
+
+def test_all_policies_start_from_the_same_partition_and_model():
+    data = Digits().load()
+    configs = [canonical(LEARN.replace(policy=NAMED[name])) for name in ("pause", "random", "all")]
+    states = jax.jit(lambda key: [init(config, data, key) for config in configs])(KEY)
+    for state in states[1:]:
+        assert_same_bits(state.learning.partition, states[0].learning.partition)
+        assert_same_bits(state.learning.variables, states[0].learning.variables)
+        assert_same_bits(
+            jax.random.key_data(state.keys.world), jax.random.key_data(states[0].keys.world)
+        )
+
+
+# --- bookkeeping
+
+
+@pytest.mark.parametrize("availability", [1.0, 0.8, 0.05])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_cohorts_are_distinct_and_counts_and_clock_follow_from_them(policy, availability):
+    result = bandit_run(policy, availability)
+    size = K if policy == "all" else M
+    assert result.clients.shape == (T, size)
+    assert result.clients.dtype == jnp.int32
+    chosen = chosen_sets(result)
+    assert all(len(set(row)) == len(row) for row in chosen)
+    assert np.all((result.clients >= -1) & (result.clients < K))
+    histogram = np.bincount([k for row in chosen for k in row], minlength=K)
+    np.testing.assert_array_equal(result.counts, histogram)
+    np.testing.assert_allclose(result.clock, np.cumsum(result.latency), rtol=1e-5)
+    assert np.all(np.asarray(result.latency)[[bool(row) for row in chosen]] >= 0.05)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_with_hardly_anyone_available_slots_stay_empty_and_nothing_breaks(policy):
+    result = bandit_run(policy, 0.05)
+    chosen = chosen_sets(result)
+    empty = np.asarray([not row for row in chosen])
+    assert empty.any()
+    assert not empty.all()
+    assert np.all(np.asarray(result.clients)[empty] == -1)
+    assert np.all(np.asarray(result.latency)[empty] == 0)
+    assert np.all(np.diff(result.clock)[empty[1:]] == 0)
+    assert np.all(np.isfinite(result.spent))
+    assert np.all(np.isfinite(result.max_spent))
+    for name in ("reward", "genie_reward", "regret"):
+        series = np.asarray(getattr(result, name))
+        np.testing.assert_array_equal(np.isnan(series), empty, err_msg=name)
+    if policy not in MAY_LEAVE_EMPTY | WITH_REPETITION:
+        # With fewer than m available there is no choice to regret.
+        assert np.all(np.asarray(result.regret)[~empty] == 0)
+
+
+def test_a_model_that_nobody_trains_stays_as_it_was():
+    result = learn_run(availability=1e-6)
+    assert np.all(result.clients == -1)
+    config, data = prepare(LEARN)
+    start = jax.jit(init)(config, data, KEY)
+    assert_same_bits(result.variables, start.learning.variables)
+    assert np.all(np.asarray(result.test_loss) == result.test_loss[0])
+
+
+def test_train_loss_of_a_round_without_clients_is_not_a_number():
+    result = learn_run(availability=0.2)
+    empty = np.all(np.asarray(result.clients) == -1, axis=1)
+    assert empty.any()
+    assert not empty.all()
+    assert result.first_nonfinite_round == 0
+    np.testing.assert_array_equal(np.isnan(result.train_loss), empty)
+
+
+def test_evaluated_rounds_include_the_last():
+    result = learn_run()
+    np.testing.assert_array_equal(result.eval_rounds, [3, 6, 8])
+    np.testing.assert_array_equal(result.eval_clock, result.clock[np.asarray([2, 5, 7])])
+    chex.assert_shape([result.test_loss, result.test_accuracy], (3,))
+
+
+def test_a_healthy_run_has_no_nan():
+    result = learn_run()
+    assert result.first_nonfinite_round == 0
+    leaves, _ = jax.tree_util.tree_flatten_with_path(result)
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path)
+        if "acceptance_rate" not in name:
+            assert not np.any(np.isnan(leaf)), name
+    assert np.all((result.test_accuracy >= 0) & (result.test_accuracy <= 1))
+    assert result.data_size.sum() == 240
+
+
+def test_the_data_argument_replaces_the_configs_data_set():
+    digits = Digits().load()
+    mislabelled = digits.replace(y_test=(digits.y_test + 1) % 10)
+    result = simulate(LEARN, KEY, mislabelled)
+    usual = learn_run()
+    np.testing.assert_array_equal(result.train_loss, usual.train_loss)
+    assert not np.any(np.asarray(result.test_loss) == usual.test_loss)
+
+
+@pytest.mark.parametrize(("num_clients", "num_selected", "num_rounds"), [(1, 1, 1), (3, 3, 2)])
+def test_smallest_networks_run(num_clients, num_selected, num_rounds):
+    result = simulate(
+        BANDIT.replace(
+            num_clients=num_clients, num_selected=num_selected, num_rounds=num_rounds, eval_every=50
+        ),
+        KEY,
+    )
+    np.testing.assert_array_equal(result.counts, num_rounds)
+    np.testing.assert_array_equal(result.eval_rounds, [num_rounds])
+    assert np.all(np.asarray(result.regret) == 0)
+
+
+# --- budgets
+
+# Schedule, and the share of the budget spent after n participations in plain NumPy.
+SCHEDULES: dict[str, tuple[Budget, Callable[[np.ndarray], np.ndarray]]] = {
+    "geometric": (Geometric(total_epsilon=7.0, decay=0.3), lambda n: 1 - np.exp(-0.3 * n)),
+    "uniform": (Uniform(total_epsilon=7.0, horizon=3.0), lambda n: np.minimum(n / 3, 1)),
+    "power": (
+        Power(total_epsilon=7.0, exponent=1.5),
+        lambda n: 1 - scipy.special.zeta(1.5, n + 1) / scipy.special.zeta(1.5),
+    ),
+    "table": (
+        Table(total_epsilon=7.0, shares=(0.5, 0.25, 0.125)),
+        lambda n: np.asarray([0, 0.5, 0.75, 0.875])[n],
+    ),
+}
+EXHAUSTIBLE = ("uniform", "table")  # after three participations
+# Every policy with a schedule that runs out, and every schedule with the policy that hammers the
+# same clients.
+BUDGET_RUNS = [(policy, "uniform") for policy in POLICIES]
+BUDGET_RUNS += [("fastest", schedule) for schedule in SCHEDULES if schedule != "uniform"]
+
+
+@functools.cache
+def budget_run(policy: str, schedule: str) -> Result:
+    if schedule == "uniform":
+        return bandit_run(policy, horizon=3.0)
+    config = BANDIT.override({"privacy.budget": SCHEDULES[schedule][0], "track_regret": False})
+    return simulate(config.replace(policy=NAMED[policy]), KEY)
+
+
+@pytest.mark.parametrize(("policy", "schedule"), BUDGET_RUNS)
+def test_spent_budget_follows_the_schedule_and_never_exceeds_the_total(policy, schedule):
+    result = budget_run(policy, schedule)
+    budget, share = SCHEDULES[schedule]
+    counts = np.asarray(result.counts)
+    assert np.all(np.asarray(result.spent) <= 7.0)
+    np.testing.assert_allclose(result.spent, 7.0 * share(counts), rtol=1e-4)
+    each = np.asarray(budget.epsilon(jnp.arange(1, T + 1)), np.float64)
+    assert np.all(each >= 0)
+    np.testing.assert_allclose(
+        result.spent, [each[:n].sum() for n in counts], rtol=1e-4, err_msg="sum of the epsilons"
+    )
+    max_spent = np.asarray(result.max_spent)
+    assert np.all(np.diff(max_spent) >= 0)
+    np.testing.assert_array_equal(max_spent[-1], np.max(result.spent))
+
+
+@pytest.mark.parametrize(
+    ("policy", "schedule"), [pair for pair in BUDGET_RUNS if pair[1] in EXHAUSTIBLE]
+)
+def test_the_run_goes_on_when_all_budgets_are_exhausted(policy, schedule):
+    result = budget_run(policy, schedule)
+    assert np.all(np.asarray(result.counts) <= 3)
+    np.testing.assert_array_equal(result.counts, 3)
+    # The rounds in which someone still had a budget come first; then nothing happens any more.
+    played = np.any(np.asarray(result.clients) >= 0, axis=1)
+    last = int(np.sum(played))
+    assert played[:last].all()
+    assert 3 <= last < T
+    assert np.all(np.asarray(result.clock)[last:] == result.clock[last - 1])
+    assert np.all(np.isnan(np.asarray(result.reward)[last:]))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "unit"),
+    [(NoPrivacy(), "none"), (PerCoordinateLaplace(), "coordinate"), (L1Laplace(), "update")],
+)
+def test_the_result_says_what_an_epsilon_protects(mechanism, unit):
+    shapes = jax.eval_shape(lambda key: simulate(BANDIT.replace(privacy=mechanism), key), KEY)
+    assert shapes.epsilon_unit == unit
+
+
+# --- choices and rewards
+
+
+@pytest.mark.parametrize(
+    ("policy", "num_clients", "num_selected"),
+    [("pause_exhaustive", 12, 4), ("bsfl", 12, 4), ("genie", 12, 4)],
+)
+def test_the_first_rounds_choose_every_client_exactly_once(policy, num_clients, num_selected):
+    # alpha = 100 outweighs any difference in speed in networks this small, so for the genie too.
+    config = SimConfig(
+        num_clients=num_clients,
+        num_selected=num_selected,
+        num_rounds=num_clients // num_selected,
+        track_regret=False,
+        policy=NAMED[policy],
+        learning=None,
+    )
+    result = jax.vmap(lambda key: simulate(config, key))(jax.random.split(KEY, 40))
+    assert np.all(np.asarray(result.counts) == 1)
+    if policy != "genie":
+        first = {tuple(row) for row in np.asarray(result.clients[:, 0])}
+        assert len(first) > 10, "ties are not broken at random"
+
+
+def test_the_first_rounds_choose_every_client_exactly_once_in_a_larger_network():
+    config = SimConfig(
+        num_clients=60, num_selected=5, num_rounds=12, track_regret=False, learning=None
+    )
+    result = jax.vmap(lambda key: simulate(config, key))(jax.random.split(KEY, 30))
+    assert np.all(np.asarray(result.counts) == 1)
+
+
+@pytest.mark.parametrize("availability", [1.0, 0.8])
+@pytest.mark.parametrize("policy", ["random", "pause", "fastest", "genie", "md_sampling", "fedcs"])
+def test_reward_and_regret_are_those_of_a_brute_force_replay(policy, availability):
+    # With the default alpha of 100, and with some very slow clients, speeds would hardly count.
+    numbers = {"reward.alpha": 0.3, "reward.gamma": 0.2, "latency.slow_start": 0.08}
+    chooser = FedCs(deadline=0.2) if policy == "fedcs" else NAMED[policy]
+    config = BANDIT.replace(policy=chooser, availability=availability).override(numbers)
+    result = simulate(config, KEY)
+    latency, present = world_of(config, KEY)
+    mu = np.asarray(config.latency.expected_speed(K), np.float64)
+    alpha, beta, gamma = config.reward.alpha, config.reward.beta, config.reward.gamma
+    budget = config.privacy.budget
+    assert isinstance(budget, Uniform)
+    counts, observed, by_means = np.zeros(K), np.zeros(K), []
+    for t, chosen in enumerate(chosen_sets(result)):
+        if not chosen:
+            assert np.isnan(result.regret[t])
+            continue
+        x = M / K - counts / (t + 1)
+        g = np.sign(x) * np.abs(x) ** beta
+        p = 1 - counts / budget.horizon
+
+        def value(speed, members, g=g, p=p):
+            ks = list(members)
+            return speed[ks].min() + alpha / M * g[ks].sum() + gamma / M * p[ks].sum()
+
+        here = np.flatnonzero(present[t])
+        cohorts = list(itertools.combinations(here, min(M, len(here))))
+        genie = max(cohorts, key=functools.partial(value, mu))
+        speed = config.latency.min_latency / latency[t].astype(np.float64)
+        np.testing.assert_allclose(result.reward[t], value(speed, chosen), rtol=1e-4)
+        np.testing.assert_allclose(result.genie_reward[t], value(speed, genie), rtol=1e-4)
+        regret = value(mu, genie) - value(mu, chosen)
+        np.testing.assert_allclose(result.regret[t], regret, rtol=1e-4, atol=2e-6)
+        means = observed / np.maximum(counts, 1)
+        deluded = max(cohorts, key=functools.partial(value, means))
+        by_means.append(value(mu, genie) - value(mu, deluded))
+        counts[chosen] += 1
+        observed[chosen] += speed[chosen]
+    # A genie that knows the empirical means only would be told from the true one.
+    assert max(by_means) > 0.01
+    if policy in ("md_sampling", "fedcs"):
+        assert np.nanmin(result.regret) < -0.005, "smaller cohorts are never better"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_only_smaller_cohorts_are_better_than_the_genies(policy):
+    regret = np.asarray(bandit_run(policy, 1.0).regret)
+    if policy not in MAY_LEAVE_EMPTY | WITH_REPETITION:
+        assert np.all(regret >= -1e-5)
+    if policy == "genie":
+        np.testing.assert_allclose(regret, 0, atol=1e-5)
+
+
+def test_a_score_is_that_of_float64_and_its_regret_is_signed():
+    """Unequal shares, a small alpha, cohorts of every size, the genie's own among them."""
+    rng = np.random.default_rng(0)
+    number, reward = 300, Reward(alpha=0.5, beta=1.5, gamma=0.4)
+    privacy = PerCoordinateLaplace(budget=Geometric(total_epsilon=7.0, decay=0.2))
+    share = rng.dirichlet(np.full(K, 2.0), number)
+    mu = rng.uniform(0.05, 1, (number, K))
+    rounds = rng.integers(1, 30, number)
+    counts = rng.integers(0, rounds[:, None], (number, K))
+    latency = 0.05 / rng.uniform(0.05, 1, (number, K))
+    available = rng.random((number, K)) < 0.9
+    clients = rng.permuted(np.tile(np.arange(K), (number, 1)), axis=1)[:, :M]
+    weights = np.take_along_axis(available, clients, 1) * (rng.random((number, M)) < 0.8)
+    expected = []
+    for i in range(number):
+        x = M * share[i] - counts[i] / rounds[i]
+        each = (0.5 * np.sign(x) * np.abs(x) ** 1.5 + 0.4 * np.exp(-0.2 * counts[i])) / M
+
+        def value(speed, members, each=each):
+            return speed[members].min() + each[members].sum() if len(members) else np.nan
+
+        here = np.flatnonzero(available[i])
+        cohorts = [list(ks) for ks in itertools.combinations(here, min(M, len(here)))]
+        genie = max(cohorts, key=functools.partial(value, mu[i]))
+        if i < 100:
+            clients[i] = rng.permutation([*genie, *np.setdiff1d(np.arange(K), genie)][:M])
+            weights[i] = np.isin(clients[i], genie)
+        cohort, speed = clients[i][weights[i] > 0], 0.05 / latency[i]
+        regret = value(mu[i], genie) - value(mu[i], cohort)
+        expected.append((value(speed, cohort), value(speed, genie), regret))
+
+    def one(share, mu, counts, latency, clients, weights, available, round):
+        network = context(np.ones(K), M, reward=reward, privacy=privacy)
+        network = network._replace(share=share, expected_speed=mu)
+        chosen = Selection(clients, weights)
+        return score(network, counts, latency, chosen, available, round, with_genie=True)
+
+    arguments = (share, mu, counts, latency, clients, 1.0 * weights, available, rounds)
+    found = jax.jit(jax.vmap(one))(*map(jnp.asarray, arguments))
+    for ours, theirs in zip(found, np.transpose(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+    assert np.all(found.regret[:100] == 0)
+    size = (weights > 0).sum(axis=1)
+    whole = size == np.minimum(M, available.sum(axis=1))
+    assert np.nanmin(found.regret[whole]) >= -2e-6
+    assert np.sum(found.regret[~whole] < -0.01) > 10
+    assert np.sum(found.regret[~whole] > 0.01) > 10
+    np.testing.assert_array_equal(np.isnan(found.regret), size == 0)
+
+
+def test_pause_regrets_less_than_random_choice():
+    config = SimConfig(num_clients=20, num_selected=5, num_rounds=150, learning=None)
+    keys = jax.random.split(KEY, 6)
+
+    def total_regret(policy: str) -> np.ndarray:
+        run = jax.vmap(lambda key: simulate(config.replace(policy=NAMED[policy]), key).regret)
+        return np.asarray(run(keys)).sum(axis=1)
+
+    assert np.all(total_regret("pause") < 0.5 * total_regret("random"))
+
+
+def test_without_tracking_the_regret_is_not_computed():
+    result = budget_run("fastest", "geometric")
+    assert np.all(np.isnan(result.regret))
+    assert np.all(np.isfinite(result.reward))
+
+
+SECONDS = ("latency", "query_seconds", "clock")
+
+
+def test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it():
+    """FedCS asks, and no answer fits into its deadline."""
+    policy, record = FedCs(deadline=1e-4, query_seconds=0.25), ("clients", *SECONDS)
+    config = BANDIT.replace(policy=policy, num_rounds=3, track_regret=False)
+    for presence, wait in ((None, 0.0), (OnOff(come=1.0, leave=1e-9, recheck=2.0), 2.0)):
+        result = simulate(config.replace(presence=presence), KEY, record=record)
+        assert (np.asarray(result.clients) < 0).all()
+        np.testing.assert_allclose(result.query_seconds, 0.25)
+        np.testing.assert_allclose(result.latency, 0.25 + wait)
+        np.testing.assert_allclose(result.clock, (0.25 + wait) * np.arange(1, 4))

@@ -1,0 +1,294 @@
+"""Runs reproduce, batch and compile once; what learning leaves in a result."""
+
+import contextlib
+import functools
+import logging
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import Learning, SimConfig, simulate, stack
+from pause_jax.learning import Cnn3, Dataset, Digits, Linear, LinearRegression
+from pause_jax.learning import data as data_module
+from pause_jax.learning.models import Model
+from pause_jax.learning.norms import ClearBatchNorm
+from pause_jax.policies import NAMED
+from pause_jax.privacy import (
+    NoPrivacy,
+    PerCoordinateLaplace,
+)
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import finish
+from pause_jax.run.round import advance, init
+from pause_jax.run.simulate import prepare
+from tests.support.runs import (
+    BANDIT,
+    KEY,
+    LEARN,
+    assert_close,
+    assert_same_bits,
+    learn_run,
+)
+
+# --- reproducibility, batching, compilation
+
+
+@pytest.mark.parametrize("config", [BANDIT, LEARN], ids=["bandit", "learning"])
+def test_the_same_key_gives_the_same_bits(config):
+    assert_same_bits(simulate(config, KEY), simulate(config, jax.random.key(0)))
+
+
+def test_another_key_gives_another_run():
+    one, other = learn_run(0), learn_run(1)
+    for name in ("clients", "latency", "train_loss", "test_loss", "data_size"):
+        assert not np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+def test_vmap_over_keys_gives_the_single_runs():
+    keys = jnp.stack([jax.random.key(seed) for seed in range(3)])
+    batched = jax.vmap(lambda key: simulate(LEARN, key))(keys)
+    for seed in range(3):
+        row = jax.tree.map(lambda leaf, i=seed: leaf[i], batched)
+        single = learn_run(seed)
+        np.testing.assert_array_equal(row.clients, single.clients)
+        np.testing.assert_allclose(row.latency, single.latency, rtol=1e-6)
+        np.testing.assert_array_equal(row.data_size, single.data_size)
+        for name in ("train_loss", "test_loss", "test_accuracy", "variables", "regret", "spent"):
+            assert_close(getattr(row, name), getattr(single, name))
+
+
+def test_vmap_over_stacked_configs_gives_the_single_runs():
+    configs = [
+        BANDIT.override({"reward.alpha": 0.0, "reward.gamma": gamma}) for gamma in (0.0, 0.5, 50.0)
+    ]
+    batched = jax.vmap(lambda config: simulate(config, KEY))(stack(configs))
+    for i, config in enumerate(configs):
+        row = jax.tree.map(lambda leaf, i=i: leaf[i], batched)
+        single = simulate(config, KEY)
+        np.testing.assert_array_equal(row.clients, single.clients)
+        np.testing.assert_allclose(row.latency, single.latency, rtol=1e-6)
+        assert_close(row, single)
+    assert not np.array_equal(batched.clients[0], batched.clients[2]), "gamma has no effect"
+
+
+def test_advancing_in_pieces_gives_the_whole_run():
+    config, data = prepare(LEARN)
+    quantities = chosen(None)
+    jit_advance = jax.jit(advance, static_argnums=4)
+    state = jax.jit(init)(config, data, KEY)
+    records = []
+    for first in (1, 5):
+        state, record = jit_advance(config, data, state, jnp.arange(first, first + 4), quantities)
+        records.append(record)
+    record = jax.tree.map(lambda *parts: jnp.concatenate(parts), *records)
+    pieces, whole = finish(config, state, record, quantities), learn_run()
+    np.testing.assert_array_equal(pieces.clients, whole.clients)
+    np.testing.assert_allclose(pieces.latency, whole.latency, rtol=1e-6)
+    assert_close(pieces, whole)
+
+
+def test_without_jit_the_result_is_the_same():
+    config = BANDIT.replace(num_clients=3, num_selected=2, num_rounds=2, track_regret=False)
+    with jax.disable_jit():
+        slow = simulate(config, KEY)
+    assert_close(slow, simulate(config, KEY))
+
+
+@contextlib.contextmanager
+def compilations(caplog):
+    """Collects one entry for each compilation."""
+    found: list[str] = []
+    caplog.clear()
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        yield found
+    found += [r.getMessage() for r in caplog.records if r.getMessage().startswith("Compiling")]
+
+
+def test_a_second_call_with_other_numbers_compiles_nothing(caplog):
+    config = BANDIT.replace(num_clients=5, policy=NAMED["random"])
+    with compilations(caplog) as first:
+        simulate(config, KEY)
+    assert first, "the count of compilations sees nothing"
+    other_key = jax.random.key(1)
+    others = config.override(
+        {
+            "reward.alpha": 3,
+            "reward.gamma": np.float64(2.0),
+            "latency.std": jnp.float32(0.01),
+            "availability": 0.9,
+            "privacy.budget.horizon": 40,
+        }
+    )
+    with compilations(caplog) as second:
+        simulate(config, other_key)
+        simulate(others, KEY)
+    assert second == []
+
+
+def test_a_run_with_learning_compiles_once_for_all_numbers(caplog):
+    learn_run()
+    key = jax.random.key(9)
+    with compilations(caplog) as again:
+        changes = {"learning.learning_rate": 0.02, "learning.partition.concentration": 1.0}
+        simulate(LEARN.override(changes), key)
+    assert again == []
+
+
+def test_simulating_inside_a_trace_leaves_the_data_set_usable():
+    data_module._digits.cache_clear()
+    try:
+        jax.eval_shape(lambda key: simulate(LEARN, key), KEY)
+        assert not isinstance(Digits().load().x_train, jax.core.Tracer)
+    finally:
+        data_module._digits.cache_clear()
+
+
+# --- learning
+
+
+def test_a_learning_rate_that_blows_up_the_model_is_reported():
+    result = learn_run(learning__learning_rate=1e38)
+    assert result.first_nonfinite_round == 1
+    assert np.all(np.isnan(result.test_accuracy))
+
+
+def test_the_first_round_that_breaks_the_model_is_found():
+    # Clients release twice from round 4 on (three rounds visit everyone), and the second time the
+    # budget is e^-40 of the first: noise beyond float32.
+    result = learn_run(privacy__budget__decay=40.0, privacy__sensitivity=1e23)
+    np.testing.assert_array_equal(np.sort(np.ravel(result.clients[:3])), np.arange(6))
+    assert result.first_nonfinite_round == 4
+    np.testing.assert_array_equal(np.isnan(result.test_accuracy), [False, True, True])
+
+
+def test_regression_without_privacy_learns_and_has_no_accuracy_and_infinite_epsilon():
+    config = SimConfig(
+        num_clients=4,
+        num_selected=2,
+        num_rounds=12,
+        eval_every=4,
+        track_regret=False,
+        privacy=NoPrivacy(),
+        learning=Learning(
+            data=LinearRegression(num_samples=200),
+            model=Linear(),
+            optimizer="sgd",
+            learning_rate=0.05,
+        ),
+    )
+    result = simulate(config, KEY)
+    assert result.epsilon_unit == "none"
+    assert np.all(np.isposinf(result.max_spent))
+    np.testing.assert_array_equal(np.isposinf(result.spent), result.counts > 0)
+    assert np.all(np.isnan(result.test_accuracy))
+    losses = np.asarray(result.test_loss)
+    assert np.all(np.diff(losses) < 0)
+    assert losses[-1] < 0.5 * losses[0]
+    assert result.first_nonfinite_round == 0
+    assert result.unnoised == ()
+
+
+def test_optimizer_state_that_is_kept_matters_from_a_clients_second_round_on():
+    # Hardly any clipping or noise, so that the local steps show.
+    quiet = {"privacy.sensitivity": 2.0, "privacy.budget.total_epsilon": 1e9}
+    config = LEARN.override(quiet)
+    fresh = simulate(config, KEY)
+    kept = simulate(config.override({"learning.keep_optimizer_state": True}), KEY)
+    np.testing.assert_array_equal(fresh.clients, kept.clients)
+    # Three rounds visit everyone for the first time, with the same start in both.
+    np.testing.assert_array_equal(np.sort(np.ravel(fresh.clients[:3])), np.arange(6))
+    np.testing.assert_allclose(kept.train_loss[:3], fresh.train_loss[:3], rtol=1e-4)
+    assert np.all(np.abs(kept.train_loss[3:] - fresh.train_loss[3:]) > 1e-3)
+
+
+class _Normed(nn.Module):
+    num_outputs: int
+    clear: bool
+
+    @nn.compact
+    def __call__(self, x, train: bool = False, mask=None):
+        x = x.reshape(x.shape[0], -1)
+        if self.clear:
+            return nn.Dense(self.num_outputs)(ClearBatchNorm(name="norm")(x, train, mask))
+        norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, name="norm")
+        x = norm(x, mask=None if mask is None else mask[:, None])
+        return nn.Dense(self.num_outputs)(x)
+
+
+class BatchNormed(Model):
+    """A small model with running statistics, whose other weights are all in ``params``."""
+
+    def module(self, num_outputs: int) -> nn.Module:
+        return _Normed(num_outputs, clear=False)
+
+
+class ClearNormed(Model):
+    """The same with the norm's weights in the clear."""
+
+    def module(self, num_outputs: int) -> nn.Module:
+        return _Normed(num_outputs, clear=True)
+
+
+def one_client(model: Model) -> SimConfig:
+    return SimConfig(
+        num_clients=1,
+        num_selected=1,
+        num_rounds=1,
+        track_regret=False,
+        policy=NAMED["all"],
+        privacy=PerCoordinateLaplace(sensitivity=1e6),
+        learning=Learning(model=model, max_steps=1),
+    )
+
+
+def test_batch_statistics_leave_without_noise_and_the_result_says_so():
+    digits = Digits().load()
+    result = simulate(one_client(BatchNormed()), KEY)
+    assert result.unnoised == ("batch_stats/norm/mean", "batch_stats/norm/var")
+    # The noise on the parameters is enormous; none of it is on the statistics: they moved by a
+    # tenth towards those of the one batch of 20 inputs.
+    assert result.variables is not None
+    assert np.std(result.variables["params"]["Dense_0"]["kernel"]) > 1e3
+    statistics = result.variables["batch_stats"]["norm"]
+    inputs = np.asarray(digits.to_input(digits.x_train)).reshape(len(digits.x_train), -1)
+    spread = inputs.std(axis=0) / np.sqrt(20)
+    assert np.all(np.abs(statistics["mean"] - 0.1 * inputs.mean(axis=0)) <= 0.1 * 5 * spread + 1e-6)
+    assert np.any(np.asarray(statistics["mean"]) != 0)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+def test_cnn3_leaves_batch_statistics_unnoised_and_nothing_without_them(norm):
+    data = Dataset.of(
+        x=jnp.zeros((40, 32, 32, 3), jnp.uint8),
+        y=jnp.arange(40, dtype=jnp.int32) % 10,
+        x_test=jnp.zeros((4, 32, 32, 3), jnp.uint8),
+        y_test=jnp.arange(4, dtype=jnp.int32),
+        num_classes=10,
+    )
+    config = one_client(Cnn3(norm=norm))
+    shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)
+    clear = [f"clear/norm_{i}/{name}" for i in range(6) for name in ("bias", "scale")]
+    statistics = [
+        f"batch_stats/norm_{i}/statistics/{name}" for i in range(6) for name in ("mean", "var")
+    ]
+    assert sorted(shapes.unnoised) == (sorted(clear + statistics) if norm == "batch" else [])
+    assert shapes.num_parameters == (170_474 if norm == "group" else 169_578)
+
+
+def test_weights_in_the_clear_are_neither_clipped_nor_noised():
+    data = Digits().load()
+
+    def trained(privacy):
+        config = one_client(ClearNormed()).replace(privacy=privacy)
+        variables = simulate(config, KEY, data).variables
+        assert variables is not None
+        return variables["clear"]
+
+    noisy, plain = trained(PerCoordinateLaplace(sensitivity=1e-6)), trained(NoPrivacy())
+    # Up to rounding: the mechanism decides what XLA fuses with the steps.
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), noisy, plain)
+    # A step of Adam moves each by its rate of 0.01, far beyond the clip.
+    assert np.median(np.abs(plain["norm"]["scale"] - 1)) > 1e-3

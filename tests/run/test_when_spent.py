@@ -1,0 +1,212 @@
+"""Clients whose budget is spent: excluded, or chosen and silent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, SimConfig, quantity, simulate
+from pause_jax.analysis.ledger import ledger
+from pause_jax.config import validate
+from pause_jax.learning import Digits, Linear
+from pause_jax.policies import NAMED, Fastest, Oort, Selection
+from pause_jax.privacy import Geometric, L1Laplace, PerCoordinateLaplace, Table, Uniform
+from pause_jax.run.arrival import without_unheard
+from tests.support.network import context, observation
+
+KEY = jax.random.key(0)
+HORIZON = 3
+# `fastest` asks the same two clients in every round, so they are spent after three.
+BANDIT = SimConfig(
+    num_clients=6,
+    num_selected=2,
+    num_rounds=8,
+    policy=Fastest(),
+    privacy=PerCoordinateLaplace(budget=Uniform(total_epsilon=6.0, horizon=float(HORIZON))),
+    learning=None,
+)
+LEARN = BANDIT.replace(
+    num_rounds=6,
+    eval_every=1,
+    track_regret=False,
+    learning=Learning(data=Digits(num_train=240), model=Linear(), max_steps=3),
+)
+
+
+def test_excluded_clients_are_replaced_and_silent_ones_are_not():
+    excluded = simulate(BANDIT, KEY)
+    silent = simulate(BANDIT.replace(when_spent="silent"), KEY)
+    np.testing.assert_array_equal(excluded.counts.max(), HORIZON)
+    np.testing.assert_array_equal(np.sort(silent.counts), [0, 0, 0, 0, 8, 8])
+    # The server waits for a client that it does not know to be spent.
+    assert (silent.latency > 0).all()
+    np.testing.assert_allclose(silent.spent.max(), 6.0, rtol=1e-6)
+    np.testing.assert_array_equal(silent.clients[:HORIZON], excluded.clients[:HORIZON])
+
+
+def test_the_ledger_counts_what_a_silent_client_released():
+    book = ledger(simulate(BANDIT.replace(when_spent="silent"), KEY))
+    chosen = book.participations == 8
+    assert chosen.sum() == 2
+    assert (book.releases[chosen] == HORIZON).all()
+    assert book.exhausted[chosen].all()
+    assert book.spent.max() == pytest.approx(6.0)
+
+
+def test_training_goes_on_and_only_spent_clients_stop():
+    """Two clients are spent after the third round: from then on the model stands still."""
+    silent = simulate(LEARN.replace(when_spent="silent"), KEY)
+    excluded = simulate(LEARN, KEY)
+    loss = np.asarray(silent.test_loss)
+    assert np.isfinite(loss).all()
+    assert (np.diff(loss[:HORIZON]) != 0).all()
+    np.testing.assert_array_equal(loss[HORIZON:], loss[HORIZON - 1])
+    assert (np.diff(np.asarray(excluded.test_loss)) != 0).all()
+    assert np.isnan(silent.train_loss[HORIZON:]).all()
+    np.testing.assert_array_equal(silent.test_loss[:HORIZON], excluded.test_loss[:HORIZON])
+
+
+@pytest.mark.parametrize("name", ["random", "oort", "clustered_similarity"])
+def test_a_cohort_with_some_silent_clients_learns_from_the_others(name):
+    budget = Table(total_epsilon=1e6, shares=(0.5,))
+    config = LEARN.replace(
+        policy=NAMED[name],
+        num_selected=4,
+        when_spent="silent",
+        privacy=L1Laplace(budget=budget, clip_norm=20.0),
+    )
+    result = simulate(config, KEY)
+    assert int(result.first_nonfinite_round) == 0
+    assert int(result.counts.sum()) > 6, "some were chosen twice or more"
+    book = ledger(result)
+    assert (book.releases == np.minimum(book.participations, 1)).all()
+
+
+def test_the_weights_of_silent_clients_go_to_the_others():
+    selection = Selection(jnp.arange(4), jnp.asarray([0.4, 0.3, 0.1, 0.2]))
+    some = without_unheard(selection, jnp.asarray([True, False, True, False]))
+    np.testing.assert_allclose(some.weights, [0.8, 0.0, 0.2, 0.0], rtol=1e-6)
+    nobody = without_unheard(selection, jnp.zeros(4, bool))
+    np.testing.assert_array_equal(nobody.weights, jnp.zeros(4))
+    # An empty slot stays empty, and weights that do not sum to 1 keep their sum.
+    selection = Selection(jnp.arange(3), jnp.asarray([0.0, 1.0, 2.0]))
+    some = without_unheard(selection, jnp.asarray([True, True, False]))
+    np.testing.assert_allclose(some.weights, [0.0, 3.0, 0.0], rtol=1e-6)
+
+
+@quantity("round", "slot")
+def losses(r):
+    """What the cohort's training said."""
+    return r.trained.loss
+
+
+@quantity("round", "slot")
+def square_losses(r):
+    """The same of squares."""
+    return r.trained.square_loss
+
+
+@quantity("round", "client")
+def known(r):
+    """What the policy knows of each client's loss."""
+    state = r.after.policy
+    return state.utility if hasattr(state, "utility") else state.loss
+
+
+# Everybody is chosen in every round, and silent from the second or third on.
+TWICE = LEARN.replace(
+    num_selected=6,
+    num_rounds=4,
+    when_spent="silent",
+    privacy=PerCoordinateLaplace(budget=Uniform(total_epsilon=400.0, horizon=2.0)),
+)
+
+
+@pytest.mark.parametrize("name", ["rpow_d", "oort"])
+def test_what_is_known_of_a_silent_clients_loss_stays(name):
+    config = TWICE.replace(policy=NAMED[name])
+    result = simulate(config, KEY, record=("clients", "counts", "latency", known, losses,
+                                           square_losses))  # fmt: skip
+    assert (result.counts == 4).all()
+    assert (result.latency > 0).all()
+    seen = np.asarray(result.known)
+    for round in range(4):
+        heard = min(round, 1)  # the last round in which clients sent something
+        order = np.argsort(result.clients[heard])
+        expected = np.asarray(result.losses[heard])[order]
+        if name == "oort":
+            # |B| sqrt(mean squared loss): 40 samples of each client, of 3 batches of 20.
+            expected = 40 * np.sqrt(np.asarray(result.square_losses[heard])[order])
+        np.testing.assert_allclose(seen[round], expected, rtol=1e-5)
+    assert (seen[0] != seen[1]).all()
+    assert (seen > 0).all()
+
+
+def test_oort_knows_how_old_its_utilities_are_and_the_last_durations():
+    policy = Oort().build(context([10, 10, 10, 10], 2))
+    selection = Selection(jnp.asarray([2, 0]), jnp.asarray([0.5, 0.5]))
+    state = policy.init()
+    state = policy.update(state, selection, observation([3.0, 1.0], square_loss=[4.0, 9.0]))
+    np.testing.assert_allclose(state.utility, [30, 0, 20, 0])
+    one_silent = observation([5.0, 7.0], square_loss=[jnp.nan, 1.0], heard=[False, True])
+    after = policy.update(state, selection, one_silent)
+    np.testing.assert_allclose(after.utility, [10, 0, 20, 0])
+    np.testing.assert_array_equal(after.last_round, [2, 0, 1, 0])
+    np.testing.assert_allclose(after.duration[jnp.asarray([2, 0])], [5, 7])
+    # The mean over the exploited ones that were heard: client 0 alone.
+    np.testing.assert_allclose(after.exploited[-1], 10)
+
+
+def test_a_silent_client_takes_its_time_and_does_not_tell_its_loss():
+    config = TWICE.replace(policy=NAMED["power_of_choice"], learning=LEARN.learning)
+    result = simulate(config, KEY, record=("queried", "counts", "query_seconds", known))
+    assert (result.counts == 4).all()
+    assert (result.queried == 2).all()
+    assert (result.query_seconds > 0).all()
+    known_losses = np.asarray(result.known)
+    assert np.isfinite(known_losses).all()
+    np.testing.assert_array_equal(known_losses[1:], known_losses[[1, 1, 1]])
+    assert (known_losses[0] != known_losses[1]).any()
+
+
+def test_silence_changes_nothing_while_budgets_last():
+    geometric = LEARN.replace(privacy=PerCoordinateLaplace(budget=Geometric()), num_rounds=3)
+    first, second = (
+        simulate(geometric.replace(when_spent=how), KEY) for how in ("exclude", "silent")
+    )
+    for a, b in zip(
+        jax.tree.leaves(first.variables), jax.tree.leaves(second.variables), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert jnp.array_equal(first.clients, second.clients)
+
+
+@pytest.mark.parametrize("how", ["exclude", "silent"])
+def test_a_budget_that_never_ends_bars_and_silences_nobody(how):
+    """With eta = 20 the fifth participation has e^-100 of the budget: 0 in float32."""
+    endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
+    config = BANDIT.replace(num_rounds=30, privacy=endless, when_spent=how)
+    result = simulate(config, KEY)
+    assert result.counts.max() == 30
+    assert (result.clients >= 0).all()
+    book = ledger(result)
+    assert not book.exhausted.any()
+    np.testing.assert_array_equal(book.releases, book.participations)
+    assert book.spent.max() == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize("how", ["exclude", "silent"])
+def test_the_last_of_a_fading_budget_is_noise_and_no_bare_update(how):
+    endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
+    config = LEARN.replace(num_rounds=6, privacy=endless, when_spent=how)
+    result = simulate(config, KEY)
+    assert result.counts.max() == 6
+    assert result.first_nonfinite_round == 0
+    kernel = np.abs(np.asarray(jax.tree.leaves(result.variables)[-1], float))
+    # Delta / (2^-100 eps_bar) is 2e25; an update without noise is within Delta / 2 = 0.0015.
+    assert 1e24 < np.median(kernel) < 1e27
+
+
+def test_another_word_is_refused():
+    with pytest.raises(ConfigError, match=r"when_spent = 'ignore'.*exclude, silent"):
+        validate(BANDIT.replace(when_spent="ignore"))

@@ -1,0 +1,69 @@
+"""A small sweep in a process of its own, which is killed at a moment that is told.
+
+    python -m tests.support.killed FOLDER [SECONDS [NUMBER/SHARDS]]
+
+Keeps in FOLDER; ends by SIGKILL when it has played for so many seconds (0: never). Prints how many
+it played, and writes the result to FOLDER.nc if it plays everything.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from pause_jax import SimConfig, play_shard, sweep
+from pause_jax.learning import Digits, FedAdam, Learning, Mlp
+from pause_jax.policies import named
+from pause_jax.run.compilation import use_cache
+from pause_jax.sweep import batch
+from pause_jax.sweep import checkpoint as carry
+from pause_jax.sweep import execute as playing
+
+SMALL = SimConfig(
+    num_clients=6,
+    num_selected=2,
+    num_rounds=40,
+    eval_every=10,
+    # About every second update is late and averaged in the next round, by a server with moments.
+    deadline=0.3,
+    late="next",
+    learning=Learning(
+        data=Digits(num_train=60), model=Mlp(hidden=()), server=FedAdam(), keep_optimizer_state=True
+    ),
+)
+CONFIGS = {name: SMALL.replace(policy=named(name)) for name in ("pause", "sa_pause")}
+CONFIGS["bandit"] = SMALL.replace(learning=None, num_rounds=400)
+KEYS = 4
+
+
+def main(folder: str, seconds: float, shard: tuple[int, int] | None) -> None:
+    use_cache()
+    carry.SHARE = 1.0  # save as often as it is asked for
+    play = batch.play
+    begun: list[float] = []
+
+    def watched(*arguments):
+        if not begun:
+            begun.append(time.perf_counter())
+            if seconds:
+                threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return play(*arguments)
+
+    playing.play = watched  # type: ignore[attr-defined]
+    import jax  # after pause_jax
+
+    keys = jax.random.split(jax.random.key(0), KEYS)
+    settings = {"store": folder, "save_every": 0.0, "progress": False}
+    if shard is None:
+        sweep(CONFIGS, keys, max_batch=2, **settings).to_netcdf(f"{folder}.nc")
+    else:
+        play_shard(CONFIGS, keys, shard, **settings)
+    print(time.perf_counter() - begun[0] if begun else 0.0, flush=True)
+    os._exit(0)  # a timer that is left does not matter
+
+
+if __name__ == "__main__":
+    own, *rest = sys.argv[1:]
+    numbers = [int(each) for each in rest[1].split("/")] if len(rest) > 1 else []
+    main(own, float(rest[0]) if rest else 0.0, (numbers[0], numbers[1]) if numbers else None)

@@ -1,0 +1,151 @@
+"""The library's core in a process of its own, under whatever mode of JAX its environment sets.
+
+``python -m tests.support.modes PROGRAM``; a program that meets no fault prints nothing.
+"""
+
+import itertools
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+
+from pause_jax import Learning, SimConfig, simulate, sweep
+from pause_jax.bandit import no_info
+from pause_jax.latency import LATENCIES, Network, Traces
+from pause_jax.learning import (
+    CosineDecay,
+    Digits,
+    Dirichlet,
+    Iid,
+    Linear,
+    LinearRegression,
+    StepDecay,
+)
+from pause_jax.policies import NAMED, Policy, PolicyConfig
+from pause_jax.policies.choose import equal_weights
+from pause_jax.privacy import (
+    MECHANISMS,
+    GaussianMechanism,
+    PerCoordinateLaplace,
+    Power,
+    PrivUnitG,
+    Uniform,
+)
+from pause_jax.run.record.quantities import QUANTITIES
+from pause_jax.run.record.quantity import quantity
+from tests.support import shapes
+
+BANDIT = SimConfig(num_clients=8, num_selected=3, num_rounds=3, learning=None, availability=0.8)
+LEARN = SimConfig(
+    num_clients=6,
+    num_selected=2,
+    num_rounds=2,
+    eval_every=1,
+    availability=0.8,
+    learning=Learning(
+        data=Digits(num_train=120),
+        partition=Dirichlet(min_quality=0.5),
+        model=Linear(),
+        max_steps=2,
+        schedule=StepDecay(every=1),
+        keep_optimizer_state=True,
+    ),
+)
+# Policies that read what the clients' training or answers show.
+READERS = ("clustered_similarity", "oort", "power_of_choice", "rpow_d", "cpow_d", "rbcs_f")
+
+
+def settings():
+    """(what it is, config): every policy, latency model and mechanism at least once."""
+    measured = Traces.of([[0.1 * (k + 1), 0.5] for k in range(BANDIT.num_clients)])
+    phones = Network(download_bytes=1e6, upload_bytes=1e6)
+    given = {Traces: measured, Network: phones}
+    latencies = itertools.cycle(given.get(cls) or cls() for cls in LATENCIES)
+    for name, latency in zip(NAMED, latencies, strict=False):
+        config = BANDIT.replace(policy=NAMED[name], latency=latency)
+        yield f"{name}, {latency.name}", config
+    mechanisms = [
+        *(mechanism() for mechanism in MECHANISMS),
+        PrivUnitG(norm="fixed"),
+        PrivUnitG(norm="private"),
+        GaussianMechanism(budget=Power()),
+    ]
+    for mechanism, name in zip(mechanisms, itertools.cycle(READERS), strict=False):
+        yield f"{name}, {mechanism}", LEARN.replace(policy=NAMED[name], privacy=mechanism)
+    yield (
+        "silent clients, equal shares, regression by SGD",
+        LEARN.override(
+            {
+                "when_spent": "silent",
+                "privacy": PerCoordinateLaplace(budget=Uniform(horizon=1.0)),
+                "learning.partition": Iid(),
+                "learning.optimizer": "sgd",
+                "learning.schedule": CosineDecay(horizon=2.0),
+                "learning.data": LinearRegression(num_samples=100),
+                "learning.keep_optimizer_state": False,
+            }
+        ),
+    )
+
+
+def core() -> None:
+    """Play every setting, and a sweep in which two configs meet one world; no warnings."""
+    for label, config in settings():
+        try:
+            simulate(config, jax.random.key(0))
+        except Exception as error:
+            print(f"{label}: {type(error).__name__}: {error}")
+    configs = [BANDIT.replace(policy=NAMED[name]) for name in ("random", "round_robin")]
+    sweep(configs, jax.random.split(jax.random.key(0), 2), progress=False)
+
+
+@quantity("round", "slot", "entry")
+def released(r):
+    """What left the clients."""
+    return r.trained.released
+
+
+@quantity("round", "slot")
+def weights(r):
+    """Aggregation weights."""
+    return r.selection.weights
+
+
+def kinds() -> None:
+    """Model and releases stay float32, and whole numbers int32."""
+    whole = ("clients", "counts", "queried", "data_size", "first_nonfinite_round")
+    for mechanism in (PerCoordinateLaplace(), PrivUnitG(), GaussianMechanism(budget=Power())):
+        record = (*QUANTITIES.values(), released, weights)
+        result = simulate(LEARN.replace(privacy=mechanism), jax.random.key(0), record=record)
+        found = {name: result.values[name].dtype for name in whole}
+        for name, dtype in {**found, "eval_rounds": result.eval_rounds.dtype}.items():
+            if dtype != jnp.int32:
+                print(f"{mechanism}: {name} is {dtype}")
+        for leaf in (*jax.tree.leaves(result.variables), result.released, result.weights):
+            if leaf.dtype != jnp.float32:
+                print(f"{mechanism}: {leaf.shape} of the model or released is {leaf.dtype}")
+
+
+class Twice(PolicyConfig):
+    """Draws twice from one key."""
+
+    def build(self, context):
+        def select(key, state, round, available):
+            lots = jax.random.uniform(key, available.shape)
+            again = jax.random.uniform(key, available.shape)
+            clients = jax.lax.top_k(lots + again, context.num_selected)[1]
+            return equal_weights(clients, available[clients]), no_info()
+
+        return Policy(lambda: (), select, lambda state, selection, observation: state)
+
+
+def twice() -> None:
+    """Draw twice from one key."""
+    simulate(BANDIT.replace(policy=Twice()), jax.random.key(0))
+
+
+if __name__ == "__main__":
+    shapes.watch_all()
+    warnings.simplefilter("error")
+    {"core": core, "kinds": kinds, "twice": twice}[sys.argv[1]]()
