@@ -22,7 +22,7 @@ import pause_jax
 from pause_jax import presets
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
-from pause_jax.run.programs import programs, seen_by, shape_of, told_of
+from pause_jax.run.programs import compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
 
@@ -53,14 +53,14 @@ def steps(config: SimConfig) -> dict[str, Any]:
     """The lowered programs that ``simulate`` compiles for a config, by name."""
     config, data = prepare(config)
     quantities = chosen(None)
-    shape, key, nobody = shape_of(config, quantities), jax.random.key(0), np.int32(0)
-    step = programs(None, quantities, Execution(), shape.any_length)
-    seen = seen_by(shape, config)
-    state = jax.eval_shape(step.init, seen, data, key, nobody)
-    told = told_of(config, shape, 1, config.num_rounds)
+    spec, key, policy = program_spec(config, quantities), jax.random.key(0), np.int32(0)
+    step = compiled_steps(None, quantities, Execution(), spec.any_length)
+    seen = spec.config_of(config)
+    state = jax.eval_shape(step.init, seen, data, key, policy)
+    call = spec.call_arguments(config, 1, config.num_rounds)
     return {
-        "init": step.init.lower(seen, data, key, nobody),
-        "advance": step.advance(seen, state).lower(seen, data, state, *told, nobody),
+        "init": step.init.lower(seen, data, key, policy),
+        "advance": step.advance(seen, state).lower(seen, data, state, *call, policy),
     }
 
 

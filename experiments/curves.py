@@ -22,9 +22,9 @@ from jax import Array
 
 import pause_jax
 from pause_jax import SimConfig, config_file
+from pause_jax.run.loop import advance, init
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.recorder import Record
-from pause_jax.run.round import advance, init
 from pause_jax.run.simulate import prepare
 from pause_jax.run.state import State
 

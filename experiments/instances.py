@@ -11,7 +11,7 @@ from jax import Array, lax
 from pause_jax import SimConfig
 from pause_jax.bandit import ClientStats, ucb_index
 from pause_jax.reward import Reward, additive_terms, cohort_problem, problem_of
-from pause_jax.run.round import advance, init
+from pause_jax.run.loop import advance, init
 from pause_jax.run.simulate import prepare
 from pause_jax.run.state import State
 from pause_jax.search import Problem

@@ -29,7 +29,7 @@ from pause_jax.privacy import Mechanism
 from pause_jax.rng import keys
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import quantity
-from pause_jax.run.round import parts
+from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import simulate
 from pause_jax.run.state import Round
 
@@ -89,8 +89,8 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     record = (*QUANTITIES.values(), weights, filled, available)
     run = _Counted(lambda config, key: simulate(config, key, record=record))
     config, key = _checked(config), jax.random.key(0)
-    built = parts(config, None)
-    context = built.context(built.learner.init(keys.streams(key)))
+    learner = learner_of(config, None)
+    context = setup_of(config, learner, learner.init(keys.streams(key))).context
     check_pure(config.policy, context)
     for share in (1.0, 0.5, 0.02):
         result = run(config.replace(availability=jnp.float32(share)), key)
@@ -216,7 +216,7 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
     )
     validate(config)
     data = learning.load(num_clients)
-    learner = parts(canonical(config), data).learner
+    learner = learner_of(canonical(config), data)
     state = jax.jit(learner.init)(keys.streams(jax.random.key(0)))
     cohort = jnp.arange(num_selected, dtype=jnp.int32) * (num_clients // num_selected)
     size = jnp.asarray(state.partition.size, jnp.float32)

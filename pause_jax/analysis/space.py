@@ -14,7 +14,7 @@ from pause_jax.analysis import metrics
 from pause_jax.base.struct import ConfigError, field_at, is_node, is_static
 from pause_jax.config import SimConfig, validate
 from pause_jax.learning import Dataset
-from pause_jax.run.round import parts
+from pause_jax.run.setup import learner_of
 from pause_jax.run.simulate import prepare
 
 _RANGE = re.compile(r"^(log:)?([^:]+?)\.\.([^:]+)$")
@@ -155,7 +155,7 @@ def check_defined(objective: Objective, config: SimConfig, data: Dataset | None 
     config, loaded = prepare(config, data)
     has = {""} | ({"regret"} if config.track_regret else set())
     if config.learning is not None:
-        has |= set(parts(config, loaded).learner.metrics)
+        has |= set(learner_of(config, loaded).metrics)
     if objective.needs not in has:
         defined = [each.text for each in _KNOWN.values() if each.needs in has]
         raise ConfigError(

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pause_jax.bandit import Selection
+from pause_jax.config import SimConfig
 from pause_jax.policies import POLICIES, OneOf
-from pause_jax.run.state import Round
 from pause_jax.world.latency import LATENCIES
 
 # The recorded quantities that say it.
@@ -33,28 +34,34 @@ RULES = (
 _ROUNDING = 1e-3
 
 
-def is_checked(played: Round) -> bool:
-    """Whether a run has parts that are not the library's."""
-    config = played.config
+def is_checked(config: SimConfig) -> bool:
+    """Whether the policy or the latency model of a run is custom."""
     ours = type(config.policy) in POLICIES or isinstance(config.policy, OneOf)
     return not ours or type(config.latency) not in LATENCIES
 
 
-def broken(played: Round) -> Array:
-    """The rules that a round breaks, int32: bit i for ``RULES[i]``; 0 for none."""
-    clients, weights = played.selection
-    active, num_clients = played.selection.active, played.available.shape[0]
+def broken(selection: Selection, available: Array, latency: Array, min_latency: Array) -> Array:
+    """Find the rules that a round breaks, int32: bit i for ``RULES[i]``; 0 for none.
+
+    Args:
+      selection: the policy's choice.
+      available: bool [K], who could be chosen.
+      latency: float [K], seconds of every client.
+      min_latency: seconds, the least that the latency model allows.
+    """
+    clients, weights = selection
+    active, num_clients = selection.active, available.shape[0]
     inside = (clients >= 0) & (clients < num_clients)
     ordered = jnp.sort(jnp.where(active, clients, -1 - jnp.arange(clients.shape[0])))
-    total, least = jnp.sum(weights), played.context.min_latency * (1 - _ROUNDING)
+    total, least = jnp.sum(weights), min_latency * (1 - _ROUNDING)
     found = (
         jnp.any(ordered[1:] == ordered[:-1]),
         jnp.any(active & ~inside),
-        jnp.any(active & inside & ~played.available[jnp.clip(clients, 0, num_clients - 1)]),
+        jnp.any(active & inside & ~available[jnp.clip(clients, 0, num_clients - 1)]),
         ~jnp.all(jnp.isfinite(weights) & (weights >= 0)),
         jnp.any(active) & jnp.isfinite(total) & (jnp.abs(total - 1) > _ROUNDING),
-        ~jnp.all(jnp.isfinite(played.latency)),
-        jnp.any(played.latency < least),
+        ~jnp.all(jnp.isfinite(latency)),
+        jnp.any(latency < least),
     )
     return sum(
         (rule.astype(jnp.int32) << place for place, rule in enumerate(found)),

@@ -1,4 +1,4 @@
-"""``simulate(config, key) -> Result``: the door, and one compiled run."""
+"""``simulate(config, key) -> Result``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
@@ -16,15 +15,14 @@ from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.learning import Dataset, Execution
 from pause_jax.run import contract
 from pause_jax.run.arguments import check_client_batch, check_one_key, checked_devices
-from pause_jax.run.compilation import compiling
+from pause_jax.run.driver import is_traced, single_run
+from pause_jax.run.loop import init
 from pause_jax.run.matching import client_ids
-from pause_jax.run.programs import programs, reduced_part, seen_by, shape_of, told_of
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.recorder import Quantities, chosen, recorded_bytes, with_metrics
-from pause_jax.run.record.result import RESERVED, Result, completed, finish
-from pause_jax.run.round import advance, init, parts
+from pause_jax.run.record.result import RESERVED, Result
+from pause_jax.run.setup import learner_of
 from pause_jax.run.speeds import warn_of_speeds
-from pause_jax.run.state import check_for_nan
 
 
 def simulate(
@@ -81,15 +79,13 @@ def simulate(
     check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
     config, data = prepare(config, data)
     if record is None:
-        quantities = with_metrics(quantities, parts(config, data).learner.metrics, RESERVED)
+        quantities = with_metrics(quantities, learner_of(config, data).metrics, RESERVED)
     check_size(config, data, quantities)
-    # Within a trace of the user's own there is no stopping to look at a run's length.
-    traced = (jnp.zeros(()), config, data, key)
     ids = client_ids(config, data)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(traced)):
-        return _simulate(config, data, key, quantities, execution).replace(client_ids=ids)
+    if is_traced(config, data, key):
+        return _traced_run(config, data, key, quantities, execution).replace(client_ids=ids)
     with refused_if_too_large(f"num_clients = {config.num_clients}", _FEWER):
-        result = _in_calls(config, data, key, quantities, execution)
+        result = single_run(config, data, key, quantities, execution)
     if set(contract.RECORDED) <= set(result.values):
         name = config.policy.name or type(config.policy).__name__
         contract.warn({name: contract.finding(*(result.values[q] for q in contract.RECORDED))})
@@ -148,42 +144,5 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
     _FITTING.add(question)
 
 
-def _in_calls(
-    config: SimConfig, data: Any, key: Array, quantities: Quantities, execution: Execution
-) -> Result:
-    """A run in as many calls as there is need for, of programs that serve any length."""
-    shape, nobody = shape_of(config, quantities), np.int32(0)
-    step, seen = programs(None, quantities, execution, shape.any_length), seen_by(shape, config)
-    with compiling():
-        state, records = step.init(seen, data, key, nobody), []
-    for first in range(1, config.num_rounds + 1, shape.room):
-        count = min(shape.room, config.num_rounds + 1 - first)
-        told = told_of(config, shape, first, count)
-        with compiling():
-            state, record = step.advance(seen, state)(seen, data, state, *told, nobody)
-        check_for_nan(state, f"{first} to {first + count - 1}")
-        records.append(jax.tree.map(lambda x, n=count: np.asarray(x)[:n], record))
-    record = jax.tree.map(lambda *x: np.concatenate(x), *records)
-    one = jax.tree.map(lambda x: x[None], record)
-    reduced = jax.tree.map(lambda x: x[0], reduced_part(quantities, config, one, shape))
-    with compiling():
-        result = step.finish(seen, state, reduced)
-    played = np.asarray(result.eval_rounds)
-    result = completed(result, config, played, record, quantities)
-    return jax.device_put(result)
-
-
-def whole_run(
-    config: SimConfig,
-    data: Any,
-    key: Array,
-    quantities: Quantities,
-    execution: Execution | None = None,
-) -> Result:
-    """A run from start to end, of a config and data that were prepared; pure, and not compiled."""
-    state, rounds = init(config, data, key), jnp.arange(1, config.num_rounds + 1)
-    state, record = advance(config, data, state, rounds, quantities, execution)
-    return finish(config, state, record, quantities)
-
-
-_simulate = jax.jit(whole_run, static_argnames=("quantities", "execution"))
+# One trace for all calls within a trace of the user's, which have no host to look at the length.
+_traced_run = jax.jit(single_run, static_argnames=("quantities", "execution"))

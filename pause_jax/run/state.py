@@ -13,6 +13,7 @@ from jax import Array
 from pause_jax.bandit import ClientStats, Info, Selection
 from pause_jax.config import SimConfig
 from pause_jax.learning import Held, Learner, LearnerState, Trained
+from pause_jax.learning.learner import all_finite
 from pause_jax.policies import Context
 from pause_jax.rng.keys import Streams
 from pause_jax.run.branch import when
@@ -22,6 +23,43 @@ from pause_jax.world.latency import Work
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
+
+
+class Health(NamedTuple):
+    """What went wrong in a run so far.
+
+    Attributes:
+      first_nonfinite: int32, first round after which the model was not finite; 0 for none.
+      first_broken: int32, first round in which a custom part broke its contract; 0 for none.
+      broken_rules: int32, the rules that it broke then, see ``pause_jax.run.contract``.
+    """
+
+    first_nonfinite: Int[Array, ""]
+    first_broken: Int[Array, ""]
+    broken_rules: Int[Array, ""]
+
+
+def healthy() -> Health:
+    """Return the health of a run before its first round."""
+    return Health(*(jnp.zeros((), jnp.int32) for _ in Health._fields))
+
+
+def examined(health: Health, round: Array, variables: Any, rules: Array) -> Health:
+    """Return the health after a round.
+
+    Args:
+      health: before it.
+      round: its number, t >= 1.
+      variables: the model after it.
+      rules: int32, the rules that its custom parts broke.
+    """
+    is_first = (health.first_broken == 0) & (rules > 0)
+    nonfinite = (health.first_nonfinite == 0) & ~all_finite(variables)
+    return Health(
+        first_nonfinite=jnp.where(nonfinite, round, health.first_nonfinite).astype(jnp.int32),
+        first_broken=jnp.where(is_first, round, health.first_broken).astype(jnp.int32),
+        broken_rules=jnp.where(is_first, rules, health.broken_rules).astype(jnp.int32),
+    )
 
 
 class State(NamedTuple):
@@ -36,8 +74,9 @@ class State(NamedTuple):
       played: int32 scalar, rounds that were played.
       clock: scalar, simulated seconds, rounded once from the exact sum of all rounds.
       clock_rest: scalar, seconds that this rounding left out.
-      presence: of the clients, what their presence remembers.
-      held: updates that were late and are averaged in the next round; None if late ones are lost.
+      health: what went wrong so far.
+      presence: the state of the availability trace.
+      held: stale updates, which are averaged in the next round; None if late ones are lost.
     """
 
     keys: Streams
@@ -48,6 +87,7 @@ class State(NamedTuple):
     played: Int[Array, ""]
     clock: Float[Array, ""]
     clock_rest: Float[Array, ""]
+    health: Health
     presence: Any = ()
     held: Held | None = None
 
@@ -133,7 +173,10 @@ def check_for_nan(state: State, rounds: str) -> None:
     """
     if not jax.config.jax_debug_nans:  # type: ignore[attr-defined]
         return
-    if any(bool(jnp.any(jnp.isnan(x))) for x in jax.tree.leaves(state.learning.variables)):
+    leaves = jax.tree.leaves(state.learning.variables)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return
+    if any(bool(jnp.any(jnp.isnan(leaf))) for leaf in leaves):
         raise FloatingPointError(
             f"rounds {rounds}: the model holds NaN (jax_debug_nans is on). Without the mode, "
             "first_nonfinite_round of the result says in which round it began."

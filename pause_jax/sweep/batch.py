@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.policies import OneOf
 from pause_jax.run.compilation import kept
-from pause_jax.run.programs import RUN, SAME, programs, reduced_part, seen_by, shape_of, told_of
+from pause_jax.run.driver import Runs, Watch, call_of, collected, drive
+from pause_jax.run.programs import RUN, SAME, compiled_steps, program_spec
 from pause_jax.run.record.recorder import Quantities, Record
-from pause_jax.run.record.result import Result, completed
-from pause_jax.run.state import State, check_for_nan
+from pause_jax.run.record.result import Result, with_rounds
+from pause_jax.run.state import State
 from pause_jax.sweep.chunks import Plan
 
 
@@ -50,28 +50,38 @@ class Keeper(Protocol):
         """The chunk is finished."""
 
 
+class Batch(NamedTuple):
+    """The runs of a group, config-major.
+
+    Attributes:
+      configs: canonical, stacked [C].
+      data: the data set of all.
+      keys: typed keys [S].
+      cut: how the C S runs are cut.
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      mesh: the devices, of all processes.
+    """
+
+    configs: SimConfig
+    data: Any
+    keys: Array
+    cut: Plan
+    quantities: Quantities
+    execution: Execution
+    mesh: Mesh
+
+
 def play(
-    configs: SimConfig,
-    data: Any,
-    keys: Array,
-    cut: Plan,
-    quantities: Quantities,
-    execution: Execution,
-    mesh: Mesh,
+    batch: Batch,
     tick: Callable[[], object],
     firsts: Sequence[int] | None = None,
     keeper: Keeper | None = None,
 ) -> Iterator[tuple[int, Result]]:
-    """Play the runs of a group, config-major, chunk after chunk.
+    """Play a batch, chunk after chunk.
 
     Args:
-      configs: canonical, stacked [C].
-      data: the data set of all.
-      keys: typed keys [S].
-      cut: from :func:`plan` for C S runs.
-      quantities: what is recorded.
-      execution: how cohorts are trained.
-      mesh: the devices, of all processes.
+      batch: the runs.
       tick: called after each segment, from any thread.
       firsts: the chunks to play, by their first run; all if left out.
       keeper: keeps what was played; nobody if left out.
@@ -80,82 +90,111 @@ def play(
       (first run, results) of each chunk when it is finished, NumPy arrays with a leading axis,
       without models.
     """
-    segments = np.array_split(np.arange(1, configs.num_rounds + 1), cut.segments)
-    shape = shape_of(configs, quantities, len(segments[0]))
-    alone = cut.batch == 1 and _is_default(mesh)
-    step = programs(None if alone else mesh, quantities, execution, shape.any_length)
+    stopped, handing_over = threading.Event(), threading.Lock()
     # On the host: so that neither a number of seeds nor one of values has programs of its own.
-    configs, key_data = jax.tree.map(np.asarray, (configs, jax.random.key_data(keys)))
-    stopped = threading.Event()
-    # Held while a step is handed to the device, not while it works: so one lane compiles for all.
-    handing_over = threading.Lock()
-
-    def put(tree: Any, spec: PartitionSpec) -> Any:
-        if alone:
-            return tree if spec == SAME else jax.tree.map(lambda x: x[0], tree)
-        return _place(tree, mesh, spec)
-
-    def taken(tree: Any) -> Any:
-        return jax.tree.map(_in_front, tree) if alone else tree
-
-    data, policy = put((data, _policy(configs)), SAME)
-
-    def told(segment: np.ndarray) -> tuple[Any, ...]:
-        return *put(told_of(configs, shape, segment[0], len(segment)), SAME), policy
+    configs, key_data = jax.tree.map(np.asarray, (batch.configs, jax.random.key_data(batch.keys)))
+    chunk_of = _chunks(batch._replace(configs=configs), key_data)
 
     def play_chunk(first: int) -> Result:
         if stopped.is_set():
             raise CancelledError
-        # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
-        run = np.minimum(np.arange(first, first + cut.batch), cut.num_runs - 1)
-        own = jax.tree.map(lambda x: x[run // len(keys)], configs)
-        done, records = 0, list[Any]()
         with handing_over:
-            config = put(seen_by(shape, own), RUN)
-            key = put(key_data[run % len(keys)], RUN)
-            key = jax.random.wrap_key_data(key, impl=jax.random.key_impl(keys))
-            with kept():
-                state = step.init(config, data, key, policy)
-            advance = step.advance(config, state)
-            if keeper is not None:
-
-                def shapes(number: int, state: State = state) -> list[Any]:
-                    of = functools.partial(advance.eval_shape, config, data, state)
-                    return [
-                        _cut(taken(of(*told(each))[1]), len(each)) for each in segments[:number]
-                    ]
-
-                done, state, records = keeper.goes_on(first, state, shapes)
-        for number, segment in enumerate(segments[done:], done + 1):
-            if stopped.is_set():
-                raise CancelledError
-            with handing_over, kept():
-                state, record = advance(config, data, state, *told(segment))
-            records.append(_cut(taken(jax.block_until_ready(record)), len(segment)))
-            check_for_nan(state, f"{segment[0]} to {segment[-1]}")
-            tick()
-            if keeper is not None and number < len(segments):
-                keeper.played(first, number, state, records, ending=stopped.is_set())
-        record = _whole(_collect(records), segments)
-        with handing_over, kept():
-            reduced = put(reduced_part(quantities, configs, record, shape), RUN)
-            result = step.finish(config, state, reduced).replace(config=None, variables=None)
-        result = _rows(_collect(taken(result)), own, record, quantities)
-        result = jax.tree.map(lambda x: x[: cut.num_runs - first], result)
+            runs, own = chunk_of(first)
+        ended, record = drive(runs, _Lane(stopped, handing_over, tick, first, keeper))
+        result = _rows(ended, record, own, runs.batched, batch.quantities)
+        result = jax.tree.map(lambda x: x[: batch.cut.num_runs - first], result)
         if keeper is not None:
             keeper.finished(first, result)
         return result
 
-    with ThreadPoolExecutor(cut.lanes) as lanes:
+    with ThreadPoolExecutor(batch.cut.lanes) as lanes:
         try:
             running = {
                 lanes.submit(play_chunk, first): first
-                for first in (cut.firsts if firsts is None else firsts)
+                for first in (batch.cut.firsts if firsts is None else firsts)
             }
             for chunk in as_completed(running):
                 yield running.pop(chunk), chunk.result()
         finally:
             stopped.set()
+
+
+def _chunks(batch: Batch, key_data: np.ndarray) -> Callable[[int], tuple[Runs, SimConfig]]:
+    """Return a function from a chunk's first run to (the chunk, the configs of its runs)."""
+    configs, cut, num_seeds = batch.configs, batch.cut, len(batch.keys)
+    segments = np.array_split(np.arange(1, configs.num_rounds + 1), cut.segments)
+    spec = program_spec(configs, batch.quantities, len(segments[0]))
+    alone = cut.batch == 1 and _is_default(batch.mesh)
+    mesh = None if alone else batch.mesh
+    steps = compiled_steps(mesh, batch.quantities, batch.execution, spec.any_length)
+
+    def put(tree: Any, spec: PartitionSpec) -> Any:
+        if mesh is not None:
+            return _place(tree, mesh, spec)
+        return tree if spec == SAME else jax.tree.map(lambda x: x[0], tree)
+
+    data, policy = put((batch.data, _policy(configs)), SAME)
+
+    def call(segment: np.ndarray) -> tuple[Any, ...]:
+        return put(call_of(spec, configs, segment), SAME)
+
+    def chunk(first: int) -> tuple[Runs, SimConfig]:
+        # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
+        run = np.minimum(np.arange(first, first + cut.batch), cut.num_runs - 1)
+        own = jax.tree.map(lambda x: x[run // num_seeds], configs)
+        key = put(key_data[run % num_seeds], RUN)
+        runs = Runs(
+            steps=steps,
+            config=put(spec.config_of(own), RUN),
+            data=data,
+            key=jax.random.wrap_key_data(key, impl=jax.random.key_impl(batch.keys)),
+            policy=policy,
+            segments=segments,
+            call=call,
+            batched=not alone,
+        )
+        return runs, own
+
+    return chunk
+
+
+class _Lane(Watch):
+    """Watches a chunk in one of several threads, any of which may be asked to stop."""
+
+    def __init__(
+        self,
+        stopped: threading.Event,
+        handing_over: threading.Lock,
+        tick: Callable[[], object],
+        first: int,
+        keeper: Keeper | None,
+    ):
+        self._stopped, self._handing_over, self._tick = stopped, handing_over, tick
+        self._first, self._keeper = first, keeper
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        # Held while a step is handed to the device, not while it works: one lane compiles for all.
+        with self._handing_over, kept():
+            yield
+
+    def resumed(
+        self, state: State, shapes: Callable[[int], list[Any]]
+    ) -> tuple[int, State, list[Record]]:
+        if self._keeper is None:
+            return super().resumed(state, shapes)
+        with self._handing_over:
+            return self._keeper.goes_on(self._first, state, shapes)
+
+    def played(self, segments: int, left: int, state: State, records: list[Record]) -> None:
+        self._tick()
+        if not left:
+            return
+        ending = self._stopped.is_set()
+        if self._keeper is not None:
+            self._keeper.played(self._first, segments, state, records, ending=ending)
+        if ending:
+            raise CancelledError
 
 
 def _policy(configs: SimConfig) -> Any:
@@ -171,39 +210,18 @@ def _is_default(mesh: Mesh) -> bool:
     return jax.process_count() == 1 and mesh.devices.tolist() == [device]
 
 
-def _in_front(x: Any) -> Any:
-    """One run as a batch of one."""
-    if isinstance(x, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct((1, *x.shape), x.dtype)
-    return np.asarray(x)[None]
-
-
-def _rows(result: Result, configs: SimConfig, record: Any, quantities: Quantities) -> Result:
-    """The results of N runs with what was recorded in their rounds, leaves [N, ...]."""
+def _rows(
+    ended: Result, record: Record, configs: SimConfig, batched: bool, quantities: Quantities
+) -> Result:
+    """The results of N runs, leaves [N, ...], without models."""
+    ended = collected(ended.replace(config=None, variables=None))
+    if not batched:
+        ended, record = jax.tree.map(lambda x: x[None], (ended, record))
     rows = []
-    for i in range(len(result.eval_rounds)):
-        one, config, mine = jax.tree.map(lambda x, i=i: x[i], (result, configs, record))
-        rows.append(completed(one, config, one.eval_rounds, mine, quantities))
+    for i in range(len(ended.eval_rounds)):
+        one, config, mine = jax.tree.map(lambda x, i=i: x[i], (ended, configs, record))
+        rows.append(with_rounds(one, config, mine, quantities))
     return jax.tree.map(lambda *x: np.stack(x), *rows)
-
-
-def _cut(record: Any, count: int) -> Any:
-    """The rounds of a record [N, R, ...] that were played; on the host, if it has all runs."""
-
-    def cut(x: Any) -> Any:
-        if isinstance(x, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct((len(x), count, *x.shape[2:]), x.dtype)
-        here = getattr(x, "is_fully_addressable", True)
-        return np.asarray(x)[:, :count] if here else x
-
-    return jax.tree.map(cut, record)
-
-
-def _whole(records: list[Any], segments: list[np.ndarray]) -> Any:
-    """The record of all rounds [N, T, ...] from those of the segments."""
-    counts = map(len, segments)
-    parts = [_cut(record, count) for record, count in zip(records, counts, strict=True)]
-    return jax.tree.map(lambda *x: np.concatenate(x, axis=1), *parts)
 
 
 def _place(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
@@ -221,19 +239,3 @@ def _place(tree: Any, mesh: Mesh, spec: PartitionSpec) -> Any:
         return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
     return jax.tree.map(place, tree)
-
-
-def _collect(result: Any) -> Any:
-    """All runs as NumPy arrays, in every process.
-
-    Raises:
-      RuntimeError: if another process died.
-    """
-    if all(getattr(leaf, "is_fully_addressable", True) for leaf in jax.tree.leaves(result)):
-        return jax.tree.map(np.asarray, result)
-    try:
-        return multihost_utils.process_allgather(result, tiled=True)
-    except (RuntimeError, ValueError) as error:  # which one depends on the transport
-        raise RuntimeError(
-            f"another process died or cannot be reached; see its own output. {error}"
-        ) from error

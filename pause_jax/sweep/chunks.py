@@ -12,8 +12,9 @@ from jax.sharding import Mesh
 
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
+from pause_jax.run.loop import init
 from pause_jax.run.record.recorder import Quantities, recorded_bytes
-from pause_jax.run.round import init, parts
+from pause_jax.run.setup import learner_of
 from pause_jax.run.state import State
 
 # Segments a run is played in, so that progress shows, an interrupt is heard and the middle can be
@@ -123,7 +124,7 @@ def _run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
 def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:
     """Runs side by side in a lane whose clients in training still fit a core's cache."""
     together = min(config.cohort_size, execution.client_batch or config.cohort_size)
-    kept = parts(config, data).learner.kept(state.learning) * together
+    kept = learner_of(config, data).kept(state.learning) * together
     return KEPT_IN_LANE // max(kept, 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from pause_jax.run.record.recorder import Record
 from pause_jax.run.record.result import Result
 from pause_jax.run.state import State
 from pause_jax.sweep import distributed
-from pause_jax.sweep.batch import play
+from pause_jax.sweep.batch import Batch, play
 from pause_jax.sweep.checkpoint import Carry, Point
 from pause_jax.sweep.config_summary import Rows, rows_of
 from pause_jax.sweep.merge import chunks_of, join
@@ -132,11 +133,17 @@ class Playing:
                 if store is not None:
                     keeper = _Keeper(store, number, save_every, lambda n: bar.advance(task, n))
                 stacked = jax.tree.map(lambda *x: np.stack(x), *(job.config for job in group))
-                runs = play(
-                    *(stacked, group[0].data, jobs.keys, cut),
-                    *(jobs.quantities, jobs.execution, jobs.mesh),
-                    *(lambda w=words: bar.update(task, advance=1, description=w), firsts, keeper),
+                batch = Batch(
+                    configs=stacked,
+                    data=group[0].data,
+                    keys=jobs.keys,
+                    cut=cut,
+                    quantities=jobs.quantities,
+                    execution=jobs.execution,
+                    mesh=jobs.mesh,
                 )
+                tick = functools.partial(bar.update, task, advance=1, description=words)
+                runs = play(batch, tick, firsts, keeper)
                 for first, result in runs:  # one by one: what came before a failure is kept
                     self.rows[number, first] = rows_of(result)
                     yield number, first
@@ -160,7 +167,9 @@ class Playing:
         if self.rows or middles:
             LOG.info(
                 "%s: goes on; %d of %d chunks are finished%s.",
-                *(self.store.folder, len(self.rows), len(self.mine)),
+                self.store.folder,
+                len(self.rows),
+                len(self.mine),
                 f", {len(middles)} were begun" if middles else "",
             )
 

@@ -1,8 +1,7 @@
-"""Policies that are one program: those of a sweep, and those that a sweep before had together."""
+"""Policies of a sweep that are one program."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,9 +10,6 @@ import numpy as np
 
 from pause_jax.config import SimConfig
 from pause_jax.policies import POLICIES, OneOf, PolicyConfig, Random
-
-# By what a program is compiled for, the choices of the programs of this process.
-_KNOWN: dict[Any, list[tuple[PolicyConfig, ...]]] = {}
 
 
 def family_of(config: SimConfig, data: Any) -> Any:
@@ -26,28 +22,6 @@ def family_of(config: SimConfig, data: Any) -> Any:
     rest = config.replace(policy=Random(), num_rounds=1, eval_every=1)
     shapes = [(np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(data)]
     return jax.tree.structure((rest, data)), config.cohort_size, policy.releases, tuple(shapes)
-
-
-def choices_of(
-    family: Any, policies: Sequence[PolicyConfig], *, remembered: bool
-) -> tuple[PolicyConfig, ...]:
-    """The choices of the program that plays some policies of a family: of the one that was there
-    before if it has them all; no choice for a single one that no program has.
-
-    Args:
-      family: from :func:`family_of`.
-      policies: of one structure each.
-      remembered: whether programs of other sweeps count. What they compute may differ in the last
-        place.
-    """
-    wanted = set(map(jax.tree.structure, policies))
-    for choices in _KNOWN.get(family, []) if remembered else []:
-        if wanted <= set(map(jax.tree.structure, choices)):
-            return choices
-    if len(policies) == 1:
-        return ()
-    _KNOWN.setdefault(family, []).append(tuple(policies))
-    return tuple(policies)
 
 
 def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:

@@ -18,18 +18,19 @@ from pause_jax.config import SimConfig, config_file
 from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
 from pause_jax.learning.dataset import checked
 from pause_jax.run.arguments import check_client_batch, check_limits, checked_devices, checked_keys
+from pause_jax.run.driver import single_run
 from pause_jax.run.matching import client_ids
-from pause_jax.run.programs import programs
+from pause_jax.run.programs import compiled_steps
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.recorder import Quantities, chosen, with_metrics
 from pause_jax.run.record.result import RESERVED
-from pause_jax.run.round import parts as parts_of
-from pause_jax.run.simulate import check_size, prepare, whole_run
+from pause_jax.run.setup import learner_of
+from pause_jax.run.simulate import check_size, prepare
 from pause_jax.sweep import distributed, provenance
 from pause_jax.sweep.batch import mesh_of
 from pause_jax.sweep.chunks import Plan, lanes_of, plan
 from pause_jax.sweep.config_summary import Outline, outline, variable
-from pause_jax.sweep.families import choices_of, family_of, one_of
+from pause_jax.sweep.families import family_of, one_of
 from pause_jax.sweep.store import FORMAT
 
 
@@ -74,12 +75,9 @@ def jobs_of(
     devices: Sequence[jax.Device] | None = None,
     client_batch: int | None = None,
     shards: int = 1,
-    remembered: bool = False,
 ) -> Jobs:
     """Check a sweep and cut it; arguments are those of :func:`pause_jax.sweep`, and ``shards``, the
-    parts that it is to be played in, each of which has a chunk if there are as many runs, and
-    ``remembered``, whether programs of sweeps before may serve, which may change the last place of
-    an energy.
+    parts that it is to be played in, each of which has a chunk if there are as many runs.
 
     Raises:
       ConfigError: if any config or another argument cannot run.
@@ -96,7 +94,7 @@ def jobs_of(
     for job in jobs:
         groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
     if record is None:
-        of_all = (parts_of(g[0].config, g[0].data).learner.metrics for g in groups.values())
+        of_all = (learner_of(g[0].config, g[0].data).metrics for g in groups.values())
         quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
     for group in groups.values():
         check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
@@ -123,13 +121,19 @@ def jobs_of(
     most = max_batch if shards == 1 else min(max_batch or share, share)
     plans = [
         plan(
-            *(group[0].config, group[0].data, len(group) * len(keys), mesh.size, lanes_of(mesh)),
-            *(quantities, execution, memory_limit, most),
+            config=group[0].config,
+            data=group[0].data,
+            num_runs=len(group) * len(keys),
+            num_devices=mesh.size,
+            lanes=lanes_of(mesh),
+            quantities=quantities,
+            execution=execution,
+            memory_limit=memory_limit,
+            max_batch=most,
         )
         for group in groups.values()
     ]
-    shared = _shared(list(groups.values()), remembered=remembered)
-    return Jobs(shared, plans, keys, quantities, execution, mesh, made_by)
+    return Jobs(_shared(list(groups.values())), plans, keys, quantities, execution, mesh, made_by)
 
 
 def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataConfig, Any]) -> Job:
@@ -168,7 +172,7 @@ def _own(group: list[Job], keys: Array, quantities: Quantities) -> list[dict[str
     parts = provenance.own_parts(config, quantities)
     if not parts:
         return []
-    run = functools.partial(whole_run, quantities=quantities)
+    run = functools.partial(single_run, quantities=quantities)
     key = jax.random.key(0, impl=jax.random.key_impl(keys))
     program, result = jax.make_jaxpr(run, return_shape=True)(config, data, key)
     said = result.epsilon_unit, result.num_parameters, *result.unnoised
@@ -176,14 +180,14 @@ def _own(group: list[Job], keys: Array, quantities: Quantities) -> list[dict[str
     shapes = tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(data))
     known = jax.tree.structure(config), quantities, shapes
     if _COMPUTED.setdefault(known, digest) != digest:
-        programs.cache_clear()  # they hold a constant that has changed since they were traced
+        compiled_steps.cache_clear()  # they hold a constant that has changed since they were traced
         _COMPUTED[known] = digest
     return [
         {"label": job.outline.label, "parts": ", ".join(parts), "digest": digest} for job in group
     ]
 
 
-def _shared(groups: list[list[Job]], *, remembered: bool) -> list[list[Job]]:
+def _shared(groups: list[list[Job]]) -> list[list[Job]]:
     """The groups, those that differ in their policy and length alone with configs of one structure:
     so one program serves them all.
     """
@@ -193,12 +197,14 @@ def _shared(groups: list[list[Job]], *, remembered: bool) -> list[list[Job]]:
         if family is not None:
             families.setdefault(family, []).append(number)
     shared = list(groups)
-    for family, numbers in families.items():
+    for numbers in families.values():
         own = {
             jax.tree.structure(policy): policy
             for policy in (groups[number][0].config.policy for number in numbers)
         }
-        choices = choices_of(family, [*own.values()], remembered=remembered)
+        if len(own) == 1:
+            continue
+        choices = tuple(own.values())
         for number in numbers:
             shared[number] = [
                 job._replace(config=one_of(job.config, choices)) for job in groups[number]

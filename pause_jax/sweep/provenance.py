@@ -75,7 +75,7 @@ def own_parts(config: SimConfig, quantities: Iterable[Quantity]) -> list[str]:
         for name, value, _, field in fields(part):
             if not (is_node(field) or _is_plain(value)):
                 parts.append(f"{path}.{name}" if path else name)
-    functions = [each for q in quantities for each in (q.value, q.reduce) if each is not None]
+    functions = [q.value for q in quantities]
     return sorted({*parts, *(_name(each) for each in functions if not _is_ours(each))})
 
 

@@ -38,8 +38,8 @@ def sweep(
     """Run every config with every key.
 
     Configs that differ only in traced numbers, in the numbers of rounds, or in the library's
-    policies (of one cohort size) share one compilation, also with the sweeps before, and run spread
-    over all devices, and over the cores of a CPU. A row of the result is the single run
+    policies (of one cohort size) share one compilation, and run spread over all devices, and over
+    the cores of a CPU. A row of the result is the single run
     ``simulate(config, key)`` up to rounding: where two cohorts are worth the same to a unit in the
     last place, the two may choose differently, and then go their own ways.
     In a program of several processes (``pause_jax.distributed``) each calls ``sweep`` with the same
@@ -90,7 +90,6 @@ def sweep(
         max_batch=max_batch,
         devices=devices,
         client_batch=client_batch,
-        remembered=store is None,
     )
     kept = None if store is None else begun(jobs, pathlib.Path(store))
     result = Playing(jobs, kept).whole(save_every=save_every, progress=progress)

@@ -16,7 +16,7 @@ from pause_jax.learning import Digits, Dirichlet, FlaxModel, Linear
 from pause_jax.policies import NAMED, All, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Table, Uniform
 from pause_jax.rng import keys
-from pause_jax.run.round import parts
+from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.selector import Selector
 
 KEY = jax.random.key(3)
@@ -95,9 +95,9 @@ def test_its_policy_is_built_from_what_that_of_a_simulation_is(latency):
         data=Digits(num_train=200), partition=Dirichlet(), model=Linear(), batch_size=4, max_steps=5
     )
     config = canonical(BASE.replace(latency=latency, learning=learning))
-    run = parts(config, learning.load(8))
-    state = run.learner.init(keys.streams(KEY))
-    expected = run.context(state)
+    learner = learner_of(config, learning.load(8))
+    state = learner.init(keys.streams(KEY))
+    expected = setup_of(config, learner, state).context
     size = np.asarray(state.partition.size)
     assert size.min() < 20 < size.max()
     selector = Selector(config, KEY, data_size=size, update_size=expected.update_size)

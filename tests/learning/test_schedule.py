@@ -11,7 +11,7 @@ from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
 from pause_jax.config import validate
 from pause_jax.learning import SCHEDULES, ConstantRate, CosineDecay, Learning, StepDecay
 from pause_jax.learning.cohort import Execution
-from pause_jax.run.programs import programs
+from pause_jax.run.programs import compiled_steps
 from pause_jax.run.record.recorder import chosen
 from pause_jax.testing import check_learner
 from tests.support.runs import KEY, LEARN, learn_run
@@ -87,7 +87,7 @@ SLOWER = LEARN.override({"learning.schedule": StepDecay(every=3, factor=0.5)})
 
 def test_the_numbers_of_a_schedule_are_swept_in_one_program():
     configs = [SLOWER.override({"learning.schedule.factor": f}) for f in (0.2, 0.5, 1.0)]
-    program = programs(None, chosen(None), Execution(), True).advance_soon
+    program = compiled_steps(None, chosen(None), Execution(), True).advance_soon
     before = program._cache_size()
     swept = sweep(configs, KEY, progress=False)
     assert program._cache_size() == before + 1

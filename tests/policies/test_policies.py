@@ -14,7 +14,7 @@ from pause_jax.config import canonical
 from pause_jax.learning import Partition
 from pause_jax.policies import NAMED, Answer, Genie, Info, Policy, Random, Selection, named
 from pause_jax.rng import keys as named_keys
-from pause_jax.run.round import parts
+from pause_jax.run.setup import learner_of, setup_of
 from tests.support.network import observation
 from tests.support.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
 
@@ -33,9 +33,9 @@ def build(config: SimConfig, sizes: jax.Array) -> Policy:
         size=sizes,
         quality=jnp.asarray(QUALITY, jnp.float32),
     )
-    run = parts(config, None)
-    learning = run.learner.init(named_keys.streams(jax.random.key(0)))
-    return run.policy(run.context(learning._replace(partition=partition)))
+    learner = learner_of(config, None)
+    learning = learner.init(named_keys.streams(jax.random.key(0)))
+    return setup_of(config, learner, learning._replace(partition=partition)).policy
 
 
 def network(policy: str) -> SimConfig:

@@ -16,7 +16,7 @@ from pause_jax.learning.client import distinct_places, local_loss
 from pause_jax.policies import PowerOfChoice
 from pause_jax.rng import draws
 from pause_jax.rng import keys as named_keys
-from pause_jax.run.round import init
+from pause_jax.run.loop import init
 from pause_jax.run.simulate import prepare
 from tests.reference import power_of_choice as oracle
 from tests.support.network import context

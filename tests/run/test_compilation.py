@@ -20,7 +20,7 @@ from pause_jax import presets
 from pause_jax.learning import Execution, Mlp
 from pause_jax.run import compilation
 from pause_jax.run.compilation import Compilations, compiler_options, use_cache
-from pause_jax.run.programs import SMALL, programs, seen_by, shape_of
+from pause_jax.run.programs import SMALL, compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
 from pause_jax.sweep.batch import mesh_of
@@ -199,10 +199,10 @@ def test_what_is_small_is_compiled_sooner(width, hidden):
     if hidden:
         config = base.override({"learning.model": Mlp(hidden=(hidden,))})
     config, data = prepare(config)
-    shape = shape_of(config, chosen(None))
+    spec = program_spec(config, chosen(None))
     mesh = None if width is None else mesh_of(jax.devices()[:1])
-    step = programs(mesh, chosen(None), Execution(), shape.any_length)
-    seen, keys = seen_by(shape, config), jax.random.key(0)
+    step = compiled_steps(mesh, chosen(None), Execution(), spec.any_length)
+    seen, keys = spec.config_of(config), jax.random.key(0)
     if width is not None:
         keys = jax.random.split(keys, width)
         seen = jax.tree.map(lambda x: jnp.stack([x] * width), seen)

@@ -145,18 +145,11 @@ def no_gap(r):
     return r.number
 
 
-@quantity(reduce=lambda rounds: rounds)
-def of_all_rounds(r):
-    """A reduced quantity sees NaN."""
-    return r.seconds
-
-
 def test_what_stands_in_rounds_that_were_not_played_is_a_gap():
-    record = (whole_number, no_gap, of_all_rounds)
+    record = (whole_number, no_gap)
     result = simulate(BANDIT.replace(max_seconds=1e-6), KEY, record=record)
     assert result.whole_number.tolist() == [1, *[7] * 19]
     assert result.no_gap.tolist() == [1, *[-1] * 19]
-    assert np.isnan(result.of_all_rounds).tolist() == [False, *[True] * 19]
 
 
 def test_the_place_of_the_last_evaluation_is_the_first_planned_one_not_passed():

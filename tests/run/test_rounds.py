@@ -26,7 +26,7 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
-from pause_jax.run.round import init
+from pause_jax.run.loop import init
 from pause_jax.run.score import score
 from pause_jax.run.simulate import prepare
 from pause_jax.world.availability import OnOff

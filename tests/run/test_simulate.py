@@ -20,9 +20,9 @@ from pause_jax.privacy import (
     NoPrivacy,
     PerCoordinateLaplace,
 )
+from pause_jax.run.loop import advance, init
 from pause_jax.run.record.recorder import chosen
-from pause_jax.run.record.result import finish
-from pause_jax.run.round import advance, init
+from pause_jax.run.record.result import result_at_end, with_rounds
 from pause_jax.run.simulate import prepare
 from tests.support.runs import (
     BANDIT,
@@ -84,7 +84,8 @@ def test_advancing_in_pieces_gives_the_whole_run():
         state, record = jit_advance(config, data, state, jnp.arange(first, first + 4), quantities)
         records.append(record)
     record = jax.tree.map(lambda *parts: jnp.concatenate(parts), *records)
-    pieces, whole = finish(config, state, record, quantities), learn_run()
+    ended = result_at_end(config, state, quantities)
+    pieces, whole = with_rounds(ended, config, record, quantities), learn_run()
     np.testing.assert_array_equal(pieces.clients, whole.clients)
     np.testing.assert_allclose(pieces.latency, whole.latency, rtol=1e-6)
     assert_close(pieces, whole)

@@ -74,6 +74,6 @@ def test_a_run_whose_memory_runs_out_is_refused(monkeypatch):
     def exhausted(*_):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes.")
 
-    monkeypatch.setattr("pause_jax.run.simulate._in_calls", exhausted)
+    monkeypatch.setattr("pause_jax.run.simulate.single_run", exhausted)
     with pytest.raises(ConfigError, match=r"num_clients = 4: more memory is needed"):
         simulate(BASE, jax.random.key(0))

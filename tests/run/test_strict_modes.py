@@ -14,8 +14,9 @@ from pause_jax.learning import LinearRegression
 from pause_jax.policies import POLICIES, FedCs, Oort, PowerOfChoice, RbcsF
 from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivacy, Power
 from pause_jax.privacy.budget import BUDGETS
+from pause_jax.run.driver import single_run
 from pause_jax.run.record.recorder import chosen
-from pause_jax.run.simulate import prepare, whole_run
+from pause_jax.run.simulate import prepare
 from pause_jax.sweep.families import one_of
 from pause_jax.world.availability import Diurnal
 from tests.support import modes
@@ -33,7 +34,7 @@ def traced(config, choices=()):
     """A whole run, traced and not compiled."""
     config, data = prepare(config)
     config = one_of(config, choices)
-    return jax.eval_shape(lambda key: whole_run(config, data, key, chosen(None)), KEY)
+    return jax.eval_shape(lambda key: single_run(config, data, key, chosen(None)), KEY)
 
 
 @pytest.fixture

@@ -431,7 +431,7 @@ def stop_after(monkeypatch, segments):
     ticks, play = [], batch.play
 
     def stopped(*arguments):
-        *others, tick, firsts, keeper = arguments
+        mine, tick, firsts, keeper = arguments
 
         def counted():
             tick()
@@ -439,7 +439,7 @@ def stop_after(monkeypatch, segments):
             if len(ticks) == segments:
                 raise KeyboardInterrupt
 
-        with_a_count = *others, counted, firsts, keeper
+        with_a_count = mine, counted, firsts, keeper
         return play(*with_a_count)
 
     monkeypatch.setattr(playing, "play", stopped)

@@ -23,11 +23,12 @@ from pause_jax import (
 )
 from pause_jax.learning import Execution
 from pause_jax.run.compilation import Compilations
-from pause_jax.run.programs import ROOMS, programs, shape_of
+from pause_jax.run.driver import single_run
+from pause_jax.run.loop import init
+from pause_jax.run.programs import ROOMS, compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
-from pause_jax.run.round import init
-from pause_jax.run.round import parts as round_parts
-from pause_jax.run.simulate import prepare, whole_run
+from pause_jax.run.setup import learner_of, setup_of
+from pause_jax.run.simulate import prepare
 from pause_jax.sweep import batch
 from pause_jax.sweep import chunks as plan
 from pause_jax.sweep import execute as playing
@@ -100,7 +101,7 @@ def cut_of(config, data, num_runs, num_devices, lanes, memory_limit, max_batch):
 
 def play(configs, data, keys, cut, tick):
     mesh = batch.mesh_of(jax.devices()[:1])
-    return batch.play(configs, data, keys, cut, *SETUP, mesh, tick)
+    return batch.play(batch.Batch(configs, data, keys, cut, *SETUP, mesh), tick)
 
 
 def test_lanes_stop_when_no_one_waits_for_them(keys):
@@ -137,7 +138,7 @@ def test_a_failure_in_a_lane_ends_the_sweep(keys):
 
 def test_one_compilation_for_each_static_structure(keys):
     configs = [bandit(num_clients=12).override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0)]
-    advance = programs(None, *SETUP, True).advance_soon
+    advance = compiled_steps(None, *SETUP, True).advance_soon
     before = advance._cache_size()
     sweep(configs, keys, progress=False)
     assert advance._cache_size() == before + 1
@@ -166,9 +167,9 @@ def test_a_few_more_runs_or_other_lengths_compile_nothing(keys):
 
 def test_a_call_has_no_room_for_rounds_that_are_not_played_where_a_round_is_large():
     small, large = bandit("all"), bandit("all", num_clients=100_000)
-    assert shape_of(small, SETUP[0]).room == ROOMS[0] > small.num_rounds
-    assert shape_of(large, SETUP[0]) == (large.num_rounds, True)
-    assert shape_of(large, SETUP[0], longest=3) == (3, True)
+    assert program_spec(small, SETUP[0]).room == ROOMS[0] > small.num_rounds
+    assert program_spec(large, SETUP[0]) == (large.num_rounds, True)
+    assert program_spec(large, SETUP[0], longest=3) == (3, True)
 
 
 def test_chunks_keep_to_the_memory_limit():
@@ -318,7 +319,7 @@ def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatc
 def test_policies_of_one_cohort_size_share_a_program(keys):
     names = ("pause", "sa_pause", "random", "fastest", "md_sampling", "oort", "all")
     configs = {name: bandit(name, num_clients=11) for name in names}
-    advance = programs(None, *SETUP, True).advance_soon
+    advance = compiled_steps(None, *SETUP, True).advance_soon
     before = advance._cache_size()
     together = sweep(configs, keys, progress=False)
     # All chooses more clients, and oort reads losses; the five others are one program.
@@ -363,10 +364,9 @@ def test_numbers_of_policies_that_share_a_program_are_their_own(keys):
 @pytest.mark.parametrize("name", policies.NAMED)
 def test_policies_that_need_a_program_of_their_own_say_so(name):
     config, data = prepare(bandit(name))
-    parts = round_parts(config, data)
     state = init(config, data, jax.random.key(0))
-    built = parts.policy(parts.context(state.learning))
-    program = str(jax.make_jaxpr(lambda: whole_run(config, data, jax.random.key(0), SETUP[0]))())
+    built = setup_of(config, learner_of(config, data), state.learning).policy
+    program = str(jax.make_jaxpr(lambda: single_run(config, data, jax.random.key(0), SETUP[0]))())
     assert config.policy.alone or (built.query is None and "pure_callback" not in program)
     names = {"power_of_choice", "rbcs_f", "fedcs", "clustered_similarity"}
     assert config.policy.alone == (config.policy.name in names)

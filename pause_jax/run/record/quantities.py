@@ -5,8 +5,6 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.learning.learner import all_finite
-from pause_jax.run.contract import broken, is_checked
 from pause_jax.run.record.quantity import Quantity, quantity
 from pause_jax.run.state import Round, Run
 
@@ -159,32 +157,24 @@ def eval_clock(r: Round) -> Array:
     return r.after.clock
 
 
-def _first(happened: Array) -> Array:
-    return jnp.where(jnp.any(happened), jnp.argmax(happened) + 1, 0).astype(jnp.int32)
-
-
-@quantity(gap=-1, reduce=_first)
-def first_nonfinite_round(r: Round) -> Array:
+@quantity(gap=-1)
+def first_nonfinite_round(run: Run) -> Array:
     """First round after which the model was not finite, int32; 0 if none."""
-    return ~all_finite(r.after.learning.variables)
+    return run.state.health.first_nonfinite
 
 
-def _at_first(rules: Array) -> Array:
-    return jnp.where(jnp.any(rules > 0), rules[jnp.argmax(rules > 0)], 0).astype(jnp.int32)
-
-
-@quantity(gap=-1, reduce=lambda rules: _first(rules > 0))
-def first_broken_round(r: Round) -> Array:
-    """First round in which a policy or latency model of one's own broke its contract, int32; 0 if
-    none did.
+@quantity(gap=-1)
+def first_broken_round(run: Run) -> Array:
+    """First round in which a custom policy or latency model broke its contract, int32; 0 if none
+    did.
     """
-    return broken(r) if is_checked(r) else jnp.zeros((), jnp.int32)
+    return run.state.health.first_broken
 
 
-@quantity(gap=-1, reduce=_at_first)
-def broken_rules(r: Round) -> Array:
+@quantity(gap=-1)
+def broken_rules(run: Run) -> Array:
     """What was broken in it, int32: ``pause_jax.run.contract.words`` says it."""
-    return broken(r) if is_checked(r) else jnp.zeros((), jnp.int32)
+    return run.state.health.broken_rules
 
 
 QUANTITIES: dict[str, Quantity] = {

@@ -35,14 +35,12 @@ class Quantity(NamedTuple):
     Attributes:
       name: of the attribute of a ``Result``, and of the variable of a sweep's data set.
       value: what it is. Of a :class:`Round` if the first dimension is ``round`` (every round) or
-        ``eval_round`` (those that are evaluated), or if there is a ``reduce``; else of a
-        :class:`Run` at its end.
+        ``eval_round`` (those that are evaluated); else of a :class:`Run` at its end.
       dims: names of its dimensions; ``round``, ``eval_round``, ``client``, ``slot`` or one's own.
       unit: ``s`` for seconds; empty without one.
       gap: what stands where configs of a sweep differ in rounds, clients or slots, and in rounds
-        that were not played. There a truth value is False, and a whole number that has no gap, or
-        a ``reduce``, is -1.
-      reduce: from the values of all rounds [T, ...] to the quantity; None to keep them.
+        that were not played. There a truth value is False, and a whole number that has no gap
+        is -1.
       doc: its documentation.
     """
 
@@ -51,20 +49,16 @@ class Quantity(NamedTuple):
     dims: tuple[str, ...]
     unit: str
     gap: float
-    reduce: Callable[[Array], Array] | None
     doc: str
 
     @property
     def per_round(self) -> bool:
         """Whether it has a value in every round."""
-        return self.reduce is not None or self.dims[:1] in (("round",), ("eval_round",))
+        return self.dims[:1] in (("round",), ("eval_round",))
 
 
 def quantity(
-    *dims: str,
-    unit: str = "",
-    gap: float = math.nan,
-    reduce: Callable[[Array], Array] | None = None,
+    *dims: str, unit: str = "", gap: float = math.nan
 ) -> Callable[[Callable[[Any], Array]], Quantity]:
     """Declare a quantity: a decorator of its function, whose name and docstring it takes.
 
@@ -82,7 +76,7 @@ def quantity(
 
     def declare(value: Callable[[Any], Array]) -> Quantity:
         doc = inspect.getdoc(value) or ""
-        return Quantity(value.__name__, value, dims, unit, gap, reduce, doc)
+        return Quantity(value.__name__, value, dims, unit, gap, doc)
 
     return declare
 
@@ -94,4 +88,4 @@ def metric(name: str) -> Quantity:
     def value(r: Round) -> Array:
         return r.metrics.get(name, jnp.asarray(jnp.nan))
 
-    return Quantity(name, value, ("eval_round",), "", math.nan, None, f"The metric {name}.")
+    return Quantity(name, value, ("eval_round",), "", math.nan, f"The metric {name}.")

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -91,24 +90,20 @@ def record_round(quantities: Quantities, played: Round) -> Record:
 
 def record_unplayed(quantities: Quantities, like: Any) -> Record:
     """The values of a round that is not played, of the shapes and kinds of one that is."""
-    gaps = {q.name: math.nan if q.reduce else q.gap for q in quantities if q.per_round}
-    return {name: _filled(like[name], gap) for name, gap in gaps.items()}
+    return {q.name: _filled(like[q.name], q.gap) for q in quantities if q.per_round}
 
 
-def _filled(like: Any, gap: float, full: Any = jnp.full) -> Any:
+def _filled(like: Any, gap: float) -> Array:
     if jnp.issubdtype(like.dtype, jnp.bool_):
         gap = False
     elif jnp.issubdtype(like.dtype, jnp.integer) and math.isnan(gap):
         gap = -1
-    return full(like.shape, gap, like.dtype)
+    return jnp.full(like.shape, gap, like.dtype)
 
 
-def at_end(
-    quantities: Quantities, config: SimConfig, state: State, record: Record
-) -> dict[str, Array]:
-    """The quantities that a run has once, from its last state and the record of its rounds."""
-    once = {q.name: _value(q, Run(config, state)) for q in quantities if not q.per_round}
-    return once | {q.name: q.reduce(record[q.name]) for q in quantities if q.reduce is not None}
+def at_end(quantities: Quantities, config: SimConfig, state: State) -> dict[str, Array]:
+    """The quantities that a run has once, from its last state."""
+    return {q.name: _value(q, Run(config, state)) for q in quantities if not q.per_round}
 
 
 def in_rounds(
@@ -129,20 +124,8 @@ def in_rounds(
     return {
         q.name: record[q.name][places] if q.dims[0] == "eval_round" else record[q.name]
         for q in quantities
-        if q.per_round and q.reduce is None
+        if q.per_round
     }
-
-
-def filled_up(record: Mapping[str, np.ndarray], rounds: int) -> dict[str, np.ndarray]:
-    """What is reduced [N, T, ...], with rounds that were not played behind it: [N, rounds, ...]."""
-
-    def filled(rows: np.ndarray) -> np.ndarray:
-        like = jax.ShapeDtypeStruct((len(rows), rounds, *rows.shape[2:]), rows.dtype)
-        whole = _filled(like, math.nan, np.full)
-        whole[:, : rows.shape[1]] = rows
-        return whole
-
-    return {name: filled(rows) for name, rows in record.items()}
 
 
 def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
@@ -165,9 +148,8 @@ def _value(q: Quantity, of: Round | Run) -> Array:
     value = jnp.asarray(given)
     dims = q.dims[1:] if q.per_round else q.dims
     sizes = {"client": of.config.num_clients, "slot": of.config.cohort_size}
-    fits = q.reduce is not None or (
-        value.ndim == len(dims)
-        and all(sizes.get(dim, size) == size for dim, size in zip(dims, value.shape, strict=True))
+    fits = value.ndim == len(dims) and all(
+        sizes.get(dim, size) == size for dim, size in zip(dims, value.shape, strict=True)
     )
     if not fits:
         words = ", ".join(f"{dim} = {sizes[dim]}" if dim in sizes else dim for dim in dims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 from jax import Array
@@ -13,7 +14,7 @@ from pause_jax.learning.learner import Variables, released_in_the_clear, update_
 from pause_jax.run.horizon import evaluated_at
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import DIMENSIONS, Quantity
-from pause_jax.run.record.recorder import Quantities, Record, at_end, in_rounds
+from pause_jax.run.record.recorder import Quantities, at_end, in_rounds
 from pause_jax.run.state import State
 
 
@@ -78,34 +79,39 @@ RESERVED = ("config", "values", "eval_rounds", "variables", "replace", "epsilon_
             "config_toml", "data_digest", *DIMENSIONS)  # fmt: skip
 
 
-def finish(config: SimConfig, state: State, record: Record, quantities: Quantities) -> Result:
-    """The result of a run from its final state and the record of all its rounds."""
-    result = ended(config, state, record, quantities)
-    return completed(result, config, state.played, record, quantities)
+def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Result:
+    """Build the result of a run from its last state, without what its rounds recorded; pure.
 
-
-def completed(
-    result: Result, config: SimConfig, played: Any, record: Any, quantities: Quantities
-) -> Result:
-    """The result of :func:`ended` with what was recorded in the rounds, ``played`` of them."""
-    values = result.values | in_rounds(quantities, config, played, record)
-    return result.replace(
-        config=config,
-        values={q.name: values[q.name] for q in quantities},
-        eval_rounds=evaluated_at(config, played),
-    )
-
-
-def ended(config: SimConfig, state: State, record: Record, quantities: Quantities) -> Result:
-    """The result of a run without what was recorded in its rounds, but for what is reduced."""
+    ``eval_rounds`` holds the number of rounds that were played.
+    """
     learning = state.learning
     releases: tuple[Any, ...] = () if config.learning is None else config.policy.releases
     return Result(
         config=config,
-        values=at_end(quantities, config, state, record),
+        values=at_end(quantities, config, state),
         eval_rounds=state.played,
         variables=learning.variables,
         epsilon_unit=config.privacy.unit,
         num_parameters=update_size(learning),
         unnoised=released_in_the_clear(learning) + releases,
+    )
+
+
+def with_rounds(
+    result: Result, config: SimConfig, record: Mapping[str, Any], quantities: Quantities
+) -> Result:
+    """Add the record of the rounds to the result of :func:`result_at_end`.
+
+    Args:
+      result: of the run's end; arrays of NumPy if the record has them.
+      config: of the run, with its length.
+      record: of all rounds, leaves [T, ...].
+      quantities: what is recorded, in the order of the result.
+    """
+    played = result.eval_rounds
+    values = result.values | in_rounds(quantities, config, played, record)
+    return result.replace(
+        config=config,
+        values={q.name: values[q.name] for q in quantities},
+        eval_rounds=evaluated_at(config, played),
     )

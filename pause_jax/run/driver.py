@@ -1,0 +1,207 @@
+"""The driver of every run: a single one, a traced one, or a chunk of a sweep."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+
+from pause_jax.config import SimConfig
+from pause_jax.learning import Execution
+from pause_jax.run.compilation import compiling
+from pause_jax.run.programs import (
+    ProgramSpec,
+    Steps,
+    compiled_steps,
+    plain_steps,
+    program_spec,
+)
+from pause_jax.run.record.recorder import Quantities, Record
+from pause_jax.run.record.result import Result, with_rounds
+from pause_jax.run.state import State, check_for_nan
+
+
+class Runs(NamedTuple):
+    """Runs that are played together, as the steps take them.
+
+    Attributes:
+      steps: of one run, or of a batch.
+      config, data, key, policy: the steps' arguments.
+      segments: the round numbers of each call.
+      call: a segment -> the other arguments of ``Steps.advance``.
+      batched: whether leaves have a leading axis of runs.
+    """
+
+    steps: Steps
+    config: SimConfig
+    data: Any
+    key: Array
+    policy: Any
+    segments: Sequence[np.ndarray]
+    call: Callable[[np.ndarray], tuple[Any, ...]]
+    batched: bool
+
+
+class Watch:
+    """What happens around the calls of the driver; in a single run, only a line on a terminal."""
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Surround each call of a step, which may compile."""
+        return compiling()
+
+    def resumed(
+        self, state: State, shapes: Callable[[int], list[Any]]
+    ) -> tuple[int, State, list[Record]]:
+        """Return the segments that were played before, and state and records after them.
+
+        Args:
+          state: before round 1.
+          shapes: of so many segments' records.
+        """
+        return 0, state, []
+
+    def played(self, segments: int, left: int, state: State, records: list[Record]) -> None:
+        """Take note that so many segments are played; what it raises ends the runs."""
+
+
+def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
+    """Play runs from their start, or where they were left, to their end.
+
+    Returns:
+      (results at the end, record of all rounds [T, ...] or [N, T, ...]), on the host.
+
+    Raises:
+      FloatingPointError: if ``jax_debug_nans`` is on and a model holds NaN.
+      RuntimeError: if another process died.
+    """
+    given = runs.config, runs.data
+    with watch.calling():
+        state = runs.steps.init(*given, runs.key, runs.policy)
+    advance = runs.steps.advance(runs.config, state)
+
+    def shapes(segments: int, state: State = state) -> list[Any]:
+        of = functools.partial(advance.eval_shape, *given, state)
+        return [
+            _rounds(of(*runs.call(segment), runs.policy)[1], len(segment), runs.batched)
+            for segment in runs.segments[:segments]
+        ]
+
+    done, state, records = watch.resumed(state, shapes)
+    for number, segment in enumerate(runs.segments[done:], done + 1):
+        with watch.calling():
+            state, record = advance(*given, state, *runs.call(segment), runs.policy)
+        records.append(_rounds(jax.block_until_ready(record), len(segment), runs.batched))
+        check_for_nan(state, f"{segment[0]} to {segment[-1]}")
+        watch.played(number, len(runs.segments) - number, state, records)
+    with watch.calling():
+        result = runs.steps.finish(runs.config, state)
+    return result, _joined(collected(records), runs)
+
+
+def single_run(
+    config: SimConfig,
+    data: Any,
+    key: Array,
+    quantities: Quantities,
+    execution: Execution | None = None,
+) -> Result:
+    """Play a prepared run: by compiled steps, in as many calls as it needs; in one call in a trace.
+
+    Args:
+      config: canonical config.
+      data: its data set.
+      key: typed key.
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+    """
+    traced = is_traced(config, data, key)
+    if traced:
+        spec = ProgramSpec(room=config.num_rounds, any_length=False)
+        steps = plain_steps(quantities, execution, spec.any_length)
+    else:
+        spec = program_spec(config, quantities)
+        steps = compiled_steps(None, quantities, execution or Execution(), spec.any_length)
+    starts = range(spec.room, config.num_rounds, spec.room)
+    runs = Runs(
+        steps=steps,
+        config=spec.config_of(config),
+        data=data,
+        key=key,
+        policy=np.int32(0),
+        segments=np.split(np.arange(1, config.num_rounds + 1), starts),
+        call=functools.partial(call_of, spec, config),
+        batched=False,
+    )
+    result, record = drive(runs, Watch())
+    if traced:
+        return with_rounds(result, config, record, quantities)
+    result = result.replace(eval_rounds=np.asarray(result.eval_rounds))
+    return jax.device_put(with_rounds(result, config, record, quantities))
+
+
+def call_of(spec: ProgramSpec, config: SimConfig, segment: np.ndarray) -> tuple[Any, ...]:
+    """Return the arguments of a call that plays a segment: (rounds, count, length)."""
+    return spec.call_arguments(config, int(segment[0]), len(segment))
+
+
+def collected(tree: Any) -> Any:
+    """Return all runs as NumPy arrays, in every process; what is traced as it is.
+
+    Raises:
+      RuntimeError: if another process died.
+    """
+    leaves = jax.tree.leaves(tree)
+    if any(map(_is_tracer, leaves)):
+        return tree
+    if all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
+        return jax.tree.map(np.asarray, tree)
+    try:
+        return multihost_utils.process_allgather(tree, tiled=True)
+    except (RuntimeError, ValueError) as error:  # which one depends on the transport
+        raise RuntimeError(
+            f"another process died or cannot be reached; see its own output. {error}"
+        ) from error
+
+
+def _rounds(record: Any, count: int, batched: bool) -> Any:
+    """Return the first rounds of a record [R, ...] or [N, R, ...]; on the host, if it is whole."""
+
+    def first(x: Any) -> Any:
+        if isinstance(x, jax.ShapeDtypeStruct):
+            shape = (len(x), count, *x.shape[2:]) if batched else (count, *x.shape[1:])
+            return jax.ShapeDtypeStruct(shape, x.dtype)
+        if not _is_tracer(x):
+            if not getattr(x, "is_fully_addressable", True):
+                return x
+            x = np.asarray(x)
+        return x[:, :count] if batched else x[:count]
+
+    return jax.tree.map(first, record)
+
+
+def _joined(records: list[Any], runs: Runs) -> Any:
+    """Return the record of all rounds from those of the segments."""
+    parts = [
+        _rounds(record, len(segment), runs.batched)
+        for record, segment in zip(records, runs.segments, strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return jax.tree.map(lambda *x: np.concatenate(x, axis=int(runs.batched)), *parts)
+
+
+def is_traced(*inputs: Any) -> bool:
+    """Whether a computation with these inputs is only traced now."""
+    leaves = jax.tree.leaves((jnp.zeros(()), inputs))
+    return any(map(_is_tracer, leaves))
+
+
+def _is_tracer(leaf: Any) -> bool:
+    return isinstance(leaf, jax.core.Tracer)

@@ -1,0 +1,99 @@
+"""The loop over rounds: ``init`` and ``advance``, the pure steps of every run.
+
+A run may be advanced a few rounds at a time, with the same result.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.bandit import empty_stats
+from pause_jax.config import SimConfig
+from pause_jax.learning import Execution
+from pause_jax.rng import keys
+from pause_jax.run.branch import when
+from pause_jax.run.horizon import Length, has_ended
+from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
+from pause_jax.run.round import play
+from pause_jax.run.setup import learner_of, setup_of
+from pause_jax.run.state import State, healthy
+
+
+def init(config: SimConfig, data: Any, key: Array) -> State:
+    """Create the state before round 1: partition, model, policy."""
+    streams, learner = keys.streams(key), learner_of(config, data)
+    learning = learner.init(streams)
+    setup, held = setup_of(config, learner, learning), None
+    if config.late == "next" and learner.late is not None:
+        held = learner.late.begin(learning, config.cohort_size)
+    return State(
+        keys=streams,
+        learning=learning,
+        policy=setup.policy.init(),
+        stats=empty_stats(config.num_clients),
+        queried=jnp.zeros(config.num_clients, jnp.int32),
+        played=jnp.zeros((), jnp.int32),
+        clock=jnp.zeros(()),
+        clock_rest=jnp.zeros(()),
+        health=healthy(),
+        presence=setup.world.begin(streams.world),
+        held=held,
+    )
+
+
+def advance(
+    config: SimConfig,
+    data: Any,
+    state: State,
+    rounds: Array,
+    quantities: Quantities,
+    execution: Execution | None = None,
+    length: Length | None = None,
+    count: Array | int | None = None,
+) -> tuple[State, Record]:
+    """Play the given rounds, except those after the end of ``max_seconds``.
+
+    Args:
+      config: canonical config.
+      data: its data set.
+      state: after the round before ``rounds[0]``.
+      rounds: int [R], consecutive round numbers; the first round is 1.
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      length: of the run, if that is not in the config.
+      count: rounds to play, the first of those given; all of them if left out.
+
+    Returns:
+      (state, record with leaves [R, ...]); rows of rounds that were not played are undefined.
+    """
+    setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
+    round_keys = keys.of_rounds(state.keys, rounds)
+
+    def one(before: State, own: keys.RoundKeys, round: Array) -> tuple[State, Record]:
+        return play(setup, before, own, round, quantities)
+
+    first = keys.of_round(state.keys, *(rows[0] for rows in round_keys))
+    _, like = jax.eval_shape(one, state, first, rounds[0])
+
+    def until_the_end(before: State, own: keys.RoundKeys, round: Array) -> tuple[State, Record]:
+        unchanged = before, record_unplayed(quantities, like)
+        return when(~has_ended(config, before.clock), lambda: one(before, own, round), unchanged)
+
+    step = one if config.max_seconds is None else until_the_end
+
+    def step_and_record(i: Array, so_far: tuple[State, Record]) -> tuple[State, Record]:
+        state, record = so_far
+        take = functools.partial(lax.dynamic_index_in_dim, index=i, keepdims=False)
+        own = keys.of_round(state.keys, *map(take, round_keys))
+        state, new = step(state, own, take(rounds))
+        put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
+        return state, jax.tree.map(put, record, new)
+
+    empty = jax.tree.map(lambda x: jnp.zeros((len(rounds), *x.shape), x.dtype), like)
+    count = len(rounds) if count is None else count
+    return lax.fori_loop(0, count, step_and_record, (state, empty))
