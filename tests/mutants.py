@@ -24,6 +24,7 @@ HORIZON = "pause_jax/run/horizon.py"
 BRANCH = "pause_jax/run/branch.py"
 SCORE = "pause_jax/run/score.py"
 STATE = "pause_jax/run/state.py"
+SETUP = "pause_jax/run/setup.py"
 WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
@@ -178,20 +179,20 @@ MUTANTS = [
     Mutant(
         "privacy_key_of_training",
         ROUND,
-        "release_of(mechanism, own.privacy, sending",
-        "release_of(mechanism, own.training, sending",
+        "release_of(setup.config.privacy, own.privacy, sending",
+        "release_of(setup.config.privacy, own.training, sending",
     ),
     Mutant(
         "privacy_key_of_every_round",
         ROUND,
-        "release_of(mechanism, own.privacy, sending",
-        "release_of(mechanism, before.keys.privacy, sending",
+        "release_of(setup.config.privacy, own.privacy, sending",
+        "release_of(setup.config.privacy, before.keys.privacy, sending",
     ),
     Mutant(
         "sample_order_of_every_round",
         ROUND,
-        "training = own.training, before.learning",
-        "training = before.keys.training, before.learning",
+        "*learner.train(own.training, before.learning",
+        "*learner.train(before.keys.training, before.learning",
     ),
     Mutant(
         "sample_order_of_all_clients",
@@ -427,8 +428,8 @@ MUTANTS = [
     Mutant(
         "epsilon_late",
         ROUND,
-        "mechanism.budget.epsilon(before.stats.counts + 1)",
-        "mechanism.budget.epsilon(before.stats.counts)",
+        "epsilon = budget.epsilon(before.stats.counts + 1)",
+        "epsilon = budget.epsilon(before.stats.counts)",
     ),
     Mutant(
         "epsilon_of_the_first_slot",
@@ -439,8 +440,8 @@ MUTANTS = [
     Mutant(
         "epsilon_of_the_mean_participation",
         ROUND,
-        "mechanism.budget.epsilon(before.stats.counts + 1)",
-        "mechanism.budget.epsilon(0 * before.stats.counts + jnp.mean(before.stats.counts) + 1)",
+        "epsilon = budget.epsilon(before.stats.counts + 1)",
+        "epsilon = budget.epsilon(0 * before.stats.counts + jnp.mean(before.stats.counts) + 1)",
     ),
     Mutant(
         "spent_not_excluded",
@@ -452,8 +453,8 @@ MUTANTS = [
     Mutant(
         "silent_clients_heard",
         ROUND,
-        "            released,\n            ending.in_time,",
-        "            released,\n            active,",
+        "        heard=ending.in_time,",
+        "        heard=selection.active,",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
@@ -473,15 +474,15 @@ MUTANTS = [
     Mutant(
         "silent_clients_tell_their_loss",
         ROUND,
-        "told = ~silent[clients]",
-        "told = silent[clients] | True",
+        "reported = ~seen.silent[clients]",
+        "reported = seen.silent[clients] | True",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
         "too_small_for_float32_taken_for_spent",
         ROUND,
-        "exhausted = mechanism.budget.exhausted(before.stats.counts + 1)",
-        "exhausted = mechanism.budget.remaining(before.stats.counts) < 1e-38",
+        "exhausted = budget.exhausted(before.stats.counts + 1)",
+        "exhausted = budget.remaining(before.stats.counts) < 1e-38",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
@@ -513,8 +514,8 @@ MUTANTS = [
     Mutant(
         "latency_of_other_clients",
         ROUND,
-        "arrival(config, latency[clients], active,",
-        "arrival(config, latency[: clients.size], active,",
+        "arrival(setup.config, seen.latency[clients], active,",
+        "arrival(setup.config, seen.latency[: clients.size], active,",
     ),
     Mutant(
         "share_without_quality",
@@ -676,8 +677,8 @@ MUTANTS = [
     Mutant(
         "clock_without_queries",
         ROUND,
-        "advanced(before.clock, before.clock_rest, seconds)",
-        "advanced(before.clock, before.clock_rest, seconds - heard.seconds)",
+        "advanced(before.clock, before.clock_rest, ending.seconds)",
+        "advanced(before.clock, before.clock_rest, ending.seconds - asked.seconds)",
         "power_of_choice",
     ),
     Mutant(
@@ -778,8 +779,8 @@ MUTANTS = [
     Mutant(
         "late_updates_held_for_ever",
         ROUND,
-        "            held=held,\n        )\n        reached",
-        "            held=before.held,\n        )\n        reached",
+        "        held=learned.held,",
+        "        held=before.held,",
         ARRIVAL_TEST,
     ),
     Mutant(
@@ -806,15 +807,15 @@ MUTANTS = [
     Mutant(
         "a_chain_that_forgets",
         ROUND,
-        "            presence=presence,\n",
-        "            presence=before.presence,\n",
+        "        presence=seen.presence,\n",
+        "        presence=before.presence,\n",
         PRESENCE_TEST,
     ),
     Mutant(
         "no_time_while_nobody_is_there",
         ROUND,
-        "heard.seconds + config.presence.recheck",
-        "heard.seconds",
+        "asked.seconds + presence.recheck",
+        "asked.seconds",
         PRESENCE_TEST,
     ),
     Mutant(
@@ -840,9 +841,9 @@ MUTANTS = [
     ),
     Mutant(
         "samples_of_the_whole_client",
-        ROUND,
-        "Work(size, size, samples(learning)[1])",
-        "Work(size, size, samples(learning)[0])",
+        SETUP,
+        "given(Work(size, size, local_samples))",
+        "given(Work(size, size, data_size))",
         NETWORK_TEST,
     ),
     Mutant(
@@ -1266,8 +1267,8 @@ MUTANTS = [
     Mutant(
         "rest_of_the_clock_forgotten",
         ROUND,
-        "            clock_rest=clock_rest,",
-        "            clock_rest=before.clock_rest,",
+        "        clock_rest=clock_rest,",
+        "        clock_rest=before.clock_rest,",
         CLOCK_TEST,
     ),
     Mutant(
@@ -1301,8 +1302,8 @@ MUTANTS = [
     Mutant(
         "question_of_an_empty_round_costs_nothing",
         ROUND,
-        "jnp.where(jnp.any(active), seconds, heard.seconds + config.presence.recheck)",
-        "jnp.where(jnp.any(active), seconds, config.presence.recheck)",
+        "jnp.where(jnp.any(active), seconds, asked.seconds + presence.recheck)",
+        "jnp.where(jnp.any(active), seconds, presence.recheck)",
         "tests/run/test_rounds.py::test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it",
     ),
     Mutant(
@@ -1536,7 +1537,7 @@ MUTANTS = [
     Mutant(
         "sweep_with_a_global_of_before",
         JOBS,
-        "programs.cache_clear()",
+        "compiled_steps.cache_clear()",
         "pass",
         "tests/sweep/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
     ),
@@ -1574,7 +1575,7 @@ MUTANTS = [
     Mutant(
         "rows_of_the_first_config",
         "pause_jax/sweep/batch.py",
-        "lambda x: x[run // len(keys)], configs",
+        "lambda x: x[run // num_seeds], configs",
         "lambda x: x[0 * run], configs",
         "tests/sweep/test_rows.py::test_ties_with_deadlines_end_a_round_by_hand",
     ),
@@ -1849,9 +1850,9 @@ MUTANTS = [
     ),
     Mutant(
         "rules_of_the_last_round",
-        QUANTITIES,
-        "rules[jnp.argmax(rules > 0)]",
-        "rules[-1]",
+        STATE,
+        "is_first = (health.first_broken == 0) & (rules > 0)",
+        "is_first = rules > 0",
         "tests/run/test_broken_parts.py::"
         "test_what_is_named_was_broken_in_the_first_bad_round_though_others_follow",
     ),

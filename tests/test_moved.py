@@ -36,13 +36,13 @@ def test_an_old_name_is_the_same_module_with_a_warning(old, forgotten):
 
 def test_a_class_of_an_old_name_is_the_same_class(forgotten):
     with pytest.warns(DeprecationWarning, match="moved"):
-        from pause_jax.engine.round import advance  # type: ignore[import-not-found]
+        from pause_jax.engine.round import play  # type: ignore[import-not-found]
     with pytest.warns(DeprecationWarning, match="moved"):
         from pause_jax.presence import OnOff  # type: ignore[import-not-found]
     from pause_jax.run import round
     from pause_jax.world import availability
 
-    assert advance is round.advance
+    assert play is round.play
     assert OnOff is availability.OnOff
 
 

@@ -62,43 +62,54 @@ class Plan(NamedTuple):
         return range(0, self.num_runs, self.batch)
 
 
+class Limits(NamedTuple):
+    """What the runs of a group may take.
+
+    Attributes:
+      num_devices: over which a chunk is spread.
+      lanes: chunks at a time at most, from :func:`lanes_of`.
+      memory: GiB of a device.
+      max_batch: runs at a time at most; from the memory if None.
+    """
+
+    num_devices: int
+    lanes: int
+    memory: float
+    max_batch: int | None
+
+
 def plan(
     config: SimConfig,
     data: Any,
     num_runs: int,
-    num_devices: int,
-    lanes: int,
     quantities: Quantities,
     execution: Execution,
-    memory_limit: float,
-    max_batch: int | None,
+    limits: Limits,
 ) -> Plan:
-    """Cut the runs so that a device keeps to the memory limit.
+    """Cut the runs of a group so that a device keeps to the limits.
 
     Args:
       config: canonical, one of the group.
       data: its data set.
       num_runs: of the group.
-      num_devices: over which a chunk is spread.
-      lanes: chunks at a time at most, from :func:`lanes_of`.
       quantities: what is recorded.
       execution: how cohorts are trained.
-      memory_limit: GiB of a device.
-      max_batch: runs at a time at most; from the memory limit if None.
+      limits: what they may take.
     """
-    lanes = min(lanes, num_runs)
-    if max_batch is None:
+    lanes = min(limits.lanes, num_runs)
+    if limits.max_batch is None:
         state = jax.eval_shape(init, config, data, jax.random.key(0))
-        fitting = memory_limit * 2**30 / _run_bytes(config, state, quantities)
+        fitting = limits.memory * 2**30 / _run_bytes(config, state, quantities)
         lanes = max(1, min(lanes, int(fitting)))
         width = int(fitting / lanes)
         if lanes > 1:
             width = min(width, _cached_width(config, data, state, execution))
         width = max(1, width)
     else:
-        lanes = min(lanes, max_batch)
-        width = math.ceil(max_batch / lanes / num_devices)
-    batch = num_devices * _few_widths(math.ceil(num_runs / num_devices), width, lanes)
+        lanes = min(lanes, limits.max_batch)
+        width = math.ceil(limits.max_batch / lanes / limits.num_devices)
+    on_each = math.ceil(num_runs / limits.num_devices)
+    batch = limits.num_devices * _few_widths(on_each, width, lanes)
     return Plan(num_runs, batch, min(SEGMENTS, config.num_rounds), lanes)
 
 

@@ -111,7 +111,8 @@ def merge(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset
         again = f"shard {_listed(left)} of {shards}" if shards > 1 else "the sweep"
         # The command is that of the process that came first, whichever shard it had.
         command = re.sub(
-            *(r"--shard[ =]\S+", f"--shard {left[0] if left else 1}/{shards}"),
+            r"--shard[ =]\S+",
+            f"--shard {left[0] if left else 1}/{shards}",
             kept.kept.about.get("command", ""),
         )
         raise ConfigError(

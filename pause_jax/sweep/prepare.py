@@ -28,7 +28,7 @@ from pause_jax.run.setup import learner_of
 from pause_jax.run.simulate import check_size, prepare
 from pause_jax.sweep import distributed, provenance
 from pause_jax.sweep.batch import mesh_of
-from pause_jax.sweep.chunks import Plan, lanes_of, plan
+from pause_jax.sweep.chunks import Limits, Plan, lanes_of, plan
 from pause_jax.sweep.config_summary import Outline, outline, variable
 from pause_jax.sweep.families import family_of, one_of
 from pause_jax.sweep.store import FORMAT
@@ -64,6 +64,7 @@ class Jobs(NamedTuple):
     made_by: dict[str, Any]
 
 
+# As many arguments as `sweep` has: it hands them on.
 def jobs_of(
     configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
     keys: Array,
@@ -76,64 +77,80 @@ def jobs_of(
     client_batch: int | None = None,
     shards: int = 1,
 ) -> Jobs:
-    """Check a sweep and cut it; arguments are those of :func:`pause_jax.sweep`, and ``shards``, the
-    parts that it is to be played in, each of which has a chunk if there are as many runs.
+    """Check a sweep and cut it.
+
+    The arguments are those of :func:`pause_jax.sweep`, and ``shards``: the parts that it is to be
+    played in, each of which has a chunk if there are as many runs.
 
     Raises:
       ConfigError: if any config or another argument cannot run.
     """
     named, keys = _named(configs), checked_keys(keys)
     check_limits(memory_limit, max_batch)
-    devices = checked_devices(devices)
+    mesh, execution = mesh_of(checked_devices(devices)), Execution(check_client_batch(client_batch))
     quantities = chosen(record, RESERVED)
-    execution = Execution(check_client_batch(client_batch))
-    data = None if data is None else checked(data)
-    once: dict[DataConfig, Any] = {}
-    jobs = [_job(label, config, data, once) for label, config in named.items()]
-    groups: dict[Any, list[Job]] = {}
-    for job in jobs:
-        groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
+    groups = _groups(named, None if data is None else checked(data))
     if record is None:
-        of_all = (learner_of(g[0].config, g[0].data).metrics for g in groups.values())
+        of_all = (learner_of(g[0].config, g[0].data).metrics for g in groups)
         quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
-    for group in groups.values():
+    for group in groups:
         check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
-    mesh = mesh_of(devices)
-    made_by = {
-        "format": FORMAT,
-        "outlines": [job.outline._asdict() for job in jobs],
-        "groups": [[job.outline.label for job in group] for group in groups.values()],
-        "keys": jax.random.key_data(keys).tolist(),
-        "key_impl": str(jax.random.key_impl(keys)),
-        "recorded": [variable(q)._asdict() for q in quantities],
+    settings = {
         "max_batch": max_batch,
         "memory_limit": memory_limit,
         "client_batch": client_batch,
         "shards": shards,
+    }
+    made_by = _made_by(list(named), groups, keys, quantities, mesh, settings)
+    if jax.process_count() > 1:
+        distributed.check_same(repr(made_by))
+    share = -(-len(named) * len(keys) // shards)
+    limits = Limits(
+        num_devices=mesh.size,
+        lanes=lanes_of(mesh),
+        memory=memory_limit,
+        max_batch=max_batch if shards == 1 else min(max_batch or share, share),
+    )
+    plans = [
+        plan(group[0].config, group[0].data, len(group) * len(keys), quantities, execution, limits)
+        for group in groups
+    ]
+    return Jobs(_shared(groups), plans, keys, quantities, execution, mesh, made_by)
+
+
+def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[Job]]:
+    """Prepare the configs and group them by static structure and data set."""
+    once: dict[DataConfig, Any] = {}
+    groups: dict[Any, list[Job]] = {}
+    for label, config in named.items():
+        job = _job(label, config, data, once)
+        groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
+    return list(groups.values())
+
+
+def _made_by(
+    labels: list[str],
+    groups: list[list[Job]],
+    keys: Array,
+    quantities: Quantities,
+    mesh: Mesh,
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Collect what the bits of the result depend on, as plain values."""
+    outlines = {job.outline.label: job.outline._asdict() for group in groups for job in group}
+    return {
+        "format": FORMAT,
+        "outlines": [outlines[label] for label in labels],
+        "groups": [[job.outline.label for job in group] for group in groups],
+        "keys": jax.random.key_data(keys).tolist(),
+        "key_impl": str(jax.random.key_impl(keys)),
+        "recorded": [variable(q)._asdict() for q in quantities],
+        **settings,
         "versions": provenance.versions(),
         "machine": provenance.machine(mesh.devices.flat),
         "code": provenance.code(),
-        "own": [own for group in groups.values() for own in _own(group, keys, quantities)],
+        "own": [own for group in groups for own in _own(group, keys, quantities)],
     }
-    if jax.process_count() > 1:
-        distributed.check_same(repr(made_by))
-    share = -(-len(jobs) * len(keys) // shards)
-    most = max_batch if shards == 1 else min(max_batch or share, share)
-    plans = [
-        plan(
-            config=group[0].config,
-            data=group[0].data,
-            num_runs=len(group) * len(keys),
-            num_devices=mesh.size,
-            lanes=lanes_of(mesh),
-            quantities=quantities,
-            execution=execution,
-            memory_limit=memory_limit,
-            max_batch=most,
-        )
-        for group in groups.values()
-    ]
-    return Jobs(_shared(list(groups.values())), plans, keys, quantities, execution, mesh, made_by)
 
 
 def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataConfig, Any]) -> Job:

@@ -197,7 +197,8 @@ class Store:
                 LOG.warning(
                     "%s: cannot be written (%s). The sweep goes on, but nothing more of it is kept "
                     "until it ends.",
-                    *(self.folder, self.failed),
+                    self.folder,
+                    self.failed,
                 )
 
 

@@ -15,7 +15,7 @@ from pause_jax.latency import Latency, TwoGroups
 from pause_jax.policies import Policy, PolicyConfig, Random, no_info
 from pause_jax.privacy import L1Laplace
 from pause_jax.run import contract
-from pause_jax.run.record.quantities import QUANTITIES
+from pause_jax.run.state import examined, healthy
 
 KEY = jax.random.key(0)
 FROM = 4  # the round from which on the contract is broken
@@ -79,9 +79,11 @@ def test_what_is_broken_is_named_with_its_round(config, rule):
 
 
 def test_what_is_named_was_broken_in_the_first_bad_round_though_others_follow():
-    reduced = [QUANTITIES[name].reduce for name in ("first_broken_round", "broken_rules")]
-    for rules, expected in (([0, 0, 4, 0, 9, 0], [3, 4]), ([2, 0], [1, 2]), ([0, 0], [0, 0])):
-        assert [int(reduce(jnp.asarray(rules))) for reduce in reduced if reduce] == expected
+    for rounds, expected in (([0, 0, 4, 0, 9, 0], [3, 4]), ([2, 0], [1, 2]), ([0, 0], [0, 0])):
+        health = healthy()
+        for number, rules in enumerate(rounds, 1):
+            health = examined(health, jnp.asarray(number), None, jnp.asarray(rules))
+        assert [int(health.first_broken), int(health.broken_rules)] == expected
 
 
 def test_a_client_that_is_not_there():

@@ -96,7 +96,8 @@ SETUP = (chosen(None), Execution())
 
 
 def cut_of(config, data, num_runs, num_devices, lanes, memory_limit, max_batch):
-    return plan.plan(config, data, num_runs, num_devices, lanes, *SETUP, memory_limit, max_batch)
+    limits = plan.Limits(num_devices, lanes, memory_limit, max_batch)
+    return plan.plan(config, data, num_runs, *SETUP, limits)
 
 
 def play(configs, data, keys, cut, tick):
