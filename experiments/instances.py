@@ -73,7 +73,7 @@ def from_run(config: SimConfig, key: Array, rounds: Array) -> Problem:
     state = state._replace(learning=state.learning._replace(partition=partition))
 
     def play(state: State, round: Array) -> tuple[State, ClientStats]:
-        return advance(config, None, state, round[None], ())[0], state.stats
+        return advance(config, None, state, round[None], ())[0], state.policy
 
     def problem(stats: ClientStats, round: Array) -> Problem:
         index = ucb_index(stats, round, m, speed_weight=SPEED_WEIGHT)

@@ -428,8 +428,8 @@ MUTANTS = [
     Mutant(
         "epsilon_late",
         ROUND,
-        "epsilon = budget.epsilon(before.stats.counts + 1)",
-        "epsilon = budget.epsilon(before.stats.counts)",
+        "epsilon = budget.epsilon(before.counts + 1)",
+        "epsilon = budget.epsilon(before.counts)",
     ),
     Mutant(
         "epsilon_of_the_first_slot",
@@ -440,8 +440,8 @@ MUTANTS = [
     Mutant(
         "epsilon_of_the_mean_participation",
         ROUND,
-        "epsilon = budget.epsilon(before.stats.counts + 1)",
-        "epsilon = budget.epsilon(0 * before.stats.counts + jnp.mean(before.stats.counts) + 1)",
+        "epsilon = budget.epsilon(before.counts + 1)",
+        "epsilon = budget.epsilon(0 * before.counts + jnp.mean(before.counts) + 1)",
     ),
     Mutant(
         "spent_not_excluded",
@@ -481,8 +481,8 @@ MUTANTS = [
     Mutant(
         "too_small_for_float32_taken_for_spent",
         ROUND,
-        "exhausted = budget.exhausted(before.stats.counts + 1)",
-        "exhausted = budget.remaining(before.stats.counts) < 1e-38",
+        "exhausted = budget.exhausted(before.counts + 1)",
+        "exhausted = budget.remaining(before.counts) < 1e-38",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
@@ -495,8 +495,8 @@ MUTANTS = [
     Mutant(
         "max_spent_of_the_round_before",
         QUANTITIES,
-        "budget.spent(r.after.stats.counts)",
-        "budget.spent(r.before.stats.counts)",
+        "budget.spent(r.after.counts)",
+        "budget.spent(r.before.counts)",
     ),
     # --- statistics and index
     Mutant(
@@ -622,14 +622,14 @@ MUTANTS = [
     Mutant(
         "reward_after_the_update",
         STATE,
-        "self.before.stats.counts,",
-        "self.after.stats.counts,",
+        "self.before.counts,",
+        "self.after.counts,",
     ),
     Mutant(
         "genie_by_empirical_means",
         STATE,
         "self.context,\n            self.before",
-        "self.context._replace(expected_speed=self.before.stats.mean_speed), self.before",
+        "self.context._replace(expected_speed=self.before.policy.mean_speed), self.before",
     ),
     Mutant(
         "genie_regardless_of_availability",
@@ -641,8 +641,8 @@ MUTANTS = [
         "regret_by_ucb",
         STATE,
         "self.context,\n            self.before",
-        "self.context._replace(expected_speed=self.before.stats.mean_speed"
-        " + jnp.sqrt(1 / (1 + self.before.stats.counts))), self.before",
+        "self.context._replace(expected_speed=self.before.policy.mean_speed"
+        " + jnp.sqrt(1 / (1 + self.before.counts))), self.before",
     ),
     # --- search
     Mutant(
@@ -1544,8 +1544,8 @@ MUTANTS = [
     Mutant(
         "store_of_the_first_group",
         JOBS,
-        "for group in groups.values() for own in",
-        "for group in [*groups.values()][:1] for own in",
+        "for group in groups for own in",
+        "for group in groups[:1] for own in",
         "tests/sweep/test_store.py::test_the_custom_parts_of_every_config_count",
     ),
     Mutant(

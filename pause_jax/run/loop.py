@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import empty_stats
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.rng import keys
@@ -35,7 +34,7 @@ def init(config: SimConfig, data: Any, key: Array) -> State:
         keys=streams,
         learning=learning,
         policy=setup.policy.init(),
-        stats=empty_stats(config.num_clients),
+        counts=jnp.zeros(config.num_clients, jnp.int32),
         queried=jnp.zeros(config.num_clients, jnp.int32),
         played=jnp.zeros((), jnp.int32),
         clock=jnp.zeros(()),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, update_stats
+from pause_jax.bandit import Info, Observation, Selection
 from pause_jax.learning import Held, LearnerState, Release, Trained
 from pause_jax.policies import Answer, check_selected
 from pause_jax.privacy import Mechanism
@@ -94,8 +94,8 @@ def observe_world(setup: Setup, before: State, own: keys.RoundKeys, round: Array
     config, budget = setup.config, setup.config.privacy.budget
     latency = setup.world.latency(own, round)
     available, presence = setup.world.present(before.presence, own, before.clock)
-    epsilon = budget.epsilon(before.stats.counts + 1)
-    exhausted = budget.exhausted(before.stats.counts + 1)
+    epsilon = budget.epsilon(before.counts + 1)
+    exhausted = budget.exhausted(before.counts + 1)
     if config.when_spent == "exclude":
         available &= ~exhausted
     silent = exhausted & (config.when_spent == "silent")
@@ -257,7 +257,6 @@ def update(
         update=trained.released,
         heard=ending.in_time,
     )
-    speed = setup.context.min_latency / ending.observed
     clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
     rules = jnp.zeros((), jnp.int32)
     if is_checked(setup.config):
@@ -266,7 +265,7 @@ def update(
         keys=before.keys,
         learning=learned.learning,
         policy=setup.policy.update(asked.policy, selection, observation),
-        stats=update_stats(before.stats, selection.clients, speed, selection.active),
+        counts=before.counts.at[selection.clients].add(selection.active.astype(jnp.int32)),
         queried=asked.queried,
         played=before.played + 1,
         clock=clock,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import ClientStats, Info, Selection
+from pause_jax.bandit import Info, Selection
 from pause_jax.config import SimConfig
 from pause_jax.learning import Held, Learner, LearnerState, Trained
 from pause_jax.learning.learner import all_finite
@@ -69,7 +69,7 @@ class State(NamedTuple):
       keys: the key streams of the run.
       learning: data and model.
       policy: the policy's own state.
-      stats: participations and mean speeds of all clients.
+      counts: int32 [K], rounds in which each client took part.
       queried: int32 [K], rounds in which the policy asked each client and had an answer.
       played: int32 scalar, rounds that were played.
       clock: scalar, simulated seconds, rounded once from the exact sum of all rounds.
@@ -82,7 +82,7 @@ class State(NamedTuple):
     keys: Streams
     learning: LearnerState
     policy: Any
-    stats: ClientStats
+    counts: Int[Array, " K"]
     queried: Int[Array, " K"]
     played: Int[Array, ""]
     clock: Float[Array, ""]
@@ -142,7 +142,7 @@ class Round:
         """Reward and regret."""
         return score(
             self.context,
-            self.before.stats.counts,
+            self.before.counts,
             self.latency,
             self.selection,
             self.available,

@@ -28,7 +28,7 @@ def everyones_latency(r):
 @quantity("client", gap=-1)
 def twice_counted(run):
     """Twice the participations."""
-    return 2 * run.state.stats.counts
+    return 2 * run.state.counts
 
 
 @quantity(unit="s")

@@ -70,19 +70,19 @@ def max_spent(r: Round) -> Array:
     """Largest budget spent by any client so far, in units of ``epsilon_unit``; infinite without
     privacy.
     """
-    return jnp.max(r.config.privacy.budget.spent(r.after.stats.counts))
+    return jnp.max(r.config.privacy.budget.spent(r.after.counts))
 
 
 @quantity("client")
 def spent(run: Run) -> Array:
     """Budget spent by each client at the end."""
-    return run.config.privacy.budget.spent(run.state.stats.counts)
+    return run.config.privacy.budget.spent(run.state.counts)
 
 
 @quantity("client", gap=-1)
 def counts(run: Run) -> Array:
     """Rounds in which each client took part, int32."""
-    return run.state.stats.counts
+    return run.state.counts
 
 
 @quantity("client", gap=-1)
