@@ -97,7 +97,7 @@ MATCHING = "pause_jax/run/matching.py"
 TASK = "pause_jax/learning/task.py"
 PROVENANCE = "pause_jax/sweep/provenance.py"
 JOBS = "pause_jax/sweep/prepare.py"
-CARRY = "pause_jax/sweep/checkpoint.py"
+CHECKPOINT = "pause_jax/sweep/checkpoint.py"
 STORE_TEST = "tests/sweep/test_store.py"
 CONSTANT = f"{STORE_TEST}::test_a_constant_of_custom_code_counts_wherever_it_comes_from[{{}}]"
 MIDDLE = "tests/sweep/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
@@ -1550,7 +1550,7 @@ MUTANTS = [
     ),
     Mutant(
         "resumed_without_late_updates",
-        CARRY,
+        CHECKPOINT,
         "    return Point(segments, *jax.tree.unflatten(structure, placed))",
         "    point = Point(segments, *jax.tree.unflatten(structure, placed))\n"
         "    return point._replace(state=point.state._replace(held=state.held))",
@@ -1558,7 +1558,7 @@ MUTANTS = [
     ),
     Mutant(
         "resumed_without_moments_of_the_server",
-        CARRY,
+        CHECKPOINT,
         "    return Point(segments, *jax.tree.unflatten(structure, placed))",
         "    point = Point(segments, *jax.tree.unflatten(structure, placed))\n"
         "    learning = point.state.learning._replace(server=state.learning.server)\n"
@@ -1567,7 +1567,7 @@ MUTANTS = [
     ),
     Mutant(
         "middle_of_a_chunk_unchecked",
-        CARRY,
+        CHECKPOINT,
         'if not np.array_equal(found["digest"], _digest(leaves)):',
         "if False:",
         "tests/sweep/test_store.py::test_a_damaged_middle_is_not_used",

@@ -102,7 +102,7 @@ def main(moments: int) -> None:
     for number in range(moments):
         kept = folder / str(number)
         killed(kept, settings, chance.uniform(0.02, 0.98) * seconds)
-        chunks, middles = list(kept.glob("chunk-*.npz")), list(kept.glob("carry-*/[0-9]*"))
+        chunks, middles = list(kept.glob("chunk-*.npz")), list(kept.glob("checkpoint-*/[0-9]*"))
         reached["chunks"] += bool(chunks)
         reached["the middle of a chunk"] += bool(middles)
         reached["nothing was kept"] += not chunks and not middles

@@ -36,11 +36,11 @@ class Point(NamedTuple):
     records: list[Any]
 
 
-class Carry:
+class Checkpoint:
     """The saved middle of one chunk."""
 
     def __init__(self, store: Store, group: int, first: int, every: float):
-        self._store, self._folder = store, store.carry_path(group, first)
+        self._store, self._folder = store, store.checkpoint_path(group, first)
         self._every, self._cost, self._last = every, 0.0, time.monotonic()
 
     def restored(self, state: Any, shapes: Callable[[int], list[Any]]) -> Point | None:

@@ -25,7 +25,7 @@ from pause_jax.run.record.result import Result
 from pause_jax.run.state import State
 from pause_jax.sweep import distributed
 from pause_jax.sweep.batch import Batch, play
-from pause_jax.sweep.checkpoint import Carry, Point
+from pause_jax.sweep.checkpoint import Checkpoint, Point
 from pause_jax.sweep.config_summary import Rows, rows_of
 from pause_jax.sweep.merge import chunks_of, join
 from pause_jax.sweep.prepare import Jobs
@@ -163,7 +163,7 @@ class Playing:
                 repr(list(self.rows)),
                 f"do not see the same files in {self.store.folder}: choose a folder that all see.",
             )
-        middles = [each for each in self.mine if self.store.carry_path(*each).exists()]
+        middles = [each for each in self.mine if self.store.checkpoint_path(*each).exists()]
         if self.rows or middles:
             LOG.info(
                 "%s: goes on; %d of %d chunks are finished%s.",
@@ -188,7 +188,7 @@ class _Keeper:
         self, store: Store, group: int, every: float, skipped: Callable[[int], object]
     ) -> None:
         self._store, self._group, self._every, self._skipped = store, group, every, skipped
-        self._carries: dict[int, Carry] = {}
+        self._checkpoints: dict[int, Checkpoint] = {}
         self._several = jax.process_count() > 1
 
     def goes_on(
@@ -196,8 +196,10 @@ class _Keeper:
     ) -> tuple[int, State, list[Record]]:
         if self._several:
             return 0, state, []
-        carry = self._carries[first] = Carry(self._store, self._group, first, self._every)
-        point = carry.restored(state, shapes)
+        checkpoint = self._checkpoints[first] = Checkpoint(
+            self._store, self._group, first, self._every
+        )
+        point = checkpoint.restored(state, shapes)
         if point is None:
             return 0, state, []
         self._skipped(point.segments)
@@ -208,14 +210,14 @@ class _Keeper:
         self, first: int, segments: int, state: State, records: list[Record], *, ending: bool
     ) -> None:
         if not self._several:
-            carry, point = self._carries[first], Point(segments, state, records)
-            (carry.save if ending else carry.save_if_due)(point)
+            checkpoint, point = self._checkpoints[first], Point(segments, state, records)
+            (checkpoint.save if ending else checkpoint.save_if_due)(point)
 
     def finished(self, first: int, result: Result) -> None:
         if distributed.is_first():
             self._store.save(self._group, first, rows_of(result))
         if not self._several:
-            self._carries.pop(first).drop()
+            self._checkpoints.pop(first).drop()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """What is finished of a sweep, in a folder: written once, whole or not at all, and never mixed.
 
 ``made_by.json`` says what the sweep is; each ``chunk-*.npz`` holds finished runs; a folder
-``carry-*`` holds a chunk in the middle (:mod:`pause_jax.sweep.checkpoint`); ``lock-*`` says who is
+``checkpoint-*`` holds a chunk in the middle (:mod:`pause_jax.sweep.checkpoint`); ``lock-*`` says who is
 at work. A process that dies at any moment leaves a folder that the next one goes on with.
 """
 
@@ -30,7 +30,7 @@ FORMAT = 1
 # Differences that are named when a folder is that of another sweep.
 NAMED = 3
 # What a store holds; what a writer leaves that dies begins with a dot.
-_PATTERNS = ("made_by.json", "chunk-*", "carry-*", "lock-*", ".made_by.json.*", ".chunk-*")
+_PATTERNS = ("made_by.json", "chunk-*", "checkpoint-*", "lock-*", ".made_by.json.*", ".chunk-*")
 
 
 class Kept(NamedTuple):
@@ -138,9 +138,9 @@ class Store:
         """The file of a chunk, by its group and the number of its first run."""
         return self.folder / f"chunk-{group:03}-{first:07}.npz"
 
-    def carry_path(self, group: int, first: int) -> pathlib.Path:
+    def checkpoint_path(self, group: int, first: int) -> pathlib.Path:
         """The folder of a chunk in the middle."""
-        return self.folder / f"carry-{group:03}-{first:07}"
+        return self.folder / f"checkpoint-{group:03}-{first:07}"
 
     def rows(self, group: int, first: int) -> Rows | None:
         """A finished chunk; None if it is not there, or damaged, and must be played."""
@@ -235,7 +235,7 @@ def _locked(folder: pathlib.Path, shard: int) -> Iterator[None]:
 
 def store_is_empty(folder: pathlib.Path) -> bool:
     """Whether nothing was finished in a store, and nobody is at work there."""
-    if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("carry-*/*")):
+    if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("checkpoint-*/*")):
         return False
     try:
         with _locked(folder, 0):

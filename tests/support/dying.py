@@ -4,7 +4,7 @@ import os
 import signal
 
 from pause_jax import cli
-from pause_jax.sweep import execute as playing
+from pause_jax.sweep import execute
 from pause_jax.sweep.batch import play
 
 
@@ -16,5 +16,5 @@ def dying(*args):
 
 
 if __name__ == "__main__":
-    playing.play = dying  # type: ignore[attr-defined]
+    execute.play = dying  # type: ignore[attr-defined]
     cli.main()

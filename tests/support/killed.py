@@ -16,9 +16,7 @@ from pause_jax import SimConfig, play_shard, sweep
 from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
 from pause_jax.run.compilation import use_cache
-from pause_jax.sweep import batch
-from pause_jax.sweep import checkpoint as carry
-from pause_jax.sweep import execute as playing
+from pause_jax.sweep import batch, checkpoint, execute
 
 SMALL = SimConfig(
     num_clients=6,
@@ -39,7 +37,7 @@ KEYS = 4
 
 def main(folder: str, seconds: float, shard: tuple[int, int] | None) -> None:
     use_cache()
-    carry.SHARE = 1.0  # save as often as it is asked for
+    checkpoint.SHARE = 1.0  # save as often as it is asked for
     play = batch.play
     begun: list[float] = []
 
@@ -50,7 +48,7 @@ def main(folder: str, seconds: float, shard: tuple[int, int] | None) -> None:
                 threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return play(*arguments)
 
-    playing.play = watched  # type: ignore[attr-defined]
+    execute.play = watched  # type: ignore[attr-defined]
     import jax  # after pause_jax
 
     keys = jax.random.split(jax.random.key(0), KEYS)

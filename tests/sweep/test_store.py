@@ -28,9 +28,7 @@ from pause_jax import (
 from pause_jax.learning import Dataset, FedAdam
 from pause_jax.policies import Random
 from pause_jax.privacy import PerCoordinateLaplace
-from pause_jax.sweep import batch
-from pause_jax.sweep import checkpoint as carry
-from pause_jax.sweep import execute as playing
+from pause_jax.sweep import batch, checkpoint, execute
 from pause_jax.sweep.prepare import jobs_of
 from pause_jax.sweep.store import Kept, Store
 
@@ -69,7 +67,7 @@ def played(monkeypatch):
             firsts.append(first)
             yield first, result
 
-    monkeypatch.setattr(playing, "play", watched)
+    monkeypatch.setattr(execute, "play", watched)
     return firsts
 
 
@@ -385,7 +383,7 @@ def test_a_damaged_description_is_refused(kept, keys):
 
 
 def test_a_place_that_cannot_hold_a_store_is_refused_before_any_run(keys, tmp_path, monkeypatch):
-    monkeypatch.setattr(playing, "play", lambda *_: pytest.fail("a run was started"))
+    monkeypatch.setattr(execute, "play", lambda *_: pytest.fail("a run was started"))
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nothing"):
         with pytest.raises(ConfigError, match="cannot keep a sweep"):
@@ -402,7 +400,7 @@ def test_a_store_that_cannot_be_written_any_more_ends_nothing(
             shutil.rmtree(tmp_path / "kept", ignore_errors=True)
             yield part
 
-    monkeypatch.setattr(playing, "play", loses_its_folder)
+    monkeypatch.setattr(execute, "play", loses_its_folder)
     result = sweep(CONFIGS, keys, store=tmp_path / "kept", **SETTINGS)
     xr.testing.assert_identical(result, undisturbed[0])
     assert caplog.text.count("cannot be written (No such file or directory)") == 1
@@ -442,7 +440,7 @@ def stop_after(monkeypatch, segments):
         with_a_count = mine, counted, firsts, keeper
         return play(*with_a_count)
 
-    monkeypatch.setattr(playing, "play", stopped)
+    monkeypatch.setattr(execute, "play", stopped)
     return ticks
 
 
@@ -451,11 +449,11 @@ def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog
     caplog.set_level(logging.INFO, "pause_jax")
     arguments = {"store": tmp_path, "progress": False, "save_every": 0.0, "max_batch": 1}
     whole = sweep(config, keys[:1], max_batch=1, progress=False)
-    monkeypatch.setattr(carry, "SHARE", np.inf)  # however long saving takes
+    monkeypatch.setattr(checkpoint, "SHARE", np.inf)  # however long saving takes
     stop_after(monkeypatch, 7)
     with pytest.raises(SweepInterrupted, match="0 of 1 runs"):
         sweep(config, keys[:1], **arguments)
-    (middle,) = tmp_path.glob("carry-*")
+    (middle,) = tmp_path.glob("checkpoint-*")
     assert [path.name for path in middle.iterdir()] == ["6"]
     ticks = stop_after(monkeypatch, 0)
     result = sweep(config, keys[:1], **arguments)
@@ -464,12 +462,12 @@ def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog
         assert 0 < whole.in_time.sum() < whole.in_time.size
     assert "goes on after 6 of its segments" in caplog.text
     xr.testing.assert_identical(result.drop_attrs(), whole.drop_attrs())
-    assert not list(tmp_path.glob("carry-*"))
+    assert not list(tmp_path.glob("checkpoint-*"))
 
 
 def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
-    middle = carry.Carry(Store(tmp_path, Kept({}, [], {})), 0, 0, every=0.0)
-    point = carry.Point(2, {"x": jnp.arange(3.0)}, [np.ones(2)])
+    middle = checkpoint.Checkpoint(Store(tmp_path, Kept({}, [], {})), 0, 0, every=0.0)
+    point = checkpoint.Point(2, {"x": jnp.arange(3.0)}, [np.ones(2)])
 
     def restored():
         return middle.restored({"x": jnp.zeros(3)}, lambda _: [jax.ShapeDtypeStruct((2,), float)])
@@ -478,11 +476,11 @@ def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
     np.testing.assert_array_equal(restored().state["x"], point.state["x"])
     middle.drop()
     with monkeypatch.context() as harm:
-        harm.setattr(carry, "_digest", lambda _: np.zeros(32, np.uint8))
+        harm.setattr(checkpoint, "_digest", lambda _: np.zeros(32, np.uint8))
         middle.save(point)
     assert restored() is None
     assert "is damaged (ValueError) and is not used" in caplog.text
-    assert not list(tmp_path.glob("carry-*/*"))
+    assert not list(tmp_path.glob("checkpoint-*/*"))
 
 
 # Shards.

@@ -29,9 +29,8 @@ from pause_jax.run.programs import ROOMS, compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import prepare
-from pause_jax.sweep import batch
+from pause_jax.sweep import batch, execute
 from pause_jax.sweep import chunks as plan
-from pause_jax.sweep import execute as playing
 from pause_jax.sweep import prepare as jobs
 
 FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
@@ -263,7 +262,7 @@ def test_a_result_survives_a_file(learned, tmp_path, suffix):
 
 
 def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
-    monkeypatch.setattr(playing, "play", lambda *_: pytest.fail("a run was started"))
+    monkeypatch.setattr(execute, "play", lambda *_: pytest.fail("a run was started"))
     bad = bandit().override({"privacy.budget.total_epsilon": 0.0})
     with pytest.raises(ConfigError, match="total_epsilon"):
         sweep([bandit(), bad], keys, progress=False)
@@ -298,7 +297,7 @@ def fail_in_chunk(monkeypatch, number, failure):
             finished.append(part)
             yield part
 
-    monkeypatch.setattr(playing, "play", fail)
+    monkeypatch.setattr(execute, "play", fail)
 
 
 def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeypatch):
