@@ -1,8 +1,8 @@
 """What is finished of a sweep, in a folder: written once, whole or not at all, and never mixed.
 
 ``made_by.json`` says what the sweep is; each ``chunk-*.npz`` holds finished runs; a folder
-``checkpoint-*`` holds a chunk in the middle (:mod:`pause_jax.sweep.checkpoint`); ``lock-*`` says who is
-at work. A process that dies at any moment leaves a folder that the next one goes on with.
+``checkpoint-*`` holds the middle of a chunk (:mod:`pause_jax.sweep.checkpoint`); ``lock-*`` says
+who is at work. A process that dies at any moment leaves a folder that the next one goes on with.
 """
 
 from __future__ import annotations
