@@ -15,6 +15,8 @@ from pause_jax.analysis import csv_file
 from pause_jax.base.struct import ConfigError
 from pause_jax.run.record.quantities import QUANTITIES
 
+__all__ = ["rows"]
+
 # What a row has anyway.
 _OF_ROW = ("played", "clock", "eval_clock")
 

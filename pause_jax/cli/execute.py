@@ -19,6 +19,7 @@ from rich.markup import escape
 from pause_jax.analysis import events, result_folder
 from pause_jax.analysis.result_folder import UNFINISHED
 from pause_jax.base.struct import ConfigError
+from pause_jax.cli.options import Request
 from pause_jax.cli.publish import publish, show_again
 from pause_jax.cli.stopping import status_of, stoppable
 from pause_jax.config import SimConfig, validate
@@ -28,23 +29,6 @@ from pause_jax.sweep.execute import Playing, SweepInterrupted
 from pause_jax.sweep.prepare import Jobs, jobs_of
 from pause_jax.sweep.store import Store, different, discard_store, fingerprint, store_is_empty
 from pause_jax.sweep.sweep import begun
-
-
-class Request(NamedTuple):
-    """How configs are to be played, and where the result goes: the options of those names."""
-
-    seeds: int
-    seed: int
-    target: float
-    name: str | None
-    out: pathlib.Path
-    force: bool
-    figures: bool
-    resume: bool = False
-    max_batch: int | None = None
-    store: pathlib.Path | None = None
-    report: bool = True
-    log: tuple[str, ...] = ()
 
 
 class Played(NamedTuple):
@@ -71,7 +55,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
       typer.Exit: status 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, 1 after a failure; what
         was finished is kept. Status 1, too, if the result could not be written.
     """
-    check_output(request.seeds, request.target, figures=request.figures, log=request.log)
+    check_output(request.seeds, request.target, figures=request.figures, log=request.log or ())
     for config in configs.values():
         validate(config)
     name = default_name if request.name is None else request.name
@@ -95,10 +79,13 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 about["interrupted"] = result.attrs["interrupted"]
                 about["made_by"] = result.attrs["made_by"]
                 failure = publish(
-                    *(result, folder, about, request.target),
+                    result,
+                    folder,
+                    about,
+                    request.target,
                     figures=request.figures,
                     report=request.report,
-                    log=request.log,
+                    log=request.log or (),
                 )
                 if failure is not None:
                     not_written(failure, folder, _advice(store))

@@ -8,6 +8,8 @@ import xarray as xr
 
 from pause_jax.base.struct import ConfigError
 
+__all__ = ["write"]
+
 HINT = "pip install 'pause_jax[report]'"
 
 
@@ -30,7 +32,7 @@ def write(
       path: of the HTML file.
       target: accuracy whose time is asked for, in (0, 1].
       against: the config that the others are compared with; else the best
-        (``analysis.conclusion.compare``).
+        (``analysis.comparison.compare``).
       title: of the page.
 
     Returns:

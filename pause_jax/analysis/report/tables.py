@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import ledger_table, metrics
-from pause_jax.analysis.conclusion import Aim, Comparison
+from pause_jax.analysis.comparison import Aim, Comparison
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.paired import Difference
 from pause_jax.config import config_file
