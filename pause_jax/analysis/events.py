@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 def quantities(result: xr.Dataset) -> list[str]:
-    """The recorded numbers of a round that rows hold, one's own included, the library's first."""
+    """The recorded numbers of a round that rows hold, custom ones included, the library's first."""
     scalars = [
         str(name)
         for name, values in result.data_vars.items()

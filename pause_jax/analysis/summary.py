@@ -174,9 +174,9 @@ def _spent(name: str, one: xr.Dataset) -> Iterator[str]:
     """A note if the clients' budgets ended before the rounds did."""
     idle = (one.clients < 0).all(("slot", "seed")) & one.latency.notnull().all("seed")
     idle &= (one.latency == 0).all("seed")
-    began = int(np.argmax(idle.values))
-    if idle.any() and bool(idle[began:].all()):
-        first = int(one["round"][began])
+    start = int(np.argmax(idle.values))
+    if idle.any() and bool(idle[start:].all()):
+        first = int(one["round"][start])
         yield (
             f"{name}: from round {first} on nobody took part in any seed: all budgets were spent, "
             "or nobody was available."

@@ -121,10 +121,10 @@ class Tuned(NamedTuple):
 
     Attributes:
       best: the config that is best among the finalists with the fresh seeds (:func:`badness`); the
-        one that the search began with, unless another is better.
+        initial one, unless another is better.
       trials: all that were tried, in order.
       finalists: the best of the trials, best first, and what they scored with fresh seeds; the
-        last one is the config that the search began with.
+        last one is the initial config.
       chosen: place of ``best`` among them.
     """
 

@@ -26,8 +26,8 @@ def compare(
     policies: Annotated[
         str,
         typer.Option(
-            help="Comma-separated policies (see 'pause-jax policies'). NAME:MECHANISM gives one a "
-            f"privacy mechanism of its own: {', '.join(m.name for m in MECHANISMS)}."
+            help="Comma-separated policies (see 'pause-jax policies'). NAME:MECHANISM gives "
+            f"one its own privacy mechanism: {', '.join(m.name for m in MECHANISMS)}."
         ),
     ] = DEMO_POLICIES,
     preset: Annotated[
@@ -98,7 +98,7 @@ def show(
     policy: Annotated[str | None, typer.Option(help="Policy, if not the preset's own.")] = None,
     change: Set = None,
 ) -> None:
-    """Print a preset as a config file, to start one's own from."""
+    """Print a preset as a config file, to start a custom config from."""
     make = _preset(preset, preset)
     config = changed(make() if policy is None else make(policy=policy), change)
     validate(config)

@@ -1,4 +1,4 @@
-"""What every command that simulates does: check, reserve a folder, play, write, print."""
+"""What every command that simulates does: check, reserve a folder, run, write, print."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from pause_jax.sweep.sweep import begun
 
 
 class Played(NamedTuple):
-    """What was played, and why it stopped early, if it did; no result if none may be published."""
+    """The result of a sweep, None if none may be published, and why it stopped early, if it did."""
 
     result: xr.Dataset | None
     stopped: SweepInterrupted | None = None
 
 
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
-    """Play configs, print tables, write files.
+    """Run configs, print tables, write files.
 
-    What is finished is kept in the result's folder while it is played, and ``--resume`` goes on
+    Finished runs are kept in the result's folder during the sweep, and ``--resume`` goes on
     there. Of several processes the first one prints and writes, and keeps only in ``--store``. If
-    another one died, each that is left writes what was finished, into folders of their own.
+    another one died, each that is left writes its finished runs, into its own folder.
 
     Args:
       configs: by label.
@@ -175,7 +175,7 @@ def _is_finished(folder: pathlib.Path, jobs: Jobs) -> bool:
 
 
 def _store(request: Request, folder: pathlib.Path | None, jobs: Jobs) -> Store | None:
-    """Where the sweep is kept while it is played."""
+    """Where finished runs are kept during the sweep."""
     if request.store is not None:
         return begun(jobs, request.store, described(request.seed))
     if folder is None or jax.process_count() > 1:
@@ -218,13 +218,13 @@ def _stop(error: SweepInterrupted, out: pathlib.Path, name: str, store: Store | 
 
 
 def end(error: SweepInterrupted, advice: str = "") -> NoReturn:
-    """End a program that has kept what was finished, with the status of what stopped it."""
+    """End a program that has kept its finished runs, with the status of what stopped it."""
     Console(stderr=True).print(f"[red]{escape(str(error))}[/red] {advice}", highlight=False)
     raise typer.Exit(status_of(error.__cause__))
 
 
 def _end_of_many(error: SweepInterrupted, out: pathlib.Path, name: str) -> NoReturn:
-    """Keep what is finished, at once: soon JAX ends every process of which one has died."""
+    """Keep finished runs, at once: soon JAX ends every process of which one has died."""
     console = Console(stderr=True)
     console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
     if error.finished is not None:

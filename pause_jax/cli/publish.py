@@ -1,4 +1,4 @@
-"""What a command that has played prints and writes."""
+"""What a command prints and writes after its runs."""
 
 from __future__ import annotations
 

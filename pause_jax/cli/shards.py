@@ -41,7 +41,7 @@ from pause_jax.sweep.prepare import jobs_of
 from pause_jax.sweep.store import Store
 from pause_jax.sweep.sweep import begun, checked_shard
 
-# Seconds before its end at which a task is told of it: it plays its segment to the end and saves.
+# Seconds before its end at which a task is warned: it ends its segment and saves.
 NOTICE = 120
 
 
@@ -60,7 +60,7 @@ def shard_of(text: str) -> tuple[int, int]:
 def execute_shard(
     configs: Mapping[str, SimConfig], request: Request, shard: tuple[int, int]
 ) -> None:
-    """Play one shard of a sweep into ``request.store``; what is finished there is not played again.
+    """Run one shard of a sweep into ``request.store``; finished runs are not repeated.
 
     Raises:
       ConfigError: before any run.

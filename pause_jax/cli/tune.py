@@ -82,11 +82,11 @@ def tune(
         validate(config)
     axes = [space.axis_of(text, config) for text in vary or []]
     aim = space.objective_of(objective)
-    told = described(seed)
-    folder = _reserved(place, f"tune-{pathlib.Path(base).stem}", told)
+    about_run = described(seed)
+    folder = _reserved(place, f"tune-{pathlib.Path(base).stem}", about_run)
     kept = folder / UNFINISHED
     kept.mkdir(exist_ok=True)
-    (kept / result_folder.RUN).write_text(json.dumps(told))
+    (kept / result_folder.RUN).write_text(json.dumps(about_run))
     try:
         use_cache()
         key, how = jax.random.key(seed), tuning.Search(**search._asdict())
@@ -94,7 +94,7 @@ def tune(
             found = tuning.tune(config, axes, aim, key, search=how, store=kept)
         _write(found, axes, aim, folder, figures=figures)
         _print(found, axes, aim)
-        result_folder.finish(folder, told)
+        result_folder.finish(folder, about_run)
         result_folder.discard_unfinished(folder)
         Console().print(f"Written to {folder}/")
     except SweepInterrupted as error:
@@ -105,11 +105,11 @@ def tune(
         result_folder.give_back(folder)
 
 
-def _reserved(place: _Place, default: str, told: dict[str, Any]) -> pathlib.Path:
+def _reserved(place: _Place, default: str, about_run: dict[str, Any]) -> pathlib.Path:
     """The folder of the result: a new one, or the unfinished one of this command."""
     explicit = place.name is not None
     name = default if place.name is None else place.name
-    folder = _to_go_on_with(place.out, name, explicit, told) if place.resume else None
+    folder = _to_go_on_with(place.out, name, explicit, about_run) if place.resume else None
     if folder is None:
         folder = result_folder.reserve(
             place.out, name, explicit=explicit, force=place.force, writes=_FILES
@@ -143,7 +143,7 @@ def _to_go_on_with(
             if command == about["command"]:
                 result_folder.check_own(folder, _FILES)
                 return folder
-            others.append(f"{folder} was begun by: {command}")
+            others.append(f"{folder} was started by: {command}")
     if others:
         raise ConfigError(f"--resume: {others[0]}. Give that command, or leave out --resume.")
     return None
@@ -152,12 +152,12 @@ def _to_go_on_with(
 def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
     console = Console()
     rows = []
-    began = found.finalists[-1][1]
+    initial = found.finalists[-1][1]
     for place, (seen, fresh) in enumerate(found.finalists):
         last = place == len(found.finalists) - 1
-        title = "where it began" if last else f"{place + 1}"
+        title = "initial" if last else f"{place + 1}"
         values = [f"{fresh.values[axis.path]:.4g}" for axis in axes]
-        gain = fresh._replace(scores=fresh.scores - began.scores)
+        gain = fresh._replace(scores=fresh.scores - initial.scores)
         rows.append(
             [
                 title + " *" * (place == found.chosen),
@@ -177,7 +177,7 @@ def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
             rows,
             title=f"{objective.text}, mean ± standard error",
             caption=f"*: chosen, the best of these with {fresh.scores.size} fresh seeds. "
-            "change: against where it began, over the same seeds."
+            "change: against the initial config, over the same seeds."
             + " (n/N): n of N seeds have a value; configs with fewer rank below."
             * partial,
         )
@@ -193,7 +193,7 @@ def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
     if not fresh.scored.size:
         console.print("- No finalist has a value: the star marks the one that came nearest.")
     if found.chosen == len(found.finalists) - 1:
-        console.print("- None was better than the config where the search began: best.toml is it.")
+        console.print("- No config was better than the initial one, which is best.toml.")
 
 
 def _pm(trial: Trial, objective: Objective) -> str:
@@ -228,9 +228,9 @@ def _draw(found: Tuned, axes: list[Axis], objective: Objective, path: pathlib.Pa
         panel.errorbar(x, y, np.nan_to_num(error), fmt="o", ms=3, lw=0.8, color="#4477AA")
         seen, fresh = found.finalists[found.chosen]
         panel.plot(seen.values[axis.path], fresh.mean, "*", ms=13, color="#EE6677", label="chosen")
-        began = found.finalists[-1][1]
+        initial = found.finalists[-1][1]
         panel.plot(
-            began.values[axis.path], began.mean, "s", ms=6, color="#228833", label="where it began"
+            initial.values[axis.path], initial.mean, "s", ms=6, color="#228833", label="initial"
         )
         panel.set(xlabel=axis.path, xscale="log" if axis.log else "linear")
     panels[0].set_ylabel(objective.text)

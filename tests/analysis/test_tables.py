@@ -156,7 +156,7 @@ def test_what_tune_prints_is_whole_and_says_what_the_search_promised_too_much(
     tune._print(Tuned(config, trials, finalists, 0), axes, objective_of("regret"))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= width
-    for words in ("speed_weight", "total_epsilon", "where it began", "4.5±0.5", "-3±"):
+    for words in ("speed_weight", "total_epsilon", "initial", "4.5±0.5", "-3±"):
         assert words in text
     assert "promised 2 and gave 4.5 (+2.5)" in " ".join(text.split())
 

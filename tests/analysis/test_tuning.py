@@ -421,7 +421,7 @@ def test_the_command_writes_config_trials_and_picture(monkeypatch, tmp_path, cap
     assert command(monkeypatch, tmp_path, *arguments, "--budget", "8", "--width", "4") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "never" not in printed
-    for words in ("where it", "fresh seeds", "Of 8 configs the best promised", "learning_rate"):
+    for words in ("initial", "fresh seeds", "Of 8 configs the best promised", "learning_rate"):
         assert words in printed
     folder = tmp_path / "results" / "tune-mine"
     best = config_file.load(folder / "best.toml")
@@ -481,7 +481,7 @@ def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tm
     assert "--resume goes on" in capsys.readouterr().err
     other = [*arguments, "--seed", "5", "--resume"]
     assert command(monkeypatch, tmp_path, *other) == 2
-    assert "stopped was begun by: pause-jax tune" in " ".join(capsys.readouterr().err.split())
+    assert "stopped was started by: pause-jax tune" in " ".join(capsys.readouterr().err.split())
     assert command(monkeypatch, tmp_path, *arguments, "--resume") == 0
     results = tmp_path / "results"
     for name in ("trials.csv", "best.toml"):

@@ -25,7 +25,7 @@ def write(
 
     All of it comes from the data set, so that it can be made again where nothing can be run. What
     needs the configs' classes (privacy, the order of clients by speed) is said to be missing where
-    a class of one's own is not loaded.
+    a custom class is not loaded.
 
     Args:
       result: from ``sweep``, or a ``data.nc`` that was loaded.
