@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -178,7 +178,7 @@ def tune(
     _check(axes, search)
     check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
-    run = _Runs(config, objective, data, store, progress=progress)
+    run = _Runs(config, objective, data, store, progress, batches=itertools.count())
     try_some = _halving if search.method == "halving" else _generations
     trials = try_some(search, _Proposals(axes, search, key), run, search_key)
     most = max(trial.scores.size for trial in trials)
@@ -222,21 +222,15 @@ def _value(config: Any, path: str) -> Any:
     return config
 
 
-class _Runs:
+class _Runs(NamedTuple):
     """Runs configs, and scores and orders them."""
 
-    def __init__(
-        self,
-        config: SimConfig,
-        objective: Objective,
-        data: Dataset | None,
-        store: str | os.PathLike[str] | None,
-        *,
-        progress: bool,
-    ):
-        self.config, self.objective, self.data = config, objective, data
-        self.store, self.progress = store, progress
-        self.batches = itertools.count()
+    config: SimConfig
+    objective: Objective
+    data: Dataset | None
+    store: str | os.PathLike[str] | None
+    progress: bool
+    batches: Iterator[int]
 
     def order(self, trial: Trial) -> float:
         """The order of trials, the best the lowest."""

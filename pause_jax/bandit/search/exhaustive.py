@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -58,7 +59,7 @@ def exhaustive(
     """
     index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)
-    num_clients = index.shape[0]
+    (num_clients,) = index.shape
     num_sets = count_sets(num_clients, num_selected, max_sets)
     available = jnp.ones(num_clients, bool) if available is None else jnp.asarray(available)
     order = shuffled(num_clients, available, key)
@@ -66,7 +67,7 @@ def exhaustive(
     binomials = _binomials(num_clients, num_selected, num_sets)
 
     def visit(chunk: Array, best: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        best_value, best_total, best_rank = best
+        best_value, best_total, _ = best
         ranks = jnp.minimum(chunk * chunk_size + jnp.arange(chunk_size), num_sets - 1)
         ranks = ranks.astype(jnp.int32)
         value, total = _score(_unrank(ranks, binomials), u, w, usable)
@@ -74,16 +75,12 @@ def exhaustive(
         top_total = jnp.max(jnp.where(value == top_value, total, -jnp.inf))
         here = ranks[jnp.argmax((value == top_value) & (total == top_total))]
         better = (top_value > best_value) | ((top_value == best_value) & (top_total > best_total))
-        return (
-            jnp.where(better, top_value, best_value),
-            jnp.where(better, top_total, best_total),
-            jnp.where(better, here, best_rank),
-        )
+        found = (top_value, top_total, here)
+        return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
 
     lowest = jnp.asarray(-jnp.inf, weight.dtype)
     start = (lowest, lowest, jnp.asarray(0, jnp.int32))
-    num_chunks = -(-num_sets // chunk_size)
-    *_, best_rank = lax.fori_loop(0, num_chunks, visit, start)
+    *_, best_rank = lax.fori_loop(0, -(-num_sets // chunk_size), visit, start)
     enough = jnp.sum(available) >= num_selected
     places = jnp.where(enough, _unrank(best_rank[None], binomials)[0], jnp.arange(num_selected))
     clients = jnp.sort(order[places]).astype(jnp.int32)
