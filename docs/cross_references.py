@@ -29,7 +29,11 @@ def imported(module: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+            listed = [alias for alias in node.names if alias.name != "*"]
+            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in listed}
+            if len(listed) < len(node.names):
+                everything = importlib.import_module(str(node.module)).__all__
+                found |= {name: f"{node.module}.{name}" for name in everything}
         elif isinstance(node, ast.Import):
             found |= {a.asname or a.name.partition(".")[0]: a.name for a in node.names}
     return found
@@ -122,8 +126,8 @@ def spell_out(app: Any, doctree: Any) -> None:
 
 
 def resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
-    """The text of a reference that has no page: a shape, another library's name, a private one; a
-    link, where one name of the reference alone ends like it; or nothing.
+    """The text of a reference that has no page: a shape, another library's name, one that no
+    ``__all__`` has; a link, where one name of the reference alone ends like it; or nothing.
     """
     if node.get("refdomain") != "py":
         return None
@@ -135,9 +139,24 @@ def resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     objects = env.get_domain("py").objects
     alike = [name for name in objects if name.endswith(f".{target}")]
     if len(alike) != 1:
-        return None
+        return contnode if _is_known(target) else None
     at = objects[alike[0]]
     return make_refnode(app.builder, node["refdoc"], at.docname, at.node_id, contnode, alike[0])
+
+
+def _is_known(name: str) -> bool:
+    """Whether a full name of ours exists, or a module has a class of this name."""
+    try:
+        return (is_ours(name) and meaning(name) is not None) or name in _classes()
+    except LookupError:
+        return False
+
+
+@functools.cache
+def _classes() -> frozenset[str]:
+    """The names of all classes of the package."""
+    trees = (ast.parse(path.read_text("utf-8")) for path in house.modules(PACKAGE).values())
+    return frozenset(n.name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef))
 
 
 def skip(app: Any, what: str, name: str, item: Any, skipped: bool, options: Any) -> bool | None:

@@ -1,6 +1,6 @@
 """Pages of the site that are made from the code: the reference, the gallery, the program's help.
 
-    docs/api/           a page for each room of the package, with all that is public in it
+    docs/api/           a page for each room of the package, with the names of every ``__all__``
     docs/gallery/       a card for each named policy
     docs/command_line/  the help of each command
 
@@ -10,11 +10,12 @@ They are written when the site is built, and not kept.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,18 +49,40 @@ class Symbol(NamedTuple):
     text: str = ""
 
 
+@functools.cache
+def promised() -> dict[str, str]:
+    """Where each name of an ``__all__`` is documented: full name -> name where it is defined."""
+    return {
+        f"{module}.{name}": canonical(f"{module}.{name}")
+        for module in house.modules(PACKAGE)
+        if not module.startswith(WITHOUT) and not any(p.startswith("_") for p in module.split("."))
+        for name in _exported(module)
+    }
+
+
+def _exported(module: str) -> Sequence[str]:
+    """The ``__all__`` of a module."""
+    try:
+        return getattr(importlib.import_module(module), "__all__", ())
+    except ImportError:
+        # Without Flower; ``conf.py`` has a stand-in for it.
+        if "flower" not in module:
+            raise
+        return ()
+
+
 def public_modules() -> list[str]:
-    """The modules of the reference, by dotted name."""
-    return [
-        name
-        for name in house.modules(PACKAGE)
-        if not name.startswith(WITHOUT) and not any(p.startswith("_") for p in name.split("."))
-    ]
+    """The modules of the reference, by dotted name: an ``__all__`` names them, or something in
+    them.
+    """
+    where = set(promised().values())
+    named = {full.rpartition(".")[0] for full in (*promised(), *where)} | where
+    return [module for module in house.modules(PACKAGE) if module in named]
 
 
 def defined_in(module: str) -> Iterator[Symbol]:
-    """What a module defines at its top, without what begins with an underscore."""
-    source = house.modules(PACKAGE)[module].read_text("utf-8")
+    """What a module defines at its top and an ``__all__`` names, and the recorded quantities."""
+    source, public = house.modules(PACKAGE)[module].read_text("utf-8"), set(promised().values())
     for node in ast.parse(source).body:
         names = [node] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
         assigned = node.targets if isinstance(node, ast.Assign) else []
@@ -69,10 +92,10 @@ def defined_in(module: str) -> Iterator[Symbol]:
             *(t.id for t in assigned if isinstance(t, ast.Name)),
         ):
             value = getattr(importlib.import_module(module), name, None)
-            if name.startswith("_"):
-                continue
             if isinstance(value, Quantity):
                 yield Symbol("py:data", f"{module}.{name}", inspect.cleandoc(described(value)[2:]))
+            elif f"{module}.{name}" not in public:
+                continue
             elif not names:
                 text = _comment_above(source.splitlines(), node.lineno - 1)
                 yield Symbol("py:data", f"{module}.{name}", text)
@@ -90,15 +113,6 @@ def _comment_above(lines: list[str], place: int) -> str:
         place -= 1
         found.insert(0, lines[place].removeprefix("# "))
     return re.sub(r"([*`|_\\])", r"\\\1", " ".join(found))
-
-
-def promised() -> dict[str, str]:
-    """Where each name of an ``__all__`` is documented: full name -> name where it is defined."""
-    return {
-        f"{package}.{name}": canonical(f"{package}.{name}")
-        for package in public_modules()
-        for name in getattr(importlib.import_module(package), "__all__", ())
-    }
 
 
 def check_promises(app: Any, env: Any) -> None:

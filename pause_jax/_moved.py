@@ -25,6 +25,7 @@ MOVED: dict[str, str] = {
     **{name: f"rng.{name}" for name in _RNG.split()},
     **{f"engine.{name}": f"run.record.{name}" for name in _RECORD.split()},
     **{f"engine.{old}": f"sweep.{new}" for old, new in _SWEEP.items()},
+    "analysis.conclusion": "analysis.comparison",
     "config_file": "config.config_file",
     "engine": "run",
     "learning.own_model": "learning.custom_model",

@@ -53,7 +53,7 @@ PRESENCE = "pause_jax/world/availability/kinds.py"
 INTERVALS = "pause_jax/world/availability/intervals.py"
 SELECTOR = "pause_jax/deploy/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
-CONCLUSION = "pause_jax/analysis/conclusion.py"
+COMPARISON = "pause_jax/analysis/comparison.py"
 PAGE = "pause_jax/analysis/report/page.py"
 KEYS_TEST = "tests/rng/test_keys.py"
 DRAWS_TEST = "tests/rng/test_draws.py"
@@ -909,10 +909,10 @@ MUTANTS = [
     ),
     Mutant(
         "the_best_as_if_named_beforehand",
-        CONCLUSION,
+        COMPARISON,
         "comparisons = others if against else",
         "comparisons = others if chosen else",
-        "tests/analysis/test_conclusion.py",
+        "tests/analysis/test_comparison.py",
     ),
     Mutant(
         "labels_become_html",
@@ -1053,7 +1053,7 @@ MUTANTS = [
     Mutant(
         "optuna_is_told_the_mean",
         TUNING,
-        "study.tell(each, order(trial))",
+        "study.tell(each, run.order(trial))",
         "study.tell(each, trial.mean)",
         "tests/analysis/test_tuning.py::test_optuna_is_told_the_same_order",
     ),
@@ -1641,17 +1641,17 @@ MUTANTS = [
     ),
     Mutant(
         "unnoised_counts_as_private",
-        CONCLUSION,
+        COMPARISON,
         ' & (result.unnoised == "")',
         "",
-        "tests/analysis/test_conclusion.py::test_private_configs_are_compared_with_the_best_of_them",
+        "tests/analysis/test_comparison.py::test_private_configs_are_compared_with_the_best_of_them",
     ),
     Mutant(
         "broken_configs_are_judged",
-        CONCLUSION,
+        COMPARISON,
         "result.first_broken_round <= 0",
         "result.first_broken_round >= -1",
-        "tests/analysis/test_conclusion.py::test_a_config_that_broke_its_contract_is_no_measure",
+        "tests/analysis/test_comparison.py::test_a_config_that_broke_its_contract_is_no_measure",
     ),
     Mutant(
         "clock_curve_of_the_seeds_left",

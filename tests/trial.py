@@ -76,8 +76,12 @@ def tuned(objective: str, axes: str, method: str, config: SimConfig | None = Non
     config = config.replace(num_selected=2)
     axis = space.axis_of(axes, config)
     return tuning.tune(
-        *(config, [axis], space.objective_of(objective), KEY),
-        **{"budget": 6, "seeds": 2, "width": 3, "method": method, "progress": False},
+        config,
+        [axis],
+        space.objective_of(objective),
+        KEY,
+        search=tuning.Search(budget=6, seeds=2, width=3, method=method),
+        progress=False,
     )
 
 

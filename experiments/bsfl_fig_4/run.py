@@ -20,7 +20,7 @@ from experiments import claims, instances
 from experiments.claims import Claim
 from experiments.figures import band, save
 from experiments.outcome import Outcome
-from pause_jax.analysis import landscape as lab
+from experiments.search_laboratory import landscape as lab
 from pause_jax.reward import Reward
 from pause_jax.search import Problem
 

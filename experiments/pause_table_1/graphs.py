@@ -11,8 +11,8 @@ from experiments import instances
 from experiments.claims import Claim, exact
 from experiments.outcome import Outcome
 from experiments.pause_table_1.scaling import REWARD
-from pause_jax.analysis import landscape as lab
-from pause_jax.analysis import proofs
+from experiments.search_laboratory import landscape as lab
+from experiments.search_laboratory import proofs
 from pause_jax.search import Problem
 
 SHAPES = ((5, 2), (6, 3), (7, 3), (8, 4))

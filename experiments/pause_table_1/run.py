@@ -18,7 +18,7 @@ from experiments import instances
 from experiments.figures import band, save
 from experiments.outcome import Outcome
 from experiments.pause_table_1 import graphs, scaling
-from pause_jax.analysis import landscape as lab
+from experiments.search_laboratory import landscape as lab
 
 HERE = pathlib.Path(__file__).parent
 

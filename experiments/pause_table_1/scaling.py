@@ -13,7 +13,7 @@ from jax import Array
 from experiments import instances
 from experiments.claims import Claim, exact
 from experiments.outcome import Outcome
-from pause_jax.analysis import landscape as lab
+from experiments.search_laboratory import landscape as lab
 from pause_jax.bandit.search import exact as exact_search
 from pause_jax.bandit.search import exhaustive
 from pause_jax.reward import Reward

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from experiments import instances
 from experiments.figures import save
 from experiments.outcome import Outcome
+from experiments.search_laboratory import landscape as lab
 from pause_jax import presets
-from pause_jax.analysis import landscape as lab
 
 HERE = pathlib.Path(__file__).parent
 

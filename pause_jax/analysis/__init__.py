@@ -1,1 +1,1 @@
-"""What is made of results, on the host: metrics, regret, ledgers, landscapes, tables, figures."""
+"""What is made of results, on the host: metrics, regret, ledgers, tables, figures."""

@@ -15,6 +15,8 @@ from pause_jax.analysis import csv_file
 from pause_jax.base.struct import ConfigError
 from pause_jax.run.record.quantities import QUANTITIES
 
+__all__ = ["rows"]
+
 # What a row has anyway.
 _OF_ROW = ("played", "clock", "eval_clock")
 
@@ -37,7 +39,7 @@ class Row(NamedTuple):
 
 
 def quantities(result: xr.Dataset) -> list[str]:
-    """The recorded numbers of a round that rows hold, one's own included, the library's first."""
+    """The recorded numbers of a round that rows hold, custom ones included, the library's first."""
     scalars = [
         str(name)
         for name, values in result.data_vars.items()

@@ -1,6 +1,6 @@
 """What a fleet's measured latencies look like: their law, and whether they stay as they are.
 
-The bandit policies assume that a client's latencies are independent and alike from round to round;
+The bandit policies assume that a client's latencies are independent and identically distributed;
 what speaks against it in the measurements is said here, with a model to simulate with.
 """
 

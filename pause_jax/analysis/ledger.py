@@ -24,6 +24,8 @@ from pause_jax.run.record.result import Result
 if TYPE_CHECKING:
     import xarray as xr
 
+__all__ = ["Ledger", "ledger"]
+
 HINT = "dp-accounting is missing: pip install 'pause_jax[accounting]'"
 SIZES = "data sizes (aggregation weights)"
 

@@ -7,6 +7,19 @@ import xarray as xr
 
 from pause_jax.base.struct import ConfigError
 
+__all__ = [
+    "empty_rounds",
+    "final_accuracy",
+    "final_loss",
+    "final_spent",
+    "gigabytes",
+    "mean_and_error",
+    "participation_fairness",
+    "simulated_seconds",
+    "time_to_accuracy",
+    "total_regret",
+]
+
 
 def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
     """Simulated seconds until the test accuracy first reaches ``target``.

@@ -11,6 +11,8 @@ from scipy import special
 
 from pause_jax.base.struct import ConfigError
 
+__all__ = ["Difference", "differences"]
+
 
 class Difference(NamedTuple):
     """How much more a config has of something than the one that it is compared with.

@@ -17,6 +17,8 @@ from pause_jax.analysis.curves import Curve
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = ["plot_accuracy", "plot_participation", "plot_regret", "plot_spent", "save_figures"]
+
 # More bands than these hide each other; then a bar stands at each curve's end.
 _FEW_BANDS = 6
 # Panels below each other, and names in a column of a legend.
@@ -110,7 +112,8 @@ def _draw(
         marker = "o" if np.isfinite(y).sum() < 5 else None
         strokes = dash(places[name])
         axes.plot(
-            *(x, y),
+            x,
+            y,
             label=_plain(name if len(above) == 1 else f"{name} (as {_others(above, name)})"),
             lw=1.6 + 2.2 * min(under, 3),
             ls=(0, strokes) if strokes else "-",

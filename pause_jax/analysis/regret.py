@@ -23,6 +23,8 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, validate
 from pause_jax.sweep.sweep import sweep
 
+__all__ = ["HEADING", "Growth", "Row", "bounds_of", "measure", "rows"]
+
 Floats = NDArray[np.float64]
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import metrics
@@ -27,14 +26,6 @@ class Axis(NamedTuple):
     low: float
     high: float
     log: bool = False
-
-    def at(self, share: float) -> float:
-        """The value at a share of the range, as the float32 that it becomes."""
-        if self.log:
-            value = self.low * (self.high / self.low) ** share
-        else:
-            value = self.low + (self.high - self.low) * share
-        return float(str(np.float32(value)))
 
 
 class Objective(NamedTuple):
@@ -70,10 +61,19 @@ _KNOWN: dict[str, Objective] = {
     each.text: each
     for each in (
         Objective(
-            *("accuracy", -1, ("eval_clock", "test_accuracy"), metrics.final_accuracy),
+            text="accuracy",
+            sign=-1,
+            record=("eval_clock", "test_accuracy"),
+            value=metrics.final_accuracy,
             needs="test_accuracy",
         ),
-        Objective(*("loss", 1, ("eval_clock", "test_loss"), metrics.final_loss), needs="test_loss"),
+        Objective(
+            text="loss",
+            sign=1,
+            record=("eval_clock", "test_loss"),
+            value=metrics.final_loss,
+            needs="test_loss",
+        ),
         Objective("regret", 1, ("regret",), metrics.total_regret, needs="regret"),
         Objective("seconds", 1, ("clock",), metrics.simulated_seconds),
     )

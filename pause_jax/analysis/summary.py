@@ -1,15 +1,20 @@
-"""The summary of a sweep: figures of merit of each config, as rows and as a table."""
+"""The summary of a sweep: figures of merit of each config, a table, notes on its runs."""
 
 from __future__ import annotations
 
 import math
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import csv_file, metrics
 from pause_jax.analysis.table import Sheet, label, make_table, number
+from pause_jax.config import config_file
+from pause_jax.run import contract
 
 _UNIT_WORDS = {"coordinate": "per coordinate", "update": "per update"}
 _UNIT_MARKS = {"coordinate": "/coord", "update": "/update", "none": ""}
@@ -121,6 +126,61 @@ def table(rows: list[dict[str, Any]], target: float) -> Sheet:
 def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Write the summary as CSV."""
     csv_file.write(path, [list(rows[0]), *(row.values() for row in rows)])
+
+
+def notes(result: xr.Dataset) -> Iterator[str]:
+    """Sentences on runs that went wrong or paid for questions, config by config.
+
+    Args:
+      result: from ``sweep``.
+    """
+    for name in map(str, result.config.values):
+        one = result.sel(config=name)
+        bad = one.first_nonfinite_round.values
+        if (bad > 0).any():
+            yield (
+                f"{name}: the model was not finite from round {bad[bad > 0].min()} on "
+                f"in {(bad > 0).sum()} of {bad.size} seeds."
+            )
+        if found := contract.finding(one.first_broken_round.values, one.broken_rules.values):
+            yield f"{name}: WARNING: {found}"
+        yield from _collapse(name, one)
+        yield from _spent(name, one)
+        waited = (one.query_seconds.sum("round") / one.latency.sum("round")).mean().item()
+        if waited > 0:
+            yield f"{name}: queries take {100 * waited:.0f} % of its simulated seconds."
+
+
+def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
+    """A note if privacy noise has destroyed a model that had learned."""
+    curve = one.test_accuracy.mean("seed").dropna("eval_round")
+    if curve.size == 0 or one.epsilon_unit.item() == "none":
+        return
+    best, last = curve.max().item(), curve[-1].item()
+    if last < 0.7 * best:
+        budget = config_file.loads(one.config_toml.item()).privacy.budget
+        left = float(budget.remaining(jnp.asarray(one.counts.max().item())))
+        why = "so its last updates drown in noise"
+        if left > 0.25:
+            why = "so it is the noise of every update that is too much, not that of the last ones"
+        yield (
+            f"{name}: fell from {100 * best:.0f} % (round {int(curve.idxmax())}) to "
+            f"{100 * last:.0f} %. Its busiest client took part {int(one.counts.max())} times and "
+            f"has {100 * left:.2g} % of its budget left, {why}."
+        )
+
+
+def _spent(name: str, one: xr.Dataset) -> Iterator[str]:
+    """A note if the clients' budgets ended before the rounds did."""
+    idle = (one.clients < 0).all(("slot", "seed")) & one.latency.notnull().all("seed")
+    idle &= (one.latency == 0).all("seed")
+    start = int(np.argmax(idle.values))
+    if idle.any() and bool(idle[start:].all()):
+        first = int(one["round"][start])
+        yield (
+            f"{name}: from round {first} on nobody took part in any seed: all budgets were spent, "
+            "or nobody was available."
+        )
 
 
 def _kind(rows: list[dict[str, Any]]) -> str:

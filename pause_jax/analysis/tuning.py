@@ -1,9 +1,9 @@
 """Search for the numbers of a config that are best by some objective, in one compiled program.
 
-Every generation of trials is one batch of the same shape over the same seeds, so nothing is
-compiled twice and trials are compared in the same worlds. Proposing is left to Optuna (the extra
-``tune``), or to chance. The best are played again with seeds that the search has not seen: the best
-of many noisy figures is too good to be true.
+Every generation of trials is one batch of the same shape over the same seeds: nothing compiles
+twice, and trials are compared in the same worlds. Optuna (the extra ``tune``) proposes. The best
+run again with seeds that the search has not seen: the best of many noisy figures is too good to be
+true.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import math
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -29,11 +29,35 @@ from pause_jax.learning import Dataset
 from pause_jax.run import contract
 from pause_jax.sweep.sweep import sweep
 
+if TYPE_CHECKING:
+    import optuna
+
 METHODS = ("tpe", "random", "halving")
-# Configs that are played again with fresh seeds, beside the one that the search began with.
+# Configs that run again with fresh seeds, beside the initial one.
 FINALISTS = 3
 
 Floats = NDArray[np.float64]
+
+
+class Search(NamedTuple):
+    """How to search.
+
+    Attributes:
+      budget: configs to try; under ``halving`` as many runs as these would take.
+      seeds: runs of each.
+      width: configs tried side by side, and proposed at a time.
+      method: ``tpe`` (Optuna's tree-structured Parzen estimator), ``random``, or ``halving``:
+        random configs with one seed, of which the better half goes on with twice as many new
+        seeds, until two are left.
+    """
+
+    budget: int = 64
+    seeds: int = 3
+    width: int = 8
+    method: str = "tpe"
+
+
+_DEFAULT = Search()
 
 
 class Trial(NamedTuple):
@@ -97,10 +121,10 @@ class Tuned(NamedTuple):
 
     Attributes:
       best: the config that is best among the finalists with the fresh seeds (:func:`badness`); the
-        one that the search began with, unless another is better.
+        initial one, unless another is better.
       trials: all that were tried, in order.
       finalists: the best of the trials, best first, and what they scored with fresh seeds; the
-        last one is the config that the search began with.
+        last one is the initial config.
       chosen: place of ``best`` among them.
     """
 
@@ -124,10 +148,7 @@ def tune(
     objective: Objective,
     key: Array,
     *,
-    budget: int = 64,
-    seeds: int = 3,
-    width: int = 8,
-    method: str = "tpe",
+    search: Search = _DEFAULT,
     data: Dataset | None = None,
     store: str | os.PathLike[str] | None = None,
     progress: bool = True,
@@ -135,18 +156,13 @@ def tune(
     """Search for the best numbers.
 
     Args:
-      config: where the search begins; it is played against the best at the end.
+      config: the initial one; it is compared with the best at the end.
       axes: what is varied.
-      objective: by what it is judged, as the mean over seeds.
+      objective: by what a config is judged, as the mean over seeds.
       key: of the search's seeds, the fresh ones and the proposals.
-      budget: configs to try; under ``halving`` as many runs as these would take.
-      seeds: runs of each.
-      width: configs tried side by side. ``tpe`` proposes as many at a time.
-      method: ``tpe`` (Optuna's tree-structured Parzen estimator), ``random``, or ``halving``:
-        random configs with one seed, of which the better half goes on with twice as many new
-        seeds, until two are left.
+      search: budget and method.
       data: as in ``sweep``.
-      store: a folder that keeps what is played, as in ``sweep``; the same search goes on there.
+      store: a folder that keeps finished runs, as in ``sweep``; the same search resumes there.
       progress: show a progress bar for each batch.
 
     Returns:
@@ -159,80 +175,45 @@ def tune(
     Warns:
       BrokenContract: once, at the end, if a custom part broke its contract with the fresh seeds.
     """
-    _check(axes, budget, seeds, width, method)
+    _check(axes, search)
     check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
-    generations = itertools.count()
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
-
-    def play(points: list[dict[str, float]], keys: Array, *, last: bool = False) -> list[Trial]:
-        configs = [config.override(values) for values in points]
-        # The same scores propose the same configs again, so each generation finds its own.
-        kept = None if store is None else pathlib.Path(store) / f"{next(generations):03}"
-        with warnings.catch_warnings():
-            if not last:
-                warnings.simplefilter("ignore", contract.BrokenContract)
-            result = sweep(
-                *(configs, keys),
-                data=data,
-                record=(*objective.record, *contract.RECORDED),
-                store=kept,
-                progress=progress,
-            )
-        scores = objective.value(result).where(result.first_broken_round <= 0)
-        near = xr.zeros_like(scores) if objective.near is None else objective.near(result)
-        each = zip(points, *(x.values.astype(np.float64) for x in (scores, near)), strict=True)
-        return [Trial(*trial) for trial in each]
-
-    def order(trial: Trial) -> float:
-        return badness(trial, objective.sign)
-
-    if method == "halving":
-        trials = _halving(axes, budget * seeds, search_key, rng, order, play)
-    else:
-        keys = jax.random.split(search_key, seeds)
-        propose = _tpe if method == "tpe" else _random
-        trials = list(propose(axes, budget, width, rng, order, lambda p: play(p, keys)))
+    run = _Runs(config, objective, data, store, progress, batches=itertools.count())
+    try_some = _halving if search.method == "halving" else _generations
+    trials = try_some(search, _Proposals(axes, search, key), run, search_key)
     most = max(trial.scores.size for trial in trials)
-    best = sorted((trial for trial in trials if trial.scores.size == most), key=order)[:FINALISTS]
-    fresh = max(2, width * seeds // (FINALISTS + 1))
-    began = {axis.path: float(np.float32(_value(config, axis.path))) for axis in axes}
-    points = [*(trial.values for trial in best), began]
-    again = play(points, jax.random.split(fresh_key, fresh), last=True)
+    whole = [trial for trial in trials if trial.scores.size == most]
+    best = sorted(whole, key=run.order)[:FINALISTS]
+    initial = {axis.path: float(np.float32(_value(config, axis.path))) for axis in axes}
+    points = [*(trial.values for trial in best), initial]
+    fresh = max(2, search.width * search.seeds // (FINALISTS + 1))
+    again = run(points, jax.random.split(fresh_key, fresh), last=True)
+    # Of equals the last, which is the initial config.
+    chosen = min(reversed(range(len(points))), key=lambda i: run.order(again[i]))
     unknown = np.full(1, np.nan)
-    # Of equals the last, which is where the search began.
-    chosen = min(reversed(range(len(points))), key=lambda i: order(again[i]))
     return Tuned(
         best=config if chosen == len(best) else config.override(points[chosen]),
         trials=trials,
-        finalists=list(zip([*best, Trial(began, unknown, unknown)], again, strict=True)),
+        finalists=list(zip([*best, Trial(initial, unknown, unknown)], again, strict=True)),
         chosen=chosen,
     )
 
 
-def _check(axes: Sequence[Axis], budget: int, seeds: int, width: int, method: str) -> None:
+def _check(axes: Sequence[Axis], search: Search) -> None:
     if not axes:
         raise ConfigError("--vary is missing: name at least one number to tune.")
     paths = [axis.path for axis in axes]
     if len(set(paths)) < len(paths):
         raise ConfigError(f"--vary: {max(paths, key=paths.count)} is varied twice.")
-    for name, value, least in (
-        ("budget", budget, FINALISTS),
-        ("seeds", seeds, 1),
-        ("width", width, 1),
-    ):
-        if value < least:
+    for name, least in (("budget", FINALISTS), ("seeds", 1), ("width", 1)):
+        if (value := getattr(search, name)) < least:
             raise ConfigError(f"--{name} {value}: must be >= {least}.")
-    if method not in METHODS:
-        raise ConfigError(f"--method {method}: must be one of {', '.join(METHODS)}.")
-    if method == "tpe":
-        try:
-            import optuna  # noqa: F401
-        except ImportError:
-            raise ConfigError(
-                "--method tpe: needs Optuna, pip install 'pause_jax[tune]'; or take --method "
-                "random."
-            ) from None
+    if search.method not in METHODS:
+        raise ConfigError(f"--method {search.method}: must be one of {', '.join(METHODS)}.")
+    try:
+        import optuna  # noqa: F401
+    except ImportError:
+        raise ConfigError("tune: needs Optuna, pip install 'pause_jax[tune]'.") from None
 
 
 def _value(config: Any, path: str) -> Any:
@@ -241,82 +222,109 @@ def _value(config: Any, path: str) -> Any:
     return config
 
 
-Play = Callable[[list[dict[str, float]]], list[Trial]]
-Order = Callable[[Trial], float]
+class _Runs(NamedTuple):
+    """Runs configs, and scores and orders them."""
+
+    config: SimConfig
+    objective: Objective
+    data: Dataset | None
+    store: str | os.PathLike[str] | None
+    progress: bool
+    batches: Iterator[int]
+
+    def order(self, trial: Trial) -> float:
+        """The order of trials, the best the lowest."""
+        return badness(trial, self.objective.sign)
+
+    def __call__(
+        self, points: Sequence[dict[str, float]], keys: Array, *, last: bool = False
+    ) -> list[Trial]:
+        """A trial for each point, with a score for each key."""
+        # The same scores propose the same configs again, so each batch finds its own folder.
+        number = next(self.batches)
+        with warnings.catch_warnings():
+            if not last:
+                warnings.simplefilter("ignore", contract.BrokenContract)
+            result = sweep(
+                [self.config.override(values) for values in points],
+                keys,
+                data=self.data,
+                record=(*self.objective.record, *contract.RECORDED),
+                store=None if self.store is None else pathlib.Path(self.store) / f"{number:03}",
+                progress=self.progress,
+            )
+        scores = self.objective.value(result).where(result.first_broken_round <= 0)
+        how_near = self.objective.near
+        near = xr.zeros_like(scores) if how_near is None else how_near(result)
+        each = zip(points, *(x.values.astype(np.float64) for x in (scores, near)), strict=True)
+        return [Trial(*trial) for trial in each]
 
 
-def _drawn(axes: Sequence[Axis], rng: np.random.Generator) -> dict[str, float]:
-    return {axis.path: axis.at(rng.random()) for axis in axes}
+class _Proposals:
+    """Configs that Optuna proposes."""
+
+    def __init__(self, axes: Sequence[Axis], search: Search, key: Array):
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+        seed = int(rng.integers(2**31))
+        sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed)
+        if search.method == "tpe":
+            sampler = optuna.samplers.TPESampler(
+                n_startup_trials=max(search.width, search.budget // 4),
+                multivariate=True,
+                constant_liar=True,  # those of one generation keep apart
+                seed=seed,
+            )
+        self.study = optuna.create_study(sampler=sampler)
+        self.space: dict[str, Any] = {
+            axis.path: optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.log)
+            for axis in axes
+        }
+
+    def ask(self, number: int) -> list[optuna.Trial]:
+        return [self.study.ask(self.space) for _ in range(number)]
 
 
-def _random(
-    axes: Sequence[Axis],
-    budget: int,
-    width: int,
-    rng: np.random.Generator,
-    order: Order,
-    play: Play,
-) -> Iterator[Trial]:
-    for first in range(0, budget, width):
-        points = [_drawn(axes, rng) for _ in range(width)]
-        yield from play(points)[: budget - first]
+def _values(asked: optuna.Trial) -> dict[str, float]:
+    """The values of a proposal, as the float32 that they become."""
+    return {name: float(str(np.float32(value))) for name, value in asked.params.items()}
 
 
-def _tpe(
-    axes: Sequence[Axis],
-    budget: int,
-    width: int,
-    rng: np.random.Generator,
-    order: Order,
-    play: Play,
-) -> Iterator[Trial]:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(
-        n_startup_trials=max(width, budget // 4),
-        multivariate=True,
-        constant_liar=True,  # those of one generation keep apart
-        seed=int(rng.integers(2**31)),
-    )
-    study = optuna.create_study(sampler=sampler)
-    space: dict[str, Any] = {
-        axis.path: optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.log)
-        for axis in axes
-    }
-    for first in range(0, budget, width):
-        asked = [study.ask(space) for _ in range(width)]
-        points = [{name: float(np.float32(x)) for name, x in each.params.items()} for each in asked]
-        trials = play(points)
+def _generations(search: Search, propose: _Proposals, run: _Runs, key: Array) -> list[Trial]:
+    """Generations of ``width`` configs; the last one is filled up, so that it compiles nothing."""
+    keys, found = jax.random.split(key, search.seeds), list[Trial]()
+    while len(found) < search.budget:
+        asked = propose.ask(search.width)
+        trials = run([_values(each) for each in asked], keys)
         for each, trial in zip(asked, trials, strict=True):
-            study.tell(each, order(trial))
-        yield from trials[: budget - first]
+            propose.study.tell(each, run.order(trial))
+        found += trials
+    return found[: search.budget]
 
 
-def _halving(
-    axes: Sequence[Axis],
-    runs: int,
-    key: Array,
-    rng: np.random.Generator,
-    order: Order,
-    play: Callable[[list[dict[str, float]], Array], list[Trial]],
-) -> list[Trial]:
-    """Rungs of equally many runs: half the configs, twice as many new seeds each time."""
+def _halving(search: Search, propose: _Proposals, run: _Runs, key: Array) -> list[Trial]:
+    """Rungs of equally many runs: half the configs, twice as many new seeds each time.
+
+    Optuna's pruners judge one trial at a time; a batch of one shape needs exactly half of a rung.
+    """
+    runs = search.budget * search.seeds
     rungs = max(1, int(math.log2(max(runs, 2))) - 2)
     per_rung = max(2, 2 ** int(math.log2(max(runs / rungs, 2))))
     trials, done = list[Trial](), 0
-    rung = [Trial(_drawn(axes, rng), np.zeros(0), np.zeros(0)) for _ in range(per_rung)]
+    rung = [Trial(_values(each), np.zeros(0), np.zeros(0)) for each in propose.ask(per_rung)]
     while True:
         seeds = per_rung // len(rung)
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(done, done + seeds))
-        new = play([trial.values for trial in rung], keys)
+        new = run([trial.values for trial in rung], keys)
         rung = [
             Trial(a.values, np.append(a.scores, b.scores), np.append(a.near, b.near))
             for a, b in zip(rung, new, strict=True)
         ]
         if len(rung) <= FINALISTS + 1:
             return [*trials, *rung]
-        rung = sorted(rung, key=order)
+        rung = sorted(rung, key=run.order)
         half = len(rung) // 2
         trials += rung[half:]
         rung, done = rung[:half], done + seeds

@@ -10,23 +10,8 @@ import typer
 
 from pause_jax.base.registry import look_up
 from pause_jax.base.struct import ConfigError
-from pause_jax.cli.execute import Request, execute
-from pause_jax.cli.options import (
-    DataDir,
-    Figures,
-    Force,
-    Load,
-    Log,
-    Name,
-    Out,
-    Report,
-    Resume,
-    Seed,
-    Seeds,
-    Set,
-    Target,
-    Trust,
-)
+from pause_jax.cli.execute import execute
+from pause_jax.cli.options import Request, Rounds, Set, Source
 from pause_jax.cli.output import Output
 from pause_jax.cli.settings import about, base_config, changed, load_files
 from pause_jax.config import SimConfig, config_file, validate
@@ -34,39 +19,28 @@ from pause_jax.config.presets import PRESETS
 from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
 
 DEMO_POLICIES = "pause,sa_pause,random,fastest,all,all:none"
+_SOURCE, _REQUEST, _ONE_SEED = Source(), Request(), Request(seeds=1)
 
 
 def compare(
     policies: Annotated[
         str,
         typer.Option(
-            help="Comma-separated policies (see 'pause-jax policies'). NAME:MECHANISM gives one a "
-            f"privacy mechanism of its own: {', '.join(m.name for m in MECHANISMS)}."
+            help="Comma-separated policies (see 'pause-jax policies'). NAME:MECHANISM gives "
+            f"one its own privacy mechanism: {', '.join(m.name for m in MECHANISMS)}."
         ),
     ] = DEMO_POLICIES,
     preset: Annotated[
         str, typer.Option(help=f"Setting to compare them in: {', '.join(PRESETS)}.")
     ] = "digits_small",
-    seeds: Seeds = 3,
-    seed: Seed = 0,
-    rounds: Annotated[int | None, typer.Option(help="Rounds, if not the preset's.")] = None,
-    data_dir: DataDir = None,
-    change: Set = None,
-    load: Load = None,
-    trust: Trust = False,
-    target: Target = 0.8,
-    name: Name = None,
-    out: Out = pathlib.Path("results"),
-    force: Force = False,
-    resume: Resume = False,
-    figures: Figures = True,
-    report: Report = True,
-    log: Log = None,
+    rounds: Rounds = None,
+    source: Source = _SOURCE,
+    request: Request = _REQUEST,
 ) -> None:
     """Compare selection policies on one data set, with the same worlds for all."""
     make = _preset(preset, f"--preset {preset}")
-    load_files(load)
-    for setting in change or ():
+    load_files(source.load)
+    for setting in source.change or ():
         if setting.partition("=")[0].strip() == "policy":
             raise ConfigError(
                 f"--set {setting}: every row would have that policy under another's name. Name the "
@@ -76,10 +50,10 @@ def compare(
     for entry in filter(None, map(str.strip, policies.split(","))):
         policy, colon, mechanism = entry.partition(":")
         label = policy
-        config = make(policy=policy, data_dir=data_dir)
+        config = make(policy=policy, data_dir=source.data_dir)
         if rounds is not None:
             config = config.replace(num_rounds=rounds)
-        config = changed(config, change, trust=trust)
+        config = changed(config, source.change, trust=source.trust)
         if colon:
             if not mechanism:
                 raise ConfigError(
@@ -92,9 +66,6 @@ def compare(
         configs[label] = config
     if not configs:
         raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
-    request = Request(
-        seeds, seed, target, name, out, force, figures, resume, report=report, log=tuple(log or ())
-    )
     execute(configs, request, default_name=f"compare-{preset}")
 
 
@@ -102,38 +73,23 @@ def run(
     bases: Annotated[
         list[str], typer.Argument(help=f"Config files (TOML), or any of {', '.join(PRESETS)}.")
     ],
-    seeds: Seeds = 1,
-    seed: Seed = 0,
-    rounds: Annotated[int | None, typer.Option(help="Rounds, if not those of the config.")] = None,
-    data_dir: DataDir = None,
-    change: Set = None,
-    load: Load = None,
-    trust: Trust = False,
-    target: Target = 0.8,
-    name: Name = None,
-    out: Out = pathlib.Path("results"),
-    force: Force = False,
-    resume: Resume = False,
-    figures: Figures = True,
-    report: Report = True,
-    log: Log = None,
+    rounds: Rounds = None,
+    source: Source = _SOURCE,
+    request: Request = _ONE_SEED,
 ) -> None:
     """Run the simulations of one or more configs and compare them.
 
     A config is a preset's name, or a file: what 'pause-jax show PRESET' prints, with fields
     changed or left out.
     """
-    load_files(load)
+    load_files(source.load)
     configs: dict[str, SimConfig] = {}
     for base in bases:
         stem = pathlib.Path(base).stem
-        config = base_config(base, data_dir, change, rounds=rounds, trust=trust)
+        config = base_config(base, source, rounds=rounds)
         with about(base):
             validate(config)
         configs[stem if stem not in configs else base] = config
-    request = Request(
-        seeds, seed, target, name, out, force, figures, resume, report=report, log=tuple(log or ())
-    )
     execute(configs, request, default_name=pathlib.Path(bases[0]).stem)
 
 
@@ -142,7 +98,7 @@ def show(
     policy: Annotated[str | None, typer.Option(help="Policy, if not the preset's own.")] = None,
     change: Set = None,
 ) -> None:
-    """Print a preset as a config file, to start one's own from."""
+    """Print a preset as a config file, to start a custom config from."""
     make = _preset(preset, preset)
     config = changed(make() if policy is None else make(policy=policy), change)
     validate(config)

@@ -1,4 +1,4 @@
-"""What every command that simulates does: check, reserve a folder, play, write, print."""
+"""What every command that simulates does: check, reserve a folder, run, write, print."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rich.markup import escape
 from pause_jax.analysis import events, result_folder
 from pause_jax.analysis.result_folder import UNFINISHED
 from pause_jax.base.struct import ConfigError
+from pause_jax.cli.options import Request
 from pause_jax.cli.publish import publish, show_again
 from pause_jax.cli.stopping import status_of, stoppable
 from pause_jax.config import SimConfig, validate
@@ -30,36 +31,19 @@ from pause_jax.sweep.store import Store, different, discard_store, fingerprint, 
 from pause_jax.sweep.sweep import begun
 
 
-class Request(NamedTuple):
-    """How configs are to be played, and where the result goes: the options of those names."""
-
-    seeds: int
-    seed: int
-    target: float
-    name: str | None
-    out: pathlib.Path
-    force: bool
-    figures: bool
-    resume: bool = False
-    max_batch: int | None = None
-    store: pathlib.Path | None = None
-    report: bool = True
-    log: tuple[str, ...] = ()
-
-
 class Played(NamedTuple):
-    """What was played, and why it stopped early, if it did; no result if none may be published."""
+    """The result of a sweep, None if none may be published, and why it stopped early, if it did."""
 
     result: xr.Dataset | None
     stopped: SweepInterrupted | None = None
 
 
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
-    """Play configs, print tables, write files.
+    """Run configs, print tables, write files.
 
-    What is finished is kept in the result's folder while it is played, and ``--resume`` goes on
+    Finished runs are kept in the result's folder during the sweep, and ``--resume`` goes on
     there. Of several processes the first one prints and writes, and keeps only in ``--store``. If
-    another one died, each that is left writes what was finished, into folders of their own.
+    another one died, each that is left writes its finished runs, into its own folder.
 
     Args:
       configs: by label.
@@ -71,7 +55,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
       typer.Exit: status 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, 1 after a failure; what
         was finished is kept. Status 1, too, if the result could not be written.
     """
-    check_output(request.seeds, request.target, figures=request.figures, log=request.log)
+    check_output(request.seeds, request.target, figures=request.figures, log=request.log or ())
     for config in configs.values():
         validate(config)
     name = default_name if request.name is None else request.name
@@ -95,10 +79,13 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 about["interrupted"] = result.attrs["interrupted"]
                 about["made_by"] = result.attrs["made_by"]
                 failure = publish(
-                    *(result, folder, about, request.target),
+                    result,
+                    folder,
+                    about,
+                    request.target,
                     figures=request.figures,
                     report=request.report,
-                    log=request.log,
+                    log=request.log or (),
                 )
                 if failure is not None:
                     not_written(failure, folder, _advice(store))
@@ -188,7 +175,7 @@ def _is_finished(folder: pathlib.Path, jobs: Jobs) -> bool:
 
 
 def _store(request: Request, folder: pathlib.Path | None, jobs: Jobs) -> Store | None:
-    """Where the sweep is kept while it is played."""
+    """Where finished runs are kept during the sweep."""
     if request.store is not None:
         return begun(jobs, request.store, described(request.seed))
     if folder is None or jax.process_count() > 1:
@@ -231,13 +218,13 @@ def _stop(error: SweepInterrupted, out: pathlib.Path, name: str, store: Store | 
 
 
 def end(error: SweepInterrupted, advice: str = "") -> NoReturn:
-    """End a program that has kept what was finished, with the status of what stopped it."""
+    """End a program that has kept its finished runs, with the status of what stopped it."""
     Console(stderr=True).print(f"[red]{escape(str(error))}[/red] {advice}", highlight=False)
     raise typer.Exit(status_of(error.__cause__))
 
 
 def _end_of_many(error: SweepInterrupted, out: pathlib.Path, name: str) -> NoReturn:
-    """Keep what is finished, at once: soon JAX ends every process of which one has died."""
+    """Keep finished runs, at once: soon JAX ends every process of which one has died."""
     console = Console(stderr=True)
     console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
     if error.finished is not None:

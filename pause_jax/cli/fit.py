@@ -34,7 +34,7 @@ def fit(
     from pause_jax.analysis import fleet  # SciPy's statistics take a second to import
 
     if out is not None and out.exists():
-        raise ConfigError(f"--out {out}: is there already; give another name.")
+        raise ConfigError(f"--out {out}: exists. Choose another --out.")
     found = fleet.read(str(file))
     console = Output()
     for sentence in sentences(found):
@@ -97,9 +97,9 @@ def sentences(found: Fleet) -> list[str]:
         lines.append("The tests do not reject independent rounds of one law, which UCB assumes.")
     else:
         lines.append(
-            "WARNING: the rounds are not independent and alike, as UCB, Thompson sampling and the "
-            "regret bounds assume. Compare pause_discounted, which forgets, on the file itself: "
-            "--set latency=traces --set latency.order=played."
+            "WARNING: the rounds are not independent and identically distributed, as UCB, "
+            "Thompson sampling and the regret bounds assume. Compare pause_discounted, which "
+            "forgets, on the file itself: --set latency=traces --set latency.order=played."
         )
     best, others = found.laws[0].name, found.rivals
     lines.append(

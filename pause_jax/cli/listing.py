@@ -1,4 +1,4 @@
-"""The commands that list what there is: ``pause-jax policies``, ``latencies``, ``presences``,
+"""The commands that list components: ``pause-jax policies``, ``latencies``, ``presences``,
 ``datasets``.
 """
 

@@ -20,6 +20,7 @@ from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
 from pause_jax.cli.listing import list_datasets, list_latencies, list_policies, list_presences
+from pause_jax.cli.options import with_options
 from pause_jax.cli.report import report
 from pause_jax.cli.shards import merge, slurm
 from pause_jax.cli.sweep import sweep
@@ -31,14 +32,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(compare)
-app.command()(run)
-app.command()(sweep)
-app.command()(merge)
-app.command()(slurm)
-app.command()(tune)
-app.command()(report)
-app.command()(show)
+for _command in (compare, run, sweep, merge, slurm, tune, report, show):
+    app.command()(with_options(_command))
 app.command("policies")(list_policies)
 app.command("latencies")(list_latencies)
 app.command("presences")(list_presences)

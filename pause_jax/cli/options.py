@@ -1,11 +1,33 @@
-"""Options that several commands have."""
+"""Options that several commands have, each declared once.
+
+A parameter of a command may be a NamedTuple of options, such as ``Source`` or ``Request``: for
+``with_options`` every annotated field of it is an option of the command.
+"""
 
 from __future__ import annotations
 
+import inspect
 import pathlib
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
+
+from pause_jax.config.presets import PRESETS
+
+Base = Annotated[str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH=A,B,...",
+        help="Values of a field, e.g. reward.gamma=0,1,5; repeat it for a grid. A value that "
+        "is a list stands in brackets: learning.model.hidden=[32],[16,8].",
+    ),
+]
+MaxBatch = Annotated[
+    int | None, typer.Option(help="Runs at once at most; from the memory if left out.")
+]
+Rounds = Annotated[int | None, typer.Option(help="Rounds, if not those of the config.")]
 
 # More keys than that would be as large as a machine before any run is.
 Seeds = Annotated[
@@ -45,3 +67,68 @@ Log = Annotated[
     typer.Option("--log", help="Also write every round: tensorboard, csv. May be repeated."),
 ]
 DataDir = Annotated[str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")]
+
+
+class Source(NamedTuple):
+    """Where configs come from: the options of those names."""
+
+    data_dir: DataDir = None
+    change: Set = None
+    load: Load = None
+    trust: Trust = False
+
+
+class Request(NamedTuple):
+    """How configs run, and where the result goes: the options of those names.
+
+    Attributes:
+      max_batch, store: options of ``sweep`` alone.
+    """
+
+    seeds: Seeds = 3
+    seed: Seed = 0
+    target: Target = 0.8
+    name: Name = None
+    out: Out = pathlib.Path("results")
+    force: Force = False
+    resume: Resume = False
+    figures: Figures = True
+    report: Report = True
+    log: Log = None
+    max_batch: int | None = None
+    store: pathlib.Path | None = None
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its NamedTuples as parameters, as typer reads them."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    parameters = []
+    for parameter in inspect.signature(command).parameters.values():
+        kind, defaults = hints[parameter.name], {parameter.name: parameter.default}
+        options = {parameter.name: kind}
+        if hasattr(kind, "_fields"):
+            fields = get_type_hints(kind, include_extras=True)
+            options = {name: hint for name, hint in fields.items() if hasattr(hint, "__metadata__")}
+            given = parameter.default
+            defaults = kind._field_defaults if given is parameter.empty else given._asdict()
+            groups[parameter.name] = kind, list(options)
+        parameters += [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, inspect.Parameter.empty),
+                annotation=hint,
+            )
+            for name, hint in options.items()
+        ]
+
+    def called(**given: Any) -> None:
+        for name, (kind, options) in groups.items():
+            given[name] = kind(**{option: given.pop(option) for option in options})
+        command(**given)
+
+    called.__name__, called.__doc__ = command.__name__, command.__doc__
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {}
+    return called

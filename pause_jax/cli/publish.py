@@ -1,4 +1,4 @@
-"""What a command that has played prints and writes."""
+"""What a command prints and writes after its runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import xarray as xr
 
-from pause_jax.analysis import events, explanations, ledger_table, result_folder, summary
+from pause_jax.analysis import events, ledger_table, result_folder, summary
+from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.cli.output import Output
 from pause_jax.cli.report import write_beside
@@ -94,5 +95,6 @@ def _print(
         console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
     console.print(summary.table(rows, target))
     console.print(ledger_table.table(books))
-    for sentence in (*ledger_table.notes(books), *explanations.explain(result, target)):
+    compared = [compare(result, target).sentence] if len(rows) > 1 else []
+    for sentence in (*compared, *ledger_table.notes(books), *summary.notes(result)):
         console.print(f"- {sentence}", highlight=False, markup=False)

@@ -61,7 +61,7 @@ def _target(result: xr.Dataset) -> float:
 
 
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
-    """Write the report of a result that was just played; return what to say of it.
+    """Write the report of a new result; return a message for the user.
 
     A missing package is no reason to end with an error here.
     """

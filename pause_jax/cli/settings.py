@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from pause_jax.base.reference import LOADED
 from pause_jax.base.struct import Config, ConfigError
-from pause_jax.config import SimConfig, config_file
+from pause_jax.cli.options import Source
+from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.config.presets import PRESETS
 
 C = TypeVar("C", bound=Config)
@@ -42,30 +43,24 @@ def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) ->
         raise ConfigError(f"--set {error}") from None
 
 
-def base_config(
-    base: str,
-    data_dir: str | None,
-    change: list[str] | None,
-    *,
-    rounds: int | None = None,
-    trust: bool = False,
-) -> SimConfig:
-    """The config of a preset's name or a file, with the changes of ``--rounds`` and ``--set``;
-    ``trust`` as in ``config_file``.
+def base_config(base: str, source: Source, *, rounds: int | None = None) -> SimConfig:
+    """The config of a preset's name or a file, with the changes of ``--rounds`` and ``--set``.
 
     Raises:
       ConfigError: if it is neither.
     """
-    changes = [*([] if rounds is None else [f"num_rounds={rounds}"]), *(change or ())]
+    changes = [*([] if rounds is None else [f"num_rounds={rounds}"]), *(source.change or ())]
     if base in PRESETS:
-        return changed(PRESETS[base](data_dir=data_dir), changes, trust=trust)
-    if data_dir is not None:
-        raise ConfigError(f"--data-dir {data_dir}: is for presets; {base} names its own folder.")
+        return changed(PRESETS[base](data_dir=source.data_dir), changes, trust=source.trust)
+    if source.data_dir is not None:
+        raise ConfigError(
+            f"--data-dir {source.data_dir}: is for presets; {base} names its own folder."
+        )
     if not pathlib.Path(base).is_file():
         raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
-    config = config_file.load(base, trust=trust)
+    config = config_file.load(base, trust=source.trust)
     with about(base):
-        return changed(config, changes, trust=trust)
+        return changed(config, changes, trust=source.trust)
 
 
 @contextlib.contextmanager
@@ -75,6 +70,16 @@ def about(what: str | pathlib.Path) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{what}: {error}") from None
+
+
+def varied(base: str, source: Source, vary: list[str] | None) -> dict[str, SimConfig]:
+    """The valid configs of ``--vary`` (:func:`grid`), with the files of ``--load``."""
+    load_files(source.load)
+    configs = grid(base_config(base, source), vary or [], trust=source.trust)
+    for label, config in configs.items():
+        with about(f"{base}, {label}" if vary else base):
+            validate(config)
+    return configs
 
 
 def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str, SimConfig]:
@@ -103,8 +108,8 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
     for point in itertools.product(*axes):
         label = ", ".join(f"{short[path]} = {text}" for path, text, _ in point)
         label = label or config.policy.name
-        varied = config.override({path: value for path, _, value in point})
-        configs[label] = config_file.trusted(varied) if trust else varied
+        point_config = config.override({path: value for path, _, value in point})
+        configs[label] = config_file.trusted(point_config) if trust else point_config
     return configs
 
 

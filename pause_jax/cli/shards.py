@@ -7,33 +7,33 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import typer
 
 from pause_jax.analysis import result_folder
 from pause_jax.base.struct import ConfigError
-from pause_jax.cli.execute import Request, check_output, described, end, not_written
+from pause_jax.cli.execute import check_output, described, end, not_written
 from pause_jax.cli.options import (
-    DataDir,
+    Base,
     Figures,
     Force,
-    Load,
+    MaxBatch,
     Name,
     Out,
+    Request,
     Seed,
     Seeds,
-    Set,
+    Source,
     Target,
-    Trust,
+    Vary,
 )
 from pause_jax.cli.output import Output
 from pause_jax.cli.publish import publish
-from pause_jax.cli.settings import base_config, grid, load_files
+from pause_jax.cli.settings import varied
 from pause_jax.cli.stopping import stoppable
-from pause_jax.config import SimConfig, validate
-from pause_jax.config.presets import PRESETS
+from pause_jax.config import SimConfig
 from pause_jax.run.compilation import use_cache
 from pause_jax.sweep.execute import Playing, SweepInterrupted
 from pause_jax.sweep.merge import merge as join
@@ -41,7 +41,7 @@ from pause_jax.sweep.prepare import jobs_of
 from pause_jax.sweep.store import Store
 from pause_jax.sweep.sweep import begun, checked_shard
 
-# Seconds before its end at which a task is told of it: it plays its segment to the end and saves.
+# Seconds before its end at which a task is warned: it ends its segment and saves.
 NOTICE = 120
 
 
@@ -60,7 +60,7 @@ def shard_of(text: str) -> tuple[int, int]:
 def execute_shard(
     configs: Mapping[str, SimConfig], request: Request, shard: tuple[int, int]
 ) -> None:
-    """Play one shard of a sweep into ``request.store``; what is finished there is not played again.
+    """Run one shard of a sweep into ``request.store``; finished runs are not repeated.
 
     Raises:
       ConfigError: before any run.
@@ -118,66 +118,63 @@ def merge(
         result_folder.give_back(place)
 
 
-def slurm(
-    base: Annotated[
-        str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")
-    ],
-    shards: Annotated[int, typer.Option(min=1, help="Tasks of the job array.")],
-    time: Annotated[str, typer.Option(help="Limit of a task, as SLURM has it: 2:00:00.")],
+class JobArray(NamedTuple):
+    """A job array: the options of those names."""
+
+    shards: Annotated[int, typer.Option(min=1, help="Tasks of the job array.")]
+    time: Annotated[str, typer.Option(help="Limit of a task, as SLURM has it: 2:00:00.")]
     store: Annotated[
-        pathlib.Path, typer.Option(help="Folder that all tasks see, for what is finished.")
-    ],
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH=A,B,...", help="As in 'pause-jax sweep'."),
-    ] = None,
-    seeds: Seeds = 3,
-    seed: Seed = 0,
-    change: Set = None,
-    load: Load = None,
-    trust: Trust = False,
-    data_dir: DataDir = None,
-    max_batch: Annotated[int | None, typer.Option(help="As in 'pause-jax sweep'.")] = None,
-    cpus: Annotated[int, typer.Option(min=1, help="Cores of a task.")] = 2,
+        pathlib.Path, typer.Option(help="Folder that all tasks see, for finished runs.")
+    ]
+    cpus: Annotated[int, typer.Option(min=1, help="Cores of a task.")] = 2
     sbatch: Annotated[
         list[str] | None,
         typer.Option(metavar="OPTION", help="Another line for sbatch, e.g. --partition=long."),
-    ] = None,
-) -> None:
-    """Print a job-array script for SLURM that plays a sweep in shards: > job.sh, sbatch job.sh.
+    ] = None
 
-    A task that is cut off by its limit or by the cluster is queued again and goes on where it was.
+
+_SOURCE = Source()
+
+
+def slurm(
+    base: Base,
+    jobs: JobArray,
+    vary: Vary = None,
+    seeds: Seeds = 3,
+    seed: Seed = 0,
+    source: Source = _SOURCE,
+    max_batch: MaxBatch = None,
+) -> None:
+    """Print a job-array script for SLURM that runs a sweep in shards: > job.sh, sbatch job.sh.
+
+    A task that is cut off by its limit or by the cluster is queued again and resumes.
     """
-    load_files(load)
-    for config in grid(
-        base_config(base, data_dir, change, trust=trust), vary or [], trust=trust
-    ).values():
-        validate(config)
+    varied(base, source, vary)
     program = pathlib.Path(sys.executable).with_name("pause-jax")
     words = [str(program) if program.exists() else "pause-jax", "sweep", base]
-    for option, values in (("--vary", vary), ("--set", change), ("--load", load)):
+    for option, values in (("--vary", vary), ("--set", source.change), ("--load", source.load)):
         for value in values or ():
             words += [option, str(value)]
     words += ["--seeds", str(seeds), "--seed", str(seed)]
-    words += [] if data_dir is None else ["--data-dir", data_dir]
+    words += [] if source.data_dir is None else ["--data-dir", source.data_dir]
     words += [] if max_batch is None else ["--max-batch", str(max_batch)]
-    words += ["--trust"] if trust else []
-    words += ["--store", str(store)]
+    words += ["--trust"] if source.trust else []
+    words += ["--store", str(jobs.store)]
     lines = [
         # Its name may hold a line break, and a shell runs the lines of a script.
         "--job-name=pause-jax-" + re.sub(r"[^\w.-]", "_", pathlib.Path(base).stem),
-        f"--array=1-{shards}",
-        f"--time={time}",
-        f"--cpus-per-task={cpus}",
+        f"--array=1-{jobs.shards}",
+        f"--time={jobs.time}",
+        f"--cpus-per-task={jobs.cpus}",
         "--requeue",
         "--open-mode=append",
         f"--signal=B:TERM@{NOTICE}",
-        *(sbatch or ()),
+        *(jobs.sbatch or ()),
     ]
     script = _SCRIPT.format(
         directives="\n".join(f"#SBATCH {line}" for line in lines),
         command=shlex.join(words),
-        shards=shards,
+        shards=jobs.shards,
     )
     Output().out(script, end="", highlight=False)
 

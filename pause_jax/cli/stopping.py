@@ -1,4 +1,4 @@
-"""How a program that plays is asked to stop: by Ctrl-C, or by the signals of a cluster."""
+"""How a running program is asked to stop: by Ctrl-C, or by the signals of a cluster."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def stoppable() -> Iterator[None]:
         raise Stopped(number)
 
     # Under nohup SIGHUP is ignored, and stays so.
-    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in heard}
+    watched = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in watched}
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,21 +18,41 @@ from pause_jax.analysis.table import label, make_table, number
 from pause_jax.analysis.tuning import Trial, Tuned
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.execute import described, end
-from pause_jax.cli.options import DataDir, Figures, Force, Load, Name, Out, Resume, Seed, Set, Trust
+from pause_jax.cli.options import Base, Figures, Force, Name, Out, Resume, Seed, Source
 from pause_jax.cli.settings import about, base_config, load_files
 from pause_jax.cli.stopping import stoppable
 from pause_jax.config import config_file, validate
-from pause_jax.config.presets import PRESETS
 from pause_jax.run.compilation import use_cache
 from pause_jax.sweep.execute import SweepInterrupted
 
 _FILES = ("best.toml", "trials.csv", "response.png", result_folder.RUN)
 
 
+class _Search(NamedTuple):
+    """How to search: the options of those names."""
+
+    budget: Annotated[int, typer.Option(help="Configs to try.")] = 64
+    seeds: Annotated[int, typer.Option(help="Runs of each.")] = 3
+    method: Annotated[
+        str, typer.Option(help=f"How configs are proposed: {', '.join(tuning.METHODS)}.")
+    ] = "tpe"
+    width: Annotated[int, typer.Option(help="Configs side by side.")] = 8
+
+
+class _Place(NamedTuple):
+    """Where the result goes: the options of those names."""
+
+    name: Name = None
+    out: Out = pathlib.Path("results")
+    force: Force = False
+    resume: Resume = False
+
+
+_SEARCH, _SOURCE, _PLACE = _Search(), Source(), _Place()
+
+
 def tune(
-    base: Annotated[
-        str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")
-    ],
+    base: Base,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,62 +65,36 @@ def tune(
         str,
         typer.Option(help="'seconds to 80 %' (any target), accuracy, loss, regret or seconds."),
     ] = "seconds to 80 %",
-    budget: Annotated[int, typer.Option(help="Configs to try.")] = 64,
-    seeds: Annotated[int, typer.Option(help="Runs of each.")] = 3,
-    method: Annotated[
-        str, typer.Option(help=f"How configs are proposed: {', '.join(tuning.METHODS)}.")
-    ] = "tpe",
-    width: Annotated[int, typer.Option(help="Configs side by side.")] = 8,
+    search: _Search = _SEARCH,
     seed: Seed = 0,
-    change: Set = None,
-    load: Load = None,
-    trust: Trust = False,
-    data_dir: DataDir = None,
-    name: Name = None,
-    out: Out = pathlib.Path("results"),
-    force: Force = False,
-    resume: Resume = False,
+    source: Source = _SOURCE,
+    place: _Place = _PLACE,
     figures: Figures = True,
 ) -> None:
     """Search for the numbers of a config that are best, in one compiled program.
 
-    The best of the search are played again with fresh seeds, beside the config that it began with.
+    The best of the search run again with fresh seeds, beside the initial config.
     Writes best.toml, trials.csv and response.png.
     """
-    load_files(load)
-    config = base_config(base, data_dir, change, trust=trust)
+    load_files(source.load)
+    config = base_config(base, source)
     with about(base):
         validate(config)
     axes = [space.axis_of(text, config) for text in vary or []]
     aim = space.objective_of(objective)
-    default = f"tune-{pathlib.Path(base).stem}"
-    told, explicit = described(seed), name is not None
-    name = default if name is None else name
-    folder = _to_go_on_with(out, name, explicit, told) if resume else None
-    if folder is None:
-        folder = result_folder.reserve(out, name, explicit=explicit, force=force, writes=_FILES)
+    about_run = described(seed)
+    folder = _reserved(place, f"tune-{pathlib.Path(base).stem}", about_run)
     kept = folder / UNFINISHED
     kept.mkdir(exist_ok=True)
-    (kept / result_folder.RUN).write_text(json.dumps(told))
+    (kept / result_folder.RUN).write_text(json.dumps(about_run))
     try:
         use_cache()
+        key, how = jax.random.key(seed), tuning.Search(**search._asdict())
         with stoppable():
-            found = tuning.tune(
-                *(config, axes, aim, jax.random.key(seed)),
-                budget=budget,
-                seeds=seeds,
-                width=width,
-                method=method,
-                store=kept,
-            )
-        result_folder.begin(folder)
-        best, trials, picture, _ = (result_folder.claimed(folder, each) for each in _FILES)
-        best.write_text(config_file.dumps(found.best))
-        _save(found, trials)
-        if figures:
-            _draw(found, axes, aim, picture)
+            found = tuning.tune(config, axes, aim, key, search=how, store=kept)
+        _write(found, axes, aim, folder, figures=figures)
         _print(found, axes, aim)
-        result_folder.finish(folder, told)
+        result_folder.finish(folder, about_run)
         result_folder.discard_unfinished(folder)
         Console().print(f"Written to {folder}/")
     except SweepInterrupted as error:
@@ -109,6 +103,29 @@ def tune(
         if kept.is_dir() and not any(path.is_dir() for path in kept.iterdir()):
             result_folder.discard_unfinished(folder)
         result_folder.give_back(folder)
+
+
+def _reserved(place: _Place, default: str, about_run: dict[str, Any]) -> pathlib.Path:
+    """The folder of the result: a new one, or the unfinished one of this command."""
+    explicit = place.name is not None
+    name = default if place.name is None else place.name
+    folder = _to_go_on_with(place.out, name, explicit, about_run) if place.resume else None
+    if folder is None:
+        folder = result_folder.reserve(
+            place.out, name, explicit=explicit, force=place.force, writes=_FILES
+        )
+    return folder
+
+
+def _write(
+    found: Tuned, axes: list[Axis], aim: Objective, folder: pathlib.Path, *, figures: bool
+) -> None:
+    result_folder.begin(folder)
+    best, trials, picture, _ = (result_folder.claimed(folder, each) for each in _FILES)
+    best.write_text(config_file.dumps(found.best))
+    _save(found, trials)
+    if figures:
+        _draw(found, axes, aim, picture)
 
 
 def _to_go_on_with(
@@ -126,7 +143,7 @@ def _to_go_on_with(
             if command == about["command"]:
                 result_folder.check_own(folder, _FILES)
                 return folder
-            others.append(f"{folder} was begun by: {command}")
+            others.append(f"{folder} was started by: {command}")
     if others:
         raise ConfigError(f"--resume: {others[0]}. Give that command, or leave out --resume.")
     return None
@@ -135,12 +152,12 @@ def _to_go_on_with(
 def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
     console = Console()
     rows = []
-    began = found.finalists[-1][1]
+    initial = found.finalists[-1][1]
     for place, (seen, fresh) in enumerate(found.finalists):
         last = place == len(found.finalists) - 1
-        title = "where it began" if last else f"{place + 1}"
+        title = "initial" if last else f"{place + 1}"
         values = [f"{fresh.values[axis.path]:.4g}" for axis in axes]
-        gain = fresh._replace(scores=fresh.scores - began.scores)
+        gain = fresh._replace(scores=fresh.scores - initial.scores)
         rows.append(
             [
                 title + " *" * (place == found.chosen),
@@ -160,7 +177,7 @@ def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
             rows,
             title=f"{objective.text}, mean ± standard error",
             caption=f"*: chosen, the best of these with {fresh.scores.size} fresh seeds. "
-            "change: against where it began, over the same seeds."
+            "change: against the initial config, over the same seeds."
             + " (n/N): n of N seeds have a value; configs with fewer rank below."
             * partial,
         )
@@ -176,7 +193,7 @@ def _print(found: Tuned, axes: list[Axis], objective: Objective) -> None:
     if not fresh.scored.size:
         console.print("- No finalist has a value: the star marks the one that came nearest.")
     if found.chosen == len(found.finalists) - 1:
-        console.print("- None was better than the config where the search began: best.toml is it.")
+        console.print("- No config was better than the initial one, which is best.toml.")
 
 
 def _pm(trial: Trial, objective: Objective) -> str:
@@ -207,13 +224,13 @@ def _draw(found: Tuned, axes: list[Axis], objective: Objective, path: pathlib.Pa
     for panel, axis in zip(panels, axes, strict=True):
         whole = [trial for trial in found.trials if trial.is_complete]
         x = [trial.values[axis.path] for trial in whole]
-        y, error = ([f(trial) for trial in whole] for f in (_mean, _error))
+        y, error = [trial.mean for trial in whole], [trial.error for trial in whole]
         panel.errorbar(x, y, np.nan_to_num(error), fmt="o", ms=3, lw=0.8, color="#4477AA")
         seen, fresh = found.finalists[found.chosen]
         panel.plot(seen.values[axis.path], fresh.mean, "*", ms=13, color="#EE6677", label="chosen")
-        began = found.finalists[-1][1]
+        initial = found.finalists[-1][1]
         panel.plot(
-            began.values[axis.path], began.mean, "s", ms=6, color="#228833", label="where it began"
+            initial.values[axis.path], initial.mean, "s", ms=6, color="#228833", label="initial"
         )
         panel.set(xlabel=axis.path, xscale="log" if axis.log else "linear")
     panels[0].set_ylabel(objective.text)
@@ -221,11 +238,3 @@ def _draw(found: Tuned, axes: list[Axis], objective: Objective, path: pathlib.Pa
         figure.suptitle(f"{left} of {len(found.trials)} trials: {objective.missing} in some seed")
     panels[0].legend(fontsize="small", title="with fresh seeds")
     figure.savefig(path, dpi=150)
-
-
-def _mean(trial: Trial) -> float:
-    return trial.mean
-
-
-def _error(trial: Trial) -> float:
-    return trial.error

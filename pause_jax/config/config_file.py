@@ -30,6 +30,8 @@ from pause_jax.base.struct import (
 )
 from pause_jax.config import SimConfig
 
+__all__ = ["dumps", "from_dict", "load", "loads", "to_dict"]
+
 C = TypeVar("C", bound=Config)
 # Bytes of a config file; a real one has some thousands.
 LARGEST = 10 * 2**20
@@ -40,7 +42,7 @@ def to_dict(config: Config) -> dict[str, Any]:
     in the config is left out.
 
     Raises:
-      ConfigError: for a class of one's own that no name stands for, as no file could say it.
+      ConfigError: for a custom class without a name, as no file could say it.
     """
     own = vars(type(config)).get("name")
     table: dict[str, Any] = {"name": own} if own else {}

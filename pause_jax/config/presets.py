@@ -50,8 +50,11 @@ __all__ = [
     "mnist_small",
 ]
 
+# A policy's name or config.
+AnyPolicy = str | PolicyConfig
 
-def digits_small(policy: str | PolicyConfig = "pause", data_dir: str | None = None) -> SimConfig:
+
+def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """Digits, K = 30, m = 5: the demo, in the spirit of the authors' small MNIST runs."""
     return SimConfig(
         num_clients=30,
@@ -64,7 +67,7 @@ def digits_small(policy: str | PolicyConfig = "pause", data_dir: str | None = No
     )
 
 
-def mnist_small(policy: str | PolicyConfig = "pause", data_dir: str | None = None) -> SimConfig:
+def mnist_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """MNIST, 2,000 samples, i.i.d., K = 30, m = 5, eps_bar = 200: the authors' recorded runs."""
     return SimConfig(
         num_clients=30,
@@ -81,7 +84,7 @@ def mnist_small(policy: str | PolicyConfig = "pause", data_dir: str | None = Non
     )
 
 
-def mnist_large(policy: str | PolicyConfig = "sa_pause", data_dir: str | None = None) -> SimConfig:
+def mnist_large(policy: AnyPolicy = "sa_pause", data_dir: str | None = None) -> SimConfig:
     """MNIST, Dirichlet(2) sizes, K = 300, m = 15, eps_bar = 20, zeta = 3 (PAUSE Figs. 6-7)."""
     return SimConfig(
         num_clients=300,
@@ -99,7 +102,7 @@ def mnist_large(policy: str | PolicyConfig = "sa_pause", data_dir: str | None = 
     )
 
 
-def cifar10_small(policy: str | PolicyConfig = "pause", data_dir: str | None = None) -> SimConfig:
+def cifar10_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, i.i.d., cnn3, K = 30, m = 5, eps_bar = 100 (the authors' ICASSP run)."""
     return SimConfig(
         num_clients=30,
@@ -112,18 +115,14 @@ def cifar10_small(policy: str | PolicyConfig = "pause", data_dir: str | None = N
     )
 
 
-def cifar10_small_noniid(
-    policy: str | PolicyConfig = "pause", data_dir: str | None = None
-) -> SimConfig:
+def cifar10_small_noniid(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, Dirichlet(3), dominant labels, K = 30, m = 5, eps_bar = 100 (PAUSE Figs. 4-5)."""
     return cifar10_small(policy, data_dir).override(
         {"learning.partition": Dirichlet(concentration=3.0, dominant_share=0.25)}
     )
 
 
-def cifar10_large(
-    policy: str | PolicyConfig = "sa_pause", data_dir: str | None = None
-) -> SimConfig:
+def cifar10_large(policy: AnyPolicy = "sa_pause", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, non-i.i.d., K = 300, m = 15, eps_bar = 10, zeta = 3 (PAUSE Figs. 8-9)."""
     return cifar10_small_noniid(policy, data_dir).replace(
         num_clients=300,
@@ -134,7 +133,7 @@ def cifar10_large(
     )
 
 
-def bsfl_linear(policy: str | PolicyConfig = "bsfl", data_dir: str | None = None) -> SimConfig:
+def bsfl_linear(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Synthetic linear regression, i.i.d., K = 20, m = 5, alpha = 3, beta = 1.2 (BSFL Table 3)."""
     return SimConfig(
         num_clients=20,
@@ -151,9 +150,7 @@ def bsfl_linear(policy: str | PolicyConfig = "bsfl", data_dir: str | None = None
     )
 
 
-def bsfl_linear_noniid(
-    policy: str | PolicyConfig = "bsfl", data_dir: str | None = None
-) -> SimConfig:
+def bsfl_linear_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """The same with Dirichlet sizes, data quality in [0.5, 1] and learning rate 0.003."""
     return bsfl_linear(policy).override(
         {
@@ -163,7 +160,7 @@ def bsfl_linear_noniid(
     )
 
 
-def bsfl_fashion(policy: str | PolicyConfig = "bsfl", data_dir: str | None = None) -> SimConfig:
+def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Fashion-MNIST, i.i.d., cnn3, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
 
     The image presets of BSFL have Table 3's clients, rates, alpha and beta. Its "Training Time" of
@@ -176,9 +173,7 @@ def bsfl_fashion(policy: str | PolicyConfig = "bsfl", data_dir: str | None = Non
     )
 
 
-def bsfl_fashion_noniid(
-    policy: str | PolicyConfig = "bsfl", data_dir: str | None = None
-) -> SimConfig:
+def bsfl_fashion_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Fashion-MNIST, non-i.i.d., cnn3, alpha = 3, beta = 1.2 (BSFL Fig. 11); see bsfl_fashion."""
     return _bsfl_noniid(
         _bsfl_images(
@@ -187,7 +182,7 @@ def bsfl_fashion_noniid(
     )
 
 
-def bsfl_cifar10(policy: str | PolicyConfig = "bsfl", data_dir: str | None = None) -> SimConfig:
+def bsfl_cifar10(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, i.i.d., ResNet-18 with batch norm, K = 500, m = 25 (BSFL Fig. 9, Tables 1 and 2).
 
     See bsfl_fashion. A round takes about 100 processor seconds on a CPU, an evaluation as many; a
@@ -202,16 +197,14 @@ def bsfl_cifar10(policy: str | PolicyConfig = "bsfl", data_dir: str | None = Non
     )
 
 
-def bsfl_cifar10_noniid(
-    policy: str | PolicyConfig = "bsfl", data_dir: str | None = None
-) -> SimConfig:
+def bsfl_cifar10_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, non-i.i.d., cnn3, alpha = 3, beta = 1.2 (BSFL Fig. 12); see bsfl_fashion."""
     return _bsfl_noniid(
         _bsfl_images(policy, Cifar10(data_dir=data_dir), Cnn3(), learning_rate=5e-6, num_rounds=200)
     )
 
 
-def bsfl_groups(policy: str | PolicyConfig = "bsfl", data_dir: str | None = None) -> SimConfig:
+def bsfl_groups(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Participation of ten latency groups, bandit only, K = 500, m = 25 (BSFL Figs. 5-6)."""
     return SimConfig(
         num_clients=500,
@@ -226,7 +219,7 @@ def bsfl_groups(policy: str | PolicyConfig = "bsfl", data_dir: str | None = None
 
 
 def _bsfl_images(
-    policy: str | PolicyConfig,
+    policy: AnyPolicy,
     data: DataConfig,
     model: Model,
     *,
@@ -267,7 +260,7 @@ def _per_coordinate(sensitivity: float, total_epsilon: float) -> PerCoordinateLa
     return PerCoordinateLaplace(sensitivity=sensitivity, budget=budget)
 
 
-def _large(policy: str | PolicyConfig) -> PolicyConfig:
+def _large(policy: AnyPolicy) -> PolicyConfig:
     """A policy by name with the authors' settings of the large network: zeta = 3, 3,000 steps."""
     chosen = named(policy)
     if isinstance(policy, str) and isinstance(chosen, Pause):

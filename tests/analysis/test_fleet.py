@@ -320,7 +320,7 @@ def test_the_command_prints_and_writes_a_model_that_runs(monkeypatch, tmp_path, 
     assert isinstance(config.latency, LogNormal)
     simulate(config, jax.random.key(0))
     assert command(monkeypatch, path, "--out", out) == 2
-    assert "is there already" in " ".join(capsys.readouterr().err.split())
+    assert "exists. Choose another --out." in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_command_warns_of_a_fleet_that_drifts(monkeypatch, tmp_path, capsys):
@@ -328,7 +328,7 @@ def test_the_command_warns_of_a_fleet_that_drifts(monkeypatch, tmp_path, capsys)
     path.write_text(text_of(seconds_of(Switching(min_latency=LOW, period=30))))
     assert command(monkeypatch, path) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "WARNING: the rounds are not independent and alike" in printed
+    assert "WARNING: the rounds are not independent and identically distributed" in printed
     assert "pause_discounted" in printed
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pause_jax.analysis import report
-from pause_jax.analysis.conclusion import compare
+from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.report import page, participation, pictures, tables
 from pause_jax.base.struct import ConfigError
 from pause_jax.latency import Traces

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pause_jax import ConfigError, SimConfig, cli
-from pause_jax.analysis import explanations, ledger_table, result_folder, summary
+from pause_jax.analysis import ledger_table, result_folder, summary
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.space import axis_of, objective_of
 from pause_jax.analysis.table import label, make_table, number, word
@@ -156,7 +156,7 @@ def test_what_tune_prints_is_whole_and_says_what_the_search_promised_too_much(
     tune._print(Tuned(config, trials, finalists, 0), axes, objective_of("regret"))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= width
-    for words in ("speed_weight", "total_epsilon", "where it began", "4.5±0.5", "-3±"):
+    for words in ("speed_weight", "total_epsilon", "initial", "4.5±0.5", "-3±"):
         assert words in text
     assert "promised 2 and gave 4.5 (+2.5)" in " ".join(text.split())
 
@@ -273,10 +273,10 @@ def test_that_nobody_took_part_from_some_round_on_is_said_without_a_warning():
         {"clients": (("seed", "round", "slot"), clients), "latency": (("seed", "round"), seconds)},
         coords={"round": [1, 2, 3, 4]},
     )
-    (sentence,) = explanations._spent("mine", one)
+    (sentence,) = summary._spent("mine", one)
     assert sentence.startswith("mine: from round 3 on nobody took part in any seed")
     one["latency"][0, 3] = 1.0
-    assert not list(explanations._spent("mine", one))
+    assert not list(summary._spent("mine", one))
 
 
 def test_the_summary_is_written_as_csv(tmp_path):

@@ -40,6 +40,17 @@ def axes_of(vary=VARY, config=BASE):
     return [space.axis_of(text, config) for text in vary]
 
 
+def at(axis, share):
+    """The value at a share of the range."""
+    if axis.log:
+        return axis.low * (axis.high / axis.low) ** share
+    return axis.low + (axis.high - axis.low) * share
+
+
+def tune(config, axes, objective, key, **search):
+    return tuning.tune(config, axes, objective, key, search=tuning.Search(**search), progress=False)
+
+
 def losses(configs, keys):
     return LOSS.value(sweep(configs, keys, record=LOSS.record, progress=False)).values
 
@@ -49,13 +60,13 @@ def test_it_is_as_good_as_a_full_grid_of_eight_times_its_budget():
     axes, behind = axes_of(), []
     points = itertools.product(np.linspace(0, 1, 8), repeat=3)
     grid = [
-        BASE.override({axis.path: axis.at(share) for axis, share in zip(axes, point, strict=True)})
+        BASE.override({axis.path: at(axis, share) for axis, share in zip(axes, point, strict=True)})
         for point in points
     ]
     assert len(grid) == 8 * 64
     for seed in range(3):
         key = jax.random.key(seed)
-        found = tuning.tune(BASE, axes, LOSS, key, budget=64, seeds=4, progress=False)
+        found = tune(BASE, axes, LOSS, key, budget=64, seeds=4)
         assert len(found.trials) == 64
         of_grid = losses(grid, jax.random.split(jax.random.split(key)[0], 4)).mean(1)
         best, worse = (grid[place] for place in np.argsort(of_grid)[[0, 24]])
@@ -77,10 +88,8 @@ def test_every_method_finds_better_numbers_and_compiles_twice_at_most(method, mo
         shapes.append((cut.batch, len(cut.firsts)))
         return batch.play(configs, data, keys, cut, *rest)
 
-    monkeypatch.setattr("pause_jax.sweep.execute.play", counted)
-    found = tuning.tune(
-        BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method=method, progress=False
-    )
+    monkeypatch.setattr(playing, "play", counted)
+    found = tune(BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method=method)
     assert len(set(shapes)) <= 2, "batches of other shapes compile anew"
     assert len(shapes) >= 4
     chosen, began = found.finalists[found.chosen][1], found.finalists[-1][1]
@@ -95,9 +104,7 @@ def test_every_method_finds_better_numbers_and_compiles_twice_at_most(method, mo
 
 
 def test_halving_gives_the_better_half_twice_as_many_seeds():
-    found = tuning.tune(
-        BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method="halving", progress=False
-    )
+    found = tune(BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method="halving")
     sizes = [trial.scores.size for trial in found.trials]
     assert sizes == sorted(sizes)
     # 16 runs a rung: 16 configs, 8, 4; seeds 1, 3, 7 in all.
@@ -108,8 +115,7 @@ def test_halving_gives_the_better_half_twice_as_many_seeds():
 
 def test_the_same_key_proposes_the_same():
     one, same, other = (
-        tuning.tune(BASE, axes_of(), LOSS, jax.random.key(seed), budget=16, seeds=2, progress=False)
-        for seed in (0, 0, 1)
+        tune(BASE, axes_of(), LOSS, jax.random.key(seed), budget=16, seeds=2) for seed in (0, 0, 1)
     )
     assert [trial.values for trial in one.trials] == [trial.values for trial in same.trials]
     assert one.best == same.best
@@ -123,9 +129,9 @@ def test_the_best_of_many_equal_configs_is_too_good_to_be_true():
     axes = [space.axis_of("reward.gamma=0..1", config)]
     curses = []
     for seed in range(3):
-        found = tuning.tune(
+        found = tune(
             config, axes, space.objective_of("seconds"), jax.random.key(seed), budget=32,
-            seeds=4, method="random", progress=False,
+            seeds=4, method="random",
         )  # fmt: skip
         assert len({trial.mean for trial in found.trials}) == 1, "the same worlds for all"
         curses.append(found.curse)
@@ -221,8 +227,8 @@ def searched(monkeypatch, played, method="random", sign=-1, **arguments):
     monkeypatch.setattr(tuning, "sweep", played)
     aim = space.Objective("score", sign, (), lambda data: data.score, near=lambda data: data.near)
     axes = [space.axis_of("learning.learning_rate=log:1e-2..1e6", BASE)]
-    given = {"budget": 24, "seeds": 4, "width": 8, "progress": False} | arguments
-    return tuning.tune(BASE, axes, aim, KEY, method=method, **given)
+    given = {"budget": 24, "seeds": 4, "width": 8} | arguments
+    return tune(BASE, axes, aim, KEY, method=method, **given)
 
 
 RATE = float(BASE.learning.learning_rate)
@@ -349,7 +355,7 @@ def test_an_objective_that_is_not_defined_is_refused_before_any_run(
     monkeypatch.setattr(tuning, "sweep", None)
     axes = [space.axis_of("reward.gamma=0..1", config)]
     with pytest.raises(ConfigError, match=f"--objective {text!r}: {words}"):
-        tuning.tune(config, axes, space.objective_of(text), KEY)
+        tune(config, axes, space.objective_of(text), KEY)
 
 
 @pytest.mark.parametrize(
@@ -392,13 +398,13 @@ def test_bad_arguments_are_refused_before_any_run(changes, words, monkeypatch):
     monkeypatch.setattr(tuning, "sweep", None)
     axes = changes.pop("axes", axes_of())
     with pytest.raises(ConfigError, match=words):
-        tuning.tune(BASE, axes, LOSS, KEY, **changes)
+        tune(BASE, axes, LOSS, KEY, **changes)
 
 
 def test_without_optuna_it_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"pause_jax\[tune\].*--method random"):
-        tuning.tune(BASE, axes_of(), LOSS, KEY)
+    with pytest.raises(ConfigError, match=r"pause_jax\[tune\]"):
+        tune(BASE, axes_of(), LOSS, KEY, method="random")
 
 
 def command(monkeypatch, folder, *arguments):
@@ -415,7 +421,7 @@ def test_the_command_writes_config_trials_and_picture(monkeypatch, tmp_path, cap
     assert command(monkeypatch, tmp_path, *arguments, "--budget", "8", "--width", "4") == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "never" not in printed
-    for words in ("where it", "fresh seeds", "Of 8 configs the best promised", "learning_rate"):
+    for words in ("initial", "fresh seeds", "Of 8 configs the best promised", "learning_rate"):
         assert words in printed
     folder = tmp_path / "results" / "tune-mine"
     best = config_file.load(folder / "best.toml")
@@ -475,7 +481,7 @@ def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tm
     assert "--resume goes on" in capsys.readouterr().err
     other = [*arguments, "--seed", "5", "--resume"]
     assert command(monkeypatch, tmp_path, *other) == 2
-    assert "stopped was begun by: pause-jax tune" in " ".join(capsys.readouterr().err.split())
+    assert "stopped was started by: pause-jax tune" in " ".join(capsys.readouterr().err.split())
     assert command(monkeypatch, tmp_path, *arguments, "--resume") == 0
     results = tmp_path / "results"
     for name in ("trials.csv", "best.toml"):

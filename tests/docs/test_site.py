@@ -90,6 +90,14 @@ def test_a_name_is_documented_where_it_is_defined(name, where):
         assert where in {symbol.name for symbol in site_pages.defined_in(module)}
 
 
+def test_the_reference_has_what_an_all_names_and_nothing_else():
+    module = "pause_jax.analysis.ledger"
+    documented = {symbol.name for symbol in site_pages.defined_in(module)}
+    assert documented == {f"{module}.Ledger", f"{module}.ledger"}
+    assert module in site_pages.public_modules()
+    assert "pause_jax.analysis.table" not in site_pages.public_modules()
+
+
 def test_a_name_that_nothing_goes_by_is_not_found():
     with pytest.raises(LookupError):
         cross_references.canonical("pause_jax.latency.Tracers")

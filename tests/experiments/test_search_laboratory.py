@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.sparse.csgraph import connected_components
 
-from pause_jax.analysis import landscape as laboratory
-from pause_jax.analysis import proofs
+from experiments.search_laboratory import landscape as laboratory
+from experiments.search_laboratory import proofs
 from pause_jax.search import Problem
 from tests.reference import oracles
 

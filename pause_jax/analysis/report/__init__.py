@@ -8,6 +8,8 @@ import xarray as xr
 
 from pause_jax.base.struct import ConfigError
 
+__all__ = ["write"]
+
 HINT = "pip install 'pause_jax[report]'"
 
 
@@ -23,14 +25,14 @@ def write(
 
     All of it comes from the data set, so that it can be made again where nothing can be run. What
     needs the configs' classes (privacy, the order of clients by speed) is said to be missing where
-    a class of one's own is not loaded.
+    a custom class is not loaded.
 
     Args:
       result: from ``sweep``, or a ``data.nc`` that was loaded.
       path: of the HTML file.
       target: accuracy whose time is asked for, in (0, 1].
       against: the config that the others are compared with; else the best
-        (``analysis.conclusion.compare``).
+        (``analysis.comparison.compare``).
       title: of the page.
 
     Returns:

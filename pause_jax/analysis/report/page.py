@@ -15,9 +15,9 @@ import jinja2
 import vl_convert
 import xarray as xr
 
-from pause_jax.analysis import explanations, ledger_table, metrics
+from pause_jax.analysis import ledger_table, metrics, summary
 from pause_jax.analysis.colours import DARK, LIGHT
-from pause_jax.analysis.conclusion import compare
+from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.report import participation, pictures, tables
 from pause_jax.analysis.report.pictures import Picture
 from pause_jax.base.struct import ConfigError
@@ -42,7 +42,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
     same = tables.common(result)
     comparison = compare(result, target, against)
     took_part, thirds = participation.show(result)
-    books, notes = _privacy(result, target)
+    books, notes = _privacy(result)
     charts = {
         "time": pictures.against_time(result, target),
         "took_part": took_part,
@@ -75,13 +75,13 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
     )
 
 
-def _privacy(result: xr.Dataset, target: float) -> tuple[tables.Table | None, dict[str, list[str]]]:
+def _privacy(result: xr.Dataset) -> tuple[tables.Table | None, dict[str, list[str]]]:
     """The ledger, if the configs' classes are known here; notes on privacy, and on the runs."""
     try:
         books = ledger_table.ledgers(result)
         return tables.privacy(books), {
             "privacy": list(ledger_table.notes(books)),
-            "runs": [*explanations.explain(result, target), *_empty(result)],
+            "runs": [*summary.notes(result), *_empty(result)],
         }
     except ConfigError as error:
         text = f"Not known here: {error} A file with the class goes by --load."

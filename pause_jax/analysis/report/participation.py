@@ -55,7 +55,7 @@ def _taken(one: xr.Dataset) -> _Taken:
 
 def _expected_seconds(one: xr.Dataset, num_clients: int) -> Floats | None:
     """What the config's latency model expects of each client, [K]; None where it is not at hand: a
-    file of measurements that is elsewhere, a class of one's own.
+    file of measurements that is elsewhere, a custom class.
     """
     size = 4.0 * float(one.num_parameters)
     samples = one.data_size.mean("seed").values[:num_clients]

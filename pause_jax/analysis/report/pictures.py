@@ -10,8 +10,8 @@ import xarray as xr
 
 from pause_jax.analysis import metrics
 from pause_jax.analysis.colours import colour, dash
+from pause_jax.analysis.comparison import listed, quoted
 from pause_jax.analysis.curves import Curve, by_round, classifies, hidden, learns, progress
-from pause_jax.analysis.prose import listed, quoted
 
 # Points of one curve at most.
 _POINTS = 150
@@ -113,54 +113,10 @@ def _picture(
         for name, curve in curves.items()
         for row in _rows(name, curve, same, even="x" not in log)
     ]
-    picked = alt.selection_point(fields=["config"], bind="legend")
-    base = alt.Chart().encode(
-        x=alt.X("x:Q", title=labels[0], scale=_scale("x" in log), axis=_AXIS),
-        color=alt.Color(
-            "config:N",
-            scale=alt.Scale(domain=list(known), range=[style[0] for style in known.values()]),
-            legend=_legend(list(known)),
-        ),
-    )
-    y = alt.Y("y:Q", title=labels[1], scale=_scale("y" in log), axis=_AXIS)
-    layers: list[Any] = []
     banded = any("low" in row for row in rows)
-    if banded:
-        light = 0.18 if len(curves) <= _FEW else 0.07
-        layers.append(
-            base.mark_area(aria=False).encode(
-                y=alt.Y("low:Q", title=labels[1]),
-                y2="high:Q",
-                opacity=alt.condition(picked, alt.value(light), alt.value(0.0)),
-            )
-        )
-    line = base.mark_line(aria=False).encode(
-        y=y,
-        opacity=alt.condition(picked, alt.value(1.0), alt.value(0.12)),
-        strokeWidth=alt.StrokeWidth("width:Q", scale=None),
-    )
-    if any(style[1] for style in known.values()):
-        dashes = alt.Scale(
-            domain=list(known), range=[style[1] or [1, 0] for style in known.values()]
-        )
-        line = line.encode(
-            strokeDash=alt.StrokeDash("config:N", scale=dashes, legend=_legend(list(known)))
-        )
-    layers.append(line)
-    # Large and unseen, to be hit by the mouse.
-    alone = all(np.isfinite(curve.mean).sum() < 5 for curve in curves.values())
-    tooltip = [
-        alt.Tooltip("config:N"),
-        alt.Tooltip("x:Q", title=labels[0], format=",.5~g"),
-        alt.Tooltip("y:Q", title=labels[1], format=",.4~g"),
-    ]
-    if banded:
-        tooltip.append(alt.Tooltip("error:Q", title="± standard error", format=".2~g"))
-    layers.append(
-        base.mark_point(filled=True, aria=False, size=60)
-        .encode(y=y, opacity=alt.value(1.0 if alone else 0.0), tooltip=tooltip)
-        .add_params(picked)
-    )
+    # A curve of few points shows them.
+    points = all(np.isfinite(curve.mean).sum() < 5 for curve in curves.values())
+    layers = _layers(known, labels, log, banded=banded, points=points)
     if rule:
         layers += _rule(*rule)
     chart = alt.layer(*layers, data=alt.Data(values=rows)).properties(width="container", height=330)
@@ -173,6 +129,52 @@ def _picture(
     ends = "; ".join(f"{name} {_last(curve):.4g}" for name, curve in list(curves.items())[:20])
     description = f"{title}: {labels[1]} against {labels[0]}. Last values: {ends}."
     return Picture(title, words, description, spec_of(chart, description))
+
+
+def _layers(
+    known: dict[str, tuple[str, list[float]]],
+    labels: tuple[str, str],
+    log: str,
+    *,
+    banded: bool,
+    points: bool,
+) -> list[Any]:
+    """Bands, lines, and points to be hit by the mouse, of configs with these styles."""
+    names, legend = list(known), _legend(list(known))
+    colours = alt.Scale(domain=names, range=[style[0] for style in known.values()])
+    picked = alt.selection_point(fields=["config"], bind="legend")
+    base = alt.Chart().encode(
+        x=alt.X("x:Q", title=labels[0], scale=_scale("x" in log), axis=_AXIS),
+        color=alt.Color("config:N", scale=colours, legend=legend),
+    )
+    y = alt.Y("y:Q", title=labels[1], scale=_scale("y" in log), axis=_AXIS)
+    line = base.mark_line(aria=False).encode(
+        y=y,
+        opacity=alt.condition(picked, alt.value(1.0), alt.value(0.12)),
+        strokeWidth=alt.StrokeWidth("width:Q", scale=None),
+    )
+    if any(style[1] for style in known.values()):
+        dashes = alt.Scale(domain=names, range=[style[1] or [1, 0] for style in known.values()])
+        line = line.encode(strokeDash=alt.StrokeDash("config:N", scale=dashes, legend=legend))
+    tooltip = [
+        alt.Tooltip("config:N"),
+        alt.Tooltip("x:Q", title=labels[0], format=",.5~g"),
+        alt.Tooltip("y:Q", title=labels[1], format=",.4~g"),
+    ]
+    bands = []
+    if banded:
+        light = 0.18 if len(names) <= _FEW else 0.07
+        band = base.mark_area(aria=False).encode(
+            y=alt.Y("low:Q", title=labels[1]),
+            y2="high:Q",
+            opacity=alt.condition(picked, alt.value(light), alt.value(0.0)),
+        )
+        bands = [band]
+        tooltip.append(alt.Tooltip("error:Q", title="± standard error", format=".2~g"))
+    seen = base.mark_point(filled=True, aria=False, size=60).encode(
+        y=y, opacity=alt.value(1.0 if points else 0.0), tooltip=tooltip
+    )
+    return [*bands, line, seen.add_params(picked)]
 
 
 def spec_of(chart: Any, description: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import ledger_table, metrics
-from pause_jax.analysis.conclusion import Aim, Comparison
+from pause_jax.analysis.comparison import Aim, Comparison
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.paired import Difference
 from pause_jax.config import config_file
@@ -92,7 +92,7 @@ def judged(result: xr.Dataset, comparison: Comparison) -> Table:
 def _judged_words(result: xr.Dataset, comparison: Comparison) -> str:
     seeds, others = result.sizes["seed"], result.sizes["config"] - 1
     if seeds == 1:
-        return "One seed: no errors, and no difference can be told from chance. Play more seeds."
+        return "One seed: no errors, and no difference can be told from chance. Run more seeds."
     words = f"Mean ± standard error over {seeds} seeds."
     if not comparison.against or not others:
         return words
@@ -105,7 +105,7 @@ def _judged_words(result: xr.Dataset, comparison: Comparison) -> str:
         f"{words} Differences are paired, as the same seed is the same world: mean [paired "
         "t-interval], the intervals of a column all right together with 95 % confidence "
         f"(Bonferroni over {number} comparisons{picked if number > others else ''}). "
-        "An interval with 0 in it shows no difference (~); one over fewer seeds than were played "
+        "An interval with 0 in it shows no difference (~); one over fewer seeds than were run "
         "shows none either, as those seeds were chosen by their outcome."
     )
 

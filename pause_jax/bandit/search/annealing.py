@@ -72,7 +72,7 @@ def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainStat
 
 
 def chain_step(
-    lots: Array, state: ChainState, step: Array, landscape: Landscape, cooling: Array | float
+    bits: Array, state: ChainState, step: Array, landscape: Landscape, cooling: Array | float
 ) -> tuple[ChainState, Array]:
     """Propose a uniform neighbour and accept it by the Metropolis rule.
 
@@ -84,7 +84,7 @@ def chain_step(
     networks of up to ``FEW`` clients (4e-5 for 300), and n / 2^32 in larger ones.
 
     Args:
-      lots: uint32 [4], independent random words of this step.
+      bits: uint32 [4], independent random words of this step.
       state: the chain.
       step: j >= 1.
       landscape: the landscape.
@@ -95,7 +95,7 @@ def chain_step(
     """
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)
-    kind, leave, enter, luck = lots
+    kind, leave, enter, luck = bits
     active = _uniform(kind) * (num_active + num_passive) < num_active
     i = _pick(jnp.where(active, removable, others), leave)
     j = _pick(jnp.where(active, outside, below), enter)
@@ -146,6 +146,10 @@ def _below(word: Array, count: Array, num_clients: int) -> Array:
     return jnp.minimum(jnp.floor(_uniform(word) * count), count - 1)
 
 
+# State of a chain; best energy, energy and whether it moved.
+_Steps = tuple[ChainState, tuple[Array, Array, Array]]
+
+
 def anneal(
     key: Array,
     problem: Problem,
@@ -187,20 +191,17 @@ def anneal(
     landscape_key, chain_key = jax.random.split(key)
     landscape = make_landscape(problem, num_selected, available, neighbourhood, landscape_key)
 
-    def run(key: Array) -> tuple[ChainState, tuple[Array, Array, Array]]:
+    def body(state: ChainState, inputs: tuple[Array, Array]) -> _Steps:
+        step, bits = inputs
+        state, moved = chain_step(bits, state, step, landscape, cooling)
+        return state, (state.best_energy, state.energy, moved)
+
+    def run(key: Array) -> _Steps:
         init_key, steps_key = jax.random.split(key)
-
-        def body(
-            state: ChainState, inputs: tuple[Array, Array]
-        ) -> tuple[ChainState, tuple[Array, Array, Array]]:
-            step, lots = inputs
-            state, moved = chain_step(lots, state, step, landscape, cooling)
-            return state, (state.best_energy, state.energy, moved)
-
         start = init_chain(init_key, landscape, num_selected)
         # All numbers at once: drawing them step by step costs more than the step.
-        lots = jax.random.bits(steps_key, (steps, 4), jnp.uint32)
-        return lax.scan(body, start, (jnp.arange(1, steps + 1), lots))
+        bits = jax.random.bits(steps_key, (steps, 4), jnp.uint32)
+        return lax.scan(body, start, (jnp.arange(1, steps + 1), bits))
 
     final, (best_energy, current_energy, moved) = jax.vmap(run)(jax.random.split(chain_key, chains))
     members = final.best_members[jnp.argmax(final.best_energy)]

@@ -73,24 +73,24 @@ def _by_counting(
     by weight within a prefix is the number of its members that are heavier, and the client itself:
     a product of two [K, K] masks counts it for all prefixes at once.
     """
-    lots = (None,) * 3 if key is None else _three_lots(key, index.shape)
-    stands_before = _precedence(index, available, lots[0])  # [i, j]: i before j by index
+    bits = (None,) * 3 if key is None else _three_words(key, index.shape)
+    stands_before = _precedence(index, available, bits[0])  # [i, j]: i before j by index
     prefix = ~stands_before & available[:, None] & available[None, :]  # [j, i]: i is in prefix j
     itself = jnp.eye(index.shape[0], dtype=bool)
-    heavier = _precedence(weight, available, lots[1]) | itself  # [h, i]: h is not lighter than i
+    heavier = _precedence(weight, available, bits[1]) | itself  # [h, i]: h is not lighter than i
     place = prefix.astype(jnp.float32) @ heavier.astype(jnp.float32)  # [j, i]: of i by weight, in j
     cohort = prefix & (place <= num_selected)  # [j, i]: i is among the m heaviest of prefix j
     total = _total_of_heaviest(weight, cohort, place, num_selected)
     value = jnp.where(jnp.isinf(index), index, index + total)
     feasible = available & (jnp.sum(prefix, axis=1) >= num_selected)
-    best = _lexicographic_argmax(value, total, feasible, lots[2])
+    best = _lexicographic_argmax(value, total, feasible, bits[2])
     # Fewer than m are available: all of those, and others to fill up.
     first = jnp.sum(stands_before, axis=0) < num_selected
     chosen = jnp.where(jnp.any(feasible), cohort[best], first)
     return _members(chosen, num_selected)
 
 
-def _three_lots(key: Array, shape: tuple[int, ...]) -> Array:
+def _three_words(key: Array, shape: tuple[int, ...]) -> Array:
     """To break ties by index, by weight, and of the best: uint32 [3, K], in one draw."""
     return jax.vmap(lambda key: jax.random.bits(key, shape))(jax.random.split(key, 3))
 
@@ -125,13 +125,13 @@ def _total_of_heaviest(weight: Array, cohort: Array, place: Array, num_selected:
     return total
 
 
-def _precedence(value: Array, available: Array, lots: Array | None) -> Array:
+def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
     """[i, j]: whether i stands before j in ``ordered(value, available, key)``, bool [K, K].
 
-    The lots are uint32 [K]; by number without them.
+    The bits are uint32 [K]; by number without them.
     """
     number = jnp.arange(value.shape[0])
-    lots = number if lots is None else lots
+    bits = number if bits is None else bits
 
     def pair(x: Array) -> tuple[Array, Array]:
         return x[:, None], x[None, :]
@@ -139,7 +139,7 @@ def _precedence(value: Array, available: Array, lots: Array | None) -> Array:
     before = number[:, None] < number[None, :]
     value = jnp.where(available, value, 0.0)
     # The last key first: each comparison decides, unless it is equal, over those before.
-    for ours, theirs in (pair(lots), pair(-value), pair(~available)):
+    for ours, theirs in (pair(bits), pair(-value), pair(~available)):
         before = (ours < theirs) | ((ours == theirs) & before)
     return before
 
@@ -163,15 +163,15 @@ def _by_sorting(
 
 
 def _lexicographic_argmax(
-    first: Array, second: Array, feasible: Array, lots: Array | None
+    first: Array, second: Array, feasible: Array, bits: Array | None
 ) -> Array:
-    """Place of the largest (first, second) among the feasible; ties by lots, uint32 [K], if any."""
+    """Place of the largest (first, second) among the feasible; ties by bits, uint32 [K], if any."""
     best_first = jnp.max(jnp.where(feasible, first, -jnp.inf))
     tied = feasible & (first == best_first)
     best_second = jnp.max(jnp.where(tied, second, -jnp.inf))
     tied &= second == best_second
-    lots = jnp.zeros(first.shape, jnp.int32) if lots is None else (lots >> 9).astype(jnp.int32)
-    return jnp.argmax(jnp.where(tied, lots, -1))
+    bits = jnp.zeros(first.shape, jnp.int32) if bits is None else (bits >> 9).astype(jnp.int32)
+    return jnp.argmax(jnp.where(tied, bits, -1))
 
 
 class Exact(Search):

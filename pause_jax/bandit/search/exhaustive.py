@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -58,59 +59,58 @@ def exhaustive(
     """
     index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)
-    num_clients = index.shape[0]
+    (num_clients,) = index.shape
     num_sets = count_sets(num_clients, num_selected, max_sets)
     available = jnp.ones(num_clients, bool) if available is None else jnp.asarray(available)
     order = shuffled(num_clients, available, key)
     u, w, usable = index[order], weight[order], available[order]
-    # choose[i][c] = C(c, i + 1), clipped: larger entries are never reached.
-    choose = jnp.asarray(
-        [
-            [min(math.comb(c, i + 1), num_sets) for c in range(num_clients)]
-            for i in range(num_selected)
-        ],
-        jnp.int32,
-    )
-
-    def unrank(rank: Array) -> Array:  # [n] -> [n, m]
-        members = []
-        for i in reversed(range(num_selected)):
-            member = jnp.searchsorted(choose[i], rank, side="right") - 1
-            rank = rank - choose[i][member]
-            members.append(member)
-        return jnp.stack(members, axis=-1)
-
-    def score(members: Array) -> tuple[Array, Array]:
-        total = tree_sum(w[members])
-        lowest = jnp.min(u[members], axis=-1)
-        value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)
-        feasible = jnp.all(usable[members], axis=-1)
-        # NaN marks a set that must not win; every comparison with it is False.
-        return jnp.where(feasible, value, jnp.nan), jnp.where(feasible, total, jnp.nan)
+    binomials = _binomials(num_clients, num_selected, num_sets)
 
     def visit(chunk: Array, best: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        best_value, best_total, best_rank = best
+        best_value, best_total, _ = best
         ranks = jnp.minimum(chunk * chunk_size + jnp.arange(chunk_size), num_sets - 1)
         ranks = ranks.astype(jnp.int32)
-        value, total = score(unrank(ranks))
+        value, total = _score(_unrank(ranks, binomials), u, w, usable)
         top_value = jnp.nanmax(jnp.where(jnp.isnan(value), -jnp.inf, value))
         top_total = jnp.max(jnp.where(value == top_value, total, -jnp.inf))
         here = ranks[jnp.argmax((value == top_value) & (total == top_total))]
         better = (top_value > best_value) | ((top_value == best_value) & (top_total > best_total))
-        return (
-            jnp.where(better, top_value, best_value),
-            jnp.where(better, top_total, best_total),
-            jnp.where(better, here, best_rank),
-        )
+        found = (top_value, top_total, here)
+        return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
 
     lowest = jnp.asarray(-jnp.inf, weight.dtype)
     start = (lowest, lowest, jnp.asarray(0, jnp.int32))
-    num_chunks = -(-num_sets // chunk_size)
-    *_, best_rank = lax.fori_loop(0, num_chunks, visit, start)
+    *_, best_rank = lax.fori_loop(0, -(-num_sets // chunk_size), visit, start)
     enough = jnp.sum(available) >= num_selected
-    places = jnp.where(enough, unrank(best_rank[None])[0], jnp.arange(num_selected))
+    places = jnp.where(enough, _unrank(best_rank[None], binomials)[0], jnp.arange(num_selected))
     clients = jnp.sort(order[places]).astype(jnp.int32)
     return clients, set_energy(index, weight, clients, available)
+
+
+def _binomials(num_clients: int, num_selected: int, most: int) -> Array:
+    """C(c, i + 1) at [i, c], clipped: entries above ``most`` are never reached."""
+    sizes, clients = range(1, num_selected + 1), range(num_clients)
+    return jnp.asarray([[min(math.comb(c, i), most) for c in clients] for i in sizes], jnp.int32)
+
+
+def _unrank(rank: Array, binomials: Array) -> Array:
+    """The sets [n, m] of these ranks [n]."""
+    members = []
+    for i in reversed(range(len(binomials))):
+        member = jnp.searchsorted(binomials[i], rank, side="right") - 1
+        rank = rank - binomials[i][member]
+        members.append(member)
+    return jnp.stack(members, axis=-1)
+
+
+def _score(members: Array, index: Array, weight: Array, usable: Array) -> tuple[Array, Array]:
+    """Energy and sum of weights of sets [n, m]; NaN marks a set that must not win."""
+    total = tree_sum(weight[members])
+    lowest = jnp.min(index[members], axis=-1)
+    value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)
+    feasible = jnp.all(usable[members], axis=-1)
+    # Every comparison with NaN is False.
+    return jnp.where(feasible, value, jnp.nan), jnp.where(feasible, total, jnp.nan)
 
 
 def count_sets(num_clients: int, num_selected: int, max_sets: int = MAX_SETS) -> int:

@@ -100,10 +100,10 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
       int32 [K], a permutation.
     """
     number = jnp.arange(value.shape[0], dtype=jnp.int32)
-    lots = () if key is None else (jax.random.bits(key, value.shape),)
+    bits = () if key is None else (jax.random.bits(key, value.shape),)
     floating = jnp.issubdtype(value.dtype, jnp.floating)
     keys = (_falling(value, available),) if floating else (~available, -value)
-    return lax.sort((*keys, *lots, number), num_keys=len(keys) + len(lots))[-1]
+    return lax.sort((*keys, *bits, number), num_keys=len(keys) + len(bits))[-1]
 
 
 def _falling(value: Array, available: Array) -> Array:

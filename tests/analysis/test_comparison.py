@@ -1,9 +1,9 @@
-"""The two sentences: what the data show, and never more."""
+"""The sentence of a comparison: what the data show, and never more."""
 
 import numpy as np
 import pytest
 
-from pause_jax.analysis.conclusion import compare
+from pause_jax.analysis.comparison import compare
 from pause_jax.base.struct import ConfigError
 from pause_jax.privacy import NoPrivacy
 from tests.support.results import made, small_config
@@ -11,25 +11,30 @@ from tests.support.results import made, small_config
 
 def test_a_clear_difference_is_said_with_its_interval():
     result = made({"good": None, "bad": None}, seeds=4, spread=0.005)
-    _, second = compare(result, 0.5).sentences
-    assert second.startswith("Its test accuracy at the end (")
-    assert "higher than bad (by " in second
-    assert "no difference" not in second
+    result["eval_clock"][1] = result.eval_clock[0] + 3
+    result["test_accuracy"][1] = result.test_accuracy[0].values
+    found = compare(result, 0.5)
+    apart = found.differences[0]["bad"]
+    interval = f"(by {apart.mean:.1f} s, {apart.low:.1f} to {apart.high:.1f})"
+    assert found.sentence.startswith("good reached 50 % test accuracy (")
+    words = "s, mean of 4 seeds, the best): significantly sooner than bad"
+    assert found.sentence.endswith(f"{words} {interval}.")
 
 
 def test_noise_is_no_difference():
     result = made({"one": None, "two": None}, seeds=3)
     result["test_accuracy"][1] = result.test_accuracy[0, [1, 2, 0]].values
-    first, second = compare(result, 0.5).sentences
-    assert "no difference from" in first
-    assert "that these 3 seeds could show" in first
-    assert "higher" not in second + first
+    sentence = compare(result, 0.5).sentence
+    assert sentence.endswith("not significantly different from one.")
+    assert "mean of 3 seeds" in sentence
+    assert "sooner" not in sentence
 
 
 def test_one_seed_shows_nothing_however_large_the_difference():
-    first, second = compare(made({"good": None, "bad": None}, seeds=1), 0.5).sentences
-    assert "that one seed could show" in first
-    assert "higher" not in second
+    sentence = compare(made({"good": None, "bad": None}, seeds=1), 0.5).sentence
+    assert "one seed" in sentence
+    assert "not significantly different from good" in sentence
+    assert "sooner" not in sentence
 
 
 def test_private_configs_are_compared_with_the_best_of_them():
@@ -37,9 +42,9 @@ def test_private_configs_are_compared_with_the_best_of_them():
     result = made({"all, no privacy": clear, "good": None, "bad": None}, spread=0.001)
     found = compare(result, 0.5)
     assert found.against == "good"
-    first, second = found.sentences
-    assert first.startswith("Of the configs whose epsilon covers all that clients send, good ")
-    assert "lower than 'all, no privacy' (by " in second
+    assert "the best of the configs whose epsilon covers all that clients send)" in found.sentence
+    found = compare(result, 0.99)
+    assert "significantly lower than 'all, no privacy' (by " in found.sentence
     result["unnoised"][1] = "losses"
     assert compare(result, 0.5).against == "bad"
 
@@ -48,14 +53,17 @@ def test_who_missed_the_target_in_a_seed_is_not_compared_by_time():
     result = made({"good": None, "late": None}, spread=0.001)
     result["test_accuracy"][1, 0] = 0.1
     found = compare(result, 0.5)
-    assert "late did not reach 50 % in every seed" in found.sentences[0]
+    assert "late did not reach 50 % in every seed" in found.sentence
     assert found.differences[0]["late"].shown == 0
 
 
 def test_where_nobody_reached_the_target_the_end_decides():
     found = compare(made({"good": None, "bad": None}, spread=0.001), 0.99)
-    assert found.sentences[0] == "No config reached 99 % in every seed."
-    assert found.sentences[1].startswith("good ended with the highest test accuracy on average")
+    assert found.sentence.startswith("good ended with a test accuracy (")
+    assert "significantly higher than bad (by " in found.sentence
+    named = compare(made({"good": None, "bad": None}, spread=0.001), 0.99, against="bad")
+    assert "significantly lower than good" in named.sentence
+    assert "the best" not in named.sentence
 
 
 def test_a_config_that_broke_its_contract_is_no_measure():
@@ -65,22 +73,22 @@ def test_a_config_that_broke_its_contract_is_no_measure():
 
 
 @pytest.mark.parametrize(
-    ("learning", "words"), [("loss", "least test loss"), ("none", "least regret")]
+    ("learning", "words"), [("loss", "a ended with a test loss"), ("none", "a had a regret")]
 )
 def test_without_accuracy_loss_or_regret_decides(learning, words):
     result = made({"a": None, "b": None}, learning=learning)
     result["regret"][0] = 0.001 * result.regret[0]
     found = compare(result, 0.8)
     assert found.against == "a"
-    assert words in found.sentences[0]
+    assert words in found.sentence
 
 
 def test_one_config_alone_and_one_that_is_named():
-    assert "nothing to compare it with" in compare(made({"a": None}), 0.5).sentences[0]
+    assert "nothing to compare it with" in compare(made({"a": None}), 0.5).sentence
     result = made({"good": None, "bad": None}, spread=0.001)
     found = compare(result, 0.5, against="bad")
-    assert found.sentences[0].startswith("bad reached 50 % (")
-    assert "lower than good (by " in found.sentences[1]
+    assert found.sentence.startswith("bad reached 50 % test accuracy (")
+    assert "the best" not in found.sentence
     with pytest.raises(ConfigError, match="against = 'c'"):
         compare(result, 0.5, against="c")
 
@@ -88,16 +96,16 @@ def test_one_config_alone_and_one_that_is_named():
 def test_nothing_finite_is_nothing_to_compare():
     result = made({"a": None, "b": None}, learning="none")
     result["first_broken_round"][:] = 1
-    (only,) = compare(result, 0.8).sentences
-    assert "nothing is compared" in only
+    assert "nothing is compared" in compare(result, 0.8).sentence
+    assert compare(result, 0.8, against="a").sentence == (
+        "a broke its contract, so nothing is compared."
+    )
 
 
-def test_there_are_never_more_than_two_and_long_lists_are_counted():
+def test_a_long_list_is_counted():
     result = made({f"config {i}": None for i in range(12)}, seeds=2)
     result["test_accuracy"][:] = np.float32(0.9)
-    sentences = compare(result, 0.5).sentences
-    assert len(sentences) == 2
-    assert all("and 7 more" in sentence for sentence in sentences)
+    assert "and 7 more" in compare(result, 0.5).sentence
 
 
 def pairs_with_one_of(candidates, others):

@@ -1,0 +1,216 @@
+"""A comparison of configs: paired differences, and one sentence that says what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pause_jax.analysis import metrics
+from pause_jax.analysis.paired import Difference, differences
+
+# Names listed one by one; the rest is counted.
+_LISTED = 4
+
+
+class Aim(NamedTuple):
+    """What configs are judged by.
+
+    Attributes:
+      title: of a column.
+      values: [config, seed]; NaN where there is none.
+      sign: 1 if more is better, -1 if less is.
+      verb: what a config with values did.
+      better, worse: than another config.
+      missing: what is said of a config without a value in some seed.
+      unit: of the values and of their differences.
+      digits: after the point.
+    """
+
+    title: str
+    values: xr.DataArray
+    sign: int
+    verb: str
+    better: str
+    worse: str
+    missing: str
+    unit: str = ""
+    digits: int = 1
+
+
+class Comparison(NamedTuple):
+    """Configs compared with one of them.
+
+    Attributes:
+      against: that config; empty if no config has values.
+      aims: what they are judged by, the first one first.
+      comparisons: differences that might have been asked for, which their intervals allow for.
+      differences: of each aim, by config.
+      sentence: what the first aim that ``against`` has values of shows.
+    """
+
+    against: str
+    aims: tuple[Aim, ...]
+    comparisons: int
+    differences: tuple[dict[str, Difference], ...]
+    sentence: str
+
+
+def compare(result: xr.Dataset, target: float, against: str | None = None) -> Comparison:
+    """Compare the configs of a sweep with one of them.
+
+    Args:
+      result: from ``sweep``: same seeds are same worlds.
+      target: accuracy whose time is asked for, in (0, 1].
+      against: the config to compare with. Else the best on average by the first aim that it has a
+        value of in every seed; if some configs promise privacy for all that clients send, the best
+        of those.
+
+    Returns:
+      The comparison. A config that broke its contract has no values.
+
+    Raises:
+      ConfigError: for a bad target, or if there is no config ``against``.
+    """
+    goals = _aims(result, target)
+    names = [str(name) for name in result.config.values]
+    private = result.config.values[(result.epsilon_unit != "none") & (result.unnoised == "")]
+    candidates = [str(name) for name in private] or names
+    chosen = _best(goals, candidates) if against is None else against
+    if not chosen:
+        text = "No config has a value in every seed, so nothing is compared."
+        return Comparison("", goals, 0, tuple({} for _ in goals), text)
+    # Any of the candidates might have been the best: all pairs with one of them count.
+    others, rivals = len(names) - 1, len(candidates) - 1
+    comparisons = others if against else others + rivals * (2 * others - rivals - 1) // 2
+    found = tuple(differences(aim.values, chosen, comparisons=comparisons) for aim in goals)
+    best = "" if against else ", the best"
+    if against is None and len(candidates) < len(names):
+        best += " of the configs whose epsilon covers all that clients send"
+    return Comparison(chosen, goals, comparisons, found, _sentence(goals, found, chosen, best))
+
+
+def quoted(name: str) -> str:
+    """A config's name; in quotation marks if it is not one word, as ``all, no privacy``."""
+    return name if name.replace("_", "").isalnum() else f"'{name}'"
+
+
+def listed(names: Sequence[str], number: int = _LISTED) -> str:
+    """Names as a list: a, b and c; what is beyond ``number`` is counted."""
+    shown = list(names)
+    if len(shown) > number:
+        shown = [*shown[:number], f"{len(shown) - number} more"]
+    return ", ".join(shown[:-1]) + (" and " if len(shown) > 1 else "") + shown[-1]
+
+
+def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
+    """What the configs of a sweep are judged by: accuracy, else loss, else regret."""
+    goal = f"{100 * target:g} %"
+    not_finite = "ended without a finite model in some seed"
+    to_target = Aim(
+        title=f"s to {goal}",
+        values=metrics.time_to_accuracy(result, target),
+        sign=-1,
+        verb=f"reached {goal} test accuracy",
+        better="sooner than",
+        worse="later than",
+        missing=f"did not reach {goal} in every seed",
+        unit=" s",
+    )
+    accuracy = Aim(
+        title="end accuracy, %",
+        values=100 * metrics.final_accuracy(result),
+        sign=1,
+        verb="ended with a test accuracy",
+        better="higher than",
+        worse="lower than",
+        missing=not_finite,
+        unit=" %",
+    )
+    loss = Aim(
+        title="end loss",
+        values=metrics.final_loss(result),
+        sign=-1,
+        verb="ended with a test loss",
+        better="lower than",
+        worse="higher than",
+        missing=not_finite,
+        digits=4,
+    )
+    regret = Aim(
+        title="regret",
+        values=metrics.total_regret(result),
+        sign=-1,
+        verb="had a regret",
+        better="less than",
+        worse="more than",
+        missing="broke its contract",
+    )
+    seconds = regret._replace(
+        title="seconds in all",
+        values=metrics.simulated_seconds(result),
+        verb="took a simulated time",
+        unit=" s",
+    )
+    goals: tuple[Aim, ...] = (seconds,)
+    if np.isfinite(result.test_accuracy).any():
+        goals = (to_target, accuracy)
+    elif np.isfinite(result.test_loss).any():
+        goals = (loss, seconds)
+    elif np.isfinite(result.regret).any():
+        goals = (regret, seconds)
+    whole = result.first_broken_round <= 0
+    return tuple(aim._replace(values=aim.values.where(whole)) for aim in goals)
+
+
+def _best(goals: Sequence[Aim], candidates: list[str]) -> str:
+    """The best of the candidates that have a value in every seed; empty if none has."""
+    for goal in goals:
+        mean = goal.sign * goal.values.sel(config=candidates).mean("seed", skipna=False)
+        if np.isfinite(mean).any():
+            return str(mean.idxmax("config").item())
+    return ""
+
+
+def _sentence(
+    goals: Sequence[Aim], found: Sequence[dict[str, Difference]], against: str, best: str
+) -> str:
+    """What the first aim that ``against`` has a value of in every seed shows."""
+    name = quoted(against)
+    for goal, others in zip(goals, found, strict=True):
+        ours = goal.values.sel(config=against)
+        if bool(ours.notnull().all()):
+            seeds = f"mean of {ours.size} seeds" if ours.size > 1 else "one seed"
+            mean = f"{float(ours.mean()):,.{goal.digits}f}{goal.unit}"
+            parts = "; ".join(_parts(goal, others)) or "nothing to compare it with"
+            return f"{name} {goal.verb} ({mean}, {seeds}{best if others else ''}): {parts}."
+    return f"{name} {goals[0].missing}, so nothing is compared."
+
+
+def _parts(goal: Aim, others: dict[str, Difference]) -> list[str]:
+    """What the differences show, and what they do not."""
+    parts = []
+    for sign, words in ((-goal.sign, goal.better), (goal.sign, goal.worse)):
+        shown = [
+            f"{quoted(name)} (by {_interval(each, goal)})"
+            for name, each in others.items()
+            if each.shown == sign
+        ]
+        if shown:
+            parts.append(f"significantly {words} {listed(shown)}")
+    whole = {name: each for name, each in others.items() if each.pairs == each.seeds}
+    if undecided := [quoted(name) for name, each in whole.items() if not each.shown]:
+        parts.append(f"not significantly different from {listed(undecided)}")
+    if missing := [quoted(name) for name in others if name not in whole]:
+        parts.append(f"{listed(missing)} {goal.missing}")
+    return parts
+
+
+def _interval(each: Difference, goal: Aim) -> str:
+    """A difference without its sign, which stands in the words."""
+    ends = sorted((abs(each.low), abs(each.high)))
+    mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
+    unit = " points" if goal.unit == " %" else goal.unit
+    return f"{mean}{unit}, {low} to {high}"
