@@ -221,8 +221,8 @@ MUTANTS = [
     Mutant(
         "input_noise_anew_each_round",
         FEDAVG,
-        "            state.inputs,\n",
-        "            jax.random.fold_in(state.inputs, jax.random.bits(key)),\n",
+        "partition, slot, state.inputs",
+        "partition, slot, jax.random.fold_in(state.inputs, jax.random.bits(key))",
     ),
     Mutant(
         "availability_with_the_latency_key",
@@ -275,7 +275,7 @@ MUTANTS = [
     Mutant(
         "moments_forgotten",
         FEDAVG,
-        "slot.moments if keep else fresh",
+        "slot.opt_state if keep else fresh",
         "fresh",
     ),
     Mutant(
@@ -384,8 +384,8 @@ MUTANTS = [
     Mutant(
         "rate_of_the_next_round",
         LEARNING,
-        "self.client_optimizer(round)",
-        "self.client_optimizer(round + 1)",
+        "learning.client_optimizer(round)",
+        "learning.client_optimizer(round + 1)",
         "step_decay",
     ),
     Mutant(
@@ -1315,8 +1315,8 @@ MUTANTS = [
     Mutant(
         "server_momentum_without_updates",
         FEDAVG,
-        "heard = jnp.any(weights > 0)",
-        "heard = jnp.asarray(True)",
+        "received = jnp.any(weights > 0)",
+        "received = jnp.asarray(True)",
         "tests/run/test_arrival.py::test_server_momentum_waits_for_an_update",
     ),
     Mutant(

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -24,6 +25,11 @@ def machine_bytes() -> int:
     return min(found)
 
 
+def tree_bytes(tree: Any) -> int:
+    """Bytes of the arrays of a pytree, or of their ``ShapeDtypeStruct``s."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def check_memory(needed: float, what: str, fix: str) -> None:
     """Refuse what is larger than the machine.
 
@@ -35,11 +41,11 @@ def check_memory(needed: float, what: str, fix: str) -> None:
     Raises:
       ConfigError: if the machine has less.
     """
-    there = machine_bytes()
-    if needed > there:
+    available = machine_bytes()
+    if needed > available:
         raise ConfigError(
             f"{what} takes {needed / 2**30:,.0f} GiB at least, and this machine has "
-            f"{there / 2**30:,.0f} GiB. {fix}"
+            f"{available / 2**30:,.0f} GiB. {fix}"
         )
 
 

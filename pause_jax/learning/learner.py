@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Selection
+from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.partition import Partition
 from pause_jax.rng.keys import Streams
 
@@ -146,8 +147,7 @@ def update_size(state: LearnerState) -> int:
 
 def model_bytes(state: LearnerState) -> int:
     """Bytes of a model, and of a client's update of it; 0 without one."""
-    leaves = jax.tree.leaves(state.variables)
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return tree_bytes(state.variables)
 
 
 def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:

@@ -196,7 +196,7 @@ def server_step(
     params: Any,
     state: optax.OptState,
     mean: Any,
-    heard: Array,
+    received: Array,
 ) -> tuple[Any, optax.OptState]:
     """One step of the server.
 
@@ -205,7 +205,7 @@ def server_step(
       params: of the global model.
       state: of the transformation.
       mean: mean update, of the form of ``params``.
-      heard: whether anybody took part, bool scalar.
+      received: whether any update arrived, bool scalar; else nothing changes.
 
     Returns:
       (params, state) after the round.
@@ -214,5 +214,5 @@ def server_step(
     moves, after = transformation.update(gradient, state, params)
     moved = optax.apply_updates(params, moves)
     return jax.tree.map(
-        lambda new, old: jnp.where(heard, new, old), (moved, after), (params, state)
+        lambda new, old: jnp.where(received, new, old), (moved, after), (params, state)
     )

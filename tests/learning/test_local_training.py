@@ -18,11 +18,12 @@ from pause_jax.learning import (
 )
 from pause_jax.learning.client import (
     LocalTraining,
+    Slot,
     kept_in_training,
     local_steps,
     train_locally,
 )
-from pause_jax.learning.fedavg import train_cohort
+from pause_jax.learning.fedavg import RoundTraining, train_cohort
 from pause_jax.learning.learner import all_finite, trained_part
 from pause_jax.learning.network import linen_network
 from pause_jax.learning.server import added, evaluate, mean_update
@@ -98,10 +99,9 @@ def run(training, variables, partition, clients, keys, num_steps, *, opt_state=N
     bound = None if training.equal_steps is not None else jnp.asarray(num_steps)
 
     def one(opt_state, client, key):
-        lots = draws.bits(key, (1 + training.max_samples,))
-        return train_locally(
-            training, variables, opt_state, partition, client, lots, NOISE_KEY, bound
-        )
+        bits = draws.bits(key, (1 + training.max_samples,))
+        slot = Slot(client, bits, None, opt_state)
+        return train_locally(training, variables, partition, slot, NOISE_KEY, bound)
 
     train = jax.jit(jax.vmap(one, in_axes=(axis, 0, 0)))
     return train(opt_state, jnp.asarray(clients), keys)
@@ -179,10 +179,9 @@ def test_surplus_steps_change_neither_model_nor_moments_nor_loss():
     fresh = training.optimizer.init(trained_part(variables))
 
     def one(client, key, num_steps):
-        lots = draws.bits(key, (1 + training.max_samples,))
-        return train_locally(
-            training, variables, fresh, partition, client, lots, NOISE_KEY, num_steps
-        )
+        bits = draws.bits(key, (1 + training.max_samples,))
+        slot = Slot(client, bits, None, fresh)
+        return train_locally(training, variables, partition, slot, NOISE_KEY, num_steps)
 
     everyone = jax.jit(jax.vmap(one, in_axes=(0, 0, None)))
     together = everyone(jnp.arange(3), keys, max(steps))
@@ -413,9 +412,8 @@ def round_of():
     def play(client_batch: int, seed: int = 0):
         @jax.jit
         def run(key, before):
-            return train_cohort(
-                training, Execution(client_batch), key, before, selection, lambda updates: updates
-            )[:2]
+            fixed = RoundTraining(training, Execution(client_batch))
+            return train_cohort(fixed, key, before, selection, lambda updates: updates)[:2]
 
         after, trained = run(jax.random.key(seed), before)
         # What an empty slot returns means nothing.
