@@ -234,15 +234,15 @@ MUTANTS = [
     Mutant(
         "availability_named_as_latency",
         KEYS,
-        "2 * round + 1",
-        "2 * round",
+        "2 * rounds + 1",
+        "2 * rounds",
         KEYS_TEST,
     ),
     Mutant(
         "cohort_named_without_round",
         KEYS,
-        "return jax.random.fold_in(stream, round)",
-        "return jax.random.fold_in(stream, 1)",
+        "+ 1, rounds, rounds, rounds]",
+        "+ 1, rounds, 0 * rounds, rounds]",
         KEYS_TEST,
     ),
     Mutant(
@@ -255,8 +255,8 @@ MUTANTS = [
     Mutant(
         "answers_named_as_training",
         KEYS,
-        "jax.random.fold_in(jax.random.fold_in(training, 0), round)",
-        "jax.random.fold_in(training, round)",
+        "    return every, rare",
+        "    return every, rare.at[:, 2].set(every[:, 3])",
         KEYS_TEST,
     ),
     # --- local training

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import metrics
+from pause_jax.base.spelling import shortest
 from pause_jax.base.struct import ConfigError, field_at, is_node, is_static
 from pause_jax.config import SimConfig, validate
 from pause_jax.learning import Dataset
@@ -34,7 +34,7 @@ class Axis(NamedTuple):
             value = self.low * (self.high / self.low) ** share
         else:
             value = self.low + (self.high - self.low) * share
-        return float(str(np.float32(value)))
+        return shortest(value)
 
 
 class Objective(NamedTuple):

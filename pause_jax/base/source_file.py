@@ -1,4 +1,4 @@
-"""Files that a config names: read once when a run starts, known by their digest ever after."""
+"""Files that a config names: read once when a run starts, then known by their digest."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import csv
 import hashlib
 import pathlib
 import stat
+from collections.abc import Callable
+from typing import TypeVar
 
 from pause_jax.base.memory import check_memory
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
+
+T = TypeVar("T")
 
 
 def check_regular(where: str, path: str | pathlib.Path) -> None:
@@ -69,6 +73,30 @@ def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
             f"has changed since; set {where}.digest to '' to take it as it is."
         )
     return content, found
+
+
+def parsed(
+    tables: dict[str, T], where: str, path: str, digest: str, parse: Callable[[bytes], T]
+) -> str:
+    """Read a file into a table of such files by digest, where a traced program finds it.
+
+    Args:
+      tables: the contents of files by digest, into which it goes.
+      where: the config's part that names it, for messages.
+      path: the file, as in :func:`read`.
+      digest: what it must be; empty for any.
+      parse: of the file's content.
+
+    Returns:
+      The file's digest.
+
+    Raises:
+      ConfigError: as :func:`read`.
+    """
+    content, found = read(where, path, digest)
+    if found not in tables:
+        tables[found] = parse(content)
+    return found
 
 
 def table(where: str, content: bytes) -> list[list[str]]:

@@ -7,6 +7,9 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 # The papers' symbols that are fields of configs (docs/notation.md), in small letters, and what
 # others call such a field; the first that there is counts.
 SYMBOLS: dict[str, tuple[str, ...]] = {
@@ -41,6 +44,11 @@ def shown(value: Any) -> str:
     """A value in one line of at most 200 characters."""
     text = one_line(repr(value))
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def shortest(value: ArrayLike) -> float:
+    """The shortest decimal of a float32: 0.01 stays 0.01."""
+    return float(str(np.float32(value)))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

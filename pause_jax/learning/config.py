@@ -10,6 +10,7 @@ import optax
 from jax import Array, lax
 
 from pause_jax.bandit import Selection
+from pause_jax.base.registry import label
 from pause_jax.base.struct import Config, ConfigError, Reference, Sizes, node, number, static
 from pause_jax.learning.arrays import form
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_loss
@@ -181,7 +182,7 @@ class Learning(Config):
                 f"learning.partition.min_quality = {self.partition.min_quality}: there is no noise "
                 "for whole numbers, and x_train is tokens. Set it to 1."
             )
-        name = self.model.name or type(self.model).__name__
+        name = label(self.model)
         where, of = f"learning.model = {name}", f"inputs of shape {sample.shape}{whose}"
         if tokens and not self.model.takes_tokens:
             raise ConfigError(

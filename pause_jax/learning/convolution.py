@@ -47,6 +47,7 @@ def convolution(form: str) -> Callable[..., Array]:
     return functools.partial(conv, form)
 
 
+# The arguments are those of ``lax.conv_general_dilated``, as Flax calls it.
 def conv(
     form: str,
     lhs: Array,
@@ -61,7 +62,7 @@ def conv(
 ) -> Array:
     """``lax.conv_general_dilated`` in another form, with its arguments.
 
-    Two spatial dimensions, channels last, no groups and no dilation; everything else is handed to
+    Two spatial dimensions, channels last, no groups and no dilation; all else is handed to
     ``lax.conv_general_dilated``. Products keep the patches for the gradient: kh kw times the input.
 
     Args:

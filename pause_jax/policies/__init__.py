@@ -60,8 +60,9 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     Genie,
 )
 
-# Settings that go by a name of their own.
-SETTINGS: dict[str, PolicyConfig] = {
+# All names that the library has for a policy: on the command line, in files, in presets.
+NAMED: dict[str, PolicyConfig] = {
+    **{policy.name: policy() for policy in POLICIES},
     "pause_exhaustive": Pause(search=Exhaustive()),
     "sa_pause": Pause(search=Annealing()),
     "vanilla_sa": Pause(search=Annealing(neighbourhood="vanilla")),
@@ -75,14 +76,11 @@ SETTINGS: dict[str, PolicyConfig] = {
     "adapow_d": PowerOfChoice(schedule="linear"),
     "random_by_data": Random(weighting="data"),
 }
-name_settings(PolicyConfig, SETTINGS)
-
-# All names that the library has for a policy: on the command line, in files, in presets.
-NAMED: dict[str, PolicyConfig] = {policy.name: policy() for policy in POLICIES} | SETTINGS
+name_settings(PolicyConfig, NAMED)
 
 
 def named(policy: str | PolicyConfig) -> PolicyConfig:
-    """The config that a name stands for, also a user's own policy's; a config passes through.
+    """The config that a name stands for, also a custom policy's; a config passes through.
 
     Raises:
       ConfigError: for an unknown name, with the names that exist.

@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array
 from scipy.stats import binom
 
+from pause_jax.base.registry import label
 from pause_jax.base.struct import ConfigError
 from pause_jax.privacy.attack import MAX_DISCRIMINANT, two_point
 from pause_jax.privacy.mechanisms import Mechanism
@@ -43,7 +44,6 @@ class Audit(NamedTuple):
       resolution: largest lower bound that can be shown: about ln(samples / 15), one run ln(r / 3).
       samples: releases drawn (two-point) or guesses made (one run).
       attack: inputs and score of the strongest attack.
-      violated: the lower bound is above the claim.
     """
 
     mechanism: str
@@ -56,7 +56,11 @@ class Audit(NamedTuple):
     resolution: float
     samples: int
     attack: str
-    violated: bool
+
+    @property
+    def violated(self) -> bool:
+        """Whether the lower bound is above the claim."""
+        return self.lower_bound > self.epsilon
 
 
 def audit(
@@ -88,8 +92,8 @@ def audit(
     Raises:
       ConfigError: for a claim, epsilon, dimension or number of samples that cannot be audited.
     """
-    unit, name = mechanism.unit, mechanism.name or type(mechanism).__name__
-    claim = unit if claim is None else claim
+    name = label(mechanism)
+    claim = mechanism.unit if claim is None else claim
     if claim not in CLAIMS:
         raise ConfigError(
             f"claim = {claim!r} of mechanism {name}: must be one of {', '.join(CLAIMS)}. "
@@ -115,8 +119,19 @@ def audit(
         return mechanism.privatize(key, update, jnp.float32(epsilon))
 
     delta = float(mechanism.delta)
-    found = two_point(release, pairs, key, delta, samples, confidence)
-    return _result(name, unit, claim, epsilon, delta, confidence, samples, *found)
+    lower, resolution, attack = two_point(release, pairs, key, delta, samples, confidence)
+    return Audit(
+        mechanism=name,
+        unit=mechanism.unit,
+        claim=claim,
+        epsilon=epsilon,
+        delta=delta,
+        lower_bound=lower,
+        confidence=confidence,
+        resolution=resolution,
+        samples=samples,
+        attack=attack,
+    )
 
 
 def across_clients(
@@ -132,8 +147,8 @@ def across_clients(
 ) -> Audit:
     """Two-point audit of a cohort's release, seen as a whole: one client's update is in question.
 
-    Noise that two clients share cancels in the difference of their releases, and lots that they
-    share make releases of equal updates go together. The adversary knows the other clients'
+    Noise that two clients share cancels in the difference of their releases, and random bits that
+    they share make releases of equal updates go together. The adversary knows the other clients'
     updates (all zero, or all like the one in question) and finds such combinations by itself
     (linear and quadratic discriminants over the entries of all releases).
 
@@ -171,9 +186,19 @@ def across_clients(
     def cohort(key: Array, updates: Array) -> Array:
         return release(jax.random.split(key, clients), updates)
 
-    found = two_point(cohort, pairs, key, delta, samples, confidence)
-    name = getattr(release, "__name__", "release")
-    return _result(name, "client", "client", epsilon, delta, confidence, samples, *found)
+    lower, resolution, attack = two_point(cohort, pairs, key, delta, samples, confidence)
+    return Audit(
+        mechanism=getattr(release, "__name__", "release"),
+        unit="client",
+        claim="client",
+        epsilon=epsilon,
+        delta=delta,
+        lower_bound=lower,
+        confidence=confidence,
+        resolution=resolution,
+        samples=samples,
+        attack=attack,
+    )
 
 
 def one_run(
@@ -214,11 +239,18 @@ def one_run(
     lower, resolution = (
         one_run_bound(canaries, guesses, v, delta, confidence) for v in (right, guesses)
     )
-    name = mechanism.name or type(mechanism).__name__
-    return _result(
-        name, mechanism.unit, "coordinate", epsilon, delta, confidence, guesses,
-        lower, resolution, f"one run, {right} of {guesses} guesses right",
-    )  # fmt: skip
+    return Audit(
+        mechanism=label(mechanism),
+        unit=mechanism.unit,
+        claim="coordinate",
+        epsilon=epsilon,
+        delta=delta,
+        lower_bound=lower,
+        confidence=confidence,
+        resolution=resolution,
+        samples=guesses,
+        attack=f"one run, {right} of {guesses} guesses right",
+    )
 
 
 def one_run_bound(
@@ -267,13 +299,3 @@ def _check(epsilon: float, samples: int, confidence: float, **counts: int) -> No
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"{name} = {count}: must be >= 1.")
-
-
-def _result(
-    name: str, unit: str, claim: str, epsilon: float, delta: float, confidence: float,
-    samples: int, lower: float, resolution: float, attack: str,
-) -> Audit:  # fmt: skip
-    violated = lower > epsilon
-    return Audit(
-        name, unit, claim, epsilon, delta, lower, confidence, resolution, samples, attack, violated
-    )

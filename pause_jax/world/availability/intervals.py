@@ -76,8 +76,9 @@ class Intervals(Presence):
         missing = set(range(len(intervals))) - {client for client, *_ in rows}
         if missing or not rows:
             raise ConfigError(f"intervals: has no interval of client {min(missing, default=0)}.")
-        clients = np.asarray([client for client, *_ in rows])
-        return cls(period=period, digest=_kept(clients, rows, repr(rows).encode(), ()))
+        digest = hashlib.sha256(repr(rows).encode()).hexdigest()
+        _TABLES[digest] = _table(np.asarray([client for client, *_ in rows]), rows)
+        return cls(period=period, digest=digest)
 
     def check(self, path: str, sizes: Sizes) -> None:
         known = len(_TABLES[self.loaded().digest].times)
@@ -98,8 +99,8 @@ class Intervals(Presence):
             if self.digest in _TABLES:
                 return self
             raise ConfigError(f"{where}: must be a CSV file with the header client,start,end.")
-        content, digest = source_file.read("presence", self.path, self.digest)
-        if digest not in _TABLES:
+
+        def parse(content: bytes) -> _Table:
             lines = source_file.table(where, content)
             if not lines or [word.strip() for word in lines[0]] != ["client", "start", "end"]:
                 raise ConfigError(f"{where}: must begin with the line client,start,end.")
@@ -107,7 +108,9 @@ class Intervals(Presence):
             if not rows:
                 raise ConfigError(f"{where}: has no interval of client 0, nor of any other.")
             ids, clients = numbered("client", np.asarray([client for client, *_ in rows]))
-            _kept(clients, rows, content, ids)
+            return _table(clients, rows, ids)
+
+        digest = source_file.parsed(_TABLES, "presence", self.path, self.digest, parse)
         return self.replace(digest=digest)
 
     @property
@@ -148,15 +151,13 @@ def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
     return start, end
 
 
-def _kept(
-    clients: NDArray[Any], rows: Sequence[tuple[Any, float, float]], content: bytes, ids: Any
-) -> str:
-    """Keep the table of intervals, whose clients are numbered 0, 1, ...; returns its digest."""
+def _table(
+    clients: NDArray[Any], rows: Sequence[tuple[Any, float, float]], ids: tuple[str, ...] = ()
+) -> _Table:
+    """The table of intervals, whose clients are numbered 0, 1, ..."""
     times = np.zeros((clients.max() + 1, np.bincount(clients).max(), 2))
     filled = np.zeros(len(times), int)
     for client, (_, start, end) in zip(clients, rows, strict=True):
         times[client, filled[client]] = start, end
         filled[client] += 1
-    digest = hashlib.sha256(content).hexdigest()
-    _TABLES[digest] = _Table(times, ids)
-    return digest
+    return _Table(times, ids)

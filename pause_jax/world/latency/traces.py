@@ -27,9 +27,10 @@ class _Table(NamedTuple):
       seconds: [N].
       dropped: bool [N], where the client did not answer; its seconds are those before it.
       as_measured, dropped_then: [N], the same of each client in the order of measurement.
-      first, size: int [C], where a client's begin, and how many there are.
+      first, size: int [C], where a client's begin, and how many it has.
       sum_from, inverse_from: [N], sum of ``seconds`` and of 1 / ``seconds`` from here to the
         client's last. In float64, so that the mean over many is not rounded on the way.
+      ids: of the clients of a file; empty for arrays.
     """
 
     seconds: NDArray[np.float64]
@@ -40,14 +41,13 @@ class _Table(NamedTuple):
     size: NDArray[np.int32]
     sum_from: NDArray[np.float64]
     inverse_from: NDArray[np.float64]
+    ids: tuple[str, ...]
 
 
 # What was read or made, by digest: a traced program cannot read a file. For ``played`` a client has
 # a row for each round of the file.
 _TABLES: dict[str, _Table] = {}
 _PLAYED: dict[str, _Table] = {}
-# Ids of the clients of files, by digest.
-_IDS: dict[str, tuple[str, ...]] = {}
 # Rows of a table at most.
 _MOST = 10**8
 
@@ -162,19 +162,19 @@ class Traces(Latency):
                 "latency.path = '': must be a CSV file with the header client,seconds"
                 + (", as the arrays of this digest are not at hand." if self.digest else ".")
             )
-        content, digest = source_file.read("latency", self.path, self.digest)
-        if digest not in self._tables:
+
+        def table(content: bytes) -> _Table:
             measured = parse(content, self.path)
             if self.order == "played" and measured.by_round:
                 measured = _every_round(measured, f"latency.path = {self.path!r}")
-            self._tables[digest] = _table(measured.client, measured.seconds)
-            _IDS[digest] = measured.ids
+            return _table(measured.client, measured.seconds, measured.ids)
+
+        digest = source_file.parsed(self._tables, "latency", self.path, self.digest, table)
         return self.replace(digest=digest)
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        digest = self.digest if self.digest in self._tables else self.loaded().digest
-        return _IDS.get(digest, ())
+        return self._measured.ids
 
     @property
     def _tables(self) -> dict[str, _Table]:
@@ -247,25 +247,29 @@ class Traces(Latency):
         return (low - first) / size, rest / size.astype(rest.dtype)
 
 
-def _table(client: NDArray[np.int64], seconds: NDArray[np.float64]) -> _Table:
+def _table(
+    client: NDArray[np.int64], seconds: NDArray[np.float64], ids: tuple[str, ...] = ()
+) -> _Table:
     """The table of clients without gaps and their seconds, in the order of measurement."""
     order, size = np.argsort(client, kind="stable"), np.bincount(client)
     first = np.cumsum(size) - size
     then = np.isnan(seconds[order])
     filled = np.concatenate([_filled(part) for part in np.split(seconds[order], first[1:])])
     place = np.lexsort((filled, client[order]))
-    sums = [
+    sum_from, inverse_from = (
         np.concatenate([np.cumsum(part[::-1])[::-1] for part in np.split(values, first[1:])])
         for values in (filled[place], 1 / filled[place])
-    ]
+    )
     return _Table(
-        filled[place],
-        then[place],
-        filled,
-        then,
-        first.astype(np.int32),
-        size.astype(np.int32),
-        *sums,
+        seconds=filled[place],
+        dropped=then[place],
+        as_measured=filled,
+        dropped_then=then,
+        first=first.astype(np.int32),
+        size=size.astype(np.int32),
+        sum_from=sum_from,
+        inverse_from=inverse_from,
+        ids=ids,
     )
 
 
