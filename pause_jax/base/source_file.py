@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
+import os
 import pathlib
 import stat
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TypeVar
 
 from pause_jax.base.memory import check_memory
 from pause_jax.base.spelling import shown
@@ -35,6 +37,24 @@ def check_regular(where: str, path: str | pathlib.Path) -> None:
             f"{where} = {shown(path)}: must be a regular file, not a folder, a pipe or a device."
         )
     check_memory(found.st_size, f"{where} = {shown(path)}: such a file", "Name a smaller one.")
+
+
+@contextlib.contextmanager
+def written(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of ``path`` once it is whole.
+
+    Raises:
+      OSError: if it cannot be written; ``path`` is then as before.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 def expanded(where: str, path: str) -> pathlib.Path:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 from collections.abc import Iterable
 
 from flwr.app import Message, RecordDict
 
+from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
 from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
 from pause_jax.deploy.flower.timing import TimedGrid
@@ -139,9 +139,8 @@ class Roster:
             "nodes": {str(node): number for node, number in numbers.items() if number is not None},
             "spent": sorted(self.spent),
         }
-        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
-        part.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
-        part.replace(self._path)
+        with written(self._path) as file:
+            file.write(f"{json.dumps(kept, indent=1)}\n".encode())
 
     def _read(self, path: pathlib.Path) -> None:
         try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pathlib
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -16,6 +14,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.bandit import Selection
+from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, canonical, config_file, loaded, validate
 from pause_jax.deploy.selector.reports import (
@@ -214,32 +213,14 @@ class Selector:
         """
         if self._pending is None:
             raise ConfigError("nothing was asked: call ask first, then tell, once a round.")
-        pending, reports = self._pending, Reports(seconds, loss, square_loss, update, failed)
-        slots = {
-            int(k): i
-            for i, k in enumerate(np.asarray(pending.clients))
-            if bool(np.asarray(pending.active)[i])
-        }
-        idle, chosen = list(idle), f"chosen in round {self.round}"
-        for name, values in reports._asdict().items():
-            check_among(name, values or (), slots, chosen)
-        for name, named in (("failed", failed or ()), ("idle", idle)):
-            if both := set(named) & set(seconds):
-                raise ConfigError(
-                    f"{name}: client {min(both)} stands in seconds too, as one that answered; must "
-                    "be in one of them."
-                )
+        reports = Reports(seconds, loss, square_loss, update, failed)
+        clients, weights = map(np.asarray, self._pending)
+        slots = {int(clients[i]): int(i) for i in np.flatnonzero(weights > 0)}
         spared = set(numbers("idle", idle, self.config.num_clients))
-        check_among("idle", spared, slots, chosen)
-        if self.reads_losses and seconds and loss is None and update is None:
-            raise ConfigError(
-                f"policy = {self.config.policy.name}: reads "
-                f"{', '.join(self.config.policy.releases)}; tell it the loss or the update of each "
-                "client too."
-            )
+        self._check_reports(reports, spared, slots)
         seen, known = observation(reports, slots, self.config, self._update_size)
-        weights = np.where(known, pending.weights, 0.0).astype(np.float32)
-        answered = Selection(jnp.asarray(pending.clients), jnp.asarray(weights))
+        weights = np.where(known, weights, 0.0).astype(np.float32)
+        answered = Selection(jnp.asarray(clients), jnp.asarray(weights))
         self._state = self._update(self._state, answered, seen)
         for client in slots:
             self.counts[client] += client not in spared
@@ -247,6 +228,26 @@ class Selector:
         self._fastest = min([self._fastest, *map(float, seconds.values())])
         if self.round == _ROUNDS_TO_COMPARE and np.isfinite(self._fastest):
             warn_if_far(float(self.config.latency.min_latency), self._fastest)
+
+    def _check_reports(
+        self, reports: Reports, idle: Collection[int], slots: Mapping[int, int]
+    ) -> None:
+        chosen = f"chosen in round {self.round}"
+        for name, values in {**reports._asdict(), "idle": idle}.items():
+            check_among(name, values or (), slots, chosen)
+        for name, named in (("failed", reports.failed or ()), ("idle", idle)):
+            if both := set(named) & set(reports.seconds):
+                raise ConfigError(
+                    f"{name}: client {min(both)} stands in seconds too, as one that answered; must "
+                    "be in one of them."
+                )
+        no_readings = reports.loss is None and reports.update is None
+        if self.reads_losses and reports.seconds and no_readings:
+            raise ConfigError(
+                f"policy = {self.config.policy.name}: reads "
+                f"{', '.join(self.config.policy.releases)}; tell it the loss or the update of each "
+                "client too."
+            )
 
     def save(self, path: str | pathlib.Path) -> None:
         """Write all to a file, whole or not at all; between a round's tell and the next ask.
@@ -258,9 +259,8 @@ class Selector:
             raise ConfigError(f"round {self.round} is open: tell what came back of it, then save.")
         leaves = {f"state_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(self._state))}
         path = pathlib.Path(path)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            with part.open("wb") as file:
+            with written(path) as file:
                 np.savez(
                     file,
                     allow_pickle=False,
@@ -272,10 +272,7 @@ class Selector:
                     update_size=np.asarray(self._update_size),
                     **leaves,
                 )
-            part.replace(path)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink()
             raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
 
     @classmethod
