@@ -33,7 +33,6 @@ LEARNER = "pause_jax/learning/learner.py"
 CONVOLUTION = "pause_jax/learning/convolution.py"
 RESNET = "pause_jax/learning/resnet.py"
 SCHEDULE = "pause_jax/learning/schedule.py"
-SERVER = "pause_jax/learning/server.py"
 PARTITION = "pause_jax/learning/partition.py"
 BANDIT = "pause_jax/bandit/stats.py"
 LANDSCAPE = "pause_jax/bandit/search/landscape.py"
@@ -48,7 +47,7 @@ TRACES = "pause_jax/world/latency/traces.py"
 ARRIVAL = "pause_jax/run/arrival.py"
 CONFIG = "pause_jax/config/sim_config.py"
 NETWORK = "pause_jax/world/latency/network.py"
-PRESENCE = "pause_jax/world/availability/kinds.py"
+PRESENCE = "pause_jax/world/availability/base.py"
 INTERVALS = "pause_jax/world/availability/intervals.py"
 SELECTOR = "pause_jax/deploy/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
@@ -131,13 +130,13 @@ MUTANTS = [
     # --- aggregation
     Mutant(
         "aggregation_uniform",
-        SERVER,
+        FEDAVG,
         "jnp.tensordot(weights, taken, axes=1)",
         "jnp.tensordot((weights > 0) / jnp.sum(weights > 0), taken, axes=1)",
     ),
     Mutant(
         "aggregation_normalised_twice",
-        SERVER,
+        FEDAVG,
         "jnp.tensordot(weights, taken, axes=1)",
         "jnp.tensordot(weights / jnp.sum(weights > 0), taken, axes=1)",
     ),
@@ -735,7 +734,7 @@ MUTANTS = [
     ),
     Mutant(
         "test_inputs_normalised_otherwise",
-        SERVER,
+        FEDAVG,
         "dataset.to_input(dataset.x_test[rows])",
         "(dataset.to_input(dataset.x_test[rows]) + 1) / 2",
     ),
@@ -1618,14 +1617,14 @@ MUTANTS = [
     ),
     Mutant(
         "running_statistics_too_slow",
-        "pause_jax/learning/norms.py",
+        "pause_jax/learning/models.py",
         "momentum=0.9",
         "momentum=0.99",
         LAYERS_TEST + "test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up",
     ),
     Mutant(
         "groups_over_the_batch_of_channels",
-        "pause_jax/learning/norms.py",
+        "pause_jax/learning/models.py",
         "GROUPS if x.ndim > 2 else 1",
         "1",
         LAYERS_TEST + "test_group_norm_standardises_groups_of_channels_of_one_sample",

@@ -17,7 +17,7 @@ from pause_jax.learning.client import LocalTraining, kept_in_training, local_los
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.fedavg import RoundTraining, nothing_held, train_cohort
+from pause_jax.learning.fedavg import RoundTraining, evaluate, nothing_held, train_cohort
 from pause_jax.learning.learner import (
     Held,
     LateTraining,
@@ -31,7 +31,6 @@ from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
-from pause_jax.learning.server import evaluate
 from pause_jax.learning.task import Task, check_outputs, metrics_of, shape_of_outputs, task_of
 from pause_jax.rng import draws, keys
 

@@ -15,8 +15,8 @@ from jax import Array
 from jax.scipy.special import log_ndtr
 
 from pause_jax.base.struct import number, static
-from pause_jax.privacy.calibration import MAX_EPSILON
 from pause_jax.privacy.clipping import clip_l2, direction, norm
+from pause_jax.privacy.gaussian import MAX_EPSILON
 from pause_jax.privacy.mechanisms import Budgeted
 from pause_jax.privacy.normal import above, log_complement, log_density, upper_quantile
 

@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.random import threefry2x32_p
+from numpy.typing import NDArray
 
 THREEFRY = "threefry2x32"
+_GOLDEN = 0.6180339887498949
 
 
 def bits_of(key: Array, numbers: Array, count: int) -> Array:
@@ -87,3 +89,11 @@ def normal_from(words: Array) -> Array:
 def _signed(words: Array) -> Array:
     # By way of int32: no processor here converts many unsigned words at once.
     return jax.lax.bitcast_convert_type(words, jnp.int32).astype(jnp.float32)
+
+
+def evenly(count: int) -> NDArray[np.float64]:
+    """Multiples 0, 1, ... of the golden ratio modulo 1: float [count].
+
+    Any stretch of them is spread over the whole, so what is given out by them is mixed.
+    """
+    return np.asarray(np.arange(count) * _GOLDEN % 1, np.float64)

@@ -5,9 +5,8 @@ A kind is a config with a state and one pure step a round. A new one is a class 
 independently in each round.
 """
 
-from pause_jax.world.availability.base import Presence
+from pause_jax.world.availability.base import Diurnal, OnOff, Presence
 from pause_jax.world.availability.intervals import Intervals
-from pause_jax.world.availability.kinds import Diurnal, OnOff
 
 PRESENCES = (Diurnal, Intervals, OnOff)
 

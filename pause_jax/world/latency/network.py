@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pause_jax.base import source_file
 from pause_jax.base.struct import ConfigError, Sizes, number, static
-from pause_jax.rng.evenly import evenly
+from pause_jax.rng.draws import evenly
 from pause_jax.world.latency.base import Latency, Work
 
 COLUMNS = (
