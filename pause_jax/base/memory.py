@@ -31,12 +31,9 @@ def tree_bytes(tree: Any) -> int:
 
 
 def check_memory(needed: float, what: str, fix: str) -> None:
-    """Refuse what is larger than the machine.
+    """Refuse what takes at least ``needed`` bytes, if the machine has less.
 
-    Args:
-      needed: bytes, at the least.
-      what: whose they are, with the values that make them so many.
-      fix: what to change.
+    The message names ``what``, with the values that make it so large, and the ``fix``.
 
     Raises:
       ConfigError: if the machine has less.
@@ -51,11 +48,7 @@ def check_memory(needed: float, what: str, fix: str) -> None:
 
 @contextlib.contextmanager
 def refused_if_too_large(what: str, fix: str) -> Iterator[None]:
-    """Say in one line that the memory ran out, where that was not known before.
-
-    Args:
-      what: what was computed, with the values that make it large.
-      fix: what to change.
+    """Say in one line that the memory ran out; ``what`` and ``fix`` as in :func:`check_memory`.
 
     Raises:
       ConfigError: if JAX could not allocate what it needs.

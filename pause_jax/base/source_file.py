@@ -19,11 +19,7 @@ T = TypeVar("T")
 
 
 def check_regular(where: str, path: str | pathlib.Path) -> None:
-    """Refuse what a config file must not make a run read: a device, a pipe, more than the memory.
-
-    Args:
-      where: what names it, for messages.
-      path: of the file.
+    """Refuse a path in a config, named by ``where``, that a run must not read.
 
     Raises:
       ConfigError: if it is no regular file, cannot be reached, or is larger than the machine.
@@ -72,10 +68,8 @@ def expanded(where: str, path: str) -> pathlib.Path:
 def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
     """A file's content and its SHA-256.
 
-    Args:
-      where: the config's part that names it, such as ``latency``, for messages.
-      path: the file; if relative, to the working directory.
-      digest: what the SHA-256 must be; empty for any.
+    ``where`` is the config's part that names it, such as ``latency``; a relative path starts at the
+    working directory; ``digest`` is what the SHA-256 must be, empty for any.
 
     Raises:
       ConfigError: if it cannot be read, is no regular file, or is another than the digest's.
@@ -98,17 +92,9 @@ def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
 def parsed(
     tables: dict[str, T], where: str, path: str, digest: str, parse: Callable[[bytes], T]
 ) -> str:
-    """Read a file into a table of such files by digest, where a traced program finds it.
+    """Read a file, as :func:`read`, and keep its parsed content in ``tables``; return its digest.
 
-    Args:
-      tables: the contents of files by digest, into which it goes.
-      where: the config's part that names it, for messages.
-      path: the file, as in :func:`read`.
-      digest: what it must be; empty for any.
-      parse: of the file's content.
-
-    Returns:
-      The file's digest.
+    A traced program cannot read a file: it finds the content in the table.
 
     Raises:
       ConfigError: as :func:`read`.

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 # The papers' symbols that are fields of configs (docs/notation.md), in small letters, and what
 # others call such a field; the first that there is counts.
@@ -46,7 +45,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def shortest(value: ArrayLike) -> float:
+def shortest(value: Any) -> float:
     """The shortest decimal of a float32: 0.01 stays 0.01."""
     return float(str(np.float32(value)))
 
@@ -58,13 +57,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def no_field(name: str, part: Any, path: str, whole: Any) -> str:
-    """What to say of a field that there is not: which one was perhaps meant, and which there are.
+    """The message for an unknown field of ``part``: a suggestion, and the known fields.
 
-    Args:
-      name: the field's.
-      part: what was asked for it, a dataclass if it has fields at all.
-      path: dotted, of the part in the whole; empty for the whole itself.
-      whole: the dataclass in which the field may be elsewhere.
+    ``path`` is the part's dotted path in the dataclass ``whole``, in which the field may be
+    elsewhere; empty for the whole itself.
     """
     own = (
         [field.name for field in dataclasses.fields(part)] if dataclasses.is_dataclass(part) else []

@@ -167,15 +167,9 @@ def _descend(
 ) -> tuple[Variables, optax.OptState, Array, Array]:
     """One step of SGD on a mini-batch.
 
-    Args:
-      training: the fixed parts.
-      variables: the local model.
-      opt_state: of the client's optimiser.
-      x: inputs [B, ...].
-      y: targets [B, ...].
-      weight: float [B], 0 for rows that only fill the batch up.
-      key: for dropout, if the model draws.
-      center: what the proximal term pulls to, the trained part of the global model.
+    Inputs and targets are x, y [B, ...]; ``weight`` is float [B], 0 for rows that only fill the
+    batch up; ``key`` is for dropout; the proximal term pulls to ``center``, the trained part of the
+    global model.
 
     Returns:
       (variables, optimiser state, mean loss, sum of the squared sample losses). The losses are
@@ -229,7 +223,7 @@ def local_loss(
     input_key: Array,
     max_size: int,
 ) -> Array:
-    """Mean loss of the global model on one client's data: what Power-of-Choice asks for.
+    """Mean loss of the global model on one client's data, a scalar: what Power-of-Choice asks for.
 
     Args:
       training: the fixed parts.
@@ -240,9 +234,6 @@ def local_loss(
         (all data if the client has fewer); None for all local data.
       input_key: for the noise of low-quality inputs, as in training.
       max_size: bound on a client's number of samples (static).
-
-    Returns:
-      A scalar.
     """
     size, start = partition.size[client], partition.start[client]
 

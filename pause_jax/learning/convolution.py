@@ -60,22 +60,11 @@ def conv(
     feature_group_count: int = 1,
     precision: Any = None,
 ) -> Array:
-    """``lax.conv_general_dilated`` in another form, with its arguments.
+    """``lax.conv_general_dilated`` in the form ``products``, ``direct`` or ``auto``; its arguments.
 
-    Two spatial dimensions, channels last, no groups and no dilation; all else is handed to
-    ``lax.conv_general_dilated``. Products keep the patches for the gradient: kh kw times the input.
-
-    Args:
-      form: ``products``, ``direct`` or ``auto``, which is one of them by the size of the patches.
-      lhs: input [B, H, W, C].
-      rhs: kernel [kh, kw, C, O].
-      window_strides: two strides.
-      padding: ``SAME``, ``VALID`` or two (low, high) pairs.
-      lhs_dilation: of the input.
-      rhs_dilation: of the kernel.
-      dimension_numbers: as lax's.
-      feature_group_count: groups.
-      precision: of the products.
+    Input [B, H, W, C], kernel [kh, kw, C, O], two strides, ``SAME``, ``VALID`` or two (low, high)
+    pairs of padding, no groups and no dilation; all else is handed to ``lax``. Products keep the
+    patches for the gradient: kh kw times the input. ``auto`` goes by the size of the patches.
 
     Returns:
       [B, H', W', O].
@@ -123,15 +112,11 @@ def _numbers(lhs: Array, rhs: Array) -> lax.ConvDimensionNumbers | None:
 
 
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
-    """``make(x)``, computed once on a CPU and kept in memory for all that use it.
+    """``make(x)`` of a pure function, computed once on a CPU and kept for all that use it.
 
     XLA computes what is cheap anew inside each of its users, which for a sum of nine arrays with
-    five users takes half the time of a network's step. What a ``cond`` returns it leaves alone;
+    five users takes half the time of a network's step. It leaves alone what a ``cond`` returns;
     barriers are gone by the time that it fuses.
-
-    Args:
-      make: a pure function of one array.
-      x: its argument.
     """
     if jax.default_backend() != "cpu":
         return make(x)

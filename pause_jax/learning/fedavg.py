@@ -184,17 +184,10 @@ def added(variables: Variables, mean: Variables) -> Variables:
 def evaluate(
     network: Network, task: Task, variables: Variables, dataset: Dataset
 ) -> dict[str, Array]:
-    """Mean loss and scores on the whole test set, in chunks that bound the memory.
+    """Mean ``test_loss`` and scores of the task on the whole test set, scalars by name.
 
-    Args:
-      network: the model's functions.
-      task: what it is for.
-      variables: the model.
-      dataset: its test set is used.
-
-    Returns:
-      Scalars by name: ``test_loss`` and the task's scores, which are NaN for a model that is not
-      finite (its arg max would mean nothing).
+    In chunks that bound the memory. The scores of a model that is not finite are NaN, as its arg
+    max would mean nothing.
     """
     num_test = dataset.x_test.shape[0]
     chunk = min(EVAL_CHUNK, num_test)

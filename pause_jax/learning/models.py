@@ -65,16 +65,12 @@ class ClearBatchNorm(nn.Module):
 
 
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
-    """A normalisation layer.
+    """A normalisation layer on [B, ..., features]; ``norm`` is one of ``NORMS``.
 
-    Args:
-      x: [B, ..., features].
-      norm: one of ``NORMS``. ``group`` has no running statistics, and its scale and bias are
-        released as all weights are: eight groups of channels after a convolution, all features
-        together (a layer norm) after a dense layer.
-      name: of the layer.
-      train: whether ``batch`` takes the statistics of this batch, and updates the running ones.
-      mask: bool [B], False for rows that only fill up a batch; None if there are none.
+    ``group`` has no running statistics, and its scale and bias are released as all weights are:
+    eight groups of channels after a convolution, all features together (a layer norm) after a
+    dense layer. ``batch`` takes the statistics of this batch in training, and updates the running
+    ones; ``mask`` is bool [B], False for rows that only fill up a batch, None without any.
     """
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)

@@ -198,17 +198,9 @@ def server_step(
     mean: Any,
     received: Array,
 ) -> tuple[Any, optax.OptState]:
-    """One step of the server.
+    """One step of the server on the mean update, of the form of ``params``: (params, state).
 
-    Args:
-      transformation: of :class:`ServerOptimizer`.
-      params: of the global model.
-      state: of the transformation.
-      mean: mean update, of the form of ``params``.
-      received: whether any update arrived, bool scalar; else nothing changes.
-
-    Returns:
-      (params, state) after the round.
+    Nothing changes unless ``received``, bool scalar: whether any update arrived.
     """
     gradient = jax.tree.map(jnp.negative, mean)
     moves, after = transformation.update(gradient, state, params)

@@ -196,11 +196,8 @@ class Dirichlet(PartitionConfig):
         s = (dominant_share - f) / (1 - f). Clients of the same label help themselves in the order
         of their numbers, as long as there are any left.
 
-        Args:
-          labels: int [n], of the samples.
-          count: int [C], samples of each label.
-          dominant: int [K], each client's dominant label.
-          size: int [K], samples of each client.
+        From the labels int [n] of the samples, the samples of each label, int [C], each client's
+        dominant label and its size, int [K].
 
         Returns:
           (int [n], samples of which the first sum(taken) are reserved, client after client; int
@@ -300,16 +297,10 @@ def in_turn(counts: Array, length: int) -> Array:
 
 
 def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
-    """Give the first ``number`` samples of a list to the clients, ``counts`` of them to each.
+    """Give the first ``number`` samples of a list to the clients, ``counts``, int [K], to each.
 
-    Args:
-      owner: int [n], the owner of each sample so far.
-      samples: int [n], the list, distinct as far as it is dealt out.
-      counts: int [K].
-      number: int, the sum of counts.
-
-    Returns:
-      int [n], the new owners.
+    ``owner`` int [n] is each sample's owner so far; ``samples`` int [n] are distinct as far as they
+    are dealt; ``number`` is the sum of counts. Returns the new owners, int [n].
     """
     num_samples = owner.shape[0]
     is_dealt = jnp.arange(num_samples) < number

@@ -173,10 +173,6 @@ def built_by(config: PolicyConfig, context: Context) -> Policy:
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
     """The policy that a config builds, which reads only what it declares, and keeps its state.
 
-    Args:
-      config: the policy's config.
-      context: what it may know of the network.
-
     Raises:
       TypeError: if ``build`` returns something else.
       ConfigError: if it asks for losses and ``releases`` is empty; while it is traced, also if

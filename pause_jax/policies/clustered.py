@@ -171,18 +171,11 @@ def _pour(
 def _clusters(
     distance: NDArray[np.floating], mass: NDArray[np.float64], capacity: float
 ) -> NDArray[np.int64]:
-    """Clusters of Ward's tree, cut so that none holds more than ``capacity``; numbers from 0.
+    """Clusters [K] of Ward's tree, cut so that none holds more than ``capacity``; numbers from 0.
 
-    The heights of the tree's merges are replaced by the mass that they hold together, which grows
-    towards the root as heights do, and the tree is cut at the height ``capacity``.
-
-    Args:
-      distance: [K, K].
-      mass: [K], each less than ``capacity``.
-      capacity: of a bin.
-
-    Returns:
-      [K], the cluster of each client.
+    From distances [K, K] and masses [K], each less than ``capacity``. The heights of the tree's
+    merges are replaced by the mass that they hold together, which grows towards the root as heights
+    do, and the tree is cut at the height ``capacity``.
     """
     if len(mass) == 1:
         return np.zeros(1, np.int64)

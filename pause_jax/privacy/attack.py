@@ -89,15 +89,10 @@ class Attack(NamedTuple):
 
 
 def clopper_pearson(hits: Any, trials: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-    """Exact two-sided interval of a probability (Clopper and Pearson 1934).
+    """Exact two-sided interval (low, high) of a probability (Clopper and Pearson 1934).
 
-    Args:
-      hits: whole numbers of any shape, each of ``trials``.
-      trials: >= 1.
-      confidence: that the interval holds the probability, in (0, 1).
-
-    Returns:
-      (low, high), each of the shape of ``hits``.
+    ``hits`` are whole numbers of any shape, each of ``trials`` >= 1; the interval holds the
+    probability with ``confidence`` in (0, 1).
     """
     tail, hits = (1 - confidence) / 2, np.asarray(hits)
     low = beta.ppf(tail, np.maximum(hits, 1), trials - np.maximum(hits, 1) + 1)
@@ -110,18 +105,9 @@ def epsilon_bound(
 ) -> np.ndarray:
     """ln((TPR_low - delta) / FPR_up), at least 0: Jagielski et al. (2020).
 
-    Each rate leaves the side of its interval that matters with probability (1 - confidence) / 2, so
-    both hold with the confidence.
-
-    Args:
-      true: times the event happened under the input that it speaks for; of any shape.
-      false: times it happened under the other.
-      trials: releases of each input.
-      delta: claimed.
-      confidence: of the bound.
-
-    Returns:
-      Of the shape of ``true``.
+    ``true`` and ``false``, of any shape, count the event under the input that it speaks for and
+    under the other, each in ``trials`` releases. Each rate leaves the side of its interval that
+    matters with probability (1 - confidence) / 2, so both hold with the confidence.
     """
     gain = clopper_pearson(true, trials, confidence)[0] - delta
     return np.log(np.maximum(gain / clopper_pearson(false, trials, confidence)[1], 1.0))
@@ -252,10 +238,8 @@ def _measure(draw: Draw, attack: Attack, key: Array, number: int) -> tuple[int, 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     """Scores by name, each the best test against some kind of noise, or of fault.
 
-    Args:
-      direction: [entries], the sign of x0 - x1; 0 where they do not differ.
-      seen0: releases of x0 [n, entries].
-      seen1: of x1.
+    ``direction`` [entries] is the sign of x0 - x1, 0 where they are equal; ``seen0`` and ``seen1``
+    are releases of x0 and x1, [n, entries].
     """
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0

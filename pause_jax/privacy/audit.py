@@ -256,20 +256,11 @@ def one_run(
 def one_run_bound(
     canaries: int, guesses: int, right: int, delta: float = 0.0, confidence: float = 0.95
 ) -> float:
-    """Largest epsilon that is rejected when ``right`` of r guesses on m canaries are right.
+    """Largest epsilon >= 0 that is rejected when ``right`` of r guesses on m canaries are right.
 
     The p-value of Steinke et al. (2023), for B ~ Binomial(r, e^eps / (1 + e^eps)):
-    P[B >= right] + 2 m delta max_i P[right > B >= right - i] / i.
-
-    Args:
-      canaries: m.
-      guesses: r, at most m.
-      right: of them.
-      delta: claimed.
-      confidence: 1 minus the p-value at which an epsilon is rejected.
-
-    Returns:
-      Epsilon >= 0; at most 50, where the search ends.
+    P[B >= right] + 2 m delta max_i P[right > B >= right - i] / i. An epsilon is rejected at a
+    p-value below 1 - ``confidence``. The search ends at 50.
     """
 
     def rejected(eps: float) -> bool:

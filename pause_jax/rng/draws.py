@@ -21,19 +21,14 @@ _GOLDEN = 0.6180339887498949
 
 
 def bits_of(key: Array, numbers: Array, count: int) -> Array:
-    """Random words for each of some numbers, of clients or samples.
+    """Random words for each of some numbers >= 0, int [n], of clients or samples.
 
     Threefry (Salmon et al., 2011) encrypts pairs of words with the key: here (number + 1, place).
     No other draw from this key meets them, as ``jax.random`` folds, splits and draws with pairs
-    that begin with 0. A key of another kind folds in the number.
-
-    Args:
-      key: a typed key.
-      numbers: int [n], each at least 0.
-      count: words of each (static).
+    that start with 0. A key of another kind folds in the number.
 
     Returns:
-      uint32 [n, count]; a larger count continues a smaller one if the key is of threefry.
+      uint32 [n, count]; a larger count (static) continues a smaller one if the key is of threefry.
     """
     if str(jax.random.key_impl(key)) != THREEFRY:
         one = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (count,)))

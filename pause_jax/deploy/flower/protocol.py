@@ -109,8 +109,8 @@ def question_round(
 ) -> tuple[set[int], dict[int, Any] | None]:
     """Put a policy's question to its clients, if it has one.
 
-    Of one that does not tell its loss the policy keeps what it knows; one that does not say its
-    features is not available in this round.
+    Of a client without a loss the policy keeps what it knows; one without features is not available
+    in this round.
 
     Args:
       selector: the policy at work.
@@ -120,7 +120,7 @@ def question_round(
       timeout: seconds to wait for the answers.
 
     Returns:
-      (who is available, answers by client; None of a policy that asks nobody).
+      (available clients, answers by client; None of a policy that asks none).
     """
     available, answers, asked = set(present), dict[int, Any](), set[int]()
     while (question := selector.question(available)) is not None:

@@ -90,16 +90,12 @@ def check_among(name: str, clients: Iterable[int], known: Collection[int], what:
 def observation(
     reports: Reports, slots: Mapping[int, int], config: SimConfig, update_size: int
 ) -> tuple[Observation, NDArray[np.bool_]]:
-    """What the policy sees of a round, and bool [m], of whom it learns anything.
+    """What the policy sees of a round, and bool [m], of which clients it learns anything.
 
-    Args:
-      reports: what was told.
-      slots: the chosen clients' places in the cohort.
-      config: its cohort size and ``min_latency``.
-      update_size: entries of an update.
+    ``slots`` has the chosen clients' places in the cohort; ``update_size`` is d.
 
     Raises:
-      ConfigError: for seconds that are none.
+      ConfigError: for seconds that are not finite and > 0.
     """
     m, took = config.cohort_size, {**reports.seconds, **(reports.failed or {})}
     latency = np.ones(m, np.float32)
@@ -133,17 +129,17 @@ def answer(
     question: Question,
     num_features: int,
 ) -> Answer:
-    """What the policy hears of those that it asked; a loss that is missing was not told.
+    """What the policy receives from the clients that it asked; a missing loss was not reported.
 
     Args:
       answers: a loss, or features [F], of each client.
-      clients: int [d], of the policy's question, whoever is asked.
-      asked: bool [d].
+      clients: int [d], the slots of the policy's question.
+      asked: bool [d], which of them were asked.
       question: what was asked for.
       num_features: F.
 
     Raises:
-      ConfigError: for an answer that is none, or features that are missing.
+      ConfigError: for an answer of another form, or missing features.
     """
     loss = np.ones(len(clients), np.float32)
     features = np.ones((len(clients), num_features), np.float32)
