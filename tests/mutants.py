@@ -458,15 +458,15 @@ MUTANTS = [
     Mutant(
         "silent_loss_stored",
         "pause_jax/policies/power_of_choice.py",
-        "heard = selection.active & observation.heard",
-        "heard = selection.active",
+        "received = selection.active & observation.heard",
+        "received = selection.active",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
         "silent_utility_stored",
         "pause_jax/policies/oort.py",
-        "heard = active & observation.heard",
-        "heard = active",
+        "received = active & observation.heard",
+        "received = active",
         "tests/run/test_when_spent.py",
     ),
     Mutant(

@@ -60,7 +60,7 @@ def look_up(base: type[C], name: str, where: str) -> C:
         rule = f"must be one of {', '.join(known)}" if known else "nothing goes by that name"
         raise ConfigError(
             f"{where} = {shown(name)}: {rule}.{nearest(name, known)} "
-            "A class of your own needs a `name`, and its file must be loaded (--load FILE.py)."
+            "A custom class needs a `name`, and its file must be loaded (--load FILE.py)."
         )
     claims = {is_ours(cls): cls for cls in _named_classes(base) if cls.name == name}
     if False in claims and (True in claims or name in _SETTINGS.get(base, {})):

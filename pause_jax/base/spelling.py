@@ -1,4 +1,4 @@
-"""Words of messages: a value in short, and what was perhaps meant by a name that there is not."""
+"""Words of messages: values in short, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 # The papers' symbols that are fields of configs (docs/notation.md), in small letters, and what
-# others call such a field; the first that there is counts.
+# others call such a field; the first known one counts.
 SYMBOLS: dict[str, tuple[str, ...]] = {
     "k": ("num_clients",),
     "clients": ("num_clients",),

@@ -214,7 +214,7 @@ class Config(PyTree):
                 object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed. Raises ConfigError for one that there is not."""
+        """A copy with some fields changed. Raises ConfigError for an unknown field."""
         for name in changes:
             field_at(self, name)
         return super().replace(**changes)
@@ -255,7 +255,7 @@ def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
     """The field at a dotted path.
 
     Raises:
-      ConfigError: if there is none, with those that there are.
+      ConfigError: if there is none, with the known fields.
     """
     part, above, field = config, "", dataclasses.field()
     for name in str(path).split("."):

@@ -186,7 +186,7 @@ class Learning(Config):
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
                 f"{where}: takes numbers, and x_train is of whole numbers, which are tokens. Use a "
-                "model of tokens (gru, or FlaxModel of your own); x.astype(numpy.float32) for "
+                "model of tokens (gru, or a custom FlaxModel); x.astype(numpy.float32) for "
                 "features, numpy.uint8 for pixels."
             )
         # Tracing a deep model takes tenths of a second: once for each model, task and shape.

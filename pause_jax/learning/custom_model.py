@@ -1,4 +1,4 @@
-"""A Flax module of one's own as the model of a config."""
+"""A custom Flax module as the model of a config."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class _Held:
 
 
 class FlaxModel(Model):
-    """A ``flax.linen`` or ``flax.nnx`` module of one's own: :meth:`of`.
+    """A custom ``flax.linen`` or ``flax.nnx`` module: :meth:`of`.
 
     Every parameter goes through the privacy mechanism; what else a module carries from batch to
     batch (running statistics) leaves the clients as it is, and the result names it. Dropout works.
-    A ``__call__`` that takes ``mask`` [B] is told which rows only fill up a batch.
+    A ``__call__`` that takes ``mask`` [B] gets False for rows that only fill up a batch.
 
     Attributes:
       source: a linen module, a class or a function that makes a module, or the text
@@ -46,7 +46,7 @@ class FlaxModel(Model):
     """
 
     name: ClassVar[str] = "flax"
-    summary: ClassVar[str] = "a linen or nnx module of your own"
+    summary: ClassVar[str] = "a custom linen or nnx module"
     takes_tokens: ClassVar[bool] = True
 
     source: Any = static(default=None, optional=True, kind=Reference)

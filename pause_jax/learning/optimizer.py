@@ -1,4 +1,4 @@
-"""Optimisers of the clients and of the server, all from optax or a user's own."""
+"""Optimisers of the clients and of the server, from optax or custom."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _TOGETHER = 8
 
 
 class Task(Config):
-    """A task. One of your own is a subclass: ``outputs``, ``loss``, perhaps ``scores``.
+    """A task. A custom one is a subclass with ``outputs``, ``loss``, perhaps ``scores``.
 
     Attributes:
       metrics: names of its scores; not ``test_loss``, nor another quantity that is recorded.

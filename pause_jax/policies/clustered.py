@@ -47,11 +47,9 @@ class ClusteredSimilarity(PolicyConfig):
         measure = {"arccos": arccos, "l2": euclidean, "l1": manhattan}[self.distance]
         rows_like = jax.ShapeDtypeStruct((m, num_clients), jnp.float32)
 
-        def distributions(apart: Array, size: Array, lots: Array) -> NDArray[np.float32]:
-            rows = similarity_distributions(
-                np.asarray(apart), np.asarray(size), np.asarray(lots), m
-            )
-            return rows.astype(np.float32)
+        def distributions(*given: Array) -> NDArray[np.float32]:
+            distance, size, order = map(np.asarray, given)
+            return similarity_distributions(distance, size, order, m).astype(np.float32)
 
         def select(
             key: Array, updates: Array, round: Array, available: Array
@@ -68,8 +66,8 @@ class ClusteredSimilarity(PolicyConfig):
             return draw_from_rows(draw_key, rows, available, context), no_info()
 
         def update(updates: Array, selection: Selection, observation: Observation) -> Array:
-            heard = selection.active & observation.heard
-            return store_active(updates, selection.clients, observation.update, heard)
+            received = selection.active & observation.heard
+            return store_active(updates, selection.clients, observation.update, received)
 
         return Policy(lambda: jnp.zeros((num_clients, context.update_size)), select, update)
 
@@ -128,8 +126,8 @@ def similarity_distributions(
 
     cluster = np.empty(len(data_size), np.int64)
     cluster[order] = _clusters(np.nan_to_num(distance)[np.ix_(order, order)], mass[order], capacity)
-    held = np.bincount(cluster, mass)  # mass of each cluster
-    smallest_first = sorted(range(len(held)), key=lambda c: held[c])
+    cluster_mass = np.bincount(cluster, mass)
+    smallest_first = np.argsort(cluster_mass, kind="stable").tolist()
     seeds, others = smallest_first[-num_open:][::-1], smallest_first[:-num_open]
     seeded = np.where(cluster[None, :] == np.array(seeds)[:, None], mass[None, :], 0.0)
     in_turn = [i for c in others for i in order[cluster[order] == c]]
@@ -185,8 +183,8 @@ def _clusters(
 
     # Condensed, or SciPy would take the rows of the matrix for points.
     tree = linkage(squareform(distance, checks=False), method="ward")
-    held = np.concatenate([mass, np.zeros(len(tree))])
+    masses = np.concatenate([mass, np.zeros(len(tree))])
     for merge, (left, right) in enumerate(tree[:, :2].astype(int)):
-        held[len(mass) + merge] = held[left] + held[right]
-    tree[:, 2] = held[len(mass) :]
+        masses[len(mass) + merge] = masses[left] + masses[right]
+    tree[:, 2] = masses[len(mass) :]
     return fcluster(tree, capacity, criterion="distance") - 1

@@ -26,9 +26,9 @@ class OortState(NamedTuple):
 
     Attributes:
       round: int32, rounds so far.
-      utility: float [K], statistical utility when a client was last heard.
+      utility: float [K], statistical utility of each client's last report.
       duration: float [K], seconds: expected before its first participation, then the last one's.
-      last_round: int32 [K], last round in which it took part and was heard; 0 if never.
+      last_round: int32 [K], last round in which its report was received; 0 if never.
       threshold: scalar, percentile of durations from which on clients are penalised.
       exploited: float [2 W], mean utility of the exploited clients of the last rounds, oldest
         first; 0 for a round without.
@@ -57,7 +57,7 @@ class Oort(PolicyConfig):
       exploration_min: its lower bound.
       clip: quantile at which utilities are cut.
       penalty: a, exponent of the system penalty.
-      threshold: percentile of durations at the start; from 100 on nobody is penalised.
+      threshold: percentile of durations at the start; from 100 on no client is penalised.
       cutoff: clients of this share of the last exploited score are exploited too, at random.
       pacer_step: W, rounds between looks of the pacer.
       pacer_delta: by how much the pacer moves the threshold.
@@ -116,18 +116,18 @@ class Oort(PolicyConfig):
 
         def update(state: OortState, selection: Selection, observation: Observation) -> OortState:
             clients, active = selection.clients, selection.active
-            heard = active & observation.heard
+            received = active & observation.heard
             round = state.round + 1
             utility = prior[clients] * jnp.sqrt(observation.square_loss)
-            exploited = heard & (state.last_round[clients] > 0)
+            exploited = received & (state.last_round[clients] > 0)
             number = jnp.maximum(jnp.sum(exploited), 1).astype(utility.dtype)
             mean = jnp.sum(jnp.where(exploited, utility, 0.0)) / number
             history = jnp.append(state.exploited[1:], mean)
             return OortState(
                 round=round,
-                utility=store_active(state.utility, clients, utility, heard),
+                utility=store_active(state.utility, clients, utility, received),
                 duration=store_active(state.duration, clients, observation.latency, active),
-                last_round=store_active(state.last_round, clients, round, heard),
+                last_round=store_active(state.last_round, clients, round, received),
                 threshold=self.paced(state.threshold, history, round),
                 exploited=history,
             )

@@ -1,4 +1,4 @@
-"""Which node is which client: fixed once it is known, while nodes come and go."""
+"""Which node is which client, fixed once known, while nodes come and go."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Roster:
     """
 
     def __init__(self, num_clients: int, numbering: str, path: pathlib.Path | None = None):
-        """Begin, or go on from a file.
+        """Start, or resume from a file.
 
         Args:
           num_clients: K.

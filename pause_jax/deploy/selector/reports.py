@@ -1,4 +1,4 @@
-"""What goes to a server and comes back of it, and how it becomes what a policy reads."""
+"""Choices and questions for a server, and its reports as a policy reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pause_jax.policies import Answer
 
 
 class Choice(NamedTuple):
-    """Whom to train in a round.
+    """The clients to train in a round.
 
     Attributes:
       round: its number, from 1 on.
@@ -32,11 +32,11 @@ class Choice(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What a policy wants to know before it chooses.
+    """A policy's question before it chooses.
 
     Attributes:
       round: that it is about.
-      clients: int [n], who is asked.
+      clients: int [n], the asked clients.
       wants: ``loss``, the mean loss of the global model on the client's data, which is not covered
         by the mechanism; or ``features``, what the client knows of its coming round
         (``Latency.features``).
@@ -50,7 +50,7 @@ class Question(NamedTuple):
 
 
 class Reports(NamedTuple):
-    """What a server tells of a round, by client; see ``Selector.tell``."""
+    """A server's reports of a round, by client; see ``Selector.tell``."""
 
     seconds: Mapping[int, float]
     loss: Mapping[int, float] | None

@@ -36,7 +36,7 @@ from pause_jax.run.context import context_of
 from pause_jax.run.speeds import warn_if_far, warn_of_speeds
 from pause_jax.world.latency import Work
 
-# After so many the seconds told are compared with tau_min.
+# After so many rounds the reported seconds are compared with tau_min.
 _ROUNDS_TO_COMPARE = 10
 
 
@@ -50,7 +50,7 @@ class _Asked(NamedTuple):
 
 
 class Selector:
-    """A policy and its state, for a server of one's own.
+    """A policy and its state, for any server.
 
     Attributes:
       config: what it was made from.
@@ -66,7 +66,7 @@ class Selector:
         data_size: ArrayLike | None = None,
         update_size: int = 0,
     ):
-        """Begin before round 1.
+        """Start before round 1.
 
         Args:
           config: its policy, reward, mechanism with the budget, sizes, ``when_spent``, and its
@@ -103,7 +103,7 @@ class Selector:
 
     @property
     def reads_losses(self) -> bool:
-        """Whether the policy must be told the losses or updates of those that it chose."""
+        """Whether the policy needs the losses or updates of the clients that it chose."""
         return bool(self.config.policy.releases) and self._policy.query is None
 
     @property
@@ -112,7 +112,7 @@ class Selector:
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
     def question(self, available: Iterable[int] | None = None) -> Question | None:
-        """Whom the policy asks before the next round's choice; None of one that asks nobody.
+        """The policy's question before the next choice; None if it asks no client.
 
         Args:
           available: as in :meth:`ask`.
@@ -137,13 +137,13 @@ class Selector:
         available: Iterable[int] | None = None,
         answers: Mapping[int, ArrayLike] | None = None,
     ) -> Choice:
-        """Whom to train in the next round.
+        """The clients to train in the next round.
 
         Args:
-          available: numbers of the clients that can be chosen; all by default. One whose budget is
-            spent is left out in any case.
-          answers: to the policy's :meth:`question`, of each client that was asked: its loss, or its
-            features [F]. Of who does not tell a loss the policy keeps what it knows.
+          available: numbers of the clients that can be chosen; all by default. Clients whose
+            budget is spent are left out in any case.
+          answers: to the policy's :meth:`question`, of each asked client: its loss, or its features
+            [F]. Of a client without a loss the policy keeps what it knows.
 
         Raises:
           ConfigError: for numbers that are no clients, before the round before was told, or for
@@ -194,7 +194,7 @@ class Selector:
         failed: Mapping[int, float] | None = None,
         idle: Iterable[int] = (),
     ) -> None:
-        """What came back of the round that was asked for.
+        """Report what came back of the round.
 
         Args:
           seconds: that each client took which answered.
@@ -250,7 +250,7 @@ class Selector:
             )
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write all to a file, whole or not at all; between a round's tell and the next ask.
+        """Write the state to a file, between a round's ``tell`` and the next ``ask``.
 
         Raises:
           ConfigError: while a round is open, or if the file cannot be written.
@@ -277,15 +277,15 @@ class Selector:
 
     @classmethod
     def load(cls, path: str | pathlib.Path, config: SimConfig | None = None) -> Selector:
-        """Go on from a file.
+        """Load a saved selector.
 
         Args:
           path: of the file.
-          config: that of the selector, if it is at hand. It is taken if it is the one in the file,
-            which can name objects such as a model, but not hold them.
+          config: that of the selector, if at hand: the file can name objects such as a model, but
+            not hold them. It is used if it equals the one in the file.
 
         Raises:
-          ConfigError: if it cannot be read; a policy of one's own must be imported first.
+          ConfigError: if it cannot be read; import a custom policy first.
         """
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:

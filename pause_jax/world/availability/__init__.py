@@ -1,7 +1,7 @@
-"""When clients are there: by the hour, by intervals from a file, or coming and going at random.
+"""Availability traces: by the hour, by intervals from a file, or coming and going at random.
 
-A kind is a config with a state and one pure step a round. A new one is a class below
-:class:`Presence`. ``SimConfig.availability`` is another thing: who is there may still be busy,
+A trace is a config with a state and one pure step a round; a custom one subclasses
+:class:`Presence`. ``SimConfig.availability`` is the probability that a connected client is free,
 independently in each round.
 """
 

@@ -35,7 +35,7 @@ _TABLES: dict[str, _Table] = {}
 
 
 class Intervals(Presence):
-    """A client is there from the start of each of its intervals to its end, the end excluded.
+    """A client is connected from the start of each of its intervals to its end, the end excluded.
 
     A CSV file with the header ``client,start,end`` and a line for each interval: the client's id, a
     number or a name, and simulated seconds 0 <= start < end. Intervals of a client may overlap.
@@ -43,7 +43,7 @@ class Intervals(Presence):
     clients beyond ``num_clients`` are not used. For arrays: :meth:`of`.
 
     Attributes:
-      period: seconds after which all begins anew, such as 86,400 for a day; None for never. An
+      period: seconds after which all repeats, such as 86,400 for a day; None for never. An
         interval may reach beyond it.
       path: the file; if relative, to the working directory (static).
       digest: SHA-256 of the intervals. Filled in when a run starts; if it is given, another file is
@@ -61,7 +61,7 @@ class Intervals(Presence):
     def of(
         cls, intervals: Sequence[Iterable[tuple[float, float]]], period: float | None = None
     ) -> Self:
-        """The presence of intervals at hand: of each client its (start, end) in seconds.
+        """The trace of each client's intervals (start, end), in seconds.
 
         Its config file has the digest alone, which another process cannot run: write a CSV file.
 
