@@ -239,11 +239,7 @@ def _direct_forward(
 
 
 def _direct_backward(
-    strides: tuple[int, ...],
-    padding: _Pads,
-    precision: Any,
-    kept: tuple[Array, Array],
-    dy: Array,
+    strides: tuple[int, ...], padding: _Pads, precision: Any, kept: tuple[Array, Array], dy: Array
 ) -> tuple[Array, Array]:
     x, kernel = kept
     dy = stored(lambda dy: dy, dy)  # or both convolutions below compute it from what makes it

@@ -97,8 +97,7 @@ class LateTraining(NamedTuple):
 
     begin: Callable[[LearnerState, int], Held]
     train: Callable[
-        [Array, LearnerState, Selection, Release, Array, Held],
-        tuple[LearnerState, Trained, Held],
+        [Array, LearnerState, Selection, Release, Array, Held], tuple[LearnerState, Trained, Held]
     ]
 
 

@@ -108,8 +108,5 @@ class ResNet18(Model):
 
     def module(self, num_outputs: int) -> nn.Module:
         return _ResNet(
-            width=self.width,
-            norm=self.norm,
-            convolution=self.convolution,
-            num_outputs=num_outputs,
+            width=self.width, norm=self.norm, convolution=self.convolution, num_outputs=num_outputs
         )

@@ -223,8 +223,6 @@ class Oort(PolicyConfig):
         looser = jnp.minimum(threshold + self.pacer_delta, 100.0)
         stricter = jnp.maximum(threshold - self.pacer_delta, 5.0)
         moved = jnp.where(
-            change <= 0.1 * before,
-            looser,
-            jnp.where(change >= 5 * before, stricter, threshold),
+            change <= 0.1 * before, looser, jnp.where(change >= 5 * before, stricter, threshold)
         )
         return jnp.where((round >= 2 * step) & (round % step == 0), moved, threshold)

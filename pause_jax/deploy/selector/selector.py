@@ -133,9 +133,7 @@ class Selector:
         return question
 
     def ask(
-        self,
-        available: Iterable[int] | None = None,
-        answers: Mapping[int, ArrayLike] | None = None,
+        self, available: Iterable[int] | None = None, answers: Mapping[int, ArrayLike] | None = None
     ) -> Choice:
         """The clients to train in the next round.
 
@@ -296,10 +294,7 @@ class Selector:
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(f"{path}: is no saved selector ({error}).") from None
         made = cls(
-            config,
-            jax.random.key(0),
-            data_size=kept["size"],
-            update_size=int(kept["update_size"]),
+            config, jax.random.key(0), data_size=kept["size"], update_size=int(kept["update_size"])
         )
         made._key = jax.random.wrap_key_data(jnp.asarray(kept["key"]))
         made.round, made.counts = int(kept["round"]), kept["counts"]
