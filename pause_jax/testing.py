@@ -72,8 +72,8 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
     Raises:
       AssertionError: naming the first clause that does not hold, and the round.
-      ConfigError, TypeError: if it cannot be run at all; ConfigError also if it reads losses and
-        ``releases`` is empty, or its state changes its form.
+      ConfigError, TypeError: if it cannot run; ConfigError also if it reads losses and ``releases``
+        is empty, or its state changes its form.
 
     Examples:
       >>> from pause_jax.policies import Fastest

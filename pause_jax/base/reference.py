@@ -30,7 +30,7 @@ def text_of(value: Any) -> str:
 
 
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
-    """The object that a text names; neither imports a module (but ``flax.nnx``) nor calls anything.
+    """The object that a text names; imports no module (but ``flax.nnx``) and calls nothing.
 
     Args:
       where: the config's field, for messages.

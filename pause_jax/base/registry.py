@@ -44,10 +44,8 @@ def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
 def look_up(base: type[C], name: str, where: str) -> C:
     """The config that a name stands for: a named setting, or a class with its defaults.
 
-    Args:
-      base: what it must be, such as ``PolicyConfig``; custom classes below it count.
-      name: its name.
-      where: what asked for it, for messages.
+    ``base`` is the kind, such as ``PolicyConfig``; custom classes below it count. ``where`` is what
+    asked for it, for messages.
 
     Raises:
       ConfigError: for what is no text, for an unknown name, with the names that exist, and for a

@@ -162,8 +162,8 @@ class PyTree:
 
 
 def _attributes(own: list[type]) -> tuple[Any, ...]:
-    """What a user's classes say outside of their fields, as a part of the structure: once a class
-    attribute has changed, programs that were compiled with the old one are not run any more.
+    """The attributes of custom classes outside of their fields, as a part of the structure: when a
+    class attribute has changed, programs that were compiled with the old one are not reused.
     """
     return tuple(
         (name, _fixed(value))

@@ -91,11 +91,9 @@ class Learning(Config):
             )
 
     def load(self, num_clients: int, data: Dataset | None = None) -> Dataset:
-        """The data to learn from, checked against the rest; the host's part, before any run.
+        """The data to learn from, checked against the rest; on the host, before any run.
 
-        Args:
-          num_clients: K.
-          data: a data set to use instead of the one that is named here.
+        ``data`` replaces the data set that the config names; ``num_clients`` is K.
 
         Raises:
           ConfigError: if it cannot be read, or does not fit the clients or the model.
@@ -120,12 +118,9 @@ class Learning(Config):
     def build(
         self, data: Dataset | None, num_clients: int, execution: Execution | None = None
     ) -> Learner:
-        """The learner, for one network.
+        """The learner for K clients, from what ``load`` returned.
 
-        Args:
-          data: what ``load`` returned.
-          num_clients: K.
-          execution: how cohorts are trained; the library's choice if left out.
+        ``execution`` says how cohorts are trained; the library chooses if left out.
         """
         assert data is not None, "Learning.load gives the data that Learning.build needs"
         largest = self.partition.max_size(self.num_samples(data), num_clients)

@@ -33,12 +33,10 @@ _Pads = tuple[tuple[int, int], ...]
 def convolution(form: str) -> Callable[..., Array]:
     """What ``flax.linen.Conv`` takes as ``conv_general_dilated``.
 
-    Args:
-      form: ``products``, ``direct``, ``xla``, or ``auto``: on a CPU products or direct, by the size
-        of the patches, and XLA's convolution elsewhere.
+    ``auto`` is, on a CPU, products or direct by the size of the patches; XLA's elsewhere.
 
     Raises:
-      KeyError: for another form.
+      KeyError: for a form that is not in ``FORMS``.
     """
     if form not in FORMS:
         raise KeyError(form)
@@ -263,11 +261,9 @@ _direct.defvjp(_direct_forward, _direct_backward)
 def max_pool(x: Array, window: tuple[int, int]) -> Array:
     """Maximum over windows that do not overlap: ``nn.max_pool(x, window, strides=window)``.
 
-    The gradient goes to the first maximum of a window, as in XLA and PyTorch.
-
-    Args:
-      x: [B, H, W, C]; rows and columns that fill no window are left out.
-      window: (height, width), at most 256 places.
+    The gradient goes to the first maximum of a window, as in XLA and PyTorch. From x [B, H, W, C],
+    whose rows and columns that fill no window are left out, and a window (height, width) of at most
+    256 places.
 
     Returns:
       [B, H // height, W // width, C].

@@ -82,8 +82,7 @@ class Dataset(PyTree):
             Results and files of a fleet go by these ids.
           pixel_max: largest value of a pixel; 255 by default for uint8.
           num_classes: number of labels or tokens; one more than the largest by default.
-          test_share: share of the samples that are drawn for the test set if none is given. Every
-            client keeps at least one of its samples for training.
+          test_share: share of the samples drawn for a test set; every client keeps at least one.
           seed: of that draw.
 
         Raises:

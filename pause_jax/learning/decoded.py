@@ -16,12 +16,9 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
-    """Read once, then from one file of the cache folder; read anew if that is damaged.
+    """Read a data set once, then from one file of the cache folder; read anew if that is damaged.
 
-    Args:
-      name: of the data set.
-      source: what stands for its contents: another source is read anew.
-      read: reads it.
+    ``source`` stands for its contents: another source is read anew.
     """
     path = cache_folder() / f"{name}-{source}.npz"
     if path.is_file():

@@ -48,16 +48,13 @@ ONE_VECTOR = 2**13
 
 
 def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
-    """The transformation for a learning rate.
+    """The transformation for a learning rate, which may be traced.
 
-    Args:
-      optimizer: a name of optax's (``adam``, ``sgd``, ...), a function of the rate, a
-        transformation, which has its rate in it, or "module:name" of a transformation in a module
-        that is loaded.
-      rate: of the round; may be traced.
+    ``optimizer`` is a name of optax's (``adam``, ``sgd``, ...), a function of the rate, a
+    transformation, which has its rate in it, or "module:name" of one in a loaded module.
 
     Raises:
-      ConfigError: for a name that is none, or something else.
+      ConfigError: for anything else, or an unknown name.
     """
     given = optimizer
     if isinstance(optimizer, str):

@@ -276,8 +276,8 @@ class Natural(PartitionConfig):
         draw_key, quality_key = jax.random.split(key)
         # How many there are is not known inside a trace: no more than there are samples.
         count = jnp.zeros(labels.shape[0], jnp.int32).at[clients].add(1)
-        lots = jnp.where(count > 0, jax.random.uniform(draw_key, count.shape), jnp.inf)
-        chosen = jnp.sort(jnp.argsort(lots)[:num_clients])
+        priority = jnp.where(count > 0, jax.random.uniform(draw_key, count.shape), jnp.inf)
+        chosen = jnp.sort(jnp.argsort(priority)[:num_clients])
         return Partition(
             jnp.argsort(clients, stable=True).astype(jnp.int32),
             (jnp.cumsum(count) - count)[chosen].astype(jnp.int32),

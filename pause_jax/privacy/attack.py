@@ -124,7 +124,7 @@ def two_point(
     """A lower bound on epsilon from the pair of inputs that is told apart best.
 
     Args:
-      release: what is audited; its releases may have any shape, always the same.
+      release: what is audited; all its releases have one shape.
       pairs: neighbours (x0, x1) by name, all of one shape.
       key: of all releases.
       delta: claimed.
@@ -132,8 +132,8 @@ def two_point(
       confidence: of the bound.
 
     Returns:
-      ``(lower bound, resolution, attack)``: the bound, the bound of an event that always happens
-      under one input and never under the other, and the name of the attack.
+      (lower bound; the bound of an event that always happens under one input and never under the
+      other; name of the attack).
     """
     shares = _shares(samples, len(pairs), next(iter(pairs.values()))[0].size)
     draw = _sampler(release, shares.chunk)

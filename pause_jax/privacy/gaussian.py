@@ -24,18 +24,12 @@ MARGIN = 1.0005
 
 
 def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
-    """Smallest sigma / sensitivity of an (epsilon, delta) Gaussian mechanism.
+    """Smallest sigma / sensitivity of an (epsilon, delta) Gaussian mechanism, without a unit.
 
     Balle and Wang 2018 (arXiv 1805.06530), Theorem 8: delta >= Phi(1/(2t) - epsilon t) -
     e^epsilon Phi(-1/(2t) - epsilon t) for the multiplier t, solved by bisection over log t and
-    enlarged by ``MARGIN``.
-
-    Args:
-      epsilon: > 0, of any shape; beyond ``MAX_EPSILON`` the noise is that of ``MAX_EPSILON``.
-      delta: of one release, in (0, 1); a scalar.
-
-    Returns:
-      Of the shape of ``epsilon``; without a unit.
+    enlarged by ``MARGIN``. ``epsilon`` > 0 has any shape; beyond ``MAX_EPSILON`` the noise is that
+    of ``MAX_EPSILON``. ``delta`` is a scalar in (0, 1), of one release.
     """
     epsilon = jnp.minimum(epsilon, MAX_EPSILON)
     target = jnp.log(delta)

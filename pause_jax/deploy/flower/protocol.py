@@ -47,9 +47,7 @@ def introduce(app: ClientApp) -> ClientApp:
 
     For a strategy with ``numbering="reported"``. A SuperNode is started with its number:
     ``flower-supernode --node-config "partition-id=3" ...``; Flower's simulation does so by itself.
-
-    Returns:
-      The app.
+    Returns the app.
     """
 
     @app.query(WHO)
@@ -64,9 +62,9 @@ def introduce(app: ClientApp) -> ClientApp:
 def answer(
     app: ClientApp, *, loss: Loss | None = None, features: Features | None = None
 ) -> ClientApp:
-    """Let a client app answer what policies ask before they choose.
+    """Let a client app answer what policies ask before they choose; returns the app.
 
-    What it answers leaves the client without noise: the mechanism covers updates alone.
+    The answers leave the client without noise: the mechanism covers updates alone.
 
     Args:
       app: the client app.
@@ -74,9 +72,6 @@ def answer(
         on the client's data: for Power-of-Choice.
       features: (context) -> what the client knows of its coming round, F numbers
         (``Latency.features``): for RBCS-F and FedCS.
-
-    Returns:
-      The app.
     """
     if loss is not None:
 

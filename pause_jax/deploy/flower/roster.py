@@ -54,11 +54,9 @@ class Roster:
             self._read(path)
 
     def present(self, grid: TimedGrid, timeout: float) -> dict[int, int]:
-        """The node of each client that is connected now, by the client's number.
+        """The node of each connected client, by the client's number.
 
-        Args:
-          grid: of the run.
-          timeout: seconds at most to wait for what new nodes say.
+        ``timeout`` is how many seconds to wait, at most, for the numbers of new nodes.
         """
         connected = sorted(grid.get_node_ids())
         if self.numbering == "reported":

@@ -48,22 +48,21 @@ class PauseStrategy(Strategy):
     ``PauseStrategy(config, key, state="state").start(grid, arrays, num_rounds=100)``. Each round
     the connected nodes are the available clients; the chosen ones train, and the new model is their
     average by the policy's weights, over those that answered. The policy learns the seconds of
-    each. A client that answers with an error, with something else than it was sent, or not in time
-    has failed, and counts as having taken ``timeout_seconds``. One that says that its budget is
-    spent is not chosen again. A policy that asks clients before it chooses does so by query
-    messages, which clients answer by :func:`answer`. A policy that reads losses gets the metrics
-    ``loss`` and ``square-loss`` (the square of the first, if left out). Of the config all is used
-    but its learning, presence, availability, when rounds end (``max_seconds``, ``deadline``,
-    ``wait_for``, ``dropout``, ``late``: a real fleet's are its own) and ``when_spent`` (it is
-    ``exclude``).
+    each. A client that answers with an error, with other arrays than it was sent, or late has
+    failed, and counts as having taken ``timeout_seconds``. A client that reports a spent budget is
+    not chosen again. A policy that asks clients before it chooses sends query messages, which
+    clients answer by :func:`answer`. A policy that reads losses gets the metrics ``loss`` and
+    ``square-loss`` (the square of the first, if left out). The config's learning, presence,
+    availability, round ends (``max_seconds``, ``deadline``, ``wait_for``, ``dropout``, ``late``)
+    and ``when_spent`` (it is ``exclude``) are not used: a real fleet has its own.
 
-    No federated evaluation is asked for: what clients said of their data would leave without
-    noise. Evaluate at the server, by ``evaluate_fn`` of ``start``.
+    There is no federated evaluation: what clients said of their data would leave without noise.
+    Evaluate at the server, by ``evaluate_fn`` of ``start``.
 
     Attributes:
       selector: the policy at work.
       roster: which node is which client.
-      history: the rounds played by this object.
+      history: the rounds run by this object.
     """
 
     def __init__(

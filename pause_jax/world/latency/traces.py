@@ -57,24 +57,23 @@ class Traces(Latency):
 
     The measurements are a CSV file with the header ``client,seconds`` and a line for each: the
     client's id, a number or a name, and seconds > 0; or a ``.parquet`` file with these columns.
-    Client k is the k-th id in natural order, and meets the data of the same id (partition
-    ``natural``); without such data ids must be names, or numbers 0, 1, ... without gaps. A
-    further column ``round`` or ``time`` says the order of a client's measurements; without it, it
-    is that of the file. Clients may have different numbers of them; those of clients beyond
-    ``num_clients`` are not used. An empty cell of seconds is a drop-out: the client, if chosen,
-    does not answer, and the server waits as long as the client took the time before. Expectations
-    are exact means over all lines, a drop-out with these seconds. The file is read when a run
-    starts. For arrays: :meth:`of`.
+    Client k is the k-th id in natural order, and has the data of the same id (partition
+    ``natural``); without such data ids must be names, or numbers 0, 1, ... without gaps. A column
+    ``round`` or ``time`` gives the order of a client's measurements; by default that of the file.
+    Clients may have different numbers of them; clients beyond ``num_clients`` are not used. An
+    empty cell of seconds is a drop-out: the client, if chosen, does not answer, and the server
+    waits as long as the client took the time before. Expectations are exact means over all lines,
+    a drop-out with these seconds. The file is read when a run starts. For arrays: :meth:`of`.
 
     Attributes:
       order: ``drawn``: uniformly each round, so that rounds are independent. ``played``: with the
         column ``round``, round t has the lines of the t-th round since the first of the file, and
         a client without a line takes as long as the time before (or, before its first, as then).
         Otherwise round t has the client's t-th measurement. After the last comes the first again.
-        What was to be expected in a round is what came, and the genie knows it (static).
+        A round's expectation is what came, and the genie knows it (static).
       path: the file; if relative, to the working directory (static).
-      digest: SHA-256 of the measurements, by which a result says what it was run with. Filled in
-        when a run starts; if it is given, another file is refused (static).
+      digest: SHA-256 of the measurements, recorded in results. Filled in when a run starts; a file
+        of another digest is refused (static).
     """
 
     name: ClassVar[str] = "traces"
