@@ -54,6 +54,7 @@ class Dataset(PyTree):
     pixel_max: int = static(default=0, at_least=0)
     num_classes: int = static(default=1, at_least=1)
 
+    # Nine arguments, as one call takes all that a data set has, by keywords.
     @classmethod
     def of(
         cls,

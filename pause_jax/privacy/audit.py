@@ -100,25 +100,11 @@ def audit(
             "Name one for a mechanism that claims nothing itself."
         )
     _check(epsilon, samples, confidence, dimension=dimension)
-    axis = np.zeros(dimension, np.float32)
-    axis[0] = LARGE
-    full = np.full(dimension, LARGE, np.float32)
-    zero = np.zeros_like(axis)
-    pairs = {"+-e_1": (axis, -axis), "0 or e_1": (zero, axis)}
-    if claim == "update":
-        # A clip that is too wide on dense updates only shows on the second pair.
-        pairs |= {"+-(1, .., 1)": (full, -full)}
-    else:
-        # A clip to a norm moves the other coordinates too, though the claim is about one.
-        pairs |= {
-            "+-e_1 among large": (full, full - 2 * axis),
-            "0 or huge e_1 among large": (full - axis, full + 1e4 * axis),
-        }
 
     def release(key: Array, update: Array) -> Array:
         return mechanism.privatize(key, update, jnp.float32(epsilon))
 
-    delta = float(mechanism.delta)
+    delta, pairs = float(mechanism.delta), _neighbours(claim, dimension)
     lower, resolution, attack = two_point(release, pairs, key, delta, samples, confidence)
     return Audit(
         mechanism=name,
@@ -134,6 +120,22 @@ def audit(
     )
 
 
+def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The worst pairs of updates [d] of a claim, by name."""
+    axis = np.zeros(dimension, np.float32)
+    axis[0] = LARGE
+    full = np.full(dimension, LARGE, np.float32)
+    pairs = {"+-e_1": (axis, -axis), "0 or e_1": (np.zeros_like(axis), axis)}
+    if claim == "update":
+        # A clip that is too wide on dense updates only shows here.
+        return pairs | {"+-(1, .., 1)": (full, -full)}
+    # A clip to a norm moves the other coordinates too, though the claim is about one.
+    return pairs | {
+        "+-e_1 among large": (full, full - 2 * axis),
+        "0 or huge e_1 among large": (full - axis, full + 1e4 * axis),
+    }
+
+
 def across_clients(
     release: Callable[[Array, Array], Array],
     key: Array,
@@ -147,10 +149,9 @@ def across_clients(
 ) -> Audit:
     """Two-point audit of a cohort's release, seen as a whole: one client's update is in question.
 
-    Noise that two clients share cancels in the difference of their releases, and random bits that
-    they share make releases of equal updates go together. The adversary knows the other clients'
-    updates (all zero, or all like the one in question) and finds such combinations by itself
-    (linear and quadratic discriminants over the entries of all releases).
+    Shared noise cancels in the difference of two releases, and shared random bits make releases of
+    equal updates go together. The adversary knows the other clients' updates (all zero, or all like
+    the one in question) and finds such combinations by linear and quadratic discriminants.
 
     Args:
       release: (keys [n], updates [n, d]) -> releases [n, d], for example a vmapped ``privatize``.
@@ -162,18 +163,13 @@ def across_clients(
       delta: claimed.
       confidence: of the lower bound.
 
-    Returns:
-      What was found; its unit and claim are one client's part of the cohort's release.
-
     Raises:
       ConfigError: for numbers that cannot be audited.
     """
     _check(epsilon, samples, confidence, dimension=dimension, clients=clients)
     if clients * dimension > MAX_DISCRIMINANT:
-        raise ConfigError(
-            f"clients = {clients}, dimension = {dimension}: their product must be <= "
-            f"{MAX_DISCRIMINANT}; take fewer clients or coordinates."
-        )
+        rule = f"their product must be <= {MAX_DISCRIMINANT}; take fewer clients or coordinates."
+        raise ConfigError(f"clients = {clients}, dimension = {dimension}: {rule}")
     pairs = {}
     for client in range(clients):
         for others, value in {"at 0": 0.0, "at e_1": LARGE}.items():

@@ -65,6 +65,7 @@ class PauseStrategy(Strategy):
       history: the rounds run by this object.
     """
 
+    # Eleven arguments: Flower's strategies take all their settings here, by keywords.
     def __init__(
         self,
         config: SimConfig,
