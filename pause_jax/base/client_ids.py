@@ -88,6 +88,19 @@ def gap(ids: Sequence[str]) -> str:
     return "" if missing == len(ids) else str(missing)
 
 
+def check_enough(
+    where: str, what: str, known: int, ids: Sequence[str], num_clients: int, fix: str
+) -> None:
+    """Raise ConfigError if a file of ``known`` clients has no ``what`` of some of K clients."""
+    if known >= num_clients:
+        return
+    rule = f"has {what}s of {known} clients, and num_clients = {num_clients}. {fix}"
+    if missing := gap(ids):
+        rule = f"has no {what} of client {missing}. Number clients 0, 1, ... without gaps"
+        raise ConfigError(f"{where}: {rule}, or name them.")
+    raise ConfigError(f"{where}: {rule}, or simulate at most {known}.")
+
+
 def listed(ids: Sequence[str], most: int = 5) -> str:
     """Some ids in words, and how many more there are."""
     more = f" and {len(ids) - most} more" if len(ids) > most else ""

@@ -13,7 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from pause_jax.base import source_file
-from pause_jax.base.client_ids import client_id, gap, numbered
+from pause_jax.base.client_ids import check_enough, client_id, numbered
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 from pause_jax.world.availability.base import Presence
 
@@ -81,17 +81,10 @@ class Intervals(Presence):
         return cls(period=period, digest=digest)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        known = len(_TABLES[self.loaded().digest].times)
-        if known < sizes.num_clients:
-            if missing := gap(self.client_ids):
-                raise ConfigError(
-                    f"{path}.path = {self.path!r}: has no interval of client {missing}. Number "
-                    "clients 0, 1, ... without gaps, or name them."
-                )
-            raise ConfigError(
-                f"{path}: has intervals of {known} clients, and num_clients = "
-                f"{sizes.num_clients}. Say when the others are there, or simulate at most {known}."
-            )
+        table = _TABLES[self.loaded().digest]
+        where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Intervals.of(...)"
+        fix = "Add the intervals of the others"
+        check_enough(where, "interval", len(table.times), table.ids, sizes.num_clients, fix)
 
     def loaded(self) -> Self:
         where = f"presence.path = {self.path!r}"

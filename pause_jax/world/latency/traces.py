@@ -14,7 +14,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.base import source_file
-from pause_jax.base.client_ids import gap
+from pause_jax.base.client_ids import check_enough
 from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.world.latency.base import Latency
 from pause_jax.world.latency.measured import LARGEST, Measured, parse
@@ -140,18 +140,10 @@ class Traces(Latency):
         return self.order == "played"
 
     def check(self, path: str, sizes: Sizes) -> None:
-        measured = len(self.loaded()._measured.size)
-        if measured < sizes.num_clients:
-            where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Traces.of(...)"
-            if missing := gap(self.client_ids):
-                raise ConfigError(
-                    f"{where}: has no measurement of client {missing}. Number clients 0, 1, ... "
-                    "without gaps, or name them."
-                )
-            raise ConfigError(
-                f"{where}: has measurements of {measured} clients, and num_clients = "
-                f"{sizes.num_clients}. Measure more clients, or simulate at most {measured}."
-            )
+        table = self.loaded()._measured
+        where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Traces.of(...)"
+        fix = "Measure more clients"
+        check_enough(where, "measurement", len(table.size), table.ids, sizes.num_clients, fix)
 
     def loaded(self) -> Self:
         if not self.path:
