@@ -46,11 +46,7 @@ def natural_order(name: str) -> tuple[list[Any], str]:
 
 
 def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Number clients 0, 1, ... in the natural order of their ids.
-
-    Args:
-      name: of the array, for messages.
-      given: [N], an id for each sample or measurement.
+    """Number clients 0, 1, ... in the natural order of their ids, [N], of the array ``name``.
 
     Returns:
       (ids of clients 0, 1, ...; int [N], the client of each entry).

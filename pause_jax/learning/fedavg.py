@@ -73,7 +73,7 @@ def train_cohort(
       selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
       release: what leaves the clients of their flat updates.
       late: bool [m], slots whose update is averaged in the next round; None for none.
-      held: the stale updates of the round before, averaged in this one with their own weights.
+      held: stale updates, averaged in this round with their own weights.
 
     Returns:
       (state after it, what the server saw, stale updates for the next round).

@@ -120,7 +120,7 @@ class PartitionConfig(Config):
     def _assign(
         self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
     ) -> tuple[Array, Array]:
-        """The random part of :meth:`assign`: (samples, client after client; int [K], sizes)."""
+        """The random part of :meth:`assign`: (samples by client, int; sizes, int [K])."""
         raise NotImplementedError
 
 

@@ -96,7 +96,7 @@ def similarity_distributions(
     order: NDArray[np.integer],
     num_selected: int,
 ) -> NDArray[np.float64]:
-    """The m distributions of Algorithm 2.
+    """The m distributions of Algorithm 2, [m, K]; each row sums to one, and column i to m p_i.
 
     A client brings mass m n_i and a bin holds sum(n), so all masses fill the m bins, and a bin
     divided by what it holds is a distribution. (If every bin is full and every mass is in some bin,
@@ -109,14 +109,8 @@ def similarity_distributions(
     3. The clients of the other clusters, smallest cluster first, are poured into the open bins in
        turn; what does not fit into a bin spills over into the next.
 
-    Args:
-      distance: [K, K], symmetric; what is not finite is replaced.
-      data_size: [K], whole numbers.
-      order: [K], a permutation; ties and the order within a cluster follow it.
-      num_selected: m.
-
-    Returns:
-      [m, K]; each row sums to one, and column i to m p_i.
+    The distances [K, K] are symmetric, non-finite ones are replaced; sizes [K] are whole numbers;
+    ties and the order within a cluster follow ``order`` [K], a permutation.
     """
     capacity = float(np.sum(data_size))
     own, mass = _own_bins(num_selected * data_size.astype(np.float64), capacity)
@@ -149,8 +143,7 @@ def _pour(
 ) -> NDArray[np.float64]:
     """The bins [n, K] when each client of ``in_turn`` has poured its mass, of [K], bin after bin.
 
-    A bin is left as soon as it is full. If rounding leaves some mass after the last bin, it is
-    dropped.
+    A full bin is left at once. Mass that rounding leaves after the last bin is dropped.
     """
     bins, room = bins.copy(), capacity - bins.sum(axis=1)
     current = 0

@@ -216,9 +216,6 @@ def one_run(
       guesses: r, of the coordinates largest in magnitude; half of all by default.
       confidence: of the lower bound.
 
-    Returns:
-      What was found; ``samples`` is r.
-
     Raises:
       ConfigError: for numbers that cannot be audited, such as more guesses than canaries.
     """

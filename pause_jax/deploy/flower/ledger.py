@@ -18,12 +18,12 @@ from pause_jax.privacy import Mechanism
 
 
 class Ledger:
-    """The releases of one client, in a file of its own.
+    """The releases of one client, in its own file.
 
-    The first line says by which mechanism and budget; each further line is a release, written and
-    flushed to the disk before the release leaves. So a crash may count a release too many, never
-    one too few. Lines are only appended: of two programs that release at once each gets a number
-    of its own. The file must be as lasting as the data; who deletes it spends the budget again.
+    The first line has the mechanism and budget; each further line is a release, flushed to the disk
+    before the release leaves. So a crash may count a release too many, never one too few. Lines are
+    only appended: two programs that release at once get different numbers. Keep the file as long as
+    the data: without it the budget is spent again.
 
     Attributes:
       path: the file.

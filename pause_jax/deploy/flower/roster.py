@@ -19,13 +19,13 @@ PATIENCE = 60.0
 
 
 class Roster:
-    """The clients' numbers 0 .. K - 1 of the nodes, and who has refused because it is spent.
+    """The clients' numbers 0 .. K - 1 of the nodes, and which clients are spent.
 
     - ``reported``: every node is asked once for its number (:func:`introduce`). A SuperNode that
-      starts again under another node id is the same client. Where two connected nodes say the
-      same number, the first one has it.
-    - ``arrival``: a node not seen before takes the next free number, in the order of node ids, and
-      keeps it. Nodes need stable ids, as SuperNodes with registered keys have them.
+      restarts under another node id is the same client. Of two connected nodes with one number,
+      the first one has it.
+    - ``arrival``: a new node takes the next free number, in the order of node ids, and keeps it.
+      Nodes need stable ids, as SuperNodes with registered keys have them.
 
     Attributes:
       spent: numbers of the clients whose own ledger is at its end.

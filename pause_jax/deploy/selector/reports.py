@@ -131,12 +131,8 @@ def answer(
 ) -> Answer:
     """What the policy receives from the clients that it asked; a missing loss was not reported.
 
-    Args:
-      answers: a loss, or features [F], of each client.
-      clients: int [d], the slots of the policy's question.
-      asked: bool [d], which of them were asked.
-      question: what was asked for.
-      num_features: F.
+    ``answers`` has a loss or features [F] by client; ``clients`` int [d] are the slots of the
+    question, and ``asked`` bool [d] those that were asked.
 
     Raises:
       ConfigError: for an answer of another form, or missing features.
