@@ -225,15 +225,9 @@ def local_loss(
 ) -> Array:
     """Mean loss of the global model on one client's data, a scalar: what Power-of-Choice asks for.
 
-    Args:
-      training: the fixed parts.
-      variables: the global model.
-      partition: who holds what.
-      client: its number.
-      bits: uint32 [B], random, for a mini-batch of B samples drawn uniformly without replacement
-        (all data if the client has fewer); None for all local data.
-      input_key: for the noise of low-quality inputs, as in training.
-      max_size: bound on a client's number of samples (static).
+    ``bits`` uint32 [B] draw a mini-batch of B samples uniformly without replacement (all data if
+    the client has fewer); None for all local data. ``input_key`` is as in training; ``max_size``
+    bounds a client's number of samples (static).
     """
     size, start = partition.size[client], partition.start[client]
 

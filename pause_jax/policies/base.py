@@ -198,12 +198,10 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
 def watched(
     kind: type[Record], fields: tuple[str, ...], on_read: Callable[[str], None]
 ) -> Callable[[Record], Record]:
-    """A copy of a named tuple that calls ``on_read`` with the name of a field that is read.
+    """A function that copies a named tuple of class ``kind``.
 
-    Args:
-      kind: the named tuple's class.
-      fields: which of its fields are watched.
-      on_read: is called before the value is returned; what it raises, the reader gets.
+    Reading one of ``fields`` from the copy first calls ``on_read`` with the field's name; the
+    reader gets what that raises.
     """
 
     def reader(field: str) -> property:

@@ -47,13 +47,10 @@ def flat_update(
 def read(
     content: RecordDict, sent: ArrayRecord, stamped: float | None, *, needs_loss: bool
 ) -> Answer:
-    """A reply's content, checked.
+    """A reply's content, checked against the arrays that were sent.
 
-    Args:
-      content: the reply's.
-      sent: the arrays that the client got.
-      stamped: its latency; by its metric ``pause-seconds`` if None.
-      needs_loss: whether the policy reads the metric ``loss``.
+    Its latency is ``stamped``, or its metric ``pause-seconds`` if None; ``needs_loss`` if the
+    policy reads the metric ``loss``.
 
     Raises:
       ConfigError: if it cannot be used, with the reason.
