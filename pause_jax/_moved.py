@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _BASE = "cache checks client_ids memory reference registry source_file spelling struct"
-_RNG = "draws evenly keys summation"
+_RNG = "draws keys summation"
 _RECORD = "quantities quantity recorder result"
 _SWEEP = {
     **{name: name for name in ("batch", "distributed", "families", "provenance", "store", "sweep")},
@@ -25,11 +25,16 @@ MOVED: dict[str, str] = {
     **{name: f"rng.{name}" for name in _RNG.split()},
     **{f"engine.{name}": f"run.record.{name}" for name in _RECORD.split()},
     **{f"engine.{old}": f"sweep.{new}" for old, new in _SWEEP.items()},
-    "analysis.conclusion": "analysis.comparison",
+    **{f"learning.{name}": "learning.models" for name in ("norms", "recurrent")},
     "config_file": "config.config_file",
     "engine": "run",
+    "evenly": "rng.draws",
+    "learning.natural": "learning.partition",
     "learning.own_model": "learning.custom_model",
+    "learning.server": "learning.fedavg",
     "presence": "world.availability",
+    "presence.kinds": "world.availability.base",
+    "privacy.calibration": "privacy.gaussian",
     "report": "analysis.report",
 }
 

@@ -1,7 +1,7 @@
-"""Contract checks for parts of one's own: a policy, a mechanism, a learner.
+"""Contract checks for a custom policy, mechanism or learner.
 
-Each plays the part in small simulations and raises AssertionError with what it saw. They are what
-the library's own parts go through in its tests; they take seconds, and no fixture.
+Each runs the part in small simulations and raises AssertionError with what it saw. The library's
+own parts pass them in its tests; they take seconds and need no fixture.
 
     from pause_jax.testing import check_policy
 
@@ -22,7 +22,7 @@ from jax import Array
 from pause_jax.bandit import Selection
 from pause_jax.base.struct import Config
 from pause_jax.config import SimConfig, canonical, config_file, validate
-from pause_jax.learning import LearnerState, Learning
+from pause_jax.learning import Learner, LearnerState, Learning
 from pause_jax.policies import PolicyConfig
 from pause_jax.policies.inspection import check_declared, check_pure
 from pause_jax.privacy import Mechanism
@@ -32,6 +32,8 @@ from pause_jax.run.record.quantity import quantity
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import simulate
 from pause_jax.run.state import Round
+
+__all__ = ["check_learner", "check_mechanism", "check_policy"]
 
 ROUNDS = 30
 
@@ -50,7 +52,7 @@ def filled(r: Round) -> Array:
 
 @quantity("round", "client")
 def available(r: Round) -> Array:
-    """Who could be chosen."""
+    """Clients that could be chosen."""
     return r.available
 
 
@@ -59,10 +61,9 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
     Without learning, at availabilities of 1, 0.5 and 0.02: it chooses distinct clients, none that
     is absent, with weights that are finite, not negative and sum to one where anybody takes part;
-    its functions are pure: called or built again, they compute the same; ``releases`` has an entry
-    for each loss that it reads; its state keeps its form; the same key gives the same run; other
-    numbers compile nothing anew; runs under vmap equal single ones; and its config goes through
-    TOML if it has a name.
+    its functions are pure; ``releases`` has an entry for each loss that it reads; its state keeps
+    its form; the same key gives the same run; other numbers do not recompile; runs under vmap equal
+    single runs; and its config goes through TOML if it has a name.
 
     Args:
       policy: its config.
@@ -71,8 +72,8 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
     Raises:
       AssertionError: naming the first clause that does not hold, and the round.
-      ConfigError, TypeError: if it cannot be run at all; ConfigError also if it reads losses and
-        ``releases`` is empty, or its state changes its form.
+      ConfigError, TypeError: if it cannot run; ConfigError also if it reads losses and ``releases``
+        is empty, or its state changes its form.
 
     Examples:
       >>> from pause_jax.policies import Fastest
@@ -129,11 +130,10 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     """Check a privacy mechanism against its contract.
 
     Its unit is ``coordinate`` or ``update`` if it has a budget; a release has the shape and the
-    kind of the update, is finite, and depends on the key if there is a guarantee; the same key
-    gives the same bits, alone or under vmap; other numbers compile nothing anew; its budget falls
-    from 1, never rises, and its epsilons add up to what is spent and to no more than the whole, and
-    are 0 where it is exhausted and only there; its config goes through TOML if it has a name.
-    (Whether epsilon is kept is for ``pause_jax.privacy.audit``.)
+    dtype of the update, is finite, and depends on the key if there is a guarantee; the same key
+    gives the same bits, alone or under vmap; other numbers do not recompile; its budget falls from
+    1 and never rises; its epsilons add up to what is spent, and are 0 only where it is exhausted;
+    its config goes through TOML if it has a name. (``pause_jax.privacy.audit`` tests epsilon.)
 
     Args:
       mechanism: its config.
@@ -195,7 +195,7 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
 
     Training keeps the state's form; what reaches ``params`` goes through the release (with a
     release of zeros the model stays); a slot of weight 0 changes nothing, a cohort of such slots
-    leaves model and clients as they were; who stands in which slot changes nothing but rounding;
+    leaves model and clients as they were; the order of the slots changes nothing but rounding;
     answers and metrics have their shapes; and a whole simulation runs, its model finite.
 
     Args:
@@ -219,27 +219,37 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
     learner = learner_of(canonical(config), data)
     state = jax.jit(learner.init)(keys.streams(jax.random.key(0)))
     cohort = jnp.arange(num_selected, dtype=jnp.int32) * (num_clients // num_selected)
-    size = jnp.asarray(state.partition.size, jnp.float32)
-    assert size.shape == (num_clients,), f"partition.size has shape {size.shape}: must be [K]"
-    equal = Selection(cohort, jnp.full(num_selected, 1 / num_selected))
-    key = jax.random.key(1)
+    size = jnp.shape(state.partition.size)
+    assert size == (num_clients,), f"partition.size has shape {size}: must be [K]"
+    _check_training(learner, state, cohort)
+    _check_answers(learner, state, cohort)
+    result = simulate(config, jax.random.key(2))
+    assert int(result.first_nonfinite_round) == 0, "the model was not finite"
+    _check_toml(config, learning)
+
+
+def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> None:
+    key, m = jax.random.key(1), cohort.size
+    equal = Selection(cohort, jnp.full(m, 1 / m))
 
     def train(selection: Selection, scale: float) -> tuple[LearnerState, Any]:
-        return jax.jit(
-            lambda selection: learner.train(key, state, selection, lambda sent: scale * sent)
-        )(selection)
+        def release(updates: Array) -> Array:
+            return scale * updates
+
+        one = jax.jit(lambda selection: learner.train(key, state, selection, release))
+        return one(selection)
 
     after, trained = train(equal, 1.0)
     _same_form(after, state, "train must keep the form of the state")
     for name in ("loss", "square_loss"):
         shape = getattr(trained, name).shape
-        assert shape == (num_selected,), f"{name} has shape {shape}: must be [m]"
+        assert shape == (m,), f"{name} has shape {shape}: must be [m]"
     assert trained.released.ndim == 2, "released must be [m, d]"
 
-    silent, _ = train(equal, 0.0)
-    before, moved = ((tree.variables or {}).get("params") for tree in (state, silent))
+    unchanged, _ = train(equal, 0.0)
+    before, moved = ((tree.variables or {}).get("params") for tree in (state, unchanged))
     _same(before, moved, "with a release of zeros the model moved: something goes past it")
-    nobody, _ = train(Selection(cohort, jnp.zeros(num_selected)), 1.0)
+    nobody, _ = train(Selection(cohort, jnp.zeros(m)), 1.0)
     for part in ("variables", "clients"):
         _same(getattr(state, part), getattr(nobody, part), f"empty slots changed {part}")
     turned, _ = train(Selection(cohort[::-1], equal.weights), 1.0)
@@ -249,16 +259,15 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
                 a, b, rtol=1e-3, atol=1e-4, err_msg="the order of the slots changed the outcome"
             )
 
-    asked = learner.ask(key, state, cohort, None)
-    assert asked.shape == (num_selected,), f"ask gave shape {asked.shape}: must be [d]"
+
+def _check_answers(learner: Learner, state: LearnerState, cohort: Array) -> None:
+    asked = learner.ask(jax.random.key(1), state, cohort, None)
+    assert asked.shape == cohort.shape, f"ask gave shape {asked.shape}: must be [d]"
     metrics = learner.evaluate(state)
     assert sorted(metrics) == sorted(learner.metrics), (
         f"evaluate gave {sorted(metrics)}; Learner.metrics has {sorted(learner.metrics)}"
     )
     assert all(jnp.shape(value) == () for value in metrics.values()), "a metric is no scalar"
-    result = simulate(config, jax.random.key(2))
-    assert int(result.first_nonfinite_round) == 0, "the model was not finite"
-    _check_toml(config, learning)
 
 
 class _Counted:

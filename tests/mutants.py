@@ -34,7 +34,6 @@ LEARNER = "pause_jax/learning/learner.py"
 CONVOLUTION = "pause_jax/learning/convolution.py"
 RESNET = "pause_jax/learning/resnet.py"
 SCHEDULE = "pause_jax/learning/schedule.py"
-SERVER = "pause_jax/learning/server.py"
 PARTITION = "pause_jax/learning/partition.py"
 BANDIT = "pause_jax/bandit/stats.py"
 LANDSCAPE = "pause_jax/bandit/search/landscape.py"
@@ -49,7 +48,7 @@ TRACES = "pause_jax/world/latency/traces.py"
 ARRIVAL = "pause_jax/run/arrival.py"
 CONFIG = "pause_jax/config/sim_config.py"
 NETWORK = "pause_jax/world/latency/network.py"
-PRESENCE = "pause_jax/world/availability/kinds.py"
+PRESENCE = "pause_jax/world/availability/base.py"
 INTERVALS = "pause_jax/world/availability/intervals.py"
 SELECTOR = "pause_jax/deploy/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
@@ -132,13 +131,13 @@ MUTANTS = [
     # --- aggregation
     Mutant(
         "aggregation_uniform",
-        SERVER,
+        FEDAVG,
         "jnp.tensordot(weights, taken, axes=1)",
         "jnp.tensordot((weights > 0) / jnp.sum(weights > 0), taken, axes=1)",
     ),
     Mutant(
         "aggregation_normalised_twice",
-        SERVER,
+        FEDAVG,
         "jnp.tensordot(weights, taken, axes=1)",
         "jnp.tensordot(weights / jnp.sum(weights > 0), taken, axes=1)",
     ),
@@ -222,8 +221,8 @@ MUTANTS = [
     Mutant(
         "input_noise_anew_each_round",
         FEDAVG,
-        "            state.inputs,\n",
-        "            jax.random.fold_in(state.inputs, jax.random.bits(key)),\n",
+        "partition, slot, state.inputs",
+        "partition, slot, jax.random.fold_in(state.inputs, jax.random.bits(key))",
     ),
     Mutant(
         "availability_with_the_latency_key",
@@ -235,15 +234,15 @@ MUTANTS = [
     Mutant(
         "availability_named_as_latency",
         KEYS,
-        "2 * round + 1",
-        "2 * round",
+        "2 * rounds + 1",
+        "2 * rounds",
         KEYS_TEST,
     ),
     Mutant(
         "cohort_named_without_round",
         KEYS,
-        "return jax.random.fold_in(stream, round)",
-        "return jax.random.fold_in(stream, 1)",
+        "+ 1, rounds, rounds, rounds]",
+        "+ 1, rounds, 0 * rounds, rounds]",
         KEYS_TEST,
     ),
     Mutant(
@@ -256,8 +255,8 @@ MUTANTS = [
     Mutant(
         "answers_named_as_training",
         KEYS,
-        "jax.random.fold_in(jax.random.fold_in(training, 0), round)",
-        "jax.random.fold_in(training, round)",
+        "    return every, rare",
+        "    return every, rare.at[:, 2].set(every[:, 3])",
         KEYS_TEST,
     ),
     # --- local training
@@ -276,7 +275,7 @@ MUTANTS = [
     Mutant(
         "moments_forgotten",
         FEDAVG,
-        "slot.moments if keep else fresh",
+        "slot.opt_state if keep else fresh",
         "fresh",
     ),
     Mutant(
@@ -385,8 +384,8 @@ MUTANTS = [
     Mutant(
         "rate_of_the_next_round",
         LEARNING,
-        "self.client_optimizer(round)",
-        "self.client_optimizer(round + 1)",
+        "learning.client_optimizer(round)",
+        "learning.client_optimizer(round + 1)",
         "step_decay",
     ),
     Mutant(
@@ -460,15 +459,15 @@ MUTANTS = [
     Mutant(
         "silent_loss_stored",
         "pause_jax/policies/power_of_choice.py",
-        "heard = selection.active & observation.heard",
-        "heard = selection.active",
+        "received = selection.active & observation.heard",
+        "received = selection.active",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
         "silent_utility_stored",
         "pause_jax/policies/oort.py",
-        "heard = active & observation.heard",
-        "heard = active",
+        "received = active & observation.heard",
+        "received = active",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
@@ -736,7 +735,7 @@ MUTANTS = [
     ),
     Mutant(
         "test_inputs_normalised_otherwise",
-        SERVER,
+        FEDAVG,
         "dataset.to_input(dataset.x_test[rows])",
         "(dataset.to_input(dataset.x_test[rows]) + 1) / 2",
     ),
@@ -1111,8 +1110,8 @@ MUTANTS = [
     Mutant(
         "a_broken_contract_is_not_said",
         SIMULATE,
-        "contract.warn({name",
-        "str({name",
+        "contract.warn({label",
+        "str({label",
         "tests/policies/test_declared.py::test_a_run_that_broke_its_contract_warns_once",
     ),
     # --- measured fleets, and a policy on a server
@@ -1316,8 +1315,8 @@ MUTANTS = [
     Mutant(
         "server_momentum_without_updates",
         FEDAVG,
-        "heard = jnp.any(weights > 0)",
-        "heard = jnp.asarray(True)",
+        "received = jnp.any(weights > 0)",
+        "received = jnp.asarray(True)",
         "tests/run/test_arrival.py::test_server_momentum_waits_for_an_update",
     ),
     Mutant(
@@ -1619,14 +1618,14 @@ MUTANTS = [
     ),
     Mutant(
         "running_statistics_too_slow",
-        "pause_jax/learning/norms.py",
+        "pause_jax/learning/models.py",
         "momentum=0.9",
         "momentum=0.99",
         LAYERS_TEST + "test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up",
     ),
     Mutant(
         "groups_over_the_batch_of_channels",
-        "pause_jax/learning/norms.py",
+        "pause_jax/learning/models.py",
         "GROUPS if x.ndim > 2 else 1",
         "1",
         LAYERS_TEST + "test_group_norm_standardises_groups_of_channels_of_one_sample",

@@ -1,4 +1,4 @@
-"""The rules of fields, checked at the door."""
+"""The rules of fields, checked on entry."""
 
 from __future__ import annotations
 

@@ -46,11 +46,7 @@ def natural_order(name: str) -> tuple[list[Any], str]:
 
 
 def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Number clients 0, 1, ... in the natural order of their ids.
-
-    Args:
-      name: of the array, for messages.
-      given: [N], an id for each sample or measurement.
+    """Number clients 0, 1, ... in the natural order of their ids, [N], of the array ``name``.
 
     Returns:
       (ids of clients 0, 1, ...; int [N], the client of each entry).
@@ -86,6 +82,19 @@ def gap(ids: Sequence[str]) -> str:
     numbers = set(map(int, ids))
     missing = next(k for k in range(len(ids) + 1) if k not in numbers)
     return "" if missing == len(ids) else str(missing)
+
+
+def check_enough(
+    where: str, what: str, known: int, ids: Sequence[str], num_clients: int, fix: str
+) -> None:
+    """Raise ConfigError if a file of ``known`` clients has no ``what`` of some of K clients."""
+    if known >= num_clients:
+        return
+    rule = f"has {what}s of {known} clients, and num_clients = {num_clients}. {fix}"
+    if missing := gap(ids):
+        rule = f"has no {what} of client {missing}. Number clients 0, 1, ... without gaps"
+        raise ConfigError(f"{where}: {rule}, or name them.")
+    raise ConfigError(f"{where}: {rule}, or simulate at most {known}.")
 
 
 def listed(ids: Sequence[str], most: int = 5) -> str:

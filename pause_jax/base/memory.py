@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -24,32 +25,30 @@ def machine_bytes() -> int:
     return min(found)
 
 
-def check_memory(needed: float, what: str, fix: str) -> None:
-    """Refuse what is larger than the machine.
+def tree_bytes(tree: Any) -> int:
+    """Bytes of the arrays of a pytree, or of their ``ShapeDtypeStruct``s."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
-    Args:
-      needed: bytes, at the least.
-      what: whose they are, with the values that make them so many.
-      fix: what to change.
+
+def check_memory(needed: float, what: str, fix: str) -> None:
+    """Refuse what takes at least ``needed`` bytes, if the machine has less.
+
+    The message names ``what``, with the values that make it so large, and the ``fix``.
 
     Raises:
       ConfigError: if the machine has less.
     """
-    there = machine_bytes()
-    if needed > there:
+    available = machine_bytes()
+    if needed > available:
         raise ConfigError(
             f"{what} takes {needed / 2**30:,.0f} GiB at least, and this machine has "
-            f"{there / 2**30:,.0f} GiB. {fix}"
+            f"{available / 2**30:,.0f} GiB. {fix}"
         )
 
 
 @contextlib.contextmanager
 def refused_if_too_large(what: str, fix: str) -> Iterator[None]:
-    """Say in one line that the memory ran out, where that was not known before.
-
-    Args:
-      what: what was computed, with the values that make it large.
-      fix: what to change.
+    """Say in one line that the memory ran out; ``what`` and ``fix`` as in :func:`check_memory`.
 
     Raises:
       ConfigError: if JAX could not allocate what it needs.

@@ -30,13 +30,10 @@ def text_of(value: Any) -> str:
 
 
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
-    """The object that a text names; neither imports a module (but ``flax.nnx``) nor calls anything.
+    """The object that a text ``module:name`` names, of a loaded module or a file of ``--load``.
 
-    Args:
-      where: the config's field, for messages.
-      text: ``module:name``, of a loaded module or a file of ``--load``.
-      admits: whether an object is of the expected kind; must not call the object.
-      kind: the expected kind in words.
+    Imports no module (but ``flax.nnx``) and calls nothing. ``where`` is the config's field, for
+    messages; ``admits`` says, without calling it, whether an object is of the expected ``kind``.
 
     Raises:
       ConfigError: if nothing of that name is loaded, or it is of another kind.

@@ -1,7 +1,7 @@
-"""The one registry: which config classes there are of a kind, and what their names stand for.
+"""The registry: the config classes of a kind, and what their names stand for.
 
 A class below a kind (``PolicyConfig``, ``Mechanism``, ...) that has a ``name`` of its own is in it
-from its definition on, the library's and a user's alike.
+once it is defined, whether the library's or a user's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from pause_jax.base.spelling import nearest, shown
-from pause_jax.base.struct import Config, ConfigError
+from pause_jax.base.struct import Config, ConfigError, is_ours
 
 C = TypeVar("C", bound=Config)
 _SETTINGS: dict[type[Config], dict[str, Config]] = {}
@@ -24,15 +24,16 @@ def _named_classes(base: type[C]) -> Iterator[type[C]]:
 
 
 def choices(base: type[C]) -> dict[str, type[C]]:
-    """Every class at or below ``base`` that has a name of its own, by its name; also a user's.
+    """Every class at or below ``base`` that has a name of its own, by its name; also custom ones.
 
-    Where a class was defined twice under one name (a notebook's cell run again) the last counts.
+    Of classes with one name (a notebook's cell run again) the last counts.
     """
     return {cls.name: cls for cls in _named_classes(base)}
 
 
-def _is_ours(cls: type[Config]) -> bool:
-    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+def label(config: Config) -> str:
+    """How messages call a config: its name, or that of its class."""
+    return config.name or type(config).__name__
 
 
 def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
@@ -43,14 +44,12 @@ def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
 def look_up(base: type[C], name: str, where: str) -> C:
     """The config that a name stands for: a named setting, or a class with its defaults.
 
-    Args:
-      base: what it must be, such as ``PolicyConfig``; classes of a user's own below it count.
-      name: its name.
-      where: what asked for it, for messages.
+    ``base`` is the kind, such as ``PolicyConfig``; custom classes below it count. ``where`` is what
+    asked for it, for messages.
 
     Raises:
-      ConfigError: for what is no text, for an unknown name, with the names that exist, and for the
-        name of a class of the library that a user's class has taken.
+      ConfigError: for what is no text, for an unknown name, with the names that exist, and for a
+        library name that a custom class has taken.
     """
     known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
     if not isinstance(name, str):
@@ -59,9 +58,9 @@ def look_up(base: type[C], name: str, where: str) -> C:
         rule = f"must be one of {', '.join(known)}" if known else "nothing goes by that name"
         raise ConfigError(
             f"{where} = {shown(name)}: {rule}.{nearest(name, known)} "
-            "A class of your own needs a `name`, and its file must be loaded (--load FILE.py)."
+            "A custom class needs a `name`, and its file must be loaded (--load FILE.py)."
         )
-    claims = {_is_ours(cls): cls for cls in _named_classes(base) if cls.name == name}
+    claims = {is_ours(cls): cls for cls in _named_classes(base) if cls.name == name}
     if False in claims and (True in claims or name in _SETTINGS.get(base, {})):
         raise ConfigError(
             f"{claims[False].__module__}.{claims[False].__name__}.name = {name!r}: is a name of "

@@ -1,23 +1,25 @@
-"""Files that a config names: read once when a run starts, known by their digest ever after."""
+"""Files that a config names: read once when a run starts, then known by their digest."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
+import os
 import pathlib
 import stat
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TypeVar
 
 from pause_jax.base.memory import check_memory
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 
+T = TypeVar("T")
+
 
 def check_regular(where: str, path: str | pathlib.Path) -> None:
-    """Refuse what a config file must not make a run read: a device, a pipe, more than the memory.
-
-    Args:
-      where: what names it, for messages.
-      path: of the file.
+    """Refuse a path in a config, named by ``where``, that a run must not read.
 
     Raises:
       ConfigError: if it is no regular file, cannot be reached, or is larger than the machine.
@@ -31,6 +33,24 @@ def check_regular(where: str, path: str | pathlib.Path) -> None:
             f"{where} = {shown(path)}: must be a regular file, not a folder, a pipe or a device."
         )
     check_memory(found.st_size, f"{where} = {shown(path)}: such a file", "Name a smaller one.")
+
+
+@contextlib.contextmanager
+def written(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of ``path`` once it is whole.
+
+    Raises:
+      OSError: if it cannot be written; ``path`` is then as before.
+    """
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 def expanded(where: str, path: str) -> pathlib.Path:
@@ -48,10 +68,8 @@ def expanded(where: str, path: str) -> pathlib.Path:
 def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
     """A file's content and its SHA-256.
 
-    Args:
-      where: the config's part that names it, such as ``latency``, for messages.
-      path: the file; if relative, to the working directory.
-      digest: what the SHA-256 must be; empty for any.
+    ``where`` is the config's part that names it, such as ``latency``; a relative path starts at the
+    working directory; ``digest`` is what the SHA-256 must be, empty for any.
 
     Raises:
       ConfigError: if it cannot be read, is no regular file, or is another than the digest's.
@@ -69,6 +87,22 @@ def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
             f"has changed since; set {where}.digest to '' to take it as it is."
         )
     return content, found
+
+
+def parsed(
+    tables: dict[str, T], where: str, path: str, digest: str, parse: Callable[[bytes], T]
+) -> str:
+    """Read a file, as :func:`read`, and keep its parsed content in ``tables``; return its digest.
+
+    A traced program cannot read a file: it finds the content in the table.
+
+    Raises:
+      ConfigError: as :func:`read`.
+    """
+    content, found = read(where, path, digest)
+    if found not in tables:
+        tables[found] = parse(content)
+    return found
 
 
 def table(where: str, content: bytes) -> list[list[str]]:

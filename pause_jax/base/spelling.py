@@ -1,4 +1,4 @@
-"""Words of messages: a value in short, and what was perhaps meant by a name that there is not."""
+"""Words of messages: values in short, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 # The papers' symbols that are fields of configs (docs/notation.md), in small letters, and what
-# others call such a field; the first that there is counts.
+# others call such a field; the first known one counts.
 SYMBOLS: dict[str, tuple[str, ...]] = {
     "k": ("num_clients",),
     "clients": ("num_clients",),
@@ -43,6 +45,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
+def shortest(value: Any) -> float:
+    """The shortest decimal of a float32: 0.01 stays 0.01."""
+    return float(str(np.float32(value)))
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A question that names what was perhaps meant, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
@@ -50,13 +57,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def no_field(name: str, part: Any, path: str, whole: Any) -> str:
-    """What to say of a field that there is not: which one was perhaps meant, and which there are.
+    """The message for an unknown field of ``part``: a suggestion, and the known fields.
 
-    Args:
-      name: the field's.
-      part: what was asked for it, a dataclass if it has fields at all.
-      path: dotted, of the part in the whole; empty for the whole itself.
-      whole: the dataclass in which the field may be elsewhere.
+    ``path`` is the part's dotted path in the dataclass ``whole``, in which the field may be
+    elsewhere; empty for the whole itself.
     """
     own = (
         [field.name for field in dataclasses.fields(part)] if dataclasses.is_dataclass(part) else []

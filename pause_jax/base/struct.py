@@ -25,8 +25,6 @@ from pause_jax.base.spelling import no_field, one_line
 # Characters of a message: what a file says can be longer than any reader's patience.
 _LONGEST = 2000
 
-_HERE = __name__.partition(".")[0]
-
 
 class ConfigError(ValueError):
     """A configuration that cannot run. The message names the value, the rule and the fix, and is
@@ -38,6 +36,11 @@ class ConfigError(ValueError):
         if len(line) > _LONGEST:
             line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
         super().__init__(line)
+
+
+def is_ours(part: Any) -> bool:
+    """Whether a class or a function is the library's."""
+    return str(getattr(part, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
 
 
 class Reference:
@@ -135,7 +138,7 @@ class PyTree:
         leaves = [field.name for field in every if not is_static(field)]
         fixed = [field.name for field in every if is_static(field)]
 
-        own = [each for each in cls.__mro__[:-1] if each.__module__.partition(".")[0] != _HERE]
+        own = [each for each in cls.__mro__[:-1] if not is_ours(each)]
 
         def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
             aux = [getattr(tree, name) for name in fixed]
@@ -159,8 +162,8 @@ class PyTree:
 
 
 def _attributes(own: list[type]) -> tuple[Any, ...]:
-    """What a user's classes say outside of their fields, as a part of the structure: once a class
-    attribute has changed, programs that were compiled with the old one are not run any more.
+    """The attributes of custom classes outside of their fields, as a part of the structure: when a
+    class attribute has changed, programs that were compiled with the old one are not reused.
     """
     return tuple(
         (name, _fixed(value))
@@ -211,7 +214,7 @@ class Config(PyTree):
                 object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed. Raises ConfigError for one that there is not."""
+        """A copy with some fields changed. Raises ConfigError for an unknown field."""
         for name in changes:
             field_at(self, name)
         return super().replace(**changes)
@@ -252,7 +255,7 @@ def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
     """The field at a dotted path.
 
     Raises:
-      ConfigError: if there is none, with those that there are.
+      ConfigError: if there is none, with the known fields.
     """
     part, above, field = config, "", dataclasses.field()
     for name in str(path).split("."):

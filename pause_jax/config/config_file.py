@@ -12,12 +12,11 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-import numpy as np
 import tomli_w
 
 from pause_jax.base.reference import imported, text_of
 from pause_jax.base.registry import choices, look_up
-from pause_jax.base.spelling import no_field, shown
+from pause_jax.base.spelling import no_field, shortest, shown
 from pause_jax.base.struct import (
     Config,
     ConfigError,
@@ -56,8 +55,7 @@ def to_dict(config: Config) -> dict[str, Any]:
         elif is_static(field):
             table[name] = _plain(value)
         else:
-            # The shortest decimal that is the same float32: 0.01 stays 0.01.
-            table[name] = float(str(np.float32(value)))
+            table[name] = shortest(value)
     return table
 
 

@@ -1,42 +1,49 @@
 """Learning: data sets, partitions, models, clients and server."""
 
+# Names "X as X" are for other rooms, and not in `__all__`.
+# ruff: noqa: I001
+
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.config import Learning
 from pause_jax.learning.custom_model import FlaxModel
-from pause_jax.learning.data import Characters, DataConfig, Digits, Given, LinearRegression
+from pause_jax.learning.data import Characters, DataConfig, Digits, Given as Given, LinearRegression
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.files import Files
 from pause_jax.learning.label_skew import DirichletLabels, Shards
 from pause_jax.learning.learner import (
-    Held,
-    LateTraining,
+    Held as Held,
+    LateTraining as LateTraining,
     Learner,
     LearnerState,
-    Release,
+    Release as Release,
     Trained,
-    bandit_only,
+    bandit_only as bandit_only,
 )
-from pause_jax.learning.models import Cnn2, Cnn3, Linear, Mlp, Model
-from pause_jax.learning.natural import Natural
+from pause_jax.learning.models import Cnn2, Cnn3, Gru, Linear, Mlp, Model
 from pause_jax.learning.optimizer import (
-    SERVER_OPTIMIZERS,
+    SERVER_OPTIMIZERS as SERVER_OPTIMIZERS,
     FedAdam,
     FedAvg,
     FedAvgM,
     FedYogi,
     ServerOptimizer,
 )
-from pause_jax.learning.partition import Dirichlet, Iid, Partition, PartitionConfig
-from pause_jax.learning.recurrent import Gru
+from pause_jax.learning.partition import (
+    Dirichlet,
+    Iid,
+    Natural,
+    Partition as Partition,
+    PartitionConfig,
+)
 from pause_jax.learning.resnet import ResNet18
 from pause_jax.learning.schedule import (
-    SCHEDULES,
+    SCHEDULES as SCHEDULES,
     ConstantRate,
     CosineDecay,
     RateSchedule,
     StepDecay,
 )
-from pause_jax.learning.task import TASKS, Classification, NextToken, Regression, Task
+from pause_jax.learning.task import TASKS as TASKS, Classification, NextToken, Regression, Task
 from pause_jax.learning.tensorflow_datasets import Cifar10, FashionMnist, Mnist, Tfds
 
 DATASETS: tuple[type[DataConfig], ...] = (
@@ -46,12 +53,6 @@ MODELS: tuple[type[Model], ...] = (Linear, Mlp, Cnn2, Cnn3, ResNet18, Gru, FlaxM
 PARTITIONS: tuple[type[PartitionConfig], ...] = (Iid, Dirichlet, Shards, DirichletLabels, Natural)
 
 __all__ = [
-    "DATASETS",
-    "MODELS",
-    "PARTITIONS",
-    "SCHEDULES",
-    "SERVER_OPTIMIZERS",
-    "TASKS",
     "Characters",
     "Cifar10",
     "Classification",
@@ -72,11 +73,8 @@ __all__ = [
     "FedYogi",
     "Files",
     "FlaxModel",
-    "Given",
     "Gru",
-    "Held",
     "Iid",
-    "LateTraining",
     "Learner",
     "LearnerState",
     "Learning",
@@ -87,11 +85,9 @@ __all__ = [
     "Model",
     "Natural",
     "NextToken",
-    "Partition",
     "PartitionConfig",
     "RateSchedule",
     "Regression",
-    "Release",
     "ResNet18",
     "ServerOptimizer",
     "Shards",
@@ -99,5 +95,4 @@ __all__ = [
     "Task",
     "Tfds",
     "Trained",
-    "bandit_only",
 ]

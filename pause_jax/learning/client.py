@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
+from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.network import Network
@@ -17,7 +18,7 @@ from pause_jax.learning.task import Task
 from pause_jax.rng import draws
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int, Key, UInt32
 
 # Samples whose loss is computed at a time when a client is asked for its loss on all its data.
 QUERY_CHUNK = 256
@@ -49,8 +50,24 @@ class LocalTraining(NamedTuple):
     proximal: Array | float | None = None
 
 
+class Slot(NamedTuple):
+    """What one slot of the cohort trains with; leaves [m, ...] for all of them.
+
+    Attributes:
+      client: its number.
+      bits: [1 + max_samples], random, for the order of its samples.
+      dropout: key of a model that has any, else None.
+      opt_state: of the client's optimiser.
+    """
+
+    client: Int[Array, "*m"]
+    bits: UInt32[Array, "*m bits"]
+    dropout: Key[Array, "*m"] | None
+    opt_state: Any
+
+
 class LocalLoss(NamedTuple):
-    """Losses that local training meets on its way, at the moving local weights.
+    """Losses on the way of local training, at the moving local weights.
 
     Attributes:
       mean: mean over the steps of the mini-batch loss.
@@ -71,42 +88,36 @@ def local_steps(training: LocalTraining, size: Array) -> Array | int:
 def train_locally(
     training: LocalTraining,
     variables: Variables,
-    opt_state: optax.OptState,
     partition: Partition,
-    client: Array,
-    lots: Array,
+    slot: Slot,
     input_key: Array,
     bound: Array | None = None,
-    dropping: Array | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """One client's local SGD: one pass over its data in a fresh random order.
 
     Args:
       training: the fixed parts.
-      variables: the global model, with collection ``params`` and perhaps others; the optimiser
-        moves ``params`` and ``clear``.
-      opt_state: the client's optimiser state.
+      variables: the global model; the optimiser moves its ``params`` and ``clear``.
       partition: who holds what.
-      client: its number.
-      lots: uint32 [1 + max_samples], random, for the order of its samples.
+      slot: the client, its random numbers and its optimiser state.
       input_key: for the noise of low-quality inputs; the same in every round.
-      bound: for clients that make their steps together: how many they make, at least this client's
-        own; what is beyond its own changes nothing. None for its own number.
-      dropping: key for the dropout of a model that has any.
+      bound: steps of clients that step together, at least this client's own; steps beyond its own
+        change nothing. None for its own number.
 
     Returns:
       (update h_k = local - global for every collection, optimiser state, losses on the way).
     """
-    batch, size = training.batch_size, partition.size[client]
+    batch, size = training.batch_size, partition.size[slot.client]
     steps, used = local_steps(training, size), jnp.minimum(size, training.max_samples)
-    samples = visiting_order(training, partition, client, lots)
+    samples = visiting_order(training, partition, slot.client, slot.bits)
+    center = trained_part(variables)
 
     def step(i: Array, carry: Any) -> Any:
         variables, opt_state, total, total_square = carry
         rows = lax.dynamic_slice_in_dim(samples, i * batch, batch)
         weight = (i * batch + jnp.arange(batch) < used).astype(jnp.float32)
-        x, y = client_inputs(training, rows, partition.quality[client], input_key)
-        key = None if dropping is None else jax.random.fold_in(dropping, i)
+        x, y = client_inputs(training, rows, partition.quality[slot.client], input_key)
+        key = None if slot.dropout is None else jax.random.fold_in(slot.dropout, i)
         new, new_opt_state, loss, square = _descend(
             training, variables, opt_state, x, y, weight, key, center
         )
@@ -118,33 +129,29 @@ def train_locally(
             loss = jnp.where(is_own, loss, 0.0)
         return new, new_opt_state, total + loss, total_square + square
 
-    center = trained_part(variables)
-    start = (variables, opt_state, jnp.zeros(()), jnp.zeros(()))
+    start = (variables, slot.opt_state, jnp.zeros(()), jnp.zeros(()))
     stop = steps if bound is None else bound
     trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
-    update = jax.tree.map(jnp.subtract, trained, variables)
-    return (
-        update,
-        opt_state,
-        LocalLoss(
-            total / jnp.asarray(steps, total.dtype), total_square / jnp.asarray(used, total.dtype)
-        ),
+    loss = LocalLoss(
+        mean=total / jnp.asarray(steps, total.dtype),
+        square=total_square / jnp.asarray(used, total.dtype),
     )
+    return jax.tree.map(jnp.subtract, trained, variables), opt_state, loss
 
 
 def visiting_order(
-    training: LocalTraining, partition: Partition, client: Array, lots: Array
+    training: LocalTraining, partition: Partition, client: Array, bits: Array
 ) -> Array:
     """The samples of a client's pass in random order, filled up to whole batches: int [steps B].
 
     A client with more than ``max_samples`` samples uses a window of its (shuffled) data from a
-    random place on, around its end. ``lots`` as in :func:`train_locally`.
+    random place on, around its end. ``bits`` as in :class:`Slot`.
     """
     size, most = partition.size[client], training.max_samples
-    window = draws.below(lots[0], size)
+    window = draws.below(bits[0], size)
     last = jnp.uint32(2**32 - 1)
-    lots = jnp.where(jnp.arange(most) < size, lots[1:] >> 1, last)  # what it lacks comes last
-    shuffled = jnp.pad(jnp.argsort(lots), (0, -most % training.batch_size))
+    bits = jnp.where(jnp.arange(most) < size, bits[1:] >> 1, last)  # what it lacks comes last
+    shuffled = jnp.pad(jnp.argsort(bits), (0, -most % training.batch_size))
     return partition.order[partition.start[client] + (window + shuffled) % size]
 
 
@@ -160,15 +167,9 @@ def _descend(
 ) -> tuple[Variables, optax.OptState, Array, Array]:
     """One step of SGD on a mini-batch.
 
-    Args:
-      training: the fixed parts.
-      variables: the local model.
-      opt_state: of the client's optimiser.
-      x: inputs [B, ...].
-      y: targets [B, ...].
-      weight: float [B], 0 for rows that only fill the batch up.
-      key: for dropout, if the model draws.
-      center: what the proximal term pulls to, the trained part of the global model.
+    Inputs and targets are x, y [B, ...]; ``weight`` is float [B], 0 for rows that only fill the
+    batch up; ``key`` is for dropout; the proximal term pulls to ``center``, the trained part of the
+    global model.
 
     Returns:
       (variables, optimiser state, mean loss, sum of the squared sample losses). The losses are
@@ -210,8 +211,7 @@ def kept_in_training(training: LocalTraining, variables: Variables) -> int:
         remembered = jax.vjp(outputs, gradient)[1]
         return variables, gradient, training.optimizer.init(gradient), remembered
 
-    leaves = jax.tree.leaves(jax.eval_shape(one, variables, x))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return tree_bytes(jax.eval_shape(one, variables, x))
 
 
 def local_loss(
@@ -219,24 +219,15 @@ def local_loss(
     variables: Variables,
     partition: Partition,
     client: Array,
-    lots: Array | None,
+    bits: Array | None,
     input_key: Array,
     max_size: int,
 ) -> Array:
-    """Mean loss of the global model on one client's data: what Power-of-Choice asks for.
+    """Mean loss of the global model on one client's data, a scalar: what Power-of-Choice asks for.
 
-    Args:
-      training: the fixed parts.
-      variables: the global model.
-      partition: who holds what.
-      client: its number.
-      lots: uint32 [B], random, for a mini-batch of B samples drawn uniformly without replacement
-        (all data if the client has fewer); None for all local data.
-      input_key: for the noise of low-quality inputs, as in training.
-      max_size: bound on a client's number of samples (static).
-
-    Returns:
-      A scalar.
+    ``bits`` uint32 [B] draw a mini-batch of B samples uniformly without replacement (all data if
+    the client has fewer); None for all local data. ``input_key`` is as in training; ``max_size``
+    bounds a client's number of samples (static).
     """
     size, start = partition.size[client], partition.start[client]
 
@@ -246,10 +237,10 @@ def local_loss(
         outputs = training.network.predict(variables, x)
         return jnp.sum(jnp.where(valid, training.task.loss(outputs, y), 0.0))
 
-    if lots is not None and len(lots) < max_size:
-        places = distinct_places(lots, size)
+    if bits is not None and len(bits) < max_size:
+        places = distinct_places(bits, size)
         mean = total(places, places >= 0)
-        return mean / jnp.minimum(size, len(lots)).astype(mean.dtype)
+        return mean / jnp.minimum(size, len(bits)).astype(mean.dtype)
     chunk = min(QUERY_CHUNK, max_size)
 
     def visit(i: Array, so_far: Array) -> Array:
@@ -260,17 +251,17 @@ def local_loss(
     return whole / size.astype(whole.dtype)
 
 
-def distinct_places(lots: Array, size: Array | int) -> Array:
+def distinct_places(bits: Array, size: Array | int) -> Array:
     """A distinct place in [0, size) for each of some random words, uint32 [count]: together a
     uniform subset; -1 for what ``size`` lacks.
 
     Floyd's algorithm: no permutation of all places is needed. Returns int32 [count].
     """
-    count = len(lots)
+    count = len(bits)
 
     def draw(i: Array, drawn: Array) -> Array:
         last = size - count + i
-        place = draws.below(lots[i], jnp.maximum(last, 0) + 1)
+        place = draws.below(bits[i], jnp.maximum(last, 0) + 1)
         place = jnp.where(jnp.any(drawn == place), last, place)
         return drawn.at[i].set(jnp.where(last >= 0, place, -1).astype(drawn.dtype))
 

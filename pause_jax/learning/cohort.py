@@ -40,20 +40,16 @@ def fitting(kept: int) -> int:
 def map_clients(
     train: Train, slots: Any, steps: Array | None, batch: int, mesh: Mesh | None = None
 ) -> Any:
-    """``train`` for every slot of the cohort.
+    """``train`` for every slot of the cohort: what it returns, leaves [m, ...].
 
-    Clients side by side make their steps together, so a batch runs as many as its longest client.
+    Clients side by side step together, so a batch makes as many steps as its longest client.
 
     Args:
       train: what one slot does.
       slots: its input, leaves [m, ...].
-      steps: int [m], steps of each slot, 0 of one that does not take part; None if all make the
-        same number.
+      steps: int [m], steps of each slot, 0 of one that does not take part; None if all are equal.
       batch: slots side by side at most.
       mesh: devices that share the slots, one axis ``client``; one device if None.
-
-    Returns:
-      What ``train`` returns, leaves [m, ...].
     """
 
     def train_all(work: tuple[Any, Array | None]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,14 @@ import optax
 from jax import Array, lax
 
 from pause_jax.bandit import Selection
+from pause_jax.base.registry import label
 from pause_jax.base.struct import Config, ConfigError, Reference, Sizes, node, number, static
 from pause_jax.learning.arrays import form
 from pause_jax.learning.client import LocalTraining, kept_in_training, local_loss
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.fedavg import nothing_held, train_cohort
+from pause_jax.learning.fedavg import RoundTraining, evaluate, nothing_held, train_cohort
 from pause_jax.learning.learner import (
     Held,
     LateTraining,
@@ -30,7 +31,6 @@ from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
-from pause_jax.learning.server import evaluate
 from pause_jax.learning.task import Task, check_outputs, metrics_of, shape_of_outputs, task_of
 from pause_jax.rng import draws, keys
 
@@ -91,11 +91,9 @@ class Learning(Config):
             )
 
     def load(self, num_clients: int, data: Dataset | None = None) -> Dataset:
-        """The data to learn from, checked against the rest; the host's part, before any run.
+        """The data to learn from, checked against the rest; on the host, before any run.
 
-        Args:
-          num_clients: K.
-          data: a data set to use instead of the one that is named here.
+        ``data`` replaces the data set that the config names; ``num_clients`` is K.
 
         Raises:
           ConfigError: if it cannot be read, or does not fit the clients or the model.
@@ -120,88 +118,24 @@ class Learning(Config):
     def build(
         self, data: Dataset | None, num_clients: int, execution: Execution | None = None
     ) -> Learner:
-        """The learner, for one network.
+        """The learner for K clients, from what ``load`` returned.
 
-        Args:
-          data: what ``load`` returned.
-          num_clients: K.
-          execution: how cohorts are trained; the library's choice if left out.
+        ``execution`` says how cohorts are trained; the library chooses if left out.
         """
         assert data is not None, "Learning.load gives the data that Learning.build needs"
-        how = execution or Execution()
         largest = self.partition.max_size(self.num_samples(data), num_clients)
-        training, server = self.local_training(data, largest), self.server.transformation()
-
-        def init(streams: keys.Streams) -> LearnerState:
-            partition = self.partition.assign(
-                streams.data,
-                data.y_train,
-                self.num_samples(data),
-                num_clients,
-                data.num_classes,
-                data.clients,
-            )
-            first = data.to_input(data.x_train[:1])
-            variables = training.network.init(streams.model, first)
-            moments = None
-            if self.keep_optimizer_state:
-                fresh = training.optimizer.init(trained_part(variables))
-                moments = jax.tree.map(
-                    lambda x: jnp.broadcast_to(x, (num_clients, *x.shape)), fresh
-                )
-            server_state = None if server is None else server.init(variables["params"])
-            return LearnerState(
-                *(partition, variables, moments, streams.inputs),
-                rounds=jnp.zeros((), jnp.int32),
-                server=server_state,
-            )
-
-        def train_late(
-            key: Array,
-            state: LearnerState,
-            selection: Selection,
-            release: Release,
-            late: Array | None = None,
-            held: Held | None = None,
-        ) -> Any:
-            round = jnp.asarray(state.rounds) + 1
-            now = training._replace(optimizer=self.client_optimizer(round))
-            before = state._replace(rounds=round)
-            return train_cohort(now, how, key, before, selection, release, server, late, held)
-
-        def train(
-            key: Array, state: LearnerState, selection: Selection, release: Release
-        ) -> tuple[LearnerState, Trained]:
-            return train_late(key, state, selection, release)[:2]
-
-        def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
-            def one(asked: tuple[Array, Array | None]) -> Array:
-                client, lots = asked
-                return local_loss(
-                    training,
-                    state.model,
-                    state.partition,
-                    client,
-                    lots,
-                    state.inputs,
-                    largest,
-                )
-
-            lots = None if batch_size is None else draws.bits_of(key, clients, batch_size)
-            return lax.map(one, (clients, lots), batch_size=QUERY_BATCH)
-
-        def metrics(state: LearnerState) -> dict[str, Array]:
-            return evaluate(training.network, training.task, state.model, data)
-
-        def kept(state: LearnerState) -> int:
-            return kept_in_training(training, state.model)
-
+        local, server = self.local_training(data, largest), self.server.transformation()
+        training = RoundTraining(local, execution or Execution(), server)
+        sgd = _LocalSgd(self, training, num_clients, largest)
         return Learner(
-            *(init, train, ask, metrics),
-            metrics=metrics_of(training.task),
-            max_samples=training.max_samples,
-            kept=kept,
-            late=LateTraining(nothing_held, train_late),
+            init=sgd.init,
+            train=sgd.train,
+            ask=sgd.ask,
+            evaluate=sgd.evaluate,
+            metrics=metrics_of(local.task),
+            max_samples=local.max_samples,
+            kept=sgd.kept,
+            late=LateTraining(nothing_held, sgd.train_late),
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:
@@ -242,12 +176,12 @@ class Learning(Config):
                 f"learning.partition.min_quality = {self.partition.min_quality}: there is no noise "
                 "for whole numbers, and x_train is tokens. Set it to 1."
             )
-        name = self.model.name or type(self.model).__name__
+        name = label(self.model)
         where, of = f"learning.model = {name}", f"inputs of shape {sample.shape}{whose}"
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
                 f"{where}: takes numbers, and x_train is of whole numbers, which are tokens. Use a "
-                "model of tokens (gru, or FlaxModel of your own); x.astype(numpy.float32) for "
+                "model of tokens (gru, or a custom FlaxModel); x.astype(numpy.float32) for "
                 "features, numpy.uint8 for pixels."
             )
         # Tracing a deep model takes tenths of a second: once for each model, task and shape.
@@ -280,6 +214,84 @@ class Learning(Config):
             raise ConfigError(f"{where}: {of} are too small for it. Use the model mlp.")
         check_outputs(task, data, outputs, where)
         _FITTING.add(question)
+
+
+class _LocalSgd(NamedTuple):
+    """The functions of the learner that ``Learning.build`` returns.
+
+    Attributes:
+      learning: its config.
+      training: the fixed parts, with the client optimiser of round 1.
+      num_clients: K.
+      largest: bound on a client's number of samples.
+    """
+
+    learning: Learning
+    training: RoundTraining
+    num_clients: int
+    largest: int
+
+    def init(self, streams: keys.Streams) -> LearnerState:
+        local, data, learning = self.training.local, self.training.local.dataset, self.learning
+        partition = learning.partition.assign(
+            streams.data,
+            data.y_train,
+            learning.num_samples(data),
+            self.num_clients,
+            data.num_classes,
+            data.clients,
+        )
+        variables = local.network.init(streams.model, data.to_input(data.x_train[:1]))
+        clients, server = None, self.training.server
+        if learning.keep_optimizer_state:
+            fresh = local.optimizer.init(trained_part(variables))
+            shape = (self.num_clients,)
+            clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), fresh)
+        return LearnerState(
+            partition,
+            variables,
+            clients,
+            inputs=streams.inputs,
+            rounds=jnp.zeros((), jnp.int32),
+            server=None if server is None else server.init(variables["params"]),
+        )
+
+    def train(
+        self, key: Array, state: LearnerState, selection: Selection, release: Release
+    ) -> tuple[LearnerState, Trained]:
+        return self.train_late(key, state, selection, release)[:2]
+
+    def train_late(
+        self,
+        key: Array,
+        state: LearnerState,
+        selection: Selection,
+        release: Release,
+        late: Array | None = None,
+        held: Held | None = None,
+    ) -> Any:
+        round = jnp.asarray(state.rounds) + 1
+        now = self.training.local._replace(optimizer=self.learning.client_optimizer(round))
+        training, before = self.training._replace(local=now), state._replace(rounds=round)
+        return train_cohort(training, key, before, selection, release, late, held)
+
+    def ask(self, key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
+        def one(asked: tuple[Array, Array | None]) -> Array:
+            client, bits = asked
+            local, partition = self.training.local, state.partition
+            return local_loss(
+                local, state.model, partition, client, bits, state.inputs, self.largest
+            )
+
+        bits = None if batch_size is None else draws.bits_of(key, clients, batch_size)
+        return lax.map(one, (clients, bits), batch_size=QUERY_BATCH)
+
+    def evaluate(self, state: LearnerState) -> dict[str, Array]:
+        local = self.training.local
+        return evaluate(local.network, local.task, state.model, local.dataset)
+
+    def kept(self, state: LearnerState) -> int:
+        return kept_in_training(self.training.local, state.model)
 
 
 def _in_short(error: Exception) -> str:

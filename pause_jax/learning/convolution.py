@@ -33,12 +33,10 @@ _Pads = tuple[tuple[int, int], ...]
 def convolution(form: str) -> Callable[..., Array]:
     """What ``flax.linen.Conv`` takes as ``conv_general_dilated``.
 
-    Args:
-      form: ``products``, ``direct``, ``xla``, or ``auto``: on a CPU products or direct, by the size
-        of the patches, and XLA's convolution elsewhere.
+    ``auto`` is, on a CPU, products or direct by the size of the patches; XLA's elsewhere.
 
     Raises:
-      KeyError: for another form.
+      KeyError: for a form that is not in ``FORMS``.
     """
     if form not in FORMS:
         raise KeyError(form)
@@ -47,6 +45,7 @@ def convolution(form: str) -> Callable[..., Array]:
     return functools.partial(conv, form)
 
 
+# The arguments are those of ``lax.conv_general_dilated``, as Flax calls it.
 def conv(
     form: str,
     lhs: Array,
@@ -59,22 +58,11 @@ def conv(
     feature_group_count: int = 1,
     precision: Any = None,
 ) -> Array:
-    """``lax.conv_general_dilated`` in another form, with its arguments.
+    """``lax.conv_general_dilated`` in the form ``products``, ``direct`` or ``auto``; its arguments.
 
-    Two spatial dimensions, channels last, no groups and no dilation; everything else is handed to
-    ``lax.conv_general_dilated``. Products keep the patches for the gradient: kh kw times the input.
-
-    Args:
-      form: ``products``, ``direct`` or ``auto``, which is one of them by the size of the patches.
-      lhs: input [B, H, W, C].
-      rhs: kernel [kh, kw, C, O].
-      window_strides: two strides.
-      padding: ``SAME``, ``VALID`` or two (low, high) pairs.
-      lhs_dilation: of the input.
-      rhs_dilation: of the kernel.
-      dimension_numbers: as lax's.
-      feature_group_count: groups.
-      precision: of the products.
+    Input [B, H, W, C], kernel [kh, kw, C, O], two strides, ``SAME``, ``VALID`` or two (low, high)
+    pairs of padding, no groups and no dilation; all else is handed to ``lax``. Products keep the
+    patches for the gradient: kh kw times the input. ``auto`` goes by the size of the patches.
 
     Returns:
       [B, H', W', O].
@@ -122,15 +110,11 @@ def _numbers(lhs: Array, rhs: Array) -> lax.ConvDimensionNumbers | None:
 
 
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
-    """``make(x)``, computed once on a CPU and kept in memory for all that use it.
+    """``make(x)`` of a pure function, computed once on a CPU and kept for all that use it.
 
     XLA computes what is cheap anew inside each of its users, which for a sum of nine arrays with
-    five users takes half the time of a network's step. What a ``cond`` returns it leaves alone;
+    five users takes half the time of a network's step. It leaves alone what a ``cond`` returns;
     barriers are gone by the time that it fuses.
-
-    Args:
-      make: a pure function of one array.
-      x: its argument.
     """
     if jax.default_backend() != "cpu":
         return make(x)
@@ -253,11 +237,7 @@ def _direct_forward(
 
 
 def _direct_backward(
-    strides: tuple[int, ...],
-    padding: _Pads,
-    precision: Any,
-    kept: tuple[Array, Array],
-    dy: Array,
+    strides: tuple[int, ...], padding: _Pads, precision: Any, kept: tuple[Array, Array], dy: Array
 ) -> tuple[Array, Array]:
     x, kernel = kept
     dy = stored(lambda dy: dy, dy)  # or both convolutions below compute it from what makes it
@@ -281,11 +261,9 @@ _direct.defvjp(_direct_forward, _direct_backward)
 def max_pool(x: Array, window: tuple[int, int]) -> Array:
     """Maximum over windows that do not overlap: ``nn.max_pool(x, window, strides=window)``.
 
-    The gradient goes to the first maximum of a window, as in XLA and PyTorch.
-
-    Args:
-      x: [B, H, W, C]; rows and columns that fill no window are left out.
-      window: (height, width), at most 256 places.
+    The gradient goes to the first maximum of a window, as in XLA and PyTorch. From x [B, H, W, C],
+    whose rows and columns that fill no window are left out, and a window (height, width) of at most
+    256 places.
 
     Returns:
       [B, H // height, W // width, C].

@@ -1,4 +1,4 @@
-"""A Flax module of one's own as the model of a config."""
+"""A custom Flax module as the model of a config."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pause_jax.learning.models import Model
 from pause_jax.learning.network import Network, linen_network, nnx_network
 
 
-class _Held:
-    """A module with lists in it, which has no hash: it equals itself alone."""
+class _Unhashable:
+    """A module without a hash, as it has lists in it: it equals itself alone."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -26,18 +26,18 @@ class _Held:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.value is self.value
+        return isinstance(other, _Unhashable) and other.value is self.value
 
     def __repr__(self) -> str:
         return text_of(self.value)
 
 
 class FlaxModel(Model):
-    """A ``flax.linen`` or ``flax.nnx`` module of one's own: :meth:`of`.
+    """A custom ``flax.linen`` or ``flax.nnx`` module: :meth:`of`.
 
     Every parameter goes through the privacy mechanism; what else a module carries from batch to
     batch (running statistics) leaves the clients as it is, and the result names it. Dropout works.
-    A ``__call__`` that takes ``mask`` [B] is told which rows only fill up a batch.
+    A ``__call__`` that takes ``mask`` [B] gets False for rows that only fill up a batch.
 
     Attributes:
       source: a linen module, a class or a function that makes a module, or the text
@@ -46,7 +46,7 @@ class FlaxModel(Model):
     """
 
     name: ClassVar[str] = "flax"
-    summary: ClassVar[str] = "a linen or nnx module of your own"
+    summary: ClassVar[str] = "a custom linen or nnx module"
     takes_tokens: ClassVar[bool] = True
 
     source: Any = static(default=None, optional=True, kind=Reference)
@@ -73,7 +73,7 @@ class FlaxModel(Model):
         try:
             hash(module)
         except TypeError:
-            module = _Held(module)
+            module = _Unhashable(module)
         made = cls(source=module, arguments=tuple(sorted(arguments.items())))
         made.check("", Sizes(1, 1, 1))
         return made
@@ -111,7 +111,7 @@ class FlaxModel(Model):
 
     @property
     def _label(self) -> str:
-        given = self.source.value if isinstance(self.source, _Held) else self.source
+        given = self.source.value if isinstance(self.source, _Unhashable) else self.source
         return given if isinstance(given, str) else text_of(given).partition(" ")[0]
 
     @property
@@ -119,7 +119,7 @@ class FlaxModel(Model):
         if isinstance(self.source, str):
             kind = "a class of Flax modules (linen or nnx), or a linen module"
             return resolved("learning.model.source", self.source, _is_module, kind)
-        return self.source.value if isinstance(self.source, _Held) else self.source
+        return self.source.value if isinstance(self.source, _Unhashable) else self.source
 
     def network(self, num_outputs: int) -> Network:
         given = self._maker

@@ -1,4 +1,4 @@
-"""A data set as arrays on the device, and the door at which arrays of one's own are checked."""
+"""A data set as arrays on the device, and the checks of custom arrays."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from pause_jax.learning.arrays import (
 
 
 class Dataset(PyTree):
-    """A data set on the device. Of arrays of one's own: :meth:`of`.
+    """A data set on the device; of custom arrays by :meth:`of`.
 
     Attributes:
       x_train, x_test: [N, ...]; uint8 pixels, float32 features that are used as they are, or int32
         tokens [N, L].
       y_train, y_test: int32 [N] labels, float32 [N] or [N, k] targets, or int32 [N, L] tokens.
       clients: int32 [N], the client that each training sample came from, 0, 1, ... without gaps;
-        None if there is no such thing. What the partition ``natural`` reads.
+        None if not known. What the partition ``natural`` reads.
       client_ids: what the data's owner calls these clients, in the order of their numbers; None if
         they have no names (static).
       pixel_max: largest pixel value; pixels become (x / pixel_max - 0.5) / 0.5. 0 for features.
@@ -54,6 +54,7 @@ class Dataset(PyTree):
     pixel_max: int = static(default=0, at_least=0)
     num_classes: int = static(default=1, at_least=1)
 
+    # Nine arguments, as one call takes all that a data set has, by keywords.
     @classmethod
     def of(
         cls,
@@ -81,9 +82,8 @@ class Dataset(PyTree):
             simulation client k is the k-th of them in natural order ("site2" before "site10").
             Results and files of a fleet go by these ids.
           pixel_max: largest value of a pixel; 255 by default for uint8.
-          num_classes: labels or tokens that there are; one more than the largest by default.
-          test_share: share of the samples that are drawn for the test set if none is given. Every
-            client keeps at least one of its samples for training.
+          num_classes: number of labels or tokens; one more than the largest by default.
+          test_share: share of the samples drawn for a test set; every client keeps at least one.
           seed: of that draw.
 
         Raises:
@@ -98,21 +98,7 @@ class Dataset(PyTree):
         """
         if (x_test is None) != (y_test is None):
             raise ConfigError("x_test and y_test: give both, or neither to have a share drawn.")
-        arrays = {"x_train": as_numbers("x", x), "y_train": as_numbers("y", y)}
-        if clients is not None:
-            arrays["clients"] = as_array("clients", clients)
-        for name, array in arrays.items():
-            if array.ndim == 0 or len(array) != len(arrays["x_train"]):
-                raise ConfigError(
-                    f"{name} has shape {array.shape}: must have a first axis of one entry for each "
-                    f"of the {len(np.atleast_1d(arrays['x_train']))} samples of x."
-                )
-        ids = None
-        if clients is not None:
-            if arrays["clients"].ndim != 1:
-                shape = arrays["clients"].shape
-                raise ConfigError(f"clients has shape {shape}: must be [N], one a sample.")
-            ids, arrays["clients"] = numbered("clients", arrays["clients"])
+        arrays, ids = _samples(x, y, clients)
         if x_test is None:
             arrays = _split(arrays, test_share, seed)
         else:
@@ -161,16 +147,18 @@ def dataset_of(
     arrays: Mapping[str, ArrayLike], pixel_max: int | None = None, num_classes: int | None = None
 ) -> Dataset:
     """The data set of arrays by name, ``x`` and ``y`` and what goes with them in Dataset.of."""
-    x_test, y_test, clients = map(arrays.get, ("x_test", "y_test", "clients"))
     return Dataset.of(
-        *(arrays["x"], arrays["y"], x_test, y_test),
-        clients=clients,
+        arrays["x"],
+        arrays["y"],
+        arrays.get("x_test"),
+        arrays.get("y_test"),
+        clients=arrays.get("clients"),
         pixel_max=pixel_max,
         num_classes=num_classes,
     )
 
 
-# Data sets that went through the door; a second passage costs nothing.
+# Data sets that are checked; a second check costs nothing.
 _CHECKED: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
 
 
@@ -187,7 +175,7 @@ def checked(data: Dataset) -> Dataset:
             "Dataset.of(x, y) makes, or None for the data set that the config names."
         )
     leaves = jax.tree.leaves(data)
-    # Of arrays that are traced no value is known; whoever traced them passed the door.
+    # The values of traced arrays are unknown here; they were checked before the trace.
     if _CHECKED.get(id(data)) is data or any(isinstance(x, jax.core.Tracer) for x in leaves):
         return data
     pixel_max = as_count("pixel_max", data.pixel_max, 0)
@@ -209,6 +197,28 @@ def checked(data: Dataset) -> Dataset:
         done = data.replace(**placed, pixel_max=pixel_max, num_classes=num_classes)
     _CHECKED[id(done)] = done
     return done
+
+
+def _samples(
+    x: ArrayLike, y: ArrayLike, clients: ArrayLike | None
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...] | None]:
+    """Arrays ``x_train``, ``y_train`` and perhaps ``clients`` of one length; ids of the clients."""
+    arrays = {"x_train": as_numbers("x", x), "y_train": as_numbers("y", y)}
+    if clients is not None:
+        arrays["clients"] = as_array("clients", clients)
+    for name, array in arrays.items():
+        if array.ndim == 0 or len(array) != len(arrays["x_train"]):
+            raise ConfigError(
+                f"{name} has shape {array.shape}: must have a first axis of one entry for each "
+                f"of the {len(np.atleast_1d(arrays['x_train']))} samples of x."
+            )
+    if clients is None:
+        return arrays, None
+    if arrays["clients"].ndim != 1:
+        shape = arrays["clients"].shape
+        raise ConfigError(f"clients has shape {shape}: must be [N], one a sample.")
+    ids, arrays["clients"] = numbered("clients", arrays["clients"])
+    return arrays, ids
 
 
 def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str, NDArray[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,17 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pause_jax.base.cache import cache_folder
+from pause_jax.base.source_file import written
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
-    """Read once, and from one file of the cache folder ever after; anew if that is damaged.
+    """Read a data set once, then from one file of the cache folder; read anew if that is damaged.
 
-    Args:
-      name: of the data set.
-      source: what stands for its contents: another source is read anew.
-      read: reads it.
+    ``source`` stands for its contents: another source is read anew.
     """
     path = cache_folder() / f"{name}-{source}.npz"
     if path.is_file():
@@ -34,12 +31,10 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
                 stacklevel=2,
             )
     arrays = read()
-    partial = path.with_suffix(f".{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as out:
+        with written(path) as out:
             np.savez(out, allow_pickle=False, **arrays)
-        partial.replace(path)
     except OSError as error:
         warnings.warn(
             f"{path} cannot be written ({error}), so {name} is decoded at every start. Name "

@@ -1,127 +1,156 @@
-"""Federated averaging: a cohort trains, its updates are released, the server averages (2)."""
+"""Federated averaging: a cohort trains, its updates are released, the server averages (2) and
+evaluates.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
+from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from pause_jax.bandit import Selection, store_active
-from pause_jax.learning.client import LocalTraining, kept_in_training, local_steps, train_locally
+from pause_jax.learning.client import (
+    LocalLoss,
+    LocalTraining,
+    Slot,
+    kept_in_training,
+    local_steps,
+    train_locally,
+)
 from pause_jax.learning.cohort import Execution, fitting, map_clients
-from pause_jax.learning.learner import Held, LearnerState, Release, Trained, trained_part
+from pause_jax.learning.dataset import Dataset
+from pause_jax.learning.learner import (
+    Held,
+    LearnerState,
+    Release,
+    Trained,
+    Variables,
+    all_finite,
+    trained_part,
+)
+from pause_jax.learning.network import Network
 from pause_jax.learning.optimizer import server_step
-from pause_jax.learning.server import added, mean_update
+from pause_jax.learning.task import Task, metrics_of
 from pause_jax.rng import draws, keys
 
-if TYPE_CHECKING:
-    from jaxtyping import Int, Key, UInt32
+# Test samples that are evaluated at a time; bounds the memory.
+EVAL_CHUNK = 1000
 
 
-class Slot(NamedTuple):
-    """What one slot of the cohort trains with; leaves [m, ...] for all of them."""
+class RoundTraining(NamedTuple):
+    """The fixed parts of a round of training.
 
-    client: Int[Array, "*m"]
-    lots: UInt32[Array, "*m lots"]
-    dropping: Key[Array, "*m"] | None
-    moments: Any
+    Attributes:
+      local: of the clients.
+      execution: how the cohort is trained.
+      server: the server's optimiser; None adds the mean update.
+    """
+
+    local: LocalTraining
+    execution: Execution
+    server: optax.GradientTransformation | None = None
 
 
 def train_cohort(
-    training: LocalTraining,
-    how: Execution,
+    training: RoundTraining,
     key: Array,
     state: LearnerState,
     selection: Selection,
     release: Release,
-    server: optax.GradientTransformation | None = None,
     late: Array | None = None,
     held: Held | None = None,
 ) -> tuple[LearnerState, Trained, Held | None]:
     """A round of training.
 
     Args:
-      training: the fixed parts of local training.
-      how: how the cohort is trained.
+      training: the fixed parts.
       key: of this round's training, folded by client.
       state: before the round.
       selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
       release: what leaves the clients of their flat updates.
-      server: the server's optimiser; None adds the mean update.
       late: bool [m], slots whose update is averaged in the next round; None for none.
-      held: those of the round before, averaged in this one with the weights that they had.
+      held: stale updates, averaged in this round with their own weights.
 
     Returns:
-      (state after it, what the server saw, what is held).
+      (state after it, what the server saw, stale updates for the next round).
     """
     clients, active = selection.clients, selection.active
-    variables, partition, keep = state.model, state.partition, state.clients is not None
-    fresh = training.optimizer.init(trained_part(variables))
-    own = jax.tree.map(lambda x: x[clients], state.clients)
-
-    def train_one(slot: Slot, bound: Array | None) -> Any:
-        update, moments, loss = train_locally(
-            training,
-            variables,
-            slot.moments if keep else fresh,
-            partition,
-            slot.client,
-            slot.lots,
-            state.inputs,
-            bound,
-            slot.dropping,
-        )
-        return update, moments if keep else None, loss
-
-    steps = None
-    if training.equal_steps is None:
-        steps = jnp.where(active, local_steps(training, partition.size[clients]), 0)
-    lots = draws.bits_of(key, clients, 1 + training.max_samples)
-    dropping = keys.of_clients(key, clients) if training.network.draws else None
-    slots = Slot(clients, lots, dropping, own)
-    batch = how.client_batch or fitting(kept_in_training(training, variables))
-    updates, moments, loss = map_clients(train_one, slots, steps, batch, how.mesh)
-
-    _, unravel = ravel_pytree(variables["params"])
+    updates, opt_states, loss = _train_clients(training, key, state, selection)
     # Not inside the map: XLA fuses the concatenation into the write of the map's result, which
     # took most of the time of a round with 1.6 million parameters.
     released = release(jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"]))
-    # All other collections leave in the clear: Result.unnoised names them.
+    # All other collections leave without noise: Result.unnoised names them.
     updates = {**updates, "params": released}
-
-    def store(kept: Array, new: Array) -> Array:
-        return store_active(kept, clients, new, active)
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
     mean = jnp.sum(jnp.where(active, selection.weights * loss.mean, 0.0))
     weights = selection.weights
     if held is not None and late is not None:
         updates, weights, held = _with_held(updates, weights, late, held)
-    mean_of = jax.tree.map(lambda x: mean_update(x, weights), updates)
-    mean_of["params"] = unravel(mean_of["params"])
-    averaged, server_state = added(variables, mean_of), state.server
-    if server is not None:
-        heard = jnp.any(weights > 0)
-        averaged["params"], server_state = server_step(
-            server, variables["params"], server_state, mean_of["params"], heard
-        )
-    state = state._replace(
-        variables=averaged,
-        server=server_state,
-        clients=jax.tree.map(store, state.clients, moments) if keep else None,
-    )
+    variables, server = _averaged(training.server, state, updates, weights)
+
+    def store(kept: Array, new: Array) -> Array:
+        return store_active(kept, clients, new, active)
+
+    kept = None if state.clients is None else jax.tree.map(store, state.clients, opt_states)
+    state = state._replace(variables=variables, server=server, clients=kept)
     shown = Trained(loss.mean, loss.square, released, jnp.where(jnp.any(active), mean, jnp.nan))
     return state, shown, held
 
 
-def _with_held(updates: Any, weights: Array, late: Array, held: Held) -> tuple[Any, Array, Held]:
-    """What is averaged now, those in time and those held [2 m], and what is held next.
+def _train_clients(
+    training: RoundTraining, key: Array, state: LearnerState, selection: Selection
+) -> tuple[Variables, Any, LocalLoss]:
+    """Updates, kept optimiser states (None if none are kept) and losses, leaves [m, ...]."""
+    local, variables, partition = training.local, state.model, state.partition
+    clients, keep = selection.clients, state.clients is not None
+    fresh = local.optimizer.init(trained_part(variables))
 
-    The weights of what is averaged are scaled to a sum of one.
+    def train_one(slot: Slot, bound: Array | None) -> Any:
+        slot = slot._replace(opt_state=slot.opt_state if keep else fresh)
+        update, opt_state, loss = train_locally(
+            local, variables, partition, slot, state.inputs, bound
+        )
+        return update, opt_state if keep else None, loss
+
+    steps = None
+    if local.equal_steps is None:
+        steps = jnp.where(selection.active, local_steps(local, partition.size[clients]), 0)
+    slots = Slot(
+        client=clients,
+        bits=draws.bits_of(key, clients, 1 + local.max_samples),
+        dropout=keys.of_clients(key, clients) if local.network.draws else None,
+        opt_state=jax.tree.map(lambda x: x[clients], state.clients),
+    )
+    execution = training.execution
+    batch = execution.client_batch or fitting(kept_in_training(local, variables))
+    return map_clients(train_one, slots, steps, batch, execution.mesh)
+
+
+def _averaged(
+    server: optax.GradientTransformation | None, state: LearnerState, updates: Any, weights: Array
+) -> tuple[Variables, Any]:
+    """The new model and server state, from updates with flat ``params`` and their weights [m]."""
+    variables = state.model
+    mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
+    mean["params"] = ravel_pytree(variables["params"])[1](mean["params"])
+    averaged, server_state = added(variables, mean), state.server
+    if server is not None:
+        received = jnp.any(weights > 0)
+        averaged["params"], server_state = server_step(
+            server, variables["params"], server_state, mean["params"], received
+        )
+    return averaged, server_state
+
+
+def _with_held(updates: Any, weights: Array, late: Array, held: Held) -> tuple[Any, Array, Held]:
+    """Updates and weights to average now, in time and stale [2 m], and the next stale updates.
+
+    The weights to average by are scaled to a sum of one.
     """
     now = jnp.where(late, 0.0, weights)
     both = jnp.concatenate([now, held.weights])
@@ -131,8 +160,55 @@ def _with_held(updates: Any, weights: Array, late: Array, held: Held) -> tuple[A
 
 
 def nothing_held(state: LearnerState, num_selected: int) -> Held:
-    """What is held before round 1."""
+    """The stale updates before round 1: none."""
     params, _ = ravel_pytree(state.model["params"])
     model = {**state.model, "params": params}
     like = jax.tree.map(lambda x: jnp.zeros((num_selected, *x.shape), x.dtype), model)
     return Held(like, jnp.zeros(num_selected))
+
+
+def mean_update(updates: Array, weights: Array) -> Array:
+    """The weighted sum of one leaf's updates [m, ...], of slots with a weight > 0.
+
+    An empty slot's update does not reach the sum even if it is not finite.
+    """
+    taken = jnp.where(weights.reshape(-1, *[1] * (updates.ndim - 1)) > 0, updates, 0.0)
+    return jnp.tensordot(weights, taken, axes=1)
+
+
+def added(variables: Variables, mean: Variables) -> Variables:
+    """The global model with the weighted sum of the updates added: FedAvg, (2)."""
+    return jax.tree.map(lambda old, move: (old + move).astype(old.dtype), variables, mean)
+
+
+def evaluate(
+    network: Network, task: Task, variables: Variables, dataset: Dataset
+) -> dict[str, Array]:
+    """Mean ``test_loss`` and scores of the task on the whole test set, scalars by name.
+
+    In chunks that bound the memory. The scores of a model that is not finite are NaN, as its arg
+    max would mean nothing.
+    """
+    num_test = dataset.x_test.shape[0]
+    chunk = min(EVAL_CHUNK, num_test)
+    num_chunks = -(-num_test // chunk)
+
+    def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
+        place = i * chunk + jnp.arange(chunk)
+        weight = place < num_test
+        rows = jnp.minimum(place, num_test - 1)
+        outputs = network.predict(variables, dataset.to_input(dataset.x_test[rows]))
+        targets = dataset.y_test[rows]
+        each = {"test_loss": task.loss(outputs, targets), **task.scores(outputs, targets)}
+        counted = {name: jnp.where(weight, jnp.asarray(each[name], float), 0.0) for name in sums}
+        return {name: sums[name] + jnp.sum(counted[name]) for name in sums}
+
+    zeros = dict.fromkeys(metrics_of(task), jnp.zeros(()))
+    means = {
+        name: total / num_test for name, total in lax.fori_loop(0, num_chunks, visit, zeros).items()
+    }
+    finite = all_finite(variables)
+    return {
+        name: mean if name == "test_loss" else jnp.where(finite, mean, jnp.nan)
+        for name, mean in means.items()
+    }

@@ -1,4 +1,4 @@
-"""A data set of one's own from NumPy files."""
+"""A custom data set from NumPy files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEST = "test.npz"
 
 
 class Files(DataConfig):
-    """Arrays of one's own from ``.npz`` files; what they must hold says :meth:`Dataset.of`.
+    """Custom arrays from ``.npz`` files; :meth:`Dataset.of` says what they must hold.
 
     One file: arrays ``x``, ``y`` and perhaps ``x_test``, ``y_test`` and ``clients``. Or a folder
     with a file for each client (``x``, ``y``), and perhaps ``test.npz``. A file's name without
@@ -30,11 +30,11 @@ class Files(DataConfig):
     Attributes:
       path: the file or the folder; if relative, to the working directory.
       pixel_max: largest value of a pixel; 255 by default for uint8.
-      num_classes: labels that there are; one more than the largest by default.
+      num_classes: number of labels; one more than the largest by default.
     """
 
     name: ClassVar[str] = "files"
-    summary: ClassVar[str] = "your own arrays: an .npz file, or a folder of one a client"
+    summary: ClassVar[str] = "custom arrays: an .npz file, or a folder of one a client"
 
     path: str = static(default="")
     pixel_max: int | None = static(default=None, at_least=1, optional=True, kind=int)

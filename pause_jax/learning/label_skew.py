@@ -69,7 +69,7 @@ class DirichletLabels(_ByLabel):
 
     Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", 2019; what
     most benchmarks call Dir(alpha). First every client gets one sample at random, so that none is
-    empty (elsewhere the draw is repeated until it happens to be so).
+    empty (elsewhere the draw is repeated until none is).
 
     Attributes:
       concentration: alpha; the smaller, the fewer labels a client holds.

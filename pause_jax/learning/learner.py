@@ -1,8 +1,7 @@
-"""What learning is to the rest of a simulation: four pure functions and a state.
+"""A learner: four pure functions and a state.
 
-``Learning.build`` makes the learner of local SGD; :func:`bandit_only` is that of a simulation in
-which nothing is learnt. A task of one's own is a learner too: subclass ``Learning`` and return it
-from ``build``.
+``Learning.build`` makes the learner of local SGD; :func:`bandit_only` is that of a simulation
+without learning. For a custom learner, subclass ``Learning`` and return it from ``build``.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Selection
+from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.partition import Partition
 from pause_jax.rng.keys import Streams
 
@@ -35,14 +35,12 @@ class LearnerState(NamedTuple):
 
     Attributes:
       partition: who holds how many samples, of which quality; the server knows the sizes.
-      variables: the global model: ``params``, of which only what was released enters, and perhaps
-        other collections, whose updates leave the clients as they are. None without a model.
-      clients: what clients keep from one of their rounds to the next, leaves [K, ...]; None for
-        nothing.
+      variables: the global model: ``params``, which only released updates change, and perhaps
+        other collections, whose updates are un-noised. None without a model.
+      clients: what clients keep between their rounds, leaves [K, ...]; None for nothing.
       inputs: key of the noise of low-quality inputs.
       server: state of the server's optimiser; None for plain averaging.
-      rounds: int32, rounds so far, also those in which nobody trained, for a learner that counts
-        them; 0 otherwise.
+      rounds: int32, rounds so far, also those without training; 0 if the learner does not count.
     """
 
     partition: Partition
@@ -60,13 +58,13 @@ class LearnerState(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What a cohort's training shows the server, besides the new model.
+    """What the server sees of a cohort's training, besides the new model.
 
     Attributes:
       loss: float [m], mean over a client's local steps of the mini-batch loss; 0 of an empty slot.
       square_loss: float [m], mean over the samples used of the squared loss, at the moving weights.
       released: float [m, d], flat updates as the server received them; 0 from an empty slot.
-      mean_loss: scalar, ``loss`` with the aggregation weights; NaN if nobody trained.
+      mean_loss: scalar, ``loss`` with the aggregation weights; NaN if no client trained.
     """
 
     loss: Float[Array, " m"]
@@ -76,7 +74,7 @@ class Trained(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Updates that came too late for their round and are averaged in the next.
+    """Stale updates: too late for their round, averaged in the next.
 
     Attributes:
       updates: the model's structure with a leading axis [m], as the server received them; of
@@ -89,18 +87,17 @@ class Held(NamedTuple):
 
 
 class LateTraining(NamedTuple):
-    """A learner's training where late updates arrive in the next round.
+    """A learner's training where late updates are averaged in the next round.
 
     Attributes:
-      begin: (state, m) -> nothing held.
-      train: as ``Learner.train``, and of (late bool [m], held) -> held: the slots that are late are
-        in the selection, but not in this round's average, in which those that were held are.
+      begin: (state, m) -> the stale updates before round 1, none.
+      train: as ``Learner.train``, with (late bool [m], stale updates) -> stale updates: late slots
+        are in the selection, but this round's average has the stale updates in their place.
     """
 
     begin: Callable[[LearnerState, int], Held]
     train: Callable[
-        [Array, LearnerState, Selection, Release, Array, Held],
-        tuple[LearnerState, Trained, Held],
+        [Array, LearnerState, Selection, Release, Array, Held], tuple[LearnerState, Trained, Held]
     ]
 
 
@@ -109,15 +106,14 @@ class Learner(NamedTuple):
 
     Attributes:
       init: (streams) -> state before round 1; draws from ``data``, ``model`` and ``inputs`` alone.
-      train: (key, state, Selection, Release) -> (state, Trained). Everything that is computed from
-        a client's data and reaches ``params`` goes through the release; a slot that is not active
-        changes nothing. The key is folded by client. Called once in every round, also when nobody
-        was chosen.
+      train: (key, state, Selection, Release) -> (state, Trained). Everything computed from a
+        client's data that reaches ``params`` goes through the release; inactive slots change
+        nothing. The key is folded by client. Called in every round, also with an empty cohort.
       ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on the
         data of some clients, or on a mini-batch of it. The key is folded by client.
       evaluate: (state) -> scalars by name, those of ``metrics``.
       metrics: their names; the library records ``test_loss`` and ``test_accuracy``, a
-        quantity of one's own any other.
+        custom quantity any other.
       max_samples: samples that a client trains on in a round at most; None for all it has.
       kept: (state) -> bytes that a client in training keeps, to plan how many train side by side.
       late: training for ``SimConfig.late = "next"``; None of a learner that cannot.
@@ -146,8 +142,7 @@ def update_size(state: LearnerState) -> int:
 
 def model_bytes(state: LearnerState) -> int:
     """Bytes of a model, and of a client's update of it; 0 without one."""
-    leaves = jax.tree.leaves(state.variables)
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return tree_bytes(state.variables)
 
 
 def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:

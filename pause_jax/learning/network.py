@@ -48,49 +48,42 @@ class Network(NamedTuple):
 
 
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
-    """The network of a ``flax.linen`` module.
+    """The network of a ``flax.linen`` module; ``draws`` if it asks for ``dropout`` in training.
 
-    Its ``__call__`` takes the inputs and, if it likes, one of ``train``, ``training``,
+    Its ``__call__`` takes the inputs and, optionally, one of ``train``, ``training``,
     ``is_training``, ``deterministic`` and ``use_running_average``, and ``mask``.
-
-    Args:
-      module: the module.
-      draws: whether it asks for the random numbers of ``dropout`` in training.
     """
     words = _accepted(type(module).__call__)
 
     def init(key: Array, x: Array) -> Variables:
-        told: dict[str, Any] = _flags(words, train=False)
-        return dict(module.init(key, x, **told))
+        flags: dict[str, Any] = _flags(words, train=False)
+        return dict(module.init(key, x, **flags))
 
     def train(
         variables: Variables, x: Array, mask: Array, key: Array | None
     ) -> tuple[Array, Variables]:
         rest = [name for name in variables if name not in TRAINED]
-        told: dict[str, Any] = _flags(words, train=True)
+        flags: dict[str, Any] = _flags(words, train=True)
         if "mask" in words:
-            told["mask"] = mask
+            flags["mask"] = mask
         rngs = None if key is None else {"dropout": key}
-        outputs, changed = module.apply(variables, x, rngs=rngs, mutable=rest, **told)
+        outputs, changed = module.apply(variables, x, rngs=rngs, mutable=rest, **flags)
         return outputs, dict(changed)
 
     def predict(variables: Variables, x: Array) -> Array:
-        told: dict[str, Any] = _flags(words, train=False)
-        outputs: Any = module.apply(variables, x, **told)
+        flags: dict[str, Any] = _flags(words, train=False)
+        outputs: Any = module.apply(variables, x, **flags)
         return outputs
 
     return Network(init, train, predict, draws)
 
 
 def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
-    """The network of a ``flax.nnx`` module.
+    """The network of a ``flax.nnx`` module, which ``make`` makes from its random numbers.
 
-    Its ``__call__`` takes the inputs, and ``mask`` if it likes. It is trained after
+    Its ``__call__`` takes the inputs, and optionally ``mask``. It is trained after
     ``module.train()`` and used after ``module.eval()``; every ``nnx.Param`` is trained, and all
     other variables but random numbers stand in the collection ``others``.
-
-    Args:
-      make: makes the module from its random numbers.
     """
     from flax import nnx  # only who uses it pays for its import
 

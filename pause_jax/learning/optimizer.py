@@ -1,4 +1,4 @@
-"""Optimisers of the clients and of the server, all from optax or a user's own."""
+"""Optimisers of the clients and of the server, from optax or custom."""
 
 from __future__ import annotations
 
@@ -48,16 +48,13 @@ ONE_VECTOR = 2**13
 
 
 def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
-    """The transformation for a learning rate.
+    """The transformation for a learning rate, which may be traced.
 
-    Args:
-      optimizer: a name of optax's (``adam``, ``sgd``, ...), a function of the rate, a
-        transformation, which has its rate in it, or "module:name" of a transformation in a module
-        that is loaded.
-      rate: of the round; may be traced.
+    ``optimizer`` is a name of optax's (``adam``, ``sgd``, ...), a function of the rate, a
+    transformation, which has its rate in it, or "module:name" of one in a loaded module.
 
     Raises:
-      ConfigError: for a name that is none, or something else.
+      ConfigError: for anything else, or an unknown name.
     """
     given = optimizer
     if isinstance(optimizer, str):
@@ -196,23 +193,15 @@ def server_step(
     params: Any,
     state: optax.OptState,
     mean: Any,
-    heard: Array,
+    received: Array,
 ) -> tuple[Any, optax.OptState]:
-    """One step of the server.
+    """One step of the server on the mean update, of the form of ``params``: (params, state).
 
-    Args:
-      transformation: of :class:`ServerOptimizer`.
-      params: of the global model.
-      state: of the transformation.
-      mean: mean update, of the form of ``params``.
-      heard: whether anybody took part, bool scalar.
-
-    Returns:
-      (params, state) after the round.
+    Nothing changes unless ``received``, bool scalar: whether any update arrived.
     """
     gradient = jax.tree.map(jnp.negative, mean)
     moves, after = transformation.update(gradient, state, params)
     moved = optax.apply_updates(params, moves)
     return jax.tree.map(
-        lambda new, old: jnp.where(heard, new, old), (moved, after), (params, state)
+        lambda new, old: jnp.where(received, new, old), (moved, after), (params, state)
     )

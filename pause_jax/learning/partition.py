@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from pause_jax.base.client_ids import gap
 from pause_jax.base.struct import Config, ConfigError, number, static
 from pause_jax.rng.summation import tree_sum
 
@@ -118,7 +120,7 @@ class PartitionConfig(Config):
     def _assign(
         self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
     ) -> tuple[Array, Array]:
-        """The random part of :meth:`assign`: (samples, client after client; int [K], sizes)."""
+        """The random part of :meth:`assign`: (samples by client, int; sizes, int [K])."""
         raise NotImplementedError
 
 
@@ -194,11 +196,8 @@ class Dirichlet(PartitionConfig):
         s = (dominant_share - f) / (1 - f). Clients of the same label help themselves in the order
         of their numbers, as long as there are any left.
 
-        Args:
-          labels: int [n], of the samples.
-          count: int [C], samples of each label.
-          dominant: int [K], each client's dominant label.
-          size: int [K], samples of each client.
+        From the labels int [n] of the samples, the samples of each label, int [C], each client's
+        dominant label and its size, int [K].
 
         Returns:
           (int [n], samples of which the first sum(taken) are reserved, client after client; int
@@ -233,6 +232,60 @@ class Dirichlet(PartitionConfig):
         return 1 + jnp.diff(edges, prepend=0)
 
 
+class Natural(PartitionConfig):
+    """Each client holds the samples that came from it: ``Dataset.clients``.
+
+    If the data has more clients than the network, as many are drawn at random by the key, and
+    numbered in the order of the data's numbers; then results do not name them.
+    """
+
+    name: ClassVar[str] = "natural"
+    summary: ClassVar[str] = "the clients that the samples came from"
+    keeps_clients: ClassVar[bool] = True
+
+    def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
+        if data.clients is None:
+            raise ConfigError(
+                "learning.partition = natural: this data set does not say from which client a "
+                "sample came; give Dataset.of(..., clients=...), or use iid or dirichlet."
+            )
+        if num_samples < len(data.y_train):
+            raise ConfigError(
+                f"learning.data.num_train = {num_samples}: the partition natural takes all samples "
+                "of a client; leave num_train out."
+            )
+        known = int(np.max(data.clients)) + 1
+        if num_clients > known:
+            missing = gap(data.client_ids or ())
+            raise ConfigError(
+                f"num_clients = {num_clients}: must be <= {known}, the clients of the data set "
+                "under learning.partition = natural"
+                + (f", which has no training sample of client {missing}." if missing else ".")
+            )
+
+    def assign(
+        self,
+        key: Array,
+        labels: Array,
+        num_samples: int,
+        num_clients: int,
+        num_classes: int,
+        clients: Array | None = None,
+    ) -> Partition:
+        assert clients is not None, "check_data asks for clients"
+        draw_key, quality_key = jax.random.split(key)
+        # How many there are is not known inside a trace: no more than there are samples.
+        count = jnp.zeros(labels.shape[0], jnp.int32).at[clients].add(1)
+        priority = jnp.where(count > 0, jax.random.uniform(draw_key, count.shape), jnp.inf)
+        chosen = jnp.sort(jnp.argsort(priority)[:num_clients])
+        return Partition(
+            jnp.argsort(clients, stable=True).astype(jnp.int32),
+            (jnp.cumsum(count) - count)[chosen].astype(jnp.int32),
+            count[chosen],
+            self._quality(quality_key, num_clients),
+        )
+
+
 def are_labels(targets: Array) -> bool:
     """Whether targets are one label a sample."""
     return targets.ndim == 1 and jnp.issubdtype(targets.dtype, jnp.integer)
@@ -244,16 +297,10 @@ def in_turn(counts: Array, length: int) -> Array:
 
 
 def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
-    """Give the first ``number`` samples of a list to the clients, ``counts`` of them to each.
+    """Give the first ``number`` samples of a list to the clients, ``counts``, int [K], to each.
 
-    Args:
-      owner: int [n], the owner of each sample so far.
-      samples: int [n], the list, distinct as far as it is dealt out.
-      counts: int [K].
-      number: int, the sum of counts.
-
-    Returns:
-      int [n], the new owners.
+    ``owner`` int [n] is each sample's owner so far; ``samples`` int [n] are distinct as far as they
+    are dealt; ``number`` is the sum of counts. Returns the new owners, int [n].
     """
     num_samples = owner.shape[0]
     is_dealt = jnp.arange(num_samples) < number

@@ -10,8 +10,7 @@ from jax import Array
 
 from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.convolution import FORMS, convolution
-from pause_jax.learning.models import Model, dense, kernel_init
-from pause_jax.learning.norms import GROUPS, NORMS, normalise
+from pause_jax.learning.models import GROUPS, NORMS, Model, dense, kernel_init, normalise
 
 # Of the blocks of each of the four stages; the width doubles with the stage.
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1))
@@ -109,8 +108,5 @@ class ResNet18(Model):
 
     def module(self, num_outputs: int) -> nn.Module:
         return _ResNet(
-            width=self.width,
-            norm=self.norm,
-            convolution=self.convolution,
-            num_outputs=num_outputs,
+            width=self.width, norm=self.norm, convolution=self.convolution, num_outputs=num_outputs
         )

@@ -22,15 +22,7 @@ class RateSchedule(Config):
     """A schedule's config."""
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""] | float:
-        """The learning rate of a round.
-
-        Args:
-          base: that of round 1.
-          round: t >= 1.
-
-        Returns:
-          A scalar in [0, base].
-        """
+        """The learning rate of round t >= 1, a scalar in [0, base]; ``base`` is that of round 1."""
         raise NotImplementedError
 
 

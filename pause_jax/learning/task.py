@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jax import Array
 
+from pause_jax.base.registry import label
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError
 from pause_jax.learning.dataset import Dataset
@@ -20,7 +21,7 @@ _TOGETHER = 8
 
 
 class Task(Config):
-    """A task. One of your own is a subclass: ``outputs``, ``loss``, perhaps ``scores``.
+    """A task. A custom one is a subclass with ``outputs``, ``loss``, perhaps ``scores``.
 
     Attributes:
       metrics: names of its scores; not ``test_loss``, nor another quantity that is recorded.
@@ -141,7 +142,7 @@ def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
         shape = ()
     if not shape or min(shape) < 1:
         raise ConfigError(
-            f"learning.task = {_name(task)}: outputs gives {shown(given)}; must be a tuple of "
+            f"learning.task = {label(task)}: outputs gives {shown(given)}; must be a tuple of "
             "whole numbers >= 1, the shape for one sample, such as (1,)."
         )
     return shape
@@ -153,7 +154,7 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
     Raises:
       ConfigError: if it is not what the task needs.
     """
-    name = _name(task)
+    name = label(task)
     needed = (1, *shape_of_outputs(task, data))
     if not isinstance(outputs, jax.ShapeDtypeStruct):
         raise ConfigError(f"{model}: gives a {type(outputs).__name__}; must give one array.")
@@ -219,7 +220,7 @@ def _check_each_alone(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) 
             found = jax.jit(each)(*given), jax.jit(jax.vmap(alone))(*given)
         except Exception as error:
             raise ConfigError(
-                f"learning.task = {_name(task)}: loss or scores cannot be computed of {number} "
+                f"learning.task = {label(task)}: loss or scores cannot be computed of {number} "
                 f"samples, or of one ({type(error).__name__})."
             ) from error
     together, single = (jax.tree.map(lambda x: np.asarray(x, np.float64), x) for x in found)
@@ -229,7 +230,7 @@ def _check_each_alone(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) 
         if not same.all():
             one = int(np.argmin(same))
             raise ConfigError(
-                f"learning.task = {_name(task)}: {what} of a sample is {single[what][one]:.4g} "
+                f"learning.task = {label(task)}: {what} of a sample is {single[what][one]:.4g} "
                 f"alone and {values[one]:.4g} among {number}; must be the same. Outputs are "
                 f"{(number, *outputs.shape[1:])}, targets {given[1].shape}: give them one shape, "
                 "such as by outputs[:, 0]."
@@ -251,10 +252,6 @@ def _examples(data: Dataset, outputs: jax.ShapeDtypeStruct, number: int) -> tupl
         if jnp.issubdtype(y.dtype, jnp.floating):  # outputs where losses differ most
             noise = targets.mean() + targets.std() * noise
     return jnp.asarray(noise, outputs.dtype), jnp.asarray(targets)
-
-
-def _name(task: Task) -> str:
-    return task.name or type(task).__name__
 
 
 def _wrong_targets(task: Task, data: Dataset, rule: str) -> ConfigError:

@@ -1,18 +1,21 @@
 """Selection policies and their registry."""
 
+# Names "X as X" are for other rooms, and not in `__all__`.
+# ruff: noqa: I001
+
 from pause_jax.bandit import Info, Observation, Selection, no_info
 from pause_jax.bandit.search import Annealing, Exhaustive
 from pause_jax.base.registry import look_up, name_settings
 from pause_jax.policies.base import (
-    UNNOISED,
+    UNNOISED as UNNOISED,
     Answer,
     Context,
     Policy,
     PolicyConfig,
     Query,
-    check_selected,
-    policy_of,
-    watched,
+    check_selected as check_selected,
+    policy_of as policy_of,
+    watched as watched,
 )
 from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
 from pause_jax.policies.choose import (
@@ -34,9 +37,9 @@ from pause_jax.policies.index import (
     Ucb,
     UcbV,
 )
-from pause_jax.policies.one_of import OneOf
+from pause_jax.policies.one_of import OneOf as OneOf
 from pause_jax.policies.oort import Oort
-from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser
+from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser as maximiser
 from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
@@ -60,8 +63,9 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     Genie,
 )
 
-# Settings that go by a name of their own.
-SETTINGS: dict[str, PolicyConfig] = {
+# All names that the library has for a policy: on the command line, in files, in presets.
+NAMED: dict[str, PolicyConfig] = {
+    **{policy.name: policy() for policy in POLICIES},
     "pause_exhaustive": Pause(search=Exhaustive()),
     "sa_pause": Pause(search=Annealing()),
     "vanilla_sa": Pause(search=Annealing(neighbourhood="vanilla")),
@@ -75,14 +79,11 @@ SETTINGS: dict[str, PolicyConfig] = {
     "adapow_d": PowerOfChoice(schedule="linear"),
     "random_by_data": Random(weighting="data"),
 }
-name_settings(PolicyConfig, SETTINGS)
-
-# All names that the library has for a policy: on the command line, in files, in presets.
-NAMED: dict[str, PolicyConfig] = {policy.name: policy() for policy in POLICIES} | SETTINGS
+name_settings(PolicyConfig, NAMED)
 
 
 def named(policy: str | PolicyConfig) -> PolicyConfig:
-    """The config that a name stands for, also a user's own policy's; a config passes through.
+    """The config that a name stands for, also a custom policy's; a config passes through.
 
     Raises:
       ConfigError: for an unknown name, with the names that exist.
@@ -101,8 +102,6 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 __all__ = [
     "INDEX_RULES",
     "NAMED",
-    "POLICIES",
-    "UNNOISED",
     "All",
     "Answer",
     "Bsfl",
@@ -120,7 +119,6 @@ __all__ = [
     "KlUcb",
     "MdSampling",
     "Observation",
-    "OneOf",
     "Oort",
     "Pause",
     "Policy",
@@ -135,14 +133,10 @@ __all__ = [
     "Ucb",
     "UcbV",
     "by_data_size",
-    "check_selected",
     "draw_clients",
     "equal_weights",
-    "maximiser",
     "named",
     "no_info",
-    "policy_of",
     "stateless",
     "top_clients",
-    "watched",
 ]

@@ -1,7 +1,7 @@
-"""What a selection policy is.
+"""The contract of a selection policy.
 
-A policy is three pure functions written for one run and never batched; its config builds them
-within the trace, so every number in the config can be swept.
+A policy is three pure functions, written for one run. Its config builds them within the trace, so
+every number in the config can be swept.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """What asked clients answer, in the order of ``ask``'s clients.
+    """The answers of asked clients, in the order of ``ask``'s clients.
 
     Attributes:
       loss: float [d], mean loss of the current global model on local data, if ``wants`` is
-        ``loss``; 1 without learning. NaN of a client that does not tell it.
+        ``loss``; 1 without learning. NaN if not reported.
       features: float [d, F], what the latency model shows of the coming round (see
         ``Latency.features``).
-      told: bool [d], of the asked, who told its loss: all by default, but with
-        ``when_spent="silent"`` nobody whose budget is spent.
+      told: bool [d], of the asked, which reported their loss; with ``when_spent="silent"`` not
+        those whose budget is spent.
     """
 
     loss: Float[Array, " d"]
@@ -120,10 +120,10 @@ class PolicyConfig(Config):
 
     Attributes:
       observes: what it reads of the chosen clients after a round.
-      assumes: what it takes as known beforehand.
-      reference: where the rule comes from.
-      alone: whether it needs a program of its own in a sweep, as it asks clients, calls back to
-        Python or keeps whole updates; one's own policies have theirs always.
+      assumes: what must be known beforehand.
+      reference: source of the rule.
+      alone: whether a sweep compiles it apart from other policies, as it asks clients, calls back
+        to Python or keeps whole updates; custom policies always are.
     """
 
     observes: ClassVar[str] = "nothing"
@@ -133,9 +133,8 @@ class PolicyConfig(Config):
 
     @property
     def releases(self) -> tuple[str, ...]:
-        """What clients must send for it without noise, besides sizes and latencies: one entry for
-        each reading. A policy without entries cannot read losses. By default those of the policies
-        among its fields.
+        """What clients must send without noise, besides sizes and latencies: one entry for each
+        reading. Without entries it cannot read losses. By default those of policies in its fields.
         """
         inner = [part for path, part in nested(self) if path and isinstance(part, PolicyConfig)]
         return tuple(dict.fromkeys(name for part in inner for name in part.releases))
@@ -173,10 +172,6 @@ def built_by(config: PolicyConfig, context: Context) -> Policy:
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
     """The policy that a config builds, which reads only what it declares, and keeps its state.
 
-    Args:
-      config: the policy's config.
-      context: what it may know of the network.
-
     Raises:
       TypeError: if ``build`` returns something else.
       ConfigError: if it asks for losses and ``releases`` is empty; while it is traced, also if
@@ -203,12 +198,10 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
 def watched(
     kind: type[Record], fields: tuple[str, ...], on_read: Callable[[str], None]
 ) -> Callable[[Record], Record]:
-    """A copy of a named tuple that calls ``on_read`` with the name of a field that is read.
+    """A function that copies a named tuple of class ``kind``.
 
-    Args:
-      kind: the named tuple's class.
-      fields: which of its fields are watched.
-      on_read: is called before the value is returned; what it raises, the reader gets.
+    Reading one of ``fields`` from the copy first calls ``on_read`` with the field's name; the
+    reader gets what that raises.
     """
 
     def reader(field: str) -> property:

@@ -82,18 +82,11 @@ def first_of(order: Array, count: Array) -> Array:
 
 
 def next_queue(queue: Array, target: Array | float, chosen: Array) -> Array:
-    """Virtual queues that keep clients in turn, after one more round: max(queue + target - b, 0).
+    """Virtual queues after one more round, float [K]: max(queue + target - b, 0).
 
-    A queue grows by what its client is owed a round and falls by one when it takes part; as long as
-    it stays bounded, the client takes part in a share ``target`` of the rounds.
-
-    Args:
-      queue: float [K].
-      target: float or float [K], share of the rounds that a client is to take part in.
-      chosen: float [K], b, 1 for a client that took part and 0 for the others.
-
-    Returns:
-      float [K].
+    A queue grows by what its client is owed a round, ``target``, and falls by one when it takes
+    part, b = ``chosen``, 0 or 1. While it stays bounded, the client takes part in a share of
+    ``target`` of the rounds.
     """
     return jnp.maximum(queue + target - chosen, 0.0)
 
@@ -121,11 +114,7 @@ def num_candidates(candidates: int | None, context: Context) -> int:
 
 
 def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
-    """Check the number of candidates of a policy, as configured at ``path``.
-
-    Raises:
-      ConfigError: unless m <= candidates <= K.
-    """
+    """Raise ConfigError unless m <= candidates <= K, of the policy at ``path``."""
     m, num_clients = sizes.num_selected, sizes.num_clients
     if candidates is not None and not m <= candidates <= num_clients:
         raise ConfigError(
@@ -137,13 +126,8 @@ def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
 def from_draws(draws: Array, drawn: Array, context: Context) -> Selection:
     """A selection from m draws with repetition, each of weight 1/m: repeats add up.
 
-    Args:
-      draws: int [m], clients.
-      drawn: bool [m], False for a draw that found nobody.
-      context: the network.
-
-    Returns:
-      Distinct clients; slots that repeats have freed are empty. Weights sum to one.
+    From clients int [m], and bool [m], False for a draw that found no client. Clients are distinct;
+    slots that repeats have freed are empty. Weights sum to one.
     """
     weight = jnp.zeros(context.num_clients).at[draws].add(drawn.astype(jnp.float32))
     weights, clients = jax.lax.top_k(weight, context.num_selected)

@@ -47,11 +47,9 @@ class ClusteredSimilarity(PolicyConfig):
         measure = {"arccos": arccos, "l2": euclidean, "l1": manhattan}[self.distance]
         rows_like = jax.ShapeDtypeStruct((m, num_clients), jnp.float32)
 
-        def distributions(apart: Array, size: Array, lots: Array) -> NDArray[np.float32]:
-            rows = similarity_distributions(
-                np.asarray(apart), np.asarray(size), np.asarray(lots), m
-            )
-            return rows.astype(np.float32)
+        def distributions(*given: Array) -> NDArray[np.float32]:
+            distance, size, order = map(np.asarray, given)
+            return similarity_distributions(distance, size, order, m).astype(np.float32)
 
         def select(
             key: Array, updates: Array, round: Array, available: Array
@@ -68,8 +66,8 @@ class ClusteredSimilarity(PolicyConfig):
             return draw_from_rows(draw_key, rows, available, context), no_info()
 
         def update(updates: Array, selection: Selection, observation: Observation) -> Array:
-            heard = selection.active & observation.heard
-            return store_active(updates, selection.clients, observation.update, heard)
+            received = selection.active & observation.heard
+            return store_active(updates, selection.clients, observation.update, received)
 
         return Policy(lambda: jnp.zeros((num_clients, context.update_size)), select, update)
 
@@ -98,7 +96,7 @@ def similarity_distributions(
     order: NDArray[np.integer],
     num_selected: int,
 ) -> NDArray[np.float64]:
-    """The m distributions of Algorithm 2.
+    """The m distributions of Algorithm 2, [m, K]; each row sums to one, and column i to m p_i.
 
     A client brings mass m n_i and a bin holds sum(n), so all masses fill the m bins, and a bin
     divided by what it holds is a distribution. (If every bin is full and every mass is in some bin,
@@ -111,14 +109,8 @@ def similarity_distributions(
     3. The clients of the other clusters, smallest cluster first, are poured into the open bins in
        turn; what does not fit into a bin spills over into the next.
 
-    Args:
-      distance: [K, K], symmetric; what is not finite is replaced.
-      data_size: [K], whole numbers.
-      order: [K], a permutation; ties and the order within a cluster follow it.
-      num_selected: m.
-
-    Returns:
-      [m, K]; each row sums to one, and column i to m p_i.
+    The distances [K, K] are symmetric, non-finite ones are replaced; sizes [K] are whole numbers;
+    ties and the order within a cluster follow ``order`` [K], a permutation.
     """
     capacity = float(np.sum(data_size))
     own, mass = _own_bins(num_selected * data_size.astype(np.float64), capacity)
@@ -128,8 +120,8 @@ def similarity_distributions(
 
     cluster = np.empty(len(data_size), np.int64)
     cluster[order] = _clusters(np.nan_to_num(distance)[np.ix_(order, order)], mass[order], capacity)
-    held = np.bincount(cluster, mass)  # mass of each cluster
-    smallest_first = sorted(range(len(held)), key=lambda c: held[c])
+    cluster_mass = np.bincount(cluster, mass)
+    smallest_first = np.argsort(cluster_mass, kind="stable").tolist()
     seeds, others = smallest_first[-num_open:][::-1], smallest_first[:-num_open]
     seeded = np.where(cluster[None, :] == np.array(seeds)[:, None], mass[None, :], 0.0)
     in_turn = [i for c in others for i in order[cluster[order] == c]]
@@ -151,8 +143,7 @@ def _pour(
 ) -> NDArray[np.float64]:
     """The bins [n, K] when each client of ``in_turn`` has poured its mass, of [K], bin after bin.
 
-    A bin is left as soon as it is full. If rounding leaves some mass after the last bin, it is
-    dropped.
+    A full bin is left at once. Mass that rounding leaves after the last bin is dropped.
     """
     bins, room = bins.copy(), capacity - bins.sum(axis=1)
     current = 0
@@ -171,18 +162,11 @@ def _pour(
 def _clusters(
     distance: NDArray[np.floating], mass: NDArray[np.float64], capacity: float
 ) -> NDArray[np.int64]:
-    """Clusters of Ward's tree, cut so that none holds more than ``capacity``; numbers from 0.
+    """Clusters [K] of Ward's tree, cut so that none holds more than ``capacity``; numbers from 0.
 
-    The heights of the tree's merges are replaced by the mass that they hold together, which grows
-    towards the root as heights do, and the tree is cut at the height ``capacity``.
-
-    Args:
-      distance: [K, K].
-      mass: [K], each less than ``capacity``.
-      capacity: of a bin.
-
-    Returns:
-      [K], the cluster of each client.
+    From distances [K, K] and masses [K], each less than ``capacity``. The heights of the tree's
+    merges are replaced by the mass that they hold together, which grows towards the root as heights
+    do, and the tree is cut at the height ``capacity``.
     """
     if len(mass) == 1:
         return np.zeros(1, np.int64)
@@ -192,8 +176,8 @@ def _clusters(
 
     # Condensed, or SciPy would take the rows of the matrix for points.
     tree = linkage(squareform(distance, checks=False), method="ward")
-    held = np.concatenate([mass, np.zeros(len(tree))])
+    masses = np.concatenate([mass, np.zeros(len(tree))])
     for merge, (left, right) in enumerate(tree[:, :2].astype(int)):
-        held[len(mass) + merge] = held[left] + held[right]
-    tree[:, 2] = held[len(mass) :]
+        masses[len(mass) + merge] = masses[left] + masses[right]
+    tree[:, 2] = masses[len(mass) :]
     return fcluster(tree, capacity, criterion="distance") - 1

@@ -97,7 +97,7 @@ def greedy(
     """Algorithm 3 of FedCS: candidates one after the other, the one that adds least time next.
 
     Updates run side by side from the start; uploads follow one another. If those accepted so far
-    take Theta seconds, the next one begins to upload when they are done and its own update is:
+    take Theta seconds, the next one starts to upload when they are done and its own update is:
     it adds t^UL + max(0, t^UD - Theta). Every candidate is looked at once: accepted if the round
     still ends before the deadline, else dropped for good. The multicast time T^d, which the rule
     adds to both, does not depend on the set here: it is part of ``FedCs.overhead``.
@@ -106,7 +106,7 @@ def greedy(
       compute: float [d], t^UD, seconds of a candidate's update.
       upload: float [d], t^UL, seconds of its upload.
       usable: bool [d], who can be accepted.
-      num_selected: m, accept so many at most.
+      num_selected: m, the most to accept.
       deadline: seconds for updates and uploads together.
 
     Returns:

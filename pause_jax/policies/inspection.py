@@ -34,10 +34,6 @@ class _Call(NamedTuple):
 def check_pure(config: PolicyConfig, context: Context) -> None:
     """Trace each function of a policy several times and compare the traces.
 
-    Args:
-      config: the policy's config.
-      context: what it is built from.
-
     Raises:
       AssertionError: naming the function whose traces differ.
     """
@@ -57,10 +53,6 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
 
 def check_declared(config: PolicyConfig, context: Context) -> None:
     """Check that ``releases`` has an entry for each reading that clients send without noise.
-
-    Args:
-      config: the policy's config.
-      context: what it is built from.
 
     Raises:
       AssertionError: naming what it reads, and what it declares.

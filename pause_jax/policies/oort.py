@@ -26,9 +26,9 @@ class OortState(NamedTuple):
 
     Attributes:
       round: int32, rounds so far.
-      utility: float [K], statistical utility when a client was last heard.
+      utility: float [K], statistical utility of each client's last report.
       duration: float [K], seconds: expected before its first participation, then the last one's.
-      last_round: int32 [K], last round in which it took part and was heard; 0 if never.
+      last_round: int32 [K], last round in which its report was received; 0 if never.
       threshold: scalar, percentile of durations from which on clients are penalised.
       exploited: float [2 W], mean utility of the exploited clients of the last rounds, oldest
         first; 0 for a round without.
@@ -57,7 +57,7 @@ class Oort(PolicyConfig):
       exploration_min: its lower bound.
       clip: quantile at which utilities are cut.
       penalty: a, exponent of the system penalty.
-      threshold: percentile of durations at the start; from 100 on nobody is penalised.
+      threshold: percentile of durations at the start; from 100 on no client is penalised.
       cutoff: clients of this share of the last exploited score are exploited too, at random.
       pacer_step: W, rounds between looks of the pacer.
       pacer_delta: by how much the pacer moves the threshold.
@@ -116,18 +116,18 @@ class Oort(PolicyConfig):
 
         def update(state: OortState, selection: Selection, observation: Observation) -> OortState:
             clients, active = selection.clients, selection.active
-            heard = active & observation.heard
+            received = active & observation.heard
             round = state.round + 1
             utility = prior[clients] * jnp.sqrt(observation.square_loss)
-            exploited = heard & (state.last_round[clients] > 0)
+            exploited = received & (state.last_round[clients] > 0)
             number = jnp.maximum(jnp.sum(exploited), 1).astype(utility.dtype)
             mean = jnp.sum(jnp.where(exploited, utility, 0.0)) / number
             history = jnp.append(state.exploited[1:], mean)
             return OortState(
                 round=round,
-                utility=store_active(state.utility, clients, utility, heard),
+                utility=store_active(state.utility, clients, utility, received),
                 duration=store_active(state.duration, clients, observation.latency, active),
-                last_round=store_active(state.last_round, clients, round, heard),
+                last_round=store_active(state.last_round, clients, round, received),
                 threshold=self.paced(state.threshold, history, round),
                 exploited=history,
             )
@@ -150,16 +150,9 @@ class Oort(PolicyConfig):
         return jnp.minimum(num_seen, m - num_explore), num_explore
 
     def _exploit(self, key: Array, score: Array, seen: Array, number: Array) -> Array:
-        """Draws in proportion to score, among those that reach ``cutoff`` times the n-th best.
+        """Exploited clients, bool [K]: n draws from ``seen`` in proportion to score, float [K].
 
-        Args:
-          key: of the draws.
-          score: float [K].
-          seen: bool [K], who can be exploited.
-          number: n, at most as many as were seen.
-
-        Returns:
-          bool [K], who is exploited: n clients.
+        Among those that reach ``cutoff`` times the n-th best.
         """
         ranked = jnp.sort(jnp.where(seen, score, -jnp.inf), descending=True)
         nth_best = ranked[jnp.maximum(number - 1, 0)]
@@ -169,17 +162,9 @@ class Oort(PolicyConfig):
     def _explore(
         self, window_key: Array, key: Array, score: Array, fresh: Array, number: Array
     ) -> Array:
-        """Draws in proportion to score, among the ``window`` times n best.
+        """Explored clients, bool [K]: n draws from ``fresh`` in proportion to score, float [K].
 
-        Args:
-          window_key: of ties at the edge of the window.
-          key: of the draws.
-          score: float [K].
-          fresh: bool [K], who can be explored.
-          number: n, at most as many as are fresh.
-
-        Returns:
-          bool [K], who is explored: n clients.
+        Among the ``window`` times n best; ``window_key`` breaks ties at the edge of the window.
         """
         best = top_clients(score, fresh, len(score), window_key)
         pool = fresh & first_of(best, jnp.ceil(self.window * number.astype(jnp.float32)))
@@ -190,13 +175,9 @@ class Oort(PolicyConfig):
     ) -> tuple[Array, Array]:
         """Score of every client if it is exploited, and if it is explored, float [K] each.
 
-        (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty.
-
-        Args:
-          state: before the choice.
-          prior: float [K], samples that a client trains on.
-          round: R >= 1.
-          available: bool [K]; least, largest and clipped utility are taken over these.
+        (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty; ``prior``,
+        float [K], are the samples that a client trains on, ``round`` is R >= 1. Least, largest and
+        clipped utility are taken over ``available``, bool [K].
         """
         seen = state.last_round > 0
         score = self._scaled(jnp.where(seen, state.utility, prior), available)
@@ -229,19 +210,12 @@ class Oort(PolicyConfig):
         return jnp.where(slow, (preferred / state.duration) ** self.penalty, 1.0)
 
     def paced(self, threshold: Array, history: Array, round: Array) -> Array:
-        """The percentile after this round: the pacer looks every W rounds from 2 W on.
+        """The percentile after round R, between 5 and 100 if it has moved.
 
-        With A the exploited utility of the W rounds before the last W, and B that of the last W: if
-        it has hardly changed, ``|B - A| <= 0.1 A``, slower clients are let in; if it has changed
-        much, ``|B - A| >= 5 A``, fewer. (The paper: if A > B slower clients are let in.)
-
-        Args:
-          threshold: percentile before.
-          history: float [2 W], mean utility of the exploited clients of each round, oldest first.
-          round: R.
-
-        Returns:
-          A scalar, between 5 and 100 if it has moved.
+        The pacer looks every W rounds from 2 W on. With A the exploited utility of the W rounds
+        before the last W, and B that of the last W (``history``, float [2 W], oldest first): if it
+        has hardly changed, ``|B - A| <= 0.1 A``, slower clients are let in; if it has changed much,
+        ``|B - A| >= 5 A``, fewer. (The paper: if A > B slower clients are let in.)
         """
         step = self.pacer_step
         before, now = jnp.sum(history[:step]), jnp.sum(history[step:])
@@ -249,8 +223,6 @@ class Oort(PolicyConfig):
         looser = jnp.minimum(threshold + self.pacer_delta, 100.0)
         stricter = jnp.maximum(threshold - self.pacer_delta, 5.0)
         moved = jnp.where(
-            change <= 0.1 * before,
-            looser,
-            jnp.where(change >= 5 * before, stricter, threshold),
+            change <= 0.1 * before, looser, jnp.where(change >= 5 * before, stricter, threshold)
         )
         return jnp.where((round >= 2 * step) & (round % step == 0), moved, threshold)

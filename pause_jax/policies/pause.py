@@ -20,16 +20,9 @@ from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
 
 
 def maximiser(context: Context, index: Index, search: Search, *, with_privacy: bool) -> Policy:
-    """The policy that maximises ``min index + sum of g and p terms`` over cohorts.
+    """The policy that maximises ``min index + sum of g and p terms`` over cohorts by a search.
 
-    Args:
-      context: the network.
-      index: what stands for a client's speed.
-      search: how to maximise.
-      with_privacy: whether the privacy reward is a term.
-
-    Returns:
-      A policy whose state is the index's.
+    ``with_privacy`` says whether the privacy reward is a term. Its state is the index's.
     """
 
     def select(key: Array, state: Any, round: Array, available: Array) -> tuple[Selection, Info]:

@@ -118,8 +118,8 @@ class PowerOfChoice(PolicyConfig):
         ) -> ChoiceState:
             if self.loss != "stale":
                 return state
-            heard = selection.active & observation.heard
-            loss = store_active(state.loss, selection.clients, observation.loss, heard)
+            received = selection.active & observation.heard
+            loss = store_active(state.loss, selection.clients, observation.loss, received)
             return state._replace(loss=loss)
 
         query = None

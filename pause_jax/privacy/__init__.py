@@ -1,14 +1,17 @@
 """Local differential privacy: budgets, mechanisms, and how their releases compose."""
 
+# Names "X as X" are for other rooms, and not in `__all__`.
+# ruff: noqa: I001
+
 from pause_jax.privacy.budget import (
-    BUDGETS,
+    BUDGETS as BUDGETS,
     Budget,
     Geometric,
     Power,
     Schedule,
     Table,
     Uniform,
-    Unlimited,
+    Unlimited as Unlimited,
 )
 from pause_jax.privacy.gaussian import GaussianMechanism
 from pause_jax.privacy.mechanisms import (
@@ -32,8 +35,6 @@ MECHANISMS = (
 )
 
 __all__ = [
-    "BUDGETS",
-    "MECHANISMS",
     "Budget",
     "Budgeted",
     "DuchiL2",
@@ -49,5 +50,4 @@ __all__ = [
     "Schedule",
     "Table",
     "Uniform",
-    "Unlimited",
 ]

@@ -89,15 +89,10 @@ class Attack(NamedTuple):
 
 
 def clopper_pearson(hits: Any, trials: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-    """Exact two-sided interval of a probability (Clopper and Pearson 1934).
+    """Exact two-sided interval (low, high) of a probability (Clopper and Pearson 1934).
 
-    Args:
-      hits: whole numbers of any shape, each of ``trials``.
-      trials: >= 1.
-      confidence: that the interval holds the probability, in (0, 1).
-
-    Returns:
-      (low, high), each of the shape of ``hits``.
+    ``hits`` are whole numbers of any shape, each of ``trials`` >= 1; the interval holds the
+    probability with ``confidence`` in (0, 1).
     """
     tail, hits = (1 - confidence) / 2, np.asarray(hits)
     low = beta.ppf(tail, np.maximum(hits, 1), trials - np.maximum(hits, 1) + 1)
@@ -110,18 +105,9 @@ def epsilon_bound(
 ) -> np.ndarray:
     """ln((TPR_low - delta) / FPR_up), at least 0: Jagielski et al. (2020).
 
-    Each rate leaves the side of its interval that matters with probability (1 - confidence) / 2, so
-    both hold with the confidence.
-
-    Args:
-      true: times the event happened under the input that it speaks for; of any shape.
-      false: times it happened under the other.
-      trials: releases of each input.
-      delta: claimed.
-      confidence: of the bound.
-
-    Returns:
-      Of the shape of ``true``.
+    ``true`` and ``false``, of any shape, count the event under the input that it speaks for and
+    under the other, each in ``trials`` releases. Each rate leaves the side of its interval that
+    matters with probability (1 - confidence) / 2, so both hold with the confidence.
     """
     gain = clopper_pearson(true, trials, confidence)[0] - delta
     return np.log(np.maximum(gain / clopper_pearson(false, trials, confidence)[1], 1.0))
@@ -138,7 +124,7 @@ def two_point(
     """A lower bound on epsilon from the pair of inputs that is told apart best.
 
     Args:
-      release: what is audited; its releases may have any shape, always the same.
+      release: what is audited; all its releases have one shape.
       pairs: neighbours (x0, x1) by name, all of one shape.
       key: of all releases.
       delta: claimed.
@@ -146,8 +132,8 @@ def two_point(
       confidence: of the bound.
 
     Returns:
-      ``(lower bound, resolution, attack)``: the bound, the bound of an event that always happens
-      under one input and never under the other, and the name of the attack.
+      (lower bound; the bound of an event that always happens under one input and never under the
+      other; name of the attack).
     """
     shares = _shares(samples, len(pairs), next(iter(pairs.values()))[0].size)
     draw = _sampler(release, shares.chunk)
@@ -252,10 +238,8 @@ def _measure(draw: Draw, attack: Attack, key: Array, number: int) -> tuple[int, 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     """Scores by name, each the best test against some kind of noise, or of fault.
 
-    Args:
-      direction: [entries], the sign of x0 - x1; 0 where they do not differ.
-      seen0: releases of x0 [n, entries].
-      seen1: of x1.
+    ``direction`` [entries] is the sign of x0 - x1, 0 where they are equal; ``seen0`` and ``seen1``
+    are releases of x0 and x1, [n, entries].
     """
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0

@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array
 from scipy.stats import binom
 
+from pause_jax.base.registry import label
 from pause_jax.base.struct import ConfigError
 from pause_jax.privacy.attack import MAX_DISCRIMINANT, two_point
 from pause_jax.privacy.mechanisms import Mechanism
@@ -43,7 +44,6 @@ class Audit(NamedTuple):
       resolution: largest lower bound that can be shown: about ln(samples / 15), one run ln(r / 3).
       samples: releases drawn (two-point) or guesses made (one run).
       attack: inputs and score of the strongest attack.
-      violated: the lower bound is above the claim.
     """
 
     mechanism: str
@@ -56,7 +56,11 @@ class Audit(NamedTuple):
     resolution: float
     samples: int
     attack: str
-    violated: bool
+
+    @property
+    def violated(self) -> bool:
+        """Whether the lower bound is above the claim."""
+        return self.lower_bound > self.epsilon
 
 
 def audit(
@@ -88,35 +92,48 @@ def audit(
     Raises:
       ConfigError: for a claim, epsilon, dimension or number of samples that cannot be audited.
     """
-    unit, name = mechanism.unit, mechanism.name or type(mechanism).__name__
-    claim = unit if claim is None else claim
+    name = label(mechanism)
+    claim = mechanism.unit if claim is None else claim
     if claim not in CLAIMS:
         raise ConfigError(
             f"claim = {claim!r} of mechanism {name}: must be one of {', '.join(CLAIMS)}. "
             "Name one for a mechanism that claims nothing itself."
         )
     _check(epsilon, samples, confidence, dimension=dimension)
-    axis = np.zeros(dimension, np.float32)
-    axis[0] = LARGE
-    full = np.full(dimension, LARGE, np.float32)
-    zero = np.zeros_like(axis)
-    pairs = {"+-e_1": (axis, -axis), "0 or e_1": (zero, axis)}
-    if claim == "update":
-        # A clip that is too wide on dense updates only shows on the second pair.
-        pairs |= {"+-(1, .., 1)": (full, -full)}
-    else:
-        # A clip to a norm moves the other coordinates too, though the claim is about one.
-        pairs |= {
-            "+-e_1 among large": (full, full - 2 * axis),
-            "0 or huge e_1 among large": (full - axis, full + 1e4 * axis),
-        }
 
     def release(key: Array, update: Array) -> Array:
         return mechanism.privatize(key, update, jnp.float32(epsilon))
 
-    delta = float(mechanism.delta)
-    found = two_point(release, pairs, key, delta, samples, confidence)
-    return _result(name, unit, claim, epsilon, delta, confidence, samples, *found)
+    delta, pairs = float(mechanism.delta), _neighbours(claim, dimension)
+    lower, resolution, attack = two_point(release, pairs, key, delta, samples, confidence)
+    return Audit(
+        mechanism=name,
+        unit=mechanism.unit,
+        claim=claim,
+        epsilon=epsilon,
+        delta=delta,
+        lower_bound=lower,
+        confidence=confidence,
+        resolution=resolution,
+        samples=samples,
+        attack=attack,
+    )
+
+
+def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The worst pairs of updates [d] of a claim, by name."""
+    axis = np.zeros(dimension, np.float32)
+    axis[0] = LARGE
+    full = np.full(dimension, LARGE, np.float32)
+    pairs = {"+-e_1": (axis, -axis), "0 or e_1": (np.zeros_like(axis), axis)}
+    if claim == "update":
+        # A clip that is too wide on dense updates only shows here.
+        return pairs | {"+-(1, .., 1)": (full, -full)}
+    # A clip to a norm moves the other coordinates too, though the claim is about one.
+    return pairs | {
+        "+-e_1 among large": (full, full - 2 * axis),
+        "0 or huge e_1 among large": (full - axis, full + 1e4 * axis),
+    }
 
 
 def across_clients(
@@ -132,10 +149,9 @@ def across_clients(
 ) -> Audit:
     """Two-point audit of a cohort's release, seen as a whole: one client's update is in question.
 
-    Noise that two clients share cancels in the difference of their releases, and lots that they
-    share make releases of equal updates go together. The adversary knows the other clients'
-    updates (all zero, or all like the one in question) and finds such combinations by itself
-    (linear and quadratic discriminants over the entries of all releases).
+    Shared noise cancels in the difference of two releases, and shared random bits make releases of
+    equal updates go together. The adversary knows the other clients' updates (all zero, or all like
+    the one in question) and finds such combinations by linear and quadratic discriminants.
 
     Args:
       release: (keys [n], updates [n, d]) -> releases [n, d], for example a vmapped ``privatize``.
@@ -147,18 +163,13 @@ def across_clients(
       delta: claimed.
       confidence: of the lower bound.
 
-    Returns:
-      What was found; its unit and claim are one client's part of the cohort's release.
-
     Raises:
       ConfigError: for numbers that cannot be audited.
     """
     _check(epsilon, samples, confidence, dimension=dimension, clients=clients)
     if clients * dimension > MAX_DISCRIMINANT:
-        raise ConfigError(
-            f"clients = {clients}, dimension = {dimension}: their product must be <= "
-            f"{MAX_DISCRIMINANT}; take fewer clients or coordinates."
-        )
+        rule = f"their product must be <= {MAX_DISCRIMINANT}; take fewer clients or coordinates."
+        raise ConfigError(f"clients = {clients}, dimension = {dimension}: {rule}")
     pairs = {}
     for client in range(clients):
         for others, value in {"at 0": 0.0, "at e_1": LARGE}.items():
@@ -171,9 +182,19 @@ def across_clients(
     def cohort(key: Array, updates: Array) -> Array:
         return release(jax.random.split(key, clients), updates)
 
-    found = two_point(cohort, pairs, key, delta, samples, confidence)
-    name = getattr(release, "__name__", "release")
-    return _result(name, "client", "client", epsilon, delta, confidence, samples, *found)
+    lower, resolution, attack = two_point(cohort, pairs, key, delta, samples, confidence)
+    return Audit(
+        mechanism=getattr(release, "__name__", "release"),
+        unit="client",
+        claim="client",
+        epsilon=epsilon,
+        delta=delta,
+        lower_bound=lower,
+        confidence=confidence,
+        resolution=resolution,
+        samples=samples,
+        attack=attack,
+    )
 
 
 def one_run(
@@ -195,9 +216,6 @@ def one_run(
       guesses: r, of the coordinates largest in magnitude; half of all by default.
       confidence: of the lower bound.
 
-    Returns:
-      What was found; ``samples`` is r.
-
     Raises:
       ConfigError: for numbers that cannot be audited, such as more guesses than canaries.
     """
@@ -214,30 +232,28 @@ def one_run(
     lower, resolution = (
         one_run_bound(canaries, guesses, v, delta, confidence) for v in (right, guesses)
     )
-    name = mechanism.name or type(mechanism).__name__
-    return _result(
-        name, mechanism.unit, "coordinate", epsilon, delta, confidence, guesses,
-        lower, resolution, f"one run, {right} of {guesses} guesses right",
-    )  # fmt: skip
+    return Audit(
+        mechanism=label(mechanism),
+        unit=mechanism.unit,
+        claim="coordinate",
+        epsilon=epsilon,
+        delta=delta,
+        lower_bound=lower,
+        confidence=confidence,
+        resolution=resolution,
+        samples=guesses,
+        attack=f"one run, {right} of {guesses} guesses right",
+    )
 
 
 def one_run_bound(
     canaries: int, guesses: int, right: int, delta: float = 0.0, confidence: float = 0.95
 ) -> float:
-    """Largest epsilon that is rejected when ``right`` of r guesses on m canaries are right.
+    """Largest epsilon >= 0 that is rejected when ``right`` of r guesses on m canaries are right.
 
     The p-value of Steinke et al. (2023), for B ~ Binomial(r, e^eps / (1 + e^eps)):
-    P[B >= right] + 2 m delta max_i P[right > B >= right - i] / i.
-
-    Args:
-      canaries: m.
-      guesses: r, at most m.
-      right: of them.
-      delta: claimed.
-      confidence: 1 minus the p-value at which an epsilon is rejected.
-
-    Returns:
-      Epsilon >= 0; at most 50, where the search ends.
+    P[B >= right] + 2 m delta max_i P[right > B >= right - i] / i. An epsilon is rejected at a
+    p-value below 1 - ``confidence``. The search ends at 50.
     """
 
     def rejected(eps: float) -> bool:
@@ -267,13 +283,3 @@ def _check(epsilon: float, samples: int, confidence: float, **counts: int) -> No
     for name, count in counts.items():
         if count < 1:
             raise ConfigError(f"{name} = {count}: must be >= 1.")
-
-
-def _result(
-    name: str, unit: str, claim: str, epsilon: float, delta: float, confidence: float,
-    samples: int, lower: float, resolution: float, attack: str,
-) -> Audit:  # fmt: skip
-    violated = lower > epsilon
-    return Audit(
-        name, unit, claim, epsilon, delta, lower, confidence, resolution, samples, attack, violated
-    )

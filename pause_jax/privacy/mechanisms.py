@@ -60,15 +60,12 @@ class Mechanism(Config):
         return self
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        """Release one client's update.
+        """Release one client's update, float [d].
 
         Args:
           key: of this client and round, never used twice.
-          update: float [d], of any length and direction: what the mechanism needs it clips.
+          update: float [d], of any length and direction: the mechanism clips it.
           epsilon: scalar > 0, of this release, in the mechanism's unit.
-
-        Returns:
-          float [d].
         """
         raise NotImplementedError(f"{type(self).__name__} has no privatize(key, update, epsilon).")
 

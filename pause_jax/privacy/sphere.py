@@ -15,8 +15,8 @@ from jax import Array
 from jax.scipy.special import log_ndtr
 
 from pause_jax.base.struct import number, static
-from pause_jax.privacy.calibration import MAX_EPSILON
 from pause_jax.privacy.clipping import clip_l2, direction, norm
+from pause_jax.privacy.gaussian import MAX_EPSILON
 from pause_jax.privacy.mechanisms import Budgeted
 from pause_jax.privacy.normal import above, log_complement, log_density, upper_quantile
 
@@ -58,15 +58,10 @@ def best_cap(epsilon: Array) -> Cap:
 
 
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
-    """Unbiased release of a unit vector: Asi, Feldman and Talwar 2022 (arXiv 2201.10407).
+    """Unbiased release, float [d], of a unit vector.
 
-    Args:
-      key: of this release alone.
-      unit: float [d], of Euclidean norm 1; the guarantee rests on it.
-      epsilon: scalar > 0.
-
-    Returns:
-      float [d].
+    Asi, Feldman and Talwar 2022 (arXiv 2201.10407). The guarantee rests on ``unit`` having
+    Euclidean norm 1. ``epsilon`` is a scalar > 0.
     """
     along_key, inside_key, around_key = jax.random.split(key, 3)
     cap = best_cap(epsilon)

@@ -14,24 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.extend.random import threefry2x32_p
+from numpy.typing import NDArray
 
 THREEFRY = "threefry2x32"
+_GOLDEN = 0.6180339887498949
 
 
 def bits_of(key: Array, numbers: Array, count: int) -> Array:
-    """Random words for each of some numbers, of clients or samples.
+    """Random words for each of some numbers >= 0, int [n], of clients or samples.
 
     Threefry (Salmon et al., 2011) encrypts pairs of words with the key: here (number + 1, place).
     No other draw from this key meets them, as ``jax.random`` folds, splits and draws with pairs
-    that begin with 0. A key of another kind folds in the number.
-
-    Args:
-      key: a typed key.
-      numbers: int [n], each at least 0.
-      count: words of each (static).
+    that start with 0. A key of another kind folds in the number.
 
     Returns:
-      uint32 [n, count]; a larger count continues a smaller one if the key is of threefry.
+      uint32 [n, count]; a larger count (static) continues a smaller one if the key is of threefry.
     """
     if str(jax.random.key_impl(key)) != THREEFRY:
         one = jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (count,)))
@@ -87,3 +84,11 @@ def normal_from(words: Array) -> Array:
 def _signed(words: Array) -> Array:
     # By way of int32: no processor here converts many unsigned words at once.
     return jax.lax.bitcast_convert_type(words, jnp.int32).astype(jnp.float32)
+
+
+def evenly(count: int) -> NDArray[np.float64]:
+    """Multiples 0, 1, ... of the golden ratio modulo 1: float [count].
+
+    Any stretch of them is spread over the whole, so what is given out by them is mixed.
+    """
+    return np.asarray(np.arange(count) * _GOLDEN % 1, np.float64)

@@ -1,9 +1,9 @@
 """The keys of a run, by name: which stream a random number comes from, and how it is folded.
 
-A run has one key. It is split into streams that do not touch each other; ``world``, ``data`` and
-``inputs`` depend on nothing that a policy does, so two policies with one key meet one world. Within
-a stream a key is folded with the round (from 1 on) and, where it is a client's, with the client's
-number. So what a client draws does not depend on who is chosen beside it.
+A run has one key, split into independent streams. ``world``, ``data`` and ``inputs`` do not depend
+on the policy, so two policies with one key meet one world. Within a stream a key is folded with the
+round (from 1 on) and, where it is a client's, with the client's number. So what a client draws does
+not depend on who is chosen beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Streams(NamedTuple):
     """Independent key streams of a run.
 
     Attributes:
-      world: latencies, presence, availability and drop-outs of every round.
+      world: latencies, availability traces, availability and drop-outs of every round.
       data: the partition: who holds which samples, of which quality.
       model: the initial model.
       policy: a policy's questions and choices.
@@ -46,17 +46,17 @@ def streams(key: Array) -> Streams:
 
 
 class RoundKeys(NamedTuple):
-    """The keys of a round: see the functions of these names.
+    """The keys of a round.
 
     Attributes:
-      latency: of all clients.
-      availability: of all clients.
-      policy: its question and its choice.
-      training: of the cohort.
-      privacy: of the cohort.
-      presence: of all clients.
-      dropout: of all clients.
-      answers: of those that are asked.
+      latency: latencies of all clients, and the features that they report before the round.
+      availability: who is available.
+      policy: the policy's question and its choice.
+      training: of the cohort, to be folded by client.
+      privacy: of the cohort, to be folded by client.
+      presence: the availability trace.
+      dropout: who would be lost within the round, if chosen.
+      answers: to the policy's question, to be folded by client.
     """
 
     latency: Key[Array, ""]
@@ -70,8 +70,8 @@ class RoundKeys(NamedTuple):
 
 
 def of_rounds(run: Streams, rounds: Array) -> tuple[Array, Array]:
-    """The data of the keys of many rounds at once, rows for :func:`of_round`: each draw of its own
-    is a loop to be compiled. uint32 [R, 5, W], and [R, 3, W] of those that few runs need.
+    """The data of the keys of many rounds at once, rows for :func:`of_round`: separate draws would
+    each be a loop to compile. uint32 [R, 5, W], and [R, 3, W] of those that few runs need.
     """
     world, policy, training, privacy = map(
         jax.random.key_data, (run.world, run.policy, run.training, run.privacy)
@@ -99,24 +99,9 @@ def of_round(run: Streams, every: Array, rare: Array) -> RoundKeys:
     return RoundKeys(*(jax.random.wrap_key_data(row, impl=kind) for row in (*every, *rare)))
 
 
-def latency(world: Array, round: Array | int) -> Array:
-    """Latencies of all clients in a round, and the features that they report before it."""
-    return jax.random.fold_in(world, 2 * round)
-
-
-def availability(world: Array, round: Array | int) -> Array:
-    """Who is available in a round."""
-    return jax.random.fold_in(world, 2 * round + 1)
-
-
 def presence(world: Array, round: Array | int) -> Array:
-    """Who is there in a round; before the first, round 0. No round of the others has number 0."""
+    """Of the availability trace; round 0 is before the first. No other key folds in number 0."""
     return jax.random.fold_in(jax.random.fold_in(world, 0), round)
-
-
-def dropout(world: Array, round: Array | int) -> Array:
-    """Who would be lost within a round, if chosen."""
-    return jax.random.fold_in(jax.random.fold_in(world, 1), round)
 
 
 def choice(policy: Array, round: Array | int) -> Array:
@@ -133,16 +118,6 @@ def asking_and_choosing(of_round: Array) -> tuple[Array, Array]:
     """The same from the key of the round."""
     question, choice = jax.random.split(of_round)
     return question, choice
-
-
-def answers(training: Array, round: Array | int) -> Array:
-    """The answers of a round, to be folded by client. No round has number 0."""
-    return jax.random.fold_in(jax.random.fold_in(training, 0), round)
-
-
-def cohort(stream: Array, round: Array | int) -> Array:
-    """What the cohort draws in a round of ``training`` or ``privacy``, to be folded by client."""
-    return jax.random.fold_in(stream, round)
 
 
 def of_clients(key: Array, clients: Array) -> Array:

@@ -23,18 +23,10 @@ def tree_sum(values: Array) -> Array:
 
 
 def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
-    """Add a term to a sum of many that is kept in two numbers.
+    """Add a term >= 0 to a sum >= 0 of many, kept in two numbers (total, rest): rounded, left out.
 
     After any number of terms the relative error of ``total`` is about one rounding. Knuth's
     two-sum: each line in brackets is exact, as XLA does not reorder additions by default.
-
-    Args:
-      total: the sum so far, rounded; >= 0.
-      rest: what rounding left out of it.
-      term: >= 0.
-
-    Returns:
-      (total, rest) with the term.
     """
     rough = total + term
     of_term = rough - total
@@ -44,16 +36,9 @@ def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
 
 
 def on_grid(values: Array, terms: int) -> Array:
-    """Values rounded so that sums of up to ``terms`` of them are exact in any order.
+    """Finite values [K] rounded so that sums of up to ``terms`` (static) are exact in any order.
 
     The grid is as coarse as the last place of such a sum may be: ``terms`` times the largest value.
-
-    Args:
-      values: float [K], finite.
-      terms: how many are added at most (static).
-
-    Returns:
-      float [K].
     """
     # Additions to a number so large round to its last place, and the subtraction is exact. The
     # maximum keeps the product from being fused with them.

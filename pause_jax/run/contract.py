@@ -14,9 +14,8 @@ import numpy as np
 from jax import Array
 
 from pause_jax.bandit import Selection
+from pause_jax.base.struct import is_ours
 from pause_jax.config import SimConfig
-from pause_jax.policies import POLICIES, OneOf
-from pause_jax.world.latency import LATENCIES
 
 # The recorded quantities that say it.
 RECORDED = ("first_broken_round", "broken_rules")
@@ -36,8 +35,7 @@ _ROUNDING = 1e-3
 
 def is_checked(config: SimConfig) -> bool:
     """Whether the policy or the latency model of a run is custom."""
-    ours = type(config.policy) in POLICIES or isinstance(config.policy, OneOf)
-    return not ours or type(config.latency) not in LATENCIES
+    return not (is_ours(type(config.policy)) and is_ours(type(config.latency)))
 
 
 def broken(selection: Selection, available: Array, latency: Array, min_latency: Array) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from pause_jax.base.struct import nested
+from pause_jax.base.struct import is_ours, nested
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.learning.learner import update_size
@@ -76,11 +76,7 @@ def all_ours(config: SimConfig, quantities: Quantities) -> bool:
     """Whether no part of a run is a custom class or a custom quantity."""
     parts = (type(part) for _, part in nested(config))
     functions = (q.value for q in quantities)
-    return all(_is_ours(part) for part in (*parts, *functions))
-
-
-def _is_ours(part: Any) -> bool:
-    return str(part.__module__).partition(".")[0] == __name__.partition(".")[0]
+    return all(is_ours(part) for part in (*parts, *functions))
 
 
 class Steps(NamedTuple):

@@ -10,7 +10,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from pause_jax.base.memory import check_memory, refused_if_too_large
+from pause_jax.base.memory import check_memory, refused_if_too_large, tree_bytes
+from pause_jax.base.registry import label
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.learning import Dataset, Execution
 from pause_jax.run import contract
@@ -87,8 +88,8 @@ def simulate(
     with refused_if_too_large(f"num_clients = {config.num_clients}", _FEWER):
         result = single_run(config, data, key, quantities, execution)
     if set(contract.RECORDED) <= set(result.values):
-        name = config.policy.name or type(config.policy).__name__
-        contract.warn({name: contract.finding(*(result.values[q] for q in contract.RECORDED))})
+        found = contract.finding(*(result.values[name] for name in contract.RECORDED))
+        contract.warn({label(config.policy): found})
     return result.replace(client_ids=ids)
 
 
@@ -133,8 +134,7 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
     if jax.default_backend() == "cpu":
         state = jax.eval_shape(lambda: init(config, data, jax.random.key(0)))
         # Before a round and after it.
-        needed = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-        check_memory(needed, f"{sizes}: a round", _FEWER)
+        check_memory(2 * tree_bytes(state), f"{sizes}: a round", _FEWER)
     check_memory(
         num_runs * recorded_bytes(quantities, config),
         f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} such run"

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from pause_jax.base.memory import tree_bytes
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.run.loop import init
@@ -141,4 +142,4 @@ def _cached_width(config: SimConfig, data: Any, state: State, execution: Executi
 
 def _bytes(tree: Any) -> int:
     leaves = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    return tree_bytes(leaves)

@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.base.client_ids import plain
+from pause_jax.base.spelling import shortest
 from pause_jax.base.struct import fields, is_node, nested
 from pause_jax.config import SimConfig
 from pause_jax.run.horizon import evaluated_rounds
@@ -221,7 +222,7 @@ def _leaves(config: SimConfig) -> Iterator[tuple[str, Any]]:
 def _plain(value: Any) -> Any:
     """A number, None or a text."""
     if isinstance(value, jax.Array | np.ndarray):
-        return float(str(np.float32(value)))  # the shortest decimal that is the same float32
+        return shortest(value)
     if value is None or isinstance(value, int | float):
         return value
     return without_addresses(str(value))
@@ -232,5 +233,5 @@ def _column(values: list[Any]) -> list[Any]:
     if all are, else text.
     """
     if all(isinstance(value, int | float) or value is None for value in values):
-        return [np.nan if value is None else float(str(np.float32(value))) for value in values]
+        return [np.nan if value is None else shortest(value) for value in values]
     return ["" if value is None else str(value) for value in values]

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from pause_jax.base.struct import fields, is_node, nested
+from pause_jax.base.struct import fields, is_node, is_ours, nested
 from pause_jax.config import SimConfig
 from pause_jax.run.record.quantity import Quantity
 
@@ -70,17 +70,13 @@ def own_parts(config: SimConfig, quantities: Iterable[Quantity]) -> list[str]:
     """Names of the custom parts of a run: classes, quantities, and fields that hold objects."""
     parts = []
     for path, part in nested(config):
-        if not _is_ours(type(part)):
+        if not is_ours(type(part)):
             parts.append(_name(type(part)))
         for name, value, _, field in fields(part):
             if not (is_node(field) or _is_plain(value)):
                 parts.append(f"{path}.{name}" if path else name)
     functions = [q.value for q in quantities]
-    return sorted({*parts, *(_name(each) for each in functions if not _is_ours(each))})
-
-
-def _is_ours(part: Any) -> bool:
-    return str(getattr(part, "__module__", "")).partition(".")[0] == _PACKAGE.name
+    return sorted({*parts, *(_name(each) for each in functions if not is_ours(each))})
 
 
 def _is_plain(value: Any) -> bool:
@@ -168,7 +164,7 @@ class _Text:
         if isinstance(function, functools.partial):
             return self.of((self._function(function.func), function.args, function.keywords))
         function = inspect.unwrap(getattr(function, "__func__", function))
-        if _is_ours(function) or not inspect.isfunction(function):
+        if is_ours(function) or not inspect.isfunction(function):
             return without_addresses(repr(function))
         code = function.__code__
         file = pathlib.Path(code.co_filename)

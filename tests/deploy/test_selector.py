@@ -18,6 +18,7 @@ from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Table, Uniform
 from pause_jax.rng import keys
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.selector import Selector
+from tests.reference import round_keys
 
 KEY = jax.random.key(3)
 BASE = SimConfig(num_clients=8, num_selected=3, num_rounds=25, learning=None, latency=LogNormal())
@@ -32,10 +33,10 @@ def world(config, key, rounds):
     stream = keys.streams(key).world
     seconds, present = [], []
     for t in range(1, rounds + 1):
-        seconds.append(config.latency.at(keys.latency(stream, t), t, config.num_clients))
+        seconds.append(config.latency.at(round_keys.latency(stream, t), t, config.num_clients))
         present.append(
             jax.random.bernoulli(
-                keys.availability(stream, t), config.availability, (config.num_clients,)
+                round_keys.availability(stream, t), config.availability, (config.num_clients,)
             )
         )
     return np.asarray(seconds), np.asarray(present)
@@ -257,7 +258,7 @@ def test_a_policy_that_asks_first_chooses_what_simulate_chooses(name, tmp_path):
         question = selector.question(here)
         assert set(question.clients.tolist()) <= set(here.tolist())
         assert question.round == t
-        features = np.asarray(config.latency.features(keys.latency(stream, t), 8))
+        features = np.asarray(config.latency.features(round_keys.latency(stream, t), 8))
         known = {"loss": np.ones(8), "features": features}[question.wants]
         choice = selector.ask(here, {int(k): known[k] for k in question.clients})
         row = np.asarray(result.clients)[t - 1]

@@ -183,7 +183,7 @@ def test_a_ledger_of_another_mechanism_or_no_ledger_is_refused(tmp_path):
         THRICE.replace(budget=Uniform()),
         L1Laplace(budget=THRICE.budget),
     ):
-        with pytest.raises(ConfigError, match=r"was begun with .*do not add up"):
+        with pytest.raises(ConfigError, match=r"was created with .*do not add up"):
             Ledger(path, other)
     for text in ("", "client,seconds\n", '{"release": 1}\n', "[]"):
         path.write_text(text)

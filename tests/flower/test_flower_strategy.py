@@ -22,6 +22,7 @@ from pause_jax.rng import keys
 from tests.flower import killed
 from tests.flower.local import LocalGrid, nodes
 from tests.flower.world import KEY, client_app, config_of, model
+from tests.reference import round_keys
 
 ROOT = Path(__file__).parents[2]
 ALL = range(10)
@@ -92,7 +93,7 @@ def test_a_policy_that_asks_for_features_chooses_as_in_simulation(tmp_path, poli
     known: list[list[list[float]]] = [[]]
     now: list[int] = []
     for t in range(1, 26):
-        key = keys.latency(stream, t)
+        key = round_keys.latency(stream, t)
         seconds.append(np.asarray(config.latency.sample(key, 10)).tolist())
         known.append(np.asarray(config.latency.features(key, 10)).tolist())
     ledger = f"{tmp_path}/{{partition-id}}"

@@ -230,7 +230,7 @@ class Unhashable(nn.Module):
             lambda: FlaxModel.of("nowhere:Net"),
             "'nowhere' is not loaded, and a config file imports no",
         ),
-        (lambda: FlaxModel.of(f"{__name__}:Nothing"), "test_own_model' has no 'Nothing'"),
+        (lambda: FlaxModel.of(f"{__name__}:Nothing"), "test_custom_model' has no 'Nothing'"),
     ],
 )
 def test_what_is_no_module_is_refused(make, words):

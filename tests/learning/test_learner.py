@@ -129,8 +129,8 @@ def test_a_bad_client_batch_is_one_message(bad):
 def test_quality_and_input_noise_have_keys_of_their_own():
     streams = keys.streams(KEY)
     drawn = [*streams, *jax.random.split(streams.data)]
-    for t in range(1, 5):
-        drawn += [keys.latency(streams.world, t), keys.availability(streams.world, t)]
-        drawn += [keys.cohort(streams.training, t), keys.answers(streams.training, t)]
-        drawn += [keys.cohort(streams.privacy, t), *keys.question_and_choice(streams.policy, t)]
+    together = keys.of_rounds(streams, jnp.arange(1, 5))
+    for i in range(4):
+        own = keys.of_round(streams, *(data[i] for data in together))
+        drawn += [*own, *keys.asking_and_choosing(own.policy)]
     assert len({tuple(jax.random.key_data(key).tolist()) for key in drawn}) == len(drawn)

@@ -14,18 +14,18 @@ from pause_jax.learning import (
     Linear,
     Partition,
     cohort,
-    server,
+    fedavg,
 )
 from pause_jax.learning.client import (
     LocalTraining,
+    Slot,
     kept_in_training,
     local_steps,
     train_locally,
 )
-from pause_jax.learning.fedavg import train_cohort
+from pause_jax.learning.fedavg import RoundTraining, added, evaluate, mean_update, train_cohort
 from pause_jax.learning.learner import all_finite, trained_part
 from pause_jax.learning.network import linen_network
-from pause_jax.learning.server import added, evaluate, mean_update
 from pause_jax.learning.task import Regression, task_of
 from pause_jax.rng import draws
 from tests.reference import sgd, threefry
@@ -98,10 +98,9 @@ def run(training, variables, partition, clients, keys, num_steps, *, opt_state=N
     bound = None if training.equal_steps is not None else jnp.asarray(num_steps)
 
     def one(opt_state, client, key):
-        lots = draws.bits(key, (1 + training.max_samples,))
-        return train_locally(
-            training, variables, opt_state, partition, client, lots, NOISE_KEY, bound
-        )
+        bits = draws.bits(key, (1 + training.max_samples,))
+        slot = Slot(client, bits, None, opt_state)
+        return train_locally(training, variables, partition, slot, NOISE_KEY, bound)
 
     train = jax.jit(jax.vmap(one, in_axes=(axis, 0, 0)))
     return train(opt_state, jnp.asarray(clients), keys)
@@ -179,10 +178,9 @@ def test_surplus_steps_change_neither_model_nor_moments_nor_loss():
     fresh = training.optimizer.init(trained_part(variables))
 
     def one(client, key, num_steps):
-        lots = draws.bits(key, (1 + training.max_samples,))
-        return train_locally(
-            training, variables, fresh, partition, client, lots, NOISE_KEY, num_steps
-        )
+        bits = draws.bits(key, (1 + training.max_samples,))
+        slot = Slot(client, bits, None, fresh)
+        return train_locally(training, variables, partition, slot, NOISE_KEY, num_steps)
 
     everyone = jax.jit(jax.vmap(one, in_axes=(0, 0, None)))
     together = everyone(jnp.arange(3), keys, max(steps))
@@ -413,9 +411,8 @@ def round_of():
     def play(client_batch: int, seed: int = 0):
         @jax.jit
         def run(key, before):
-            return train_cohort(
-                training, Execution(client_batch), key, before, selection, lambda updates: updates
-            )[:2]
+            fixed = RoundTraining(training, Execution(client_batch))
+            return train_cohort(fixed, key, before, selection, lambda updates: updates)[:2]
 
         after, trained = run(jax.random.key(seed), before)
         # What an empty slot returns means nothing.
@@ -478,7 +475,7 @@ def direct_evaluation(dataset: Dataset, variables) -> tuple[float, float]:
 @pytest.mark.parametrize("chunk", [1, 5, 16, 17, 1000])
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_evaluation_in_chunks_is_the_direct_evaluation(monkeypatch, task, chunk):
-    monkeypatch.setattr(server, "EVAL_CHUNK", chunk)
+    monkeypatch.setattr(fedavg, "EVAL_CHUNK", chunk)
     dataset = make_dataset(task, num_test=17)
     training = make_training(dataset, batch_size=1, max_samples=1)
     variables = initial(training)

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from pause_jax.learning import Classification, Digits, Linear, Partition
-from pause_jax.learning.client import LocalTraining, train_locally
+from pause_jax.learning.client import LocalTraining, Slot, train_locally
 from pause_jax.learning.learner import trained_part
 from pause_jax.policies import Oort
 from pause_jax.rng import draws
@@ -259,10 +259,9 @@ def squares():
 
         def one(client):
             key = jax.random.fold_in(jax.random.key(2), client)
-            lots = draws.bits(key, (1 + training.max_samples,))
-            return train_locally(
-                training, variables, opt_state, partition, client, lots, key, jnp.asarray(5)
-            )
+            bits = draws.bits(key, (1 + training.max_samples,))
+            slot = Slot(client, bits, None, opt_state)
+            return train_locally(training, variables, partition, slot, key, jnp.asarray(5))
 
         return jax.vmap(one)(jnp.arange(4))[2].square
 

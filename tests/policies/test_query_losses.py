@@ -19,6 +19,7 @@ from pause_jax.rng import keys as named_keys
 from pause_jax.run.loop import init
 from pause_jax.run.simulate import prepare
 from tests.reference import power_of_choice as oracle
+from tests.reference import round_keys
 from tests.support.network import context
 
 LEARN = SimConfig(
@@ -137,10 +138,10 @@ def asked_in(loss):
     policy = run(loss).config.policy.build(context(size, LEARN.num_selected))
     asked, latency = np.zeros((2, LEARN.num_rounds, LEARN.num_clients))
     for t in range(1, LEARN.num_rounds + 1):
-        world = named_keys.latency(keys.world, t)
+        world = round_keys.latency(keys.world, t)
         latency[t - 1] = config.latency.sample(world, LEARN.num_clients)
         present = jax.random.bernoulli(
-            named_keys.availability(keys.world, t), 0.8, (LEARN.num_clients,)
+            round_keys.availability(keys.world, t), 0.8, (LEARN.num_clients,)
         )
         ask_key, _ = named_keys.question_and_choice(keys.policy, t)
         clients, mask = policy.query.ask(ask_key, policy.init(), jnp.asarray(t), present)

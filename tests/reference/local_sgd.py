@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from pause_jax.rng import keys
-from tests.reference import threefry
+from tests.reference import round_keys, threefry
 from tests.reference.sgd import batches, cross_entropy, half_squared_error
 
 
@@ -92,7 +91,7 @@ class Learner:
     def used(self, client, round):
         """One pass over the client's samples in a new random order, as far as its steps go."""
         held = self.held[client]
-        key = keys.cohort(self.streams.training, round)
+        key = round_keys.cohort(self.streams.training, round)
         lots = threefry.words(key, client, 1 + self.most)
         return held[threefry.order_of(lots, len(held), self.most)]
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pause_jax.rng import keys
-from tests.reference import oracles, threefry
+from tests.reference import oracles, round_keys, threefry
 from tests.reference.local_sgd import Learner, Model, Moments
 
 TIE = 1e-6
@@ -87,10 +87,10 @@ class Simulator:
     def round(self, t: int) -> dict[str, Any]:
         """Steps 1 to 7 of SPEC section 2."""
         config, everyone = self.config, range(self.num_clients)
-        world_key = keys.latency(self.streams.world, t)
+        world_key = round_keys.latency(self.streams.world, t)
         latency = [float(x) for x in config.latency.sample(world_key, self.num_clients)]
         present = jax.random.bernoulli(
-            keys.availability(self.streams.world, t), config.availability, (self.num_clients,)
+            round_keys.availability(self.streams.world, t), config.availability, (self.num_clients,)
         )
         epsilon = [self.epsilon(count + 1) for count in self.counts]
         available = [
@@ -224,7 +224,7 @@ class Simulator:
             local, moments, loss = self.learner.train(old, k, t, moments)
             if self.config.learning.keep_optimizer_state:
                 self.moments[k] = moments
-            key = jax.random.fold_in(keys.cohort(self.streams.privacy, t), k)
+            key = jax.random.fold_in(round_keys.cohort(self.streams.privacy, t), k)
             # Weights of the collection ``clear`` and running statistics leave as they are.
             clear, update = np.split(local.theta - old.theta, [self.learner.in_the_clear])
             sent = np.concatenate([clear, self.release(key, update, epsilon[k])])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pause_jax.rng import keys
+from tests.reference import round_keys
 
 ROUNDS, CLIENTS = range(1, 7), jnp.arange(6)
 
@@ -19,12 +20,12 @@ def distinct(drawn: list[jax.Array]) -> bool:
 def test_no_two_draws_of_a_run_share_a_key():
     run = keys.streams(jax.random.key(0))
     drawn = [run.data, run.model, run.inputs]
-    for t in ROUNDS:
-        of_round = [keys.cohort(run.training, t), keys.cohort(run.privacy, t)]
-        asked = keys.answers(run.training, t)
-        drawn += [keys.latency(run.world, t), keys.availability(run.world, t)]
-        drawn += [keys.of_clients(key, CLIENTS) for key in (*of_round, asked)]
-        drawn += [keys.choice(run.policy, t), *keys.question_and_choice(run.policy, t)]
+    together = keys.of_rounds(run, jnp.asarray(ROUNDS))
+    for i, _ in enumerate(ROUNDS):
+        own = keys.of_round(run, *(data[i] for data in together))
+        drawn += [own.latency, own.availability, own.presence, own.dropout]
+        drawn += [keys.of_clients(key, CLIENTS) for key in (own.training, own.privacy, own.answers)]
+        drawn += [own.policy, *keys.asking_and_choosing(own.policy)]
     assert distinct(drawn)
     assert not distinct([*drawn, drawn[-1]])
 
@@ -39,14 +40,14 @@ def test_the_keys_of_many_rounds_are_those_of_each():
     together = keys.of_rounds(run, rounds)
     for i, t in enumerate(rounds):
         alone = keys.RoundKeys(
-            latency=keys.latency(run.world, t),
-            availability=keys.availability(run.world, t),
+            latency=round_keys.latency(run.world, t),
+            availability=round_keys.availability(run.world, t),
             policy=keys.choice(run.policy, t),
-            training=keys.cohort(run.training, t),
-            privacy=keys.cohort(run.privacy, t),
-            presence=keys.presence(run.world, t),
-            dropout=keys.dropout(run.world, t),
-            answers=keys.answers(run.training, t),
+            training=round_keys.cohort(run.training, t),
+            privacy=round_keys.cohort(run.privacy, t),
+            presence=round_keys.presence(run.world, t),
+            dropout=round_keys.dropout(run.world, t),
+            answers=round_keys.answers(run.training, t),
         )
         for ours, theirs in zip(
             keys.of_round(run, *(data[i] for data in together)), alone, strict=True

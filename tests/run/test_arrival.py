@@ -14,6 +14,7 @@ from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.rng import keys
 from pause_jax.selector import Selector
 from tests.deploy.test_selector import PLAIN
+from tests.reference import round_keys
 from tests.support.runs import assert_close, chosen_sets, world_of
 
 KEY = jax.random.key(5)
@@ -33,7 +34,9 @@ def lost_of(config, key):
     """Who would be lost, [T, K]."""
     world, rounds = keys.streams(key).world, range(1, config.num_rounds + 1)
     draws = [
-        jax.random.bernoulli(keys.dropout(world, t), config.dropout or 0.0, (config.num_clients,))
+        jax.random.bernoulli(
+            round_keys.dropout(world, t), config.dropout or 0.0, (config.num_clients,)
+        )
         for t in rounds
     ]
     return np.asarray(draws)

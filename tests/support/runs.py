@@ -15,6 +15,7 @@ from pause_jax.privacy import (
     Uniform,
 )
 from pause_jax.rng import keys
+from tests.reference import round_keys
 
 KEY = jax.random.key(0)
 # Every registered policy, and each search once; all names go through the contract in test_policies.
@@ -65,8 +66,8 @@ def world_of(config: SimConfig, key: jax.Array) -> tuple[np.ndarray, np.ndarray]
     world = keys.streams(key).world
     latency, present = [], []
     for round in range(1, config.num_rounds + 1):
-        latency.append(config.latency.sample(keys.latency(world, round), config.num_clients))
-        available = keys.availability(world, round)
+        latency.append(config.latency.sample(round_keys.latency(world, round), config.num_clients))
+        available = round_keys.availability(world, round)
         present.append(jax.random.bernoulli(available, config.availability, (config.num_clients,)))
     return np.asarray(latency), np.asarray(present)
 

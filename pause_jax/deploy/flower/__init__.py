@@ -8,8 +8,7 @@ except ImportError as error:
     ) from None
 
 from pause_jax.deploy.flower.ledger import Ledger
-from pause_jax.deploy.flower.protocol import introduce
-from pause_jax.deploy.flower.questions import answer
+from pause_jax.deploy.flower.protocol import answer, introduce
 from pause_jax.deploy.flower.release import PrivateRelease
 from pause_jax.deploy.flower.roster import NUMBERINGS, Roster
 from pause_jax.deploy.flower.state import Played

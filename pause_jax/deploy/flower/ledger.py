@@ -1,4 +1,4 @@
-"""What a client has released so far: a file that outlives runs, with a line for each release."""
+"""The ledger of a client's releases: a file that outlives runs, with a line for each release."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pause_jax.privacy import Mechanism
 
 
 class Ledger:
-    """The releases of one client, in a file of its own.
+    """The releases of one client, in its own file.
 
-    The first line says by which mechanism and budget; each further line is a release, written and
-    flushed to the disk before the release leaves. So a crash may count a release too many, never
-    one too few. Lines are only appended: of two programs that release at once each gets a number
-    of its own. The file must be as lasting as the data; who deletes it spends the budget again.
+    The first line has the mechanism and budget; each further line is a release, flushed to the disk
+    before the release leaves. So a crash may count a release too many, never one too few. Lines are
+    only appended: two programs that release at once get different numbers. Keep the file as long as
+    the data: without it the budget is spent again.
 
     Attributes:
       path: the file.
@@ -31,33 +31,33 @@ class Ledger:
     """
 
     def __init__(self, path: str | pathlib.Path, privacy: Mechanism):
-        """Open the ledger, or begin it.
+        """Open the ledger, or create it.
 
         Raises:
-          ConfigError: if the file is no ledger, was begun with another mechanism or budget, or
-            cannot be written.
+          ConfigError: if the file is no ledger, has another mechanism or budget, or cannot be
+            written.
         """
         self.path, self.privacy = pathlib.Path(path), privacy
         head = json.dumps({"ledger": 1, "unit": privacy.unit, "privacy": _said(privacy)})
         try:
             if not self.path.exists():
-                self._begin(head)
+                self._create(head)
             found = self.path.read_text("utf-8").partition("\n")[0]
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.path}: cannot be a ledger ({error}).") from None
         if found == head:
             return
         try:
-            begun = json.loads(found)["privacy"]
+            first = json.loads(found)["privacy"]
         except (ValueError, KeyError, TypeError):
             raise ConfigError(
-                f"{self.path}: is no ledger of releases. Give the file that was begun with this "
+                f"{self.path}: is no ledger of releases. Give the file that was created with this "
                 "client's data, or one that does not exist yet."
             ) from None
         raise ConfigError(
-            f"{self.path}: was begun with {json.dumps(begun)}, and privacy is "
+            f"{self.path}: was created with {json.dumps(first)}, and privacy is "
             f"{json.dumps(_said(privacy))}: releases of two mechanisms do not add up in one "
-            "schedule. Take the one that it was begun with."
+            "schedule. Take the one that it was created with."
         )
 
     @property
@@ -81,14 +81,10 @@ class Ledger:
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
     def enter(self, **remarks: Any) -> tuple[int, float] | None:
-        """Put down one more release. Only after this may it leave.
-
-        Args:
-          remarks: what stands in its line too, of the kinds of JSON.
+        """Enter one more release, with remarks of JSON's kinds. Only after this may it leave.
 
         Returns:
-          Its number, from 1 on, and its epsilon; None if the budget is at its end, and then
-          nothing may leave.
+          Its number, from 1 on, and its epsilon; None if the budget is spent: nothing may leave.
         """
         if self.exhausted:
             return None
@@ -110,11 +106,11 @@ class Ledger:
     def _lines(self) -> list[str]:
         return [line for line in self.path.read_text("utf-8").split("\n")[1:] if line.strip()]
 
-    def _begin(self, head: str) -> None:
+    def _create(self, head: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
         part.write_text(head, "utf-8")
-        # A link, unlike a rename, does not overwrite what another program has just begun.
+        # A link, unlike a rename, does not overwrite what another program has just created.
         with contextlib.suppress(FileExistsError):
             os.link(part, self.path)
         part.unlink()

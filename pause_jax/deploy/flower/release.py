@@ -1,4 +1,4 @@
-"""A Flower mod: what a client trained leaves it through a mechanism, on a budget of its own."""
+"""A Flower mod: a client releases its update through a mechanism, on its own budget."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from pause_jax.base.checks import check_fields
 from pause_jax.base.struct import ConfigError, Sizes, nested
 from pause_jax.deploy.flower.ledger import Ledger
 from pause_jax.deploy.flower.protocol import EPSILON, LOG, PARTICIPATION, ROUND, SPENT, TOOK
+from pause_jax.deploy.flower.replies import flat_update, is_float
 from pause_jax.privacy import Mechanism
 
 _privatize = jax.jit(lambda privacy, key, update, epsilon: privacy.privatize(key, update, epsilon))
@@ -161,10 +162,6 @@ def _only(records: Any, where: str, kind: str) -> tuple[str, Any]:
     return next(iter(records.items()))
 
 
-def _is_float(array: np.ndarray[Any, Any]) -> bool:
-    return bool(np.issubdtype(array.dtype, np.floating))
-
-
 def _difference(
     trained: dict[str, np.ndarray[Any, Any]], came: dict[str, np.ndarray[Any, Any]]
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -176,12 +173,7 @@ def _difference(
                 f"the client's array {name!r} has shape {shapes[0]}, the server's {shapes[1]}: "
                 "must be equal. Return the arrays that were sent, trained."
             )
-    parts = [
-        np.ravel(np.asarray(trained[name], np.float32) - np.asarray(array, np.float32))
-        for name, array in came.items()
-        if _is_float(array)
-    ]
-    update = np.concatenate([*parts, np.zeros(0, np.float32)])
+    update = flat_update(trained, came)
     if not np.isfinite(update).all():
         raise ConfigError("the update is not finite: nothing is released.")
     return update
@@ -190,7 +182,7 @@ def _difference(
 def _added(came: dict[str, np.ndarray[Any, Any]], released: np.ndarray[Any, Any]) -> ArrayRecord:
     arrays, at = {}, 0
     for name, array in came.items():
-        if _is_float(array):
+        if is_float(array):
             part = released[at : at + array.size].reshape(array.shape)
             arrays[name] = Array(np.asarray(array + part, array.dtype))
             at += array.size

@@ -1,4 +1,4 @@
-"""What clients return: checked, and averaged."""
+"""Replies of clients: checked, and averaged."""
 
 from __future__ import annotations
 
@@ -26,26 +26,31 @@ class Answer(NamedTuple):
     metrics: Mapping[str, Any]
     seconds: float
 
-    def update(self, before: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """What it adds to the model before, all floats flat, [d]."""
-        parts = [
-            np.ravel(np.asarray(array, np.float32) - np.asarray(before[name], np.float32))
-            for name, array in self.arrays.items()
-            if np.issubdtype(array.dtype, np.floating)
-        ]
-        return np.concatenate([*parts, np.zeros(0, np.float32)])
+
+def is_float(array: NDArray[Any]) -> bool:
+    """Whether an array's numbers are floats: those make up the update."""
+    return bool(np.issubdtype(array.dtype, np.floating))
+
+
+def flat_update(
+    trained: Mapping[str, NDArray[Any]], before: Mapping[str, NDArray[Any]]
+) -> NDArray[np.float32]:
+    """What training adds to the model before it, all floats flat, [d]."""
+    parts = [
+        np.ravel(np.asarray(trained[name], np.float32) - np.asarray(array, np.float32))
+        for name, array in before.items()
+        if is_float(array)
+    ]
+    return np.concatenate([*parts, np.zeros(0, np.float32)])
 
 
 def read(
     content: RecordDict, sent: ArrayRecord, stamped: float | None, *, needs_loss: bool
 ) -> Answer:
-    """A reply's content, checked.
+    """A reply's content, checked against the arrays that were sent.
 
-    Args:
-      content: the reply's.
-      sent: the arrays that the client got.
-      stamped: its latency; by its metric ``pause-seconds`` if None.
-      needs_loss: whether the policy reads the metric ``loss``.
+    Its latency is ``stamped``, or its metric ``pause-seconds`` if None; ``needs_loss`` if the
+    policy reads the metric ``loss``.
 
     Raises:
       ConfigError: if it cannot be used, with the reason.
@@ -115,7 +120,7 @@ def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> Arra
 
 
 def _of_kind(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """As a dtype; whole numbers by rounding, as the mean of equal ones may be just below them."""
+    """As a dtype; integers are rounded, as the mean of equal ones may be just below them."""
     return np.asarray(array if np.issubdtype(dtype, np.floating) else np.rint(array), dtype)
 
 

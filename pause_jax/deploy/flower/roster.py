@@ -1,14 +1,14 @@
-"""Which node is which client: fixed once it is known, while nodes come and go."""
+"""Which node is which client, fixed once known, while nodes come and go."""
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 from collections.abc import Iterable
 
 from flwr.app import Message, RecordDict
 
+from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
 from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
 from pause_jax.deploy.flower.timing import TimedGrid
@@ -19,20 +19,20 @@ PATIENCE = 60.0
 
 
 class Roster:
-    """The clients' numbers 0 .. K - 1 of the nodes, and who has refused because it is spent.
+    """The clients' numbers 0 .. K - 1 of the nodes, and which clients are spent.
 
     - ``reported``: every node is asked once for its number (:func:`introduce`). A SuperNode that
-      starts again under another node id is the same client. Where two connected nodes say the
-      same number, the first one has it.
-    - ``arrival``: a node not seen before takes the next free number, in the order of node ids, and
-      keeps it. Nodes need stable ids, as SuperNodes with registered keys have them.
+      restarts under another node id is the same client. Of two connected nodes with one number,
+      the first one has it.
+    - ``arrival``: a new node takes the next free number, in the order of node ids, and keeps it.
+      Nodes need stable ids, as SuperNodes with registered keys have them.
 
     Attributes:
       spent: numbers of the clients whose own ledger is at its end.
     """
 
     def __init__(self, num_clients: int, numbering: str, path: pathlib.Path | None = None):
-        """Begin, or go on from a file.
+        """Start, or resume from a file.
 
         Args:
           num_clients: K.
@@ -54,11 +54,9 @@ class Roster:
             self._read(path)
 
     def present(self, grid: TimedGrid, timeout: float) -> dict[int, int]:
-        """The node of each client that is connected now, by the client's number.
+        """The node of each connected client, by the client's number.
 
-        Args:
-          grid: of the run.
-          timeout: seconds at most to wait for what new nodes say.
+        ``timeout`` is how many seconds to wait, at most, for the numbers of new nodes.
         """
         connected = sorted(grid.get_node_ids())
         if self.numbering == "reported":
@@ -139,9 +137,8 @@ class Roster:
             "nodes": {str(node): number for node, number in numbers.items() if number is not None},
             "spent": sorted(self.spent),
         }
-        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
-        part.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
-        part.replace(self._path)
+        with written(self._path) as file:
+            file.write(f"{json.dumps(kept, indent=1)}\n".encode())
 
     def _read(self, path: pathlib.Path) -> None:
         try:

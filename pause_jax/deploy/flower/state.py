@@ -1,4 +1,4 @@
-"""What a strategy keeps on disk, round by round, and goes on from."""
+"""The state that a strategy keeps on disk, round by round."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pause_jax.deploy.selector import Choice, Selector
 
 
 class Played(NamedTuple):
-    """What came of a round.
+    """The outcome of a round.
 
     Attributes:
-      choice: whom the policy chose, with weights and epsilons.
-      seconds: latency of each client that answered, as the policy was told.
-      failed: seconds that the policy was told of each client that did not.
-      idle: those of the chosen that certainly released nothing.
+      choice: the chosen clients, with weights and epsilons.
+      seconds: reported latency of each client that answered.
+      failed: reported seconds of each client that did not.
+      idle: chosen clients that certainly released nothing.
     """
 
     choice: Choice
@@ -30,8 +30,8 @@ class Played(NamedTuple):
 class StateFolder:
     """A folder with the selector, the roster of clients and the measured seconds.
 
-    The selector's file is replaced whole or not at all, after the round. What the roster has in
-    addition to it (a node that is new, a client that is spent) does no harm.
+    The selector's file is replaced after the round. What the roster has in addition to it (a new
+    node, a spent client) does no harm.
 
     Attributes:
       path: the folder.
@@ -55,7 +55,7 @@ class StateFolder:
         """The selector that is kept here, or a fresh one if none is.
 
         Raises:
-          ConfigError: if it was begun with another config, or cannot be read.
+          ConfigError: if it has another config, or cannot be read.
         """
         path = self.path / "selector.npz"
         if not path.is_file():
@@ -67,8 +67,8 @@ class StateFolder:
                 line for line in old if line not in new
             ]
             raise ConfigError(
-                f"{path}: was begun with another config ({'; '.join(different[:3])} is new). Take "
-                "the old one, or another state folder to begin anew."
+                f"{path}: was created with another config ({'; '.join(different[:3])} is new). "
+                "Take the old one, or another state folder to start anew."
             )
         return kept
 

@@ -9,14 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
@@ -31,9 +24,16 @@ from pause_jax.deploy.flower.protocol import (
     RELEASED_NOTHING,
     ROUND,
     SPENT,
+    question_round,
 )
-from pause_jax.deploy.flower.questions import question_round
-from pause_jax.deploy.flower.replies import Answer, average, mean_metrics, read
+from pause_jax.deploy.flower.replies import (
+    Answer,
+    average,
+    flat_update,
+    is_float,
+    mean_metrics,
+    read,
+)
 from pause_jax.deploy.flower.roster import Roster
 from pause_jax.deploy.flower.state import Played, StateFolder
 from pause_jax.deploy.flower.timing import TimedGrid
@@ -48,24 +48,24 @@ class PauseStrategy(Strategy):
     ``PauseStrategy(config, key, state="state").start(grid, arrays, num_rounds=100)``. Each round
     the connected nodes are the available clients; the chosen ones train, and the new model is their
     average by the policy's weights, over those that answered. The policy learns the seconds of
-    each. A client that answers with an error, with something else than it was sent, or not in time
-    has failed, and counts as having taken ``timeout_seconds``. One that says that its budget is
-    spent is not chosen again. A policy that asks clients before it chooses does so by query
-    messages, which clients answer by :func:`answer`. A policy that reads losses gets the metrics
-    ``loss`` and ``square-loss`` (the square of the first, if left out). Of the config all is used
-    but its learning, presence, availability, when rounds end (``max_seconds``, ``deadline``,
-    ``wait_for``, ``dropout``, ``late``: a real fleet's are its own) and ``when_spent`` (it is
-    ``exclude``).
+    each. A client that answers with an error, with other arrays than it was sent, or late has
+    failed, and counts as having taken ``timeout_seconds``. A client that reports a spent budget is
+    not chosen again. A policy that asks clients before it chooses sends query messages, which
+    clients answer by :func:`answer`. A policy that reads losses gets the metrics ``loss`` and
+    ``square-loss`` (the square of the first, if left out). The config's learning, presence,
+    availability, round ends (``max_seconds``, ``deadline``, ``wait_for``, ``dropout``, ``late``)
+    and ``when_spent`` (it is ``exclude``) are not used: a real fleet has its own.
 
-    No federated evaluation is asked for: what clients said of their data would leave without
-    noise. Evaluate at the server, by ``evaluate_fn`` of ``start``.
+    There is no federated evaluation: what clients said of their data would leave without noise.
+    Evaluate at the server, by ``evaluate_fn`` of ``start``.
 
     Attributes:
       selector: the policy at work.
       roster: which node is which client.
-      history: the rounds played by this object.
+      history: the rounds run by this object.
     """
 
+    # Eleven arguments: Flower's strategies take all their settings here, by keywords.
     def __init__(
         self,
         config: SimConfig,
@@ -81,12 +81,11 @@ class PauseStrategy(Strategy):
         min_available: int | None = None,
         wait_seconds: float = 3600.0,
     ):
-        """Begin before round 1, or go on where the state ends.
+        """Start before round 1, or go on where the state ends.
 
         Args:
           config: as for a :class:`~pause_jax.deploy.selector.Selector`.
-          key: typed; that of a simulation gives its choices. A state that is there goes on with
-            the key that it was begun with.
+          key: typed; that of a simulation gives its choices. An existing state keeps its own key.
           state: a folder, made if needed, that is written after each round: ``selector.npz``, all
             that the policy knows; ``clients.json``, the roster; ``fleet.csv``, the seconds of all
             that answered, for ``pause-jax fit`` and ``Traces``. Nothing is kept if left out.
@@ -99,23 +98,17 @@ class PauseStrategy(Strategy):
           poll_seconds: between two looks for replies, > 0.
           min_available: a round waits until as many clients are connected; by default as many as
             the policy chooses.
-          wait_seconds: at most so long, >= 0; then it begins with those that are there.
+          wait_seconds: at most so long, >= 0; then it starts with those that are connected.
 
         Raises:
           ConfigError: if the config cannot run here, an argument is out of its range, or the state
             is of another config.
         """
-        if seconds not in SECONDS:
-            raise ConfigError(
-                f"seconds = {seconds!r}: must be one of {', '.join(SECONDS)}, by whose clock the "
-                "policy learns."
-            )
-        if not (timeout_seconds > 0 and wait_seconds >= 0):
-            raise ConfigError(
-                f"timeout_seconds = {timeout_seconds}, wait_seconds = {wait_seconds}: must be > 0 "
-                "and >= 0, the patience with replies and with nodes that are to connect."
-            )
         self.selector = Selector(config, key, data_size=data_size, update_size=update_size)
+        self._least = config.cohort_size if min_available is None else min_available
+        self._seconds, self._timeout, self._poll = seconds, timeout_seconds, poll_seconds
+        self._wait = wait_seconds
+        self._check_arguments(config.num_clients)
         self._update_size = update_size
         self._folder = None if state is None else StateFolder(state)
         if self._folder is not None:
@@ -123,14 +116,23 @@ class PauseStrategy(Strategy):
         clients = None if self._folder is None else self._folder.clients
         self.roster = Roster(config.num_clients, numbering, clients)
         self.history: list[Played] = []
-        self._seconds, self._timeout, self._poll = seconds, timeout_seconds, poll_seconds
-        self._wait = wait_seconds
-        self._least = config.cohort_size if min_available is None else min_available
-        if not 0 <= self._least <= config.num_clients:
-            raise ConfigError(
-                f"min_available = {self._least}: must be 0 to num_clients = {config.num_clients}."
-            )
         self._open: tuple[Choice, dict[int, int], ArrayRecord, TimedGrid] | None = None
+
+    def _check_arguments(self, num_clients: int) -> None:
+        if self._seconds not in SECONDS:
+            raise ConfigError(
+                f"seconds = {self._seconds!r}: must be one of {', '.join(SECONDS)}, by whose clock "
+                "the policy learns."
+            )
+        if not (self._timeout > 0 and self._wait >= 0):
+            raise ConfigError(
+                f"timeout_seconds = {self._timeout}, wait_seconds = {self._wait}: must be > 0 and "
+                ">= 0, the patience with replies and with nodes that are to connect."
+            )
+        if not 0 <= self._least <= num_clients:
+            raise ConfigError(
+                f"min_available = {self._least}: must be 0 to num_clients = {num_clients}."
+            )
 
     def start(
         self,
@@ -142,12 +144,12 @@ class PauseStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Flower's rounds, with the grid timed.
+        """Run Flower's rounds, with the grid timed.
 
         Args:
           grid: Flower's.
           initial_arrays: the model.
-          num_rounds: rounds to play now; those of a state that is gone on with come before.
+          num_rounds: rounds to run now, after those of the state.
           timeout: in place of ``timeout_seconds``.
           train_config: for the clients; ``server-round`` and ``pause-epsilon`` are added.
           evaluate_config: not used.
@@ -169,7 +171,7 @@ class PauseStrategy(Strategy):
         )
 
     def summary(self) -> None:
-        """Say in the log what is played, and from which round on."""
+        """Log what is run, and from which round on."""
         config = self.selector.config
         LOG.info(
             "policy %s chooses %d of %d clients, from round %d on; privacy %s, epsilon per %s; "
@@ -186,11 +188,10 @@ class PauseStrategy(Strategy):
                 f"grid = {type(grid).__name__}: must be a TimedGrid, which says when replies came. "
                 "Call start, which wraps it, or give TimedGrid(grid)."
             )
-        floats = [a for a in (array.numpy() for array in arrays.values()) if a.dtype.kind == "f"]
-        if self._update_size not in (0, sum(array.size for array in floats)):
+        size = sum(a.size for a in (array.numpy() for array in arrays.values()) if is_float(a))
+        if self._update_size not in (0, size):
             raise ConfigError(
-                f"update_size = {self._update_size}: the model has "
-                f"{sum(array.size for array in floats)} floats. Give that number."
+                f"update_size = {self._update_size}: the model has {size} floats. Give that number."
             )
         present = self._present(grid)
         free = {client: present[client] for client in present.keys() - self.roster.spent}
@@ -199,7 +200,7 @@ class PauseStrategy(Strategy):
         nodes = {int(client): present[int(client)] for client in choice.clients}
         self._open = choice, nodes, arrays, grid
         LOG.info("round %d: clients %s of %d connected", choice.round, list(nodes), len(present))
-        # Nobody trains a stale model: what is not fetched in time expires.
+        # No client trains a stale model: what is not fetched in time expires.
         messages, ttl = [], self._timeout + self._poll
         for node, epsilon in zip(nodes.values(), choice.epsilon, strict=True):
             said = ConfigRecord({**config, ROUND: choice.round, EPSILON: float(epsilon)})
@@ -219,11 +220,11 @@ class PauseStrategy(Strategy):
         answers: dict[int, Answer] = {}
         idle: set[int] = set()
         spent: set[int] = set()
-        silent = set(nodes)
+        missing = set(nodes)
         for reply in replies:
             message = reply.metadata.reply_to_message_id
             client = client_of[grid.nodes[message]]
-            silent.discard(client)
+            missing.discard(client)
             if reply.has_error():
                 if reply.error.code == SPENT:
                     spent.add(client)
@@ -240,7 +241,7 @@ class PauseStrategy(Strategy):
                 )
             except ConfigError as error:
                 LOG.warning("client %d counts as failed: %s", client, error)
-        for client in sorted(silent):
+        for client in sorted(missing):
             LOG.warning("client %d did not answer in %g s", client, grid.waited)
 
         seconds = {client: answer.seconds for client, answer in answers.items()}
@@ -291,7 +292,7 @@ class PauseStrategy(Strategy):
         return present
 
     def _compare(self, choice: Choice, answers: dict[int, Answer]) -> None:
-        """The client's ledger is right, as it alone knows what it has released."""
+        """Take over the client's ledger, which alone knows what the client has released."""
         private = self.selector.epsilon_unit != "none"
         for client, epsilon in zip(choice.clients, choice.epsilon, strict=True):
             client = int(client)
@@ -334,7 +335,7 @@ def _readings(
         }
     if update_size:
         before = {name: array.numpy() for name, array in arrays.items()}
-        readings["update"] = {k: a.update(before) for k, a in answers.items()}
+        readings["update"] = {k: flat_update(a.arrays, before) for k, a in answers.items()}
     return readings
 
 

@@ -21,7 +21,7 @@ class TimedGrid(Grid):
 
     Attributes:
       nodes: of the last call, the node of each message, by the message's id. An error that the
-        SuperLink makes in a node's place does not say which node it is about.
+        SuperLink makes for a node does not say which node it is about.
       seconds: of the last call, latency of each message whose reply came, by its id.
       waited: seconds that the last call took.
     """

@@ -1,4 +1,4 @@
-"""A policy at work: ask it whom to choose, tell it what came back. For any server.
+"""A policy for any server: ask it for clients, tell it what came back.
 
 ::
 
@@ -8,7 +8,7 @@
     selector.tell({client: seconds, ...})     # of those that answered
     selector.save("selector.npz")
 
-A policy that puts a question to some clients before it chooses has its answers first::
+A policy that asks some clients before it chooses gets their answers first::
 
     question = selector.question(available)   # clients, and what they are asked for
     choice = selector.ask(available, answers={client: loss, ...})

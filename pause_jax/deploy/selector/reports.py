@@ -1,4 +1,4 @@
-"""What goes to a server and comes back of it, and how it becomes what a policy reads."""
+"""Choices and questions for a server, and its reports as a policy reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pause_jax.policies import Answer
 
 
 class Choice(NamedTuple):
-    """Whom to train in a round.
+    """The clients to train in a round.
 
     Attributes:
       round: its number, from 1 on.
@@ -32,11 +32,11 @@ class Choice(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What a policy wants to know before it chooses.
+    """A policy's question before it chooses.
 
     Attributes:
       round: that it is about.
-      clients: int [n], who is asked.
+      clients: int [n], the asked clients.
       wants: ``loss``, the mean loss of the global model on the client's data, which is not covered
         by the mechanism; or ``features``, what the client knows of its coming round
         (``Latency.features``).
@@ -50,7 +50,7 @@ class Question(NamedTuple):
 
 
 class Reports(NamedTuple):
-    """What a server tells of a round, by client; see ``Selector.tell``."""
+    """A server's reports of a round, by client; see ``Selector.tell``."""
 
     seconds: Mapping[int, float]
     loss: Mapping[int, float] | None
@@ -90,16 +90,12 @@ def check_among(name: str, clients: Iterable[int], known: Collection[int], what:
 def observation(
     reports: Reports, slots: Mapping[int, int], config: SimConfig, update_size: int
 ) -> tuple[Observation, NDArray[np.bool_]]:
-    """What the policy sees of a round, and bool [m], of whom it learns anything.
+    """What the policy sees of a round, and bool [m], of which clients it learns anything.
 
-    Args:
-      reports: what was told.
-      slots: the chosen clients' places in the cohort.
-      config: its cohort size and ``min_latency``.
-      update_size: entries of an update.
+    ``slots`` has the chosen clients' places in the cohort; ``update_size`` is d.
 
     Raises:
-      ConfigError: for seconds that are none.
+      ConfigError: for seconds that are not finite and > 0.
     """
     m, took = config.cohort_size, {**reports.seconds, **(reports.failed or {})}
     latency = np.ones(m, np.float32)
@@ -133,17 +129,13 @@ def answer(
     question: Question,
     num_features: int,
 ) -> Answer:
-    """What the policy hears of those that it asked; a loss that is missing was not told.
+    """What the policy receives from the clients that it asked; a missing loss was not reported.
 
-    Args:
-      answers: a loss, or features [F], of each client.
-      clients: int [d], of the policy's question, whoever is asked.
-      asked: bool [d].
-      question: what was asked for.
-      num_features: F.
+    ``answers`` has a loss or features [F] by client; ``clients`` int [d] are the slots of the
+    question, and ``asked`` bool [d] those that were asked.
 
     Raises:
-      ConfigError: for an answer that is none, or features that are missing.
+      ConfigError: for an answer of another form, or missing features.
     """
     loss = np.ones(len(clients), np.float32)
     features = np.ones((len(clients), num_features), np.float32)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pathlib
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -16,6 +14,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.bandit import Selection
+from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, canonical, config_file, loaded, validate
 from pause_jax.deploy.selector.reports import (
@@ -37,7 +36,7 @@ from pause_jax.run.context import context_of
 from pause_jax.run.speeds import warn_if_far, warn_of_speeds
 from pause_jax.world.latency import Work
 
-# After so many the seconds told are compared with tau_min.
+# After so many rounds the reported seconds are compared with tau_min.
 _ROUNDS_TO_COMPARE = 10
 
 
@@ -51,7 +50,7 @@ class _Asked(NamedTuple):
 
 
 class Selector:
-    """A policy and its state, for a server of one's own.
+    """A policy and its state, for any server.
 
     Attributes:
       config: what it was made from.
@@ -67,7 +66,7 @@ class Selector:
         data_size: ArrayLike | None = None,
         update_size: int = 0,
     ):
-        """Begin before round 1.
+        """Start before round 1.
 
         Args:
           config: its policy, reward, mechanism with the budget, sizes, ``when_spent``, and its
@@ -104,7 +103,7 @@ class Selector:
 
     @property
     def reads_losses(self) -> bool:
-        """Whether the policy must be told the losses or updates of those that it chose."""
+        """Whether the policy needs the losses or updates of the clients that it chose."""
         return bool(self.config.policy.releases) and self._policy.query is None
 
     @property
@@ -113,7 +112,7 @@ class Selector:
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
     def question(self, available: Iterable[int] | None = None) -> Question | None:
-        """Whom the policy asks before the next round's choice; None of one that asks nobody.
+        """The policy's question before the next choice; None if it asks no client.
 
         Args:
           available: as in :meth:`ask`.
@@ -134,17 +133,15 @@ class Selector:
         return question
 
     def ask(
-        self,
-        available: Iterable[int] | None = None,
-        answers: Mapping[int, ArrayLike] | None = None,
+        self, available: Iterable[int] | None = None, answers: Mapping[int, ArrayLike] | None = None
     ) -> Choice:
-        """Whom to train in the next round.
+        """The clients to train in the next round.
 
         Args:
-          available: numbers of the clients that can be chosen; all by default. One whose budget is
-            spent is left out in any case.
-          answers: to the policy's :meth:`question`, of each client that was asked: its loss, or its
-            features [F]. Of who does not tell a loss the policy keeps what it knows.
+          available: numbers of the clients that can be chosen; all by default. Clients whose
+            budget is spent are left out in any case.
+          answers: to the policy's :meth:`question`, of each asked client: its loss, or its features
+            [F]. Of a client without a loss the policy keeps what it knows.
 
         Raises:
           ConfigError: for numbers that are no clients, before the round before was told, or for
@@ -195,7 +192,7 @@ class Selector:
         failed: Mapping[int, float] | None = None,
         idle: Iterable[int] = (),
     ) -> None:
-        """What came back of the round that was asked for.
+        """Report what came back of the round.
 
         Args:
           seconds: that each client took which answered.
@@ -214,32 +211,14 @@ class Selector:
         """
         if self._pending is None:
             raise ConfigError("nothing was asked: call ask first, then tell, once a round.")
-        pending, reports = self._pending, Reports(seconds, loss, square_loss, update, failed)
-        slots = {
-            int(k): i
-            for i, k in enumerate(np.asarray(pending.clients))
-            if bool(np.asarray(pending.active)[i])
-        }
-        idle, chosen = list(idle), f"chosen in round {self.round}"
-        for name, values in reports._asdict().items():
-            check_among(name, values or (), slots, chosen)
-        for name, named in (("failed", failed or ()), ("idle", idle)):
-            if both := set(named) & set(seconds):
-                raise ConfigError(
-                    f"{name}: client {min(both)} stands in seconds too, as one that answered; must "
-                    "be in one of them."
-                )
+        reports = Reports(seconds, loss, square_loss, update, failed)
+        clients, weights = map(np.asarray, self._pending)
+        slots = {int(clients[i]): int(i) for i in np.flatnonzero(weights > 0)}
         spared = set(numbers("idle", idle, self.config.num_clients))
-        check_among("idle", spared, slots, chosen)
-        if self.reads_losses and seconds and loss is None and update is None:
-            raise ConfigError(
-                f"policy = {self.config.policy.name}: reads "
-                f"{', '.join(self.config.policy.releases)}; tell it the loss or the update of each "
-                "client too."
-            )
+        self._check_reports(reports, spared, slots)
         seen, known = observation(reports, slots, self.config, self._update_size)
-        weights = np.where(known, pending.weights, 0.0).astype(np.float32)
-        answered = Selection(jnp.asarray(pending.clients), jnp.asarray(weights))
+        weights = np.where(known, weights, 0.0).astype(np.float32)
+        answered = Selection(jnp.asarray(clients), jnp.asarray(weights))
         self._state = self._update(self._state, answered, seen)
         for client in slots:
             self.counts[client] += client not in spared
@@ -248,8 +227,28 @@ class Selector:
         if self.round == _ROUNDS_TO_COMPARE and np.isfinite(self._fastest):
             warn_if_far(float(self.config.latency.min_latency), self._fastest)
 
+    def _check_reports(
+        self, reports: Reports, idle: Collection[int], slots: Mapping[int, int]
+    ) -> None:
+        chosen = f"chosen in round {self.round}"
+        for name, values in {**reports._asdict(), "idle": idle}.items():
+            check_among(name, values or (), slots, chosen)
+        for name, named in (("failed", reports.failed or ()), ("idle", idle)):
+            if both := set(named) & set(reports.seconds):
+                raise ConfigError(
+                    f"{name}: client {min(both)} stands in seconds too, as one that answered; must "
+                    "be in one of them."
+                )
+        no_readings = reports.loss is None and reports.update is None
+        if self.reads_losses and reports.seconds and no_readings:
+            raise ConfigError(
+                f"policy = {self.config.policy.name}: reads "
+                f"{', '.join(self.config.policy.releases)}; tell it the loss or the update of each "
+                "client too."
+            )
+
     def save(self, path: str | pathlib.Path) -> None:
-        """Write all to a file, whole or not at all; between a round's tell and the next ask.
+        """Write the state to a file, between a round's ``tell`` and the next ``ask``.
 
         Raises:
           ConfigError: while a round is open, or if the file cannot be written.
@@ -258,9 +257,8 @@ class Selector:
             raise ConfigError(f"round {self.round} is open: tell what came back of it, then save.")
         leaves = {f"state_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(self._state))}
         path = pathlib.Path(path)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            with part.open("wb") as file:
+            with written(path) as file:
                 np.savez(
                     file,
                     allow_pickle=False,
@@ -272,23 +270,20 @@ class Selector:
                     update_size=np.asarray(self._update_size),
                     **leaves,
                 )
-            part.replace(path)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink()
             raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
 
     @classmethod
     def load(cls, path: str | pathlib.Path, config: SimConfig | None = None) -> Selector:
-        """Go on from a file.
+        """Load a saved selector.
 
         Args:
           path: of the file.
-          config: that of the selector, if it is at hand. It is taken if it is the one in the file,
-            which can name objects such as a model, but not hold them.
+          config: that of the selector, if at hand: the file can name objects such as a model, but
+            not hold them. It is used if it equals the one in the file.
 
         Raises:
-          ConfigError: if it cannot be read; a policy of one's own must be imported first.
+          ConfigError: if it cannot be read; import a custom policy first.
         """
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -299,10 +294,7 @@ class Selector:
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(f"{path}: is no saved selector ({error}).") from None
         made = cls(
-            config,
-            jax.random.key(0),
-            data_size=kept["size"],
-            update_size=int(kept["update_size"]),
+            config, jax.random.key(0), data_size=kept["size"], update_size=int(kept["update_size"])
         )
         made._key = jax.random.wrap_key_data(jnp.asarray(kept["key"]))
         made.round, made.counts = int(kept["round"]), kept["counts"]

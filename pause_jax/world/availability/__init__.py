@@ -1,13 +1,12 @@
-"""When clients are there: by the hour, by intervals from a file, or coming and going at random.
+"""Availability traces: by the hour, by intervals from a file, or coming and going at random.
 
-A kind is a config with a state and one pure step a round. A new one is a class below
-:class:`Presence`. ``SimConfig.availability`` is another thing: who is there may still be busy,
+A trace is a config with a state and one pure step a round; a custom one subclasses
+:class:`Presence`. ``SimConfig.availability`` is the probability that a connected client is free,
 independently in each round.
 """
 
-from pause_jax.world.availability.base import Presence
+from pause_jax.world.availability.base import Diurnal, OnOff, Presence
 from pause_jax.world.availability.intervals import Intervals
-from pause_jax.world.availability.kinds import Diurnal, OnOff
 
 PRESENCES = (Diurnal, Intervals, OnOff)
 

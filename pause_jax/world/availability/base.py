@@ -1,27 +1,30 @@
-"""What a presence is: who is there in a round, from the clock and the round before."""
+"""Availability traces: the contract, and those without a file."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.base.struct import Config, number
+from pause_jax.rng.draws import evenly
 
 
 class Presence(Config):
-    """When clients are there. It depends on the clock, on chance, and on nothing that a policy
-    decides but how long rounds last.
+    """An availability trace: which clients are connected in a round.
+
+    It depends on the clock, on chance, and on a policy only by how long rounds last.
 
     Attributes:
-      recheck: seconds that a round lasts in which nobody is chosen, after which the server looks
-        again.
+      recheck: seconds that a round without a chosen client lasts, until the server looks again.
     """
 
     recheck: float = number(default=60.0, above=0)
 
     def loaded(self) -> Self:
-        """The presence with what it reads from files; done on the host before a run is traced."""
+        """The trace with what it reads from files; done on the host before a run is traced."""
         return self
 
     @property
@@ -34,15 +37,59 @@ class Presence(Config):
         return ()
 
     def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
-        """Who is there in the next round.
+        """Clients that are connected in the next round, bool [K], and the state after it.
 
-        Args:
-          state: after the round before.
-          key: of this round.
-          clock: simulated seconds at the round's start, a scalar.
-          num_clients: K.
-
-        Returns:
-          (bool [K], the state after it).
+        ``state`` is that after the round before, ``clock`` the simulated seconds at the round's
+        start, a scalar.
         """
         raise NotImplementedError
+
+
+class Diurnal(Presence):
+    """Each client is connected in one stretch of every period, such as its local night.
+
+    Client k's stretch starts ``spread`` times the fractional part of k times the golden ratio after
+    the period's start, in periods: evenly over the clients, whatever their number and speed.
+
+    Attributes:
+      period: seconds.
+      share: of the period in which a client is connected.
+      spread: share of the period over which the clients' starts lie: 1 for a fleet around the
+        world, 0 for one in which all come and go together.
+    """
+
+    name: ClassVar[str] = "diurnal"
+    summary: ClassVar[str] = "a stretch of every period, such as a day"
+
+    period: float = number(default=86_400.0, above=0)
+    share: float = number(default=1 / 3, above=0, at_most=1)
+    spread: float = number(default=1.0, at_least=0, at_most=1)
+
+    def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
+        begins = self.spread * jnp.asarray(evenly(num_clients), jnp.float32)
+        return (clock % self.period / self.period - begins) % 1 < self.share, state
+
+
+class OnOff(Presence):
+    """Each client comes and goes by a Markov chain of its own, a step a round.
+
+    It starts in equilibrium: connected with probability ``come`` / (``come`` + ``leave``).
+
+    Attributes:
+      leave: probability that a client connected in the last round is not in the next.
+      come: probability that one that was not connected is in the next.
+    """
+
+    name: ClassVar[str] = "on_off"
+    summary: ClassVar[str] = "comes and goes by a Markov chain, a step a round"
+
+    leave: float = number(default=0.1, above=0, at_most=1)
+    come: float = number(default=0.1, above=0, at_most=1)
+
+    def begin(self, key: Array, num_clients: int) -> Array:
+        return jax.random.bernoulli(key, self.come / (self.come + self.leave), (num_clients,))
+
+    def step(self, state: Array, key: Array, clock: Array, num_clients: int) -> tuple[Array, Array]:
+        changes = jax.random.uniform(key, (num_clients,))
+        here = jnp.where(state, changes >= self.leave, changes < self.come)
+        return here, here

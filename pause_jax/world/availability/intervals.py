@@ -13,7 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from pause_jax.base import source_file
-from pause_jax.base.client_ids import client_id, gap, numbered
+from pause_jax.base.client_ids import check_enough, client_id, numbered
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 from pause_jax.world.availability.base import Presence
 
@@ -35,7 +35,7 @@ _TABLES: dict[str, _Table] = {}
 
 
 class Intervals(Presence):
-    """A client is there from the start of each of its intervals to its end, the end excluded.
+    """A client is connected from the start of each of its intervals to its end, the end excluded.
 
     A CSV file with the header ``client,start,end`` and a line for each interval: the client's id, a
     number or a name, and simulated seconds 0 <= start < end. Intervals of a client may overlap.
@@ -43,7 +43,7 @@ class Intervals(Presence):
     clients beyond ``num_clients`` are not used. For arrays: :meth:`of`.
 
     Attributes:
-      period: seconds after which all begins anew, such as 86,400 for a day; None for never. An
+      period: seconds after which all repeats, such as 86,400 for a day; None for never. An
         interval may reach beyond it.
       path: the file; if relative, to the working directory (static).
       digest: SHA-256 of the intervals. Filled in when a run starts; if it is given, another file is
@@ -61,7 +61,7 @@ class Intervals(Presence):
     def of(
         cls, intervals: Sequence[Iterable[tuple[float, float]]], period: float | None = None
     ) -> Self:
-        """The presence of intervals at hand: of each client its (start, end) in seconds.
+        """The trace of each client's intervals (start, end), in seconds.
 
         Its config file has the digest alone, which another process cannot run: write a CSV file.
 
@@ -76,21 +76,15 @@ class Intervals(Presence):
         missing = set(range(len(intervals))) - {client for client, *_ in rows}
         if missing or not rows:
             raise ConfigError(f"intervals: has no interval of client {min(missing, default=0)}.")
-        clients = np.asarray([client for client, *_ in rows])
-        return cls(period=period, digest=_kept(clients, rows, repr(rows).encode(), ()))
+        digest = hashlib.sha256(repr(rows).encode()).hexdigest()
+        _TABLES[digest] = _table(np.asarray([client for client, *_ in rows]), rows)
+        return cls(period=period, digest=digest)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        known = len(_TABLES[self.loaded().digest].times)
-        if known < sizes.num_clients:
-            if missing := gap(self.client_ids):
-                raise ConfigError(
-                    f"{path}.path = {self.path!r}: has no interval of client {missing}. Number "
-                    "clients 0, 1, ... without gaps, or name them."
-                )
-            raise ConfigError(
-                f"{path}: has intervals of {known} clients, and num_clients = "
-                f"{sizes.num_clients}. Say when the others are there, or simulate at most {known}."
-            )
+        table = _TABLES[self.loaded().digest]
+        where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Intervals.of(...)"
+        fix = "Add the intervals of the others"
+        check_enough(where, "interval", len(table.times), table.ids, sizes.num_clients, fix)
 
     def loaded(self) -> Self:
         where = f"presence.path = {self.path!r}"
@@ -98,8 +92,8 @@ class Intervals(Presence):
             if self.digest in _TABLES:
                 return self
             raise ConfigError(f"{where}: must be a CSV file with the header client,start,end.")
-        content, digest = source_file.read("presence", self.path, self.digest)
-        if digest not in _TABLES:
+
+        def parse(content: bytes) -> _Table:
             lines = source_file.table(where, content)
             if not lines or [word.strip() for word in lines[0]] != ["client", "start", "end"]:
                 raise ConfigError(f"{where}: must begin with the line client,start,end.")
@@ -107,7 +101,9 @@ class Intervals(Presence):
             if not rows:
                 raise ConfigError(f"{where}: has no interval of client 0, nor of any other.")
             ids, clients = numbered("client", np.asarray([client for client, *_ in rows]))
-            _kept(clients, rows, content, ids)
+            return _table(clients, rows, ids)
+
+        digest = source_file.parsed(_TABLES, "presence", self.path, self.digest, parse)
         return self.replace(digest=digest)
 
     @property
@@ -148,15 +144,13 @@ def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
     return start, end
 
 
-def _kept(
-    clients: NDArray[Any], rows: Sequence[tuple[Any, float, float]], content: bytes, ids: Any
-) -> str:
-    """Keep the table of intervals, whose clients are numbered 0, 1, ...; returns its digest."""
+def _table(
+    clients: NDArray[Any], rows: Sequence[tuple[Any, float, float]], ids: tuple[str, ...] = ()
+) -> _Table:
+    """The table of intervals, whose clients are numbered 0, 1, ..."""
     times = np.zeros((clients.max() + 1, np.bincount(clients).max(), 2))
     filled = np.zeros(len(times), int)
     for client, (_, start, end) in zip(clients, rows, strict=True):
         times[client, filled[client]] = start, end
         filled[client] += 1
-    digest = hashlib.sha256(content).hexdigest()
-    _TABLES[digest] = _Table(times, ids)
-    return digest
+    return _Table(times, ids)

@@ -1,9 +1,8 @@
 """Latency models: how many seconds a client takes in a round, and what the genie knows of it.
 
-A model is a config with three methods. It is i.i.d. over rounds and independent over clients, and
-it never returns less than ``min_latency`` (tau_min). Sources: SPEC section 4, from the PAUSE
-experiments (two_groups), from BSFL (ten_groups, speed_normal) and from RBCS-F (linear_context).
-A new one is a class below :class:`Latency` and its place in ``LATENCIES``.
+A model is i.i.d. over rounds and independent over clients, and never returns less than
+``min_latency`` (tau_min). Sources: SPEC section 4, the PAUSE experiments (two_groups), BSFL
+(ten_groups, speed_normal) and RBCS-F (linear_context). A custom one subclasses :class:`Latency`.
 """
 
 from pause_jax.world.latency.base import Latency, Work

@@ -39,12 +39,9 @@ class Measured(NamedTuple):
 
 
 def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:
-    """The measurements of a file's content.
+    """The measurements of a file's content, Parquet if its path ends in ``.parquet``, else CSV.
 
-    Args:
-      content: of the file.
-      path: its name; ``.parquet`` is read as Parquet, anything else as CSV.
-      where: what asked for it, for messages.
+    ``where`` is what asked for it, for messages.
 
     Raises:
       ConfigError: naming the first line that is wrong.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pause_jax.base import source_file
 from pause_jax.base.struct import ConfigError, Sizes, number, static
-from pause_jax.rng.evenly import evenly
+from pause_jax.rng.draws import evenly
 from pause_jax.world.latency.base import Latency, Work
 
 COLUMNS = (
@@ -98,9 +98,11 @@ class Network(Latency):
 
     def loaded(self) -> Self:
         path = self.path or str(_OWN)
-        content, digest = source_file.read("latency", path, self.digest)
-        if digest not in _TABLES:
-            _TABLES[digest] = _parse(content, f"latency.path = {path!r}")
+
+        def parse(content: bytes) -> _Devices:
+            return _parse(content, f"latency.path = {path!r}")
+
+        digest = source_file.parsed(_TABLES, "latency", path, self.digest, parse)
         return self.replace(digest=digest)
 
     def given(self, work: Work) -> tuple[Self, Work]:

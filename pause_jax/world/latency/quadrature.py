@@ -12,15 +12,9 @@ REACH = 9.0
 
 
 def panel(low: Array, high: Array) -> tuple[Array, Array]:
-    """Points and weights on the interval of every client: sum(weights * f(points), axis=1) is its
-    integral of f, exact for polynomials of degree 255.
+    """Points and weights, float [K, 128], on the interval [low, high], float [K], of every client.
 
-    Args:
-      low: where the intervals begin, float [K].
-      high: where they end, float [K].
-
-    Returns:
-      (points, weights), float [K, 128].
+    sum(weights * f(points), axis=1) is its integral of f, exact for polynomials of degree 255.
     """
     half = (high - low)[:, None] / 2
     points = low[:, None] + half * (1 + jnp.asarray(_NODES, low.dtype)[None, :])

@@ -137,7 +137,7 @@ class ShiftedExponential(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * (1 + extra))
 
     def _above(self, num_clients: int) -> tuple[Array, Array, Array]:
-        """(where the density begins after the cut, mean of the exponential part, probability of
+        """(where the density starts after the cut, mean of the exponential part, probability of
         being there), float [K].
         """
         least = self.scale(num_clients)
@@ -187,7 +187,7 @@ class Pareto(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * tail)
 
     def _above(self, num_clients: int) -> tuple[Array, Array]:
-        """(where the tail begins after the cut, probability of being there), float [K]."""
+        """(where the tail starts after the cut, its probability), float [K]."""
         least = self.scale(num_clients)
         start = jnp.maximum(self.min_latency, least)
         return start, (least / start) ** self.shape

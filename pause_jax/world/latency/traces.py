@@ -14,7 +14,7 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.base import source_file
-from pause_jax.base.client_ids import gap
+from pause_jax.base.client_ids import check_enough
 from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.world.latency.base import Latency
 from pause_jax.world.latency.measured import LARGEST, Measured, parse
@@ -27,9 +27,10 @@ class _Table(NamedTuple):
       seconds: [N].
       dropped: bool [N], where the client did not answer; its seconds are those before it.
       as_measured, dropped_then: [N], the same of each client in the order of measurement.
-      first, size: int [C], where a client's begin, and how many there are.
+      first, size: int [C], where a client's begin, and how many it has.
       sum_from, inverse_from: [N], sum of ``seconds`` and of 1 / ``seconds`` from here to the
         client's last. In float64, so that the mean over many is not rounded on the way.
+      ids: of the clients of a file; empty for arrays.
     """
 
     seconds: NDArray[np.float64]
@@ -40,14 +41,13 @@ class _Table(NamedTuple):
     size: NDArray[np.int32]
     sum_from: NDArray[np.float64]
     inverse_from: NDArray[np.float64]
+    ids: tuple[str, ...]
 
 
 # What was read or made, by digest: a traced program cannot read a file. For ``played`` a client has
 # a row for each round of the file.
 _TABLES: dict[str, _Table] = {}
 _PLAYED: dict[str, _Table] = {}
-# Ids of the clients of files, by digest.
-_IDS: dict[str, tuple[str, ...]] = {}
 # Rows of a table at most.
 _MOST = 10**8
 
@@ -57,24 +57,23 @@ class Traces(Latency):
 
     The measurements are a CSV file with the header ``client,seconds`` and a line for each: the
     client's id, a number or a name, and seconds > 0; or a ``.parquet`` file with these columns.
-    Client k is the k-th id in natural order, and meets the data of the same id (partition
-    ``natural``); without such data ids must be names, or numbers 0, 1, ... without gaps. A
-    further column ``round`` or ``time`` says the order of a client's measurements; without it, it
-    is that of the file. Clients may have different numbers of them; those of clients beyond
-    ``num_clients`` are not used. An empty cell of seconds is a drop-out: the client, if chosen,
-    does not answer, and the server waits as long as the client took the time before. Expectations
-    are exact means over all lines, a drop-out with these seconds. The file is read when a run
-    starts. For arrays: :meth:`of`.
+    Client k is the k-th id in natural order, and has the data of the same id (partition
+    ``natural``); without such data ids must be names, or numbers 0, 1, ... without gaps. A column
+    ``round`` or ``time`` gives the order of a client's measurements; by default that of the file.
+    Clients may have different numbers of them; clients beyond ``num_clients`` are not used. An
+    empty cell of seconds is a drop-out: the client, if chosen, does not answer, and the server
+    waits as long as the client took the time before. Expectations are exact means over all lines,
+    a drop-out with these seconds. The file is read when a run starts. For arrays: :meth:`of`.
 
     Attributes:
       order: ``drawn``: uniformly each round, so that rounds are independent. ``played``: with the
         column ``round``, round t has the lines of the t-th round since the first of the file, and
         a client without a line takes as long as the time before (or, before its first, as then).
         Otherwise round t has the client's t-th measurement. After the last comes the first again.
-        What was to be expected in a round is what came, and the genie knows it (static).
+        A round's expectation is what came, and the genie knows it (static).
       path: the file; if relative, to the working directory (static).
-      digest: SHA-256 of the measurements, by which a result says what it was run with. Filled in
-        when a run starts; if it is given, another file is refused (static).
+      digest: SHA-256 of the measurements, recorded in results. Filled in when a run starts; a file
+        of another digest is refused (static).
     """
 
     name: ClassVar[str] = "traces"
@@ -141,18 +140,10 @@ class Traces(Latency):
         return self.order == "played"
 
     def check(self, path: str, sizes: Sizes) -> None:
-        measured = len(self.loaded()._measured.size)
-        if measured < sizes.num_clients:
-            where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Traces.of(...)"
-            if missing := gap(self.client_ids):
-                raise ConfigError(
-                    f"{where}: has no measurement of client {missing}. Number clients 0, 1, ... "
-                    "without gaps, or name them."
-                )
-            raise ConfigError(
-                f"{where}: has measurements of {measured} clients, and num_clients = "
-                f"{sizes.num_clients}. Measure more clients, or simulate at most {measured}."
-            )
+        table = self.loaded()._measured
+        where = f"{path}.path = {self.path!r}" if self.path else f"{path}: Traces.of(...)"
+        fix = "Measure more clients"
+        check_enough(where, "measurement", len(table.size), table.ids, sizes.num_clients, fix)
 
     def loaded(self) -> Self:
         if not self.path:
@@ -162,19 +153,19 @@ class Traces(Latency):
                 "latency.path = '': must be a CSV file with the header client,seconds"
                 + (", as the arrays of this digest are not at hand." if self.digest else ".")
             )
-        content, digest = source_file.read("latency", self.path, self.digest)
-        if digest not in self._tables:
+
+        def table(content: bytes) -> _Table:
             measured = parse(content, self.path)
             if self.order == "played" and measured.by_round:
                 measured = _every_round(measured, f"latency.path = {self.path!r}")
-            self._tables[digest] = _table(measured.client, measured.seconds)
-            _IDS[digest] = measured.ids
+            return _table(measured.client, measured.seconds, measured.ids)
+
+        digest = source_file.parsed(self._tables, "latency", self.path, self.digest, table)
         return self.replace(digest=digest)
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        digest = self.digest if self.digest in self._tables else self.loaded().digest
-        return _IDS.get(digest, ())
+        return self._measured.ids
 
     @property
     def _tables(self) -> dict[str, _Table]:
@@ -247,25 +238,29 @@ class Traces(Latency):
         return (low - first) / size, rest / size.astype(rest.dtype)
 
 
-def _table(client: NDArray[np.int64], seconds: NDArray[np.float64]) -> _Table:
+def _table(
+    client: NDArray[np.int64], seconds: NDArray[np.float64], ids: tuple[str, ...] = ()
+) -> _Table:
     """The table of clients without gaps and their seconds, in the order of measurement."""
     order, size = np.argsort(client, kind="stable"), np.bincount(client)
     first = np.cumsum(size) - size
     then = np.isnan(seconds[order])
     filled = np.concatenate([_filled(part) for part in np.split(seconds[order], first[1:])])
     place = np.lexsort((filled, client[order]))
-    sums = [
+    sum_from, inverse_from = (
         np.concatenate([np.cumsum(part[::-1])[::-1] for part in np.split(values, first[1:])])
         for values in (filled[place], 1 / filled[place])
-    ]
+    )
     return _Table(
-        filled[place],
-        then[place],
-        filled,
-        then,
-        first.astype(np.int32),
-        size.astype(np.int32),
-        *sums,
+        seconds=filled[place],
+        dropped=then[place],
+        as_measured=filled,
+        dropped_then=then,
+        first=first.astype(np.int32),
+        size=size.astype(np.int32),
+        sum_from=sum_from,
+        inverse_from=inverse_from,
+        ids=ids,
     )
 
 
