@@ -88,6 +88,7 @@ SLOWER = LEARN.override({"learning.schedule": StepDecay(every=3, factor=0.5)})
 def test_the_numbers_of_a_schedule_are_swept_in_one_program():
     configs = [SLOWER.override({"learning.schedule.factor": f}) for f in (0.2, 0.5, 1.0)]
     program = programs(None, chosen(None), Execution(), True).advance_soon
+    jax.clear_caches()
     before = program._cache_size()
     swept = sweep(configs, KEY, progress=False)
     assert program._cache_size() == before + 1

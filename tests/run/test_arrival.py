@@ -111,9 +111,10 @@ LEARN = BASE.replace(
 )  # fmt: skip
 
 
-def test_every_policy_runs_with_losses_and_updates_that_do_not_arrive():
+def test_policies_that_read_losses_run_with_updates_that_do_not_arrive():
+    """The others meet these rules above, held against a selector."""
     rules = {"deadline": 0.3, "dropout": 0.4, "late": "next"}
-    for name in NAMED:
+    for name in set(NAMED) - set(PLAIN):
         result = simulate(LEARN.replace(policy=NAMED[name], **rules), KEY)
         assert result.first_nonfinite_round == 0, name
         assert np.isfinite(result.clock).all(), name
