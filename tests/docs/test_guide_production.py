@@ -14,6 +14,8 @@ from pause_jax import config_file
 from pause_jax.latency import LogNormal, Traces
 from pause_jax.selector import Selector
 
+pytestmark = pytest.mark.slow
+
 GUIDE = (
     pathlib.Path(__file__).parents[2] / "docs" / "guides" / "from_fleet_to_production.md"
 ).read_text()

@@ -11,6 +11,8 @@ from experiments.mnist_mlp_30_5 import run
 from pause_jax import presets
 from pause_jax.learning import Digits, Learning, Mlp
 
+pytestmark = pytest.mark.slow
+
 HERE = pathlib.Path(run.__file__).parent
 SMALL = Learning(data=Digits(num_train=60), model=Mlp(hidden=()), max_steps=2)
 

@@ -16,6 +16,8 @@ from pause_jax.run.record.recorder import chosen
 from pause_jax.testing import check_learner
 from tests.support.runs import KEY, LEARN, learn_run
 
+pytestmark = pytest.mark.slow
+
 BASE = 0.02
 ROUNDS = 1 + np.arange(40)
 

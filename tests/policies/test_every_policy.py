@@ -8,6 +8,8 @@ from pause_jax import SimConfig, presets, sweep
 from pause_jax.policies import NAMED
 from tests.support.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
 
+pytestmark = pytest.mark.slow
+
 ASK = {"power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs"}
 RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort"}
 # For the others it does not matter whether anything is trained.

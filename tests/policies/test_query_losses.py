@@ -21,6 +21,8 @@ from pause_jax.run.simulate import prepare
 from tests.reference import power_of_choice as oracle
 from tests.support.network import context
 
+pytestmark = pytest.mark.slow
+
 LEARN = SimConfig(
     num_clients=8,
     num_selected=2,

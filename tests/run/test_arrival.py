@@ -16,6 +16,8 @@ from pause_jax.selector import Selector
 from tests.deploy.test_selector import PLAIN
 from tests.support.runs import assert_close, chosen_sets, world_of
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(5)
 BASE = SimConfig(
     num_clients=9, num_selected=5, num_rounds=25, learning=None, latency=LogNormal(),

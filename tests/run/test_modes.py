@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 X64, KEY_REUSE = "JAX_ENABLE_X64", "JAX_DEBUG_KEY_REUSE"
 
 

@@ -48,6 +48,8 @@ from tests.support.runs import (
     world_of,
 )
 
+pytestmark = pytest.mark.slow
+
 # --- the world is the same for all policies
 
 

@@ -33,6 +33,8 @@ from pause_jax.sweep import chunks as plan
 from pause_jax.sweep import execute as playing
 from pause_jax.sweep import prepare as jobs
 
+pytestmark = pytest.mark.slow
+
 FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
 
 
