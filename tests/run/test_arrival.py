@@ -90,15 +90,23 @@ def test_over_selection_is_faster_than_choosing_as_many_as_are_waited_for():
     assert (seconds.sel(config="over") < 0.7 * seconds.sel(config="plain")).all()
 
 
+RULED = BASE.replace(
+    num_selected=4, **RULES["all"] | {"wait_for": 2},
+    privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ruled():
+    """The run of every plain policy, in one sweep: most of them share a program."""
+    configs = {name: RULED.replace(policy=named(name)) for name in PLAIN}
+    return sweep(configs, KEY, record=("clients", "counts"), progress=False).isel(seed=0)
+
+
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_selector_that_is_told_of_failures_chooses_what_simulate_chooses(name):
-    config = BASE.replace(
-        policy=named(name), num_selected=4, **RULES["all"] | {"wait_for": 2},
-        privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
-    )  # fmt: skip
-    result = simulate(config, KEY)
-    selector, present = Selector(config, KEY), world_of(config, KEY)[1]
-    latency = world_of(config, KEY)[0]
+def test_a_selector_that_is_told_of_failures_chooses_what_simulate_chooses(name, ruled):
+    config, result = RULED.replace(policy=named(name)), ruled.sel(config=name)
+    selector, (latency, present) = Selector(config, KEY), world_of(config, KEY)
     for t, (end, in_time) in enumerate(endings(config, result, KEY)):
         choice = selector.ask(np.flatnonzero(present[t]))
         assert set(choice.clients.tolist()) == set(chosen_sets(result)[t])
