@@ -19,6 +19,8 @@ from pause_jax.rng import keys
 from pause_jax.run.round import parts
 from pause_jax.selector import Selector
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(3)
 BASE = SimConfig(num_clients=8, num_selected=3, num_rounds=25, learning=None, latency=LogNormal())
 # Those that ask first; and all that do neither, nor read losses or updates.
@@ -62,7 +64,6 @@ def simulated():
     return sweep(configs, KEY, record=record, progress=False).isel(seed=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_fed_with_a_simulation_it_chooses_what_simulate_chooses(name, simulated):
     config, result = SPENT.replace(policy=named(name)), simulated.sel(config=name)
