@@ -374,7 +374,6 @@ def test_a_good_config_passes():
     assert shapes.counts.shape == (6,)
 
 
-@pytest.mark.slow
 def test_a_deadline_that_nobody_can_meet_is_refused():
     config = SimConfig(learning=None, deadline=0.04)
     with pytest.raises(ConfigError, match=r"deadline = 0.04: no update can be in time"):

@@ -27,7 +27,6 @@ def assert_same(a, b):
     jax.tree.map(np.testing.assert_array_equal, canonical(a), canonical(b))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("preset", presets.PRESETS)
 @pytest.mark.parametrize("policy", NAMED)
 def test_a_config_survives_a_file(preset, policy):

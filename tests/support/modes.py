@@ -149,12 +149,7 @@ class Twice(PolicyConfig):
         return Policy(lambda: (), select, lambda state, selection, observation: state)
 
 
-def twice() -> None:
-    """Draw twice from one key."""
-    traced(BANDIT.replace(policy=Twice()))
-
-
 if __name__ == "__main__":
     shapes.watch_all()
     warnings.simplefilter("error")
-    {"core": core, "kinds": kinds, "twice": twice}[sys.argv[1]]()
+    {"core": core, "kinds": kinds}[sys.argv[1]]()
