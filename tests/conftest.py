@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # A process may have 65,530 memory maps on Linux; every compiled program takes some.
-MAX_MAPS = 15_000
+MAX_MAPS = 10_000
 
 
 @pytest.fixture(scope="module", autouse=True)
