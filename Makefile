@@ -11,7 +11,7 @@ RELEASE := .release-venv
 RELEASE_STAMP := $(RELEASE)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test flower mutants soak lint format docs notebooks gallery release release-check house reproduction experiment bench bench-gpu clean
+.PHONY: help demo quick test flower mutants soak lint format docs notebooks gallery release release-check house reproduction experiment bench bench-gpu clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -25,8 +25,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## compare selection policies on digits (half a minute, no download)
 	$(BIN)/pause-jax compare
 
-test: $(STAMP)  ## run all tests
-	$(BIN)/python -m pytest -n 2
+# worksteal: a worker gets neighbouring tests, which share fixtures and compiled programs.
+quick: $(STAMP)  ## run the quick tests, at every save (two minutes at most; ARGS=... for pytest)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+
+test: $(STAMP)  ## run all tests (ten minutes at first; ARGS=... for pytest)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # Flower wants older versions of these four than the other tests run with.
 $(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt

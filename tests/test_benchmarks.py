@@ -24,6 +24,8 @@ from benchmarks.workloads import (
     write_weights,
 )
 
+pytestmark = pytest.mark.slow
+
 PYTHON = pathlib.Path(sys.executable)
 SWEPT = ("2 seeds in one sweep", "3 seeds in one sweep")
 

@@ -11,6 +11,8 @@ import pytest
 from pause_jax.run.compilation import compiler_options
 from tests.support import canaries
 
+pytestmark = pytest.mark.slow
+
 OURS = "import sys, pause_jax; from tests import canaries; sys.exit(canaries.main([]))"
 LATE = "import jax; jax.random.key(0); import pause_jax"
 # Those that pause_jax sets something for; both were seen to be wrong without it.

@@ -22,6 +22,8 @@ from pause_jax.privacy import (
 )
 from pause_jax.testing import check_learner, check_mechanism, check_policy
 
+pytestmark = pytest.mark.slow
+
 TINY = Digits(num_train=120)
 
 

@@ -1,6 +1,9 @@
 """The house keeps its order: imports point downwards, nothing goes in circles, files stay small."""
 
+import ast
+import functools
 import graphlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import house
@@ -9,6 +12,62 @@ import pytest
 PACKAGE = house.ROOT / "pause_jax"
 MAX_LINES = 350
 NAMES_THAT_SAY_NOTHING = {"utils.py", "types.py", "helpers.py"}
+# Folders of tests/ that are no room of the package.
+OTHER_TESTS = {"docs", "experiments", "flower", "reference", "support"}
+
+# Ratchets: what the package has reached. Lower a number after an improvement; do not raise one.
+MAX_FLOORS = 8
+MAX_ARROWS = 65
+MAX_FUNCTION_LINES = 126
+MAX_LONG_FUNCTIONS = 20  # functions of more than 60 lines
+MAX_ARGUMENTS = 23
+MAX_WIDE_FUNCTIONS = 17  # functions of more than 8 arguments
+MAX_PUBLIC_NAMES = 217
+MAX_MAIN_PATH_LINES = 4162
+# What a reader of `simulate(config, key)` with PAUSE opens.
+MAIN_PATH = (
+    "run/simulate.py",
+    "run/programs.py",
+    "run/round.py",
+    "run/context.py",
+    "run/world.py",
+    "run/state.py",
+    "run/arrival.py",
+    "run/horizon.py",
+    "run/score.py",
+    "run/record/quantity.py",
+    "run/record/recorder.py",
+    "config/sim_config.py",
+    "policies/base.py",
+    "policies/pause.py",
+    "policies/index.py",
+    "bandit/stats.py",
+    "bandit/reward.py",
+    "bandit/search/exact.py",
+    "privacy/mechanisms.py",
+    "privacy/budget.py",
+    "learning/learner.py",
+    "learning/fedavg.py",
+    "learning/cohort.py",
+    "learning/client.py",
+    "learning/server.py",
+    "world/latency/base.py",
+    "rng/keys.py",
+)
+
+
+parsed = functools.cache(ast.parse)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imports_read_once():
+    """Read the package's own imports once for all tests; a toy's, which changes, each time."""
+    read, found = house.imports, house.imports(PACKAGE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            house, "imports", lambda package: found if package == PACKAGE else read(package)
+        )
+        yield
 
 
 def without_a_room(package: Path) -> list[str]:
@@ -45,8 +104,43 @@ def cycle(package: Path) -> list[str]:
 
 
 def too_long(package: Path) -> list[str]:
-    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in package.rglob("*.py")}
+    lengths = {path: lines_of(path) for path in package.rglob("*.py")}
     return [f"{path.name}: {lines} lines" for path, lines in lengths.items() if lines > MAX_LINES]
+
+
+def lines_of(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
+
+
+def functions(package: Path) -> Iterator[ast.FunctionDef]:
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(parsed(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                yield node
+
+
+def function_lines(package: Path) -> list[int]:
+    """The length of each function, with its signature and docstring."""
+    return [(each.end_lineno or 0) - each.lineno + 1 for each in functions(package)]
+
+
+def arguments(package: Path) -> list[int]:
+    """How many named arguments each function takes, without ``self`` and ``cls``."""
+    counts = []
+    for each in functions(package):
+        names = [arg.arg for arg in each.args.posonlyargs + each.args.args]
+        counts.append(len(names) - (names[:1] in (["self"], ["cls"])) + len(each.args.kwonlyargs))
+    return counts
+
+
+def public_names(package: Path) -> set[str]:
+    """What all ``__all__`` of the package list."""
+    found: set[str] = set()
+    for path in package.rglob("*.py"):
+        for node in parsed(path.read_text("utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                found.update(ast.literal_eval(node.value))
+    return found
 
 
 def nameless(package: Path) -> list[str]:
@@ -58,6 +152,40 @@ def nameless(package: Path) -> list[str]:
 )
 def test_the_house_is_in_order(faults):
     assert faults(PACKAGE) == []
+
+
+# What is measured -> (the number of a package, its limit).
+RATCHETS = {
+    "floors": (lambda package: len(house.FLOORS), MAX_FLOORS),
+    "arrows": (lambda package: len(house.between_rooms(house.imports(package))), MAX_ARROWS),
+    "function lines": (lambda package: max(function_lines(package)), MAX_FUNCTION_LINES),
+    "long functions": (
+        lambda package: sum(lines > 60 for lines in function_lines(package)),
+        MAX_LONG_FUNCTIONS,
+    ),
+    "arguments": (lambda package: max(arguments(package)), MAX_ARGUMENTS),
+    "wide functions": (
+        lambda package: sum(count > 8 for count in arguments(package)),
+        MAX_WIDE_FUNCTIONS,
+    ),
+    "public names": (lambda package: len(public_names(package)), MAX_PUBLIC_NAMES),
+    "lines of the main path": (
+        lambda package: sum(lines_of(package / name) for name in MAIN_PATH),
+        MAX_MAIN_PATH_LINES,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RATCHETS)
+def test_a_ratchet_holds(name):
+    measure, limit = RATCHETS[name]
+    assert measure(PACKAGE) <= limit
+
+
+def test_the_tests_mirror_the_package():
+    folders = {path.parent.name for path in (house.ROOT / "tests").glob("*/__init__.py")}
+    assert folders - OTHER_TESTS <= set(house.ORDER)
+    assert folders >= OTHER_TESTS
 
 
 def test_the_walk_sees_the_package():
@@ -141,6 +269,17 @@ def test_a_long_file_and_names_that_say_nothing_are_seen(toy):
     package = toy("run/long.py", "\n" * (MAX_LINES + 1))
     assert too_long(package) == [f"long.py: {MAX_LINES + 1} lines"]
     assert nameless(package) == ["utils.py"]
+
+
+def test_lengths_arguments_and_public_names_are_counted(toy):
+    toy(
+        "run/wide.py",
+        "class A:\n    def f(self, a, /, b, *, c):\n        pass\n\n\n__all__ = ['A']\n",
+    )
+    package = toy("rng.py", "def g():\n\n    def h(): ...\n\n    return h\n__all__ = ['A', 'g']\n")
+    assert sorted(function_lines(package)) == [1, 2, 5]
+    assert sorted(arguments(package)) == [0, 0, 3]
+    assert public_names(package) == {"A", "g"}
 
 
 def test_a_module_outside_of_all_rooms_is_seen(toy):

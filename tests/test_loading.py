@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # What one simulation does not need: laboratories, plotting, accounting, data formats.
 LATER = (
     "altair",

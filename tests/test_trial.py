@@ -4,6 +4,8 @@ import pytest
 
 from tests.trial import TRIALS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.__name__)

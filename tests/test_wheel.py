@@ -21,6 +21,8 @@ from packaging.version import Version
 
 from tests import release
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import importlib.util

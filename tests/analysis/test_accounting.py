@@ -38,6 +38,8 @@ from pause_jax.privacy import (
 )
 from pause_jax.privacy.loss import GaussianLoss
 
+pytestmark = pytest.mark.slow
+
 dp = pytest.importorskip("dp_accounting")
 pld = pytest.importorskip("dp_accounting.pld")
 DELTA = 1e-5

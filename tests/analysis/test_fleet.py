@@ -23,6 +23,8 @@ from pause_jax.policies import DiscountedUcb, Pause, named
 from pause_jax.world.latency.measured import Measured, parse
 from tests.support.network import context
 
+pytestmark = pytest.mark.slow
+
 LOW = 1e-3
 MODELS = {
     "lognormal": LogNormal(min_latency=LOW, sigma=0.5),

@@ -79,10 +79,12 @@ def rate_of_finding_nothing_there(comparisons):
     return alarms / number
 
 
+@pytest.mark.slow
 def test_equal_configs_are_seldom_told_apart_though_the_best_was_picked():
     assert rate_of_finding_nothing_there(comparisons=15) <= 0.05
 
 
+@pytest.mark.slow
 def test_allowing_for_fewer_comparisons_would_tell_them_apart():
     assert rate_of_finding_nothing_there(comparisons=5) > 0.065
     assert rate_of_finding_nothing_there(comparisons=1) > 0.25

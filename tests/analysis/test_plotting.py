@@ -9,6 +9,8 @@ from pause_jax.analysis import plotting
 from pause_jax.analysis.colours import LIGHT
 from tests.support.results import made
 
+pytestmark = pytest.mark.slow
+
 
 def drawn(draw, result, **options):
     figure = Figure(figsize=(8, 4), layout="constrained")

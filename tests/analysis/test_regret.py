@@ -14,6 +14,8 @@ from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.reward import Reward
 
+pytestmark = pytest.mark.slow
+
 N = np.arange(1, 10_001)
 
 

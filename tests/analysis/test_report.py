@@ -16,6 +16,8 @@ from pause_jax.latency import Traces
 from pause_jax.privacy import NoPrivacy
 from tests.support.results import made, small_config
 
+pytestmark = pytest.mark.slow
+
 EVIL = "</script ><script>alert(1)</script>"
 
 

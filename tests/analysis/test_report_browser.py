@@ -12,6 +12,8 @@ from pause_jax.analysis import report
 from pause_jax.privacy import NoPrivacy
 from tests.support.results import made, small_config
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 EVIL = "</script ><script>alert(1)</script>"
 

@@ -19,6 +19,8 @@ from pause_jax.run import contract
 from pause_jax.sweep import batch
 from pause_jax.sweep import execute as playing
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 BASE = SimConfig(
     num_clients=6, num_selected=3, num_rounds=12, eval_every=12, track_regret=False,

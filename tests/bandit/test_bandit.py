@@ -103,6 +103,7 @@ def test_ucb_falls_with_counts_and_grows_with_rounds():
     assert np.all(ucb_index(stats, 51, M) > index)
 
 
+@pytest.mark.slow
 def test_jit_and_no_jit_agree():
     clients, speed, active = map(jnp.asarray, play())
     with jax.disable_jit():

@@ -21,6 +21,8 @@ from pause_jax.bandit.search.landscape import (
 from pause_jax.search import Annealing, Problem, anneal
 from tests.reference import oracles
 
+pytestmark = pytest.mark.slow
+
 K, M = 7, 3
 SETS = list(itertools.combinations(range(K), M))
 # Dyadic, so that float32 sums are exact in any order; few, so that ties are common.

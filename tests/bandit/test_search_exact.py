@@ -22,6 +22,8 @@ from pause_jax.policies import Pause
 from pause_jax.search import Exact, Exhaustive, Problem
 from tests.reference import oracles
 
+pytestmark = pytest.mark.slow
+
 # Every (K, m) is a compilation; hypothesis shrinks in two of them, batches cover the corners.
 DRAWN_SHAPES = [(7, 3), (9, 5)]
 BATCHED_SHAPES = [(4, 1), (5, 5), (9, 4)]

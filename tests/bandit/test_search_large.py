@@ -18,6 +18,8 @@ from pause_jax.bandit.search.landscape import (
 )
 from pause_jax.search import Problem, anneal
 
+pytestmark = pytest.mark.slow
+
 K = 1_000_000
 STEPS, CHAINS = 8, 1
 

@@ -14,6 +14,8 @@ from pause_jax.bandit.search.problem import ordered
 from pause_jax.rng.summation import tree_sum
 from tests.reference import scan
 
+pytestmark = pytest.mark.slow
+
 # One place after the first m; one client's cohort; two full blocks after the first m, one place
 # more, one fewer; m above and below the least block; many blocks.
 SHAPES = [(65, 64), (65, 1), (69, 5), (70, 5), (68, 5), (300, 40), (1000, 15), (5000, 100)]

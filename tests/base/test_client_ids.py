@@ -113,6 +113,7 @@ def test_the_draw_of_a_test_set_leaves_every_client_a_sample():
 # ---------------------------------------------------------------- one client everywhere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ids", [SITES, [str(k) for k in range(12)], list(range(3, 36, 3))])
 def test_data_meets_the_seconds_of_the_client_of_its_id(tmp_path, ids):
     number = len(ids)

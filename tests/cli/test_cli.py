@@ -26,6 +26,8 @@ from pause_jax.privacy import (
 )
 from pause_jax.world.availability import PRESENCES
 
+pytestmark = pytest.mark.slow
+
 
 def run(monkeypatch, tmp_path, *arguments):
     """Run the program in a folder of its own; return its exit status."""

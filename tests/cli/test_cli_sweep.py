@@ -58,6 +58,7 @@ def command(monkeypatch, folder, *arguments):
     return stop.value.code or 0
 
 
+@pytest.mark.slow
 def test_a_sweep_of_a_file_has_the_values_as_coordinates(monkeypatch, tmp_path):
     config = presets.digits_small("random").replace(learning=None, num_rounds=4)
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))
@@ -86,6 +87,7 @@ def test_bad_input_is_one_message(monkeypatch, tmp_path, capsys, arguments, word
     assert not list(tmp_path.glob("results/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chunks", "files"),
     [(0, set()), (1, {"data.nc", "summary.csv", "unfinished"})],

@@ -19,6 +19,8 @@ from pause_jax.base.struct import fields
 from pause_jax.config import canonical, validate
 from tests.support import generated
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 SOAK = int(os.environ.get("SOAK", "0"))
 # Structures after which compiled programs are dropped: XLA's memory maps run into a limit.

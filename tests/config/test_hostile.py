@@ -24,6 +24,8 @@ from pause_jax.sweep.store import Store
 from tests.support.pages import play
 from tests.support.results import made, small_config
 
+pytestmark = pytest.mark.slow
+
 # A module beside the config file, which must not even be imported.
 EVIL = """
 import pathlib

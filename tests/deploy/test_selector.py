@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, simulate
+from pause_jax import ConfigError, Learning, SimConfig, simulate, sweep
 from pause_jax.config import canonical
 from pause_jax.deploy.selector.reports import Reports, observation
 from pause_jax.latency import LinearContext, LogNormal, Network, Switching, Traces
@@ -19,6 +19,8 @@ from pause_jax.rng import keys
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.selector import Selector
 from tests.reference import round_keys
+
+pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(3)
 BASE = SimConfig(num_clients=8, num_selected=3, num_rounds=25, learning=None, latency=LogNormal())
@@ -52,13 +54,20 @@ def play(selector, seconds, present, first=0):
     return chosen
 
 
+SPENT = BASE.replace(availability=0.7, privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)))
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    """The run of every plain policy, in one sweep: most of them share a program."""
+    configs = {name: SPENT.replace(policy=named(name)) for name in PLAIN}
+    record = ("clients", "counts", "spent")
+    return sweep(configs, KEY, record=record, progress=False).isel(seed=0)
+
+
 @pytest.mark.parametrize("name", PLAIN)
-def test_fed_with_a_simulation_it_chooses_what_simulate_chooses(name):
-    config = BASE.replace(
-        policy=named(name), availability=0.7,
-        privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
-    )  # fmt: skip
-    result = simulate(config, KEY)
+def test_fed_with_a_simulation_it_chooses_what_simulate_chooses(name, simulated):
+    config, result = SPENT.replace(policy=named(name)), simulated.sel(config=name)
     selector = Selector(config, KEY)
     chosen = play(selector, *world(config, KEY, 25))
     expected = [set(row[row >= 0].tolist()) for row in np.asarray(result.clients)]

@@ -13,6 +13,8 @@ from pause_jax.analysis.ledger import ledger
 from pause_jax.learning import Dataset, FlaxModel
 from pause_jax.policies import named
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = house.ROOT / "pause_jax"
 WITH_EXAMPLES = sorted(
     name for name, path in house.modules(PACKAGE).items() if ">>>" in path.read_text("utf-8")

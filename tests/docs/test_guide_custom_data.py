@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.pages import blocks, play
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("guide", "number"), [("own_data_and_model", 6), ("your_fleet", 6)])
 def test_it_runs_from_its_first_block_to_its_last(guide, number, monkeypatch, tmp_path, capsys):

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.results import made
 
+pytestmark = pytest.mark.slow
+
 GUIDE = (pathlib.Path(__file__).parents[2] / "docs" / "guides" / "loggers.md").read_text("utf-8")
 
 

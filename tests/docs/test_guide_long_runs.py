@@ -12,6 +12,8 @@ import yaml
 from pause_jax import cli, config_file, presets
 from pause_jax.cli import sweep as sweep_command
 
+pytestmark = pytest.mark.slow
+
 GUIDES = pathlib.Path(__file__).parents[2] / "docs" / "guides"
 GUIDE = (GUIDES / "long_runs.md").read_text()
 

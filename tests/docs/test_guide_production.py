@@ -3,16 +3,17 @@
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
 
-from pause_jax import config_file
+from pause_jax import cli, config_file
 from pause_jax.latency import LogNormal, Traces
 from pause_jax.selector import Selector
+
+pytestmark = pytest.mark.slow
 
 GUIDE = (
     pathlib.Path(__file__).parents[2] / "docs" / "guides" / "from_fleet_to_production.md"
@@ -38,7 +39,9 @@ def folder(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def test_its_commands_run_and_what_they_write_drives_a_selector(folder):
+@pytest.mark.filterwarnings("default")
+def test_its_commands_run_and_what_they_write_drives_a_selector(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
     blocks = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
     commands = [line for block in blocks for line in block.splitlines()]
     assert [line.split()[1] for line in commands] == ["fit", "show", "compare", "tune", "fit"]
@@ -48,22 +51,20 @@ def test_its_commands_run_and_what_they_write_drives_a_selector(folder):
         shorter = [line.replace(words, fewer) for line in shorter]
     for line in shorter:
         command, _, target = line.partition(" > ")
-        done = subprocess.run(
-            [sys.executable, "-m", "pause_jax", *shlex.split(command)[1:]],
-            cwd=folder, capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        monkeypatch.setattr(sys, "argv", shlex.split(command))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        assert not ended.value.code, f"{line}\n{captured.out}\n{captured.err}"
         if target:
-            (folder / target).write_text(done.stdout)
+            (folder / target).write_text(captured.out)
     (best,) = folder.glob("results/production*/best.toml")
     assert str(best.relative_to(folder)) in GUIDE
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        config = config_file.load(best)
-        began = config_file.load(folder / "mine.toml")
-        assert isinstance(config.latency, Traces)
-        assert config.latency.path == "fleet.csv"
-        assert 0.1 <= float(config.reward.gamma) <= 100
-        assert float(config.reward.gamma) != float(began.reward.gamma)
-        choice = Selector(config, jax.random.key(0)).ask()
+    config = config_file.load(best)
+    began = config_file.load(folder / "mine.toml")
+    assert isinstance(config.latency, Traces)
+    assert config.latency.path == "fleet.csv"
+    assert 0.1 <= float(config.reward.gamma) <= 100
+    assert float(config.reward.gamma) != float(began.reward.gamma)
+    choice = Selector(config, jax.random.key(0)).ask()
     assert len(choice.clients) == 5

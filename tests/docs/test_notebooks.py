@@ -12,6 +12,8 @@ import pytest
 
 import notebooks
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOKS = sorted((pathlib.Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 

@@ -10,6 +10,8 @@ from pause_jax.latency import LogNormal
 from pause_jax.policies import NAMED
 from tests.support.pages import ROOT, blocks, play
 
+pytestmark = pytest.mark.slow
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -13,6 +13,8 @@ from experiments.learning_figure import Curves
 from pause_jax import SimConfig, simulate
 from pause_jax.learning import Digits, Learning, Mlp
 
+pytestmark = pytest.mark.slow
+
 CONFIG = SimConfig(
     num_clients=6,
     num_selected=2,

@@ -11,6 +11,8 @@ from experiments.bsfl_figs_5_6 import run as bsfl_figs_5_6
 from experiments.pause_fig_1 import run as pause_fig_1
 from experiments.reward_curve import curves
 
+pytestmark = pytest.mark.slow
+
 EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 
 

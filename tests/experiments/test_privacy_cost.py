@@ -11,6 +11,8 @@ import typer
 from experiments.noise_cost import run, settings
 from pause_jax.privacy import PerCoordinateLaplace
 
+pytestmark = pytest.mark.slow
+
 HERE = pathlib.Path(run.__file__).parent
 RULES = json.loads((HERE / "expected.json").read_text())
 SMALL = ("per_coordinate", "l1_vector", "priv_unit_g")

@@ -16,6 +16,8 @@ from experiments.outcome import Outcome
 from experiments.regret_horizon import run as regret_horizon
 from experiments.regret_policies import run as regret_policies
 
+pytestmark = pytest.mark.slow
+
 HERE = pathlib.Path(experiments.__file__).parent
 
 

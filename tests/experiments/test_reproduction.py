@@ -16,6 +16,8 @@ from experiments.curves import play_all, runs_of
 from experiments.learning_figure import Curves
 from experiments.pause_figs_6_7 import run as pause_figs_6_7
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(reproduction.__file__).resolve().parents[1]
 ROWS = (*reproduction.PAUSE, *reproduction.BSFL)
 FOLDERS = sorted({row.folder for row in ROWS if row.folder})

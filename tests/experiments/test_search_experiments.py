@@ -10,6 +10,8 @@ from experiments.bsfl_fig_4 import run as fig_4
 from experiments.pause_table_1 import run as table_1
 from experiments.search_gap import run as search_gap
 
+pytestmark = pytest.mark.slow
+
 HERE = pathlib.Path(experiments.__file__).parent
 FIGURES = {
     "bsfl_fig_4": "energy_vs_step",

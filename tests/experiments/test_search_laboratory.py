@@ -13,6 +13,8 @@ from experiments.search_laboratory import proofs
 from pause_jax.search import Problem
 from tests.reference import oracles
 
+pytestmark = pytest.mark.slow
+
 
 def problems(number, num_clients, seed=0):
     """Continuous values, distinct with probability one."""

@@ -10,6 +10,8 @@ from jax import lax
 from pause_jax.learning import Cnn3
 from pause_jax.learning.convolution import convolution, max_pool
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = ("NHWC", "HWIO", "NHWC")
 both_forms = pytest.mark.parametrize("form", ["products", "direct"])
 

@@ -25,6 +25,8 @@ from pause_jax.learning import (
 from pause_jax.learning.task import task_of
 from pause_jax.privacy import NoPrivacy
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 KEY = jax.random.key(0)
 PIXELS = RNG.integers(256, size=(50, 4, 4, 1), dtype=np.uint8)

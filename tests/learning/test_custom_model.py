@@ -32,6 +32,8 @@ from pause_jax.privacy import NoPrivacy
 from pause_jax.testing import check_learner
 from tests.test_contracts import TINY
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 FEATURES = RNG.standard_normal((300, 5)).astype(np.float32)

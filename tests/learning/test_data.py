@@ -26,6 +26,8 @@ from pause_jax.learning import tensorflow_datasets as tfds_module
 from pause_jax.learning.task import Classification, Regression, task_of
 from pause_jax.learning.tensorflow_datasets import Prepared
 
+pytestmark = pytest.mark.slow
+
 TFDS = {
     # Number and shape of the images, and the mean pixel in [0, 1] of each channel.
     Mnist: (60_000, (28, 28, 1), [0.1307]),

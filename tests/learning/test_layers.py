@@ -13,6 +13,8 @@ from pause_jax.learning.convolution import FORMS, convolution
 from pause_jax.learning.models import normalise
 from pause_jax.learning.network import linen_network
 
+pytestmark = pytest.mark.slow
+
 # A case: size of the kernel, stride, padding. The images have an odd and an even side.
 CASES = [(k, s, padding) for k in (1, 3, 7) for s in (1, 2) for padding in ("SAME", "VALID")]
 IMAGE = (9, 8)

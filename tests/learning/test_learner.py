@@ -13,6 +13,8 @@ from pause_jax.privacy import L1Laplace, NoPrivacy
 from pause_jax.rng import keys
 from tests.support.runs import KEY, LEARN, assert_close, learn_run
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_learner_of_a_bandit_learns_nothing_and_costs_nothing():
     learner = bandit_only(4)

@@ -30,6 +30,8 @@ from pause_jax.learning.task import Regression, task_of
 from pause_jax.rng import draws
 from tests.reference import sgd, threefry
 
+pytestmark = pytest.mark.slow
+
 NUM_SAMPLES, NUM_FEATURES, NUM_CLASSES = 60, 5, 3
 OPTIMIZERS = {"sgd": optax.sgd, "adam": optax.adam}
 LEARNING_RATE = 0.05

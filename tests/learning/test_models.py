@@ -9,6 +9,8 @@ import scipy.stats
 from pause_jax.learning import Cnn2, Cnn3, Linear, Mlp
 from pause_jax.learning.models import Model
 
+pytestmark = pytest.mark.slow
+
 IMAGE_28 = jnp.zeros((1, 28, 28, 1))
 IMAGE_32 = jnp.zeros((1, 32, 32, 3))
 

@@ -26,6 +26,7 @@ def moved(optimizer: optax.GradientTransformation) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(params)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`optimistic_adam` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_one_vector_moves_as_its_layers_do_where_each_weight_counts_by_itself(name):

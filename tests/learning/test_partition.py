@@ -74,6 +74,7 @@ def test_iid_gives_equal_disjoint_shares(num_samples, num_clients):
         assert np.all(partition.size == size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dominant_share", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("concentration", [0.05, 3.0, 100.0])
 @pytest.mark.parametrize(("num_samples", "num_clients"), [(700, 7), (40, 40)])
@@ -193,6 +194,7 @@ def test_fewer_samples_than_there_are_come_from_the_whole_set(config):
     assert len(np.unique(partitions.order)) == len(BALANCED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [Iid(min_quality=0.5), Dirichlet(min_quality=0.5)])
 def test_vmap_over_keys_gives_the_single_draws(config):
     batched = draw(config, BALANCED, 200, 7, draws=3)
@@ -239,6 +241,7 @@ def test_quality_is_one_by_default():
     assert np.all(draw(Dirichlet(), BALANCED, 700, 7).quality == 1)
 
 
+@pytest.mark.slow
 def test_share_weighs_sizes_by_quality():
     partition = Partition(
         order=jnp.arange(8),

@@ -14,6 +14,8 @@ from pause_jax.privacy import NoPrivacy
 from pause_jax.rng import keys
 from tests.reference.resnet import ResNet
 
+pytestmark = pytest.mark.slow
+
 # Two colour images of odd size: a stride of 2 meets both an odd and an even number of pixels.
 IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((2, 9, 6, 3)), jnp.float32)
 

@@ -16,6 +16,8 @@ from pause_jax.run.record.recorder import chosen
 from pause_jax.testing import check_learner
 from tests.support.runs import KEY, LEARN, learn_run
 
+pytestmark = pytest.mark.slow
+
 BASE = 0.02
 ROUNDS = 1 + np.arange(40)
 
@@ -88,6 +90,7 @@ SLOWER = LEARN.override({"learning.schedule": StepDecay(every=3, factor=0.5)})
 def test_the_numbers_of_a_schedule_are_swept_in_one_program():
     configs = [SLOWER.override({"learning.schedule.factor": f}) for f in (0.2, 0.5, 1.0)]
     program = compiled_steps(None, chosen(None), Execution(), True).advance_soon
+    jax.clear_caches()
     before = program._cache_size()
     swept = sweep(configs, KEY, progress=False)
     assert program._cache_size() == before + 1

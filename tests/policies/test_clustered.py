@@ -22,6 +22,8 @@ from pause_jax.policies.clustered import (
 from tests.reference import clustered as oracle
 from tests.support.network import context, observation
 
+pytestmark = pytest.mark.slow
+
 
 def random_distance(rng, num_clients, dimensions=3):
     points = rng.standard_normal((num_clients, dimensions))

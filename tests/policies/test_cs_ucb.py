@@ -11,6 +11,8 @@ from pause_jax.policies.choose import next_queue
 from tests.reference import policies as oracle
 from tests.support.network import context, observation
 
+pytestmark = pytest.mark.slow
+
 K, M, ROUNDS = 7, 3, 60
 SIZES = [1, 2, 2, 3, 4, 5, 8]
 

@@ -16,6 +16,8 @@ from pause_jax.cli import app
 from pause_jax.policies import named
 from tests.support.pages import block
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def source() -> str:

@@ -31,6 +31,8 @@ from pause_jax.testing import check_policy
 from tests.support import network
 from tests.support.pages import block
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 BASE = SimConfig(num_clients=5, num_selected=3, num_rounds=7, learning=None)
 

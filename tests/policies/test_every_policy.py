@@ -1,15 +1,18 @@
-"""Every named policy runs, without learning and with, and says what it costs and releases."""
+"""Named policies train a model, and say what they cost and release; without: test_rounds.py."""
 
 import jax
 import numpy as np
 import pytest
 
-from pause_jax import SimConfig, presets, simulate
+from pause_jax import presets, sweep
 from pause_jax.policies import NAMED
-from tests.support.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
+from tests.support.runs import ASK
 
-ASK = {"power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs"}
+pytestmark = pytest.mark.slow
+
 RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort"}
+# For the others it does not matter whether anything is trained.
+TRAINED = [*sorted(ASK | RELEASE), "clustered_similarity", "pause", "all"]
 
 
 def test_there_are_many_and_each_says_what_it_does():
@@ -22,34 +25,27 @@ def test_there_are_many_and_each_says_what_it_does():
         assert policy.reference
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_it_runs_without_learning(name):
-    config = SimConfig(
-        num_clients=40,
-        num_selected=5,
-        num_rounds=200,
-        availability=0.8,
-        policy=NAMED[name],
-        learning=None,
-    )
-    result = simulate(config, jax.random.key(0))
-    clients = np.asarray(result.clients)
-    assert clients.shape == (200, config.cohort_size)
-    assert np.bincount(clients[clients >= 0], minlength=40).tolist() == result.counts.tolist()
-    assert (result.latency > 0).all()
-    np.testing.assert_allclose(result.clock, np.cumsum(result.latency), rtol=1e-4)
-    if name not in MAY_LEAVE_EMPTY | WITH_REPETITION:
-        assert (result.regret >= -1e-5).all()
-    assert (result.query_seconds > 0).all() if name in ASK else (result.query_seconds == 0).all()
-    assert (result.queried.sum() > 0) == (name in ASK)
-    assert (result.latency > result.query_seconds).all()
-    assert result.unnoised == (), "nothing is released where nothing is trained"
+LEARN = presets.digits_small().replace(num_rounds=20, eval_every=20)
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_it_trains_a_model(name):
-    config = presets.digits_small(name).replace(num_rounds=20, eval_every=20)
-    result = simulate(config, jax.random.key(0))
-    assert float(result.test_accuracy[-1]) > 0.14, "better than one class of ten"
-    assert np.isfinite(result.train_loss).all()
-    assert bool(result.unnoised) == (name in RELEASE)
+@pytest.fixture(scope="module")
+def learned():
+    """All runs, in one sweep: many share a program."""
+    configs = {name: LEARN.replace(policy=NAMED[name]) for name in TRAINED}
+    return sweep(configs, jax.random.key(0), progress=False).isel(seed=0)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_it_trains_a_model(name, learned):
+    config = LEARN.replace(policy=NAMED[name])
+    run = learned.sel(config=name).isel(slot=slice(config.cohort_size))
+    clients = run.clients.values
+    counts = np.bincount(clients[clients >= 0], minlength=config.num_clients)
+    assert counts.tolist() == run.counts.values.tolist()
+    np.testing.assert_allclose(run.clock, np.cumsum(run.latency), rtol=1e-4)
+    assert (run.query_seconds > 0).all() if name in ASK else (run.query_seconds == 0).all()
+    assert (run.queried.sum() > 0) == (name in ASK)
+    assert (run.latency > run.query_seconds).all()
+    assert bool(run.unnoised) == (name in RELEASE)
+    assert run.test_accuracy[-1] > 0.14, "better than one class of ten"
+    assert np.isfinite(run.train_loss).all()

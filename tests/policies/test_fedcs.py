@@ -13,6 +13,8 @@ from pause_jax.policies.fedcs import greedy
 from tests.reference import fedcs as oracle
 from tests.support.network import context
 
+pytestmark = pytest.mark.slow
+
 K = 8
 
 

@@ -93,6 +93,7 @@ def test_thompson_draws_from_its_posterior():
     assert (draws[:, 1] == math.inf).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", INDEX_RULES)
 def test_every_rule_runs_under_pause_and_its_regret_is_far_below_randoms(rule):
     config = SimConfig(num_clients=20, num_rounds=400, learning=None, reward=Reward(alpha=3.0))

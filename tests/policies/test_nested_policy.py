@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from pause_jax import config_file, policies, simulate, sweep
 from pause_jax.analysis.ledger import ledger
@@ -9,6 +10,8 @@ from pause_jax.base.struct import node, number
 from pause_jax.policies import Pause, Policy, PolicyConfig, Random
 from pause_jax.search import Annealing
 from tests.support.runs import BANDIT, LEARN
+
+pytestmark = pytest.mark.slow
 
 
 class Mixed(PolicyConfig):

@@ -18,6 +18,8 @@ from tests.reference import oort as oracle
 from tests.reference.power_of_choice import inclusion, softmax_losses
 from tests.support.network import context, observation
 
+pytestmark = pytest.mark.slow
+
 K, M = 24, 4
 SIZES = 2 + np.random.default_rng(5).permutation(K)
 CONFIG = Oort(clip=0.8, threshold=40.0, pacer_step=5, exploration_decay=0.9)

@@ -18,6 +18,8 @@ from pause_jax.run.setup import learner_of, setup_of
 from tests.support.network import observation
 from tests.support.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
 
+pytestmark = pytest.mark.slow
+
 K, M = 7, 3
 SIZES = np.asarray([5, 1, 9, 3, 20, 2, 10])
 # The smallest have the best data: weights by size are not those by quality.

@@ -12,6 +12,8 @@ from pause_jax.policies import Answer, PowerOfChoice
 from tests.reference import power_of_choice as oracle
 from tests.support.network import context, observation
 
+pytestmark = pytest.mark.slow
+
 SIZES = np.array([5, 1, 9, 3, 20, 2, 10])
 K, M, D = len(SIZES), 2, 4
 FIRST = jnp.asarray(1)

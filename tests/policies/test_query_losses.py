@@ -22,6 +22,8 @@ from tests.reference import power_of_choice as oracle
 from tests.reference import round_keys
 from tests.support.network import context
 
+pytestmark = pytest.mark.slow
+
 LEARN = SimConfig(
     num_clients=8,
     num_selected=2,

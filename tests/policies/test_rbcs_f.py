@@ -15,6 +15,8 @@ from pause_jax.policies.rbcs_f import optimistic_latency
 from tests.reference import rbcs_f as oracle
 from tests.support.network import context, observation
 
+pytestmark = pytest.mark.slow
+
 K, M, ROUNDS = 7, 3, 80
 SIZES = [1, 2, 2, 3, 4, 5, 8]
 CONFIG = RbcsF(latency_weight=2.0, fairness=0.9, exploration=0.4, ridge=0.5)

@@ -29,6 +29,7 @@ def weights_of(config, draws=20_000, available=None, sizes=SIZES):
     return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), draws)))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 50), min_size=5, max_size=9), st.integers(1, 5))
 def test_the_closed_form_is_the_pouring(sizes, m):
     rows = size_distributions(jnp.asarray(sizes, jnp.float32), m)

@@ -15,6 +15,8 @@ from pause_jax.privacy import MECHANISMS, L1Laplace, Mechanism, NoPrivacy, PerCo
 from pause_jax.privacy.attack import clopper_pearson, epsilon_bound
 from pause_jax.privacy.audit import across_clients, audit, one_run, one_run_bound
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 20_000
 HONEST = [PerCoordinateLaplace(), L1Laplace()]
 by_name = pytest.mark.parametrize("mechanism", HONEST, ids=lambda mechanism: mechanism.name)

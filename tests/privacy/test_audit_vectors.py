@@ -12,6 +12,8 @@ from pause_jax.privacy.audit import across_clients, audit
 from pause_jax.privacy.clipping import norm
 from pause_jax.privacy.sphere import priv_unit_g
 
+pytestmark = pytest.mark.slow
+
 # A delta at which a Gaussian's loss shows in some ten thousand releases.
 GAUSSIAN = GaussianMechanism(delta=0.1)
 # With the share of epsilon that an attack on the release alone must show of it. Of `private` it

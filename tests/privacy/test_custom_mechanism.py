@@ -19,6 +19,8 @@ from pause_jax.config import validate
 from pause_jax.privacy import MECHANISMS, Geometric, L1Laplace, Projected, Uniform
 from pause_jax.privacy.audit import audit
 
+pytestmark = pytest.mark.slow
+
 SOURCE = '''
 import jax
 import jax.numpy as jnp

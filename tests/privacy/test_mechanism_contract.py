@@ -30,6 +30,8 @@ from pause_jax.privacy import (
 )
 from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
 
+pytestmark = pytest.mark.slow
+
 NOISY = [
     *(cls() for cls in MECHANISMS if cls is not NoPrivacy),
     PrivUnitG(norm="fixed"),

@@ -121,6 +121,7 @@ def mixture(p, gamma, sigma):
     return cdf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 4.0, 64.0])
 def test_priv_unit_g_along_the_update_is_a_mixture_of_truncated_normals(epsilon):
     x = vector(2.0)

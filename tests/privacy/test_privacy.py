@@ -200,6 +200,7 @@ def test_open_ended_schedules_never_stop(budget):
     np.testing.assert_allclose(budget.spent(i[-1:]), epsilon.sum(dtype=float), rtol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism",
     [*(each() for each in MECHANISMS if each.unit != "none"), PrivUnitG(norm="private")],

@@ -69,6 +69,7 @@ def share(r):
     return r.context.share
 
 
+@pytest.mark.slow
 def test_equal_shares_have_the_same_bits_in_a_sweep():
     """Sizes are constants of the program in a trace, and arguments of it in a sweep."""
     data = LinearRegression(num_features=2, num_samples=1410)
@@ -85,6 +86,7 @@ def test_equal_shares_have_the_same_bits_in_a_sweep():
     np.testing.assert_array_equal(rows, traced.share)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pause", "sa_pause", "pause_thompson", "bsfl", "rbcs_f"])
 def test_cohorts_of_a_batch_are_those_of_the_single_runs(policy):
     config = presets.digits_small(policy).replace(num_rounds=100, learning=None)

@@ -104,9 +104,10 @@ def test_what_is_larger_than_the_machine_is_refused_before_it_is_made(call, word
 
 def test_the_command_line_refuses_it_in_one_message(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(memory, "machine_bytes", lambda: 2**28)
     for change, words in (
         ("num_clients=1000000000", "a round takes"),
-        ("num_rounds=1000000000", "the record of 3 such runs takes"),
+        ("num_rounds=1000000", "the record of 3 such runs takes"),
     ):
         arguments = ["sweep", "digits_small", "--set", "learning=none", "--set", change]
         monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, "--no-figures"])

@@ -17,6 +17,8 @@ from tests.deploy.test_selector import PLAIN
 from tests.reference import round_keys
 from tests.support.runs import assert_close, chosen_sets, world_of
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(5)
 BASE = SimConfig(
     num_clients=9, num_selected=5, num_rounds=25, learning=None, latency=LogNormal(),
@@ -91,15 +93,23 @@ def test_over_selection_is_faster_than_choosing_as_many_as_are_waited_for():
     assert (seconds.sel(config="over") < 0.7 * seconds.sel(config="plain")).all()
 
 
+RULED = BASE.replace(
+    num_selected=4, **RULES["all"] | {"wait_for": 2},
+    privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ruled():
+    """The run of every plain policy, in one sweep: most of them share a program."""
+    configs = {name: RULED.replace(policy=named(name)) for name in PLAIN}
+    return sweep(configs, KEY, record=("clients", "counts"), progress=False).isel(seed=0)
+
+
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_selector_that_is_told_of_failures_chooses_what_simulate_chooses(name):
-    config = BASE.replace(
-        policy=named(name), num_selected=4, **RULES["all"] | {"wait_for": 2},
-        privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
-    )  # fmt: skip
-    result = simulate(config, KEY)
-    selector, present = Selector(config, KEY), world_of(config, KEY)[1]
-    latency = world_of(config, KEY)[0]
+def test_a_selector_that_is_told_of_failures_chooses_what_simulate_chooses(name, ruled):
+    config, result = RULED.replace(policy=named(name)), ruled.sel(config=name)
+    selector, (latency, present) = Selector(config, KEY), world_of(config, KEY)
     for t, (end, in_time) in enumerate(endings(config, result, KEY)):
         choice = selector.ask(np.flatnonzero(present[t]))
         assert set(choice.clients.tolist()) == set(chosen_sets(result)[t])
@@ -114,9 +124,10 @@ LEARN = BASE.replace(
 )  # fmt: skip
 
 
-def test_every_policy_runs_with_losses_and_updates_that_do_not_arrive():
+def test_policies_that_read_losses_run_with_updates_that_do_not_arrive():
+    """The others meet these rules above, held against a selector."""
     rules = {"deadline": 0.3, "dropout": 0.4, "late": "next"}
-    for name in NAMED:
+    for name in set(NAMED) - set(PLAIN):
         result = simulate(LEARN.replace(policy=NAMED[name], **rules), KEY)
         assert result.first_nonfinite_round == 0, name
         assert np.isfinite(result.clock).all(), name

@@ -17,6 +17,8 @@ from pause_jax.privacy import L1Laplace
 from pause_jax.run import contract
 from pause_jax.run.state import examined, healthy
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 FROM = 4  # the round from which on the contract is broken
 

@@ -43,6 +43,7 @@ def test_a_million_rounds_add_up_to_one_rounding(batched):
     assert abs(float(plain(seconds[0])) / (float(seconds[0]) * MILLION) - 1) > 1e-3
 
 
+@pytest.mark.slow
 def test_the_clock_of_a_long_run_is_the_exact_sum_of_its_rounds():
     run = simulate(LONG, KEY, record=("clock", "num_played"))
     exact = TENTH * np.arange(1, ROUNDS + 1)

@@ -25,6 +25,8 @@ from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
 from pause_jax.sweep.batch import mesh_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 

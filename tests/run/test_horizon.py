@@ -19,6 +19,8 @@ from pause_jax.config import validate
 from pause_jax.run.horizon import evaluated_at
 from tests.support.runs import BANDIT, KEY, LEARN, assert_close, assert_same_bits
 
+pytestmark = pytest.mark.slow
+
 SHORT = LEARN.replace(num_rounds=6, eval_every=2)
 KEYS = jax.random.split(KEY, 3)
 PER_ROUND = [name for name, q in QUANTITIES.items() if q.dims[:1] == ("round",)]

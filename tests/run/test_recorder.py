@@ -10,6 +10,8 @@ from pause_jax import QUANTITIES, ConfigError, Result, quantity, simulate, stack
 from tests.support.pages import play
 from tests.support.runs import BANDIT, KEY, LEARN, K, M, T, assert_same_bits, learn_run
 
+pytestmark = pytest.mark.slow
+
 
 # A toy: everything that makes it a recorded quantity is here.
 @quantity("round", unit="s", gap=-2)

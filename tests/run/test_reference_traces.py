@@ -15,6 +15,8 @@ from pause_jax.bandit.search import exact
 from pause_jax.privacy import Geometric
 from pause_jax.reward import Reward, additive_terms, cohort_value, generalization_reward
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ("reference", "pause_authors", "mnist_mlp_30_5")
 EXHAUSTIVE, ANNEALED = "pause_exhaustive_trace", "sa_pause_trace"
 

@@ -32,6 +32,7 @@ from pause_jax.run.simulate import prepare
 from pause_jax.world.availability import OnOff
 from tests.support.network import context
 from tests.support.runs import (
+    ASK,
     BANDIT,
     KEY,
     LEARN,
@@ -47,6 +48,8 @@ from tests.support.runs import (
     learn_run,
     world_of,
 )
+
+pytestmark = pytest.mark.slow
 
 # --- the world is the same for all policies
 
@@ -105,6 +108,15 @@ def test_cohorts_are_distinct_and_counts_and_clock_follow_from_them(policy, avai
     np.testing.assert_array_equal(result.counts, histogram)
     np.testing.assert_allclose(result.clock, np.cumsum(result.latency), rtol=1e-5)
     assert np.all(np.asarray(result.latency)[[bool(row) for row in chosen]] >= 0.05)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_who_asks_waits_and_nothing_is_released_where_nothing_is_trained(policy):
+    result = bandit_run(policy)
+    assert np.all(np.asarray(result.query_seconds) > 0) == (policy in ASK)
+    assert np.all(np.asarray(result.query_seconds) == 0) == (policy not in ASK)
+    assert (result.queried.sum() > 0) == (policy in ASK)
+    assert result.unnoised == ()
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -32,6 +32,8 @@ from tests.support.runs import (
     learn_run,
 )
 
+pytestmark = pytest.mark.slow
+
 # --- reproducibility, batching, compilation
 
 

@@ -12,6 +12,8 @@ from pause_jax.policies import named
 from pause_jax.run.simulate import prepare
 from pause_jax.selector import Selector
 
+pytestmark = pytest.mark.slow
+
 BASE = SimConfig(
     num_clients=4, num_selected=2, num_rounds=2, learning=None, policy=named("random"),
     track_regret=False,

@@ -21,6 +21,8 @@ from pause_jax.sweep.families import one_of
 from pause_jax.world.availability import Diurnal
 from tests.support import modes
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 BANDIT = modes.BANDIT
 # optax's Adam raises a float to a whole number, which strict promotion refuses.

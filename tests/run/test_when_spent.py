@@ -14,6 +14,8 @@ from pause_jax.privacy import Geometric, L1Laplace, PerCoordinateLaplace, Table,
 from pause_jax.run.arrival import without_unheard
 from tests.support.network import context, observation
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 HORIZON = 3
 # `fastest` asks the same two clients in every round, so they are spent after three.

@@ -41,6 +41,8 @@ from pause_jax.privacy import (
 from tests.reference.simulator import Simulator
 from tests.support.runs import assert_close
 
+pytestmark = pytest.mark.slow
+
 # With this key the runs meet the situations that are asserted at the end.
 KEY = jax.random.key(29)
 

@@ -13,6 +13,8 @@ import xarray as xr
 
 from pause_jax import ConfigError, distributed
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "support"
 

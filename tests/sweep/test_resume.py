@@ -19,6 +19,8 @@ import xarray as xr
 from pause_jax.cli import stopping
 from tests.soak import environment, killed, killed_shards, same_bits
 
+pytestmark = pytest.mark.slow
+
 RUN = ("compare", "--policies", "random,pause", "--set", "learning=none", "--no-figures")
 
 

@@ -12,6 +12,8 @@ from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.sweep import prepare as jobs
 from tests.support.runs import chosen_sets
 
+pytestmark = pytest.mark.slow
+
 KEYS = jax.random.split(jax.random.key(11), 2)
 
 

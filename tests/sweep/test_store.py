@@ -32,6 +32,8 @@ from pause_jax.sweep import batch, checkpoint, execute
 from pause_jax.sweep.prepare import jobs_of
 from pause_jax.sweep.store import Kept, Store
 
+pytestmark = pytest.mark.slow
+
 
 def bandit(policy="pause", **changes):
     return presets.digits_small(policy).replace(learning=None, num_rounds=20, **changes)

@@ -33,6 +33,8 @@ from pause_jax.sweep import batch, execute
 from pause_jax.sweep import chunks as plan
 from pause_jax.sweep import prepare as jobs
 
+pytestmark = pytest.mark.slow
+
 FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
 
 
@@ -139,6 +141,7 @@ def test_a_failure_in_a_lane_ends_the_sweep(keys):
 def test_one_compilation_for_each_static_structure(keys):
     configs = [bandit(num_clients=12).override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0)]
     advance = compiled_steps(None, *SETUP, True).advance_soon
+    jax.clear_caches()
     before = advance._cache_size()
     sweep(configs, keys, progress=False)
     assert advance._cache_size() == before + 1
@@ -320,6 +323,7 @@ def test_policies_of_one_cohort_size_share_a_program(keys):
     names = ("pause", "sa_pause", "random", "fastest", "md_sampling", "oort", "all")
     configs = {name: bandit(name, num_clients=11) for name in names}
     advance = compiled_steps(None, *SETUP, True).advance_soon
+    jax.clear_caches()
     before = advance._cache_size()
     together = sweep(configs, keys, progress=False)
     # All chooses more clients, and oort reads losses; the five others are one program.

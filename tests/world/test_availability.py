@@ -13,6 +13,8 @@ from pause_jax.privacy import NoPrivacy
 from pause_jax.run.record.quantity import quantity
 from pause_jax.world.availability import PRESENCES, Diurnal, Intervals, OnOff
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(11)
 BASE = SimConfig(
     num_clients=12, num_selected=4, num_rounds=60, learning=None, latency=LogNormal(),

@@ -28,6 +28,8 @@ from pause_jax.latency import (
 from pause_jax.policies import Random, RoundRobin
 from tests.reference import oracles
 
+pytestmark = pytest.mark.slow
+
 EVEN, ODD = 10, 7
 # Those with a law in closed form; the others have tests of their own.
 MODELS = [

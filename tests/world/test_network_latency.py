@@ -12,6 +12,8 @@ from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.policies import All
 from pause_jax.privacy import NoPrivacy
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(2)
 HEADER = (
     "device,share,sample_seconds,sample_spread,download_mbit,download_spread,upload_mbit,"

@@ -9,6 +9,8 @@ from pause_jax import ConfigError, SimConfig, config_file, simulate, stack, swee
 from pause_jax.config import validate
 from pause_jax.latency import Traces
 
+pytestmark = pytest.mark.slow
+
 # Of unequal number, in no order, with an entry below tau_min and a repeated one.
 MEASURED = [[0.3, 0.2], [0.9], [0.04, 0.5, 0.07, 0.07], [1.5, 0.01, 0.02]]
 K = len(MEASURED)

@@ -1,0 +1,57 @@
+"""The quick tier's look at the whole: a run, a sweep and the command line, each in seconds."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from pause_jax import SimConfig, cli, simulate, sweep
+from pause_jax.learning import Digits, Learning, Linear
+from pause_jax.policies import NAMED
+from pause_jax.privacy import PerCoordinateLaplace
+
+CONFIG = SimConfig(
+    num_clients=6,
+    num_selected=2,
+    num_rounds=5,
+    eval_every=5,
+    policy=NAMED["pause"],
+    privacy=PerCoordinateLaplace(sensitivity=1e-3),
+    learning=Learning(data=Digits(num_train=60), model=Linear(), max_steps=2),
+)
+
+
+def test_a_run_and_a_sweep_of_it_agree():
+    keys = jax.random.split(jax.random.key(0), 2)
+    rows = sweep({"pause": CONFIG}, keys, progress=False)
+    run = simulate(CONFIG, keys[1])
+    row = rows.isel(config=0, seed=1)
+    np.testing.assert_array_equal(row.clients, run.clients)
+    np.testing.assert_allclose(row.clock, run.clock, rtol=1e-6)
+    np.testing.assert_allclose(row.test_loss, run.test_loss, rtol=1e-5)
+    assert run.counts.sum() == CONFIG.num_rounds * CONFIG.num_selected
+    assert not np.array_equal(rows.clock[0, 0], rows.clock[0, 1])
+
+
+def printed(capsys, monkeypatch, *arguments):
+    """The exit status and the output of the program."""
+    monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code or 0, capsys.readouterr()
+
+
+def test_help_names_the_commands(capsys, monkeypatch):
+    status, captured = printed(capsys, monkeypatch, "--help")
+    assert status == 0
+    for command in ("compare", "sweep", "tune", "audit", "report", "show"):
+        assert command in captured.out
+
+
+def test_a_bad_argument_is_one_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    status, captured = printed(capsys, monkeypatch, "compare", "--set", "num_client=3")
+    assert status == 2
+    assert "num_clients" in captured.err
+    assert "Traceback" not in captured.err
