@@ -21,6 +21,7 @@ ROUND = "pause_jax/run/round.py"
 RECORDER = "pause_jax/run/record/recorder.py"
 QUANTITIES = "pause_jax/run/record/quantities.py"
 HORIZON = "pause_jax/run/horizon.py"
+EVALUATIONS = "pause_jax/run/record/evaluations.py"
 BRANCH = "pause_jax/run/branch.py"
 SCORE = "pause_jax/run/score.py"
 STATE = "pause_jax/run/state.py"
@@ -28,6 +29,7 @@ SETUP = "pause_jax/run/setup.py"
 WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
+EVALUATION = "pause_jax/learning/evaluation.py"
 COHORT = "pause_jax/learning/cohort.py"
 LEARNING = "pause_jax/learning/config.py"
 LEARNER = "pause_jax/learning/learner.py"
@@ -714,7 +716,7 @@ MUTANTS = [
     ),
     Mutant(
         "place_of_the_end_a_round_late",
-        HORIZON,
+        EVALUATIONS,
         "np.append(0, planned[:-1]) < played",
         "np.append(0, planned[:-1]) <= played",
         HORIZON_TEST,
@@ -735,7 +737,7 @@ MUTANTS = [
     ),
     Mutant(
         "test_inputs_normalised_otherwise",
-        FEDAVG,
+        EVALUATION,
         "dataset.to_input(dataset.x_test[rows])",
         "(dataset.to_input(dataset.x_test[rows]) + 1) / 2",
     ),

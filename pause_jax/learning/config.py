@@ -17,7 +17,8 @@ from pause_jax.learning.client import LocalTraining, kept_in_training, local_los
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.fedavg import RoundTraining, evaluate, nothing_held, train_cohort
+from pause_jax.learning.evaluation import evaluate
+from pause_jax.learning.fedavg import RoundTraining, nothing_held, train_cohort
 from pause_jax.learning.learner import (
     Held,
     LateTraining,

@@ -1,6 +1,4 @@
-"""Federated averaging: a cohort trains, its updates are released, the server averages (2) and
-evaluates.
-"""
+"""Federated averaging: a cohort trains, its updates are released, the server averages (2)."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array, lax
+from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from pause_jax.bandit import Selection, store_active
@@ -22,23 +20,16 @@ from pause_jax.learning.client import (
     train_locally,
 )
 from pause_jax.learning.cohort import Execution, fitting, map_clients
-from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import (
     Held,
     LearnerState,
     Release,
     Trained,
     Variables,
-    all_finite,
     trained_part,
 )
-from pause_jax.learning.network import Network
 from pause_jax.learning.optimizer import server_step
-from pause_jax.learning.task import Task, metrics_of
 from pause_jax.rng import draws, keys
-
-# Test samples that are evaluated at a time; bounds the memory.
-EVAL_CHUNK = 1000
 
 
 class RoundTraining(NamedTuple):
@@ -179,36 +170,3 @@ def mean_update(updates: Array, weights: Array) -> Array:
 def added(variables: Variables, mean: Variables) -> Variables:
     """The global model with the weighted sum of the updates added: FedAvg, (2)."""
     return jax.tree.map(lambda old, move: (old + move).astype(old.dtype), variables, mean)
-
-
-def evaluate(
-    network: Network, task: Task, variables: Variables, dataset: Dataset
-) -> dict[str, Array]:
-    """Mean ``test_loss`` and scores of the task on the whole test set, scalars by name.
-
-    In chunks that bound the memory. The scores of a model that is not finite are NaN, as its arg
-    max would mean nothing.
-    """
-    num_test = dataset.x_test.shape[0]
-    chunk = min(EVAL_CHUNK, num_test)
-    num_chunks = -(-num_test // chunk)
-
-    def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
-        place = i * chunk + jnp.arange(chunk)
-        weight = place < num_test
-        rows = jnp.minimum(place, num_test - 1)
-        outputs = network.predict(variables, dataset.to_input(dataset.x_test[rows]))
-        targets = dataset.y_test[rows]
-        each = {"test_loss": task.loss(outputs, targets), **task.scores(outputs, targets)}
-        counted = {name: jnp.where(weight, jnp.asarray(each[name], float), 0.0) for name in sums}
-        return {name: sums[name] + jnp.sum(counted[name]) for name in sums}
-
-    zeros = dict.fromkeys(metrics_of(task), jnp.zeros(()))
-    means = {
-        name: total / num_test for name, total in lax.fori_loop(0, num_chunks, visit, zeros).items()
-    }
-    finite = all_finite(variables)
-    return {
-        name: mean if name == "test_loss" else jnp.where(finite, mean, jnp.nan)
-        for name, mean in means.items()
-    }

@@ -8,14 +8,13 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental import multihost_utils
 
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.run.compilation import compiling
+from pause_jax.run.host import check_for_nan, collected, first_rounds, is_traced, joined
 from pause_jax.run.programs import (
     ProgramSpec,
     Steps,
@@ -25,7 +24,7 @@ from pause_jax.run.programs import (
 )
 from pause_jax.run.record.recorder import Quantities, Record
 from pause_jax.run.record.result import Result, with_rounds
-from pause_jax.run.state import State, check_for_nan
+from pause_jax.run.state import State
 
 
 class Runs(NamedTuple):
@@ -89,7 +88,9 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     def shapes(segments: int, state: State = state) -> list[Any]:
         of = functools.partial(advance.eval_shape, *given, state)
         return [
-            _rounds(of(*runs.call(segment), runs.policy)[1], len(segment), runs.batched)
+            first_rounds(
+                of(*runs.call(segment), runs.policy)[1], len(segment), batched=runs.batched
+            )
             for segment in runs.segments[:segments]
         ]
 
@@ -97,12 +98,13 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     for number, segment in enumerate(runs.segments[done:], done + 1):
         with watch.calling():
             state, record = advance(*given, state, *runs.call(segment), runs.policy)
-        records.append(_rounds(jax.block_until_ready(record), len(segment), runs.batched))
+        record = jax.block_until_ready(record)
+        records.append(first_rounds(record, len(segment), batched=runs.batched))
         check_for_nan(state, f"{segment[0]} to {segment[-1]}")
         watch.played(number, len(runs.segments) - number, state, records)
     with watch.calling():
         result = runs.steps.finish(runs.config, state)
-    return result, _joined(collected(records), runs)
+    return result, joined(collected(records), runs.segments, batched=runs.batched)
 
 
 def single_run(
@@ -149,59 +151,3 @@ def single_run(
 def call_of(spec: ProgramSpec, config: SimConfig, segment: np.ndarray) -> tuple[Any, ...]:
     """Return the arguments of a call that plays a segment: (rounds, count, length)."""
     return spec.call_arguments(config, int(segment[0]), len(segment))
-
-
-def collected(tree: Any) -> Any:
-    """Return all runs as NumPy arrays, in every process; what is traced as it is.
-
-    Raises:
-      RuntimeError: if another process died.
-    """
-    leaves = jax.tree.leaves(tree)
-    if any(map(_is_tracer, leaves)):
-        return tree
-    if all(getattr(leaf, "is_fully_addressable", True) for leaf in leaves):
-        return jax.tree.map(np.asarray, tree)
-    try:
-        return multihost_utils.process_allgather(tree, tiled=True)
-    except (RuntimeError, ValueError) as error:  # which one depends on the transport
-        raise RuntimeError(
-            f"another process died or cannot be reached; see its own output. {error}"
-        ) from error
-
-
-def _rounds(record: Any, count: int, batched: bool) -> Any:
-    """Return the first rounds of a record [R, ...] or [N, R, ...]; on the host, if it is whole."""
-
-    def first(x: Any) -> Any:
-        if isinstance(x, jax.ShapeDtypeStruct):
-            shape = (len(x), count, *x.shape[2:]) if batched else (count, *x.shape[1:])
-            return jax.ShapeDtypeStruct(shape, x.dtype)
-        if not _is_tracer(x):
-            if not getattr(x, "is_fully_addressable", True):
-                return x
-            x = np.asarray(x)
-        return x[:, :count] if batched else x[:count]
-
-    return jax.tree.map(first, record)
-
-
-def _joined(records: list[Any], runs: Runs) -> Any:
-    """Return the record of all rounds from those of the segments."""
-    parts = [
-        _rounds(record, len(segment), runs.batched)
-        for record, segment in zip(records, runs.segments, strict=True)
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    return jax.tree.map(lambda *x: np.concatenate(x, axis=int(runs.batched)), *parts)
-
-
-def is_traced(*inputs: Any) -> bool:
-    """Whether a computation with these inputs is only traced now."""
-    leaves = jax.tree.leaves((jnp.zeros(()), inputs))
-    return any(map(_is_tracer, leaves))
-
-
-def _is_tracer(leaf: Any) -> bool:
-    return isinstance(leaf, jax.core.Tracer)

@@ -16,7 +16,8 @@ from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.learning import Dataset, Execution
 from pause_jax.run import contract
 from pause_jax.run.arguments import check_client_batch, check_one_key, checked_devices
-from pause_jax.run.driver import is_traced, single_run
+from pause_jax.run.driver import single_run
+from pause_jax.run.host import is_traced
 from pause_jax.run.loop import init
 from pause_jax.run.matching import client_ids
 from pause_jax.run.record.quantity import Quantity

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -158,28 +157,6 @@ class Round:
             due,
             lambda: self.learner.evaluate(self.after.learning),
             {name: jnp.asarray(jnp.nan) for name in self.learner.metrics},
-        )
-
-
-def check_for_nan(state: State, rounds: str) -> None:
-    """Stand in for JAX's check (``jax_debug_nans``) of programs whose NaN mark what has no value.
-
-    Args:
-      state: after some rounds.
-      rounds: their numbers, in words.
-
-    Raises:
-      FloatingPointError: if the mode is on and the model holds NaN.
-    """
-    if not jax.config.jax_debug_nans:  # type: ignore[attr-defined]
-        return
-    leaves = jax.tree.leaves(state.learning.variables)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return
-    if any(bool(jnp.any(jnp.isnan(leaf))) for leaf in leaves):
-        raise FloatingPointError(
-            f"rounds {rounds}: the model holds NaN (jax_debug_nans is on). Without the mode, "
-            "first_nonfinite_round of the result says in which round it began."
         )
 
 

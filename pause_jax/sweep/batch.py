@@ -18,7 +18,8 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.policies import OneOf
 from pause_jax.run.compilation import kept
-from pause_jax.run.driver import Runs, Watch, call_of, collected, drive
+from pause_jax.run.driver import Runs, Watch, call_of, drive
+from pause_jax.run.host import collected
 from pause_jax.run.programs import RUN, SAME, compiled_steps, program_spec
 from pause_jax.run.record.recorder import Quantities, Record
 from pause_jax.run.record.result import Result, with_rounds

@@ -17,7 +17,7 @@ from pause_jax.base.client_ids import plain
 from pause_jax.base.spelling import shortest
 from pause_jax.base.struct import fields, is_node, nested
 from pause_jax.config import SimConfig
-from pause_jax.run.horizon import evaluated_rounds
+from pause_jax.run.record.evaluations import evaluated_rounds
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.result import Result
 from pause_jax.sweep.provenance import without_addresses

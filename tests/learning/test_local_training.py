@@ -14,7 +14,7 @@ from pause_jax.learning import (
     Linear,
     Partition,
     cohort,
-    fedavg,
+    evaluation,
 )
 from pause_jax.learning.client import (
     LocalTraining,
@@ -23,7 +23,8 @@ from pause_jax.learning.client import (
     local_steps,
     train_locally,
 )
-from pause_jax.learning.fedavg import RoundTraining, added, evaluate, mean_update, train_cohort
+from pause_jax.learning.evaluation import evaluate
+from pause_jax.learning.fedavg import RoundTraining, added, mean_update, train_cohort
 from pause_jax.learning.learner import all_finite, trained_part
 from pause_jax.learning.network import linen_network
 from pause_jax.learning.task import Regression, task_of
@@ -477,7 +478,7 @@ def direct_evaluation(dataset: Dataset, variables) -> tuple[float, float]:
 @pytest.mark.parametrize("chunk", [1, 5, 16, 17, 1000])
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_evaluation_in_chunks_is_the_direct_evaluation(monkeypatch, task, chunk):
-    monkeypatch.setattr(fedavg, "EVAL_CHUNK", chunk)
+    monkeypatch.setattr(evaluation, "EVAL_CHUNK", chunk)
     dataset = make_dataset(task, num_test=17)
     training = make_training(dataset, batch_size=1, max_samples=1)
     variables = initial(training)

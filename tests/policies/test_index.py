@@ -11,7 +11,7 @@ from scipy import optimize, stats
 from pause_jax import SimConfig, policies, simulate
 from pause_jax.bandit import ClientStats
 from pause_jax.policies import INDEX_RULES, KlUcb, Thompson, Ucb, UcbV
-from pause_jax.policies.index import bernoulli_kl
+from pause_jax.policies.index_rules import bernoulli_kl
 from pause_jax.reward import Reward
 from tests.support.network import context
 

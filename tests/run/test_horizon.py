@@ -16,7 +16,7 @@ from pause_jax import (
     sweep,
 )
 from pause_jax.config import validate
-from pause_jax.run.horizon import evaluated_at
+from pause_jax.run.record.evaluations import evaluated_at
 from tests.support.runs import BANDIT, KEY, LEARN, assert_close, assert_same_bits
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from jax import Array
 from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig
-from pause_jax.run.horizon import evaluated_at, evaluated_rounds
+from pause_jax.run.record.evaluations import evaluated_at, evaluated_rounds
 from pause_jax.run.record.quantities import METRICS, QUANTITIES
 from pause_jax.run.record.quantity import Quantity, metric
 from pause_jax.run.state import Round, Run, State
