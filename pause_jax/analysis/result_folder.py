@@ -80,10 +80,10 @@ def reserve(
             if force:
                 return _taken_over(folder, writes)
             if explicit:
-                goes_on = (folder / UNFINISHED).is_dir()
+                resumed = (folder / UNFINISHED).is_dir()
                 raise ConfigError(
                     f"{folder} exists: results are not overwritten. "
-                    + ("It is unfinished: --resume goes on with it. " if goes_on else "")
+                    + ("It is unfinished: --resume goes on with it. " if resumed else "")
                     + "Choose another --name, or --force."
                 )
     except OSError as error:

@@ -25,10 +25,10 @@ from pause_jax.cli.stopping import status_of, stoppable
 from pause_jax.config import SimConfig, validate
 from pause_jax.run.compilation import Compilations, use_cache
 from pause_jax.sweep import distributed
-from pause_jax.sweep.execute import Playing, SweepInterrupted
-from pause_jax.sweep.prepare import Jobs, jobs_of
+from pause_jax.sweep.execute import SweepInterrupted, SweepRun
+from pause_jax.sweep.prepare import SweepPlan, plan_sweep
 from pause_jax.sweep.store import Store, different, discard_store, fingerprint, store_is_empty
-from pause_jax.sweep.sweep import begun
+from pause_jax.sweep.sweep import opened_store
 
 
 class Played(NamedTuple):
@@ -65,14 +65,14 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         compilations = Compilations()
         start = time.perf_counter()
         keys = jax.random.split(jax.random.key(request.seed), request.seeds)
-        jobs = jobs_of(configs, keys, max_batch=request.max_batch)
-        with _reserved(request, name, jobs) as folder:
-            if request.resume and folder is not None and _is_finished(folder, jobs):
+        plan = plan_sweep(configs, keys, max_batch=request.max_batch)
+        with _reserved(request, name, plan) as folder:
+            if request.resume and folder is not None and _is_finished(folder, plan):
                 Console(stderr=True).print(f"{folder} is finished: nothing is left to play.")
                 show_again(folder, request.target)
                 return
-            store = _store(request, folder, jobs)
-            played = _play(jobs, store, progress=folder is not None)
+            store = _store(request, folder, plan)
+            played = _play(plan, store, progress=folder is not None)
             if folder is not None and played.result is not None:
                 about = {**described(request.seed), "seeds": request.seeds}
                 result = played.result.assign_attrs(about)
@@ -126,12 +126,12 @@ def described(seed: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _reserved(request: Request, name: str, jobs: Jobs) -> Iterator[pathlib.Path | None]:
+def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.Path | None]:
     """The folder of the result, given back if it stays empty; for the first process alone."""
     if not distributed.is_first():
         yield None
         return
-    folder = _to_go_on_with(request, name, jobs) if request.resume else None
+    folder = _to_go_on_with(request, name, plan) if request.resume else None
     if folder is None:
         explicit = request.name is not None
         folder = result_folder.reserve(request.out, name, explicit=explicit, force=request.force)
@@ -143,7 +143,7 @@ def _reserved(request: Request, name: str, jobs: Jobs) -> Iterator[pathlib.Path 
         result_folder.give_back(folder)
 
 
-def _to_go_on_with(request: Request, name: str, jobs: Jobs) -> pathlib.Path | None:
+def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path | None:
     """The folder of this very command, unfinished or finished; None if there is none.
 
     Raises:
@@ -153,12 +153,12 @@ def _to_go_on_with(request: Request, name: str, jobs: Jobs) -> pathlib.Path | No
     explicit = request.name is not None
     for folder in result_folder.existing(request.out, name, explicit=explicit):
         if (folder / UNFINISHED).is_dir():
-            words = different(Store.there(folder / UNFINISHED).kept.made_by, jobs.made_by)
+            words = different(Store.opened(folder / UNFINISHED).kept.made_by, plan.made_by)
             if not words:
                 result_folder.check_own(folder)
                 return folder
             others.append(f"{folder} holds another run: {'; '.join(words[:3])}")
-        elif _is_finished(folder, jobs):
+        elif _is_finished(folder, plan):
             return folder
     if others:
         raise ConfigError(
@@ -168,24 +168,24 @@ def _to_go_on_with(request: Request, name: str, jobs: Jobs) -> pathlib.Path | No
     return None
 
 
-def _is_finished(folder: pathlib.Path, jobs: Jobs) -> bool:
+def _is_finished(folder: pathlib.Path, plan: SweepPlan) -> bool:
     about = result_folder.about(folder)
-    same = about.get("made_by") == fingerprint(jobs.made_by)
+    same = about.get("made_by") == fingerprint(plan.made_by)
     return same and about.get("interrupted") == "no" and not (folder / UNFINISHED).is_dir()
 
 
-def _store(request: Request, folder: pathlib.Path | None, jobs: Jobs) -> Store | None:
+def _store(request: Request, folder: pathlib.Path | None, plan: SweepPlan) -> Store | None:
     """Where finished runs are kept during the sweep."""
     if request.store is not None:
-        return begun(jobs, request.store, described(request.seed))
+        return opened_store(plan, request.store, described(request.seed))
     if folder is None or jax.process_count() > 1:
         return None
-    return begun(jobs, folder / UNFINISHED, described(request.seed))
+    return opened_store(plan, folder / UNFINISHED, described(request.seed))
 
 
-def _play(jobs: Jobs, store: Store | None, *, progress: bool) -> Played:
+def _play(plan: SweepPlan, store: Store | None, *, progress: bool) -> Played:
     try:
-        return Played(Playing(jobs, store).whole(progress=progress))
+        return Played(SweepRun(plan, store).whole(progress=progress))
     except SweepInterrupted as error:
         return Played(error.finished if jax.process_count() == 1 else None, error)
 

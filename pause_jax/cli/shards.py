@@ -35,11 +35,11 @@ from pause_jax.cli.settings import varied
 from pause_jax.cli.stopping import stoppable
 from pause_jax.config import SimConfig
 from pause_jax.run.compilation import use_cache
-from pause_jax.sweep.execute import Playing, SweepInterrupted
+from pause_jax.sweep.execute import SweepInterrupted, SweepRun
 from pause_jax.sweep.merge import merge as join
-from pause_jax.sweep.prepare import jobs_of
+from pause_jax.sweep.prepare import plan_sweep
 from pause_jax.sweep.store import Store
-from pause_jax.sweep.sweep import begun, checked_shard
+from pause_jax.sweep.sweep import checked_shard, opened_store
 
 # Seconds before its end at which a task is warned: it ends its segment and saves.
 NOTICE = 120
@@ -73,10 +73,12 @@ def execute_shard(
     with stoppable():
         use_cache()
         keys = jax.random.split(jax.random.key(request.seed), request.seeds)
-        jobs = jobs_of(configs, keys, max_batch=request.max_batch, shards=shards)
-        store = begun(jobs, request.store, {**described(request.seed), "target": request.target})
+        plan = plan_sweep(configs, keys, max_batch=request.max_batch, shards=shards)
+        store = opened_store(
+            plan, request.store, {**described(request.seed), "target": request.target}
+        )
         try:
-            share = Playing(jobs, store, shard).part()
+            share = SweepRun(plan, store, shard).part()
         except SweepInterrupted as error:
             end(error)
     if store.failed:
@@ -103,7 +105,7 @@ def merge(
     """Join the shards of a sweep, or say which are missing; prints and writes what 'sweep' does."""
     check_output(1, target, figures=figures)
     result = join(folder, partial=partial)
-    about = Store.there(folder).kept.about
+    about = Store.opened(folder).kept.about
     default = folder.resolve().name
     place = result_folder.reserve(out, name or default, explicit=name is not None, force=force)
     try:
@@ -138,7 +140,7 @@ _SOURCE = Source()
 
 def slurm(
     base: Base,
-    jobs: JobArray,
+    array: JobArray,
     vary: Vary = None,
     seeds: Seeds = 3,
     seed: Seed = 0,
@@ -159,22 +161,22 @@ def slurm(
     words += [] if source.data_dir is None else ["--data-dir", source.data_dir]
     words += [] if max_batch is None else ["--max-batch", str(max_batch)]
     words += ["--trust"] if source.trust else []
-    words += ["--store", str(jobs.store)]
+    words += ["--store", str(array.store)]
     lines = [
         # Its name may hold a line break, and a shell runs the lines of a script.
         "--job-name=pause-jax-" + re.sub(r"[^\w.-]", "_", pathlib.Path(base).stem),
-        f"--array=1-{jobs.shards}",
-        f"--time={jobs.time}",
-        f"--cpus-per-task={jobs.cpus}",
+        f"--array=1-{array.shards}",
+        f"--time={array.time}",
+        f"--cpus-per-task={array.cpus}",
         "--requeue",
         "--open-mode=append",
         f"--signal=B:TERM@{NOTICE}",
-        *(jobs.sbatch or ()),
+        *(array.sbatch or ()),
     ]
     script = _SCRIPT.format(
         directives="\n".join(f"#SBATCH {line}" for line in lines),
         command=shlex.join(words),
-        shards=jobs.shards,
+        shards=array.shards,
     )
     Output().out(script, end="", highlight=False)
 

@@ -24,7 +24,7 @@ from pause_jax.run.programs import RUN, SAME, compiled_steps, program_spec
 from pause_jax.run.record.recorder import Quantities, Record
 from pause_jax.run.record.result import Result, with_rounds
 from pause_jax.run.state import State
-from pause_jax.sweep.chunks import Plan
+from pause_jax.sweep.chunks import Chunking
 
 
 def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
@@ -33,9 +33,9 @@ def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
 
 
 class Keeper(Protocol):
-    """Keeps what was played of a chunk. Its methods are called from the threads of the lanes."""
+    """Keeps what was played of a chunk. Its methods are called from worker threads."""
 
-    def goes_on(
+    def resumed(
         self, first: int, state: State, shapes: Callable[[int], list[Any]]
     ) -> tuple[int, State, list[Record]]:
         """Segments that were played before, and state and records after them; 0 and the state as it
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
       configs: canonical, stacked [C].
       data: the data set of all.
       keys: typed keys [S].
-      cut: how the C S runs are cut.
+      chunking: how the C S runs are cut into chunks.
       quantities: what is recorded.
       execution: how cohorts are trained.
       mesh: the devices, of all processes.
@@ -67,7 +67,7 @@ class Batch(NamedTuple):
     configs: SimConfig
     data: Any
     keys: Array
-    cut: Plan
+    chunking: Chunking
     quantities: Quantities
     execution: Execution
     mesh: Mesh
@@ -101,18 +101,18 @@ def play(
             raise CancelledError
         with handing_over:
             runs, own = chunk_of(first)
-        ended, record = drive(runs, _Lane(stopped, handing_over, tick, first, keeper))
+        ended, record = drive(runs, _ThreadWatch(stopped, handing_over, tick, first, keeper))
         result = _rows(ended, record, own, runs.batched, batch.quantities)
-        result = jax.tree.map(lambda x: x[: batch.cut.num_runs - first], result)
+        result = jax.tree.map(lambda x: x[: batch.chunking.num_runs - first], result)
         if keeper is not None:
             keeper.finished(first, result)
         return result
 
-    with ThreadPoolExecutor(batch.cut.lanes) as lanes:
+    with ThreadPoolExecutor(batch.chunking.threads) as threads:
         try:
             running = {
-                lanes.submit(play_chunk, first): first
-                for first in (batch.cut.firsts if firsts is None else firsts)
+                threads.submit(play_chunk, first): first
+                for first in (batch.chunking.firsts if firsts is None else firsts)
             }
             for chunk in as_completed(running):
                 yield running.pop(chunk), chunk.result()
@@ -122,10 +122,10 @@ def play(
 
 def _chunks(batch: Batch, key_data: np.ndarray) -> Callable[[int], tuple[Runs, SimConfig]]:
     """Return a function from a chunk's first run to (the chunk, the configs of its runs)."""
-    configs, cut, num_seeds = batch.configs, batch.cut, len(batch.keys)
-    segments = np.array_split(np.arange(1, configs.num_rounds + 1), cut.segments)
+    configs, chunking, num_seeds = batch.configs, batch.chunking, len(batch.keys)
+    segments = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)
     spec = program_spec(configs, batch.quantities, len(segments[0]))
-    alone = cut.batch == 1 and _is_default(batch.mesh)
+    alone = chunking.batch == 1 and _is_default(batch.mesh)
     mesh = None if alone else batch.mesh
     steps = compiled_steps(mesh, batch.quantities, batch.execution, spec.any_length)
 
@@ -141,7 +141,7 @@ def _chunks(batch: Batch, key_data: np.ndarray) -> Callable[[int], tuple[Runs, S
 
     def chunk(first: int) -> tuple[Runs, SimConfig]:
         # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
-        run = np.minimum(np.arange(first, first + cut.batch), cut.num_runs - 1)
+        run = np.minimum(np.arange(first, first + chunking.batch), chunking.num_runs - 1)
         own = jax.tree.map(lambda x: x[run // num_seeds], configs)
         key = put(key_data[run % num_seeds], RUN)
         runs = Runs(
@@ -159,7 +159,7 @@ def _chunks(batch: Batch, key_data: np.ndarray) -> Callable[[int], tuple[Runs, S
     return chunk
 
 
-class _Lane(Watch):
+class _ThreadWatch(Watch):
     """Watches a chunk in one of several threads, any of which may be asked to stop."""
 
     def __init__(
@@ -175,7 +175,7 @@ class _Lane(Watch):
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        # Held while a step is handed to the device, not while it works: one lane compiles for all.
+        # Held while a step is handed to the device, not while it works: one compiles for all.
         with self._handing_over, kept():
             yield
 
@@ -185,7 +185,7 @@ class _Lane(Watch):
         if self._keeper is None:
             return super().resumed(state, shapes)
         with self._handing_over:
-            return self._keeper.goes_on(self._first, state, shapes)
+            return self._keeper.resumed(self._first, state, shapes)
 
     def played(self, segments: int, left: int, state: State, records: list[Record]) -> None:
         self._tick()

@@ -1,4 +1,4 @@
-"""How the runs of a sweep are cut: into chunks side by side, that fit the memory and the caches."""
+"""How the runs of a sweep are cut into chunks that fit the memory and the caches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pause_jax.run.state import State
 # Segments a run is played in, so that progress shows, an interrupt is heard and the middle can be
 # kept.
 SEGMENTS = 20
-# What the clients that train at the same time in a lane may keep, in bytes: runs of more leave the
+# Bytes that the clients which train at the same time in a thread may keep: runs of more leave the
 # cache of a core, and then two of them take longer at once than in turn.
-KEPT_IN_LANE = 8 * 2**20
-# Runs side by side: one of these. In a lane of a CPU, by the number of all runs.
+KEPT_IN_THREAD = 8 * 2**20
+# Runs side by side: one of these. In a thread of a CPU, by the number of all runs.
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
-IN_LANE = ((64, 512), (16, 128), (4, 32), (1, 0))
+IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
 # A rough estimate of what a run takes. Of its state: the old one, the new one, and what the step of
 # the scan holds between them. Of its record: what the scan fills, and what it hands over.
 STATES, RECORDS = 3, 2
@@ -35,7 +35,7 @@ STATES, RECORDS = 3, 2
 MODELS = 8
 
 
-def lanes_of(mesh: Mesh) -> int:
+def threads_of(mesh: Mesh) -> int:
     """Chunks to play at the same time: one, but on a lone CPU device as many as it has cores.
 
     XLA splits only large operations over the cores of a CPU; runs do not wait for each other.
@@ -47,15 +47,15 @@ def lanes_of(mesh: Mesh) -> int:
     return os.cpu_count() or 1
 
 
-class Plan(NamedTuple):
+class Chunking(NamedTuple):
     """How the runs of a group are cut: into chunks of ``batch`` runs, the same number on each
-    device; each is played in ``segments`` segments of its rounds, ``lanes`` chunks at a time.
+    device; each is played in ``segments`` segments of its rounds, ``threads`` chunks at a time.
     """
 
     num_runs: int
     batch: int
     segments: int
-    lanes: int
+    threads: int
 
     @property
     def firsts(self) -> range:
@@ -68,25 +68,25 @@ class Limits(NamedTuple):
 
     Attributes:
       num_devices: over which a chunk is spread.
-      lanes: chunks at a time at most, from :func:`lanes_of`.
+      threads: chunks at a time at most, from :func:`threads_of`.
       memory: GiB of a device.
       max_batch: runs at a time at most; from the memory if None.
     """
 
     num_devices: int
-    lanes: int
+    threads: int
     memory: float
     max_batch: int | None
 
 
-def plan(
+def chunking_of(
     config: SimConfig,
     data: Any,
     num_runs: int,
     quantities: Quantities,
     execution: Execution,
     limits: Limits,
-) -> Plan:
+) -> Chunking:
     """Cut the runs of a group so that a device keeps to the limits.
 
     Args:
@@ -97,30 +97,30 @@ def plan(
       execution: how cohorts are trained.
       limits: what they may take.
     """
-    lanes = min(limits.lanes, num_runs)
+    threads = min(limits.threads, num_runs)
     if limits.max_batch is None:
         state = jax.eval_shape(init, config, data, jax.random.key(0))
         fitting = limits.memory * 2**30 / _run_bytes(config, state, quantities)
-        lanes = max(1, min(lanes, int(fitting)))
-        width = int(fitting / lanes)
-        if lanes > 1:
+        threads = max(1, min(threads, int(fitting)))
+        width = int(fitting / threads)
+        if threads > 1:
             width = min(width, _cached_width(config, data, state, execution))
         width = max(1, width)
     else:
-        lanes = min(lanes, limits.max_batch)
-        width = math.ceil(limits.max_batch / lanes / limits.num_devices)
+        threads = min(threads, limits.max_batch)
+        width = math.ceil(limits.max_batch / threads / limits.num_devices)
     on_each = math.ceil(num_runs / limits.num_devices)
-    batch = limits.num_devices * _few_widths(on_each, width, lanes)
-    return Plan(num_runs, batch, min(SEGMENTS, config.num_rounds), lanes)
+    batch = limits.num_devices * _few_widths(on_each, width, threads)
+    return Chunking(num_runs, batch, min(SEGMENTS, config.num_rounds), threads)
 
 
-def _few_widths(num_runs: int, most: int, lanes: int) -> int:
-    """Runs side by side in a lane of a device, at most ``most``, of ``num_runs`` that it plays: one
+def _few_widths(num_runs: int, most: int, threads: int) -> int:
+    """Runs side by side in a thread, at most ``most``, of ``num_runs`` that a device plays: one
     of few numbers, so that a few more seeds or values are played by the program that there is.
     """
-    if lanes > 1:
+    if threads > 1:
         # Side by side is faster for small runs only, and then there are many of them.
-        wanted = next(width for width, runs in IN_LANE if num_runs >= runs)
+        wanted = next(width for width, runs in IN_THREAD if num_runs >= runs)
     else:
         wanted = next(width for width in WIDTHS if width >= num_runs)
     return next(width for width in reversed(WIDTHS) if width <= min(wanted, most))
@@ -134,10 +134,10 @@ def _run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
 
 
 def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:
-    """Runs side by side in a lane whose clients in training still fit a core's cache."""
+    """Runs side by side in a thread whose clients in training still fit a core's cache."""
     together = min(config.cohort_size, execution.client_batch or config.cohort_size)
     kept = learner_of(config, data).kept(state.learning) * together
-    return KEPT_IN_LANE // max(kept, 1)
+    return KEPT_IN_THREAD // max(kept, 1)
 
 
 def _bytes(tree: Any) -> int:

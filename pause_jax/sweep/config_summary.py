@@ -23,7 +23,7 @@ from pause_jax.run.record.result import Result
 from pause_jax.sweep.provenance import without_addresses
 
 
-class Outline(NamedTuple):
+class ConfigSummary(NamedTuple):
     """One config of a sweep in plain values.
 
     Attributes:
@@ -79,14 +79,14 @@ class Finished(NamedTuple):
     rows: Rows
 
 
-def outline(
+def summarised(
     label: str, config: SimConfig, toml: str, data: str, client_ids: Sequence[str]
-) -> Outline:
-    """The outline of a canonical config."""
+) -> ConfigSummary:
+    """The summary of a canonical config."""
     sizes = {"round": config.num_rounds, "client": config.num_clients, "slot": config.cohort_size}
     values = {path: _plain(value) for path, value in _leaves(config)}
     evaluated = evaluated_rounds(config).tolist()
-    return Outline(label, toml, data, sizes, evaluated, values, list(client_ids))
+    return ConfigSummary(label, toml, data, sizes, evaluated, values, list(client_ids))
 
 
 def variable(q: Quantity) -> Variable:
@@ -134,7 +134,7 @@ def by_config(
 
 
 def labelled(
-    outlines: Sequence[Outline],
+    summaries: Sequence[ConfigSummary],
     finished: Mapping[str, Finished],
     variables: Sequence[Variable],
     keys: np.ndarray,
@@ -143,28 +143,28 @@ def labelled(
     """One dataset with dimension config, gaps filled.
 
     Args:
-      outlines: of the configs to hold, each of which has finished runs.
+      summaries: of the configs to hold, each of which has finished runs.
       finished: by label.
       variables: what was recorded.
       keys: uint32 [S, words], data of the seeds' keys.
       attributes: of the whole.
     """
     whole = xr.concat(
-        [_of_config(each, finished[each.label], variables) for each in outlines],
-        dim=xr.Variable("config", [each.label for each in outlines]),
+        [_of_config(each, finished[each.label], variables) for each in summaries],
+        dim=xr.Variable("config", [each.label for each in summaries]),
         join="outer",
         fill_value={each.name: each.gap for each in variables},
         data_vars="all",
         coords="different",
         compat="equals",
     )
-    differing = _differing([each.fields for each in outlines])
+    differing = _differing([each.fields for each in summaries])
     whole = whole.assign_coords({name: ("config", values) for name, values in differing.items()})
     for name in ("epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"):
         if whole[name].ndim == 0:
-            whole = whole.assign_coords({name: ("config", [whole[name].item()] * len(outlines))})
+            whole = whole.assign_coords({name: ("config", [whole[name].item()] * len(summaries))})
     whole = whole.assign_coords(key=(("seed", "word"), keys[whole.seed.values]))
-    whole = whole.assign_coords(_client_ids(outlines, whole.sizes["client"]))
+    whole = whole.assign_coords(_client_ids(summaries, whole.sizes["client"]))
     for each in variables:
         units = {"units": each.unit} if each.unit else {}
         whole[each.name].attrs.update(units, description=each.doc)
@@ -172,7 +172,9 @@ def labelled(
     return whole
 
 
-def _of_config(each: Outline, finished: Finished, variables: Sequence[Variable]) -> xr.Dataset:
+def _of_config(
+    each: ConfigSummary, finished: Finished, variables: Sequence[Variable]
+) -> xr.Dataset:
     rows = finished.rows
     return xr.Dataset(
         {v.name: (("seed", *v.dims), rows.values[v.name][finished.places]) for v in variables},
@@ -191,11 +193,11 @@ def _of_config(each: Outline, finished: Finished, variables: Sequence[Variable])
     )
 
 
-def _client_ids(outlines: Sequence[Outline], number: int) -> dict[str, Any]:
+def _client_ids(summaries: Sequence[ConfigSummary], number: int) -> dict[str, Any]:
     """The coordinate ``client_id``, of each config where they differ; none if nobody has ids."""
-    if not any(each.client_ids for each in outlines):
+    if not any(each.client_ids for each in summaries):
         return {}
-    named = [each.client_ids or plain(each.sizes["client"]) for each in outlines]
+    named = [each.client_ids or plain(each.sizes["client"]) for each in summaries]
     table = np.asarray([[*ids, *[""] * (number - len(ids))] for ids in named])
     if (table == table[0]).all():
         return {"client_id": ("client", table[0])}

@@ -28,7 +28,7 @@ from pause_jax.sweep.batch import Batch, play
 from pause_jax.sweep.checkpoint import Checkpoint, Point
 from pause_jax.sweep.config_summary import Rows, rows_of
 from pause_jax.sweep.merge import chunks_of, join
-from pause_jax.sweep.prepare import Jobs
+from pause_jax.sweep.prepare import SweepPlan
 from pause_jax.sweep.store import LOG, Store
 
 # Seconds between two savings of the middle of a chunk.
@@ -55,20 +55,20 @@ class Share(NamedTuple):
     runs: int
 
 
-class Playing:
+class SweepRun:
     """A sweep that is being played, or a shard of it.
 
     Attributes:
-      jobs: all of the sweep.
+      plan: all of the sweep.
       store: keeps what is finished; None to keep nothing.
       shard: (number of the part from 1, number of all parts); None to play everything.
       rows: finished chunks, by group and first run.
     """
 
-    def __init__(self, jobs: Jobs, store: Store | None, shard: tuple[int, int] | None = None):
-        self.jobs, self.store, self.shard = jobs, store, shard
-        # The cut of the sweep that was begun counts: on other cores it would be another.
-        self.plans = jobs.plans if store is None else store.kept.plans
+    def __init__(self, plan: SweepPlan, store: Store | None, shard: tuple[int, int] | None = None):
+        self.plan, self.store, self.shard = plan, store, shard
+        # The chunking of the sweep that was begun counts: on other cores it would be another.
+        self.plans = plan.plans if store is None else store.kept.plans
         chunks = chunks_of(self.plans)
         number, shards = shard or (1, 1)
         self.mine = chunks[number - 1 :: shards]
@@ -81,7 +81,7 @@ class Playing:
                 pass
         except (KeyboardInterrupt, RuntimeError) as error:
             raise self._interrupted(error) from error
-        data = join(self.jobs.made_by, self.plans, self.rows).data
+        data = join(self.plan.made_by, self.plans, self.rows).data
         assert data is not None
         return data
 
@@ -105,7 +105,7 @@ class Playing:
 
     def _chunks(self, save_every: float, progress: bool) -> Iterator[tuple[int, int]]:
         """Play what is missing, chunk by chunk."""
-        jobs, store = self.jobs, self.store
+        plan, store = self.plan, self.store
         with contextlib.ExitStack() as held:
             if store is not None and distributed.is_first():
                 held.enter_context(store.locked(0 if self.shard is None else self.shard[0]))
@@ -114,33 +114,35 @@ class Playing:
             left = [chunk for chunk in self.mine if chunk not in self.rows]
             yield from there
             bar = held.enter_context(_progress(progress))
-            ticks = {g: cut.segments for g, cut in enumerate(self.plans)}
+            ticks = {g: chunking.segments for g, chunking in enumerate(self.plans)}
             task = bar.add_task(
                 "",
                 total=sum(ticks[g] for g, _ in self.mine),
                 completed=sum(ticks[g] for g, _ in there),
             )
-            for number, group in enumerate(jobs.groups):
+            for number, group in enumerate(plan.groups):
                 firsts = [first for g, first in left if g == number]
                 if not firsts:
                     continue
-                labels = ", ".join(job.outline.label for job in group)
+                labels = ", ".join(prepared.summary.label for prepared in group)
                 words = labels if len(labels) < 40 else f"{labels[:37]}..."
                 bar.update(task, description=f"{words} (compiling ...)")
-                lanes = min(len(firsts), jobs.plans[number].lanes)
-                cut = self.plans[number]._replace(lanes=lanes)
+                threads = min(len(firsts), plan.plans[number].threads)
+                chunking = self.plans[number]._replace(threads=threads)
                 keeper = None
                 if store is not None:
                     keeper = _Keeper(store, number, save_every, lambda n: bar.advance(task, n))
-                stacked = jax.tree.map(lambda *x: np.stack(x), *(job.config for job in group))
+                stacked = jax.tree.map(
+                    lambda *x: np.stack(x), *(prepared.config for prepared in group)
+                )
                 batch = Batch(
                     configs=stacked,
                     data=group[0].data,
-                    keys=jobs.keys,
-                    cut=cut,
-                    quantities=jobs.quantities,
-                    execution=jobs.execution,
-                    mesh=jobs.mesh,
+                    keys=plan.keys,
+                    chunking=chunking,
+                    quantities=plan.quantities,
+                    execution=plan.execution,
+                    mesh=plan.mesh,
                 )
                 tick = functools.partial(bar.update, task, advance=1, description=words)
                 runs = play(batch, tick, firsts, keeper)
@@ -175,7 +177,7 @@ class Playing:
 
     def _interrupted(self, error: BaseException) -> SweepInterrupted:
         """What to raise when the sweep has stopped early."""
-        finished = join(self.jobs.made_by, self.plans, self.rows)
+        finished = join(self.plan.made_by, self.plans, self.rows)
         advice = "Take a smaller memory_limit or max_batch." if "memory" in str(error) else ""
         why = f"{type(error).__name__}: {error or 'interrupt'}"
         return SweepInterrupted(f"stopped after {finished.words} ({why}). {advice}", finished.data)
@@ -191,7 +193,7 @@ class _Keeper:
         self._checkpoints: dict[int, Checkpoint] = {}
         self._several = jax.process_count() > 1
 
-    def goes_on(
+    def resumed(
         self, first: int, state: State, shapes: Callable[[int], list[Any]]
     ) -> tuple[int, State, list[Record]]:
         if self._several:

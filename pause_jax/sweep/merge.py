@@ -14,10 +14,10 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.base.struct import ConfigError
-from pause_jax.sweep.chunks import Plan
+from pause_jax.sweep.chunks import Chunking
 from pause_jax.sweep.config_summary import (
+    ConfigSummary,
     Finished,
-    Outline,
     Rows,
     Variable,
     by_config,
@@ -40,34 +40,39 @@ class Joined(NamedTuple):
     words: str
 
 
-def chunks_of(plans: Sequence[Plan]) -> list[tuple[int, int]]:
+def chunks_of(plans: Sequence[Chunking]) -> list[tuple[int, int]]:
     """All chunks of a sweep, by group and first run."""
-    return [(group, first) for group, cut in enumerate(plans) for first in cut.firsts]
+    return [(group, first) for group, chunking in enumerate(plans) for first in chunking.firsts]
 
 
 def join(
-    made_by: Mapping[str, Any], plans: Sequence[Plan], rows: Mapping[tuple[int, int], Rows]
+    made_by: Mapping[str, Any], plans: Sequence[Chunking], rows: Mapping[tuple[int, int], Rows]
 ) -> Joined:
     """Join finished chunks.
 
     Args:
       made_by: of the sweep.
-      plans: how each of its groups is cut.
+      plans: how each of its groups is cut into chunks.
       rows: finished chunks, by group and first run.
     """
-    outlines, num_seeds = [Outline(**each) for each in made_by["outlines"]], len(made_by["keys"])
+    summaries, num_seeds = (
+        [ConfigSummary(**each) for each in made_by["summaries"]],
+        len(made_by["keys"]),
+    )
     finished: dict[str, Finished] = {}
-    for number, (labels, cut) in enumerate(zip(made_by["groups"], plans, strict=True)):
+    for number, (labels, chunking) in enumerate(zip(made_by["groups"], plans, strict=True)):
         firsts = [first for group, first in sorted(rows) if group == number]
         if firsts:
             of_group = concatenated([rows[number, first] for first in firsts])
-            runs = [np.arange(first, min(first + cut.batch, cut.num_runs)) for first in firsts]
+            runs = [
+                np.arange(first, min(first + chunking.batch, chunking.num_runs)) for first in firsts
+            ]
             finished |= by_config(labels, np.concatenate(runs), of_group, num_seeds)
-    begun = [each for each in outlines if each.label in finished]
+    begun = [each for each in summaries if each.label in finished]
     whole = [each for each in begun if len(finished[each.label].seeds) == num_seeds]
     runs_finished = sum(len(each.seeds) for each in finished.values())
-    num_runs = len(outlines) * num_seeds
-    count = f"{runs_finished} of {num_runs} runs, {len(whole)} of {len(outlines)} configs"
+    num_runs = len(summaries) * num_seeds
+    count = f"{runs_finished} of {num_runs} runs, {len(whole)} of {len(summaries)} configs"
     if not begun:
         return Joined(None, count)
     attributes = {
@@ -101,7 +106,7 @@ def merge(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset
       ConfigError: if the folder holds no sweep; if something is missing, with the shards that are
         to be played again.
     """
-    kept = Store.there(pathlib.Path(store))
+    kept = Store.opened(pathlib.Path(store))
     made_by, plans = kept.kept.made_by, kept.kept.plans
     chunks, shards = chunks_of(plans), made_by["shards"]
     found = {chunk: kept.rows(*chunk) for chunk in chunks}

@@ -1,4 +1,4 @@
-"""A sweep before it is played: its configs checked, grouped by static structure, and cut."""
+"""A sweep before it is played: configs checked, grouped by static structure, cut into chunks."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from pause_jax.run.setup import learner_of
 from pause_jax.run.simulate import check_size, prepare
 from pause_jax.sweep import distributed, provenance
 from pause_jax.sweep.batch import mesh_of
-from pause_jax.sweep.chunks import Limits, Plan, lanes_of, plan
-from pause_jax.sweep.config_summary import Outline, outline, variable
+from pause_jax.sweep.chunks import Chunking, Limits, chunking_of, threads_of
+from pause_jax.sweep.config_summary import ConfigSummary, summarised, variable
 from pause_jax.sweep.families import family_of, one_of
 from pause_jax.sweep.store import FORMAT
 
 
-class Job(NamedTuple):
+class PreparedConfig(NamedTuple):
     """One config of a sweep, checked and ready."""
 
     config: SimConfig
     data: Any
-    outline: Outline
+    summary: ConfigSummary
 
 
-class Jobs(NamedTuple):
+class SweepPlan(NamedTuple):
     """A sweep that can be played.
 
     Attributes:
       groups: configs of one static structure and data set, which are one compilation.
-      plans: how the runs of each group are cut.
+      plans: how the runs of each group are cut into chunks.
       keys: typed keys [S].
       quantities: what is recorded.
       execution: how cohorts are trained.
@@ -55,8 +55,8 @@ class Jobs(NamedTuple):
       made_by: what the bits of the result depend on, plain values.
     """
 
-    groups: list[list[Job]]
-    plans: list[Plan]
+    groups: list[list[PreparedConfig]]
+    plans: list[Chunking]
     keys: Array
     quantities: Quantities
     execution: Execution
@@ -65,7 +65,7 @@ class Jobs(NamedTuple):
 
 
 # As many arguments as `sweep` has: it hands them on.
-def jobs_of(
+def plan_sweep(
     configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
     keys: Array,
     *,
@@ -76,8 +76,8 @@ def jobs_of(
     devices: Sequence[jax.Device] | None = None,
     client_batch: int | None = None,
     shards: int = 1,
-) -> Jobs:
-    """Check a sweep and cut it.
+) -> SweepPlan:
+    """Check a sweep and cut it into chunks.
 
     The arguments are those of :func:`pause_jax.sweep`, and ``shards``: the parts that it is to be
     played in, each of which has a chunk if there are as many runs.
@@ -107,41 +107,47 @@ def jobs_of(
     share = -(-len(named) * len(keys) // shards)
     limits = Limits(
         num_devices=mesh.size,
-        lanes=lanes_of(mesh),
+        threads=threads_of(mesh),
         memory=memory_limit,
         max_batch=max_batch if shards == 1 else min(max_batch or share, share),
     )
     plans = [
-        plan(group[0].config, group[0].data, len(group) * len(keys), quantities, execution, limits)
+        chunking_of(
+            group[0].config, group[0].data, len(group) * len(keys), quantities, execution, limits
+        )
         for group in groups
     ]
-    return Jobs(_shared(groups), plans, keys, quantities, execution, mesh, made_by)
+    return SweepPlan(_shared(groups), plans, keys, quantities, execution, mesh, made_by)
 
 
-def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[Job]]:
+def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[PreparedConfig]]:
     """Prepare the configs and group them by static structure and data set."""
     once: dict[DataConfig, Any] = {}
-    groups: dict[Any, list[Job]] = {}
+    groups: dict[Any, list[PreparedConfig]] = {}
     for label, config in named.items():
-        job = _job(label, config, data, once)
-        groups.setdefault((jax.tree.structure(job.config), id(job.data)), []).append(job)
+        prepared = _prepared(label, config, data, once)
+        groups.setdefault((jax.tree.structure(prepared.config), id(prepared.data)), []).append(
+            prepared
+        )
     return list(groups.values())
 
 
 def _made_by(
     labels: list[str],
-    groups: list[list[Job]],
+    groups: list[list[PreparedConfig]],
     keys: Array,
     quantities: Quantities,
     mesh: Mesh,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Collect what the bits of the result depend on, as plain values."""
-    outlines = {job.outline.label: job.outline._asdict() for group in groups for job in group}
+    summaries = {
+        prepared.summary.label: prepared.summary._asdict() for group in groups for prepared in group
+    }
     return {
         "format": FORMAT,
-        "outlines": [outlines[label] for label in labels],
-        "groups": [[job.outline.label for job in group] for group in groups],
+        "summaries": [summaries[label] for label in labels],
+        "groups": [[prepared.summary.label for prepared in group] for group in groups],
         "keys": jax.random.key_data(keys).tolist(),
         "key_impl": str(jax.random.key_impl(keys)),
         "recorded": [variable(q)._asdict() for q in quantities],
@@ -153,7 +159,9 @@ def _made_by(
     }
 
 
-def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataConfig, Any]) -> Job:
+def _prepared(
+    label: str, config: SimConfig, data: Dataset | None, once: dict[DataConfig, Any]
+) -> PreparedConfig:
     """One config, prepared; ``once`` holds what was loaded, so that equal data are one object, and
     configs of equal structure one group.
     """
@@ -169,14 +177,14 @@ def _job(label: str, config: SimConfig, data: Dataset | None, once: dict[DataCon
         config = config.override({"learning.data": told})
     digest = provenance.data_digest(loaded)
     ids, toml = client_ids(config, loaded), config_file.dumps(config)
-    return Job(config, loaded, outline(label, config, toml, digest, ids))
+    return PreparedConfig(config, loaded, summarised(label, config, toml, digest, ids))
 
 
 # By what a program is compiled for, what the custom parts of this process computed last.
 _COMPUTED: dict[Any, str] = {}
 
 
-def _own(group: list[Job], keys: Array, quantities: Quantities) -> list[dict[str, str]]:
+def _own(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> list[dict[str, str]]:
     """What the custom parts of a group compute, for each of its configs; nothing without any.
 
     They are traced once, so their mistakes show before any run, and hashed as they are computed:
@@ -200,11 +208,12 @@ def _own(group: list[Job], keys: Array, quantities: Quantities) -> list[dict[str
         compiled_steps.cache_clear()  # they hold a constant that has changed since they were traced
         _COMPUTED[known] = digest
     return [
-        {"label": job.outline.label, "parts": ", ".join(parts), "digest": digest} for job in group
+        {"label": prepared.summary.label, "parts": ", ".join(parts), "digest": digest}
+        for prepared in group
     ]
 
 
-def _shared(groups: list[list[Job]]) -> list[list[Job]]:
+def _shared(groups: list[list[PreparedConfig]]) -> list[list[PreparedConfig]]:
     """The groups, those that differ in their policy and length alone with configs of one structure:
     so one program serves them all.
     """
@@ -224,7 +233,8 @@ def _shared(groups: list[list[Job]]) -> list[list[Job]]:
         choices = tuple(own.values())
         for number in numbers:
             shared[number] = [
-                job._replace(config=one_of(job.config, choices)) for job in groups[number]
+                prepared._replace(config=one_of(prepared.config, choices))
+                for prepared in groups[number]
             ]
     return shared
 

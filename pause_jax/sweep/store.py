@@ -22,11 +22,11 @@ import filelock
 import numpy as np
 
 from pause_jax.base.struct import ConfigError
-from pause_jax.sweep.chunks import Plan
-from pause_jax.sweep.config_summary import Outline, Rows, Variable
+from pause_jax.sweep.chunks import Chunking
+from pause_jax.sweep.config_summary import ConfigSummary, Rows, Variable
 
 LOG = logging.getLogger("pause_jax")
-FORMAT = 1
+FORMAT = 2
 # Differences that are named when a folder is that of another sweep.
 NAMED = 3
 # What a store holds; what a writer leaves that dies begins with a dot.
@@ -38,12 +38,12 @@ class Kept(NamedTuple):
 
     Attributes:
       made_by: what its bits depend on, plain values.
-      plans: how its runs are cut, by group.
+      plans: how its runs are cut into chunks, by group.
       about: what a reader wants to know of it, such as the command.
     """
 
     made_by: dict[str, Any]
-    plans: list[Plan]
+    plans: list[Chunking]
     about: dict[str, Any]
 
 
@@ -60,7 +60,7 @@ class Store:
         self.folder, self.kept, self.failed = folder, kept, ""
 
     @classmethod
-    def begun(cls, folder: pathlib.Path, kept: Kept) -> Store:
+    def created(cls, folder: pathlib.Path, kept: Kept) -> Store:
         """The store in a folder, made if there is none.
 
         Args:
@@ -83,7 +83,7 @@ class Store:
             raise ConfigError(
                 f"{folder}: cannot keep a sweep ({error.strerror}). Choose another folder."
             ) from None
-        there = cls.there(folder)
+        there = cls.opened(folder)
         differences = different(there.kept.made_by, kept.made_by)
         if differences:
             more = f", and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
@@ -94,7 +94,7 @@ class Store:
         return there
 
     @classmethod
-    def there(cls, folder: pathlib.Path) -> Store:
+    def opened(cls, folder: pathlib.Path) -> Store:
         """The store in a folder that has one.
 
         Raises:
@@ -105,7 +105,9 @@ class Store:
             table = json.loads(path.read_text())
             if table["made_by"]["format"] != FORMAT:
                 raise ConfigError(f"{folder}: was kept by another version of pause_jax.")
-            kept = Kept(table["made_by"], [Plan(*each) for each in table["plans"]], table["about"])
+            kept = Kept(
+                table["made_by"], [Chunking(*each) for each in table["plans"]], table["about"]
+            )
             _check_kept(kept)
             return cls(folder, kept)
         except OSError as error:
@@ -203,10 +205,10 @@ class Store:
 
 
 def _check_kept(kept: Kept) -> None:
-    """Raise one of the errors of ``Store.there`` for a description that no sweep wrote."""
+    """Raise one of the errors of ``Store.opened`` for a description that no sweep wrote."""
     made_by = kept.made_by
-    for each in made_by["outlines"]:
-        Outline(**each)
+    for each in made_by["summaries"]:
+        ConfigSummary(**each)
     for each in made_by["recorded"]:
         Variable(**each)
     if not isinstance(kept.about, dict) or not isinstance(made_by["shards"], int):
@@ -291,7 +293,7 @@ def different(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def _compared(made_by: Mapping[str, Any]) -> dict[str, Any]:
     """What is compared, one level deep, in the order of what a reader wants to know first."""
     flat: dict[str, Any] = {}
-    for each in made_by["outlines"]:
+    for each in made_by["summaries"]:
         for path, value in each["fields"].items():
             # Where a file lies does not matter, once its content is known.
             if path.rpartition(".")[2] not in ("path", "data_dir"):
@@ -312,7 +314,7 @@ def _compared(made_by: Mapping[str, Any]) -> dict[str, Any]:
             flat["code of pause_jax"] = value
         elif isinstance(value, dict):
             flat |= value
-        elif name != "outlines":
+        elif name != "summaries":
             flat[name] = value
     return flat
 

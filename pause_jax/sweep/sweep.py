@@ -16,8 +16,8 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.sweep.execute import SAVE_EVERY, Playing, Share
-from pause_jax.sweep.prepare import Jobs, jobs_of
+from pause_jax.sweep.execute import SAVE_EVERY, Share, SweepRun
+from pause_jax.sweep.prepare import SweepPlan, plan_sweep
 from pause_jax.sweep.store import Kept, Store
 
 
@@ -81,7 +81,7 @@ def sweep(
       BrokenContract: once, at the end, naming the configs whose custom parts broke their contract,
         if ``record`` has ``first_broken_round`` and ``broken_rules``.
     """
-    jobs = jobs_of(
+    plan = plan_sweep(
         configs,
         keys,
         data=data,
@@ -91,8 +91,8 @@ def sweep(
         devices=devices,
         client_batch=client_batch,
     )
-    kept = None if store is None else begun(jobs, pathlib.Path(store))
-    result = Playing(jobs, kept).whole(save_every=save_every, progress=progress)
+    kept = None if store is None else opened_store(plan, pathlib.Path(store))
+    result = SweepRun(plan, kept).whole(save_every=save_every, progress=progress)
     if set(contract.RECORDED) <= set(result):
         seen = zip(*(result[name].values for name in contract.RECORDED), strict=True)
         names = map(str, result.config.values)
@@ -130,9 +130,9 @@ def play_shard(
     Raises:
       ConfigError, SweepInterrupted: as :func:`sweep`.
     """
-    jobs = jobs_of(configs, keys, shards=checked_shard(shard)[1], **arguments)
-    kept = begun(jobs, pathlib.Path(store))
-    return Playing(jobs, kept, shard).part(save_every=save_every, progress=progress)
+    plan = plan_sweep(configs, keys, shards=checked_shard(shard)[1], **arguments)
+    kept = opened_store(plan, pathlib.Path(store))
+    return SweepRun(plan, kept, shard).part(save_every=save_every, progress=progress)
 
 
 def checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
@@ -147,10 +147,12 @@ def checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
     return shard
 
 
-def begun(jobs: Jobs, folder: pathlib.Path, about: Mapping[str, Any] | None = None) -> Store:
+def opened_store(
+    plan: SweepPlan, folder: pathlib.Path, about: Mapping[str, Any] | None = None
+) -> Store:
     """The store of a sweep in a folder: the one that is there, or a new one.
 
     Raises:
       ConfigError: if the folder holds another sweep, or cannot be written.
     """
-    return Store.begun(folder, Kept(jobs.made_by, jobs.plans, dict(about or {})))
+    return Store.created(folder, Kept(plan.made_by, plan.plans, dict(about or {})))

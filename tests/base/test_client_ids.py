@@ -15,7 +15,7 @@ from pause_jax.learning import Characters, Dataset, Files, Linear, Natural
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run.simulate import prepare
-from pause_jax.sweep.prepare import jobs_of
+from pause_jax.sweep.prepare import plan_sweep
 from pause_jax.world.availability import Intervals
 
 KEY = jax.random.key(0)
@@ -221,8 +221,8 @@ def test_a_sweep_and_its_ledger_name_clients(tmp_path):
 
 def test_a_sweep_of_one_fleet_has_one_name_a_client(tmp_path):
     run = config(3, latency=fleet(tmp_path, SITES[:3]))
-    (outline,) = jobs_of(run, KEY, data=data_of(SITES[:3])).made_by["outlines"]
-    assert outline["client_ids"] == SITES[:3]
+    (summary,) = plan_sweep(run, KEY, data=data_of(SITES[:3])).made_by["summaries"]
+    assert summary["client_ids"] == SITES[:3]
     bandit = run.replace(learning=None, num_rounds=3)
     swept = sweep({"a": bandit, "b": bandit.replace(num_rounds=2)}, KEY, progress=False)
     assert swept.client_id.dims == ("client",)

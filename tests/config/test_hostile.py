@@ -497,9 +497,9 @@ def test_what_lies_in_the_folder_of_an_unfinished_run_stays(tmp_path):
 # ---------------------------------------------------------------- stores
 
 KEPT = {
-    "format": 1,
+    "format": 2,
     "shards": 1,
-    "outlines": [],
+    "summaries": [],
     "recorded": [],
     "keys": [[0, 0]],
     "groups": [["a", "b"]],
@@ -522,9 +522,9 @@ STORES = {
     "no shards": kept(shards=0),
     "shards of text": kept(shards="os:system"),
     "no description": kept(about=[]),
-    "other fields": kept(outlines=[{"x": 1}]),
+    "other fields": kept(summaries=[{"x": 1}]),
     "other quantities": kept(recorded=[{"name": "x"}]),
-    "less": '{"made_by": {"format": 1}, "plans": [], "about": {}}',
+    "less": '{"made_by": {"format": 2}, "plans": [], "about": {}}',
 }
 
 
@@ -537,7 +537,7 @@ def test_a_store_from_elsewhere_is_refused(case, tmp_path):
 
 def test_a_chunk_that_was_pickled_is_not_read(tmp_path, caplog):
     (tmp_path / "made_by.json").write_text(kept())
-    store = Store.there(tmp_path)
+    store = Store.opened(tmp_path)
     pickled(store.path(0, 0))
     assert store.rows(0, 0) is None
     assert "is damaged" in caplog.text

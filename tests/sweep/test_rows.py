@@ -9,7 +9,7 @@ from pause_jax.latency import Traces
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
-from pause_jax.sweep import prepare as jobs
+from pause_jax.sweep import prepare
 from tests.support.runs import chosen_sets
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ KEYS = jax.random.split(jax.random.key(11), 2)
 @pytest.fixture
 def side_by_side(monkeypatch):
     """All runs of a config in one vmap, on any number of cores."""
-    monkeypatch.setattr(jobs, "lanes_of", lambda mesh: 1)
+    monkeypatch.setattr(prepare, "threads_of", lambda mesh: 1)
 
 
 LONG = SimConfig(
@@ -45,7 +45,7 @@ LONG = SimConfig(
 def test_300_rounds_of_training_side_by_side_are_those_of_single_runs(side_by_side):
     """What Oort chooses depends on the losses of all rounds before."""
     configs = {name: LONG.replace(policy=named(name)) for name in ("pause", "oort")}
-    assert [cut.batch for cut in jobs.jobs_of(configs, KEYS).plans] == [2, 2]
+    assert [each.batch for each in prepare.plan_sweep(configs, KEYS).plans] == [2, 2]
     result = sweep(configs, KEYS, progress=False)
     for name, config in configs.items():
         for seed, key in enumerate(KEYS):

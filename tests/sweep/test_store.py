@@ -29,7 +29,7 @@ from pause_jax.learning import Dataset, FedAdam
 from pause_jax.policies import Random
 from pause_jax.privacy import PerCoordinateLaplace
 from pause_jax.sweep import batch, checkpoint, execute
-from pause_jax.sweep.prepare import jobs_of
+from pause_jax.sweep.prepare import plan_sweep
 from pause_jax.sweep.store import Kept, Store
 
 pytestmark = pytest.mark.slow
@@ -297,7 +297,7 @@ def test_what_a_custom_part_says_of_itself_counts(keys):
 
     def own(mechanism):
         config = bandit("random").replace(privacy=mechanism)
-        (own,) = jobs_of(config, keys).made_by["own"]
+        (own,) = plan_sweep(config, keys).made_by["own"]
         return own["digest"]
 
     assert own(Own()) == own(Own())
@@ -310,7 +310,7 @@ def test_the_custom_parts_of_every_config_count(keys):
 
     own = bandit("random").replace(policy=Own())
     configs = {"ours": bandit("random"), "a": own, "b": own.override({"reward.gamma": 3.0})}
-    listed = jobs_of(configs, keys).made_by["own"]
+    listed = plan_sweep(configs, keys).made_by["own"]
     assert [each["label"] for each in listed] == ["a", "b"]
     assert {each["parts"] for each in listed} == {f"{__name__}.{Own.__qualname__}"}
 
@@ -321,7 +321,7 @@ import flax.linen as nn
 import jax
 import optax
 from pause_jax import presets
-from pause_jax.sweep.prepare import jobs_of
+from pause_jax.sweep.prepare import plan_sweep
 from pause_jax.sweep.store import fingerprint
 from pause_jax.learning import Classification, FlaxModel
 
@@ -351,7 +351,8 @@ custom = {
 }
 configs = {"custom": base.override(custom), "plain": base}
 for name, config in configs.items():
-    print(name, fingerprint(jobs_of({name: config}, jax.random.split(jax.random.key(0))).made_by))
+    plan = plan_sweep({name: config}, jax.random.split(jax.random.key(0)))
+    print(name, fingerprint(plan.made_by))
 """
 
 
@@ -371,8 +372,8 @@ def test_what_custom_parts_compute_is_the_same_in_every_process():
 def test_where_data_lie_is_no_difference(undisturbed):
     table = json.loads((undisturbed[1] / "made_by.json").read_text())["made_by"]
     moved = json.loads(json.dumps(table))
-    table["outlines"][0]["fields"]["learning.data.data_dir"] = "here"
-    moved["outlines"][0]["fields"]["learning.data.data_dir"] = "there"
+    table["summaries"][0]["fields"]["learning.data.data_dir"] = "here"
+    moved["summaries"][0]["fields"]["learning.data.data_dir"] = "there"
     from pause_jax.sweep.store import different
 
     assert different(table, moved) == []

@@ -29,9 +29,8 @@ from pause_jax.run.programs import ROOMS, compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import prepare
-from pause_jax.sweep import batch, execute
-from pause_jax.sweep import chunks as plan
-from pause_jax.sweep import prepare as jobs
+from pause_jax.sweep import batch, chunks, execute
+from pause_jax.sweep import prepare as preparing
 
 pytestmark = pytest.mark.slow
 
@@ -86,8 +85,8 @@ def test_lanes_change_nothing(keys, monkeypatch):
     # A policy that calls back to Python, and one that does not.
     configs = [base.replace(policy=policies.named(name)) for name in ("clustered_size", "pause")]
     results = []
-    for lanes in (1, 2, 3):
-        monkeypatch.setattr(jobs, "lanes_of", lambda mesh, lanes=lanes: lanes)
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(preparing, "threads_of", lambda mesh, threads=threads: threads)
         results.append(sweep(configs, keys, progress=False))
     for result in results[1:]:
         xr.testing.assert_allclose(result, results[0], rtol=1e-6, atol=1e-5)
@@ -96,26 +95,26 @@ def test_lanes_change_nothing(keys, monkeypatch):
 SETUP = (chosen(None), Execution())
 
 
-def cut_of(config, data, num_runs, num_devices, lanes, memory_limit, max_batch):
-    limits = plan.Limits(num_devices, lanes, memory_limit, max_batch)
-    return plan.plan(config, data, num_runs, *SETUP, limits)
+def chunking_for(config, data, num_runs, num_devices, threads, memory_limit, max_batch):
+    limits = chunks.Limits(num_devices, threads, memory_limit, max_batch)
+    return chunks.chunking_of(config, data, num_runs, *SETUP, limits)
 
 
-def play(configs, data, keys, cut, tick):
+def play(configs, data, keys, chunking, tick):
     mesh = batch.mesh_of(jax.devices()[:1])
-    return batch.play(batch.Batch(configs, data, keys, cut, *SETUP, mesh), tick)
+    return batch.play(batch.Batch(configs, data, keys, chunking, *SETUP, mesh), tick)
 
 
 def test_lanes_stop_when_no_one_waits_for_them(keys):
     config, data = prepare(bandit())
     many = jax.random.split(keys[0], 200)
-    cut = plan.Plan(num_runs=200, batch=1, segments=20, lanes=2)
+    chunking = chunks.Chunking(num_runs=200, batch=1, segments=20, threads=2)
     ticks = []
 
     def tick():
         ticks.append(0)
 
-    parts = play(stack([config]), data, many, cut, tick)
+    parts = play(stack([config]), data, many, chunking, tick)
     next(parts)
     parts.close()
     stopped = len(ticks)
@@ -126,14 +125,14 @@ def test_lanes_stop_when_no_one_waits_for_them(keys):
 
 def test_a_failure_in_a_lane_ends_the_sweep(keys):
     config, data = prepare(bandit())
-    cut = plan.Plan(num_runs=3, batch=1, segments=20, lanes=2)
+    chunking = chunks.Chunking(num_runs=3, batch=1, segments=20, threads=2)
     ticks = itertools.count()
 
     def tick():
         if next(ticks) == 25:
             raise RuntimeError("out of memory")
 
-    parts = play(stack([config]), data, keys, cut, tick)
+    parts = play(stack([config]), data, keys, chunking, tick)
     with pytest.raises(RuntimeError, match="out of memory"):
         list(parts)
 
@@ -177,16 +176,16 @@ def test_a_call_has_no_room_for_rounds_that_are_not_played_where_a_round_is_larg
 
 def test_chunks_keep_to_the_memory_limit():
     config, data = prepare(bandit())
-    tiny = cut_of(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
+    tiny = chunking_for(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
     assert (tiny.batch, len(tiny.firsts)) == (1, 3)
-    assert cut_of(config, data, 3, 1, 2, memory_limit=1e-9, max_batch=None).lanes == 1
-    ample = cut_of(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
+    assert chunking_for(config, data, 3, 1, 2, memory_limit=1e-9, max_batch=None).threads == 1
+    ample = chunking_for(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
     assert (ample.batch, len(ample.firsts)) == (4, 1)
     # Learning takes more memory, and eight devices have more.
     learned = prepare(presets.digits_small().replace(num_rounds=20))
     sizes = [
-        cut_of(*learned, 10_000, devices, lanes, memory_limit=0.02, max_batch=None).batch
-        for devices, lanes in ((1, 1), (8, 1), (1, 4))
+        chunking_for(*learned, 10_000, devices, threads, memory_limit=0.02, max_batch=None).batch
+        for devices, threads in ((1, 1), (8, 1), (1, 4))
     ]
     assert 4 < sizes[0] < 10_000
     assert sizes[1] == pytest.approx(8 * sizes[0], rel=0.2)
@@ -196,9 +195,11 @@ def test_chunks_keep_to_the_memory_limit():
 def test_a_lane_keeps_to_the_cache_of_a_core():
     small = prepare(presets.digits_small())
     wide = prepare(presets.digits_small().override({"learning.model.hidden": (1000, 1000)}))
-    plans = [cut_of(*each, 64, 1, 2, memory_limit=8.0, max_batch=None) for each in (small, wide)]
+    plans = [
+        chunking_for(*each, 64, 1, 2, memory_limit=8.0, max_batch=None) for each in (small, wide)
+    ]
     assert 1 < plans[0].batch <= 32
-    assert (plans[1].batch, plans[1].lanes) == (1, 2)
+    assert (plans[1].batch, plans[1].threads) == (1, 2)
 
 
 @settings(max_examples=20, deadline=None)
@@ -206,15 +207,15 @@ def test_a_lane_keeps_to_the_cache_of_a_core():
     st.integers(1, 300), st.integers(1, 16), st.integers(1, 5),
     st.one_of(st.none(), st.integers(1, 100)), st.integers(1, 100),
 )  # fmt: skip
-def test_a_plan_plays_every_run(num_runs, num_devices, lanes, max_batch, rounds):
+def test_a_plan_plays_every_run(num_runs, num_devices, threads, max_batch, rounds):
     config, data = prepare(bandit().replace(num_rounds=rounds))
-    cut = cut_of(config, data, num_runs, num_devices, lanes, 1e-4, max_batch)
-    assert cut.batch % num_devices == 0
-    assert list(cut.firsts) == list(range(0, num_runs, cut.batch))
-    assert cut.segments == min(rounds, plan.SEGMENTS)
+    chunking = chunking_for(config, data, num_runs, num_devices, threads, 1e-4, max_batch)
+    assert chunking.batch % num_devices == 0
+    assert list(chunking.firsts) == list(range(0, num_runs, chunking.batch))
+    assert chunking.segments == min(rounds, chunks.SEGMENTS)
     if max_batch is not None:
-        assert cut.lanes <= lanes
-        assert cut.lanes * cut.batch < max_batch + cut.lanes * num_devices
+        assert chunking.threads <= threads
+        assert chunking.threads * chunking.batch < max_batch + chunking.threads * num_devices
 
 
 def test_labels_and_gaps(keys):
