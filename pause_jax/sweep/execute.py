@@ -124,7 +124,7 @@ class SweepRun:
                 firsts = [first for g, first in left if g == number]
                 if not firsts:
                     continue
-                labels = ", ".join(prepared.summary.label for prepared in group)
+                labels = ", ".join(prepared.label for prepared in group)
                 words = labels if len(labels) < 40 else f"{labels[:37]}..."
                 bar.update(task, description=f"{words} (compiling ...)")
                 threads = min(len(firsts), plan.plans[number].threads)

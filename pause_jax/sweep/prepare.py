@@ -29,17 +29,17 @@ from pause_jax.run.simulate import check_size, prepare
 from pause_jax.sweep import distributed, provenance
 from pause_jax.sweep.batch import mesh_of
 from pause_jax.sweep.chunks import Chunking, Limits, chunking_of, threads_of
-from pause_jax.sweep.config_summary import ConfigSummary, summarised, variable
+from pause_jax.sweep.config_summary import summarised, variable
 from pause_jax.sweep.families import family_of, one_of
 from pause_jax.sweep.store import FORMAT
 
 
 class PreparedConfig(NamedTuple):
-    """One config of a sweep, checked and ready."""
+    """One config of a sweep, checked and ready: its name, itself, and its data set."""
 
+    label: str
     config: SimConfig
     data: Any
-    summary: ConfigSummary
 
 
 class SweepPlan(NamedTuple):
@@ -142,12 +142,20 @@ def _made_by(
 ) -> dict[str, Any]:
     """Collect what the bits of the result depend on, as plain values."""
     summaries = {
-        prepared.summary.label: prepared.summary._asdict() for group in groups for prepared in group
+        prepared.label: summarised(
+            label=prepared.label,
+            config=prepared.config,
+            toml=config_file.dumps(prepared.config),
+            data=provenance.data_digest(prepared.data),
+            client_ids=client_ids(prepared.config, prepared.data),
+        )._asdict()
+        for group in groups
+        for prepared in group
     }
     return {
         "format": FORMAT,
         "summaries": [summaries[label] for label in labels],
-        "groups": [[prepared.summary.label for prepared in group] for group in groups],
+        "groups": [[prepared.label for prepared in group] for group in groups],
         "keys": jax.random.key_data(keys).tolist(),
         "key_impl": str(jax.random.key_impl(keys)),
         "recorded": [variable(q)._asdict() for q in quantities],
@@ -175,9 +183,7 @@ def _prepared(
     if data is not None and config.learning is not None:
         told = Given(num_train=config.learning.data.num_train, digest=loaded.digest)
         config = config.override({"learning.data": told})
-    digest = provenance.data_digest(loaded)
-    ids, toml = client_ids(config, loaded), config_file.dumps(config)
-    return PreparedConfig(config, loaded, summarised(label, config, toml, digest, ids))
+    return PreparedConfig(label, config, loaded)
 
 
 # By what a program is compiled for, what the custom parts of this process computed last.
@@ -193,7 +199,7 @@ def _own(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> li
     Raises:
       Exception: whatever a part raises.
     """
-    config, data, _ = group[0]
+    _, config, data = group[0]
     parts = provenance.own_parts(config, quantities)
     if not parts:
         return []
@@ -208,8 +214,7 @@ def _own(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> li
         compiled_steps.cache_clear()  # they hold a constant that has changed since they were traced
         _COMPUTED[known] = digest
     return [
-        {"label": prepared.summary.label, "parts": ", ".join(parts), "digest": digest}
-        for prepared in group
+        {"label": prepared.label, "parts": ", ".join(parts), "digest": digest} for prepared in group
     ]
 
 
