@@ -17,7 +17,7 @@ from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
 from pause_jax.sweep import batch
-from pause_jax.sweep import execute as playing
+from pause_jax.sweep import execute as execute
 
 pytestmark = pytest.mark.slow
 
@@ -86,11 +86,11 @@ def test_it_is_as_good_as_a_full_grid_of_eight_times_its_budget():
 def test_every_method_finds_better_numbers_and_compiles_twice_at_most(method, monkeypatch):
     shapes = []
 
-    def counted(configs, data, keys, cut, *rest):
-        shapes.append((cut.batch, len(cut.firsts)))
-        return batch.play(configs, data, keys, cut, *rest)
+    def counted(runs, *rest):
+        shapes.append((runs.chunking.batch, len(runs.chunking.firsts)))
+        return batch.play(runs, *rest)
 
-    monkeypatch.setattr(playing, "play", counted)
+    monkeypatch.setattr(execute, "play", counted)
     found = tune(BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method=method)
     assert len(set(shapes)) <= 2, "batches of other shapes compile anew"
     assert len(shapes) >= 4
@@ -478,7 +478,7 @@ def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tm
         return play(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(playing, "play", stopped)
+        patch.setattr(execute, "play", stopped)
         assert command(patch, tmp_path, *arguments) == 130
     assert "--resume goes on" in capsys.readouterr().err
     other = [*arguments, "--seed", "5", "--resume"]
