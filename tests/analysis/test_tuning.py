@@ -17,7 +17,7 @@ from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
 from pause_jax.sweep import batch
-from pause_jax.sweep import execute as execute
+from pause_jax.sweep import execute
 
 pytestmark = pytest.mark.slow
 
