@@ -28,10 +28,12 @@ STATE = "pause_jax/run/state.py"
 SETUP = "pause_jax/run/setup.py"
 WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
+QUERIES = "pause_jax/learning/queries.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
 EVALUATION = "pause_jax/learning/evaluation.py"
 COHORT = "pause_jax/learning/cohort.py"
 LEARNING = "pause_jax/learning/config.py"
+LOCAL_SGD = "pause_jax/learning/local_sgd.py"
 LEARNER = "pause_jax/learning/learner.py"
 CONVOLUTION = "pause_jax/learning/convolution.py"
 RESNET = "pause_jax/learning/resnet.py"
@@ -333,7 +335,7 @@ MUTANTS = [
     ),
     Mutant(
         "answers_without_input_noise",
-        CLIENT,
+        QUERIES,
         "places, 0)]\n        x, y = client_inputs(training, rows, partition.quality[client]",
         "places, 0)]\n        x, y = client_inputs(training, rows, jnp.ones(())",
         "power_of_choice",
@@ -385,14 +387,14 @@ MUTANTS = [
     # --- learning rate
     Mutant(
         "rate_of_the_next_round",
-        LEARNING,
-        "learning.client_optimizer(round)",
-        "learning.client_optimizer(round + 1)",
+        LOCAL_SGD,
+        "self.optimizer_at(round)",
+        "self.optimizer_at(round + 1)",
         "step_decay",
     ),
     Mutant(
         "rounds_of_nobody_not_counted",
-        LEARNING,
+        LOCAL_SGD,
         "jnp.asarray(state.rounds) + 1",
         "jnp.asarray(state.rounds) + jnp.any(selection.active)",
         "step_decay",

@@ -1,4 +1,4 @@
-"""What a client does: train on its own data from the global model, or say how well it fits."""
+"""What a client does: train on its own data, from the global model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import optax
 from jax import Array, lax
 
-from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.network import Network
@@ -19,9 +18,6 @@ from pause_jax.rng import draws
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, Key, UInt32
-
-# Samples whose loss is computed at a time when a client is asked for its loss on all its data.
-QUERY_CHUNK = 256
 
 
 class LocalTraining(NamedTuple):
@@ -192,80 +188,6 @@ def _descend(
         )  # fmt: skip
     moves, opt_state = training.optimizer.update(grads, opt_state, trainable)
     return {**optax.apply_updates(trainable, moves), **changed}, opt_state, loss, square
-
-
-def kept_in_training(training: LocalTraining, variables: Variables) -> int:
-    """Bytes that a client in training keeps: its model, gradient and optimiser state, and for the
-    gradient of a step what the model's layers remember of a batch.
-    """
-    batch, sample = training.batch_size, training.dataset.sample
-    x = jax.ShapeDtypeStruct((batch, *sample.shape), sample.dtype)
-    key = jax.random.key(0) if training.network.draws else None
-
-    def one(variables: Variables, x: Array) -> Any:
-        def outputs(trainable: Any) -> Any:
-            whole = {**variables, **trainable}
-            return training.network.train(whole, x, jnp.ones(batch, bool), key)[0]
-
-        gradient = trained_part(variables)
-        remembered = jax.vjp(outputs, gradient)[1]
-        return variables, gradient, training.optimizer.init(gradient), remembered
-
-    return tree_bytes(jax.eval_shape(one, variables, x))
-
-
-def local_loss(
-    training: LocalTraining,
-    variables: Variables,
-    partition: Partition,
-    client: Array,
-    bits: Array | None,
-    input_key: Array,
-    max_size: int,
-) -> Array:
-    """Mean loss of the global model on one client's data, a scalar: what Power-of-Choice asks for.
-
-    ``bits`` uint32 [B] draw a mini-batch of B samples uniformly without replacement (all data if
-    the client has fewer); None for all local data. ``input_key`` is as in training; ``max_size``
-    bounds a client's number of samples (static).
-    """
-    size, start = partition.size[client], partition.start[client]
-
-    def total(places: Array, valid: Array) -> Array:
-        rows = partition.order[start + jnp.where(valid, places, 0)]
-        x, y = client_inputs(training, rows, partition.quality[client], input_key)
-        outputs = training.network.predict(variables, x)
-        return jnp.sum(jnp.where(valid, training.task.loss(outputs, y), 0.0))
-
-    if bits is not None and len(bits) < max_size:
-        places = distinct_places(bits, size)
-        mean = total(places, places >= 0)
-        return mean / jnp.minimum(size, len(bits)).astype(mean.dtype)
-    chunk = min(QUERY_CHUNK, max_size)
-
-    def visit(i: Array, so_far: Array) -> Array:
-        places = i * chunk + jnp.arange(chunk)
-        return so_far + total(places, places < size)
-
-    whole = lax.fori_loop(0, -(-size // chunk), visit, jnp.zeros(()))
-    return whole / size.astype(whole.dtype)
-
-
-def distinct_places(bits: Array, size: Array | int) -> Array:
-    """A distinct place in [0, size) for each of some random words, uint32 [count]: together a
-    uniform subset; -1 for what ``size`` lacks.
-
-    Floyd's algorithm: no permutation of all places is needed. Returns int32 [count].
-    """
-    count = len(bits)
-
-    def draw(i: Array, drawn: Array) -> Array:
-        last = size - count + i
-        place = draws.below(bits[i], jnp.maximum(last, 0) + 1)
-        place = jnp.where(jnp.any(drawn == place), last, place)
-        return drawn.at[i].set(jnp.where(last >= 0, place, -1).astype(drawn.dtype))
-
-    return lax.fori_loop(0, count, draw, jnp.full(count, -1, jnp.int32))
 
 
 def client_inputs(

@@ -10,6 +10,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
+from pause_jax.base.memory import tree_bytes
+from pause_jax.learning.client import LocalTraining
+from pause_jax.learning.learner import Variables, trained_part
+
 # What clients that train side by side may keep, in bytes. A CPU is fastest while it stays in the
 # cache; elsewhere the bound is there for the memory.
 KEPT_ON_CPU, KEPT_ELSEWHERE = 16 * 2**20, 2**30
@@ -35,6 +39,26 @@ def fitting(kept: int) -> int:
     """Clients to train side by side, at least 1, where one keeps so many bytes."""
     limit = KEPT_ON_CPU if jax.default_backend() == "cpu" else KEPT_ELSEWHERE
     return max(1, limit // kept)
+
+
+def kept_in_training(training: LocalTraining, variables: Variables) -> int:
+    """Bytes that a client in training keeps: its model, gradient and optimiser state, and for the
+    gradient of a step what the model's layers remember of a batch.
+    """
+    batch, sample = training.batch_size, training.dataset.sample
+    x = jax.ShapeDtypeStruct((batch, *sample.shape), sample.dtype)
+    key = jax.random.key(0) if training.network.draws else None
+
+    def one(variables: Variables, x: Array) -> Any:
+        def outputs(trainable: Any) -> Any:
+            whole = {**variables, **trainable}
+            return training.network.train(whole, x, jnp.ones(batch, bool), key)[0]
+
+        gradient = trained_part(variables)
+        remembered = jax.vjp(outputs, gradient)[1]
+        return variables, gradient, training.optimizer.init(gradient), remembered
+
+    return tree_bytes(jax.eval_shape(one, variables, x))
 
 
 def map_clients(

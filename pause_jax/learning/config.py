@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array, lax
+from jax import Array
 
-from pause_jax.bandit import Selection
 from pause_jax.base.registry import label
 from pause_jax.base.struct import Config, ConfigError, Reference, Sizes, node, number, static
 from pause_jax.learning.arrays import form
-from pause_jax.learning.client import LocalTraining, kept_in_training, local_loss
+from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.evaluation import evaluate
-from pause_jax.learning.fedavg import RoundTraining, nothing_held, train_cohort
-from pause_jax.learning.learner import (
-    Held,
-    LateTraining,
-    Learner,
-    LearnerState,
-    Release,
-    Trained,
-    trained_part,
-)
+from pause_jax.learning.fedavg import RoundTraining, nothing_held
+from pause_jax.learning.learner import LateTraining, Learner
+from pause_jax.learning.local_sgd import LocalSgd
 from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
 from pause_jax.learning.task import Task, check_outputs, metrics_of, shape_of_outputs, task_of
-from pause_jax.rng import draws, keys
 
-# Clients whose losses are computed side by side; bounds the memory when many are asked.
-QUERY_BATCH = 16
 # Models that were found to fit their task and inputs.
 _FITTING: set[Any] = set()
 
@@ -127,7 +115,15 @@ class Learning(Config):
         largest = self.partition.max_size(self.num_samples(data), num_clients)
         local, server = self.local_training(data, largest), self.server.transformation()
         training = RoundTraining(local, execution or Execution(), server)
-        sgd = _LocalSgd(self, training, num_clients, largest)
+        sgd = LocalSgd(
+            training=training,
+            optimizer_at=self.client_optimizer,
+            partition=self.partition,
+            num_samples=self.num_samples(data),
+            num_clients=num_clients,
+            largest=largest,
+            keeps_state=self.keep_optimizer_state,
+        )
         return Learner(
             init=sgd.init,
             train=sgd.train,
@@ -215,84 +211,6 @@ class Learning(Config):
             raise ConfigError(f"{where}: {of} are too small for it. Use the model mlp.")
         check_outputs(task, data, outputs, where)
         _FITTING.add(question)
-
-
-class _LocalSgd(NamedTuple):
-    """The functions of the learner that ``Learning.build`` returns.
-
-    Attributes:
-      learning: its config.
-      training: the fixed parts, with the client optimiser of round 1.
-      num_clients: K.
-      largest: bound on a client's number of samples.
-    """
-
-    learning: Learning
-    training: RoundTraining
-    num_clients: int
-    largest: int
-
-    def init(self, streams: keys.Streams) -> LearnerState:
-        local, data, learning = self.training.local, self.training.local.dataset, self.learning
-        partition = learning.partition.assign(
-            streams.data,
-            data.y_train,
-            learning.num_samples(data),
-            self.num_clients,
-            data.num_classes,
-            data.clients,
-        )
-        variables = local.network.init(streams.model, data.to_input(data.x_train[:1]))
-        clients, server = None, self.training.server
-        if learning.keep_optimizer_state:
-            fresh = local.optimizer.init(trained_part(variables))
-            shape = (self.num_clients,)
-            clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), fresh)
-        return LearnerState(
-            partition,
-            variables,
-            clients,
-            inputs=streams.inputs,
-            rounds=jnp.zeros((), jnp.int32),
-            server=None if server is None else server.init(variables["params"]),
-        )
-
-    def train(
-        self, key: Array, state: LearnerState, selection: Selection, release: Release
-    ) -> tuple[LearnerState, Trained]:
-        return self.train_late(key, state, selection, release)[:2]
-
-    def train_late(
-        self,
-        key: Array,
-        state: LearnerState,
-        selection: Selection,
-        release: Release,
-        late: Array | None = None,
-        held: Held | None = None,
-    ) -> Any:
-        round = jnp.asarray(state.rounds) + 1
-        now = self.training.local._replace(optimizer=self.learning.client_optimizer(round))
-        training, before = self.training._replace(local=now), state._replace(rounds=round)
-        return train_cohort(training, key, before, selection, release, late, held)
-
-    def ask(self, key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
-        def one(asked: tuple[Array, Array | None]) -> Array:
-            client, bits = asked
-            local, partition = self.training.local, state.partition
-            return local_loss(
-                local, state.model, partition, client, bits, state.inputs, self.largest
-            )
-
-        bits = None if batch_size is None else draws.bits_of(key, clients, batch_size)
-        return lax.map(one, (clients, bits), batch_size=QUERY_BATCH)
-
-    def evaluate(self, state: LearnerState) -> dict[str, Array]:
-        local = self.training.local
-        return evaluate(local.network, local.task, state.model, local.dataset)
-
-    def kept(self, state: LearnerState) -> int:
-        return kept_in_training(self.training.local, state.model)
 
 
 def _in_short(error: Exception) -> str:

@@ -15,11 +15,10 @@ from pause_jax.learning.client import (
     LocalLoss,
     LocalTraining,
     Slot,
-    kept_in_training,
     local_steps,
     train_locally,
 )
-from pause_jax.learning.cohort import Execution, fitting, map_clients
+from pause_jax.learning.cohort import Execution, fitting, kept_in_training, map_clients
 from pause_jax.learning.learner import (
     Held,
     LearnerState,

@@ -16,8 +16,7 @@ from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegressi
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
-from pause_jax.sweep import batch
-from pause_jax.sweep import execute
+from pause_jax.sweep import batch, execute
 
 pytestmark = pytest.mark.slow
 

@@ -19,10 +19,10 @@ from pause_jax.learning import (
 from pause_jax.learning.client import (
     LocalTraining,
     Slot,
-    kept_in_training,
     local_steps,
     train_locally,
 )
+from pause_jax.learning.cohort import kept_in_training
 from pause_jax.learning.evaluation import evaluate
 from pause_jax.learning.fedavg import RoundTraining, added, mean_update, train_cohort
 from pause_jax.learning.learner import all_finite, trained_part

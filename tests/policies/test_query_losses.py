@@ -12,7 +12,7 @@ from pause_jax import Learning, SimConfig, simulate
 from pause_jax.config import canonical
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.learning import client as client_module
-from pause_jax.learning.client import distinct_places, local_loss
+from pause_jax.learning.queries import distinct_places, local_loss
 from pause_jax.policies import PowerOfChoice
 from pause_jax.rng import draws
 from pause_jax.rng import keys as named_keys

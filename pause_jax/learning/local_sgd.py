@@ -1,0 +1,107 @@
+"""The learner of local SGD: its state, a round of training, answers and evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array, lax
+
+from pause_jax.bandit import Selection
+from pause_jax.learning.cohort import kept_in_training
+from pause_jax.learning.evaluation import evaluate
+from pause_jax.learning.fedavg import RoundTraining, train_cohort
+from pause_jax.learning.learner import Held, LearnerState, Release, Trained, trained_part
+from pause_jax.learning.partition import PartitionConfig
+from pause_jax.learning.queries import local_loss
+from pause_jax.rng import draws, keys
+
+# Clients whose losses are computed side by side; bounds the memory when many are asked.
+QUERY_BATCH = 16
+
+
+class LocalSgd(NamedTuple):
+    """The functions of the learner that ``Learning.build`` returns.
+
+    Attributes:
+      training: the fixed parts, with the client optimiser of round 1.
+      optimizer_at: (round) -> the client optimiser.
+      partition: who gets which samples.
+      num_samples: samples that are shared out.
+      num_clients: K.
+      largest: bound on a client's number of samples.
+      keeps_state: whether clients keep their optimiser state from round to round.
+    """
+
+    training: RoundTraining
+    optimizer_at: Callable[[Array], optax.GradientTransformation]
+    partition: PartitionConfig
+    num_samples: int
+    num_clients: int
+    largest: int
+    keeps_state: bool
+
+    def init(self, streams: keys.Streams) -> LearnerState:
+        local, data = self.training.local, self.training.local.dataset
+        partition = self.partition.assign(
+            streams.data,
+            data.y_train,
+            self.num_samples,
+            self.num_clients,
+            data.num_classes,
+            data.clients,
+        )
+        variables = local.network.init(streams.model, data.to_input(data.x_train[:1]))
+        clients, server = None, self.training.server
+        if self.keeps_state:
+            fresh = local.optimizer.init(trained_part(variables))
+            shape = (self.num_clients,)
+            clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), fresh)
+        return LearnerState(
+            partition,
+            variables,
+            clients,
+            inputs=streams.inputs,
+            rounds=jnp.zeros((), jnp.int32),
+            server=None if server is None else server.init(variables["params"]),
+        )
+
+    def train(
+        self, key: Array, state: LearnerState, selection: Selection, release: Release
+    ) -> tuple[LearnerState, Trained]:
+        return self.train_late(key, state, selection, release)[:2]
+
+    def train_late(
+        self,
+        key: Array,
+        state: LearnerState,
+        selection: Selection,
+        release: Release,
+        late: Array | None = None,
+        held: Held | None = None,
+    ) -> Any:
+        round = jnp.asarray(state.rounds) + 1
+        now = self.training.local._replace(optimizer=self.optimizer_at(round))
+        training, before = self.training._replace(local=now), state._replace(rounds=round)
+        return train_cohort(training, key, before, selection, release, late, held)
+
+    def ask(self, key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
+        def one(asked: tuple[Array, Array | None]) -> Array:
+            client, bits = asked
+            local, partition = self.training.local, state.partition
+            return local_loss(
+                local, state.model, partition, client, bits, state.inputs, self.largest
+            )
+
+        bits = None if batch_size is None else draws.bits_of(key, clients, batch_size)
+        return lax.map(one, (clients, bits), batch_size=QUERY_BATCH)
+
+    def evaluate(self, state: LearnerState) -> dict[str, Array]:
+        local = self.training.local
+        return evaluate(local.network, local.task, state.model, local.dataset)
+
+    def kept(self, state: LearnerState) -> int:
+        return kept_in_training(self.training.local, state.model)
