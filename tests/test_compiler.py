@@ -13,7 +13,7 @@ from tests.support import canaries
 
 pytestmark = pytest.mark.slow
 
-OURS = "import sys, pause_jax; from tests import canaries; sys.exit(canaries.main([]))"
+OURS = "import sys, pause_jax; from tests.support import canaries; sys.exit(canaries.main([]))"
 LATE = "import jax; jax.random.key(0); import pause_jax"
 # Those that pause_jax sets something for; both were seen to be wrong without it.
 by_0_10 = pytest.mark.skipif(

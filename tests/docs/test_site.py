@@ -79,7 +79,7 @@ def test_a_card_says_what_the_policy_says_of_itself(tmp_path):
         ("pause_jax.latency.Traces", "pause_jax.world.latency.traces.Traces"),
         ("pause_jax.bandit.search.exact", "pause_jax.bandit.search.exact.exact"),
         ("pause_jax.Result", "pause_jax.run.record.result.Result"),
-        ("pause_jax.learning.Release", "pause_jax.learning.learner.Release"),
+        ("pause_jax.learning.Trained", "pause_jax.learning.learner.Trained"),
         ("pause_jax.regret", "pause_jax.analysis.regret"),
     ],
 )

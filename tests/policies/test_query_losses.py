@@ -10,8 +10,7 @@ import pytest
 
 from pause_jax import Learning, SimConfig, simulate
 from pause_jax.config import canonical
-from pause_jax.learning import Digits, Dirichlet, Linear
-from pause_jax.learning import client as client_module
+from pause_jax.learning import Digits, Dirichlet, Linear, queries
 from pause_jax.learning.queries import distinct_places, local_loss
 from pause_jax.policies import PowerOfChoice
 from pause_jax.rng import draws
@@ -67,7 +66,7 @@ def sample_losses(client):
 
 @pytest.mark.parametrize("chunk", [256, 16])
 def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client(monkeypatch, chunk):
-    monkeypatch.setattr(client_module, "QUERY_CHUNK", chunk)
+    monkeypatch.setattr(queries, "QUERY_CHUNK", chunk)
     _, learner, state, _ = network()
     clients = jnp.arange(LEARN.num_clients)
     ours = jax.jit(lambda key: learner.ask(key, state, clients, None))(jax.random.key(5))

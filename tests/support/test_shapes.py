@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pause_jax import bandit, simulate
+from pause_jax import simulate
 from pause_jax.bandit import ClientStats, Info, Selection
 from pause_jax.learning import Trained
 from pause_jax.privacy import MECHANISMS
-from pause_jax.run.state import State
+from pause_jax.run.state import Health, State
 from tests.support import shapes
 from tests.support.runs import BANDIT, KEY
 
@@ -57,10 +57,9 @@ def test_the_law_of_a_privacy_loss_has_its_shapes(mechanism):
 
 
 def test_a_planted_fault_in_the_library_is_found(monkeypatch):
-    def faulty(stats, clients, speed, active=True):
-        return stats._replace(mean_speed=stats.mean_speed[:-1])
+    def faulty():
+        return Health(*(jnp.zeros(2, jnp.int32) for _ in Health._fields))
 
-    monkeypatch.setattr("pause_jax.run.round.update_stats", faulty)
+    monkeypatch.setattr("pause_jax.run.loop.healthy", faulty)
     with pytest.raises((shapes.ShapeError, TypeError)):
         simulate(BANDIT.replace(num_rounds=1), KEY)
-    assert bandit.empty_stats(3).counts.shape == (3,)
