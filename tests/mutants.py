@@ -1303,6 +1303,13 @@ MUTANTS = [
         PRIVACY_TEST,
     ),
     Mutant(
+        "client_of_an_empty_slot_observed",
+        ARRIVAL,
+        "jnp.where(end > 0, end, 1.0))",
+        "latency)",
+        "tests/run/test_arrival.py::test_a_policy_observes_nothing_of_an_empty_slots_client",
+    ),
+    Mutant(
         "question_of_an_empty_round_costs_nothing",
         ROUND,
         "jnp.where(jnp.any(active), seconds, asked.seconds + presence.recheck)",

@@ -22,7 +22,7 @@ class Arrival(NamedTuple):
       in_time: bool [m], whose update arrived by then.
       late: bool [m], whose update was on its way.
       observed: float [m], seconds that the server saw each client take: of one that is late, those
-        that it waited.
+        that it waited; of an empty slot, those of the round, or 1.
     """
 
     seconds: Float[Array, ""]
@@ -50,7 +50,8 @@ def arrival(config: SimConfig, latency: Array, active: Array, answering: Array) 
     if config.deadline is not None:
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
-    seen = jnp.where(active, jnp.minimum(latency, end), latency)
+    # Nothing of an empty slot's client; finite, as policies may multiply it by a weight of 0.
+    seen = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
     return Arrival(end, answering & by_then, answering & ~by_then, seen)
 
 

@@ -12,6 +12,7 @@ from pause_jax.learning import Dataset, Digits, FedAvgM, Linear, Natural
 from pause_jax.policies import NAMED, All, Policy, Random, RoundRobin, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.rng import keys
+from pause_jax.run.arrival import arrival
 from pause_jax.selector import Selector
 from tests.deploy.test_selector import PLAIN
 from tests.reference import round_keys
@@ -75,6 +76,14 @@ def test_a_round_ends_by_its_rule_and_averages_who_arrived(rule):
     # Who was chosen took part, whatever became of the update.
     everyone = np.bincount([k for row in chosen_sets(result) for k in row], minlength=9)
     np.testing.assert_array_equal(result.counts, everyone)
+
+
+def test_a_policy_observes_nothing_of_an_empty_slots_client():
+    latency, active = jnp.asarray([3.0, 1.0, 7.0]), jnp.asarray([True, True, False])
+    ending = arrival(SimConfig(), latency, active, active)
+    assert ending.observed.tolist() == [3.0, 1.0, 3.0]
+    nobody = jnp.zeros(3, bool)
+    assert arrival(SimConfig(), latency, nobody, nobody).observed.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_rules_that_never_bite_change_nothing():
