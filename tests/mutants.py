@@ -761,8 +761,8 @@ MUTANTS = [
     Mutant(
         "late_clients_seen_in_full",
         ARRIVAL,
-        "jnp.where(active, jnp.minimum(latency, end), latency)",
-        "latency",
+        "jnp.minimum(latency, end), jnp.where(end > 0",
+        "latency, jnp.where(end > 0",
         ARRIVAL_TEST,
     ),
     Mutant(

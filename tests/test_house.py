@@ -9,6 +9,9 @@ from pathlib import Path
 import house
 import pytest
 
+from pause_jax import latency, learning, policies, presets, privacy, search
+from pause_jax.world import availability
+
 PACKAGE = house.ROOT / "pause_jax"
 MAX_LINES = 350
 NAMES_THAT_SAY_NOTHING = {"utils.py", "types.py", "helpers.py"}
@@ -22,8 +25,8 @@ MAX_FUNCTION_LINES = 77
 MAX_LONG_FUNCTIONS = 2  # functions of more than 60 lines
 MAX_ARGUMENTS = 11
 MAX_WIDE_FUNCTIONS = 5  # functions of more than 8 arguments
-MAX_PUBLIC_NAMES = 228
-MAX_MAIN_PATH_LINES = 2789
+MAX_PUBLIC_NAMES = 120  # besides what a config can choose
+MAX_MAIN_PATH_LINES = 2800
 # What a reader of `simulate(config, key)` with PAUSE opens.
 MAIN_PATH = (
     "run/simulate.py",
@@ -31,7 +34,6 @@ MAIN_PATH = (
     "run/programs.py",
     "run/loop.py",
     "run/setup.py",
-    "run/context.py",
     "run/round.py",
     "run/world.py",
     "run/arrival.py",
@@ -42,6 +44,7 @@ MAIN_PATH = (
     "bandit/stats.py",
     "bandit/reward.py",
     "bandit/search/exact.py",
+    "learning/local_sgd.py",
     "learning/fedavg.py",
     "learning/client.py",
     "privacy/mechanisms.py",
@@ -126,6 +129,17 @@ def arguments(package: Path) -> list[int]:
     return counts
 
 
+def choices() -> set[str]:
+    """What a config can choose: the library's own classes of each kind, and the presets."""
+    kinds = (
+        *(policies.POLICIES, policies.INDEX_RULES, privacy.MECHANISMS, privacy.BUDGETS),
+        *(latency.LATENCIES, availability.PRESENCES, search.SEARCHES, learning.DATASETS),
+        *(learning.MODELS, learning.PARTITIONS, learning.TASKS, learning.SCHEDULES),
+        learning.SERVER_OPTIMIZERS,
+    )
+    return {cls.__name__ for kind in kinds for cls in kind} | set(presets.PRESETS)
+
+
 def public_names(package: Path) -> set[str]:
     """What all ``__all__`` of the package list."""
     found: set[str] = set()
@@ -161,7 +175,7 @@ RATCHETS = {
         lambda package: sum(count > 8 for count in arguments(package)),
         MAX_WIDE_FUNCTIONS,
     ),
-    "public names": (lambda package: len(public_names(package)), MAX_PUBLIC_NAMES),
+    "public names": (lambda package: len(public_names(package) - choices()), MAX_PUBLIC_NAMES),
     "lines of the main path": (
         lambda package: sum(lines_of(package / name) for name in MAIN_PATH),
         MAX_MAIN_PATH_LINES,

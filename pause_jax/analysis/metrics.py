@@ -8,11 +8,9 @@ import xarray as xr
 from pause_jax.base.struct import ConfigError
 
 __all__ = [
-    "empty_rounds",
     "final_accuracy",
     "final_loss",
     "final_spent",
-    "gigabytes",
     "mean_and_error",
     "participation_fairness",
     "simulated_seconds",

@@ -23,7 +23,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, validate
 from pause_jax.sweep.sweep import sweep
 
-__all__ = ["HEADING", "Growth", "Row", "bounds_of", "measure", "rows"]
+__all__ = ["Growth", "bounds_of", "measure", "rows"]
 
 Floats = NDArray[np.float64]
 

@@ -7,9 +7,11 @@ from pause_jax.bandit.stats import (
     Selection,
     empty_stats,
     no_info,
-    store_active,
     ucb_index,
     update_stats,
+)
+from pause_jax.bandit.stats import (
+    store_active as store_active,
 )
 
 __all__ = [
@@ -19,7 +21,6 @@ __all__ = [
     "Selection",
     "empty_stats",
     "no_info",
-    "store_active",
     "ucb_index",
     "update_stats",
 ]

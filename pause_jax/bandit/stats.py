@@ -62,8 +62,8 @@ class Observation(NamedTuple):
     policy knew of its data then stays as it was.
 
     Attributes:
-      latency: float [m], seconds; of every client that takes part. That of an empty slot says nothing
-        of its client.
+      latency: float [m], seconds; of every client that takes part. An empty slot's says nothing of
+        its client.
       loss: float [m], mean over the local steps of the mini-batch loss; NaN of a silent client.
       square_loss: float [m], mean over the samples used of the squared loss, at the moving weights;
         NaN of a silent client.

@@ -3,7 +3,7 @@
 A field is one of three kinds:
 
 * ``number(...)``: a traced float. It can be swept or vmapped without recompiling.
-* ``static(...)``: fixes a shape, a length or a branch. A new value compiles anew.
+* ``static(...)``: fixes a shape, a length or a branch. A new value compiles anew, as a rule.
 * ``node(...)``: a nested config.
 
 Rules are checked on entry (``pause_jax.base.checks``) and never in ``__post_init__``, because JAX

@@ -1,5 +1,6 @@
 """The command line ``pause-jax``."""
 
-from pause_jax.cli.main import app, main
+from pause_jax.cli.main import app as app
+from pause_jax.cli.main import main as main
 
-__all__ = ["app", "main"]
+__all__ = []

@@ -26,7 +26,8 @@ def no_presence() -> None:
 class SimConfig(Config):
     """Everything that a simulation depends on, except the key.
 
-    Fields marked static compile anew when they change; all other numbers can be swept and vmapped.
+    Fields marked static compile anew when they change, except ``num_rounds`` and ``eval_every`` of
+    runs without custom parts; all other numbers can be swept and vmapped.
 
     Attributes:
       num_clients: K (static).

@@ -29,7 +29,13 @@ from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
 from pause_jax.policies.fedcs import FedCs
 from pause_jax.policies.index import IndexRule, Ucb
-from pause_jax.policies.index_rules import INDEX_RULES, DiscountedUcb, KlUcb, Thompson, UcbV
+from pause_jax.policies.index_rules import (
+    INDEX_RULES as INDEX_RULES,
+    DiscountedUcb,
+    KlUcb,
+    Thompson,
+    UcbV,
+)
 from pause_jax.policies.one_of import OneOf as OneOf
 from pause_jax.policies.oort import Oort
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser as maximiser
@@ -93,7 +99,6 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 
 __all__ = [
-    "INDEX_RULES",
     "NAMED",
     "All",
     "Answer",

@@ -1,9 +1,9 @@
 """The keys of a run, by name: which stream a random number comes from, and how it is folded.
 
-A run has one key, split into independent streams. ``world``, ``data`` and ``inputs`` do not depend
-on the policy, so two policies with one key meet one world. Within a stream a key is folded with the
-round (from 1 on) and, where it is a client's, with the client's number. So what a client draws does
-not depend on who is chosen beside it.
+A run has one key, split into independent streams. ``world``, ``data``, ``model`` and ``inputs`` do
+not depend on the policy, so two policies with one key meet one world. Within a stream a key is
+folded with the round (from 1 on) and, where it is a client's, with the client's number. So what a
+client draws does not depend on who is chosen beside it.
 """
 
 from __future__ import annotations

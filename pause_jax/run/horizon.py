@@ -32,8 +32,9 @@ def length_of(config: SimConfig) -> Length:
 
 
 def is_evaluated(length: Length, round: Any) -> Any:
-    """Whether the model is evaluated after a round, unless the clock ends the run at it: every so
-    many, and after the last.
+    """Whether the plan evaluates the model after a round: every so many, and after the last.
+
+    A round at which the clock ends the run is evaluated too, see ``Round.metrics``.
     """
     return (round % length.eval_every == 0) | (round == length.num_rounds)
 

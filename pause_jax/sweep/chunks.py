@@ -28,7 +28,7 @@ KEPT_IN_THREAD = 8 * 2**20
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
 IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
 # A rough estimate of what a run takes. Of its state: the old one, the new one, and what the step of
-# the scan holds between them. Of its record: what the scan fills, and what it hands over.
+# the loop holds between them. Of its record: what the loop fills, and what it hands over.
 STATES, RECORDS = 3, 2
 # Of the model, for each client in training: itself, its gradient, two moments, the update, its flat
 # form, the noise, the release.

@@ -1,6 +1,7 @@
 """Searches: maximise ``min index + sum weight`` over cohorts of m clients."""
 
-from pause_jax.bandit.search.annealing import Annealing, AnnealingTrace, anneal
+from pause_jax.bandit.search.annealing import Annealing, anneal
+from pause_jax.bandit.search.annealing import AnnealingTrace as AnnealingTrace
 from pause_jax.bandit.search.exact import Exact, exact
 from pause_jax.bandit.search.exhaustive import Exhaustive, exhaustive
 from pause_jax.bandit.search.problem import Problem, Search
@@ -10,7 +11,6 @@ SEARCHES = (Exact, Exhaustive, Annealing)
 __all__ = [
     "SEARCHES",
     "Annealing",
-    "AnnealingTrace",
     "Exact",
     "Exhaustive",
     "Problem",

@@ -10,17 +10,16 @@ except ImportError as error:
 from pause_jax.deploy.flower.ledger import Ledger
 from pause_jax.deploy.flower.protocol import answer, introduce
 from pause_jax.deploy.flower.release import PrivateRelease
-from pause_jax.deploy.flower.roster import NUMBERINGS, Roster
-from pause_jax.deploy.flower.state import Played
-from pause_jax.deploy.flower.strategy import SECONDS, PauseStrategy
+from pause_jax.deploy.flower.roster import NUMBERINGS as NUMBERINGS
+from pause_jax.deploy.flower.roster import Roster
+from pause_jax.deploy.flower.state import Played as Played
+from pause_jax.deploy.flower.strategy import SECONDS as SECONDS
+from pause_jax.deploy.flower.strategy import PauseStrategy
 from pause_jax.deploy.flower.timing import TimedGrid
 
 __all__ = [
-    "NUMBERINGS",
-    "SECONDS",
     "Ledger",
     "PauseStrategy",
-    "Played",
     "PrivateRelease",
     "Roster",
     "TimedGrid",

@@ -1,4 +1,4 @@
-"""How quantities are recorded: the scan's output, the values of a run, what is not there.
+"""How quantities are recorded: of each round, of a run, and the gaps between.
 
 :class:`~pause_jax.Result`, the data set of a sweep and their documentation follow from the list of
 quantities: ``quantities.py`` has those of the library, ``quantity.py`` says how one is declared.

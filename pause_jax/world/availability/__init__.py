@@ -10,4 +10,4 @@ from pause_jax.world.availability.intervals import Intervals
 
 PRESENCES = (Diurnal, Intervals, OnOff)
 
-__all__ = ["PRESENCES", "Diurnal", "Intervals", "OnOff", "Presence"]
+__all__ = ["Diurnal", "Intervals", "OnOff", "Presence"]
