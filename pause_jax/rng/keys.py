@@ -82,12 +82,13 @@ def of_rounds(run: Streams, rounds: Array) -> tuple[Array, Array]:
         key = jax.random.wrap_key_data(data, impl=kind)
         return jax.random.key_data(jax.random.fold_in(key, number))
 
+    # Rows in the order of RoundKeys. In the world's stream round t has the numbers 2 t and 2 t + 1.
     of_all = jax.vmap(jax.vmap(fold), in_axes=(None, 0))
     every = of_all(
         jnp.stack([world, world, policy, training, privacy]),
         jnp.stack([2 * rounds, 2 * rounds + 1, rounds, rounds, rounds], axis=1),
     )
-    # Numbers that no round has.
+    # Folded with a number that no round has, 0 or 1, then with the round.
     within = jax.vmap(fold)(jnp.stack([world, world, training]), jnp.array([0, 1, 0]))
     rare = of_all(within, jnp.stack([rounds] * 3, axis=1))
     return every, rare

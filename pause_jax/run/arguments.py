@@ -1,4 +1,4 @@
-"""What ``simulate`` and ``sweep`` take beside configs, checked at the door."""
+"""What ``simulate`` and ``sweep`` take beside configs, checked on entry."""
 
 from __future__ import annotations
 

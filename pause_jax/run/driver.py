@@ -85,6 +85,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
         state = runs.steps.init(*given, runs.key, runs.policy)
     advance = runs.steps.advance(runs.config, state)
 
+    # For a chunk that goes on where it was stopped; of the state here, which the loop replaces.
     def shapes(segments: int, state: State = state) -> list[Any]:
         of = functools.partial(advance.eval_shape, *given, state)
         return [

@@ -208,7 +208,7 @@ def train(
         sending = without_unheard(selection, averaged)
     epsilon = seen.epsilon[selection.clients]
     release = release_of(setup.config.privacy, own.privacy, sending, epsilon)
-    if held is None or learner.late is None:
+    if held is None or learner.late is None:  # both or none
         return Learned(*learner.train(own.training, before.learning, sending, release), held)
     learning, trained, held = learner.late.train(
         own.training, before.learning, sending, release, ending.late, held

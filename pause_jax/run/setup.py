@@ -54,10 +54,8 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
     """
     if config.learning is None:
         return bandit_only(config.num_clients)
-    name, learner = (
-        type(config.learning).__name__,
-        config.learning.build(data, config.num_clients, execution),
-    )
+    name = type(config.learning).__name__
+    learner = config.learning.build(data, config.num_clients, execution)
     if not isinstance(learner, Learner):
         raise TypeError(
             f"{name}.build returned {type(learner).__name__}: must be "
