@@ -189,6 +189,12 @@ def test_a_ratchet_holds(name):
     assert measure(PACKAGE) <= limit
 
 
+def test_the_main_path_is_on_the_page_of_the_house():
+    page = (house.ROOT / "docs" / "architecture.md").read_text("utf-8")
+    assert [name for name in MAIN_PATH if f"| `{name}` |" not in page] == []
+    assert len(MAIN_PATH) <= 22
+
+
 def test_the_tests_mirror_the_package():
     folders = {path.parent.name for path in (house.ROOT / "tests").glob("*/__init__.py")}
     assert folders - OTHER_TESTS <= set(house.ORDER)
