@@ -1,11 +1,13 @@
-"""Import paths of version 0.2 work for one release, with a warning."""
+"""Import paths and names of version 0.2 work for one release, with a warning."""
 
 import importlib
 import sys
 
 import pytest
 
-from pause_jax import _moved
+from pause_jax import ConfigError, SimConfig, _moved, bandit, config_file, policies
+from pause_jax.world import availability
+from pause_jax.world.availability import AvailabilityTrace, OnOff
 
 
 @pytest.fixture
@@ -61,3 +63,54 @@ def test_a_public_name_is_the_rooms(recwarn):
 def test_a_name_that_never_was_is_not_found():
     with pytest.raises(ModuleNotFoundError, match="attic"):
         importlib.import_module("pause_jax.attic")
+
+
+def test_fields_and_values_of_before_are_taken():
+    trace = OnOff(leave=0.3)
+    now = SimConfig(availability_trace=trace, stale_updates="next", when_spent="drop")
+    with pytest.warns(DeprecationWarning, match="presence is now availability_trace"):
+        old = SimConfig(**{"presence": trace, "late": "next", "when_spent": "silent"})
+    assert old == now
+    with pytest.warns(DeprecationWarning, match="late is now stale_updates"):
+        assert SimConfig().replace(late="next").stale_updates == "next"
+    with pytest.warns(DeprecationWarning, match="presence is now"):
+        changed = now.override({"presence.leave": 0.4})
+    with pytest.warns(DeprecationWarning, match="presence is now"):
+        assert getattr(changed, "presence").leave == 0.4  # noqa: B009
+    with pytest.warns(DeprecationWarning, match=r"when_spent = 'silent' is now 'drop'"):
+        read = config_file.loads('when_spent = "silent"\n[presence]\nname = "on_off"\n')
+    assert read.when_spent == "drop"
+    assert read.availability_trace == OnOff()
+    assert "presence" not in config_file.dumps(now)
+
+
+def test_an_unknown_field_is_refused_as_ever(recwarn):
+    with pytest.raises(ConfigError, match="latness"):
+        SimConfig().replace(latness="next")
+    with pytest.raises(AttributeError, match="latness"):
+        getattr(SimConfig(), "latness")  # noqa: B009
+    assert SimConfig().stale_updates == "lost"
+    assert not recwarn.list
+
+
+def test_names_of_before_are_read():
+    with pytest.warns(DeprecationWarning, match="AvailabilityTrace"):
+        assert availability.Presence is AvailabilityTrace
+    with pytest.raises(AttributeError, match="Absence"):
+        getattr(availability, "Absence")  # noqa: B009
+    seen = bandit.Observation(1.0, 1.0, 1.0, 1.0, received=False)
+    with pytest.warns(DeprecationWarning, match=r"Observation.heard is now received"):
+        assert seen.heard is False
+    answer = policies.Answer(1.0, 1.0, reported=False)
+    with pytest.warns(DeprecationWarning, match=r"Answer.told is now reported"):
+        assert answer.told is False
+
+
+def test_a_trace_with_begin_is_initialised_by_it():
+    with pytest.warns(DeprecationWarning, match="Old.begin is now init"):
+
+        class Old(AvailabilityTrace):
+            def begin(self, key, num_clients):
+                return num_clients
+
+    assert Old().init(None, 7) == 7

@@ -148,7 +148,7 @@ def test_what_a_config_leaves_at_its_default_is_no_part_of_what_made_a_run():
 
     config = mnist_small()
     assert changes(SimConfig()) == {"name": ""}
-    set_to_default = config.replace(late="lost", availability=1.0, dropout=None)
+    set_to_default = config.replace(stale_updates="lost", availability=1.0, dropout=None)
     assert Run("x", 0, set_to_default).made_by == Run("x", 0, config).made_by
     for path, value in {"dropout": 0.1, "reward.gamma": 4.0, "latency.min_latency": 0.06}.items():
         changed = Run("x", 0, config.override({path: value}))
