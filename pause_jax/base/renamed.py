@@ -58,7 +58,10 @@ def renamed_fields(
 
 def current_name(config: Any, name: str) -> str:
     """Return the present name of a config's field."""
-    return str(getattr(config, "RENAMED", {}).get(name, name))
+    new = str(getattr(config, "RENAMED", {}).get(name, name))
+    if new != name:
+        warn(name, new)
+    return new
 
 
 def read_by_old_name(owner: Any, old: str, new: str) -> Any:
