@@ -817,7 +817,7 @@ MUTANTS = [
     Mutant(
         "no_time_while_nobody_is_there",
         ROUND,
-        "asked.seconds + availability_trace.recheck",
+        "asked.seconds + trace.recheck",
         "asked.seconds",
         PRESENCE_TEST,
     ),
@@ -1312,8 +1312,8 @@ MUTANTS = [
     Mutant(
         "question_of_an_empty_round_costs_nothing",
         ROUND,
-        "jnp.where(jnp.any(active), seconds, asked.seconds + availability_trace.recheck)",
-        "jnp.where(jnp.any(active), seconds, availability_trace.recheck)",
+        "jnp.where(jnp.any(active), seconds, asked.seconds + trace.recheck)",
+        "jnp.where(jnp.any(active), seconds, trace.recheck)",
         "tests/run/test_rounds.py::test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it",
     ),
     Mutant(
