@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 
 # Only what the demo imports: half of the time.
 $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[plot,report]'
+	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[accounting,plot,report]'
 	@touch $@
 
 demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no download)
