@@ -19,6 +19,7 @@ from pause_jax.cli import output
 from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
+from pause_jax.cli.importing import import_files
 from pause_jax.cli.listing import list_datasets, list_latencies, list_policies, list_presences
 from pause_jax.cli.options import with_options
 from pause_jax.cli.report import report
@@ -40,6 +41,7 @@ app.command("presences")(list_presences)
 app.command("datasets")(list_datasets)
 app.command()(audit)
 app.command()(fit)
+app.command("import")(import_files)
 
 
 def _print_version(wanted: bool) -> None:
