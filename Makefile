@@ -35,7 +35,7 @@ test: $(STAMP)  ## run all tests (ten minutes at first; ARGS=... for pytest)
 # Flower wants older versions of these four than the other tests run with.
 $(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt
 	$(PYTHON) -m venv $(FLOWER)
-	grep -vE '^(packaging|protobuf|rich|typer)==' constraints.txt > $(FLOWER)/constraints.txt
+	grep -vE '^(fsspec|packaging|protobuf|rich|typer)==' constraints.txt > $(FLOWER)/constraints.txt
 	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c $(FLOWER)/constraints.txt -r tests/flower/requirements.txt -e .
 	@touch $@
 
