@@ -29,7 +29,7 @@ NETWORKS = (
 PROCESSORS = tuple(0.002 * 20 ** (place / 5) for place in range(6))
 MIDDLE, WIDTH = 2.0, 1.2
 
-# `data/training_latency.json`: milliseconds of ResNet, of 978 phones: the quantiles 1/24, 3/24, ...,
+# `data/training_latency.json`: milliseconds of ResNet on 978 phones: the quantiles 1/24, 3/24, ...,
 # 23/24. The spread is the median of the 21 phones that have a standard deviation.
 PHONE_MS = (58, 73, 89, 102, 135, 152, 187, 228, 264, 336, 431, 610)
 PHONE_SPREAD = 0.022

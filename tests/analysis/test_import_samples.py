@@ -114,13 +114,24 @@ def test_reddit_of_leaf_becomes_tokens_of_words_by_frequency(tmp_path):
         ('{"users": ["a"], "user_data": {}}', "must have users, num_samples and user_data"),
         ({"a": {"x": [[1.0]], "y": [1, 2]}}, "'a': x and y must be lists of one length"),
         ({"a": {"x": [[["w"]]], "y": [{"score": 1}]}}, "'a': x and y must be lists of one len"),
-        ({"a": {"x": ["img_0.jpg", "img_10.jpg"], "y": [1, 0]}}, "samples of user 'a' must be"),
-        ({"a": {"x": [["1", "2"], [3, "x"]], "y": [1, 0]}}, "samples of user 'a' must be"),
-        ({"a": {"x": [[1.0], [2.0, 3.0]], "y": [1, 0]}}, "samples of user 'a' must be numbers"),
+        (
+            {"a": {"x": ["000001.jpg", "000002.jpg"], "y": [1, 0]}},
+            "'a': x and y must be lists of one length",
+        ),
+        (
+            {"a": {"x": [["1", "2"], [3, "x"]], "y": [1, 0]}},
+            "'a': x and y must be lists of one length",
+        ),
+        (
+            {"a": {"x": [[1.0], [2.0, 3.0]], "y": [1, 0]}},
+            "'a': x and y must be lists of one length",
+        ),
         (
             {"a": {"x": [[1.0]], "y": [1]}, "b": {"x": [[1.0, 2.0]], "y": [1]}},
             "samples of client 'b' have another form",
         ),
+        ({"a": {"x": "xy", "y": [1, 2]}}, "'a': x and y must be lists of one length"),
+        ({"a": {"x": ["ab", "abc"], "y": ["a", "b"]}}, "'a': x and y must be lists of one le"),
         ({"a": {"x": [], "y": []}}, "must have a client with samples"),
         ({"-1": {"x": [[1.0]], "y": [1]}}, "client '-1': a client must be a whole number"),
     ],

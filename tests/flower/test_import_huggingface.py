@@ -3,6 +3,8 @@
 Here and not beside the other importers, as their packages come with Flower's environment.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def writers(found, part=slice(None)):
     """A data set with the columns of flwrlabs/femnist."""
-    rows = {"image": [], "writer_id": [], "character": []}
+    rows: dict[str, list[Any]] = {"image": [], "writer_id": [], "character": []}
     for writer, (x, y) in found.items():
         rows["image"] += list(x[part].reshape(-1, 28, 28).astype(np.uint8))
         rows["character"] += y[part].tolist()

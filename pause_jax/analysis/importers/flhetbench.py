@@ -42,7 +42,7 @@ def read(request: Request) -> Imported:
       ConfigError: if a file is none of them, or is damaged.
     """
     speeds, phones, traces = _found(request)
-    known = [len(part) for part in (*speeds, phones, traces) if part]
+    known = [len(part) for part in speeds] + [n for n in (len(phones), len(traces)) if n]
     if not known:
         refuse(request.paths[0], "must have a client with measurements, and has none")
     count = request.number(min(known))

@@ -139,7 +139,7 @@ def content_of(path: pathlib.Path) -> bytes:
     Raises:
       ConfigError: if it is no regular file, or cannot be read.
     """
-    check_regular("FILE", path)
+    check_regular("FILE", str(path))
     try:
         return path.read_bytes()
     except OSError as error:

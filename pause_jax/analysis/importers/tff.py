@@ -29,7 +29,7 @@ def read(request: Request) -> Imported:
     train: Samples = {}
     test: Samples = {}
     for path in request.paths:
-        check_regular("FILE", path)
+        check_regular("FILE", str(path))
         with path.open("rb") as file:
             head = file.read(16)
         if head.startswith(b"SQLite format 3"):

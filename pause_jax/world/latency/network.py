@@ -74,8 +74,8 @@ class Network(Latency):
       download_bytes, upload_bytes: of the model that a client receives and of the update that it
         sends; None for the size of the run's model.
       samples: that a client computes a gradient on in a round; None for those of the run.
-      path: the file; if relative, to the working directory. Empty for the library's synthetic table,
-        ``phones`` for its table of phones; a file of that name is ``./phones`` (static).
+      path: the file; if relative, to the working directory. Empty for the synthetic table,
+        ``phones`` for that of phones; a file of that name is ``./phones`` (static).
       digest: SHA-256 of the file. Filled in when a run starts; if it is given, another file is
         refused (static).
     """
