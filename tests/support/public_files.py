@@ -27,13 +27,15 @@ def fedscale(folder: pathlib.Path, clients: int = 6) -> None:
     behaviour = {
         k: {
             "duration": 211_625,
-            "inactive": [100 + k, 400_000],
+            "inactive": [100 + k, 150_000, 200_000],
             "finish_time": 518_400,
-            "active": [10, 200 + k],
+            "active": [10, 200 + k, 200_000],
             "model": "CPH1801",
         }
         for k in range(4)
     }
+    # Clients of the page on this file: some are observed for less than six days.
+    behaviour[3]["finish_time"] = 259_200
     behaviour[4] = behaviour[0] | {"active": [], "inactive": []}
     (folder / "client_behave_trace").write_bytes(pickle.dumps(behaviour))
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pause_jax.analysis.importers import pickles
+from pause_jax.analysis.importers import pickles, states
 from pause_jax.analysis.importers.request import (
     DEVICES,
-    INTERVALS,
     Imported,
     Request,
     Rows,
@@ -37,7 +36,7 @@ def read(request: Request) -> Imported:
       ConfigError: if a file is neither, or is damaged.
     """
     capacity: dict[Any, Any] = {}
-    traces: list[tuple[list[tuple[float, float]], float]] = []
+    traces: list[states.Trace] = []
     notes: list[str] = []
     of_capacity = request.paths[0]
     for path in request.paths:
@@ -65,10 +64,8 @@ def read(request: Request) -> Imported:
         rule = "computation and communication must be numbers > 0"
         tables[DEVICES] = [PER_CLIENT, *parsed(of_capacity, chosen, _device, rule)]
     if traces:
-        own = zip(request.names(len(places)), places % len(traces), strict=True)
-        rows = ((name, *stretch) for name, place in own for stretch in traces[place][0])
-        tables[INTERVALS] = [("client", "start", "end"), *rows]
-        notes.append(f"The intervals repeat every {max(end for _, end in traces):g} s (period).")
+        own = [traces[place] for place in places % len(traces)]
+        states.add(tables, notes, request.names(len(own)), own)
     return Imported(tables, {}, tuple(notes))
 
 
@@ -80,8 +77,8 @@ def _device(client: tuple[Any, Any]) -> tuple[Any, ...]:
     return f"fedscale_{name}", f"{seconds:.6g}", 0, rate, 0, rate, 0
 
 
-def _trace(entry: Any) -> tuple[list[tuple[float, float]], float]:
-    """A client's intervals, and the seconds after which they repeat."""
+def _trace(entry: Any) -> states.Trace:
+    """A client's intervals without those of no second, and when they repeat."""
     starts, stops = map(number, entry["active"]), map(number, entry["inactive"])
     pairs = zip(starts, stops, strict=True)
     return [pair for pair in pairs if 0 <= pair[0] < pair[1]], positive(entry["finish_time"])

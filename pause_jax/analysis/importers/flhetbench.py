@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from pause_jax.analysis.importers import states
 from pause_jax.analysis.importers.request import (
     DEVICES,
-    INTERVALS,
     Imported,
     Request,
     Rows,
@@ -27,8 +27,6 @@ from pause_jax.analysis.importers.tables import NO_NETWORK, PER_CLIENT
 
 # A median and the standard deviation of the logarithm.
 Law = tuple[float, float]
-# Intervals, and the seconds after which they repeat.
-Trace = tuple[list[tuple[float, float]], float]
 
 
 def read(request: Request) -> Imported:
@@ -68,19 +66,15 @@ def read(request: Request) -> Imported:
             ),
         ]
     if traces:
-        period = max(end for _, end in traces)
-        times = zip(request.names(count), traces, strict=True)
-        rows = ((name, *pair) for name, trace in times for pair in _repeated(trace, period))
-        tables[INTERVALS] = [("client", "start", "end"), *rows]
-        notes.append(f"The intervals repeat every {period:g} s (period).")
+        states.add(tables, notes, request.names(count), traces)
     return Imported(tables, {}, tuple(notes))
 
 
-def _found(request: Request) -> tuple[list[list[Law]], list[tuple[str, Law]], list[Trace]]:
+def _found(request: Request) -> tuple[list[list[Law]], list[tuple[str, Law]], list[states.Trace]]:
     """Each file's speeds, all phones that were measured, all traces with an interval."""
     speeds: list[list[Law]] = []
     phones: list[tuple[str, Law]] = []
-    traces: list[Trace] = []
+    traces: list[states.Trace] = []
     for path in request.paths:
         content = json_of(path)
         if isinstance(content, list):
@@ -117,7 +111,7 @@ def _phone(record: Any) -> tuple[str, Law]:
     return str(record["Phone Model"]), (mean / 1000, spread)
 
 
-def _trace(record: Any) -> Trace:
+def _trace(record: Any) -> states.Trace:
     """Intervals of a client in seconds since a midnight; none if its state was not measured."""
     if not record["ready_time"]:
         return [], 0.0
@@ -125,11 +119,3 @@ def _trace(record: Any) -> Trace:
     pairs = ((number(first), number(last)) for first, last in record["ready_time"])
     since = ((first % repeats, last - first) for first, last in pairs if first < last)
     return [(first, first + length) for first, length in since], repeats
-
-
-def _repeated(trace: Trace, period: float) -> list[tuple[float, float]]:
-    """A client's intervals, again and again until the longest trace ends."""
-    own, repeats = trace
-    times = (k * repeats for k in range(math.ceil(period / repeats)))
-    shifted = ((first + time, last + time) for time in times for first, last in own)
-    return [pair for pair in shifted if pair[0] < period]
