@@ -27,7 +27,7 @@ SOURCES = {
 # What to do with a file.
 _NEXT = {
     DEVICES: "--set latency=network --set latency.path={}",
-    INTERVALS: "--set presence=intervals --set presence.path={}",
+    INTERVALS: "--set availability_trace=intervals --set availability_trace.path={}",
     FLEET: "pause-jax fit {}",
     DATA: "--set learning.data=files --set learning.data.path={} --set learning.partition=natural",
 }

@@ -81,7 +81,7 @@ def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfi
     return digits_small(policy).replace(
         num_clients=200,
         latency=Network(path="phones", download_bytes=size, upload_bytes=size, min_latency=30.0),
-        presence=Phones(),
+        availability_trace=Phones(),
     )
 
 

@@ -45,7 +45,7 @@ def week():
         here, state = trace.step(state, jax.random.fold_in(jax.random.key(1), clock), clock, K)
         return state, here
 
-    begin = trace.begin(jax.random.key(0), K)
+    begin = trace.init(jax.random.key(0), K)
     clocks = jnp.asarray(hours * 3600, jnp.float32)
     return np.asarray(jax.lax.scan(one, begin, clocks)[1]), hours
 
@@ -72,7 +72,7 @@ def test_a_stretch_lasts_as_long_whatever_the_rounds(week):
     back = share + (1 - share) * np.exp(-600 / (1931 * (1 - share)))
     assert stays == pytest.approx((share * back).sum() / share.sum(), abs=0.01)
     # After no time nobody has left or come, after a long time all are as at first.
-    state = long.begin(jax.random.key(0), K)
+    state = long.init(jax.random.key(0), K)
     same, _ = long.step(state, jax.random.key(1), jnp.zeros(()), K)
     np.testing.assert_array_equal(same, state[0])
     later, _ = long.step(state, jax.random.key(1), jnp.asarray(7 * 86_400.0), K)

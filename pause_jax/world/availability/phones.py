@@ -11,12 +11,12 @@ import numpy as np
 from jax import Array
 
 from pause_jax.base.struct import number
-from pause_jax.world.availability.base import Presence
+from pause_jax.world.availability.base import AvailabilityTrace
 
 _DAY = 86_400.0
 
 
-class Phones(Presence):
+class Phones(AvailabilityTrace):
     """Each phone comes and goes by a Markov chain in time, some often and most seldom.
 
     Phone k is there in a share of the time that is drawn from an exponential distribution of mean
@@ -46,7 +46,7 @@ class Phones(Presence):
     swing: float = number(default=0.36, at_least=0, at_most=1)
     peak: float = number(default=14_400.0, at_least=0)
 
-    def begin(self, key: Array, num_clients: int) -> tuple[Array, Array]:
+    def init(self, key: Array, num_clients: int) -> tuple[Array, Array]:
         here = jax.random.bernoulli(key, self._share(jnp.zeros(()), num_clients))
         return here, jnp.zeros(())
 
