@@ -38,7 +38,7 @@ def import_files(
     files: Annotated[list[pathlib.Path], typer.Argument(help="Files as they were downloaded.")],
     out: Annotated[pathlib.Path, typer.Option(help="Folder for the new files.")],
     clients: Annotated[
-        int | None, typer.Option(min=1, help="Keep so many clients, drawn by --seed; else all.")
+        int | None, typer.Option(min=1, help="Clients to keep at most, drawn by --seed.")
     ] = None,
     ids: Annotated[
         pathlib.Path | None,

@@ -60,7 +60,7 @@ def test_fedscales_clients_take_what_its_own_formula_says(tmp_path):
     here = [np.asarray(trace.step((), None, t, 6)[0]).sum() for t in times]
     assert here == [0, 6, 0, 6, 0, 1, 6]
     assert imported.notes == (
-        "Left out: 1 clients of client_behave_trace, who are never active.",
+        "Left out: 1 clients of client_behave_trace, which are never active.",
         "The intervals repeat every 518400 s (period).",
     )
 
@@ -74,8 +74,7 @@ def test_a_sample_of_clients_is_drawn_by_the_seed(tmp_path):
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(set(drawn[0])) == 20
-    with pytest.raises(ConfigError, match=r"^--clients = 201: must be at most 200, those of"):
-        fedscale.read(request._replace(clients=201))
+    assert len(rows(fedscale.read(request._replace(clients=201)), "devices.csv")) == 200
 
 
 class Malicious:
@@ -287,6 +286,7 @@ def test_seconds_and_intervals_keep_the_ids_of_clients(tmp_path):
         ("a,b\n1,2\n", {}, "must have columns of devices (download_kbit, download_mbit"),
         ("a,b\n1,2\n3\n", {"sample_ms": "a"}, "'line 3': must have numbers > 0, spreads >= 0, 2 e"),
         ("a,b\n1,2\nx,3\n", {"sample_ms": "a"}, "'line 3': must have numbers > 0"),
+        ("sample_ms,sample_spread\n1,-0.1\n", {}, "'line 2': must have numbers > 0, spreads >="),
         ("a,b\n1,2\n-1,3\n", {"score": "a"}, "'line 3': must have numbers > 0"),
         ("a,b\n", {"score": "a"}, "must have a line of a client"),
         ("", {"score": "a"}, "has no column 'a'"),
@@ -317,3 +317,16 @@ def test_nothing_is_overwritten_and_no_folder_is_a_file(tmp_path):
         tables.read(Request((path, tmp_path / "two")))
     with pytest.raises(ConfigError, match=r"must be a regular file, not a folder"):
         tables.read(Request((tmp_path,)))
+
+
+def test_clients_get_the_ids_of_data_or_keep_their_own(tmp_path):
+    public_files.fedscale(tmp_path)
+    path, ids = tmp_path / "client_behave_trace", ("a1", "b2", "c3")
+    named = fedscale.read(Request((path,), ids=ids))
+    assert {row[0] for row in rows(named, "intervals.csv")} == set(ids)
+    with pytest.raises(ConfigError, match=r"^--ids: has 5 clients; must be at most 4, as many as"):
+        fedscale.read(Request((path,), ids=tuple("abcde")))
+    log = tmp_path / "log.csv"
+    log.write_text("client,seconds\n0,1\n")
+    with pytest.raises(ConfigError, match=r"^--ids: the clients of this file have ids\. Leave"):
+        tables.read(Request((log,), ids=ids))

@@ -46,10 +46,10 @@ def read(request: Request) -> Imported:
         if named >= _CAPACITY:
             capacity, of_capacity = found, path
         elif named >= _BEHAVIOUR:
-            rule = "active and inactive must be as many numbers, and finish_time one > 0"
+            rule = "active and inactive must be as many numbers, finish_time one > 0"
             traces = [each for each in parsed(path, found.items(), _trace, rule) if each[0]]
             if idle := len(found) - len(traces):
-                notes.append(f"Left out: {idle} clients of {path.name}, who are never active.")
+                notes.append(f"Left out: {idle} clients of {path.name}, which are never active.")
         else:
             refuse(
                 path,
@@ -79,6 +79,8 @@ def _device(client: tuple[Any, Any]) -> tuple[Any, ...]:
 
 def _trace(entry: Any) -> states.Trace:
     """A client's intervals without those of no second, and when they repeat."""
-    starts, stops = map(number, entry["active"]), map(number, entry["inactive"])
-    pairs = zip(starts, stops, strict=True)
+    starts, stops = list(map(number, entry["active"])), list(map(number, entry["inactive"]))
+    if len(starts) > len(stops):
+        raise ValueError
+    pairs = zip(starts, stops, strict=False)
     return [pair for pair in pairs if 0 <= pair[0] < pair[1]], positive(entry["finish_time"])

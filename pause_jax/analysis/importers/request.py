@@ -31,7 +31,7 @@ class Request(NamedTuple):
 
     Attributes:
       paths: of the files, as they were downloaded.
-      clients: how many to keep, drawn by ``seed``; None for all.
+      clients: how many to keep at most, drawn by ``seed``; None for all.
       seed: of that draw.
       ids: what the clients are called from now on; empty for 0, 1, ... Data has its own ids.
       columns: the library's name of a column -> the file's.
@@ -58,13 +58,13 @@ class Request(NamedTuple):
         """How many clients to keep of ``known`` ones.
 
         Raises:
-          ConfigError: if more are asked for.
+          ConfigError: if there are fewer than ids.
         """
-        wanted = len(self.ids) or self.clients or known
-        if wanted > known:
-            option = "--ids" if self.ids else "--clients"
-            raise ConfigError(f"{option} = {wanted}: must be at most {known}, those of the file.")
-        return wanted
+        if len(self.ids) > known:
+            raise ConfigError(
+                f"--ids: has {len(self.ids)} clients; must be at most {known}, as many as the file."
+            )
+        return len(self.ids) or min(self.clients or known, known)
 
     def places(self, known: int) -> NDArray[np.int64]:
         """Places of the clients to keep, of ``known`` ones, in the order of the file."""
@@ -78,7 +78,13 @@ class Request(NamedTuple):
         return self.ids or tuple(map(str, range(number)))
 
     def kept(self, users: Collection[str]) -> set[str]:
-        """The users to keep: by lots that each draws, so files can be read one after the other."""
+        """The users to keep: by lots that each draws, so files can be read one after the other.
+
+        Raises:
+          ConfigError: if other ids are asked for.
+        """
+        if self.ids:
+            raise ConfigError("--ids: the clients of this file have ids. Leave --ids out.")
 
         def lot(user: str) -> bytes:
             return hashlib.sha256(f"{self.seed} {user}".encode()).digest()

@@ -131,7 +131,9 @@ def _device(row: Row) -> Row:
             # The first word, without commas between thousands.
             device["sample_seconds"] = 1 / positive(float(entry.split()[0].replace(",", "")))
         elif ours.endswith("_spread"):
-            device[ours] = abs(number(float(entry)))
+            device[ours] = number(float(entry))
+            if device[ours] < 0:
+                raise ValueError
         elif ours != "device":
             name, unit = _UNITS.get(ours, (ours, 1.0))
             device[name] = unit * positive(float(entry))
