@@ -4,6 +4,7 @@ import json
 import sqlite3
 import sys
 
+import h5py
 import jax
 import numpy as np
 import pytest
@@ -162,7 +163,6 @@ def test_emnist_of_tensorflow_federated_is_what_it_was(tmp_path):
 
 
 def test_the_hdf5_files_before_it_too(tmp_path):
-    h5py = pytest.importorskip("h5py")
     found = public_files.images()
     for split, part in (("train", slice(None, -1)), ("test", slice(-1, None))):
         with h5py.File(tmp_path / f"fed_emnist_{split}.h5", "w") as file:

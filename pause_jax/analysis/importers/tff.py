@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,12 +67,6 @@ def _sqlite(request: Request, path: pathlib.Path, split: str) -> Samples:
 
 
 def _hdf5(request: Request, path: pathlib.Path) -> Samples:
-    try:
-        import h5py
-    except ImportError as error:
-        raise ConfigError(
-            f"FILE = {str(path)!r}: reading HDF5 needs pip install 'pause_jax[io]'."
-        ) from error
     try:
         with h5py.File(path) as file:
             examples = file["examples"]
