@@ -134,12 +134,8 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
         return result_at_end(config, state, quantities)
 
     step = _in_float32(advance_run)
-    return Steps(
-        init=_in_float32(init_run),
-        advance_soon=step,
-        advance_fast=step,
-        finish=_in_float32(finish_run),
-    )
+    first = _in_float32(init_run)
+    return Steps(init=first, advance_soon=step, advance_fast=step, finish=finish_run)
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
