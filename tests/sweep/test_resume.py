@@ -22,7 +22,11 @@ from tests.soak import environment, killed, killed_shards, same_bits
 
 pytestmark = pytest.mark.slow
 
-RUN = ("compare", "--policies", "random,pause", "--set", "learning=none", "--no-figures")
+# The page and the ledger take a process most of its time, and are of no interest here.
+RUN = (
+    "compare", "--policies", "random,pause", "--set", "learning=none", "--set", "privacy=none",
+    "--no-figures", "--no-report",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +182,7 @@ def test_force_leaves_nothing_of_the_result_before(here, tmp_path):
     assert here(*RUN, *first)[2] == 0
     mine = tmp_path / "results" / "mine"
     (mine / "notes.txt").write_text("of the user")
-    other = ("compare", "--policies", "fastest", "--set", "learning=none", "--no-figures")
+    other = ("compare", "--policies", "fastest", *RUN[3:])
     assert here(*other, *first, "--force")[2] == 0
     assert [path.name for path in (mine / "configs").iterdir()] == ["fastest.toml"]
     assert (mine / "notes.txt").exists()
