@@ -83,7 +83,8 @@ def test_a_config_file_keeps_it(policy):
 
 def test_the_command_line_loads_it(file, tmp_path):
     arguments = ["compare", "--load", str(file), "--policies", "epsilon_greedy,random"]
-    arguments += ["--rounds", "6", "--seeds", "1", "--no-figures", "--out", str(tmp_path)]
+    arguments += ["--rounds", "6", "--seeds", "1", "--set", "learning=none", "--out", str(tmp_path)]
+    arguments += ["--no-figures", "--no-report"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "epsilon_greedy" in result.output
