@@ -23,12 +23,13 @@ from pause_jax.bandit import Selection
 from pause_jax.base.struct import Config
 from pause_jax.config import SimConfig, canonical, config_file, validate
 from pause_jax.learning import Learner, LearnerState, Learning
-from pause_jax.policies import PolicyConfig
+from pause_jax.policies import PolicyConfig, Random
 from pause_jax.policies.inspection import check_declared, check_pure
-from pause_jax.privacy import Mechanism
+from pause_jax.privacy import Budget, Mechanism
 from pause_jax.rng import keys
-from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import quantity
+from pause_jax.run.record.recorder import chosen, with_metrics
+from pause_jax.run.record.result import RESERVED
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import simulate
 from pause_jax.run.state import Round
@@ -54,6 +55,11 @@ def filled(r: Round) -> Array:
 def available(r: Round) -> Array:
     """Clients that could be chosen."""
     return r.available
+
+
+# All that a policy returns, and what follows from it. The regret is left out: the genie's search
+# would take most of the compilation.
+RECORDED = ("clients", "clock", "counts", "queried", "energy", "optimality_gap", "acceptance_rate")
 
 
 def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: int = 3) -> None:
@@ -87,7 +93,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
         policy=policy,
         learning=None,
     )
-    record = (*QUANTITIES.values(), weights, filled, available)
+    record = (*RECORDED, weights, filled, available)
     run = _Counted(lambda config, key: simulate(config, key, record=record))
     config, key = _checked(config), jax.random.key(0)
     learner = learner_of(config, None)
@@ -101,12 +107,12 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     one, again = run(config, key), run(config, key)
     _same(one, again, "the same config and key gave two results: it is not pure")
     several = jax.random.split(key, 3)
-    batched = jax.vmap(run, in_axes=(None, 0))(config, several)
-    for i, one in enumerate(several):
-        row = jax.tree.map(lambda leaf, i=i: leaf[i], batched)
-        single = run(config, one).clients
+    batched = np.asarray(jax.vmap(run, in_axes=(None, 0))(config, several).clients)
+    for row, one in zip(batched, several, strict=True):
         np.testing.assert_array_equal(
-            row.clients, single, "chosen clients of a run under vmap are not those of the run alone"
+            row,
+            run(config, one).clients,
+            "chosen clients of a run under vmap are not those of the run alone",
         )
     _check_toml(config.replace(policy=policy), policy)
 
@@ -156,7 +162,7 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     _same(release(own, several[0], updates[0], epsilon), singles[0], "one key, two releases")
     together = jax.vmap(release, in_axes=(None, 0, 0, None))(own, several, updates, epsilon)
     np.testing.assert_allclose(
-        together, jnp.stack(singles), rtol=1e-3, atol=1e-4,
+        together, np.stack(singles), rtol=1e-3, atol=1e-4,
         err_msg="a release under vmap is not that of the update alone",
     )  # fmt: skip
     other = release(own, several[1], updates[0], epsilon)
@@ -170,17 +176,18 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
 
 
 def _check_budget(mechanism: Mechanism) -> None:
+    @jax.jit
+    def schedule(budget: Budget, times: Array) -> tuple[Array, ...]:
+        after = budget.epsilon(times + 1), budget.exhausted(times + 1)
+        return budget.remaining(times), budget.spent(times), *after
+
     times = np.arange(60)
-    left, spent = (
-        np.asarray(function(jnp.asarray(times)), np.float64)
-        for function in (mechanism.budget.remaining, mechanism.budget.spent)
-    )
-    epsilon = np.asarray(mechanism.budget.epsilon(jnp.asarray(times + 1)), np.float64)
+    left, spent, epsilon, over = map(np.asarray, schedule(mechanism.budget, times))
+    left, spent, epsilon = (each.astype(np.float64) for each in (left, spent, epsilon))
     assert left[0] == 1, f"remaining(0) = {left[0]}: nothing is spent before the first release"
     assert np.all((left >= 0) & (left <= 1)), "remaining must stay in [0, 1]"
     assert np.all(np.diff(left) <= 1e-6), "remaining must never rise"
     assert np.all(epsilon >= 0), "an epsilon is negative"
-    over = np.asarray(mechanism.budget.exhausted(jnp.asarray(times + 1)))
     assert np.array_equal(epsilon == 0, over), "epsilon must be 0 where exhausted, and only there"
     assert spent[0] == 0, f"spent(0) = {spent[0]}: must be 0"
     if np.isfinite(epsilon).all():
@@ -212,6 +219,7 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
         num_selected=num_selected,
         num_rounds=3,
         eval_every=2,
+        policy=Random(),
         learning=learning,
     )
     validate(config)
@@ -223,7 +231,9 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
     assert size == (num_clients,), f"partition.size has shape {size}: must be [K]"
     _check_training(learner, state, cohort)
     _check_answers(learner, state, cohort)
-    result = simulate(config, jax.random.key(2))
+    record = chosen(("first_nonfinite_round", "train_loss"), RESERVED)
+    record = with_metrics(record, learner.metrics, RESERVED)
+    result = simulate(config, jax.random.key(2), record=record)
     assert int(result.first_nonfinite_round) == 0, "the model was not finite"
     _check_toml(config, learning)
 
@@ -232,12 +242,14 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
     key, m = jax.random.key(1), cohort.size
     equal = Selection(cohort, jnp.full(m, 1 / m))
 
-    def train(selection: Selection, scale: float) -> tuple[LearnerState, Any]:
-        def release(updates: Array) -> Array:
-            return scale * updates
+    @jax.jit
+    def trained_from(
+        state: LearnerState, selection: Selection, scale: Array
+    ) -> tuple[LearnerState, Any]:
+        return learner.train(key, state, selection, lambda updates: scale * updates)
 
-        one = jax.jit(lambda selection: learner.train(key, state, selection, release))
-        return one(selection)
+    def train(selection: Selection, scale: float) -> tuple[LearnerState, Any]:
+        return trained_from(state, selection, np.float32(scale))
 
     after, trained = train(equal, 1.0)
     _same_form(after, state, "train must keep the form of the state")
@@ -261,9 +273,12 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
 
 
 def _check_answers(learner: Learner, state: LearnerState, cohort: Array) -> None:
-    asked = learner.ask(jax.random.key(1), state, cohort, None)
+    @jax.jit
+    def answers(state: LearnerState, cohort: Array) -> tuple[Array, dict[str, Array]]:
+        return learner.ask(jax.random.key(1), state, cohort, None), learner.evaluate(state)
+
+    asked, metrics = answers(state, cohort)
     assert asked.shape == cohort.shape, f"ask gave shape {asked.shape}: must be [d]"
-    metrics = learner.evaluate(state)
     assert sorted(metrics) == sorted(learner.metrics), (
         f"evaluate gave {sorted(metrics)}; Learner.metrics has {sorted(learner.metrics)}"
     )

@@ -25,10 +25,19 @@ from pause_jax.policies.base import (
 
 
 class _Call(NamedTuple):
-    """A function of a policy, and arguments that it may be called with."""
+    """A function of a policy, arguments that it may be called with, and what it then computes.
+
+    Attributes:
+      function: the function.
+      arguments: its arguments, or their shapes.
+      returns: the shapes of what it returns.
+      text: its operations, then the arrays that it holds.
+    """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+    returns: Any
+    text: tuple[str, ...]
 
 
 def check_pure(config: PolicyConfig, context: Context) -> None:
@@ -40,12 +49,11 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
     name = type(config).__name__
     one, other = (_calls(built_by(config, context), context) for _ in range(2))
     for which, call in one.items():
-        text = _trace(call)
-        assert _trace(call) == text, (
+        assert _traced(call.function, *call.arguments).text == call.text, (
             f"{name}.{which}: called again with the same arguments it computes something else: it "
             "is not pure. Keep what it must remember in the state, and draw from the key."
         )
-        assert _trace(other[which]) == text, (
+        assert other[which].text == call.text, (
             f"{name}.{which}: built again from the same config it computes something else: it is "
             "not pure. Use nothing but the config, the context and the arguments."
         )
@@ -80,37 +88,32 @@ def _calls(policy: Policy, context: Context) -> dict[str, _Call]:
     """The functions of a policy by name, with the arguments of its first round."""
     num_clients, m = context.num_clients, context.num_selected
     key, round, available = jax.random.key(0), jnp.int32(1), jnp.ones(num_clients, bool)
-    found = {"init": _Call(policy.init, ())}
-    state, query = jax.eval_shape(policy.init), policy.query
+    found = {"init": _traced(policy.init)}
+    state, query = found["init"].returns, policy.query
     if query is not None:
-        found["query.ask"] = _Call(query.ask, (key, state, round, available))
-        clients, asked = jax.eval_shape(*_anew(found["query.ask"]))
+        found["query.ask"] = _traced(query.ask, key, state, round, available)
+        clients, asked = found["query.ask"].returns
         loss = jnp.ones(clients.shape)
         features = jnp.ones((*clients.shape, context.num_features))
         answer = Answer(loss, features, jnp.ones(clients.shape, bool))
-        found["query.receive"] = _Call(query.receive, (state, clients, asked, answer))
-        found["query.seconds"] = _Call(query.seconds, (jnp.ones(num_clients),))
-        state = jax.eval_shape(*_anew(found["query.receive"]))
-    found["select"] = _Call(policy.select, (key, state, round, available))
-    selection, _ = jax.eval_shape(*_anew(found["select"]))
+        found["query.receive"] = _traced(query.receive, state, clients, asked, answer)
+        found["query.seconds"] = _traced(query.seconds, jnp.ones(num_clients))
+        state = found["query.receive"].returns
+    found["select"] = _traced(policy.select, key, state, round, available)
+    selection, _ = found["select"].returns
     ones = jnp.ones(m)
     observation = Observation(ones, ones, ones, jnp.ones((m, context.update_size)), ones > 0)
-    found["update"] = _Call(policy.update, (state, selection, observation))
+    found["update"] = _traced(policy.update, state, selection, observation)
     return found
 
 
-def _anew(call: _Call) -> tuple[Any, ...]:
-    """A new function that JAX has not traced before, and its arguments."""
-    return lambda *arguments: call.function(*arguments), *call.arguments
-
-
-def _trace(call: _Call) -> tuple[str, ...]:
-    """What a call computes, as text: its operations, then the arrays that it holds."""
-    function, *arguments = _anew(call)
-    closed = jax.make_jaxpr(function)(*arguments)
+def _traced(function: Callable[..., Any], *arguments: Any) -> _Call:
+    # A new function, as JAX does not trace one again that it knows.
+    closed, returns = jax.make_jaxpr(lambda *x: function(*x), return_shape=True)(*arguments)
     # Names of functions come with their addresses.
-    text = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
-    return text, *(_shown(each) for each in _constants(closed))
+    operations = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
+    text = operations, *(_shown(each) for each in _constants(closed))
+    return _Call(function, arguments, returns, text)
 
 
 def _shown(constant: Any) -> str:

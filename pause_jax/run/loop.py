@@ -73,6 +73,8 @@ def advance(
     setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
     round_keys = keys.of_rounds(state.keys, rounds)
 
+    # One trace serves the record's shapes and the loop.
+    @functools.partial(jax.jit, inline=True)
     def one(before: State, own: keys.RoundKeys, round: Array) -> tuple[State, Record]:
         return play(setup, before, own, round, quantities)
 

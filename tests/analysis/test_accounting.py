@@ -411,7 +411,7 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
     arguments = (
         "pause-jax", "compare", "--policies", "power_of_choice", "--rounds", "3",
         "--seeds", "2", "--set", "learning.model=linear", "--set", "track_regret=false",
-        "--no-figures", "--name", "mine",
+        "--no-figures", "--no-report", "--name", "mine",
     )  # fmt: skip
     monkeypatch.setattr(sys, "argv", list(arguments))
     with pytest.raises(SystemExit) as stop:

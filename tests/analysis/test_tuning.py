@@ -57,7 +57,7 @@ def losses(configs, keys):
 
 
 def test_it_is_as_good_as_a_full_grid_of_eight_times_its_budget():
-    """Behind by -0.3 +- 1.1 % of the loss in 14 searches; three are asked for 5 %."""
+    """Behind by -0.3 +- 1.1 % of the loss in 14 searches; two are asked for 5 %."""
     axes, behind = axes_of(), []
     points = itertools.product(np.linspace(0, 1, 8), repeat=3)
     grid = [
@@ -65,7 +65,7 @@ def test_it_is_as_good_as_a_full_grid_of_eight_times_its_budget():
         for point in points
     ]
     assert len(grid) == 8 * 64
-    for seed in range(3):
+    for seed in range(2):
         key = jax.random.key(seed)
         found = tune(BASE, axes, LOSS, key, budget=64, seeds=4)
         assert len(found.trials) == 64

@@ -154,7 +154,7 @@ def test_a_named_mechanism_takes_over_the_budget(monkeypatch, tmp_path):
     names = ("per_coordinate", "gaussian", "projected", "none")
     policies = ("--policies", ",".join(f"random:{name}" for name in names))
     changes = ("--set", "privacy.budget.total_epsilon=7", "--set", "privacy.sensitivity=0.5")
-    arguments = (*policies, *BANDIT, *changes, "--name", "mine", "--no-figures")
+    arguments = (*policies, *BANDIT, *changes, "--name", "mine", "--no-figures", "--no-report")
     assert run(monkeypatch, tmp_path, "compare", *arguments) == 0
     labels = ("per_coordinate", "gaussian", "projected", "no_privacy")
     same, gaussian, projected, none = (
@@ -310,7 +310,10 @@ def test_a_damaged_cache_is_one_line_and_the_program_goes_on(tmp_path):
     python(tmp_path, "-c", program, **environment)
     (file,) = (tmp_path / "cache").glob("digits-*.npz")
     file.write_bytes(b"")
-    arguments = ("compare", "--policies", "random", "--rounds", "2", "--seeds", "1", "--no-figures")
+    arguments = (
+        "compare", "--policies", "random", "--rounds", "2", "--seeds", "1",
+        "--set", "learning.model=linear", "--no-figures", "--no-report",
+    )  # fmt: skip
     done = process(tmp_path, "-m", "pause_jax", *arguments, **environment)
     assert [line for line in done.stderr.splitlines() if "warning" in line.lower()] == [
         f"warning: {file} is damaged (EOFError), so digits is decoded anew."

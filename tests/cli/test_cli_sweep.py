@@ -62,7 +62,7 @@ def command(monkeypatch, folder, *arguments):
 def test_a_sweep_of_a_file_has_the_values_as_coordinates(monkeypatch, tmp_path):
     config = presets.digits_small("random").replace(learning=None, num_rounds=4)
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))
-    arguments = ("--vary", "reward.gamma=0,1,5", "--seeds", "2", "--no-figures")
+    arguments = ("--vary", "reward.gamma=0,1,5", "--seeds", "2", "--no-figures", "--no-report")
     assert command(monkeypatch, tmp_path, "mine.toml", *arguments) == 0
     data = xr.load_dataset(tmp_path / "results" / "sweep-mine" / "data.nc")
     assert data["reward.gamma"].values.tolist() == [0, 1, 5]

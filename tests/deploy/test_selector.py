@@ -23,7 +23,10 @@ from tests.reference import round_keys
 pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(3)
-BASE = SimConfig(num_clients=8, num_selected=3, num_rounds=25, learning=None, latency=LogNormal())
+BASE = SimConfig(
+    num_clients=8, num_selected=3, num_rounds=25, learning=None, latency=LogNormal(),
+    track_regret=False,
+)  # fmt: skip
 # Those that ask first; and all that do neither, nor read losses or updates.
 ASKING = [name for name in NAMED if name in {
     "power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs"}]  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.config import validate
 from pause_jax.learning import Digits, ResNet18
+from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
 from pause_jax.rng import keys
 from tests.reference.resnet import ResNet
@@ -135,12 +136,13 @@ def test_a_round_moves_every_layer():
         num_clients=2,
         num_selected=1,
         num_rounds=1,
+        policy=Random(),
         privacy=NoPrivacy(),
         learning=Learning(
             data=Digits(num_train=8), model=ResNet18(width=8, norm="batch"), batch_size=3
         ),
     )
-    result = simulate(config, jax.random.key(0))
+    result = simulate(config, jax.random.key(0), record=("test_loss",))
     learner = config.learning.build(config.learning.load(2), 2)
     before = jax.jit(learner.init)(keys.streams(jax.random.key(0))).model
     moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), result.variables, before)

@@ -25,7 +25,7 @@ def test_there_are_many_and_each_says_what_it_does():
         assert policy.reference
 
 
-LEARN = presets.digits_small().replace(num_rounds=20, eval_every=20)
+LEARN = presets.digits_small().replace(num_rounds=20, eval_every=20, track_regret=False)
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,8 @@ def test_one_that_names_no_law_is_counted_as_randomised_response(mechanism: Any)
 def test_the_command_line_labels_it_and_keeps_the_budget(file, tmp_path):
     arguments = ["compare", "--load", str(file), "--policies", "random:one_coordinate"]
     arguments += ["--set", "privacy.budget.total_epsilon=7", "--set", "learning.model=linear"]
-    arguments += ["--rounds", "3", "--seeds", "1", "--no-figures", "--out", str(tmp_path)]
+    arguments += ["--rounds", "3", "--seeds", "1", "--out", str(tmp_path)]
+    arguments += ["--no-figures", "--no-report"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "random, one_coordinate" in " ".join(result.output.split())

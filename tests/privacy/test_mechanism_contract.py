@@ -96,7 +96,9 @@ def test_noise_grows_as_epsilon_falls(mechanism):
 
 
 def small(mechanism):
-    config = presets.digits_small().replace(privacy=mechanism, num_rounds=3, eval_every=3)
+    config = presets.digits_small("random").replace(
+        privacy=mechanism, num_rounds=3, eval_every=3, track_regret=False
+    )
     return config.override({"learning.model": Mlp(hidden=(4,)), "learning.max_steps": 2})
 
 

@@ -51,7 +51,7 @@ def start(folder: pathlib.Path, **environment: str) -> str:
     ran = subprocess.run(
         [
             sys.executable, "-m", "pause_jax.cli", "compare", "--policies", "random",
-            "--rounds", "2", "--seeds", "1", "--no-figures", "--set", "learning=none",
+            "--rounds", "2", "--seeds", "1", "--no-figures", "--no-report", "--set", "learning=none",
         ],
         env={**settings, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(folder), **environment},
         cwd=folder, capture_output=True, text=True, timeout=600, check=False,

@@ -5,7 +5,7 @@ import numpy as np
 import xarray as xr
 
 from pause_jax import SimConfig, presets, simulate, sweep
-from pause_jax.learning import Dirichlet
+from pause_jax.learning import Dirichlet, Linear
 from pause_jax.privacy import L1Laplace
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -15,7 +15,8 @@ def main() -> None:
     assert len(jax.devices()) == 8
     keys = jax.random.split(jax.random.key(0), 3)
     base = presets.digits_small().replace(num_rounds=6, eval_every=3, num_clients=8, num_selected=3)
-    base = base.replace(privacy=L1Laplace())
+    base = base.replace(privacy=L1Laplace(), track_regret=False)
+    base = base.override({"learning.model": Linear()})
     # Eleven and twelve runs: not a multiple of the devices.
     configs = {f"{g:g}": base.override({"reward.gamma": g}) for g in (0.0, 1.0, 5.0, 20.0)}
     configs["asks"] = presets.digits_small("clustered_similarity").replace(

@@ -44,7 +44,8 @@ def free_port() -> int:
 SWEEP = (
     "digits_small", "--vary", "reward.gamma=0,5", "--vary", "privacy.budget.decay=0.04,0.1",
     "--seeds", "3", "--set", "num_rounds=4", "--set", "learning.model=linear",
-    "--set", "eval_every=2", "--max-batch", "4", "--name", "mine", "--no-figures",
+    "--set", "eval_every=2", "--max-batch", "4", "--name", "mine",
+    "--no-figures", "--no-report",
 )  # fmt: skip
 
 

@@ -42,18 +42,21 @@ LONG = SimConfig(
 )
 
 
+RECORDED = ("clients", "queried", "clock", "spent", "train_loss", "test_loss", "test_accuracy")
+
+
 def test_300_rounds_of_training_side_by_side_are_those_of_single_runs(side_by_side):
     """What Oort chooses depends on the losses of all rounds before."""
     configs = {name: LONG.replace(policy=named(name)) for name in ("pause", "oort")}
     assert [each.batch for each in prepare.plan_sweep(configs, KEYS).plans] == [2, 2]
-    result = sweep(configs, KEYS, progress=False)
+    result = sweep(configs, KEYS, progress=False, record=RECORDED)
     for name, config in configs.items():
         for seed, key in enumerate(KEYS):
-            row, single = result.sel(config=name, seed=seed), simulate(config, key)
+            row, single = result.sel(config=name, seed=seed), simulate(config, key, record=RECORDED)
             np.testing.assert_array_equal(row.clients, single.clients)
             np.testing.assert_array_equal(row.queried, single.queried)
             # A unit in the last place, once a round: 300 of them are 4e-5.
-            for quantity in ("clock", "spent", "train_loss", "test_loss", "test_accuracy"):
+            for quantity in RECORDED[2:]:
                 there, here = row[quantity], getattr(single, quantity)
                 np.testing.assert_allclose(there, here, rtol=5e-5, err_msg=f"{name} {quantity}")
     # The rows differ: none stands for another.
@@ -84,10 +87,12 @@ def test_ties_with_deadlines_end_a_round_by_hand(side_by_side, cohort, wait_for)
         for name in ("random", "pause")
         for deadline in (0.3, 0.5, 2.0)
     }
-    result = sweep(configs, KEYS, progress=False)
+    recorded = ("clients", "in_time", "latency", "clock")
+    result = sweep(configs, KEYS, progress=False, record=recorded)
     for name, config in configs.items():
-        row, single = result.sel(config=name, seed=1), simulate(config, KEYS[1])
-        for quantity in ("clients", "in_time", "latency", "clock"):
+        row = result.sel(config=name, seed=1)
+        single = simulate(config, KEYS[1], record=recorded)
+        for quantity in recorded:
             np.testing.assert_array_equal(row[quantity], getattr(single, quantity), err_msg=name)
         for t, chosen in enumerate(chosen_sets(row)):
             end = min(np.sort(SECONDS[chosen])[wait_for - 1], np.float32(config.deadline))

@@ -323,17 +323,19 @@ def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatc
 def test_policies_of_one_cohort_size_share_a_program(keys):
     names = ("pause", "sa_pause", "random", "fastest", "md_sampling", "oort", "all")
     configs = {name: bandit(name, num_clients=11) for name in names}
-    advance = compiled_steps(None, *SETUP, True).advance_soon
-    jax.clear_caches()
+    recorded = ("clients", "clock", "energy", "acceptance_rate", "counts")
+    advance = compiled_steps(None, chosen(recorded), Execution(), True).advance_soon
     before = advance._cache_size()
-    together = sweep(configs, keys, progress=False)
+    together = sweep(configs, keys, progress=False, record=recorded)
     # All chooses more clients, and oort reads losses; the five others are one program.
     assert advance._cache_size() == before + 2 + (configs["oort"].policy.releases != ())
     for name, config in configs.items():
-        apart = sweep(config, keys, progress=False)
+        apart = sweep(config, keys, progress=False, record=recorded)
         row = together.sel(config=name).isel(slot=slice(config.cohort_size))
-        np.testing.assert_array_equal(row.clients, apart.clients[0])
-        np.testing.assert_allclose(row.regret, apart.regret[0], rtol=1e-5, atol=1e-5)
+        for quantity in ("clients", "counts"):
+            np.testing.assert_array_equal(row[quantity], apart[quantity][0])
+        for quantity in ("clock", "energy", "acceptance_rate"):
+            np.testing.assert_allclose(row[quantity], apart[quantity][0], rtol=1e-5, atol=1e-5)
 
 
 def test_a_sweep_does_not_depend_on_the_sweeps_before_it(keys):
