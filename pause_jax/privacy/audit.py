@@ -105,19 +105,8 @@ def audit(
         return mechanism.privatize(key, update, jnp.float32(epsilon))
 
     delta, pairs = float(mechanism.delta), _neighbours(claim, dimension)
-    lower, resolution, attack = two_point(release, pairs, key, delta, samples, confidence)
-    return Audit(
-        mechanism=name,
-        unit=mechanism.unit,
-        claim=claim,
-        epsilon=epsilon,
-        delta=delta,
-        lower_bound=lower,
-        confidence=confidence,
-        resolution=resolution,
-        samples=samples,
-        attack=attack,
-    )
+    found = two_point(release, pairs, key, delta, samples, confidence)
+    return _audit((name, mechanism.unit, claim), epsilon, delta, samples, confidence, found)
 
 
 def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -182,19 +171,9 @@ def across_clients(
     def cohort(key: Array, updates: Array) -> Array:
         return release(jax.random.split(key, clients), updates)
 
-    lower, resolution, attack = two_point(cohort, pairs, key, delta, samples, confidence)
-    return Audit(
-        mechanism=getattr(release, "__name__", "release"),
-        unit="client",
-        claim="client",
-        epsilon=epsilon,
-        delta=delta,
-        lower_bound=lower,
-        confidence=confidence,
-        resolution=resolution,
-        samples=samples,
-        attack=attack,
-    )
+    found = two_point(cohort, pairs, key, delta, samples, confidence)
+    names = (getattr(release, "__name__", "release"), "client", "client")
+    return _audit(names, epsilon, delta, samples, confidence, found)
 
 
 def one_run(
@@ -232,18 +211,9 @@ def one_run(
     lower, resolution = (
         one_run_bound(canaries, guesses, v, delta, confidence) for v in (right, guesses)
     )
-    return Audit(
-        mechanism=label(mechanism),
-        unit=mechanism.unit,
-        claim="coordinate",
-        epsilon=epsilon,
-        delta=delta,
-        lower_bound=lower,
-        confidence=confidence,
-        resolution=resolution,
-        samples=guesses,
-        attack=f"one run, {right} of {guesses} guesses right",
-    )
+    found = lower, resolution, f"one run, {right} of {guesses} guesses right"
+    names = (label(mechanism), mechanism.unit, "coordinate")
+    return _audit(names, epsilon, delta, guesses, confidence, found)
 
 
 def one_run_bound(
@@ -271,6 +241,20 @@ def one_run_bound(
         middle = (low + high) / 2
         low, high = (middle, high) if rejected(middle) else (low, middle)
     return low
+
+
+def _audit(
+    names: tuple[str, str, str],
+    epsilon: float,
+    delta: float,
+    samples: int,
+    confidence: float,
+    found: tuple[float, float, str],
+) -> Audit:
+    """The audit of (mechanism, unit, claim), with (lower bound, resolution, attack) as found."""
+    lower_bound, resolution, attack = found
+    measured = (lower_bound, confidence, resolution, samples, attack)
+    return Audit(*names, epsilon, delta, *measured)
 
 
 def _check(epsilon: float, samples: int, confidence: float, **counts: int) -> None:
