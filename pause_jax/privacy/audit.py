@@ -105,8 +105,9 @@ def audit(
         return mechanism.privatize(key, update, jnp.float32(epsilon))
 
     delta, pairs = float(mechanism.delta), _neighbours(claim, dimension)
-    found = two_point(release, pairs, key, delta, samples, confidence)
-    return _audit((name, mechanism.unit, claim), epsilon, delta, samples, confidence, found)
+    lower, resolution, attack = two_point(release, pairs, key, delta, samples, confidence)
+    names = (name, mechanism.unit, claim)
+    return Audit(*names, epsilon, delta, lower, confidence, resolution, samples, attack)
 
 
 def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -171,9 +172,9 @@ def across_clients(
     def cohort(key: Array, updates: Array) -> Array:
         return release(jax.random.split(key, clients), updates)
 
-    found = two_point(cohort, pairs, key, delta, samples, confidence)
+    lower, resolution, attack = two_point(cohort, pairs, key, delta, samples, confidence)
     names = (getattr(release, "__name__", "release"), "client", "client")
-    return _audit(names, epsilon, delta, samples, confidence, found)
+    return Audit(*names, epsilon, delta, lower, confidence, resolution, samples, attack)
 
 
 def one_run(
@@ -211,9 +212,9 @@ def one_run(
     lower, resolution = (
         one_run_bound(canaries, guesses, v, delta, confidence) for v in (right, guesses)
     )
-    found = lower, resolution, f"one run, {right} of {guesses} guesses right"
+    attack = f"one run, {right} of {guesses} guesses right"
     names = (label(mechanism), mechanism.unit, "coordinate")
-    return _audit(names, epsilon, delta, guesses, confidence, found)
+    return Audit(*names, epsilon, delta, lower, confidence, resolution, guesses, attack)
 
 
 def one_run_bound(
@@ -241,20 +242,6 @@ def one_run_bound(
         middle = (low + high) / 2
         low, high = (middle, high) if rejected(middle) else (low, middle)
     return low
-
-
-def _audit(
-    names: tuple[str, str, str],
-    epsilon: float,
-    delta: float,
-    samples: int,
-    confidence: float,
-    found: tuple[float, float, str],
-) -> Audit:
-    """The audit of (mechanism, unit, claim), with (lower bound, resolution, attack) as found."""
-    lower_bound, resolution, attack = found
-    measured = (lower_bound, confidence, resolution, samples, attack)
-    return Audit(*names, epsilon, delta, *measured)
 
 
 def _check(epsilon: float, samples: int, confidence: float, **counts: int) -> None:
