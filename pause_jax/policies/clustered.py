@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
+from pause_jax.bandit import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import static
-from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
 
 
@@ -51,9 +51,7 @@ class ClusteredSimilarity(PolicyConfig):
             distance, size, order = map(np.asarray, given)
             return similarity_distributions(distance, size, order, m).astype(np.float32)
 
-        def select(
-            key: Array, updates: Array, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, updates: Array, round: Array, available: Array) -> Selected:
             order_key, draw_key = jax.random.split(key)
             rows = jax.pure_callback(
                 distributions,

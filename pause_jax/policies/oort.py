@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
+from pause_jax.bandit import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import number, static
-from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, draw_clients, first_of, top_clients
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ class Oort(PolicyConfig):
                 exploited=jnp.zeros(2 * self.pacer_step),
             )
 
-        def select(
-            key: Array, state: OortState, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, state: OortState, round: Array, available: Array) -> Selected:
             exploit_key, window_key, explore_key, fill_key = jax.random.split(key, 4)
             seen, fresh = available & (state.last_round > 0), available & (state.last_round == 0)
             exploit_score, explore_score = self.scores(state, prior, round, available)

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
+from pause_jax.bandit import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import Sizes, number, static
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query, Selected
 from pause_jax.policies.choose import (
     check_candidates,
     draw_clients,
@@ -83,7 +83,9 @@ class PowerOfChoice(PolicyConfig):
         num_clients, m = context.num_clients, context.num_selected
         most = num_candidates(self.candidates, context)
 
-        def draw(key: Array, round: Array, available: Array) -> tuple[Array, Array]:
+        def ask(
+            key: Array, state: ChoiceState, round: Array, available: Array
+        ) -> tuple[Array, Array]:
             clients = draw_clients(context.data_size, available, most, key)
             wanted = self._wanted(round, m, most, context.num_rounds)
             # Clients come in the order of the draws, the available ones first.
@@ -92,24 +94,17 @@ class PowerOfChoice(PolicyConfig):
         def init() -> ChoiceState:
             return ChoiceState(jnp.full(num_clients, jnp.inf), jnp.zeros(num_clients, bool))
 
-        def ask(
-            key: Array, state: ChoiceState, round: Array, available: Array
-        ) -> tuple[Array, Array]:
-            return draw(key, round, available)
-
         def receive(
             state: ChoiceState, clients: Array, asked: Array, answer: Answer
         ) -> ChoiceState:
             loss = store_active(state.loss, clients, answer.loss, asked & answer.reported)
             return ChoiceState(loss, mask_of(clients, asked, num_clients))
 
-        def select(
-            key: Array, state: ChoiceState, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, state: ChoiceState, round: Array, available: Array) -> Selected:
             draw_key, tie_key = jax.random.split(key)
             candidates = state.candidates
             if self.loss == "stale":
-                candidates = mask_of(*draw(draw_key, round, available), num_clients)
+                candidates = mask_of(*ask(draw_key, state, round, available), num_clients)
             # A model that has diverged answers NaN: nothing is worse.
             loss = jnp.where(jnp.isnan(state.loss), jnp.inf, state.loss)
             clients = top_clients(loss, candidates, m, tie_key)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit import Observation, Selection, no_info
 from pause_jax.bandit.search import exact
 from pause_jax.base.struct import number
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, mask_of, next_queue, resource_request
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ class RbcsF(PolicyConfig):
             reported = jnp.concatenate([answer.features, state.chosen[:, None]], axis=1)
             return state._replace(context=jnp.where(asked[:, None], reported, 0.0))
 
-        def select(
-            key: Array, state: RbcsState, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, state: RbcsState, round: Array, available: Array) -> Selected:
             index = -self.latency_weight * optimistic_latency(state, self.exploration)
             clients, _ = exact(index, state.queue, m, available=available, key=key)
             return by_data_size(clients, available, context), no_info()
