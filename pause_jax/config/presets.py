@@ -34,21 +34,10 @@ from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace
 from pause_jax.world.latency import SpeedNormal, TenGroups
 
 __all__ = [
-    "PRESETS",
-    "bsfl_cifar10",
-    "bsfl_cifar10_noniid",
-    "bsfl_fashion",
-    "bsfl_fashion_noniid",
-    "bsfl_groups",
-    "bsfl_linear",
-    "bsfl_linear_noniid",
-    "cifar10_large",
-    "cifar10_small",
-    "cifar10_small_noniid",
-    "digits_small",
-    "mnist_large",
-    "mnist_small",
-]
+    "PRESETS", "bsfl_cifar10", "bsfl_cifar10_noniid", "bsfl_fashion", "bsfl_fashion_noniid",
+    "bsfl_groups", "bsfl_linear", "bsfl_linear_noniid", "cifar10_large", "cifar10_small",
+    "cifar10_small_noniid", "digits_small", "mnist_large", "mnist_small",
+]  # fmt: skip
 
 # A policy's name or config.
 AnyPolicy = str | PolicyConfig

@@ -44,23 +44,9 @@ from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
-    Pause,
-    Bsfl,
-    CsUcb,
-    CsUcbQ,
-    RbcsF,
-    PowerOfChoice,
-    Oort,
-    FedCs,
-    MdSampling,
-    ClusteredSize,
-    ClusteredSimilarity,
-    Random,
-    RoundRobin,
-    Fastest,
-    All,
-    Genie,
-)
+    Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
+    ClusteredSimilarity, Random, RoundRobin, Fastest, All, Genie,
+)  # fmt: skip
 
 # All names that the library has for a policy: on the command line, in files, in presets.
 NAMED: dict[str, PolicyConfig] = {
@@ -99,42 +85,9 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 
 __all__ = [
-    "NAMED",
-    "All",
-    "Answer",
-    "Bsfl",
-    "ClusteredSimilarity",
-    "ClusteredSize",
-    "Context",
-    "CsUcb",
-    "CsUcbQ",
-    "DiscountedUcb",
-    "Fastest",
-    "FedCs",
-    "Genie",
-    "IndexRule",
-    "Info",
-    "KlUcb",
-    "MdSampling",
-    "Observation",
-    "Oort",
-    "Pause",
-    "Policy",
-    "PolicyConfig",
-    "PowerOfChoice",
-    "Query",
-    "Random",
-    "RbcsF",
-    "RoundRobin",
-    "Selection",
-    "Thompson",
-    "Ucb",
-    "UcbV",
-    "by_data_size",
-    "draw_clients",
-    "equal_weights",
-    "named",
-    "no_info",
-    "stateless",
-    "top_clients",
-]
+    "NAMED", "All", "Answer", "Bsfl", "ClusteredSimilarity", "ClusteredSize", "Context", "CsUcb",
+    "CsUcbQ", "DiscountedUcb", "Fastest", "FedCs", "Genie", "IndexRule", "Info", "KlUcb",
+    "MdSampling", "Observation", "Oort", "Pause", "Policy", "PolicyConfig", "PowerOfChoice",
+    "Query", "Random", "RbcsF", "RoundRobin", "Selection", "Thompson", "Ucb", "UcbV",
+    "by_data_size", "draw_clients", "equal_weights", "named", "no_info", "stateless", "top_clients",
+]  # fmt: skip

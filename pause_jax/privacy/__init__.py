@@ -25,29 +25,11 @@ from pause_jax.privacy.projection import Projected
 from pause_jax.privacy.sphere import DuchiL2, PrivUnitG
 
 MECHANISMS = (
-    NoPrivacy,
-    PerCoordinateLaplace,
-    L1Laplace,
-    GaussianMechanism,
-    PrivUnitG,
-    DuchiL2,
-    Projected,
-)
+    NoPrivacy, PerCoordinateLaplace, L1Laplace, GaussianMechanism, PrivUnitG, DuchiL2, Projected,
+)  # fmt: skip
 
 __all__ = [
-    "Budget",
-    "Budgeted",
-    "DuchiL2",
-    "GaussianMechanism",
-    "Geometric",
-    "L1Laplace",
-    "Mechanism",
-    "NoPrivacy",
-    "PerCoordinateLaplace",
-    "Power",
-    "PrivUnitG",
-    "Projected",
-    "Schedule",
-    "Table",
+    "Budget", "Budgeted", "DuchiL2", "GaussianMechanism", "Geometric", "L1Laplace", "Mechanism",
+    "NoPrivacy", "PerCoordinateLaplace", "Power", "PrivUnitG", "Projected", "Schedule", "Table",
     "Uniform",
-]
+]  # fmt: skip

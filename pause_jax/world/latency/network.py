@@ -19,15 +19,9 @@ from pause_jax.rng.draws import evenly
 from pause_jax.world.latency.base import Latency, Work
 
 COLUMNS = (
-    "device",
-    "share",
-    "sample_seconds",
-    "sample_spread",
-    "download_mbit",
-    "download_spread",
-    "upload_mbit",
-    "upload_spread",
-)
+    "device", "share", "sample_seconds", "sample_spread", "download_mbit", "download_spread",
+    "upload_mbit", "upload_spread",
+)  # fmt: skip
 _OWN = pathlib.Path(__file__).with_name("devices.csv")
 # Gauss-Legendre on each side of the kink at tau_min, of the least, the middle and the most varying
 # part. With these the errors stay below 1e-5 for spreads up to 1.
