@@ -11,8 +11,7 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import curves as curves_of
-from pause_jax.analysis.colours import colour, dash
-from pause_jax.analysis.curves import Curve
+from pause_jax.analysis.curves import Curve, colour, dash
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

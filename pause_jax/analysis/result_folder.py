@@ -8,7 +8,7 @@ import os
 import pathlib
 import platform
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -73,12 +73,15 @@ def reserve(
     check_name(name)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for folder in _named(root, name):
+        for number in range(1, 100_000):
+            folder = root / (name if number == 1 else f"{name}-{number}")
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(parents=True)
                 return folder
             if force:
-                return _taken_over(folder, writes)
+                check_own(folder, writes)
+                discard_unfinished(folder)
+                return folder
             if explicit:
                 resumed = (folder / UNFINISHED).is_dir()
                 raise ConfigError(
@@ -90,18 +93,6 @@ def reserve(
         where = error.filename or root / name
         raise ConfigError(f"{where}: cannot be created ({error.strerror}).") from None
     raise ConfigError(f"{root / name}: there are too many results of that name. Give a --name.")
-
-
-def _named(root: pathlib.Path, name: str) -> Iterator[pathlib.Path]:
-    yield root / name
-    for number in range(2, 100_000):
-        yield root / f"{name}-{number}"
-
-
-def _taken_over(folder: pathlib.Path, writes: Collection[str]) -> pathlib.Path:
-    check_own(folder, writes)
-    discard_unfinished(folder)
-    return folder
 
 
 def discard_unfinished(folder: pathlib.Path) -> None:
@@ -120,12 +111,8 @@ def discard_unfinished(folder: pathlib.Path) -> None:
 def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
     """Refuse a folder in which a run would overwrite what no run of this library wrote.
 
-    Args:
-      folder: of the result.
-      writes: files that are to be written there.
-
     Raises:
-      ConfigError: naming the first such file, or a link that leads out of the folder.
+      ConfigError: naming the first such file of ``writes``, or a link that leads out of the folder.
     """
     for path in (folder, *(folder / name for name in (*_FOLDERS, UNFINISHED))):
         if path.is_symlink():
@@ -241,13 +228,8 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
     """Write ``data.nc``, ``configs/<config>.toml``, ``run.json`` and ``versions.json``; the files
     of an earlier result in the folder are removed, and no others.
 
-    Args:
-      result: of a sweep.
-      folder: made again if somebody has removed it.
-      about: what ``run.json`` says, beside the list of files.
-
-    Raises:
-      OSError: if something cannot be written.
+    The folder is made again if somebody has removed it; ``about`` is what ``run.json`` says beside
+    the list of files. Raises OSError if something cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     begin(folder, keep=DATA)
@@ -263,9 +245,7 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
 def begin(folder: pathlib.Path, *, keep: str = RUN) -> None:
     """Remove the files of an earlier result in a folder, and begin a list of files.
 
-    Args:
-      folder: of the result.
-      keep: a file that is to be replaced later, when the new one is whole.
+    The file ``keep`` stays: it is replaced later, when the new one is whole.
     """
     earlier, kept = manifest(folder), {RUN, keep}
     _write_run(folder, {"files": sorted(earlier | kept)})

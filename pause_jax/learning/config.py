@@ -173,8 +173,8 @@ class Learning(Config):
                 f"learning.partition.min_quality = {self.partition.min_quality}: there is no noise "
                 "for whole numbers, and x_train is tokens. Set it to 1."
             )
-        name = label(self.model)
-        where, of = f"learning.model = {name}", f"inputs of shape {sample.shape}{whose}"
+        where = f"learning.model = {label(self.model)}"
+        of = f"inputs of shape {sample.shape}{whose}"
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
                 f"{where}: takes numbers, and x_train is of whole numbers, which are tokens. Use a "

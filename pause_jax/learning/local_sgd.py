@@ -12,11 +12,10 @@ from jax import Array, lax
 
 from pause_jax.bandit import Selection
 from pause_jax.learning.cohort import kept_in_training
-from pause_jax.learning.evaluation import evaluate
+from pause_jax.learning.evaluation import evaluate, local_loss
 from pause_jax.learning.fedavg import RoundTraining, train_cohort
 from pause_jax.learning.learner import LearnerState, Release, StaleUpdates, Trained, trained_part
 from pause_jax.learning.partition import PartitionConfig
-from pause_jax.learning.queries import local_loss
 from pause_jax.rng import draws, keys
 
 # Clients whose losses are computed side by side; bounds the memory when many are asked.

@@ -130,7 +130,12 @@ def two_point(
         for index, (name, inputs) in enumerate(pairs.items())
     ]
     attack = max(attacks, key=lambda attack: attack.bound)
-    true, false = _measure(draw, attack, jax.random.fold_in(key, len(pairs)), shares.measure)
+    hits = []
+    measure_keys = jax.random.split(jax.random.fold_in(key, len(pairs)))
+    for measure_key, x in zip(measure_keys, attack.inputs, strict=True):
+        scores = draw(measure_key, x, shares.measure, attack.score)
+        hits.append(int(np.sum((scores >= attack.threshold) != attack.below)))
+    true, false = reversed(hits) if attack.swapped else hits
     lower = epsilon_bound(true, false, shares.measure, delta, confidence)
     resolution = epsilon_bound(shares.measure, 0, shares.measure, delta, confidence)
     return float(lower), float(resolution), attack.name
@@ -202,15 +207,6 @@ def _best_events(
             at = int(np.argmax(bounds))
             events.append((float(thresholds[at]), below, swapped, float(bounds[at])))
     return events
-
-
-def _measure(draw: Draw, attack: Attack, key: Array, number: int) -> tuple[int, int]:
-    """(true, false) positives of the attack among fresh releases, ``number`` of each input."""
-    hits = []
-    for k, x in zip(jax.random.split(key, 2), attack.inputs, strict=True):
-        scores = draw(k, x, number, attack.score)
-        hits.append(int(np.sum((scores >= attack.threshold) != attack.below)))
-    return (hits[1], hits[0]) if attack.swapped else (hits[0], hits[1])
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:

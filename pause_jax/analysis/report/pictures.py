@@ -9,9 +9,17 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import metrics
-from pause_jax.analysis.colours import colour, dash
 from pause_jax.analysis.comparison import listed, quoted
-from pause_jax.analysis.curves import Curve, by_round, classifies, hidden, learns, progress
+from pause_jax.analysis.curves import (
+    Curve,
+    by_round,
+    classifies,
+    colour,
+    dash,
+    hidden,
+    learns,
+    progress,
+)
 
 # Points of one curve at most.
 _POINTS = 150
