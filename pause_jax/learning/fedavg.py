@@ -32,17 +32,11 @@ from pause_jax.rng import draws, keys
 
 
 class RoundTraining(NamedTuple):
-    """The fixed parts of a round of training.
+    """The fixed parts of a round of training."""
 
-    Attributes:
-      local: of the clients.
-      execution: how the cohort is trained.
-      server: the server's optimiser; None adds the mean update.
-    """
-
-    local: LocalTraining
-    execution: Execution
-    server: optax.GradientTransformation | None = None
+    local: LocalTraining  # of the clients
+    execution: Execution  # how the cohort is trained
+    server: optax.GradientTransformation | None = None  # None adds the mean update
 
 
 def train_cohort(

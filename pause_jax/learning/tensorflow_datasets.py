@@ -23,18 +23,12 @@ _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
 
 
 class Source(NamedTuple):
-    """A data set of tensorflow-datasets, and what of it is read.
+    """A data set of tensorflow-datasets, and what of it is read."""
 
-    Attributes:
-      dataset: its name there.
-      inputs, labels: names of its features.
-      train, test: splits; without a test split a fifth of the samples is drawn for it.
-    """
-
-    dataset: str
-    inputs: str = "image"
+    dataset: str  # its name there
+    inputs: str = "image"  # names of its features
     labels: str = "label"
-    train: str = "train"
+    train: str = "train"  # splits; without one for testing a fifth of the samples is drawn for it
     test: str | None = "test"
 
 

@@ -59,17 +59,11 @@ class CsUcb(PolicyConfig):
 
 
 class QueueState(NamedTuple):
-    """State of CS-UCB-Q.
+    """State of CS-UCB-Q."""
 
-    Attributes:
-      stats: counts and mean rewards.
-      queue: float [K], D_k as of the last choice.
-      chosen: float [K], b_k of the last round, 0 or 1.
-    """
-
-    stats: ClientStats
-    queue: Float[Array, " K"]
-    chosen: Float[Array, " K"]
+    stats: ClientStats  # counts and mean rewards
+    queue: Float[Array, " K"]  # D_k as of the last choice
+    chosen: Float[Array, " K"]  # b_k of the last round, 0 or 1
 
 
 class CsUcbQ(PolicyConfig):

@@ -22,23 +22,15 @@ if TYPE_CHECKING:
 
 
 class OortState(NamedTuple):
-    """State of Oort.
+    """State of Oort."""
 
-    Attributes:
-      round: int32, rounds so far.
-      utility: float [K], statistical utility of each client's last report.
-      duration: float [K], seconds: expected before its first participation, then the last one's.
-      last_round: int32 [K], last round in which its report was received; 0 if never.
-      threshold: scalar, percentile of durations from which on clients are penalised.
-      exploited: float [2 W], mean utility of the exploited clients of the last rounds, oldest
-        first; 0 for a round without.
-    """
-
-    round: Int[Array, ""]
-    utility: Float[Array, " K"]
+    round: Int[Array, ""]  # rounds so far
+    utility: Float[Array, " K"]  # statistical utility of each client's last report
+    # Seconds: expected before its first participation, then the last one's.
     duration: Float[Array, " K"]
-    last_round: Int[Array, " K"]
-    threshold: Float[Array, ""]
+    last_round: Int[Array, " K"]  # int32, last round in which its report was received; 0 if never
+    threshold: Float[Array, ""]  # percentile of durations from which on clients are penalised
+    # [2 W], mean utility of the exploited clients of the last rounds, oldest first; 0 if none.
     exploited: Float[Array, " rounds"]
 
 

@@ -29,15 +29,11 @@ if TYPE_CHECKING:
 
 
 class ChoiceState(NamedTuple):
-    """State of Power-of-Choice.
+    """State of Power-of-Choice."""
 
-    Attributes:
-      loss: float [K], what the choice ranks by: the latest known loss of each client; +inf if none.
-      candidates: bool [K], this round's candidates, if they were asked.
-    """
-
+    # What the choice ranks by: the latest known loss of each client; +inf if none.
     loss: Float[Array, " K"]
-    candidates: Bool[Array, " K"]
+    candidates: Bool[Array, " K"]  # this round's candidates, if they were asked
 
 
 class PowerOfChoice(PolicyConfig):

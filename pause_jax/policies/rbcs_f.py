@@ -22,24 +22,15 @@ if TYPE_CHECKING:
 
 
 class RbcsState(NamedTuple):
-    """State of RBCS-F. The context has C = F + 1 entries.
+    """State of RBCS-F. The context has C = F + 1 entries."""
 
-    Attributes:
-      context: float [K, C], reported before this round: the features, and whether the client took
-        part in the round before.
-      chosen: float [K], whether it took part in the round before, 0 or 1.
-      gram: float [K, C, C], H_k = lambda I + sum of c c^T.
-      inverse: float [K, C, C], its inverse.
-      moment: float [K, C], b_k = sum of tau c.
-      queue: float [K], Z_k.
-    """
-
+    # Reported before this round: the features, and whether the client took part in the last one.
     context: Float[Array, "K C"]
-    chosen: Float[Array, " K"]
-    gram: Float[Array, "K C C"]
-    inverse: Float[Array, "K C C"]
-    moment: Float[Array, "K C"]
-    queue: Float[Array, " K"]
+    chosen: Float[Array, " K"]  # whether it took part in the round before, 0 or 1
+    gram: Float[Array, "K C C"]  # H_k = lambda I + sum of c c^T
+    inverse: Float[Array, "K C C"]  # its inverse
+    moment: Float[Array, "K C"]  # b_k = sum of tau c
+    queue: Float[Array, " K"]  # Z_k
 
 
 class RbcsF(PolicyConfig):

@@ -52,25 +52,15 @@ class Shares(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """A pair of inputs and an event: a score of releases >= threshold, or the complement.
+    """A pair of inputs and an event: a score of releases >= threshold, or the complement."""
 
-    Attributes:
-      name: of the pair and of the score.
-      inputs: x0, x1.
-      score: fitted to releases of that pair.
-      threshold: in units of the score.
-      below: whether the event is the complement.
-      swapped: whether the event is likelier under x1 than under x0.
-      bound: the lower bound on epsilon that it reached on the releases that chose it.
-    """
-
-    name: str
-    inputs: tuple[np.ndarray, np.ndarray]
-    score: Score
-    threshold: float
-    below: bool
-    swapped: bool
-    bound: float
+    name: str  # of the pair and of the score
+    inputs: tuple[np.ndarray, np.ndarray]  # x0, x1
+    score: Score  # fitted to releases of that pair
+    threshold: float  # in units of the score
+    below: bool  # whether the event is the complement
+    swapped: bool  # whether the event is likelier under x1 than under x0
+    bound: float  # the lower bound on epsilon that it reached on the releases that chose it
 
 
 def clopper_pearson(hits: Any, trials: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:

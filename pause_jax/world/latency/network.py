@@ -33,17 +33,12 @@ _TOGETHER = 128
 
 
 class _Devices(NamedTuple):
-    """Rows of a table, float [D].
+    """Rows of a table, float [D]."""
 
-    Attributes:
-      share: of the clients; None if row k is client k.
-      median: [D, 3], of seconds a sample, download and upload, these in seconds a byte.
-      spread: [D, 3], standard deviation of their logarithms.
-    """
-
-    share: NDArray[np.float64] | None
+    share: NDArray[np.float64] | None  # of the clients; None if row k is client k
+    # [D, 3], of seconds a sample, download and upload, these in seconds a byte.
     median: NDArray[np.float64]
-    spread: NDArray[np.float64]
+    spread: NDArray[np.float64]  # [D, 3], standard deviation of their logarithms
 
 
 # What was read, by digest: a traced program cannot read a file.
