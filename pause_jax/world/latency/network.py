@@ -111,8 +111,9 @@ class Network(Latency):
         return self.replace(**work._asdict()), work
 
     def sample(self, key: Array, num_clients: int) -> Array:
-        noise = jax.random.normal(key, (num_clients, 3))
-        return self._seconds(noise, *self._of_clients(num_clients))
+        median, spread = self._of_clients(num_clients)
+        parts = median * jnp.exp(spread * jax.random.normal(key, (num_clients, 3)))
+        return jnp.maximum(self.min_latency, jnp.sum(parts, axis=-1))
 
     def expected_speed(self, num_clients: int) -> Array:
         node, weight = (jnp.asarray(x, jnp.float32) for x in _MOST)
@@ -142,8 +143,7 @@ class Network(Latency):
 
     def _of_clients(self, num_clients: int) -> tuple[Array, Array]:
         """Medians of the three parts in seconds [K, 3], and their spreads [K, 3]."""
-        digest = self.digest if self.digest in _TABLES else self.loaded().digest
-        devices = _TABLES[digest]
+        devices = _TABLES[self.digest if self.digest in _TABLES else self.loaded().digest]
         amounts = {"samples": self.samples, "download_bytes": self.download_bytes,
                    "upload_bytes": self.upload_bytes}  # fmt: skip
         for name, amount in amounts.items():
@@ -158,13 +158,6 @@ class Network(Latency):
         each = [jnp.broadcast_to(jnp.asarray(x), (num_clients,)) for x in amounts.values()]
         median = jnp.asarray(devices.median[place], jnp.float32)
         return jnp.stack(each, axis=1) * median, jnp.asarray(devices.spread[place], jnp.float32)
-
-    def _seconds(self, noise: Array, median: Array, spread: Array) -> Array:
-        """Of standard normal noise [..., 3]."""
-        lead = (1,) * (noise.ndim - median.ndim)
-        median, spread = (x.reshape(*lead, *x.shape) for x in (median, spread))
-        parts = median * jnp.exp(spread * noise)
-        return jnp.maximum(self.min_latency, jnp.sum(parts, axis=-1))
 
     def _kink(self, spent: Array, median: Array, spread: Array) -> Array:
         """The normal noise with which a part brings the seconds spent to tau_min, within reach."""
