@@ -122,14 +122,10 @@ def make_table(
     title: str | None = None,
     caption: str | None = None,
 ) -> Sheet:
-    """A table for the terminal.
+    """A table for the terminal, with a title above it and a caption below it.
 
-    Args:
-      columns: from :func:`label`, :func:`word` or :func:`number`; of a plain heading the cells are
-        prose, which is wrapped.
-      rows: their cells, as they are (no markup); a ``Text`` may have a style.
-      title: above it.
-      caption: below it.
+    Columns are from :func:`label`, :func:`word` or :func:`number`; of a plain heading the cells are
+    prose, which is wrapped. Cells are shown as they are (no markup); a ``Text`` may have a style.
     """
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     longest = [
