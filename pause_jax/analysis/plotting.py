@@ -176,10 +176,7 @@ def save_figures(
     }
     if curves_of.learns(result):  # not the bandit alone
         what = "accuracy" if curves_of.classifies(result) else "loss"
-        curves = {
-            f"{what}_vs_seconds": lambda axes: plot_accuracy(result, axes, target),
-            **curves,
-        }
+        curves = {f"{what}_vs_seconds": lambda axes: plot_accuracy(result, axes, target), **curves}
     drawn = {}
     for name, draw in curves.items():
         drawn[name] = Figure(figsize=(8 + 2 * (number > _NAMES), 4.4), layout="constrained")

@@ -47,12 +47,7 @@ def check_name(name: str) -> None:
 
 
 def reserve(
-    root: pathlib.Path,
-    name: str,
-    *,
-    explicit: bool,
-    force: bool,
-    writes: Collection[str] = FILES,
+    root: pathlib.Path, name: str, *, explicit: bool, force: bool, writes: Collection[str] = FILES
 ) -> pathlib.Path:
     """The folder for a result, decided before the run so that nothing is lost after it.
 
