@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import xarray as xr
 
+from pause_jax.base.source_file import written
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweep import provenance
@@ -189,9 +190,8 @@ def free(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _write_run(folder: pathlib.Path, table: Mapping[str, Any]) -> None:
-    beside = folder / f".{RUN}.{os.getpid()}"
-    beside.write_text(json.dumps(table, indent=2) + "\n")
-    beside.replace(folder / RUN)
+    with written(folder / RUN) as file:
+        file.write(f"{json.dumps(table, indent=2)}\n".encode())
 
 
 def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.Path]:
@@ -266,15 +266,10 @@ def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
     """
     # By way of memory: HDF5 takes the process down with it when the disk is full.
     content = result.to_netcdf(engine="h5netcdf")
-    beside = folder / f".{DATA}.{os.getpid()}"
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(folder / DATA)
-    finally:
-        beside.unlink(missing_ok=True)
+    with written(folder / DATA) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def about(folder: pathlib.Path) -> dict[str, Any]:

@@ -97,13 +97,7 @@ def resource_request(
     seconds: Array | float,
 ) -> Query:
     """A query for latency features that takes every client the same ``seconds``."""
-    return Query(
-        ask,
-        receive,
-        wants="features",
-        batch_size=None,
-        seconds=lambda latency: jnp.full_like(latency, seconds),
-    )
+    return Query(ask, receive, "features", None, lambda latency: jnp.full_like(latency, seconds))
 
 
 def num_candidates(candidates: int | None, context: Context) -> int:

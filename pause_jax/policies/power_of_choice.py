@@ -118,14 +118,12 @@ class PowerOfChoice(PolicyConfig):
         query = None
         if self.loss != "stale":
             batch_size = self.batch_size if self.loss == "batch" else None
-            share = self._share(context)
-            query = Query(
-                ask,
-                receive,
-                wants="loss",
-                batch_size=batch_size,
-                seconds=lambda latency: share * latency,
-            )
+            samples = context.data_size
+            if batch_size is not None:
+                samples = jnp.minimum(samples, batch_size)
+            # Of each client's latency, what its answer takes.
+            share = self.query_share * samples / context.local_samples
+            query = Query(ask, receive, "loss", batch_size, lambda latency: share * latency)
         return Policy(init, select, update, query)
 
     def _wanted(self, round: Array, m: int, most: int, num_rounds: Array | int) -> Array:
@@ -136,10 +134,3 @@ class PowerOfChoice(PolicyConfig):
             "linear": (round - 1) / jnp.maximum(num_rounds - 1, 1),
         }[self.schedule]
         return jnp.round(most - past * (most - m)).astype(jnp.int32)
-
-    def _share(self, context: Context) -> Array:
-        """Share of each client's latency that its answer takes: float [K]."""
-        samples = context.data_size
-        if self.loss == "batch":
-            samples = jnp.minimum(samples, self.batch_size)
-        return self.query_share * samples / context.local_samples
