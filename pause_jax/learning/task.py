@@ -130,11 +130,7 @@ def metrics_of(task: Task) -> tuple[str, ...]:
 
 
 def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
-    """What ``task.outputs`` returns.
-
-    Raises:
-      ConfigError: if that is no shape.
-    """
+    """What ``task.outputs`` returns. Raises ConfigError if that is no shape."""
     given = task.outputs(data)
     try:
         shape = tuple(map(operator.index, given))

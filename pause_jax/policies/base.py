@@ -169,11 +169,7 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 def built_by(config: PolicyConfig, context: Context) -> Policy:
-    """The policy that a config builds.
-
-    Raises:
-      TypeError: if ``build`` returns something else.
-    """
+    """The policy that a config builds. Raises TypeError if ``build`` returns something else."""
     built = config.build(context)
     if not isinstance(built, Policy):
         raise TypeError(

@@ -50,10 +50,7 @@ def read(
     """A reply's content, checked against the arrays that were sent.
 
     Its latency is ``stamped``, or its metric ``pause-seconds`` if None; ``needs_loss`` if the
-    policy reads the metric ``loss``.
-
-    Raises:
-      ConfigError: if it cannot be used, with the reason.
+    policy reads the metric ``loss``. Raises ConfigError if it cannot be used, with the reason.
     """
     counts = len(content.array_records), len(content.metric_records)
     if counts != (1, 1):

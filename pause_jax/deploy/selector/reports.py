@@ -60,11 +60,7 @@ class Reports(NamedTuple):
 
 
 def numbers(name: str, clients: Iterable[int], num_clients: int) -> list[int]:
-    """Numbers of clients.
-
-    Raises:
-      ConfigError: for one that is no client.
-    """
+    """Numbers of clients. Raises ConfigError for one that is no client."""
     each = list(clients)
     if each and not all(isinstance(k, int | np.integer) and not isinstance(k, bool) for k in each):
         raise ConfigError(
@@ -167,11 +163,7 @@ def _finite(client: int, said: ArrayLike, shape: tuple[int, ...], wants: str) ->
 
 
 def sizes(data_size: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
-    """Samples of each client, float [K].
-
-    Raises:
-      ConfigError: if they are not [K] and > 0.
-    """
+    """Samples of each client, float [K]. Raises ConfigError if they are not [K] and > 0."""
     if data_size is None:
         return np.ones(num_clients, np.float32)
     size = np.asarray(data_size, np.float32)

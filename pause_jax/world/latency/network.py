@@ -195,11 +195,7 @@ class Network(Latency):
 
 
 def _parse(content: bytes, where: str) -> _Devices:
-    """The devices of a CSV file.
-
-    Raises:
-      ConfigError: naming the first line that is wrong.
-    """
+    """The devices of a CSV file. Raises ConfigError naming the first line that is wrong."""
     header, *lines = source_file.table(where, content) or [[]]
     header = [word.strip() for word in header]
     needed = [word for word in COLUMNS if word != "share"]
