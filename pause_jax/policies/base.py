@@ -70,6 +70,7 @@ class Query(NamedTuple):
         return read_by_old_name(self, "hear", "receive")
 
 
+# What a policy chose, and diagnostics of the choice.
 Selected = tuple[Selection, Info]
 
 
