@@ -168,12 +168,8 @@ def client_inputs(
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:
-        x += _input_noise(input_key, rows, x, quality, data)
+        # Of a low-quality sensor: fixed for a sample, std (1 - q) / 4 of the input range.
+        noise = draws.normal_from(draws.bits_of(input_key, rows, data.sample.size)).reshape(x.shape)
+        input_range = 2.0 if data.pixel_max else 1.0
+        x += noise * input_range * (1 - quality) / 4
     return x, y
-
-
-def _input_noise(key: Array, rows: Array, x: Array, quality: Array, data: Dataset) -> Array:
-    """Noise of a low-quality sensor: fixed for a sample, std (1 - q) / 4 of the input range."""
-    noise = draws.normal_from(draws.bits_of(key, rows, data.sample.size)).reshape(x.shape)
-    input_range = 2.0 if data.pixel_max else 1.0
-    return noise * input_range * (1 - quality) / 4
