@@ -28,7 +28,6 @@ STATE = "pause_jax/run/state.py"
 SETUP = "pause_jax/run/setup.py"
 WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
-QUERIES = "pause_jax/learning/queries.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
 EVALUATION = "pause_jax/learning/evaluation.py"
 COHORT = "pause_jax/learning/cohort.py"
@@ -335,7 +334,7 @@ MUTANTS = [
     ),
     Mutant(
         "answers_without_input_noise",
-        QUERIES,
+        EVALUATION,
         "places, 0)]\n        x, y = client_inputs(training, rows, partition.quality[client]",
         "places, 0)]\n        x, y = client_inputs(training, rows, jnp.ones(())",
         "power_of_choice",
@@ -1378,14 +1377,14 @@ MUTANTS = [
         "delta_of_silent_rounds",
         LEDGER,
         "basic_delta=int(updates.max())",
-        "basic_delta=int(seen.counts.max())",
+        "basic_delta=int(counts.max())",
         ACCOUNTING_TEST,
     ),
     Mutant(
         "resources_are_releases",
         LEDGER,
-        "(seen.queried if learns and seen.config.policy.releases else 0)",
-        "(seen.queried if learns else 0)",
+        "(queried if learns and config.policy.releases else 0)",
+        "(queried if learns else 0)",
         ACCOUNTING_TEST,
     ),
     Mutant(
@@ -1738,14 +1737,14 @@ MUTANTS = [
         "delta_without_a_release",
         "pause_jax/analysis/ledger.py",
         "int(updates.max()) * float",
-        "int(seen.counts.max()) * float",
+        "int(counts.max()) * float",
         "tests/analysis/test_accounting.py::test_participations_after_the_end_of_a_budget_release_nothing",
     ),
     Mutant(
         "answers_are_no_releases",
         "pause_jax/analysis/ledger.py",
-        "updates + (seen.queried if",
-        "updates + (0 * seen.queried if",
+        "updates + (queried if",
+        "updates + (0 * queried if",
         "tests/analysis/test_accounting.py::test_losses_void_the_guarantee_and_count_as_releases",
     ),
     Mutant(

@@ -69,14 +69,10 @@ def map_clients(
 ) -> Any:
     """``train`` for every slot of the cohort: what it returns, leaves [m, ...].
 
-    Clients side by side step together, so a batch makes as many steps as its longest client.
-
-    Args:
-      train: what one slot does.
-      slots: its input, leaves [m, ...].
-      steps: int [m], steps of each slot, 0 of one that does not take part; None if all are equal.
-      batch: slots side by side at most.
-      mesh: devices that share the slots, one axis ``client``; one device if None.
+    At most ``batch`` clients side by side step together, so a batch makes as many steps as its
+    longest client. ``slots`` are the input, leaves [m, ...]; ``steps`` int [m] are those of each
+    slot, 0 of one that does not take part, None if all are equal; ``mesh`` are the devices that
+    share the slots, one axis ``client``, one device if None.
     """
 
     def train_all(work: tuple[Any, Array | None]) -> Any:

@@ -11,13 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from pause_jax.bandit import Selection, store_active
-from pause_jax.learning.client import (
-    LocalLoss,
-    LocalTraining,
-    Slot,
-    local_steps,
-    train_locally,
-)
+from pause_jax.learning.client import LocalLoss, LocalTraining, Slot, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, kept_in_training, map_clients
 from pause_jax.learning.learner import (
     LearnerState,
@@ -32,17 +26,11 @@ from pause_jax.rng import draws, keys
 
 
 class RoundTraining(NamedTuple):
-    """The fixed parts of a round of training.
+    """The fixed parts of a round of training."""
 
-    Attributes:
-      local: of the clients.
-      execution: how the cohort is trained.
-      server: the server's optimiser; None adds the mean update.
-    """
-
-    local: LocalTraining
-    execution: Execution
-    server: optax.GradientTransformation | None = None
+    local: LocalTraining  # of the clients
+    execution: Execution  # how the cohort is trained
+    server: optax.GradientTransformation | None = None  # None adds the mean update
 
 
 def train_cohort(
@@ -56,14 +44,9 @@ def train_cohort(
 ) -> tuple[LearnerState, Trained, StaleUpdates | None]:
     """A round of training.
 
-    Args:
-      training: the fixed parts.
-      key: of this round's training, folded by client.
-      state: before the round.
-      selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
-      release: what leaves the clients of their flat updates.
-      is_stale: bool [m], slots whose update is averaged in the next round; None for none.
-      stale: stale updates, averaged in this round with their own weights.
+    The key is folded by client; a slot of weight 0 sends nothing; ``release`` is what leaves the
+    clients of their flat updates. ``is_stale``, bool [m], are the slots whose update is averaged in
+    the next round; ``stale`` updates are averaged in this one, with their own weights.
 
     Returns:
       (state after it, what the server saw, stale updates for the next round).

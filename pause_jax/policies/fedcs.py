@@ -11,9 +11,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit import Observation, Selection, no_info
 from pause_jax.base.struct import Sizes, number, static
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import (
     by_data_size,
     check_candidates,
@@ -72,9 +72,7 @@ class FedCs(PolicyConfig):
         def receive(state: Array, clients: Array, asked: Array, answer: Answer) -> Array:
             return mask_of(clients, asked, num_clients)
 
-        def select(
-            key: Array, asked: Array, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, asked: Array, round: Array, available: Array) -> Selected:
             # Of candidates that lengthen the round by the same, the first in this order wins.
             order = draw_clients(jnp.ones(num_clients), asked, count, key)
             accepted = greedy(
@@ -102,12 +100,8 @@ def greedy(
     still ends before the deadline, else dropped for good. The multicast time T^d, which the rule
     adds to both, does not depend on the set here: it is part of ``FedCs.overhead``.
 
-    Args:
-      compute: float [d], t^UD, seconds of a candidate's update.
-      upload: float [d], t^UL, seconds of its upload.
-      usable: bool [d], who can be accepted.
-      num_selected: m, the most to accept.
-      deadline: seconds for updates and uploads together.
+    From the seconds of each candidate's update t^UD and upload t^UL, float [d], who is usable,
+    bool [d], the most to accept, m, and the seconds for updates and uploads together.
 
     Returns:
       bool [d], who was accepted.

@@ -114,11 +114,7 @@ class Selector:
     def question(self, available: Iterable[int] | None = None) -> Question | None:
         """The policy's question before the next choice; None if it asks no client.
 
-        Args:
-          available: as in :meth:`ask`.
-
-        Raises:
-          ConfigError: as :meth:`ask`.
+        ``available``, and what is raised, is as in :meth:`ask`.
         """
         self._check_told()
         query = self._policy.query
