@@ -40,7 +40,7 @@ from pause_jax.run.record.result import Result
 from pause_jax.run.simulate import simulate
 from pause_jax.sweep.execute import SweepInterrupted
 from pause_jax.sweep.merge import merge
-from pause_jax.sweep.sweep import play_shard, sweep
+from pause_jax.sweep.sweep import run_shard, sweep
 
 if TYPE_CHECKING:
     from pause_jax.analysis import metrics, plotting, regret
@@ -103,6 +103,10 @@ if (
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(_LATER[name])
+    if name == "play_shard":
+        message = "play_shard is called run_shard. The old name goes with the next release."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return run_shard
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -122,7 +126,6 @@ __all__ = [
     "learning",
     "merge",
     "metrics",
-    "play_shard",
     "plotting",
     "policies",
     "presets",
@@ -130,6 +133,7 @@ __all__ = [
     "quantity",
     "regret",
     "reward",
+    "run_shard",
     "search",
     "simulate",
     "stack",

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from pause_jax.base.struct import ConfigError
+from pause_jax.cli.dask import dask_executor
 from pause_jax.cli.execute import execute
 from pause_jax.cli.options import Base, MaxBatch, Request, Source, Vary
 from pause_jax.cli.settings import varied
@@ -43,7 +44,15 @@ def sweep(
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(metavar="NUMBER/SHARDS", help="Run one part alone, say 3/16, into --store."),
+        typer.Option(
+            metavar="NUMBER/SHARDS", help="Share the sweep with other processes, by --store: 3/16."
+        ),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCHEDULER|local:N", help="Run on a Dask cluster, or on N processes here."
+        ),
     ] = None,
     processes: Processes = _ALONE,
 ) -> None:
@@ -51,8 +60,8 @@ def sweep(
 
     Values that are numbers share one compilation. With several processes start the same command
     in each, with its own --process-id; the first one prints and writes. If one dies the others
-    stop, and finished runs are kept. Shards need not run at the same time: each runs its part
-    into the store, and 'pause-jax merge' joins them.
+    stop, and finished runs are kept. Shards come and go: each runs chunks into the store that no
+    other one runs, and 'pause-jax merge' joins them.
     """
     part = None if shard is None else shard_of(shard)
     configs = varied(base, source, vary)
@@ -64,7 +73,13 @@ def sweep(
             raise ConfigError(f"--shard {shard}: a shard is one process. Leave out --process-id.")
         distributed.start(processes.coordinator, processes.num_processes, processes.process_id)
     request = request._replace(max_batch=max_batch, store=store)
-    if part is not None:
+    name = f"sweep-{pathlib.Path(base).stem}"
+    if dask is not None:
+        if part is not None or processes != _ALONE:
+            raise ConfigError("--dask: leave out --shard and --process-id; Dask shares the work.")
+        with dask_executor(dask) as executor:
+            execute(configs, request._replace(executor=executor), default_name=name)
+    elif part is not None:
         execute_shard(configs, request, part)
-        return
-    execute(configs, request, default_name=f"sweep-{pathlib.Path(base).stem}")
+    else:
+        execute(configs, request, default_name=name)

@@ -24,7 +24,8 @@ from pause_jax.sweep.config_summary import (
     concatenated,
     labelled,
 )
-from pause_jax.sweep.store import Store, fingerprint
+from pause_jax.sweep.provenance import fingerprint
+from pause_jax.sweep.store import Store
 
 
 class Joined(NamedTuple):

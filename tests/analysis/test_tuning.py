@@ -87,9 +87,9 @@ def test_every_method_finds_better_numbers_and_compiles_twice_at_most(method, mo
 
     def counted(runs, *rest):
         shapes.append((runs.chunking.batch, len(runs.chunking.firsts)))
-        return batch.play(runs, *rest)
+        return batch.run_chunks(runs, *rest)
 
-    monkeypatch.setattr(execute, "play", counted)
+    monkeypatch.setattr(execute, "run_chunks", counted)
     found = tune(BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method=method)
     assert len(set(shapes)) <= 2, "batches of other shapes compile anew"
     assert len(shapes) >= 4
@@ -469,7 +469,7 @@ def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tm
                  "--budget", "8", "--width", "4"]  # fmt: skip
     assert command(monkeypatch, tmp_path, *arguments, "--name", "whole") == 0
     arguments += ["--name", "stopped"]
-    generations, play = itertools.count(), batch.play
+    generations, play = itertools.count(), batch.run_chunks
 
     def stopped(*args):
         if next(generations) == 1:
@@ -477,7 +477,7 @@ def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tm
         return play(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(execute, "play", stopped)
+        patch.setattr(execute, "run_chunks", stopped)
         assert command(patch, tmp_path, *arguments) == 130
     assert "--resume goes on" in capsys.readouterr().err
     other = [*arguments, "--seed", "5", "--resume"]

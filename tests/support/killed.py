@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from pause_jax import SimConfig, play_shard, sweep
+from pause_jax import SimConfig, run_shard, sweep
 from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
 from pause_jax.run.compilation import use_cache
@@ -37,8 +37,8 @@ KEYS = 4
 
 def main(folder: str, seconds: float, shard: tuple[int, int] | None) -> None:
     use_cache()
-    checkpoint.SHARE = 1.0  # save as often as it is asked for
-    play = batch.play
+    checkpoint.SAVE_EVERY, checkpoint.SHARE = 0.0, 1.0
+    original = batch.run_chunks
     begun: list[float] = []
 
     def watched(*arguments):
@@ -46,17 +46,17 @@ def main(folder: str, seconds: float, shard: tuple[int, int] | None) -> None:
             begun.append(time.perf_counter())
             if seconds:
                 threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        return play(*arguments)
+        return original(*arguments)
 
-    execute.play = watched  # type: ignore[attr-defined]
+    execute.run_chunks = watched  # type: ignore[attr-defined]
     import jax  # after pause_jax
 
     keys = jax.random.split(jax.random.key(0), KEYS)
-    settings = {"store": folder, "save_every": 0.0, "progress": False}
+    settings = {"store": folder, "progress": False}
     if shard is None:
         sweep(CONFIGS, keys, max_batch=2, **settings).to_netcdf(f"{folder}.nc")
     else:
-        play_shard(CONFIGS, keys, shard, **settings)
+        run_shard(CONFIGS, keys, shard, **settings)
     print(time.perf_counter() - begun[0] if begun else 0.0, flush=True)
     os._exit(0)  # a timer that is left does not matter
 
