@@ -88,7 +88,7 @@ class SweepRun:
             with contextlib.ExitStack() as stack:
                 if self.store is not None and distributed.is_first():
                     stack.enter_context(self.store.locked())
-                self._read(self.chunks)
+                self._read()
                 bar = stack.enter_context(_Bar.shown(self.plans, progress))
                 bar.skip(self.rows)
                 missing = [chunk for chunk in self.chunks if chunk not in self.rows]
@@ -109,9 +109,6 @@ class SweepRun:
         claims = leases.Leases()
         try:
             with contextlib.closing(claims), _Bar.shown(self.plans, progress) as bar:
-                # Where each shard begins, so that few of them ask for the same chunk.
-                self._read(self.chunks[number - 1 :: shards])
-                self.rows.clear()
                 bar.skip(set(self.chunks) - set(self._unfinished()))
                 for missing in self._missing(number - 1, shards, claims):
                     for _, rows in self._run_here(missing, bar, claims):  # the store has them
@@ -130,8 +127,8 @@ class SweepRun:
         return [chunk for chunk in self.chunks if not self.store.path(*chunk).exists()]
 
     def _missing(self, place: int, shards: int, claims: leases.Leases) -> Iterator[Sequence[Chunk]]:
-        """Chunks to ask for: those of this shard's place, then all. At last a chunk of a shard that
-        died, if there is one: this shard waits until a lease of a dead process would have expired.
+        """Chunks to ask for: those where this shard begins, so that few ask for the same, then all.
+        At last a chunk of a shard that died: so long this shard waits that its lease has expired.
         """
         assert self.store is not None
         yield self.chunks[place::shards]
@@ -179,28 +176,26 @@ class SweepRun:
             bar.skip([chunk])
             yield chunk, rows
 
-    def _read(self, chunks: Sequence[Chunk]) -> None:
+    def _read(self) -> None:
         """Take finished chunks from the store, and say so."""
         if self.store is None:
             return
-        for chunk in chunks:
-            existed, rows = self.store.path(*chunk).exists(), self.store.rows(*chunk)
+        for chunk in self.chunks:
+            rows = self.store.rows(*chunk)
             if rows is not None:
                 self.rows[chunk] = rows
-            elif existed and distributed.is_first():
-                self.store.remove_damaged(*chunk)
         if jax.process_count() > 1:
             distributed.check_same(
                 repr(list(self.rows)),
                 f"do not see the same files in {self.store.folder}: choose a folder that all see.",
             )
-        begun = [each for each in chunks if self.store.checkpoint_path(*each).exists()]
+        begun = [each for each in self.chunks if self.store.checkpoint_path(*each).exists()]
         if self.rows or begun:
             LOG.info(
                 "%s: goes on; %d of %d chunks are finished%s.",
                 self.store.folder,
                 len(self.rows),
-                len(chunks),
+                len(self.chunks),
                 f", {len(begun)} were begun" if begun else "",
             )
 

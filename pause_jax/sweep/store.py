@@ -139,7 +139,8 @@ class Store:
 
     def remove_damaged(self, group: int, first: int) -> None:
         """Delete a chunk that cannot be read, so that it counts as missing."""
-        self.path(group, first).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder that may only be read
+            self.path(group, first).unlink()
 
     def path(self, group: int, first: int) -> pathlib.Path:
         """The file of a chunk, by its group and the number of its first run."""

@@ -79,7 +79,7 @@ class Workers:
 
     def __init__(self, executor: Executor, configs: Any, keys: Array, arguments: Mapping[str, Any]):
         self._executor = executor
-        self._arguments = _packed(configs, keys, arguments)
+        self._arguments = packed(configs, keys, arguments)
 
     def planned(self, plan: SweepPlan) -> SweepPlan:
         """The plan for the workers' processor, which need not be that of this process.
@@ -150,7 +150,7 @@ def _failure(error: Exception) -> Failure:
     return Failure(platform.node(), f"{type(error).__name__}: {error}")
 
 
-def _packed(configs: Any, keys: Array, arguments: Mapping[str, Any]) -> bytes:
+def packed(configs: Any, keys: Array, arguments: Mapping[str, Any]) -> bytes:
     """The arguments of a sweep; with cloudpickle also classes and functions of a script."""
     try:
         import cloudpickle as pickler
@@ -217,25 +217,29 @@ def _results(
         for name in tasks:
             submit(name)
         while running:
-            for task in _finished(running, finished):
-                name = running.pop(task)
-                try:
-                    found = task.result()
-                except Exception as error:  # of the executor: a task returns its own
-                    if attempts[name] == ATTEMPTS:
-                        raise RuntimeError(f"a worker failed: {error!r}") from error
-                    submit(name)
-                else:
-                    yield name, found
+            task = _finished(running, finished)
+            name = running.pop(task)
+            try:
+                found = task.result()
+            except Exception as error:  # of the executor: a task returns its own
+                if attempts[name] == ATTEMPTS:
+                    raise RuntimeError(f"a worker failed: {error!r}") from error
+                submit(name)
+            else:
+                # As long as someone holds a task, Dask runs it again if its worker dies later.
+                del task
+                yield name, found
     finally:
         for task in running:
             task.cancel()
 
 
-def _finished(running: Mapping[Any, Any], finished: queue.SimpleQueue[Any]) -> list[Any]:
-    """Wait for tasks that are finished; those that do not say so are asked."""
-    if all(hasattr(task, "add_done_callback") for task in running):
-        return [finished.get()]
-    while not (done := [task for task in running if task.done()]):
+def _finished(running: Mapping[Any, Any], finished: queue.SimpleQueue[Any]) -> Any:
+    """Wait for a task that is finished; those that do not say so are asked."""
+    if hasattr(next(iter(running)), "add_done_callback"):
+        return finished.get()
+    while True:
+        for task in running:
+            if task.done():
+                return task
         time.sleep(LOOK_EVERY)
-    return done
