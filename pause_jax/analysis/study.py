@@ -58,6 +58,7 @@ class Study:
         made_by: dict[str, Any],
     ):
         import optuna
+        from optuna.storages.journal import JournalFileBackend
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._width, self._startup, self._folder = width, startup, folder
@@ -70,8 +71,7 @@ class Study:
         storage: Any = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            journal = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
-            storage = optuna.storages.JournalStorage(journal)
+            storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
         self._study = optuna.create_study(
             storage=storage, study_name="search", load_if_exists=True, sampler=self._sampler(0)
         )

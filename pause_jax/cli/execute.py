@@ -26,11 +26,10 @@ from pause_jax.config import SimConfig, validate
 from pause_jax.run.compilation import Compilations, use_cache
 from pause_jax.sweep import distributed
 from pause_jax.sweep.execute import SweepInterrupted, SweepRun
-from pause_jax.sweep.prepare import SweepPlan, plan_sweep
+from pause_jax.sweep.prepare import SweepPlan
 from pause_jax.sweep.provenance import different, fingerprint
 from pause_jax.sweep.store import Store, discard_store, store_is_empty
-from pause_jax.sweep.sweep import opened_store
-from pause_jax.sweep.workers import Workers
+from pause_jax.sweep.sweep import opened_store, planned
 
 
 class Played(NamedTuple):
@@ -67,11 +66,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         compilations = Compilations()
         start = time.perf_counter()
         keys = jax.random.split(jax.random.key(request.seed), request.seeds)
-        arguments = {"max_batch": request.max_batch}
-        plan, workers = plan_sweep(configs, keys, **arguments), None
-        if request.executor is not None:
-            workers = Workers(request.executor, configs, keys, arguments)
-            plan = workers.planned(plan)
+        plan, workers = planned(configs, keys, request.executor, max_batch=request.max_batch)
         with _reserved(request, name, plan) as folder:
             if request.resume and folder is not None and _is_finished(folder, plan):
                 Console(stderr=True).print(f"{folder} is finished: nothing is left to play.")

@@ -27,6 +27,12 @@ class Processes(NamedTuple):
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Ask SLURM, Open MPI, ... for those three.")
     ] = False
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCHEDULER|local:N", help="Run on a Dask cluster, or on N processes here."
+        ),
+    ] = None
 
 
 _SOURCE, _REQUEST, _ALONE = Source(), Request(), Processes()
@@ -48,12 +54,6 @@ def sweep(
             metavar="NUMBER/SHARDS", help="Share the sweep with other processes, by --store: 3/16."
         ),
     ] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SCHEDULER|local:N", help="Run on a Dask cluster, or on N processes here."
-        ),
-    ] = None,
     processes: Processes = _ALONE,
 ) -> None:
     """Run every combination of some values, spread over all devices of all processes.
@@ -65,21 +65,32 @@ def sweep(
     """
     part = None if shard is None else shard_of(shard)
     configs = varied(base, source, vary)
-    if processes != _ALONE:
-        if processes.cluster and processes.coordinator is not None:
-            raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")
-        typer.echo("waiting for the other processes (300 s at most)", err=True)
-        if part is not None:
-            raise ConfigError(f"--shard {shard}: a shard is one process. Leave out --process-id.")
-        distributed.start(processes.coordinator, processes.num_processes, processes.process_id)
+    _join(processes, shard)
     request = request._replace(max_batch=max_batch, store=store)
     name = f"sweep-{pathlib.Path(base).stem}"
-    if dask is not None:
-        if part is not None or processes != _ALONE:
-            raise ConfigError("--dask: leave out --shard and --process-id; Dask shares the work.")
-        with dask_executor(dask) as executor:
+    if processes.dask is not None:
+        with dask_executor(processes.dask) as executor:
             execute(configs, request._replace(executor=executor), default_name=name)
     elif part is not None:
         execute_shard(configs, request, part)
     else:
         execute(configs, request, default_name=name)
+
+
+def _join(processes: Processes, shard: str | None) -> None:
+    """Join the other processes of a sweep that has several.
+
+    Raises:
+      ConfigError: for options that exclude each other, or if there are no others.
+    """
+    together = processes._replace(dask=None) != _ALONE
+    if processes.dask is not None and (together or shard is not None):
+        raise ConfigError("--dask: leave out --shard and --process-id; Dask shares the work.")
+    if not together:
+        return
+    if processes.cluster and processes.coordinator is not None:
+        raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")
+    if shard is not None:
+        raise ConfigError(f"--shard {shard}: a shard is one process. Leave out --process-id.")
+    typer.echo("waiting for the other processes (300 s at most)", err=True)
+    distributed.start(processes.coordinator, processes.num_processes, processes.process_id)

@@ -7,7 +7,7 @@ import pathlib
 
 import filelock
 
-LOG = logging.getLogger("pause_jax")
+_LOG = logging.getLogger("pause_jax")
 # Seconds without a sign of life after which a process of another machine counts as dead. Of this
 # machine it counts as dead when it is. All processes that share a folder must agree on it.
 EXPIRES = 30.0
@@ -37,7 +37,7 @@ class Leases:
         except filelock.Timeout:
             return False
         except (NotImplementedError, OSError) as error:  # a full disk, a folder that is gone
-            LOG.warning("%s: cannot be written (%s); goes on.", path, error)
+            _LOG.warning("%s: cannot be written (%s); goes on.", path, error)
         return True
 
     def release(self, path: pathlib.Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -23,9 +24,9 @@ import numpy as np
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweep.chunks import Chunking
 from pause_jax.sweep.config_summary import ConfigSummary, Rows, Variable
-from pause_jax.sweep.leases import LOG
 from pause_jax.sweep.provenance import different, fingerprint
 
+LOG = logging.getLogger("pause_jax")
 FORMAT = 2
 # Differences that are named when a folder is that of another sweep.
 NAMED = 3

@@ -58,13 +58,11 @@ def sweep(
         of the number of devices, or of cores if it exceeds them.
       devices: where to run; all devices of all processes by default.
       client_batch: clients of a cohort trained side by side at most, as in :func:`simulate`.
-      store: a folder that keeps finished runs while the sweep goes on, and every minute a
-        checkpoint of unfinished ones (not with an executor or several processes). Called again with
-        the same arguments, also after the process was killed, it goes on there, and the result has
-        the bits of a sweep that was never stopped.
-      executor: runs the chunks, on other processes or machines: a ``concurrent.futures.Executor``
-        such as Dask's ``client.get_executor()``, or one of submitit. A task whose worker died runs
-        again. The result has the bits of one process.
+      store: a folder that keeps finished runs, and every minute a checkpoint of unfinished ones
+        (not with an executor or several processes). Called again with the same arguments, also
+        after a kill, it resumes there, with the bits of a sweep that was never stopped.
+      executor: runs the chunks in other processes, with the same bits: one of Dask
+        (``client.get_executor()``), of submitit, or a ``concurrent.futures.Executor``.
       progress: show a progress bar on the terminal's standard error.
 
     Returns:
@@ -83,20 +81,17 @@ def sweep(
       BrokenContract: once, at the end, naming the configs whose custom parts broke their contract,
         if ``record`` has ``first_broken_round`` and ``broken_rules``.
     """
-    arguments = {
-        "data": data,
-        "record": record,
-        "memory_limit": memory_limit,
-        "max_batch": max_batch,
-        "client_batch": client_batch,
-    }
-    plan = plan_sweep(configs, keys, devices=devices, **arguments)
-    workers = None
-    if executor is not None:
-        if devices is not None:
-            raise ConfigError("devices: leave them out, the workers of an executor take their own.")
-        workers = Workers(executor, configs, keys, arguments)
-        plan = workers.planned(plan)
+    plan, workers = planned(
+        configs,
+        keys,
+        executor,
+        data=data,
+        record=record,
+        memory_limit=memory_limit,
+        max_batch=max_batch,
+        devices=devices,
+        client_batch=client_batch,
+    )
     kept = None if store is None else opened_store(plan, pathlib.Path(store))
     result = SweepRun(plan, kept, workers).whole(progress=progress)
     if set(contract.RECORDED) <= set(result):
@@ -104,6 +99,28 @@ def sweep(
         names = map(str, result.config.values)
         contract.warn(dict(zip(names, (contract.finding(*each) for each in seen), strict=True)))
     return result
+
+
+def planned(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    executor: Executor | None,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    **arguments: Any,
+) -> tuple[SweepPlan, Workers | None]:
+    """Plan a sweep: for this process, or for the workers of an executor if there is one.
+
+    Raises:
+      ConfigError: if it cannot run, or the first worker has other code or versions.
+    """
+    plan = plan_sweep(configs, keys, devices=devices, **arguments)
+    if executor is None:
+        return plan, None
+    if devices is not None:
+        raise ConfigError("devices: leave them out, the workers of an executor take their own.")
+    workers = Workers(executor, configs, keys, arguments)
+    return workers.planned(plan), workers
 
 
 def run_shard(

@@ -150,7 +150,7 @@ class Inline:
 
     def submit(self, function, /, *arguments):
         self.submitted += 1
-        task = futures.Future()
+        task: futures.Future[object] = futures.Future()
         try:
             self.before(self.submitted)
             # What travels is pickled.
@@ -186,8 +186,10 @@ def test_a_custom_class_of_a_script_travels(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    (own,) = workers.prepare_task(sent)[1]["own"]
-    assert ran.stdout.splitlines()[-1] == own["digest"]
+    found = workers.prepare_task(sent)
+    assert not isinstance(found, workers.Failure)
+    _, made_by, _ = found
+    assert ran.stdout.splitlines()[-1] == made_by["own"][0]["digest"]
 
 
 OWN = """
