@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from jax import Array
 
 import pause_jax
 from pause_jax import SimConfig, config_file
+from pause_jax.base.struct import Config, fields
 from pause_jax.run.loop import advance, init
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.recorder import Record
@@ -47,13 +49,34 @@ class Run(NamedTuple):
 
     @property
     def made_by(self) -> str:
-        """What its result depends on, in a word: the config, but not the folder of its data."""
+        """A hash of the seed and of what the config changes, but not of the folder of its data.
+
+        What the config leaves at its default does not count: kept runs stay valid when a config
+        gains a field, or a field that they do not set gets another name.
+        """
         learning = self.config.learning
         assert learning is not None, "a learning curve needs learning"
         here = self.config
         if hasattr(learning.data, "data_dir"):
             here = here.override({"learning.data.data_dir": None})
-        return hashlib.sha256(f"{self.seed} {config_file.dumps(here)}".encode()).hexdigest()[:16]
+        text = json.dumps([self.seed, changes(here)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def changes(config: Config) -> dict[str, Any]:
+    """Return the name of a config's class, and its fields that are not at their defaults."""
+    of_class, table = type(config)(), config_file.to_dict(config)
+    found: dict[str, Any] = {"name": config.name}
+    for name, value, _, _ in fields(config):
+        default = getattr(of_class, name)
+        if isinstance(value, Config) and isinstance(default, Config):
+            if changes(value) != changes(default):
+                found[name] = changes(value)
+        elif isinstance(value, Config):
+            found[name] = changes(value)
+        elif table.get(name) != config_file.to_dict(of_class).get(name):
+            found[name] = table.get(name)
+    return found
 
 
 def key_of(seed: int) -> Array:

@@ -456,29 +456,29 @@ MUTANTS = [
     Mutant(
         "silent_clients_heard",
         ROUND,
-        "        heard=ending.in_time,",
-        "        heard=selection.active,",
+        "        received=ending.in_time,",
+        "        received=selection.active,",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
         "silent_loss_stored",
         "pause_jax/policies/power_of_choice.py",
-        "received = selection.active & observation.heard",
+        "received = selection.active & observation.received",
         "received = selection.active",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
         "silent_utility_stored",
         "pause_jax/policies/oort.py",
-        "received = active & observation.heard",
+        "received = active & observation.received",
         "received = active",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
         "silent_clients_tell_their_loss",
         ROUND,
-        "reported = ~seen.silent[clients]",
-        "reported = seen.silent[clients] | True",
+        "reported = ~seen.dropped[clients]",
+        "reported = seen.dropped[clients] | True",
         "tests/run/test_when_spent.py",
     ),
     Mutant(
@@ -586,8 +586,8 @@ MUTANTS = [
     Mutant(
         "traces_of_an_old_file",
         CONFIG,
-        "config.replace(latency=config.latency.loaded(), presence=presence)",
-        "config.replace(presence=presence)",
+        "config.replace(latency=config.latency.loaded(), availability_trace=availability_trace)",
+        "config.replace(availability_trace=availability_trace)",
         TRACES_TEST,
     ),
     # --- reward and regret
@@ -768,7 +768,7 @@ MUTANTS = [
     Mutant(
         "late_updates_averaged_twice",
         FEDAVG,
-        "now = jnp.where(late, 0.0, weights)",
+        "now = jnp.where(is_stale, 0.0, weights)",
         "now = weights",
         ARRIVAL_TEST,
     ),
@@ -782,8 +782,8 @@ MUTANTS = [
     Mutant(
         "late_updates_held_for_ever",
         ROUND,
-        "        held=learned.held,",
-        "        held=before.held,",
+        "        stale=learned.stale,",
+        "        stale=before.stale,",
         ARRIVAL_TEST,
     ),
     Mutant(
@@ -796,7 +796,7 @@ MUTANTS = [
     Mutant(
         "lost_updates_counted_as_sent",
         ROUND,
-        "jnp.sum(ending.in_time | ending.late)",
+        "jnp.sum(ending.in_time | ending.stale)",
         "jnp.sum(active)",
         ARRIVAL_TEST,
     ),
@@ -810,14 +810,14 @@ MUTANTS = [
     Mutant(
         "a_chain_that_forgets",
         ROUND,
-        "        presence=seen.presence,\n",
-        "        presence=before.presence,\n",
+        "        availability_trace=seen.availability_trace,\n",
+        "        availability_trace=before.availability_trace,\n",
         PRESENCE_TEST,
     ),
     Mutant(
         "no_time_while_nobody_is_there",
         ROUND,
-        "asked.seconds + presence.recheck",
+        "asked.seconds + trace.recheck",
         "asked.seconds",
         PRESENCE_TEST,
     ),
@@ -1248,8 +1248,8 @@ MUTANTS = [
     Mutant(
         "selector_hears_who_failed",
         "pause_jax/deploy/selector/reports.py",
-        "known[slot], heard[slot] = True, client in reports.seconds",
-        "known[slot], heard[slot] = True, True",
+        "known[slot], received[slot] = True, client in reports.seconds",
+        "known[slot], received[slot] = True, True",
         f"{SELECTOR_TEST}::test_of_who_fails_only_the_seconds_are_seen",
     ),
     Mutant(
@@ -1312,8 +1312,8 @@ MUTANTS = [
     Mutant(
         "question_of_an_empty_round_costs_nothing",
         ROUND,
-        "jnp.where(jnp.any(active), seconds, asked.seconds + presence.recheck)",
-        "jnp.where(jnp.any(active), seconds, presence.recheck)",
+        "jnp.where(jnp.any(active), seconds, asked.seconds + trace.recheck)",
+        "jnp.where(jnp.any(active), seconds, trace.recheck)",
         "tests/run/test_rounds.py::test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it",
     ),
     Mutant(
@@ -1333,8 +1333,8 @@ MUTANTS = [
     Mutant(
         "square_loss_of_0_for_the_unheard",
         ROUND,
-        "jnp.where(unheard, jnp.nan, trained.square_loss)",
-        "jnp.where(unheard, 0.0, trained.square_loss)",
+        "jnp.where(missing, jnp.nan, trained.square_loss)",
+        "jnp.where(missing, 0.0, trained.square_loss)",
         "tests/run/test_arrival.py"
         "::test_a_policy_observes_no_loss_of_an_update_that_did_not_arrive[lost]",
     ),
@@ -1563,7 +1563,7 @@ MUTANTS = [
         CHECKPOINT,
         "    return Point(segments, *jax.tree.unflatten(structure, placed))",
         "    point = Point(segments, *jax.tree.unflatten(structure, placed))\n"
-        "    return point._replace(state=point.state._replace(held=state.held))",
+        "    return point._replace(state=point.state._replace(stale=state.stale))",
         MIDDLE,
     ),
     Mutant(

@@ -58,7 +58,7 @@ def fleets() -> dict[str, tuple[SimConfig, Dataset | None]]:
     few = Uniform(total_epsilon=200.0, horizon=12.0)
     whole = L1Laplace(clip_norm=1.0, budget=Uniform(total_epsilon=20_000.0, horizon=100.0))
     phones = BASE.replace(
-        latency=Network(), presence=Diurnal(recheck=30.0), dropout=0.1, num_clients=60,
+        latency=Network(), availability_trace=Diurnal(recheck=30.0), dropout=0.1, num_clients=60,
         learning=skewed,
     )  # fmt: skip
     return {

@@ -5,10 +5,12 @@ Source: Peleg et al. 2025 (PAUSE), equations (11)-(13).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
+
+from pause_jax.base.renamed import read_by_old_name
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -58,25 +60,31 @@ class Observation(NamedTuple):
     A policy that reads a loss learns more about the data than the mechanism protects: it says so in
     ``PolicyConfig.releases``. Without learning both losses are 1 and updates have no entries.
 
-    With ``when_spent="silent"`` a client may take part, and take its time, and send nothing: what a
+    With ``when_spent="drop"`` a client may take part, and take its time, and send nothing: what a
     policy knew of its data then stays as it was.
 
     Attributes:
       latency: float [m], seconds; of every client that takes part. An empty slot's says nothing of
         its client.
-      loss: float [m], mean over the local steps of the mini-batch loss; NaN of a silent client.
+      loss: float [m], mean over the local steps of the mini-batch loss; NaN of one that sends
+        nothing.
       square_loss: float [m], mean over the samples used of the squared loss, at the moving weights;
-        NaN of a silent client.
+        NaN of a client that sends nothing.
       update: float [m, d], what the server received of each update: flat, clipped and noised.
-      heard: bool [m], of those that take part, whose losses and updates arrived: all by default. A
-        policy that reads them takes those of ``selection.active & observation.heard``.
+      received: bool [m], of those that take part, whose losses and updates arrived: all by default.
+        A policy that reads them takes those of ``selection.active & observation.received``.
     """
 
     latency: Float[Array, " m"]
     loss: Float[Array, " m"]
     square_loss: Float[Array, " m"]
     update: Float[Array, "m d"]
-    heard: Bool[Array, " m"] | bool = True
+    received: Bool[Array, " m"] | bool = True
+
+    @property
+    def heard(self) -> Any:
+        """The old name of ``received``."""
+        return read_by_old_name(self, "heard", "received")
 
 
 def store_active(table: Array, clients: Array, values: Array, active: Array) -> Array:

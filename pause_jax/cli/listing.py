@@ -1,5 +1,5 @@
-"""The commands that list components: ``pause-jax policies``, ``latencies``, ``presences``,
-``datasets``.
+"""The commands that list components: ``pause-jax policies``, ``latencies``,
+``availability-traces`` and ``datasets``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pause_jax.learning import DATASETS, Tfds
 from pause_jax.learning.decoded import is_decoded
 from pause_jax.learning.tensorflow_datasets import Prepared
 from pause_jax.policies import NAMED, PolicyConfig
-from pause_jax.world.availability import PRESENCES
+from pause_jax.world.availability import AVAILABILITY_TRACES
 from pause_jax.world.latency import LATENCIES
 
 
@@ -32,9 +32,9 @@ def list_latencies() -> None:
     _list_with_fields(LATENCIES)
 
 
-def list_presences() -> None:
+def list_availability_traces() -> None:
     """List when clients can be there, with the fields and defaults."""
-    _list_with_fields(PRESENCES)
+    _list_with_fields(AVAILABILITY_TRACES)
 
 
 def _list_with_fields(models: Iterable[type[Config]]) -> None:

@@ -19,7 +19,12 @@ from pause_jax.cli import output
 from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
-from pause_jax.cli.listing import list_datasets, list_latencies, list_policies, list_presences
+from pause_jax.cli.listing import (
+    list_availability_traces,
+    list_datasets,
+    list_latencies,
+    list_policies,
+)
 from pause_jax.cli.options import with_options
 from pause_jax.cli.report import report
 from pause_jax.cli.shards import merge, slurm
@@ -36,7 +41,8 @@ for _command in (compare, run, sweep, merge, slurm, tune, report, show):
     app.command()(with_options(_command))
 app.command("policies")(list_policies)
 app.command("latencies")(list_latencies)
-app.command("presences")(list_presences)
+app.command("availability-traces")(list_availability_traces)
+app.command("presences", hidden=True, deprecated=True)(list_availability_traces)
 app.command("datasets")(list_datasets)
 app.command()(audit)
 app.command()(fit)

@@ -16,6 +16,7 @@ import tomli_w
 
 from pause_jax.base.reference import imported, text_of
 from pause_jax.base.registry import choices, look_up
+from pause_jax.base.renamed import current_name
 from pause_jax.base.spelling import no_field, shortest, shown
 from pause_jax.base.struct import (
     Config,
@@ -208,7 +209,8 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
     """The config with the values of a table; what is left out stays."""
     known = {field.name: field for field in dataclasses.fields(config)}
     values: dict[str, Any] = {}
-    for name, value in table.items():
+    for given, value in table.items():
+        name = current_name(config, given)
         where = f"{path}.{name}" if path else name
         if name == "name" and path:
             continue

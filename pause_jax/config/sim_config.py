@@ -9,20 +9,25 @@ import jax.numpy as jnp
 
 from pause_jax.bandit.reward import Reward
 from pause_jax.base.checks import check_fields, marked
+from pause_jax.base.renamed import renamed_fields
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError, Sizes, nested, node, number, static
 from pause_jax.learning import Learning
 from pause_jax.policies import Pause, PolicyConfig
 from pause_jax.privacy import Mechanism, PerCoordinateLaplace
-from pause_jax.world.availability import Presence
+from pause_jax.world.availability import AvailabilityTrace
 from pause_jax.world.latency import Latency, TwoGroups
 
 
-def no_presence() -> None:
-    """The default of ``SimConfig.presence``."""
+def no_trace() -> None:
+    """The default of ``SimConfig.availability_trace``."""
     return None
 
 
+@renamed_fields(
+    names={"presence": "availability_trace", "late": "stale_updates"},
+    values={"when_spent": {"silent": "drop"}},
+)
 class SimConfig(Config):
     """Everything that a simulation depends on, except the key.
 
@@ -42,8 +47,8 @@ class SimConfig(Config):
       policy: who chooses the clients.
       reward: weights of the reward; also what regret is measured in.
       latency: the world's latency model.
-      presence: when clients are there at all: by the hour, by intervals, on and off; None for
-        always.
+      availability_trace: when clients are connected at all: by the hour, by intervals, on and off;
+        None for always.
       availability: probability that a client which is there is available in a round, independently.
       dropout: probability that a chosen client is lost within the round, independently; None for no
         such thing. It sends nothing, which the server notices when its answer should have come, and
@@ -51,13 +56,13 @@ class SimConfig(Config):
       deadline: seconds from the choice to the end of a round; None for no such end.
       wait_for: end a round with the first so many updates (over-selection: choose more than that);
         None to wait for all (static).
-      late: what becomes of an update that was on its way when its round ended. ``lost``: the server
-        tells the client to stop. ``next``: the server averages it, with its weight, in the next
-        round. What a client keeps (``keep_optimizer_state``) advances only with an update that
-        reaches the server, in time or late (static).
+      stale_updates: what becomes of an update that was on its way when its round ended. ``lost``:
+        the server tells the client to stop. ``next``: the server averages it, with its weight, in
+        the next round. What a client keeps (``keep_optimizer_state``) advances only with an update
+        that reaches the server, in time or late (static).
       privacy: the mechanism that releases updates, with its budget schedule.
       when_spent: a client whose budget is spent releases nothing more. ``exclude``: no policy can
-        choose it. ``silent``: policies do not know; a chosen one takes its time, takes part, and
+        choose it. ``drop``: policies do not know; a chosen one takes its time, takes part, and
         sends nothing, no loss either, and the server averages the updates that it receives
         (static).
       learning: data, model and local training; None for a simulation of the bandit alone.
@@ -72,14 +77,16 @@ class SimConfig(Config):
     policy: PolicyConfig = node(factory=Pause, of=PolicyConfig)
     reward: Reward = node(factory=Reward, of=Reward)
     latency: Latency = node(factory=TwoGroups, of=Latency)
-    presence: Presence | None = node(factory=no_presence, of=Presence, optional=True)
+    availability_trace: AvailabilityTrace | None = node(
+        factory=no_trace, of=AvailabilityTrace, optional=True
+    )
     availability: float = number(default=1.0, above=0, at_most=1)
     dropout: float | None = number(default=None, at_least=0, at_most=1, optional=True)
     deadline: float | None = number(default=None, above=0, optional=True)
     wait_for: int | None = static(default=None, at_least=1, optional=True, kind=int)
-    late: str = static(default="lost", choices=("lost", "next"))
+    stale_updates: str = static(default="lost", choices=("lost", "next"))
     privacy: Mechanism = node(factory=PerCoordinateLaplace, of=Mechanism)
-    when_spent: str = static(default="exclude", choices=("exclude", "silent"))
+    when_spent: str = static(default="exclude", choices=("exclude", "drop"))
     learning: Learning | None = node(factory=Learning, of=Learning, optional=True)
 
     @property
@@ -110,10 +117,10 @@ class SimConfig(Config):
                 f"deadline = {self.deadline}: no update can be in time, as none takes less than "
                 f"latency.min_latency = {least} seconds. Wait longer."
             )
-        if self.late == "next" and self.wait_for is None and self.deadline is None:
+        if self.stale_updates == "next" and self.wait_for is None and self.deadline is None:
             raise ConfigError(
-                "late = 'next': no update is late while a round waits for all. Set deadline or "
-                "wait_for."
+                "stale_updates = 'next': no update is late while a round waits for all. Set "
+                "deadline or wait_for."
             )
 
 
@@ -133,8 +140,8 @@ def validate(config: SimConfig) -> None:
 
 def loaded(config: SimConfig) -> SimConfig:
     """The config with what its world reads from files."""
-    presence = config.presence and config.presence.loaded()
-    return config.replace(latency=config.latency.loaded(), presence=presence)
+    availability_trace = config.availability_trace and config.availability_trace.loaded()
+    return config.replace(latency=config.latency.loaded(), availability_trace=availability_trace)
 
 
 def canonical(config: SimConfig) -> SimConfig:

@@ -11,8 +11,8 @@ from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.files import Files
 from pause_jax.learning.label_skew import DirichletLabels, Shards
 from pause_jax.learning.learner import (
-    Held as Held,
-    LateTraining as LateTraining,
+    StaleUpdates as StaleUpdates,
+    StaleTraining as StaleTraining,
     Learner,
     LearnerState,
     Release as Release,

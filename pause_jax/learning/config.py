@@ -16,8 +16,8 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.fedavg import RoundTraining, nothing_held
-from pause_jax.learning.learner import LateTraining, Learner
+from pause_jax.learning.fedavg import RoundTraining, no_stale_updates
+from pause_jax.learning.learner import Learner, StaleTraining
 from pause_jax.learning.local_sgd import LocalSgd
 from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
@@ -132,7 +132,7 @@ class Learning(Config):
             metrics=metrics_of(local.task),
             max_samples=local.max_samples,
             kept=sgd.kept,
-            late=LateTraining(nothing_held, sgd.train_late),
+            stale=StaleTraining(no_stale_updates, sgd.train_stale),
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:

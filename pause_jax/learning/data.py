@@ -154,12 +154,12 @@ def _characters(length: int) -> Dataset:
         raise ConfigError(f"learning.data.length = {length}: no topic is as long. Take fewer.")
     text, topic_of = np.stack(windows), np.asarray(clients)
     test = np.arange(len(text)) % 10 == 9
-    train, held = text[~test], text[test]
+    train, test_text = text[~test], text[test]
     data = Dataset.of(
         train[:, :-1],
         train[:, 1:],
-        held[:, :-1],
-        held[:, 1:],
+        test_text[:, :-1],
+        test_text[:, 1:],
         clients=topic_of[~test],
         num_classes=len(known),
     )

@@ -20,9 +20,9 @@ from pause_jax.learning.client import (
 )
 from pause_jax.learning.cohort import Execution, fitting, kept_in_training, map_clients
 from pause_jax.learning.learner import (
-    Held,
     LearnerState,
     Release,
+    StaleUpdates,
     Trained,
     Variables,
     trained_part,
@@ -51,9 +51,9 @@ def train_cohort(
     state: LearnerState,
     selection: Selection,
     release: Release,
-    late: Array | None = None,
-    held: Held | None = None,
-) -> tuple[LearnerState, Trained, Held | None]:
+    is_stale: Array | None = None,
+    stale: StaleUpdates | None = None,
+) -> tuple[LearnerState, Trained, StaleUpdates | None]:
     """A round of training.
 
     Args:
@@ -62,8 +62,8 @@ def train_cohort(
       state: before the round.
       selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
       release: what leaves the clients of their flat updates.
-      late: bool [m], slots whose update is averaged in the next round; None for none.
-      held: stale updates, averaged in this round with their own weights.
+      is_stale: bool [m], slots whose update is averaged in the next round; None for none.
+      stale: stale updates, averaged in this round with their own weights.
 
     Returns:
       (state after it, what the server saw, stale updates for the next round).
@@ -79,8 +79,8 @@ def train_cohort(
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
     mean = jnp.sum(jnp.where(active, selection.weights * loss.mean, 0.0))
     weights = selection.weights
-    if held is not None and late is not None:
-        updates, weights, held = _with_held(updates, weights, late, held)
+    if stale is not None and is_stale is not None:
+        updates, weights, stale = _with_stale(updates, weights, is_stale, stale)
     variables, server = _averaged(training.server, state, updates, weights)
 
     def store(kept: Array, new: Array) -> Array:
@@ -89,7 +89,7 @@ def train_cohort(
     kept = None if state.clients is None else jax.tree.map(store, state.clients, opt_states)
     state = state._replace(variables=variables, server=server, clients=kept)
     shown = Trained(loss.mean, loss.square, released, jnp.where(jnp.any(active), mean, jnp.nan))
-    return state, shown, held
+    return state, shown, stale
 
 
 def _train_clients(
@@ -137,24 +137,26 @@ def _averaged(
     return averaged, server_state
 
 
-def _with_held(updates: Any, weights: Array, late: Array, held: Held) -> tuple[Any, Array, Held]:
+def _with_stale(
+    updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates
+) -> tuple[Any, Array, StaleUpdates]:
     """Updates and weights to average now, in time and stale [2 m], and the next stale updates.
 
     The weights to average by are scaled to a sum of one.
     """
-    now = jnp.where(late, 0.0, weights)
-    both = jnp.concatenate([now, held.weights])
+    now = jnp.where(is_stale, 0.0, weights)
+    both = jnp.concatenate([now, stale.weights])
     total = jnp.sum(both)
-    joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), updates, held.updates)
-    return joined, both / jnp.where(total > 0, total, 1.0), Held(updates, weights - now)
+    joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), updates, stale.updates)
+    return joined, both / jnp.where(total > 0, total, 1.0), StaleUpdates(updates, weights - now)
 
 
-def nothing_held(state: LearnerState, num_selected: int) -> Held:
+def no_stale_updates(state: LearnerState, num_selected: int) -> StaleUpdates:
     """The stale updates before round 1: none."""
     params, _ = ravel_pytree(state.model["params"])
     model = {**state.model, "params": params}
     like = jax.tree.map(lambda x: jnp.zeros((num_selected, *x.shape), x.dtype), model)
-    return Held(like, jnp.zeros(num_selected))
+    return StaleUpdates(like, jnp.zeros(num_selected))
 
 
 def mean_update(updates: Array, weights: Array) -> Array:

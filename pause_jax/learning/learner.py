@@ -73,8 +73,8 @@ class Trained(NamedTuple):
     mean_loss: Float[Array, ""]
 
 
-class Held(NamedTuple):
-    """Stale updates: too late for their round, averaged in the next.
+class StaleUpdates(NamedTuple):
+    """Updates that missed their round and are averaged in the next.
 
     Attributes:
       updates: the model's structure with a leading axis [m], as the server received them; of
@@ -86,18 +86,19 @@ class Held(NamedTuple):
     weights: Float[Array, " m"]
 
 
-class LateTraining(NamedTuple):
-    """A learner's training where late updates are averaged in the next round.
+class StaleTraining(NamedTuple):
+    """A learner's training where stale updates are averaged in the next round.
 
     Attributes:
-      begin: (state, m) -> the stale updates before round 1, none.
-      train: as ``Learner.train``, with (late bool [m], stale updates) -> stale updates: late slots
-        are in the selection, but this round's average has the stale updates in their place.
+      init: (state, m) -> the stale updates before round 1, none.
+      train: as ``Learner.train``, with (is_stale bool [m], stale updates) -> stale updates: stale
+        slots are in the selection, but this round's average has the stale updates in their place.
     """
 
-    begin: Callable[[LearnerState, int], Held]
+    init: Callable[[LearnerState, int], StaleUpdates]
     train: Callable[
-        [Array, LearnerState, Selection, Release, Array, Held], tuple[LearnerState, Trained, Held]
+        [Array, LearnerState, Selection, Release, Array, StaleUpdates],
+        tuple[LearnerState, Trained, StaleUpdates],
     ]
 
 
@@ -116,7 +117,7 @@ class Learner(NamedTuple):
         custom quantity any other.
       max_samples: samples that a client trains on in a round at most; None for all it has.
       kept: (state) -> bytes that a client in training keeps, to plan how many train side by side.
-      late: training for ``SimConfig.late = "next"``; None of a learner that cannot.
+      stale: training for ``SimConfig.stale_updates = "next"``; None of a learner that cannot.
     """
 
     init: Callable[[Streams], LearnerState]
@@ -126,7 +127,7 @@ class Learner(NamedTuple):
     metrics: tuple[str, ...] = ("test_loss", "test_accuracy")
     max_samples: int | None = None
     kept: Callable[[LearnerState], int] = lambda state: 0
-    late: LateTraining | None = None
+    stale: StaleTraining | None = None
 
 
 def trained_part(variables: Variables) -> Variables:

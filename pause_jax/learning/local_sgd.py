@@ -14,7 +14,7 @@ from pause_jax.bandit import Selection
 from pause_jax.learning.cohort import kept_in_training
 from pause_jax.learning.evaluation import evaluate
 from pause_jax.learning.fedavg import RoundTraining, train_cohort
-from pause_jax.learning.learner import Held, LearnerState, Release, Trained, trained_part
+from pause_jax.learning.learner import LearnerState, Release, StaleUpdates, Trained, trained_part
 from pause_jax.learning.partition import PartitionConfig
 from pause_jax.learning.queries import local_loss
 from pause_jax.rng import draws, keys
@@ -72,21 +72,21 @@ class LocalSgd(NamedTuple):
     def train(
         self, key: Array, state: LearnerState, selection: Selection, release: Release
     ) -> tuple[LearnerState, Trained]:
-        return self.train_late(key, state, selection, release)[:2]
+        return self.train_stale(key, state, selection, release)[:2]
 
-    def train_late(
+    def train_stale(
         self,
         key: Array,
         state: LearnerState,
         selection: Selection,
         release: Release,
-        late: Array | None = None,
-        held: Held | None = None,
+        is_stale: Array | None = None,
+        stale: StaleUpdates | None = None,
     ) -> Any:
         round = jnp.asarray(state.rounds) + 1
         now = self.training.local._replace(optimizer=self.optimizer_at(round))
         training, before = self.training._replace(local=now), state._replace(rounds=round)
-        return train_cohort(training, key, before, selection, release, late, held)
+        return train_cohort(training, key, before, selection, release, is_stale, stale)
 
     def ask(self, key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
         def one(asked: tuple[Array, Array | None]) -> Array:

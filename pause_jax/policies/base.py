@@ -15,6 +15,7 @@ from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection
 from pause_jax.bandit.reward import Reward
+from pause_jax.base.renamed import read_by_old_name
 from pause_jax.base.struct import Config, ConfigError, nested
 from pause_jax.privacy import Mechanism
 
@@ -30,13 +31,18 @@ class Answer(NamedTuple):
         ``loss``; 1 without learning. NaN if not reported.
       features: float [d, F], what the latency model shows of the coming round (see
         ``Latency.features``).
-      told: bool [d], of the asked, which reported their loss; with ``when_spent="silent"`` not
+      reported: bool [d], of the asked, which reported their loss; with ``when_spent="drop"`` not
         those whose budget is spent.
     """
 
     loss: Float[Array, " d"]
     features: Float[Array, "d F"]
-    told: Bool[Array, " d"] | bool = True
+    reported: Bool[Array, " d"] | bool = True
+
+    @property
+    def told(self) -> Any:
+        """The old name of ``reported``."""
+        return read_by_old_name(self, "told", "reported")
 
 
 class Query(NamedTuple):
@@ -45,7 +51,7 @@ class Query(NamedTuple):
     Attributes:
       ask: (key, state, round, available [K]) -> (int32 [d] distinct clients, bool [d] whether each
         is asked).
-      hear: (state, clients [d], asked [d], Answer) -> state, which ``select`` then reads.
+      receive: (state, clients [d], asked [d], Answer) -> state, which ``select`` then reads.
       wants: ``loss`` or ``features``: what must be computed for the answer.
       batch_size: samples of a mini-batch that a loss is computed on; None for all local data.
       seconds: (latency of the round [K]) -> float [K], seconds until each client's answer; the
@@ -53,10 +59,15 @@ class Query(NamedTuple):
     """
 
     ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]]
-    hear: Callable[[Any, Array, Array, Answer], Any]
+    receive: Callable[[Any, Array, Array, Answer], Any]
     wants: str
     batch_size: int | None
     seconds: Callable[[Array], Array]
+
+    @property
+    def hear(self) -> Any:
+        """The old name of ``receive``."""
+        return read_by_old_name(self, "hear", "receive")
 
 
 class Policy(NamedTuple):

@@ -93,13 +93,13 @@ def next_queue(queue: Array, target: Array | float, chosen: Array) -> Array:
 
 def resource_request(
     ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]],
-    hear: Callable[[Any, Array, Array, Answer], Any],
+    receive: Callable[[Any, Array, Array, Answer], Any],
     seconds: Array | float,
 ) -> Query:
     """A query for latency features that takes every client the same ``seconds``."""
     return Query(
         ask,
-        hear,
+        receive,
         wants="features",
         batch_size=None,
         seconds=lambda latency: jnp.full_like(latency, seconds),

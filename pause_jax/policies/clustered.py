@@ -66,7 +66,7 @@ class ClusteredSimilarity(PolicyConfig):
             return draw_from_rows(draw_key, rows, available, context), no_info()
 
         def update(updates: Array, selection: Selection, observation: Observation) -> Array:
-            received = selection.active & observation.heard
+            received = selection.active & observation.received
             return store_active(updates, selection.clients, observation.update, received)
 
         return Policy(lambda: jnp.zeros((num_clients, context.update_size)), select, update)

@@ -69,7 +69,7 @@ class FedCs(PolicyConfig):
             clients = draw_clients(jnp.ones(num_clients), available, count, key)
             return clients, available[clients]
 
-        def hear(state: Array, clients: Array, asked: Array, answer: Answer) -> Array:
+        def receive(state: Array, clients: Array, asked: Array, answer: Answer) -> Array:
             return mask_of(clients, asked, num_clients)
 
         def select(
@@ -87,7 +87,7 @@ class FedCs(PolicyConfig):
         def update(state: Array, selection: Selection, observation: Observation) -> Array:
             return state
 
-        query = resource_request(ask, hear, self.query_seconds)
+        query = resource_request(ask, receive, self.query_seconds)
         return Policy(lambda: jnp.zeros(num_clients, bool), select, update, query)
 
 

@@ -61,7 +61,7 @@ def check_declared(config: PolicyConfig, context: Context) -> None:
     calls = _calls(policy, context)
     read = _read(calls["update"], Observation, "observation", UNNOISED)
     if policy.query is not None and policy.query.wants == "loss":
-        read |= _read(calls["query.hear"], Answer, "answer", UNNOISED[:1])
+        read |= _read(calls["query.receive"], Answer, "answer", UNNOISED[:1])
     assert len(read) <= len(config.releases), (
         f"{type(config).__name__}: reads {', '.join(sorted(read))}, and `releases` is "
         f"{config.releases}: must have an entry for each, as clients send them without noise."
@@ -88,9 +88,9 @@ def _calls(policy: Policy, context: Context) -> dict[str, _Call]:
         loss = jnp.ones(clients.shape)
         features = jnp.ones((*clients.shape, context.num_features))
         answer = Answer(loss, features, jnp.ones(clients.shape, bool))
-        found["query.hear"] = _Call(query.hear, (state, clients, asked, answer))
+        found["query.receive"] = _Call(query.receive, (state, clients, asked, answer))
         found["query.seconds"] = _Call(query.seconds, (jnp.ones(num_clients),))
-        state = jax.eval_shape(*_anew(found["query.hear"]))
+        state = jax.eval_shape(*_anew(found["query.receive"]))
     found["select"] = _Call(policy.select, (key, state, round, available))
     selection, _ = jax.eval_shape(*_anew(found["select"]))
     ones = jnp.ones(m)

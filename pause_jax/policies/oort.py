@@ -116,7 +116,7 @@ class Oort(PolicyConfig):
 
         def update(state: OortState, selection: Selection, observation: Observation) -> OortState:
             clients, active = selection.clients, selection.active
-            received = active & observation.heard
+            received = active & observation.received
             round = state.round + 1
             utility = prior[clients] * jnp.sqrt(observation.square_loss)
             exploited = received & (state.last_round[clients] > 0)

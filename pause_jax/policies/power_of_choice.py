@@ -97,8 +97,10 @@ class PowerOfChoice(PolicyConfig):
         ) -> tuple[Array, Array]:
             return draw(key, round, available)
 
-        def hear(state: ChoiceState, clients: Array, asked: Array, answer: Answer) -> ChoiceState:
-            loss = store_active(state.loss, clients, answer.loss, asked & answer.told)
+        def receive(
+            state: ChoiceState, clients: Array, asked: Array, answer: Answer
+        ) -> ChoiceState:
+            loss = store_active(state.loss, clients, answer.loss, asked & answer.reported)
             return ChoiceState(loss, mask_of(clients, asked, num_clients))
 
         def select(
@@ -118,7 +120,7 @@ class PowerOfChoice(PolicyConfig):
         ) -> ChoiceState:
             if self.loss != "stale":
                 return state
-            received = selection.active & observation.heard
+            received = selection.active & observation.received
             loss = store_active(state.loss, selection.clients, observation.loss, received)
             return state._replace(loss=loss)
 
@@ -128,7 +130,7 @@ class PowerOfChoice(PolicyConfig):
             share = self._share(context)
             query = Query(
                 ask,
-                hear,
+                receive,
                 wants="loss",
                 batch_size=batch_size,
                 seconds=lambda latency: share * latency,

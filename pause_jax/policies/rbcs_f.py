@@ -92,7 +92,7 @@ class RbcsF(PolicyConfig):
         ) -> tuple[Array, Array]:
             return jnp.arange(num_clients), available
 
-        def hear(state: RbcsState, clients: Array, asked: Array, answer: Answer) -> RbcsState:
+        def receive(state: RbcsState, clients: Array, asked: Array, answer: Answer) -> RbcsState:
             reported = jnp.concatenate([answer.features, state.chosen[:, None]], axis=1)
             return state._replace(context=jnp.where(asked[:, None], reported, 0.0))
 
@@ -118,7 +118,7 @@ class RbcsF(PolicyConfig):
                 queue=next_queue(state.queue, target, chosen),
             )
 
-        return Policy(init, select, update, resource_request(ask, hear, self.query_seconds))
+        return Policy(init, select, update, resource_request(ask, receive, self.query_seconds))
 
 
 def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:

@@ -54,7 +54,7 @@ class RoundKeys(NamedTuple):
       policy: the policy's question and its choice.
       training: of the cohort, to be folded by client.
       privacy: of the cohort, to be folded by client.
-      presence: the availability trace.
+      availability_trace: the availability trace.
       dropout: who would be lost within the round, if chosen.
       answers: to the policy's question, to be folded by client.
     """
@@ -64,7 +64,7 @@ class RoundKeys(NamedTuple):
     policy: Key[Array, ""]
     training: Key[Array, ""]
     privacy: Key[Array, ""]
-    presence: Key[Array, ""]
+    availability_trace: Key[Array, ""]
     dropout: Key[Array, ""]
     answers: Key[Array, ""]
 
@@ -100,7 +100,7 @@ def of_round(run: Streams, every: Array, rare: Array) -> RoundKeys:
     return RoundKeys(*(jax.random.wrap_key_data(row, impl=kind) for row in (*every, *rare)))
 
 
-def presence(world: Array, round: Array | int) -> Array:
+def availability_trace(world: Array, round: Array | int) -> Array:
     """Of the availability trace; round 0 is before the first. No other key folds in number 0."""
     return jax.random.fold_in(jax.random.fold_in(world, 0), round)
 

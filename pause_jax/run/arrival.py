@@ -20,14 +20,14 @@ class Arrival(NamedTuple):
     Attributes:
       seconds: that the server waited, a scalar; 0 if nobody takes part.
       in_time: bool [m], whose update arrived by then.
-      late: bool [m], whose update was on its way.
+      stale: bool [m], whose update was on its way.
       observed: float [m], seconds that the server saw each client take: of one that is late, those
         that it waited; of an empty slot, those of the round, or 1.
     """
 
     seconds: Float[Array, ""]
     in_time: Bool[Array, " m"]
-    late: Bool[Array, " m"]
+    stale: Bool[Array, " m"]
     observed: Float[Array, " m"]
 
 
@@ -55,15 +55,15 @@ def arrival(config: SimConfig, latency: Array, active: Array, answering: Array) 
     return Arrival(end, answering & by_then, answering & ~by_then, seen)
 
 
-def can_be_unheard(config: SimConfig) -> bool:
+def can_miss_average(config: SimConfig) -> bool:
     """Whether the update of a chosen client may miss its round's average."""
     rules = config.dropout, config.deadline, config.wait_for
-    some = config.when_spent == "silent" or config.latency.drops
+    some = config.when_spent == "drop" or config.latency.drops
     return some or any(rule is not None for rule in rules)
 
 
-def without_unheard(selection: Selection, heard: Array) -> Selection:
+def only_received(selection: Selection, received: Array) -> Selection:
     """The slots whose update arrives; the server averages what it receives."""
-    weights = jnp.where(heard, selection.weights, 0.0)
+    weights = jnp.where(received, selection.weights, 0.0)
     total, received = jnp.sum(selection.weights), jnp.sum(weights)
     return selection._replace(weights=weights * total / jnp.where(received > 0, received, 1.0))

@@ -27,9 +27,9 @@ def init(config: SimConfig, data: Any, key: Array) -> State:
     """Create the state before round 1: partition, model, policy."""
     streams, learner = keys.streams(key), learner_of(config, data)
     learning = learner.init(streams)
-    setup, held = setup_of(config, learner, learning), None
-    if config.late == "next" and learner.late is not None:
-        held = learner.late.begin(learning, config.cohort_size)
+    setup, stale = setup_of(config, learner, learning), None
+    if config.stale_updates == "next" and learner.stale is not None:
+        stale = learner.stale.init(learning, config.cohort_size)
     return State(
         keys=streams,
         learning=learning,
@@ -40,8 +40,8 @@ def init(config: SimConfig, data: Any, key: Array) -> State:
         clock=jnp.zeros(()),
         clock_rest=jnp.zeros(()),
         health=healthy(),
-        presence=setup.world.begin(streams.world),
-        held=held,
+        availability_trace=setup.world.init(streams.world),
+        stale=stale,
     )
 
 

@@ -107,10 +107,10 @@ class Steps(NamedTuple):
 def plain_steps(quantities: Quantities, execution: Execution | None, any_length: bool) -> Steps:
     """Return the steps of a single run, not compiled: for a trace of the user's."""
 
-    def begin(config: SimConfig, data: Any, key: Array, policy: Array) -> State:
+    def init_run(config: SimConfig, data: Any, key: Array, policy: Array) -> State:
         return init(_of_policy(config, policy), data, key)
 
-    def play(
+    def advance_run(
         config: SimConfig,
         data: Any,
         state: State,
@@ -130,10 +130,12 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
             count=count,
         )
 
-    def end(config: SimConfig, state: State) -> Result:
+    def finish_run(config: SimConfig, state: State) -> Result:
         return result_at_end(config, state, quantities)
 
-    return Steps(init=begin, advance_soon=play, advance_fast=play, finish=end)
+    return Steps(
+        init=init_run, advance_soon=advance_run, advance_fast=advance_run, finish=finish_run
+    )
 
 
 @functools.cache

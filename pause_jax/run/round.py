@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection
-from pause_jax.learning import Held, LearnerState, Release, Trained
+from pause_jax.learning import LearnerState, Release, StaleUpdates, Trained
 from pause_jax.policies import Answer, check_selected
 from pause_jax.privacy import Mechanism
 from pause_jax.rng import keys
-from pause_jax.run.arrival import Arrival, arrival, can_be_unheard, without_unheard
+from pause_jax.run.arrival import Arrival, arrival, can_miss_average, only_received
 from pause_jax.run.contract import broken, is_checked
 from pause_jax.run.horizon import advanced
 from pause_jax.run.record.recorder import Quantities, Record, record_round
@@ -64,7 +64,7 @@ def play(
         in_time=ending.in_time,
         work=setup.work,
         downloads=jnp.sum(reached),
-        uploads=jnp.sum(ending.in_time | ending.late),
+        uploads=jnp.sum(ending.in_time | ending.stale),
         seconds=ending.seconds,
         query_seconds=asked.seconds,
     )
@@ -77,29 +77,29 @@ class Seen(NamedTuple):
     Attributes:
       latency: float [K], seconds that each client takes.
       available: bool [K], who can be chosen.
-      presence: the state of the availability trace.
+      availability_trace: the state of the availability trace.
       epsilon: float [K], budget of each client's next participation.
-      silent: bool [K], who takes part and sends nothing, as its budget is spent.
+      dropped: bool [K], who takes part and sends nothing, as its budget is spent.
     """
 
     latency: Float[Array, " K"]
     available: Bool[Array, " K"]
-    presence: Any
+    availability_trace: Any
     epsilon: Float[Array, " K"]
-    silent: Bool[Array, " K"]
+    dropped: Bool[Array, " K"]
 
 
 def observe_world(setup: Setup, before: State, own: keys.RoundKeys, round: Array) -> Seen:
     """Draw latencies and availability, and look up the budgets."""
     config, budget = setup.config, setup.config.privacy.budget
     latency = setup.world.latency(own, round)
-    available, presence = setup.world.present(before.presence, own, before.clock)
+    available, trace = setup.world.present(before.availability_trace, own, before.clock)
     epsilon = budget.epsilon(before.counts + 1)
     exhausted = budget.exhausted(before.counts + 1)
     if config.when_spent == "exclude":
         available &= ~exhausted
-    silent = exhausted & (config.when_spent == "silent")
-    return Seen(latency, available, presence, epsilon, silent)
+    dropped = exhausted & (config.when_spent == "drop")
+    return Seen(latency, available, trace, epsilon, dropped)
 
 
 class Asked(NamedTuple):
@@ -123,7 +123,7 @@ class Asked(NamedTuple):
 def ask(setup: Setup, before: State, seen: Seen, own: keys.RoundKeys, round: Array) -> Asked:
     """Put the policy's question to the clients, if it has one. It costs the seconds it takes.
 
-    A silent client does not report its loss, and the server waits for it.
+    A client without budget does not report its loss, and the server waits for it.
     """
     query = setup.policy.query
     nobody = jnp.zeros(before.queried.shape, bool)
@@ -134,7 +134,7 @@ def ask(setup: Setup, before: State, seen: Seen, own: keys.RoundKeys, round: Arr
     loss, reported = jnp.ones(clients.shape), jnp.ones(clients.shape, bool)
     reached = nobody
     if query.wants == "loss":
-        reported = ~seen.silent[clients]
+        reported = ~seen.dropped[clients]
         reached = reached.at[clients].max(asked)
         loss = setup.learner.ask(own.answers, before.learning, clients, query.batch_size)
         loss = jnp.where(reported, loss, jnp.nan)
@@ -142,7 +142,7 @@ def ask(setup: Setup, before: State, seen: Seen, own: keys.RoundKeys, round: Arr
     waited = jnp.where(asked, query.seconds(seen.latency)[clients], 0.0)
     return Asked(
         choice_key=choice_key,
-        policy=query.hear(before.policy, clients, asked, answer),
+        policy=query.receive(before.policy, clients, asked, answer),
         queried=before.queried.at[clients].add((asked & reported).astype(jnp.int32)),
         seconds=jnp.max(waited),
         reached=reached,
@@ -169,13 +169,13 @@ def close_round(
       Who arrived; its seconds include those of the question.
     """
     clients, active = selection.clients, selection.active
-    sends_nothing = seen.silent[clients]
+    sends_nothing = seen.dropped[clients]
     if setup.world.lost is not None:
         sends_nothing |= setup.world.lost(own, round)[clients]
     ending = arrival(setup.config, seen.latency[clients], active, active & ~sends_nothing)
-    seconds, presence = asked.seconds + ending.seconds, setup.config.presence
-    if presence is not None:
-        seconds = jnp.where(jnp.any(active), seconds, asked.seconds + presence.recheck)
+    seconds, trace = asked.seconds + ending.seconds, setup.config.availability_trace
+    if trace is not None:
+        seconds = jnp.where(jnp.any(active), seconds, asked.seconds + trace.recheck)
     return ending._replace(seconds=seconds)
 
 
@@ -185,12 +185,12 @@ class Learned(NamedTuple):
     Attributes:
       learning: data and model after the round.
       trained: what training showed the server.
-      held: stale updates for the next round; None if they are lost.
+      stale: stale updates for the next round; None if they are lost.
     """
 
     learning: LearnerState
     trained: Trained
-    held: Held | None
+    stale: StaleUpdates | None
 
 
 def train(
@@ -202,19 +202,19 @@ def train(
     own: keys.RoundKeys,
 ) -> Learned:
     """Train the cohort, release its updates, and average those that arrived."""
-    learner, held, sending = setup.learner, before.held, selection
-    if can_be_unheard(setup.config):
-        averaged = ending.in_time if held is None else ending.in_time | ending.late
-        sending = without_unheard(selection, averaged)
+    learner, stale, sending = setup.learner, before.stale, selection
+    if can_miss_average(setup.config):
+        averaged = ending.in_time if stale is None else ending.in_time | ending.stale
+        sending = only_received(selection, averaged)
     epsilon = seen.epsilon[selection.clients]
     release = release_of(setup.config.privacy, own.privacy, sending, epsilon)
-    if held is None or learner.late is None:  # both or none
-        return Learned(*learner.train(own.training, before.learning, sending, release), held)
-    learning, trained, held = learner.late.train(
-        own.training, before.learning, sending, release, ending.late, held
+    if stale is None or learner.stale is None:  # both or none
+        return Learned(*learner.train(own.training, before.learning, sending, release), stale)
+    learning, trained, stale = learner.stale.train(
+        own.training, before.learning, sending, release, ending.stale, stale
     )
-    released = jnp.where(_unheard(selection, ending)[:, None], 0.0, trained.released)
-    return Learned(learning, trained._replace(released=released), held)
+    released = jnp.where(_missing(selection, ending)[:, None], 0.0, trained.released)
+    return Learned(learning, trained._replace(released=released), stale)
 
 
 def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Array) -> Release:
@@ -249,13 +249,13 @@ def update(
     round: Array,
 ) -> State:
     """Update policy, statistics and clock by what the chosen clients returned."""
-    unheard, trained = _unheard(selection, ending), learned.trained
+    missing, trained = _missing(selection, ending), learned.trained
     observation = Observation(
         latency=ending.observed,
-        loss=jnp.where(unheard, jnp.nan, trained.loss),
-        square_loss=jnp.where(unheard, jnp.nan, trained.square_loss),
+        loss=jnp.where(missing, jnp.nan, trained.loss),
+        square_loss=jnp.where(missing, jnp.nan, trained.square_loss),
         update=trained.released,
-        heard=ending.in_time,
+        received=ending.in_time,
     )
     clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
     rules = jnp.zeros((), jnp.int32)
@@ -271,11 +271,11 @@ def update(
         clock=clock,
         clock_rest=clock_rest,
         health=examined(before.health, round, learned.learning.variables, rules),
-        presence=seen.presence,
-        held=learned.held,
+        availability_trace=seen.availability_trace,
+        stale=learned.stale,
     )
 
 
-def _unheard(selection: Selection, ending: Arrival) -> Array:
+def _missing(selection: Selection, ending: Arrival) -> Array:
     """The slots whose update did not arrive in time, bool [m]."""
     return selection.active & ~ending.in_time

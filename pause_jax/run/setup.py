@@ -61,10 +61,11 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
             f"{name}.build returned {type(learner).__name__}: must be "
             "Learner(init, train, ask, evaluate)."
         )
-    if config.late == "next" and learner.late is None:
+    if config.stale_updates == "next" and learner.stale is None:
         raise ConfigError(
-            f"late = 'next': the learner of {name} cannot average late updates. Give it `late`, "
-            "or set late = 'lost'."
+            f"stale_updates = 'next': the learner of {name} cannot average stale updates. Give it "
+            "`stale`, "
+            "or set stale_updates = 'lost'."
         )
     return learner
 

@@ -11,7 +11,7 @@ from jax import Array
 
 from pause_jax.bandit import Info, Selection
 from pause_jax.config import SimConfig
-from pause_jax.learning import Held, Learner, LearnerState, Trained
+from pause_jax.learning import Learner, LearnerState, StaleUpdates, Trained
 from pause_jax.learning.learner import all_finite
 from pause_jax.policies import Context
 from pause_jax.rng.keys import Streams
@@ -74,8 +74,8 @@ class State(NamedTuple):
       clock: scalar, simulated seconds, rounded once from the exact sum of all rounds.
       clock_rest: scalar, seconds that this rounding left out.
       health: what went wrong so far.
-      presence: the state of the availability trace.
-      held: stale updates, which are averaged in the next round; None if late ones are lost.
+      availability_trace: the state of the availability trace.
+      stale: stale updates, which are averaged in the next round; None if late ones are lost.
     """
 
     keys: Streams
@@ -87,8 +87,8 @@ class State(NamedTuple):
     clock: Float[Array, ""]
     clock_rest: Float[Array, ""]
     health: Health
-    presence: Any = ()
-    held: Held | None = None
+    availability_trace: Any = ()
+    stale: StaleUpdates | None = None
 
 
 @dataclasses.dataclass(frozen=True)

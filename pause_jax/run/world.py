@@ -23,14 +23,14 @@ class World(NamedTuple):
 
     Attributes:
       latency: float [K], seconds that each client takes.
-      begin: (stream ``world``) -> the presence's state before round 1.
+      init: (stream ``world``) -> the state of the availability trace before round 1.
       present: (state, keys, clock) -> (bool [K], who is available, state).
       lost: bool [K], who would be lost within the round; None for nobody.
       features: float [K, F], what clients can report before the round (see ``Latency.features``).
     """
 
     latency: Shown
-    begin: Callable[[Array], Any]
+    init: Callable[[Array], Any]
     present: Callable[[Any, keys.RoundKeys, Array], tuple[Array, Any]]
     lost: Shown | None
     features: Shown
@@ -38,7 +38,7 @@ class World(NamedTuple):
 
 def world_of(config: SimConfig, model: Latency) -> World:
     """The world that a config describes, with its latency model fitted to the run's work."""
-    num_clients, presence = config.num_clients, config.presence
+    num_clients, trace = config.num_clients, config.availability_trace
 
     def latency(own: keys.RoundKeys, round: Array) -> Array:
         seconds = model.at(own.latency, round, num_clients)
@@ -49,14 +49,14 @@ def world_of(config: SimConfig, model: Latency) -> World:
             )
         return jnp.asarray(seconds, jnp.float32)
 
-    def begin(stream: Array) -> Any:
-        return () if presence is None else presence.begin(keys.presence(stream, 0), num_clients)
+    def init(stream: Array) -> Any:
+        return () if trace is None else trace.init(keys.availability_trace(stream, 0), num_clients)
 
     def present(state: Any, own: keys.RoundKeys, clock: Array) -> tuple[Array, Any]:
         free = jax.random.bernoulli(own.availability, config.availability, (num_clients,))
-        if presence is None:
+        if trace is None:
             return free, state
-        here, state = presence.step(state, own.presence, clock, num_clients)
+        here, state = trace.step(state, own.availability_trace, clock, num_clients)
         return free & here, state
 
     def lost(own: keys.RoundKeys, round: Array) -> Array:
@@ -72,4 +72,4 @@ def world_of(config: SimConfig, model: Latency) -> World:
         return model.features(own.latency, num_clients)
 
     some = config.dropout is not None or model.drops
-    return World(latency, begin, present, lost if some else None, features)
+    return World(latency, init, present, lost if some else None, features)

@@ -296,7 +296,7 @@ def test_a_sum_of_gaussian_releases_is_told_with_its_delta():
 
 def test_participations_after_the_end_of_a_budget_release_nothing():
     budget = Uniform(total_epsilon=6.0, horizon=2.0)
-    config = BANDIT.replace(when_spent="silent", privacy=L1Laplace(budget=budget))
+    config = BANDIT.replace(when_spent="drop", privacy=L1Laplace(budget=budget))
     result, gaussian = played(config, [0, 1, 2, 3, 4, 5]), Gaussian(budget=budget)
     book = ledger(result.replace(config=config.replace(privacy=gaussian)))
     assert book.releases.tolist() == [0, 1, 2, 2, 2, 2]

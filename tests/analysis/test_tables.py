@@ -162,7 +162,7 @@ def test_what_tune_prints_is_whole_and_says_what_the_search_promised_too_much(
 
 
 @WIDTHS
-@pytest.mark.parametrize("command", ["policies", "latencies", "presences", "datasets"])
+@pytest.mark.parametrize("command", ["policies", "latencies", "availability-traces", "datasets"])
 def test_the_lists_have_every_word_in_a_narrow_terminal(width, command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["pause-jax", command])
 

@@ -36,7 +36,7 @@ def fleet(folder, ids, name="fleet.csv") -> Traces:
     return Traces(path=str(folder / name))
 
 
-def presence(folder, ids) -> Intervals:
+def availability_trace(folder, ids) -> Intervals:
     lines = [f"{each},0,1000" for each in ids]
     (folder / "there.csv").write_text("\n".join(["client,start,end", *lines, ""]))
     return Intervals(path=str(folder / "there.csv"))
@@ -117,7 +117,9 @@ def test_the_draw_of_a_test_set_leaves_every_client_a_sample():
 @pytest.mark.parametrize("ids", [SITES, [str(k) for k in range(12)], list(range(3, 36, 3))])
 def test_data_meets_the_seconds_of_the_client_of_its_id(tmp_path, ids):
     number = len(ids)
-    run = config(number, latency=fleet(tmp_path, ids), presence=presence(tmp_path, ids))
+    run = config(
+        number, latency=fleet(tmp_path, ids), availability_trace=availability_trace(tmp_path, ids)
+    )
     result = simulate(run, KEY, data_of(ids))
     np.testing.assert_array_equal(result.data_size, SIZES[:number])
     np.testing.assert_allclose(result.latency, 1.0 + result.clients[:, 0])
@@ -143,17 +145,19 @@ def test_other_clients_are_refused_by_their_ids(tmp_path, of_data, of_fleet, wor
         prepare(run, data)
     assert str(error.value).startswith("latency.path = ")
     assert "\n" not in str(error.value)
-    there = config(len(of_data), presence=presence(tmp_path, of_fleet))
+    there = config(len(of_data), availability_trace=availability_trace(tmp_path, of_fleet))
     with pytest.raises(ConfigError, match=words) as error:
         prepare(there, data)
-    assert str(error.value).startswith("presence.path = ")
+    assert str(error.value).startswith("availability_trace.path = ")
 
 
 def test_two_files_of_a_fleet_have_the_same_clients(tmp_path):
     bandit = config(3, learning=None, latency=fleet(tmp_path, "abc"))
-    prepare(bandit.replace(presence=presence(tmp_path, "abcd")))
-    with pytest.raises(ConfigError, match=r"presence.path = .*no line of client 'b'.* client 'd'"):
-        prepare(bandit.replace(presence=presence(tmp_path, "acd")))
+    prepare(bandit.replace(availability_trace=availability_trace(tmp_path, "abcd")))
+    with pytest.raises(
+        ConfigError, match=r"availability_trace.path = .*no line of client 'b'.* client 'd'"
+    ):
+        prepare(bandit.replace(availability_trace=availability_trace(tmp_path, "acd")))
 
 
 def test_numbers_with_gaps_need_data_with_the_same(tmp_path):

@@ -24,7 +24,7 @@ from pause_jax.privacy import (
     PerCoordinateLaplace,
     Projected,
 )
-from pause_jax.world.availability import PRESENCES
+from pause_jax.world.availability import AVAILABILITY_TRACES
 
 pytestmark = pytest.mark.slow
 
@@ -205,9 +205,9 @@ def test_policies_latencies_and_datasets_are_listed(monkeypatch, tmp_path, capsy
     listed = capsys.readouterr().out
     assert all(model.name in listed for model in LATENCIES)
     assert "slowest = 1.0" in listed
-    assert run(monkeypatch, tmp_path, "presences") == 0
+    assert run(monkeypatch, tmp_path, "availability-traces") == 0
     listed = capsys.readouterr().out
-    assert all(presence.name in listed for presence in PRESENCES)
+    assert all(availability_trace.name in listed for availability_trace in AVAILABILITY_TRACES)
     assert run(monkeypatch, tmp_path, "datasets") == 0
     listed = capsys.readouterr().out
     names = ("digits", "mnist", "fashion_mnist", "cifar10", "linear_regression")

@@ -382,10 +382,14 @@ def test_a_deadline_that_nobody_can_meet_is_refused():
 
 
 def test_a_field_of_what_is_not_there_says_what_to_choose_first():
-    with pytest.raises(ConfigError, match=r"presence.share: presence is none. Choose one first"):
-        SimConfig().override({"presence.share": 0.4})
-    with pytest.raises(ConfigError, match=r"presence = 'diurnal': .* such as Diurnal\(\)"):
-        simulate(SimConfig(presence="diurnal"), jax.random.key(0))
+    with pytest.raises(
+        ConfigError, match=r"availability_trace.share: availability_trace is none. Choose one first"
+    ):
+        SimConfig().override({"availability_trace.share": 0.4})
+    with pytest.raises(
+        ConfigError, match=r"availability_trace = 'diurnal': .* such as Diurnal\(\)"
+    ):
+        simulate(SimConfig(availability_trace="diurnal"), jax.random.key(0))
 
 
 def test_more_clients_than_the_memory_holds_are_refused_before_they_are_made():

@@ -127,8 +127,10 @@ CONFIGS = {
     "latency from a folder": ('[latency]\nname = "traces"\npath = "."', "regular file"),
     "latency from more than the machine": (
         '[latency]\nname = "traces"\npath = "huge.csv"', "this machine has"),
-    "presence from a device": ('[presence]\nname = "intervals"\npath = "/dev/zero"', "regular"),
-    "presence from a pipe": ('[presence]\nname = "intervals"\npath = "pipe"', "regular file"),
+    "availability from a device": (
+        '[availability_trace]\nname = "intervals"\npath = "/dev/zero"', "regular"),
+    "availability from a pipe": (
+        '[availability_trace]\nname = "intervals"\npath = "pipe"', "regular file"),
     "a long path": (f'[latency]\nname = "traces"\npath = "{"a" * 10**5}"', "cannot be read"),
     "code of a community": (
         '[learning.data]\nname = "tfds"\ndataset = "evil:net"\ndownload = true', "their own code"),

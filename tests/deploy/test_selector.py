@@ -31,7 +31,7 @@ PLAIN = [name for name in NAMED if name not in ASKING and not NAMED[name].releas
 
 
 def world(config, key, rounds):
-    """Seconds [rounds, K] and presence [rounds, K] of a simulation, from its named keys."""
+    """Seconds [rounds, K] and who is available [rounds, K] of a simulation, from its named keys."""
     stream = keys.streams(key).world
     seconds, present = [], []
     for t in range(1, rounds + 1):
@@ -236,7 +236,7 @@ def test_of_who_fails_only_the_seconds_are_seen():
     told = Reports({0: 1.0, 2: 2.0}, {0: 0.5, 1: 0.7}, None, None, {1: 3.0})
     seen, known = observation(told, {2: 0, 1: 1, 0: 2}, BASE, 0)
     np.testing.assert_array_equal(known, [True, True, True])
-    np.testing.assert_array_equal(seen.heard, [True, False, True])
+    np.testing.assert_array_equal(seen.received, [True, False, True])
     np.testing.assert_array_equal(seen.latency, [2.0, 3.0, 1.0])
     np.testing.assert_array_equal(seen.loss, [np.nan, np.nan, 0.5])
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments import curves, learning_figure
-from experiments.curves import Run, key_of, play_all, runs_of
+from experiments.curves import Run, changes, key_of, play_all, runs_of
 from experiments.learning_figure import Curves
 from pause_jax import SimConfig, simulate
 from pause_jax.learning import Digits, Learning, Mlp
@@ -141,3 +141,15 @@ def test_pictures_are_drawn(tmp_path):
         "both",
     )
     assert (tmp_path / "figures" / "both.png").stat().st_size > 10_000
+
+
+def test_what_a_config_leaves_at_its_default_is_no_part_of_what_made_a_run():
+    from pause_jax.presets import mnist_small
+
+    config = mnist_small()
+    assert changes(SimConfig()) == {"name": ""}
+    set_to_default = config.replace(stale_updates="lost", availability=1.0, dropout=None)
+    assert Run("x", 0, set_to_default).made_by == Run("x", 0, config).made_by
+    for path, value in {"dropout": 0.1, "reward.gamma": 4.0, "latency.min_latency": 0.06}.items():
+        changed = Run("x", 0, config.override({path: value}))
+        assert changed.made_by != Run("x", 0, config).made_by

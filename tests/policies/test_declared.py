@@ -111,10 +111,10 @@ class AsksAndReads(Reader):
     releases = ("the loss of each asked client",)
 
     def build(self, context):
-        def hear(state, clients, asked, answer):
+        def receive(state, clients, asked, answer):
             return state.at[clients].set(answer.loss)
 
-        query = Asks().build(context).query._replace(hear=hear)
+        query = Asks().build(context).query._replace(receive=receive)
         return super().build(context)._replace(query=query)
 
     read = Loss.read

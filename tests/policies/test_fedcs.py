@@ -93,7 +93,7 @@ def rounds(deadline, probability, draws=400):
         ask_key, select_key, present_key = jax.random.split(key, 3)
         available = jax.random.bernoulli(present_key, probability, (K,))
         clients, asked = policy.query.ask(ask_key, policy.init(), jnp.asarray(1), available)
-        state = policy.query.hear(
+        state = policy.query.receive(
             policy.init(), clients, asked, Answer(jnp.ones(5), jnp.ones((5, 1)))
         )
         selection, _ = policy.select(select_key, state, jnp.asarray(1), available)

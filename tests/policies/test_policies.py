@@ -52,7 +52,7 @@ def ask(policy: Policy, key: Any, state: Any, round: Any, available: Any) -> Any
     chex.assert_type([clients, asked], [jnp.int32, bool])
     chex.assert_equal_shape([clients, asked])
     answer = Answer(loss=1.0 + clients, features=jnp.ones((clients.shape[0], 1)))
-    return policy.query.hear(state, clients, asked, answer)
+    return policy.query.receive(state, clients, asked, answer)
 
 
 class Harness:

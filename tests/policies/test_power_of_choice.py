@@ -91,7 +91,9 @@ def test_schedules(schedule, expected):
 
 def test_the_chosen_are_the_largest_losses_among_the_asked():
     policy = PowerOfChoice(candidates=D).build(context(SIZES, M))
-    ask, hear, select = (jax.jit(f) for f in (policy.query.ask, policy.query.hear, policy.select))
+    ask, receive, select = (
+        jax.jit(f) for f in (policy.query.ask, policy.query.receive, policy.select)
+    )
     rng = np.random.default_rng(0)
     state, by_position, by_old_loss = policy.init(), 0, 0
     for t in range(1, 60):
@@ -99,7 +101,7 @@ def test_the_chosen_are_the_largest_losses_among_the_asked():
         key, round, mask = jax.random.key(t), jnp.asarray(t), jnp.asarray(available)
         loss = rng.uniform(0, 3, K).astype(np.float32)
         clients, asked = ask(key, state, round, mask)
-        state = hear(state, clients, asked, Answer(jnp.asarray(loss)[clients], jnp.ones((D, 1))))
+        state = receive(state, clients, asked, Answer(jnp.asarray(loss)[clients], jnp.ones((D, 1))))
         selection, _ = select(jax.random.key(100 + t), state, round, mask)
         among = np.asarray(clients)[np.asarray(asked)].tolist()
         assert len(among) == min(D, available.sum())

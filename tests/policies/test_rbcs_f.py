@@ -40,7 +40,7 @@ class Round(NamedTuple):
 def played(config) -> tuple[Round, ...]:
     """A run of our policy; latencies are linear in the features, so that estimates matter."""
     policy = config.build(context(SIZES, M, num_features=2))
-    ask, hear = jax.jit(policy.query.ask), jax.jit(policy.query.hear)
+    ask, receive = jax.jit(policy.query.ask), jax.jit(policy.query.receive)
     select, update = jax.jit(policy.select), jax.jit(policy.update)
     bound = jax.jit(lambda state: optimistic_latency(state, config.exploration))
     rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def played(config) -> tuple[Round, ...]:
         key, mask, round = jax.random.key(t), jnp.asarray(available), jnp.asarray(t)
         clients, asked = ask(key, state, round, mask)
         answer = Answer(loss=jnp.ones(K), features=jnp.asarray(features)[clients])
-        state = hear(state, clients, asked, answer)
+        state = receive(state, clients, asked, answer)
         before = state
         selection, _ = select(key, state, round, mask)
         latency = (slope * features).sum(axis=1) * rng.uniform(0.7, 1.3, K)
@@ -85,7 +85,7 @@ def replay(bug="", config=CONFIG):
         bug=bug,
     )
     for round in played(config):
-        slow.hear(round.features)
+        slow.receive(round.features)
         yield slow, round
         slow.update(round.chosen, round.latency)
 
@@ -144,7 +144,7 @@ def test_only_the_available_report():
     state = policy.init()
     clients, asked = policy.query.ask(jax.random.key(0), state, jnp.asarray(1), available)
     np.testing.assert_array_equal(asked, available)
-    state = policy.query.hear(state, clients, asked, Answer(jnp.ones(K), jnp.ones((K, 2))))
+    state = policy.query.receive(state, clients, asked, Answer(jnp.ones(K), jnp.ones((K, 2))))
     np.testing.assert_array_equal(state.context[:, 0], available)
 
 

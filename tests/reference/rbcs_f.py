@@ -41,7 +41,7 @@ class RbcsF:
         self.previous = [0.0] * num_clients
         self.context = [np.zeros(width)] * num_clients
 
-    def hear(self, features):
+    def receive(self, features):
         self.context = [np.append(f, s) for f, s in zip(features, self.last, strict=True)]
 
     def bounds(self):

@@ -11,7 +11,7 @@ def availability(world, round):
     return jax.random.fold_in(world, 2 * round + 1)
 
 
-def presence(world, round):
+def availability_trace(world, round):
     return jax.random.fold_in(jax.random.fold_in(world, 0), round)
 
 

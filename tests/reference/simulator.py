@@ -94,7 +94,7 @@ class Simulator:
         )
         epsilon = [self.epsilon(count + 1) for count in self.counts]
         available = [
-            k for k in everyone if present[k] and (epsilon[k] > 0 or config.when_spent == "silent")
+            k for k in everyone if present[k] and (epsilon[k] > 0 or config.when_spent == "drop")
         ]
 
         # 1, 2. Indices from the history through t - 1, and the choice.

@@ -23,7 +23,7 @@ def test_no_two_draws_of_a_run_share_a_key():
     together = keys.of_rounds(run, jnp.asarray(ROUNDS))
     for i, _ in enumerate(ROUNDS):
         own = keys.of_round(run, *(data[i] for data in together))
-        drawn += [own.latency, own.availability, own.presence, own.dropout]
+        drawn += [own.latency, own.availability, own.availability_trace, own.dropout]
         drawn += [keys.of_clients(key, CLIENTS) for key in (own.training, own.privacy, own.answers)]
         drawn += [own.policy, *keys.asking_and_choosing(own.policy)]
     assert distinct(drawn)
@@ -45,7 +45,7 @@ def test_the_keys_of_many_rounds_are_those_of_each():
             policy=keys.choice(run.policy, t),
             training=round_keys.cohort(run.training, t),
             privacy=round_keys.cohort(run.privacy, t),
-            presence=round_keys.presence(run.world, t),
+            availability_trace=round_keys.availability_trace(run.world, t),
             dropout=round_keys.dropout(run.world, t),
             answers=round_keys.answers(run.training, t),
         )

@@ -135,7 +135,7 @@ LEARN = BASE.replace(
 
 def test_policies_that_read_losses_run_with_updates_that_do_not_arrive():
     """The others meet these rules above, held against a selector."""
-    rules = {"deadline": 0.3, "dropout": 0.4, "late": "next"}
+    rules = {"deadline": 0.3, "dropout": 0.4, "stale_updates": "next"}
     for name in set(NAMED) - set(PLAIN):
         result = simulate(LEARN.replace(policy=NAMED[name], **rules), KEY)
         assert result.first_nonfinite_round == 0, name
@@ -187,7 +187,7 @@ def heard_update(r):
 
 @pytest.mark.parametrize("late", ["lost", "next"])
 def test_a_policy_observes_no_loss_of_an_update_that_did_not_arrive(late):
-    config = LEARN.replace(policy=Listening(), deadline=0.4, dropout=0.3, late=late)
+    config = LEARN.replace(policy=Listening(), deadline=0.4, dropout=0.3, stale_updates=late)
     record = ("in_time", heard_loss, heard_square_loss, heard_update)
     result = simulate(config, KEY, record=record)
     in_time = np.asarray(result.in_time)
@@ -205,7 +205,7 @@ def test_server_momentum_waits_for_an_update():
         privacy=PerCoordinateLaplace(budget=Uniform(horizon=1.0)),
         learning=LEARN.learning.replace(server=FedAvgM(momentum=0.9)),
     )
-    loss = np.asarray(simulate(config.replace(when_spent="silent"), KEY).test_loss)
+    loss = np.asarray(simulate(config.replace(when_spent="drop"), KEY).test_loss)
     assert len(set(loss.tolist())) == 1
 
 
@@ -220,11 +220,11 @@ def steps_of_moments(r):
     ("rule", "steps"),
     [
         ({}, [3, 3]),
-        ({"deadline": 0.5, "late": "lost"}, [3, 0]),
-        ({"deadline": 0.5, "late": "next"}, [3, 3]),
-        ({"wait_for": 1, "late": "lost"}, [3, 0]),
+        ({"deadline": 0.5, "stale_updates": "lost"}, [3, 0]),
+        ({"deadline": 0.5, "stale_updates": "next"}, [3, 3]),
+        ({"wait_for": 1, "stale_updates": "lost"}, [3, 0]),
         ({"dropout": 1.0}, [0, 0]),
-        ({"deadline": 0.5, "late": "next", "dropout": 1.0}, [0, 0]),
+        ({"deadline": 0.5, "stale_updates": "next", "dropout": 1.0}, [0, 0]),
     ],
 )
 def test_what_a_client_keeps_advances_with_an_update_that_reaches_the_server(rule, steps):
@@ -235,7 +235,7 @@ def test_what_a_client_keeps_advances_with_an_update_that_reaches_the_server(rul
 
 def test_late_updates_that_never_happen_change_nothing():
     plain = simulate(LEARN, KEY)
-    held = simulate(LEARN.replace(deadline=1e6, late="next"), KEY)
+    held = simulate(LEARN.replace(deadline=1e6, stale_updates="next"), KEY)
     assert_close(held.variables, plain.variables, rtol=1e-5, atol=1e-7)
 
 
@@ -294,7 +294,7 @@ def slow(weights):
 
 @pytest.mark.parametrize("late", ["lost", "next"])
 def test_an_update_that_is_late_is_lost_or_averaged_in_the_next_round(late):
-    runs = two_clients(deadline=0.5, late=late)
+    runs = two_clients(deadline=0.5, stale_updates=late)
     first = weights_of(runs[0])
     # Before round 1, from what all of both clients would have given it.
     whole = weights_of(two_clients()[0])
@@ -310,7 +310,7 @@ def test_an_update_that_is_late_is_lost_or_averaged_in_the_next_round(late):
 
 
 def test_with_nobody_in_time_the_late_ones_are_all_there_is():
-    runs = two_clients(deadline=0.05, late="next")
+    runs = two_clients(deadline=0.05, stale_updates="next")
     start = weights_of(runs[0])
     expected = start + (fast(start) + slow(start)) / 2
     np.testing.assert_allclose(_flat(weights_of(runs[1])), _flat(expected), rtol=1e-5)
@@ -370,8 +370,14 @@ def test_who_is_asked_for_a_loss_receives_the_model_once():
         ({"wait_for": 0}, r"wait_for = 0"),
         ({"deadline": 0.0}, r"deadline = 0.0: must be .*> 0"),
         ({"dropout": 1.1}, r"dropout = 1.1: must be .*<= 1"),
-        ({"late": "next"}, r"late = 'next': no update is late while a round waits for all"),
-        ({"late": "soon", "deadline": 1.0}, r"late = 'soon': must be one of lost, next"),
+        (
+            {"stale_updates": "next"},
+            r"stale_updates = 'next': no update is late while a round waits for all",
+        ),
+        (
+            {"stale_updates": "soon", "deadline": 1.0},
+            r"stale_updates = 'soon': must be one of lost, next",
+        ),
     ],
 )
 def test_rules_that_mean_nothing_are_refused(changes, message):
@@ -380,7 +386,7 @@ def test_rules_that_mean_nothing_are_refused(changes, message):
 
 
 def test_seeds_side_by_side_are_the_runs_alone():
-    config = LEARN.replace(deadline=0.4, wait_for=2, dropout=0.2, late="next")
+    config = LEARN.replace(deadline=0.4, wait_for=2, dropout=0.2, stale_updates="next")
     result = sweep({"one": config}, jax.random.split(KEY, 3), record=("clock", "in_time"))
     alone = simulate(config, jax.random.split(KEY, 3)[1])
     both = result.isel(config=0, seed=1)

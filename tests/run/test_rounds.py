@@ -430,8 +430,8 @@ def test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it():
     """FedCS asks, and no answer fits into its deadline."""
     policy, record = FedCs(deadline=1e-4, query_seconds=0.25), ("clients", *SECONDS)
     config = BANDIT.replace(policy=policy, num_rounds=3, track_regret=False)
-    for presence, wait in ((None, 0.0), (OnOff(come=1.0, leave=1e-9, recheck=2.0), 2.0)):
-        result = simulate(config.replace(presence=presence), KEY, record=record)
+    for availability_trace, wait in ((None, 0.0), (OnOff(come=1.0, leave=1e-9, recheck=2.0), 2.0)):
+        result = simulate(config.replace(availability_trace=availability_trace), KEY, record=record)
         assert (np.asarray(result.clients) < 0).all()
         np.testing.assert_allclose(result.query_seconds, 0.25)
         np.testing.assert_allclose(result.latency, 0.25 + wait)

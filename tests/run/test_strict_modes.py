@@ -28,7 +28,12 @@ BANDIT = modes.BANDIT
 # optax's Adam raises a float to a whole number, which strict promotion refuses.
 LEARN = modes.LEARN.override({"learning.optimizer": "sgd", "learning.keep_optimizer_state": False})
 RULES = LEARN.replace(
-    presence=Diurnal(), deadline=0.4, wait_for=2, late="next", dropout=0.1, max_seconds=9.0
+    availability_trace=Diurnal(),
+    deadline=0.4,
+    wait_for=2,
+    stale_updates="next",
+    dropout=0.1,
+    max_seconds=9.0,
 )
 
 
@@ -58,7 +63,7 @@ def test_policies_mix_no_dtypes(strict):
 def test_rounds_and_learning_mix_no_dtypes(strict):
     traced(RULES.replace(policy=Oort()))
     asked = LEARN.replace(policy=PowerOfChoice(), privacy=GaussianMechanism(budget=Power()))
-    traced(asked.override({"when_spent": "silent", "learning.data": LinearRegression()}))
+    traced(asked.override({"when_spent": "drop", "learning.data": LinearRegression()}))
 
 
 def test_latencies_and_mechanisms_mix_no_dtypes(strict):

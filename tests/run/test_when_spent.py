@@ -11,7 +11,7 @@ from pause_jax.config import validate
 from pause_jax.learning import Digits, Linear
 from pause_jax.policies import NAMED, Fastest, Oort, Selection
 from pause_jax.privacy import Geometric, L1Laplace, PerCoordinateLaplace, Table, Uniform
-from pause_jax.run.arrival import without_unheard
+from pause_jax.run.arrival import only_received
 from tests.support.network import context, observation
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ LEARN = BANDIT.replace(
 
 def test_excluded_clients_are_replaced_and_silent_ones_are_not():
     excluded = simulate(BANDIT, KEY)
-    silent = simulate(BANDIT.replace(when_spent="silent"), KEY)
+    silent = simulate(BANDIT.replace(when_spent="drop"), KEY)
     np.testing.assert_array_equal(excluded.counts.max(), HORIZON)
     np.testing.assert_array_equal(np.sort(silent.counts), [0, 0, 0, 0, 8, 8])
     # The server waits for a client that it does not know to be spent.
@@ -47,7 +47,7 @@ def test_excluded_clients_are_replaced_and_silent_ones_are_not():
 
 
 def test_the_ledger_counts_what_a_silent_client_released():
-    book = ledger(simulate(BANDIT.replace(when_spent="silent"), KEY))
+    book = ledger(simulate(BANDIT.replace(when_spent="drop"), KEY))
     chosen = book.participations == 8
     assert chosen.sum() == 2
     assert (book.releases[chosen] == HORIZON).all()
@@ -57,7 +57,7 @@ def test_the_ledger_counts_what_a_silent_client_released():
 
 def test_training_goes_on_and_only_spent_clients_stop():
     """Two clients are spent after the third round: from then on the model stands still."""
-    silent = simulate(LEARN.replace(when_spent="silent"), KEY)
+    silent = simulate(LEARN.replace(when_spent="drop"), KEY)
     excluded = simulate(LEARN, KEY)
     loss = np.asarray(silent.test_loss)
     assert np.isfinite(loss).all()
@@ -74,7 +74,7 @@ def test_a_cohort_with_some_silent_clients_learns_from_the_others(name):
     config = LEARN.replace(
         policy=NAMED[name],
         num_selected=4,
-        when_spent="silent",
+        when_spent="drop",
         privacy=L1Laplace(budget=budget, clip_norm=20.0),
     )
     result = simulate(config, KEY)
@@ -86,13 +86,13 @@ def test_a_cohort_with_some_silent_clients_learns_from_the_others(name):
 
 def test_the_weights_of_silent_clients_go_to_the_others():
     selection = Selection(jnp.arange(4), jnp.asarray([0.4, 0.3, 0.1, 0.2]))
-    some = without_unheard(selection, jnp.asarray([True, False, True, False]))
+    some = only_received(selection, jnp.asarray([True, False, True, False]))
     np.testing.assert_allclose(some.weights, [0.8, 0.0, 0.2, 0.0], rtol=1e-6)
-    nobody = without_unheard(selection, jnp.zeros(4, bool))
+    nobody = only_received(selection, jnp.zeros(4, bool))
     np.testing.assert_array_equal(nobody.weights, jnp.zeros(4))
     # An empty slot stays empty, and weights that do not sum to 1 keep their sum.
     selection = Selection(jnp.arange(3), jnp.asarray([0.0, 1.0, 2.0]))
-    some = without_unheard(selection, jnp.asarray([True, True, False]))
+    some = only_received(selection, jnp.asarray([True, True, False]))
     np.testing.assert_allclose(some.weights, [0.0, 3.0, 0.0], rtol=1e-6)
 
 
@@ -119,7 +119,7 @@ def known(r):
 TWICE = LEARN.replace(
     num_selected=6,
     num_rounds=4,
-    when_spent="silent",
+    when_spent="drop",
     privacy=PerCoordinateLaplace(budget=Uniform(total_epsilon=400.0, horizon=2.0)),
 )
 
@@ -150,12 +150,12 @@ def test_oort_knows_how_old_its_utilities_are_and_the_last_durations():
     state = policy.init()
     state = policy.update(state, selection, observation([3.0, 1.0], square_loss=[4.0, 9.0]))
     np.testing.assert_allclose(state.utility, [30, 0, 20, 0])
-    one_silent = observation([5.0, 7.0], square_loss=[jnp.nan, 1.0], heard=[False, True])
+    one_silent = observation([5.0, 7.0], square_loss=[jnp.nan, 1.0], received=[False, True])
     after = policy.update(state, selection, one_silent)
     np.testing.assert_allclose(after.utility, [10, 0, 20, 0])
     np.testing.assert_array_equal(after.last_round, [2, 0, 1, 0])
     np.testing.assert_allclose(after.duration[jnp.asarray([2, 0])], [5, 7])
-    # The mean over the exploited ones that were heard: client 0 alone.
+    # The mean over the exploited ones whose updates were received: client 0 alone.
     np.testing.assert_allclose(after.exploited[-1], 10)
 
 
@@ -174,7 +174,7 @@ def test_a_silent_client_takes_its_time_and_does_not_tell_its_loss():
 def test_silence_changes_nothing_while_budgets_last():
     geometric = LEARN.replace(privacy=PerCoordinateLaplace(budget=Geometric()), num_rounds=3)
     first, second = (
-        simulate(geometric.replace(when_spent=how), KEY) for how in ("exclude", "silent")
+        simulate(geometric.replace(when_spent=how), KEY) for how in ("exclude", "drop")
     )
     for a, b in zip(
         jax.tree.leaves(first.variables), jax.tree.leaves(second.variables), strict=True
@@ -183,7 +183,7 @@ def test_silence_changes_nothing_while_budgets_last():
     assert jnp.array_equal(first.clients, second.clients)
 
 
-@pytest.mark.parametrize("how", ["exclude", "silent"])
+@pytest.mark.parametrize("how", ["exclude", "drop"])
 def test_a_budget_that_never_ends_bars_and_silences_nobody(how):
     """With eta = 20 the fifth participation has e^-100 of the budget: 0 in float32."""
     endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
@@ -197,7 +197,7 @@ def test_a_budget_that_never_ends_bars_and_silences_nobody(how):
     assert book.spent.max() == pytest.approx(200.0)
 
 
-@pytest.mark.parametrize("how", ["exclude", "silent"])
+@pytest.mark.parametrize("how", ["exclude", "drop"])
 def test_the_last_of_a_fading_budget_is_noise_and_no_bare_update(how):
     endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
     config = LEARN.replace(num_rounds=6, privacy=endless, when_spent=how)
@@ -210,5 +210,5 @@ def test_the_last_of_a_fading_budget_is_noise_and_no_bare_update(how):
 
 
 def test_another_word_is_refused():
-    with pytest.raises(ConfigError, match=r"when_spent = 'ignore'.*exclude, silent"):
+    with pytest.raises(ConfigError, match=r"when_spent = 'ignore'.*exclude, drop"):
         validate(BANDIT.replace(when_spent="ignore"))

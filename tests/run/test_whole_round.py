@@ -103,7 +103,7 @@ CONFIGS = {
         learning=LEARNING.replace(keep_optimizer_state=False),
     ),
     "spent_silent": TURNS.replace(
-        when_spent="silent",
+        when_spent="drop",
         privacy=PerCoordinateLaplace(
             sensitivity=0.03, budget=Table(total_epsilon=40.0, shares=(0.6, 0.3))
         ),

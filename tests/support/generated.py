@@ -153,7 +153,7 @@ def simulations(draw: st.DrawFn, learning: bool) -> SimConfig:
     if parts["deadline"] is not None:
         parts["deadline"] = max(parts["deadline"], float(parts["latency"].min_latency))
     if (parts["deadline"], parts["wait_for"]) == (None, None):
-        parts["late"] = "lost"
+        parts["stale_updates"] = "lost"
     return SimConfig(**{"learning": None, **parts})
 
 

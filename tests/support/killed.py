@@ -26,7 +26,7 @@ SMALL = SimConfig(
     eval_every=10,
     # About every second update is late and averaged in the next round, by a server with moments.
     deadline=0.3,
-    late="next",
+    stale_updates="next",
     learning=Learning(
         data=Digits(num_train=60), model=Mlp(hidden=()), server=FedAdam(), keep_optimizer_state=True
     ),

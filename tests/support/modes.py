@@ -79,7 +79,7 @@ def settings():
         "silent clients, equal shares, regression by SGD",
         LEARN.override(
             {
-                "when_spent": "silent",
+                "when_spent": "drop",
                 "privacy": PerCoordinateLaplace(budget=Uniform(horizon=1.0)),
                 "learning.partition": Iid(),
                 "learning.optimizer": "sgd",

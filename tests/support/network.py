@@ -30,8 +30,8 @@ def context(sizes, m, **changes) -> Context:
     return base._replace(**changes)
 
 
-def observation(latency, loss=1.0, square_loss=1.0, update=None, heard=True) -> Observation:
-    """What the chosen returned: latency is [m], the rest is broadcast to it; all are heard."""
+def observation(latency, loss=1.0, square_loss=1.0, update=None, received=True) -> Observation:
+    """What the chosen returned: latency is [m], the rest is broadcast to it; all are received."""
     latency = jnp.asarray(latency, jnp.float32)
     update = jnp.zeros((*latency.shape, 0)) if update is None else jnp.asarray(update)
     return Observation(
@@ -39,5 +39,5 @@ def observation(latency, loss=1.0, square_loss=1.0, update=None, heard=True) -> 
         jnp.broadcast_to(jnp.asarray(loss, jnp.float32), latency.shape),
         jnp.broadcast_to(jnp.asarray(square_loss, jnp.float32), latency.shape),
         update,
-        jnp.asarray(heard),
+        jnp.asarray(received),
     )

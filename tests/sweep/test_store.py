@@ -420,7 +420,7 @@ def test_two_processes_do_not_run_the_same_whole_sweep(kept, keys):
 # The server has moments, and updates that are late wait in the state.
 LEARNED = (
     presets.digits_small("sa_pause")
-    .replace(num_rounds=20, eval_every=8, num_clients=8, deadline=0.3, late="next")
+    .replace(num_rounds=20, eval_every=8, num_clients=8, deadline=0.3, stale_updates="next")
     .override({"learning.server": FedAdam(), "learning.keep_optimizer_state": True})
 )
 

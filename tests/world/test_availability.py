@@ -11,7 +11,7 @@ from pause_jax.latency import LogNormal
 from pause_jax.policies import All, Random
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run.record.quantity import quantity
-from pause_jax.world.availability import PRESENCES, Diurnal, Intervals, OnOff
+from pause_jax.world.availability import AVAILABILITY_TRACES, Diurnal, Intervals, OnOff
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +36,10 @@ def seen(config, key=KEY):
 
 
 def test_by_the_hour_each_is_there_in_its_own_stretch_of_every_period():
-    presence = Diurnal(period=100.0, share=0.25, spread=0.8, recheck=7.0)
-    config = BASE.replace(presence=presence, num_rounds=300, latency=LogNormal(slowest=5.0))
+    availability_trace = Diurnal(period=100.0, share=0.25, spread=0.8, recheck=7.0)
+    config = BASE.replace(
+        availability_trace=availability_trace, num_rounds=300, latency=LogNormal(slowest=5.0)
+    )
     there, clock, result = seen(config)
     begins = 0.8 * (np.arange(12) * (5**0.5 - 1) / 2 % 1)
     inside = (clock[:, None] / 100 - begins) % 1
@@ -51,12 +53,14 @@ def test_by_the_hour_each_is_there_in_its_own_stretch_of_every_period():
 
 
 def test_a_whole_day_is_always():
-    assert seen(BASE.replace(presence=Diurnal(share=1.0)))[0].all()
+    assert seen(BASE.replace(availability_trace=Diurnal(share=1.0)))[0].all()
 
 
 def test_while_nobody_is_there_the_server_looks_again_and_time_goes_on():
-    presence = Intervals.of([[(100.0, 130.0)]] * 12)
-    there, clock, result = seen(BASE.replace(presence=presence.replace(recheck=15.0)))
+    availability_trace = Intervals.of([[(100.0, 130.0)]] * 12)
+    there, clock, result = seen(
+        BASE.replace(availability_trace=availability_trace.replace(recheck=15.0))
+    )
     assert not there[:7].any()
     np.testing.assert_allclose(clock[:8], np.arange(8) * 15.0)
     assert there[7].all()
@@ -84,8 +88,8 @@ def test_intervals_are_half_open_may_overlap_and_begin_anew_with_the_period():
 
 
 def test_a_chain_stays_and_returns_as_often_as_it_says():
-    presence = OnOff(leave=0.1, come=0.3)
-    config = BASE.replace(presence=presence, num_clients=400, num_rounds=400)
+    availability_trace = OnOff(leave=0.1, come=0.3)
+    config = BASE.replace(availability_trace=availability_trace, num_clients=400, num_rounds=400)
     there, _, _ = seen(config)
     before, after = there[:-1], there[1:]
     # 160,000 steps: standard errors of 0.0009 and 0.002.
@@ -93,27 +97,29 @@ def test_a_chain_stays_and_returns_as_often_as_it_says():
     assert after[~before].mean() == pytest.approx(0.3, abs=0.01)
     assert there[0].mean() == pytest.approx(0.75, abs=0.08)
     # A negative control: independent availability has no memory.
-    there, _, _ = seen(config.replace(presence=None, availability=0.75))
+    there, _, _ = seen(config.replace(availability_trace=None, availability=0.75))
     assert (~there[1:][there[:-1]]).mean() == pytest.approx(0.25, abs=0.01)
 
 
 def test_who_is_there_may_be_busy_all_the_same():
-    presence = Diurnal(share=0.5, period=50.0, recheck=1.0)
-    there, clock, _ = seen(BASE.replace(presence=presence, availability=0.5, num_rounds=400))
+    availability_trace = Diurnal(share=0.5, period=50.0, recheck=1.0)
+    there, clock, _ = seen(
+        BASE.replace(availability_trace=availability_trace, availability=0.5, num_rounds=400)
+    )
     begins = np.arange(12) * (5**0.5 - 1) / 2 % 1
     could = (clock[:, None] / 50 - begins) % 1 < 0.499
     assert there[could].mean() == pytest.approx(0.5, abs=0.05)
 
 
 def test_two_policies_with_one_key_meet_one_chain():
-    config = BASE.replace(presence=OnOff())
+    config = BASE.replace(availability_trace=OnOff())
     one, other = seen(config)[0], seen(config.replace(policy=All()))[0]
     np.testing.assert_array_equal(one, other)
     assert (seen(config, jax.random.key(12))[0] != one).any()
 
 
 def test_numbers_of_a_presence_are_swept_in_one_batch():
-    configs = [BASE.replace(presence=OnOff(leave=leave)) for leave in (0.05, 0.9)]
+    configs = [BASE.replace(availability_trace=OnOff(leave=leave)) for leave in (0.05, 0.9)]
     data = sweep(configs, jax.random.split(KEY, 2), record=(here,))
     assert float(data.here.isel(config=0).mean()) > 2 * float(data.here.isel(config=1).mean())
 
@@ -121,18 +127,22 @@ def test_numbers_of_a_presence_are_swept_in_one_batch():
 def test_a_presence_survives_its_file(tmp_path):
     path = tmp_path / "there.csv"
     path.write_text("client,start,end\n1,0,5\n0,2.5,9\n")
-    for presence in (Diurnal(share=0.5), OnOff(leave=0.2), Intervals(path=str(path), period=9.0)):
-        config = BASE.replace(presence=presence, num_clients=2, num_selected=1)
+    for availability_trace in (
+        Diurnal(share=0.5),
+        OnOff(leave=0.2),
+        Intervals(path=str(path), period=9.0),
+    ):
+        config = BASE.replace(availability_trace=availability_trace, num_clients=2, num_selected=1)
         assert config_file.loads(config_file.dumps(config)) == config
-    assert config_file.loads(config_file.dumps(BASE)).presence is None
+    assert config_file.loads(config_file.dumps(BASE)).availability_trace is None
     there = seen(config.replace(num_rounds=8))[0]
     np.testing.assert_array_equal(there[0], [False, True])
 
 
 def test_every_kind_goes_by_its_name():
-    from pause_jax.world.availability import Presence
+    from pause_jax.world.availability import AvailabilityTrace
 
-    assert choices(Presence) == {kind.name: kind for kind in PRESENCES}
+    assert choices(AvailabilityTrace) == {kind.name: kind for kind in AVAILABILITY_TRACES}
 
 
 @pytest.mark.parametrize(
@@ -157,18 +167,20 @@ def test_a_file_that_says_nothing_is_refused_in_one_line(content, message, tmp_p
     path = tmp_path / "there.csv"
     path.write_text(content)
     with pytest.raises(ConfigError, match=message) as caught:
-        simulate(BASE.replace(presence=Intervals(path=str(path))), KEY)
+        simulate(BASE.replace(availability_trace=Intervals(path=str(path))), KEY)
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_missing_or_changed_is_noticed(tmp_path):
-    with pytest.raises(ConfigError, match=r"presence.path = 'nowhere.csv': cannot be read"):
-        simulate(BASE.replace(presence=Intervals(path="nowhere.csv")), KEY)
-    with pytest.raises(ConfigError, match=r"presence.path = '': must be a CSV file"):
-        simulate(BASE.replace(presence=Intervals()), KEY)
+    with pytest.raises(
+        ConfigError, match=r"availability_trace.path = 'nowhere.csv': cannot be read"
+    ):
+        simulate(BASE.replace(availability_trace=Intervals(path="nowhere.csv")), KEY)
+    with pytest.raises(ConfigError, match=r"availability_trace.path = '': must be a CSV file"):
+        simulate(BASE.replace(availability_trace=Intervals()), KEY)
     path = tmp_path / "there.csv"
     path.write_text("client,start,end\n0,0,1\n")
     kept = Intervals(path=str(path)).loaded()
     path.write_text("client,start,end\n0,0,2\n")
-    with pytest.raises(ConfigError, match=r"presence.digest = .*The file has changed"):
-        simulate(BASE.replace(presence=kept, num_clients=1, num_selected=1), KEY)
+    with pytest.raises(ConfigError, match=r"availability_trace.digest = .*The file has changed"):
+        simulate(BASE.replace(availability_trace=kept, num_clients=1, num_selected=1), KEY)

@@ -52,9 +52,10 @@ class PauseStrategy(Strategy):
     failed, and counts as having taken ``timeout_seconds``. A client that reports a spent budget is
     not chosen again. A policy that asks clients before it chooses sends query messages, which
     clients answer by :func:`answer`. A policy that reads losses gets the metrics ``loss`` and
-    ``square-loss`` (the square of the first, if left out). The config's learning, presence,
-    availability, round ends (``max_seconds``, ``deadline``, ``wait_for``, ``dropout``, ``late``)
-    and ``when_spent`` (it is ``exclude``) are not used: a real fleet has its own.
+    ``square-loss`` (the square of the first, if left out). The config's learning,
+    availability, round ends (``max_seconds``, ``deadline``, ``wait_for``, ``dropout``,
+    ``stale_updates``) and ``when_spent`` (it is ``exclude``) are not used: a real fleet has its
+    own.
 
     There is no federated evaluation: what clients said of their data would leave without noise.
     Evaluate at the server, by ``evaluate_fn`` of ``start``.

@@ -99,7 +99,7 @@ def observation(
     """
     m, took = config.cohort_size, {**reports.seconds, **(reports.failed or {})}
     latency = np.ones(m, np.float32)
-    known, heard = np.zeros(m, bool), np.zeros(m, bool)
+    known, received = np.zeros(m, bool), np.zeros(m, bool)
     losses = {"loss": np.ones(m, np.float32), "square_loss": np.ones(m, np.float32)}
     updates = np.zeros((m, update_size), np.float32)
     for client, slot in slots.items():
@@ -109,8 +109,8 @@ def observation(
         if not (isinstance(taken, int | float | np.number) and np.isfinite(taken) and taken > 0):
             raise ConfigError(f"seconds[{client}] = {taken}: must be finite and > 0.")
         latency[slot] = max(taken, float(config.latency.min_latency))
-        known[slot], heard[slot] = True, client in reports.seconds
-        if not heard[slot]:
+        known[slot], received[slot] = True, client in reports.seconds
+        if not received[slot]:
             losses["loss"][slot] = losses["square_loss"][slot] = np.nan
             continue
         for name, values in (("loss", reports.loss), ("square_loss", reports.square_loss)):
@@ -118,7 +118,7 @@ def observation(
                 losses[name][slot] = values.get(client, np.nan)
         if reports.update is not None and client in reports.update:
             updates[slot] = np.asarray(reports.update[client], np.float32)
-    seen = Observation(latency, losses["loss"], losses["square_loss"], updates, heard)  # type: ignore[arg-type]
+    seen = Observation(latency, losses["loss"], losses["square_loss"], updates, received)  # type: ignore[arg-type]
     return seen, known
 
 
@@ -139,7 +139,7 @@ def answer(
     """
     loss = np.ones(len(clients), np.float32)
     features = np.ones((len(clients), num_features), np.float32)
-    told = np.ones(len(clients), bool)
+    reported = np.ones(len(clients), bool)
     for place, client in enumerate(clients.tolist()):
         if not asked[place]:
             continue
@@ -149,7 +149,7 @@ def answer(
                     f"answers: client {client} is missing, and the policy asked for its features. "
                     "Leave it out of `available` if it does not answer."
                 )
-            loss[place], told[place] = np.nan, False
+            loss[place], reported[place] = np.nan, False
             continue
         try:
             given = np.asarray(answers[client], np.float32)
@@ -165,7 +165,7 @@ def answer(
             loss[place] = given
         else:
             features[place] = given
-    return Answer(loss, features, told)  # type: ignore[arg-type]
+    return Answer(loss, features, reported)  # type: ignore[arg-type]
 
 
 def sizes(data_size: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:

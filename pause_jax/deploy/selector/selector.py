@@ -166,7 +166,7 @@ class Selector:
             check_among("answers", answers, question.clients.tolist(), "asked")
             features = self.config.latency.num_features
             told = answer(answers, clients, asked, question, features)
-            state = query.hear(state, jnp.asarray(clients), jnp.asarray(asked), told)
+            state = query.receive(state, jnp.asarray(clients), jnp.asarray(asked), told)
             key = keys.question_and_choice(self._key, self.round + 1)[1]
         elif answers is not None:
             raise ConfigError(

@@ -49,7 +49,7 @@ def clock(r: Round) -> Array:
 
 @quantity("round", "slot", gap=False)
 def in_time(r: Round) -> Array:
-    """Whether the slot's update was averaged in its round, bool: not lost, late or silent."""
+    """Whether the slot's update was averaged in its round, bool: not lost, stale or dropped."""
     return r.in_time
 
 
@@ -61,7 +61,7 @@ def downloaded(r: Round) -> Array:
 
 @quantity("round", unit="B")
 def uploaded(r: Round) -> Array:
-    """Bytes of the updates that clients sent, late ones included."""
+    """Bytes of the updates that clients sent, stale ones included."""
     return r.uploads.astype(jnp.float32) * r.work.upload_bytes
 
 

@@ -1,13 +1,18 @@
 """Availability traces: by the hour, by intervals from a file, or coming and going at random.
 
 A trace is a config with a state and one pure step a round; a custom one subclasses
-:class:`Presence`. ``SimConfig.availability`` is the probability that a connected client is free,
-independently in each round.
+:class:`AvailabilityTrace`. ``SimConfig.availability`` is the probability that a connected client is
+free, independently in each round.
 """
 
-from pause_jax.world.availability.base import Diurnal, OnOff, Presence
+from pause_jax.base.renamed import old_names
+from pause_jax.world.availability.base import AvailabilityTrace, Diurnal, OnOff
 from pause_jax.world.availability.intervals import Intervals
 
-PRESENCES = (Diurnal, Intervals, OnOff)
+AVAILABILITY_TRACES = (Diurnal, Intervals, OnOff)
 
-__all__ = ["Diurnal", "Intervals", "OnOff", "Presence"]
+__getattr__ = old_names(
+    __name__, {"Presence": "AvailabilityTrace", "PRESENCES": "AVAILABILITY_TRACES"}
+)
+
+__all__ = ["AvailabilityTrace", "Diurnal", "Intervals", "OnOff"]

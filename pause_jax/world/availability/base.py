@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax.base.renamed import warn
 from pause_jax.base.struct import Config, number
 from pause_jax.rng.draws import evenly
 
 
-class Presence(Config):
+class AvailabilityTrace(Config):
     """An availability trace: which clients are connected in a round.
 
     It depends on the clock, on chance, and on a policy only by how long rounds last.
@@ -23,6 +24,12 @@ class Presence(Config):
 
     recheck: float = number(default=60.0, above=0)
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "begin" in vars(cls):
+            warn(f"{cls.__name__}.begin", "init")
+            cls.init = cls.begin  # type: ignore[attr-defined, method-assign]
+
     def loaded(self) -> Self:
         """The trace with what it reads from files; done on the host before a run is traced."""
         return self
@@ -32,7 +39,7 @@ class Presence(Config):
         """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
         return ()
 
-    def begin(self, key: Array, num_clients: int) -> Any:
+    def init(self, key: Array, num_clients: int) -> Any:
         """The state before round 1; nothing by default."""
         return ()
 
@@ -45,7 +52,7 @@ class Presence(Config):
         raise NotImplementedError
 
 
-class Diurnal(Presence):
+class Diurnal(AvailabilityTrace):
     """Each client is connected in one stretch of every period, such as its local night.
 
     Client k's stretch starts ``spread`` times the fractional part of k times the golden ratio after
@@ -70,7 +77,7 @@ class Diurnal(Presence):
         return (clock % self.period / self.period - begins) % 1 < self.share, state
 
 
-class OnOff(Presence):
+class OnOff(AvailabilityTrace):
     """Each client comes and goes by a Markov chain of its own, a step a round.
 
     It starts in equilibrium: connected with probability ``come`` / (``come`` + ``leave``).
@@ -86,7 +93,7 @@ class OnOff(Presence):
     leave: float = number(default=0.1, above=0, at_most=1)
     come: float = number(default=0.1, above=0, at_most=1)
 
-    def begin(self, key: Array, num_clients: int) -> Array:
+    def init(self, key: Array, num_clients: int) -> Array:
         return jax.random.bernoulli(key, self.come / (self.come + self.leave), (num_clients,))
 
     def step(self, state: Array, key: Array, clock: Array, num_clients: int) -> tuple[Array, Array]:

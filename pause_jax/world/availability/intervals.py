@@ -1,4 +1,4 @@
-"""Presence by intervals of time, measured or planned: a CSV file, or arrays."""
+"""AvailabilityTrace by intervals of time, measured or planned: a CSV file, or arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pause_jax.base import source_file
 from pause_jax.base.client_ids import check_enough, client_id, numbered
 from pause_jax.base.struct import ConfigError, Sizes, number, static
-from pause_jax.world.availability.base import Presence
+from pause_jax.world.availability.base import AvailabilityTrace
 
 
 class _Table(NamedTuple):
@@ -34,7 +34,7 @@ class _Table(NamedTuple):
 _TABLES: dict[str, _Table] = {}
 
 
-class Intervals(Presence):
+class Intervals(AvailabilityTrace):
     """A client is connected from the start of each of its intervals to its end, the end excluded.
 
     A CSV file with the header ``client,start,end`` and a line for each interval: the client's id, a
@@ -87,7 +87,7 @@ class Intervals(Presence):
         check_enough(where, "interval", len(table.times), table.ids, sizes.num_clients, fix)
 
     def loaded(self) -> Self:
-        where = f"presence.path = {self.path!r}"
+        where = f"availability_trace.path = {self.path!r}"
         if not self.path:
             if self.digest in _TABLES:
                 return self
@@ -103,7 +103,7 @@ class Intervals(Presence):
             ids, clients = numbered("client", np.asarray([client for client, *_ in rows]))
             return _table(clients, rows, ids)
 
-        digest = source_file.parsed(_TABLES, "presence", self.path, self.digest, parse)
+        digest = source_file.parsed(_TABLES, "availability_trace", self.path, self.digest, parse)
         return self.replace(digest=digest)
 
     @property
