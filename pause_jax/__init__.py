@@ -31,6 +31,7 @@ import jax
 from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
 from pause_jax._moved import MovedFinder
 from pause_jax.bandit.reward import Reward
+from pause_jax.base import renamed
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, stack
 from pause_jax.learning import Learning
@@ -104,8 +105,7 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(_LATER[name])
     if name == "play_shard":
-        message = "play_shard is called run_shard. The old name goes with the next release."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        renamed.warn("play_shard", "run_shard")
         return run_shard
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

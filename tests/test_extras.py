@@ -25,7 +25,16 @@ def imported(module: str, without: list[str]) -> subprocess.CompletedProcess[str
 
 
 OPTIONAL = (
-    *("altair", "array_record", "dp_accounting", "jinja2", "matplotlib", "optuna", "PIL", "pyarrow"),
+    *(
+        "altair",
+        "array_record",
+        "dp_accounting",
+        "jinja2",
+        "matplotlib",
+        "optuna",
+        "PIL",
+        "pyarrow",
+    ),
     *("tensorboardX", "tensorflow_datasets", "vl_convert", "zarr"),
 )
 

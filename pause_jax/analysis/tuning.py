@@ -181,16 +181,9 @@ def tune(
     search_key, fresh_key = jax.random.split(key)
     folder = None if store is None else pathlib.Path(store)
     run = _Runs(config, objective, data, folder, progress)
-    halving = search.method == "halving"
-    study = Study(
-        axes,
-        width=search.width,
-        startup=max(search.width, search.budget // 4) if search.method == "tpe" else None,
-        key=key,
-        folder=None if halving else folder,
-        made_by=_made_by(config, axes, objective, key, search),
-    )
-    trials = (_halving if halving else _generations)(search, study, run, search_key)
+    study = _study(run, axes, key, search)
+    try_some = _halving if search.method == "halving" else _generations
+    trials = try_some(search, study, run, search_key)
     most = max(trial.scores.size for trial in trials)
     whole = [trial for trial in trials if trial.scores.size == most]
     best = sorted(whole, key=run.order)[:FINALISTS]
@@ -225,19 +218,6 @@ def _check(axes: Sequence[Axis], search: Search) -> None:
         import optuna  # noqa: F401
     except ImportError:
         raise ConfigError("tune: needs Optuna, pip install 'pause_jax[tune]'.") from None
-
-
-def _made_by(
-    config: SimConfig, axes: Sequence[Axis], objective: Objective, key: Array, search: Search
-) -> dict[str, Any]:
-    """What a search is, plain values."""
-    return {
-        "config": config_file.dumps(config),
-        "axes": axes,
-        "objective": objective.text,
-        "key": jax.random.key_data(key).tolist(),
-        **search._asdict(),
-    }
 
 
 def _value(config: Any, path: str) -> Any:
@@ -279,6 +259,24 @@ class _Runs(NamedTuple):
         near = xr.zeros_like(scores) if how_near is None else how_near(result)
         each = zip(points, *(x.values.astype(np.float64) for x in (scores, near)), strict=True)
         return [Trial(*trial) for trial in each]
+
+
+def _study(run: _Runs, axes: Sequence[Axis], key: Array, search: Search) -> Study:
+    """The proposals of a search: shared and kept, but for those of halving, which are one batch."""
+    return Study(
+        axes,
+        width=search.width,
+        startup=max(search.width, search.budget // 4) if search.method == "tpe" else None,
+        key=key,
+        folder=None if search.method == "halving" else run.store,
+        made_by={
+            "config": config_file.dumps(run.config),
+            "axes": axes,
+            "objective": run.objective.text,
+            "key": jax.random.key_data(key).tolist(),
+            **search._asdict(),
+        },
+    )
 
 
 def _generations(search: Search, study: Study, run: _Runs, key: Array) -> list[Trial]:

@@ -84,9 +84,8 @@ def execute_shard(
     if store.failed:
         raise ConfigError(f"{store.folder}: cannot be written ({store.failed}).")
     others = f"{share.open} still run in other shards" if share.open else "all are finished"
-    chunks = f"{share.chunks} chunk{'s' * (share.chunks != 1)}"
     Output().print(
-        f"shard {number}/{shards}: ran {share.runs} runs in {chunks}; {others}. "
+        f"shard {number}/{shards}: ran {share.runs} runs in {share.chunks} chunks; {others}. "
         f"Join them: pause-jax merge {store.folder}",
         highlight=False,
         soft_wrap=True,

@@ -17,7 +17,6 @@ import jax
 import pytest
 import xarray as xr
 
-import pause_jax
 from pause_jax import ConfigError, SweepInterrupted, merge, run_shard, sweep
 from pause_jax.sweep import execute, leases, workers
 from tests.support.watched import CONFIGS, Watched, events, keys
@@ -321,8 +320,3 @@ def test_a_merge_says_what_is_missing(tmp_path):
     some = merge(tmp_path, partial=True)
     assert some.config.values.tolist() == ["random"]
     assert some.attrs["interrupted"].startswith("after ")
-
-
-def test_the_old_name_of_run_shard_warns():
-    with pytest.warns(DeprecationWarning, match="play_shard is called run_shard"):
-        assert pause_jax.play_shard is run_shard
