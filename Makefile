@@ -43,10 +43,10 @@ quick: $(STAMP)  ## run the quick tests, at every save (two minutes at most; ARG
 test: $(STAMP)  ## run all tests (ten minutes at first; ARGS=... for pytest)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-# Flower wants older versions of these four than the other tests run with.
+# Flower, with its data sets, wants older versions of these five than the other tests run with.
 $(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt
 	$(PYTHON) -m venv $(FLOWER)
-	grep -vE '^(packaging|protobuf|rich|typer)==' constraints.txt > $(FLOWER)/constraints.txt
+	grep -vE '^(fsspec|packaging|protobuf|rich|typer)==' constraints.txt > $(FLOWER)/constraints.txt
 	$(FLOWER)/bin/python $(INSTALL) -c $(FLOWER)/constraints.txt -r tests/flower/requirements.txt -e .
 	@touch $@
 

@@ -48,7 +48,10 @@ if TYPE_CHECKING:
     from pause_jax.config import config_file
     from pause_jax.sweep import distributed
 
-__version__ = metadata.version(__name__)
+try:
+    __version__ = metadata.version(__name__)
+except metadata.PackageNotFoundError:  # a checkout that was not installed
+    __version__ = "unknown"
 
 sys.meta_path.insert(0, MovedFinder())
 

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import warnings
 
 import pytest
 
@@ -69,7 +70,8 @@ def test_a_name_that_never_was_is_not_found():
 def test_fields_and_values_of_before_are_taken():
     trace = OnOff(leave=0.3)
     now = SimConfig(availability_trace=trace, stale_updates="next", when_spent="drop")
-    with pytest.warns(DeprecationWarning) as warned:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         old = SimConfig(**{"presence": trace, "late": "next", "when_spent": "silent"})
         replaced = SimConfig().replace(late="next")
         overridden = now.override({"presence.leave": 0.4})

@@ -1,4 +1,4 @@
-"""The authors' settings, and a small one that needs no download.
+"""The authors' settings, and two that need no download: a small one, and one of measured phones.
 
 Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`; change a field
 with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: SPEC sections 6
@@ -31,7 +31,8 @@ from pause_jax.learning import (
 )
 from pause_jax.policies import Pause, PolicyConfig, Ucb, named
 from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace
-from pause_jax.world.latency import SpeedNormal, TenGroups
+from pause_jax.world.availability import Phones
+from pause_jax.world.latency import Network, SpeedNormal, TenGroups
 
 __all__ = [
     "PRESETS",
@@ -48,6 +49,7 @@ __all__ = [
     "digits_small",
     "mnist_large",
     "mnist_small",
+    "phones",
 ]
 
 # A policy's name or config.
@@ -64,6 +66,22 @@ def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> Si
         policy=named(policy),
         privacy=_per_coordinate(0.003, 200.0),
         learning=Learning(data=Digits(), model=Mlp(hidden=(32, 16)), keep_optimizer_state=True),
+    )
+
+
+def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
+    """Digits on 200 phones as they were measured: compute, network, and when they are there.
+
+    The latency is ``Network(path="phones")``: seconds of ResNet a sample, and FLASH's network with
+    the bytes of ResNet-18 (11.7 million float32), so a round takes minutes as on a real fleet, and
+    not those of the small model. They are there as :class:`pause_jax.world.availability.Phones`:
+    idle, charging and on Wi-Fi, one in ten at a time. Sources: ``docs/devices.py`` and that class.
+    """
+    size = 46.8e6
+    return digits_small(policy).replace(
+        num_clients=200,
+        latency=Network(path="phones", download_bytes=size, upload_bytes=size, min_latency=30.0),
+        availability_trace=Phones(),
     )
 
 
@@ -274,6 +292,7 @@ PRESETS: dict[str, Callable[..., SimConfig]] = {
     preset.__name__: preset
     for preset in (
         digits_small,
+        phones,
         mnist_small,
         mnist_large,
         cifar10_small,

@@ -102,9 +102,10 @@ def _train_clients(
 
     def train_one(slot: Slot, bound: Array | None) -> Any:
         slot = slot._replace(opt_state=slot.opt_state if keep else fresh)
-        update, opt_state, loss = train_locally(
-            local, variables, partition, slot, state.inputs, bound
-        )
+        with jax.default_matmul_precision(training.execution.precision):
+            update, opt_state, loss = train_locally(
+                local, variables, partition, slot, state.inputs, bound
+            )
         return update, opt_state if keep else None, loss
 
     steps = None

@@ -112,3 +112,21 @@ def check_limits(memory_limit: float, max_batch: int | None) -> None:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def checked_precision(precision: str | None) -> str | None:
+    """Return the precision of training: the given one, else that of JAX's configuration.
+
+    Raises:
+      ConfigError: if JAX knows no precision of that name.
+    """
+    if precision is None:
+        return jax.config.values["jax_default_matmul_precision"]
+    try:
+        with jax.default_matmul_precision(precision):
+            return precision
+    except ValueError:
+        raise ConfigError(
+            f"precision = {shown(precision)}: must be a precision of matrix products that JAX "
+            "knows, such as default, high, highest, tensorfloat32 or bfloat16, or None."
+        ) from None

@@ -15,7 +15,12 @@ from pause_jax.base.registry import label
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.learning import Dataset, Execution
 from pause_jax.run import contract
-from pause_jax.run.arguments import check_client_batch, check_one_key, checked_devices
+from pause_jax.run.arguments import (
+    check_client_batch,
+    check_one_key,
+    checked_devices,
+    checked_precision,
+)
 from pause_jax.run.driver import single_run
 from pause_jax.run.host import is_traced
 from pause_jax.run.loop import init
@@ -35,6 +40,7 @@ def simulate(
     record: Sequence[str | Quantity] | None = None,
     devices: Sequence[jax.Device] | None = None,
     client_batch: int | None = None,
+    precision: str | None = None,
 ) -> Result:
     """Simulate federated learning under a selection policy.
 
@@ -53,6 +59,9 @@ def simulate(
         default device by itself if left out. (``sweep`` spreads whole runs instead.)
       client_batch: clients trained side by side at most; 1 trains one after another. By default as
         many as the memory of one allows. Results are equal up to rounding.
+      precision: of matrix products and convolutions in the clients' training, as in
+        ``jax.default_matmul_precision``; by default that of JAX's configuration, else the device's
+        own, which is less than float32 on some accelerators. All else has the highest.
 
     Returns:
       The result.
@@ -77,7 +86,7 @@ def simulate(
     """
     quantities = chosen(record, RESERVED)
     mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
-    execution = Execution(check_client_batch(client_batch), mesh)
+    execution = Execution(check_client_batch(client_batch), mesh, checked_precision(precision))
     check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
     config, data = prepare(config, data)
     if record is None:

@@ -28,7 +28,8 @@ COLUMNS = (
     "upload_mbit",
     "upload_spread",
 )
-_OWN = pathlib.Path(__file__).with_name("devices.csv")
+# The library's own tables, by what ``path`` calls them.
+_OWN = {"": "devices.csv", "phones": "phones.csv"}
 # Gauss-Legendre on each side of the kink at tau_min, of the least, the middle and the most varying
 # part. With these the errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
@@ -66,14 +67,15 @@ class Network(Latency):
     download_mbit, download_spread, upload_mbit, upload_spread``: its name, its share of the
     clients, medians (of seconds a sample, and of Mbit/s), and standard deviations of the natural
     logarithms. Clients have devices in these shares, mixed evenly by their numbers. Without the
-    column ``share`` line k is client k. The library's own table is synthetic
-    (``pause_jax/world/latency/devices.csv``, made by ``docs/devices.py``).
+    column ``share`` line k is client k. The library's own tables are made by ``docs/devices.py``: a
+    synthetic one, and ``phones``, fitted to measurements.
 
     Attributes:
       download_bytes, upload_bytes: of the model that a client receives and of the update that it
         sends; None for the size of the run's model.
       samples: that a client computes a gradient on in a round; None for those of the run.
-      path: the file; if relative, to the working directory; empty for the library's (static).
+      path: the file; if relative, to the working directory. Empty for the synthetic table,
+        ``phones`` for that of phones; a file of that name is ``./phones`` (static).
       digest: SHA-256 of the file. Filled in when a run starts; if it is given, another file is
         refused (static).
     """
@@ -97,7 +99,8 @@ class Network(Latency):
             )
 
     def loaded(self) -> Self:
-        path = self.path or str(_OWN)
+        own = _OWN.get(self.path)
+        path = str(pathlib.Path(__file__).with_name(own)) if own else self.path
 
         def parse(content: bytes) -> _Devices:
             return _parse(content, f"latency.path = {path!r}")
