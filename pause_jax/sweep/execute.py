@@ -131,8 +131,9 @@ class SweepRun:
         At last a chunk of a shard that died: so long this shard waits that its lease has expired.
         """
         assert self.store is not None
-        yield self.chunks[place::shards]
-        yield self._unfinished()
+        for chunks in (self.chunks[place::shards], self.chunks):
+            unfinished = set(self._unfinished())
+            yield [each for each in chunks if each in unfinished and not self.store.failed]
         since = time.monotonic()
         while (missing := self._unfinished()) and not self.store.failed:
             free = (each for each in missing if claims.claim(self.store.lease_path(*each)))
