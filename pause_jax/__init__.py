@@ -31,6 +31,7 @@ import jax
 from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
 from pause_jax._moved import MovedFinder
 from pause_jax.bandit.reward import Reward
+from pause_jax.base import renamed
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, stack
 from pause_jax.learning import Learning
@@ -40,7 +41,7 @@ from pause_jax.run.record.result import Result
 from pause_jax.run.simulate import simulate
 from pause_jax.sweep.execute import SweepInterrupted
 from pause_jax.sweep.merge import merge
-from pause_jax.sweep.sweep import play_shard, sweep
+from pause_jax.sweep.sweep import run_shard, sweep
 
 if TYPE_CHECKING:
     from pause_jax.analysis import metrics, plotting, regret
@@ -106,6 +107,9 @@ if (
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(_LATER[name])
+    if name == "play_shard":
+        renamed.warn("play_shard", "run_shard")
+        return run_shard
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -125,7 +129,6 @@ __all__ = [
     "learning",
     "merge",
     "metrics",
-    "play_shard",
     "plotting",
     "policies",
     "presets",
@@ -133,6 +136,7 @@ __all__ = [
     "quantity",
     "regret",
     "reward",
+    "run_shard",
     "search",
     "simulate",
     "stack",

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+import pause_jax
 from pause_jax import ConfigError, SimConfig, _moved, bandit, config_file, policies
 from pause_jax.world import availability
 from pause_jax.world.availability import AvailabilityTrace, OnOff
@@ -99,6 +100,8 @@ def test_an_unknown_field_is_refused_as_ever(recwarn):
 
 
 def test_names_of_before_are_read():
+    with pytest.warns(DeprecationWarning, match="play_shard is now run_shard"):
+        assert pause_jax.play_shard is pause_jax.run_shard
     with pytest.warns(DeprecationWarning, match="AvailabilityTrace"):
         assert availability.Presence is AvailabilityTrace
     with pytest.raises(AttributeError, match="Absence"):

@@ -98,9 +98,10 @@ def discard_unfinished(folder: pathlib.Path) -> None:
       ConfigError: if another process is at work there.
     """
     kept = folder / UNFINISHED
-    for generation in kept.glob("[0-9][0-9][0-9]"):  # of a search by tune
-        discard_store(generation)
-    (kept / RUN).unlink(missing_ok=True)
+    for batch in (*kept.glob("[0-9]*"), kept / "finalists"):  # of a search by tune
+        discard_store(batch)
+    for path in (kept / RUN, *kept.glob("trials.log*"), *kept.glob("lease-*")):
+        path.unlink(missing_ok=True)
     discard_store(kept)
 
 
