@@ -46,9 +46,14 @@ class Growth(NamedTuple):
 def cumulative(result: xr.Dataset) -> xr.DataArray:
     """Cumulative regret R(n) in float64, [config, seed, round].
 
-    From a ``sweep`` with ``regret``, ``clients`` and ``played``. A round in which nobody took part
-    adds 0; how many there were is the coordinate ``empty_rounds`` [config, seed], and a UserWarning
-    names the configs. NaN after the last round of a run.
+    A round in which nobody took part adds 0; how many there were is the coordinate
+    ``empty_rounds`` [config, seed]. NaN after the last round of a run.
+
+    Args:
+      result: from ``sweep``, with ``regret``, ``clients`` and ``played``.
+
+    Warns:
+      UserWarning: naming the configs with empty rounds, and how many.
     """
     empty = metrics.empty_rounds(result)
     counts = empty.sum("round")
@@ -110,7 +115,8 @@ def decade_ratios(regret: ArrayLike) -> dict[int, float]:
     a line, and tends to 0 if the regret is bounded. Unlike an exponent it does not remember the
     first rounds.
 
-    Of cumulative regret [seeds, T]; rounds that not all seeds played are left out.
+    Args:
+      regret: [seeds, T], cumulative; rounds that not all seeds played are left out.
 
     Returns:
       The ratio by n, for the powers of ten n with 10 <= n <= T / 10.
@@ -130,7 +136,8 @@ def growth(regret: ArrayLike) -> Growth:
     The exponent is fitted to each seed on rounds that are equally spaced in ln n; the error is the
     standard error over seeds, so that the strong correlation along a curve does not enter.
 
-    Of cumulative regret [seeds, T]; rounds that not all seeds played are left out.
+    Args:
+      regret: [seeds, T], cumulative; rounds that not all seeds played are left out.
 
     Returns:
       The fit; all NaN if a seed's R(n) is not above zero throughout, which has no logarithm.

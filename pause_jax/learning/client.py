@@ -67,9 +67,14 @@ def train_locally(
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """One client's local SGD: one pass over its data in a fresh random order.
 
-    The optimiser moves ``params`` and ``clear`` of the global model. ``input_key``, for the noise
-    of low-quality inputs, is the same in every round. ``bound`` are the steps of clients that step
-    together, at least this client's own, beyond which nothing changes; None for its own number.
+    Args:
+      training: the fixed parts.
+      variables: the global model; the optimiser moves its ``params`` and ``clear``.
+      partition: who holds what.
+      slot: the client, its random numbers and its optimiser state.
+      input_key: for the noise of low-quality inputs; the same in every round.
+      bound: steps of clients that step together, at least this client's own; steps beyond its own
+        change nothing. None for its own number.
 
     Returns:
       (update h_k = local - global for every collection, optimiser state, losses on the way).

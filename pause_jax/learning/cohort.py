@@ -29,8 +29,8 @@ class Execution(NamedTuple):
       client_batch: clients side by side at most; 1 trains one after another. None leaves it to the
         memory that one client keeps.
       mesh: devices that share a cohort, with the one axis ``client``; one device if None.
-      precision: of matrix products and convolutions in the clients' training, as in
-        ``jax.default_matmul_precision``; None for the device's own. All else has the highest.
+      precision: of products in the clients' training, as in ``jax.default_matmul_precision``; None
+        for the device's own. All other products have that of float32.
     """
 
     client_batch: int | None = None
@@ -69,10 +69,14 @@ def map_clients(
 ) -> Any:
     """``train`` for every slot of the cohort: what it returns, leaves [m, ...].
 
-    At most ``batch`` clients side by side step together, so a batch makes as many steps as its
-    longest client. ``slots`` are the input, leaves [m, ...]; ``steps`` int [m] are those of each
-    slot, 0 of one that does not take part, None if all are equal; ``mesh`` are the devices that
-    share the slots, one axis ``client``, one device if None.
+    Clients side by side step together, so a batch makes as many steps as its longest client.
+
+    Args:
+      train: what one slot does.
+      slots: its input, leaves [m, ...].
+      steps: int [m], steps of each slot, 0 of one that does not take part; None if all are equal.
+      batch: slots side by side at most.
+      mesh: devices that share the slots, one axis ``client``; one device if None.
     """
 
     def train_all(work: tuple[Any, Array | None]) -> Any:

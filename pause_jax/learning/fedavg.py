@@ -44,9 +44,14 @@ def train_cohort(
 ) -> tuple[LearnerState, Trained, StaleUpdates | None]:
     """A round of training.
 
-    The key is folded by client; a slot of weight 0 sends nothing; ``release`` is what leaves the
-    clients of their flat updates. ``is_stale``, bool [m], are the slots whose update is averaged in
-    the next round; ``stale`` updates are averaged in this one, with their own weights.
+    Args:
+      training: the fixed parts.
+      key: of this round's training, folded by client.
+      state: before the round.
+      selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
+      release: what leaves the clients of their flat updates.
+      is_stale: bool [m], slots whose update is averaged in the next round; None for none.
+      stale: updates that are averaged in this round, with their own weights.
 
     Returns:
       (state after it, what the server saw, stale updates for the next round).

@@ -87,9 +87,16 @@ class PartitionConfig(Config):
     ) -> Partition:
         """Draw a partition of ``num_samples`` random samples among the clients.
 
-        There are N >= ``num_samples`` >= ``num_clients`` samples: ``labels`` [N] are integers, or
-        other targets, which have no dominant label; ``clients`` int [N] say where each sample came
-        from, None if that is not known.
+        Args:
+          key: of this draw.
+          labels: [N] integer labels; or other targets, which have no dominant label.
+          num_samples: n <= N samples to hand out.
+          num_clients: K <= n.
+          num_classes: number of labels.
+          clients: int [N], where each sample came from; None if that is not known.
+
+        Returns:
+          The partition.
         """
         split_key, quality_key = jax.random.split(key)
         order, size = self._assign(split_key, labels, num_samples, num_clients, num_classes)

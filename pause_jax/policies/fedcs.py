@@ -100,8 +100,12 @@ def greedy(
     still ends before the deadline, else dropped for good. The multicast time T^d, which the rule
     adds to both, does not depend on the set here: it is part of ``FedCs.overhead``.
 
-    From the seconds of each candidate's update t^UD and upload t^UL, float [d], who is usable,
-    bool [d], the most to accept, m, and the seconds for updates and uploads together.
+    Args:
+      compute: float [d], t^UD, seconds of a candidate's update.
+      upload: float [d], t^UL, seconds of its upload.
+      usable: bool [d], who can be accepted.
+      num_selected: m, the most to accept.
+      deadline: seconds for updates and uploads together.
 
     Returns:
       bool [d], who was accepted.

@@ -98,8 +98,13 @@ def two_point(
 ) -> tuple[float, float, str]:
     """A lower bound on epsilon from the pair of inputs that is told apart best.
 
-    ``pairs`` are neighbours (x0, x1) by name. They all have one shape, and so have all releases,
-    ``samples`` of them in all (:class:`Shares`).
+    Args:
+      release: what is audited; all its releases have one shape.
+      pairs: neighbours (x0, x1) by name, all of one shape.
+      key: of all releases.
+      delta: claimed.
+      samples: releases in all; see :class:`Shares`.
+      confidence: of the bound.
 
     Returns:
       (lower bound; the bound of an event that always happens under one input and never under the

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
+from pause_jax.learning import Execution
 
 
 def check_key(key: Array) -> None:
@@ -114,19 +116,11 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def checked_precision(precision: str | None) -> str | None:
-    """Return the precision of training: the given one, else that of JAX's configuration.
+def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Execution:
+    """Return how cohorts are trained: side by side, over a mesh, in JAX's configured precision.
 
     Raises:
-      ConfigError: if JAX knows no precision of that name.
+      ConfigError: if ``client_batch`` is no number of clients.
     """
-    if precision is None:
-        return jax.config.values["jax_default_matmul_precision"]
-    try:
-        with jax.default_matmul_precision(precision):
-            return precision
-    except ValueError:
-        raise ConfigError(
-            f"precision = {shown(precision)}: must be a precision of matrix products that JAX "
-            "knows, such as default, high, highest, tensorfloat32 or bfloat16, or None."
-        ) from None
+    precision = jax.config.values["jax_default_matmul_precision"]
+    return Execution(check_client_batch(client_batch), mesh, precision)

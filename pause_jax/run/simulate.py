@@ -13,13 +13,12 @@ from jax.sharding import Mesh
 from pause_jax.base.memory import check_memory, refused_if_too_large, tree_bytes
 from pause_jax.base.registry import label
 from pause_jax.config import SimConfig, canonical, loaded, validate
-from pause_jax.learning import Dataset, Execution
+from pause_jax.learning import Dataset
 from pause_jax.run import contract
 from pause_jax.run.arguments import (
-    check_client_batch,
     check_one_key,
     checked_devices,
-    checked_precision,
+    execution_of,
 )
 from pause_jax.run.driver import single_run
 from pause_jax.run.host import is_traced
@@ -40,12 +39,13 @@ def simulate(
     record: Sequence[str | Quantity] | None = None,
     devices: Sequence[jax.Device] | None = None,
     client_batch: int | None = None,
-    precision: str | None = None,
 ) -> Result:
     """Simulate federated learning under a selection policy.
 
     Pure: the same config and key give the same result, bit for bit. May be vmapped over keys and
     over stacked configs (``pause_jax.stack``); ``sweep`` does both and labels the result.
+    Products in the clients' training have the precision of ``jax.default_matmul_precision``, by
+    default the device's own (TF32 on recent GPUs); all other products have that of float32.
 
     Args:
       config: what to simulate.
@@ -59,9 +59,6 @@ def simulate(
         default device by itself if left out. (``sweep`` spreads whole runs instead.)
       client_batch: clients trained side by side at most; 1 trains one after another. By default as
         many as the memory of one allows. Results are equal up to rounding.
-      precision: of matrix products and convolutions in the clients' training, as in
-        ``jax.default_matmul_precision``; by default that of JAX's configuration, else the device's
-        own, which is less than float32 on some accelerators. All else has the highest.
 
     Returns:
       The result.
@@ -86,7 +83,7 @@ def simulate(
     """
     quantities = chosen(record, RESERVED)
     mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
-    execution = Execution(check_client_batch(client_batch), mesh, checked_precision(precision))
+    execution = execution_of(client_batch, mesh)
     check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
     config, data = prepare(config, data)
     if record is None:

@@ -17,7 +17,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
 from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
 from pause_jax.learning.dataset import checked
-from pause_jax.run.arguments import check_client_batch, check_limits, checked_devices, checked_keys
+from pause_jax.run.arguments import check_limits, checked_devices, checked_keys, execution_of
 from pause_jax.run.driver import single_run
 from pause_jax.run.matching import client_ids
 from pause_jax.run.programs import compiled_steps
@@ -100,7 +100,7 @@ def plan_sweep(
     """
     named, keys = _named(configs), checked_keys(keys)
     check_limits(memory_limit, max_batch)
-    mesh, execution = mesh_of(checked_devices(devices)), Execution(check_client_batch(client_batch))
+    mesh, execution = mesh_of(checked_devices(devices)), execution_of(client_batch)
     quantities = chosen(record, RESERVED)
     groups = _groups(named, None if data is None else checked(data))
     if record is None:

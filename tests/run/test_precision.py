@@ -1,4 +1,4 @@
-"""Products have the precision of float32, those of the clients' training that of an argument."""
+"""Products have the precision of float32, those of the clients' training what JAX is told."""
 
 import re
 from collections import Counter
@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig, simulate
+from pause_jax import SimConfig, simulate
 from pause_jax.learning import Digits, Execution, Learning, Mlp
 from pause_jax.policies import named
 from pause_jax.privacy import L1Laplace, PrivUnitG, Projected
+from pause_jax.run.arguments import execution_of
 from pause_jax.run.programs import compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
@@ -60,24 +61,17 @@ def test_a_policy_computes_in_float32(name):
     assert precisions(config, None).keys() == {"HIGHEST"}
 
 
+def test_the_configuration_of_jax_is_taken_when_a_run_is_started():
+    with jax.default_matmul_precision("bfloat16"):
+        assert execution_of(3).precision == "bfloat16"
+    assert execution_of(None) == Execution()
+
+
 @pytest.mark.slow
 def test_on_a_cpu_no_result_depends_on_it():
-    key = jax.random.key(0)
-    results = [simulate(SMALL, key, precision=name).values for name in (None, "tensorfloat32")]
-    for name, value in results[0].items():
-        np.testing.assert_array_equal(value, results[1][name], err_msg=name)
-
-
-def test_the_precision_of_jax_configuration_is_that_of_training():
-    from pause_jax.run.arguments import checked_precision
-
-    with jax.default_matmul_precision("bfloat16"):
-        assert checked_precision(None) == "bfloat16"
-        assert checked_precision("highest") == "highest"
-    assert checked_precision(None) is None
-
-
-@pytest.mark.parametrize("wrong", ["exact", 3])
-def test_a_precision_that_jax_does_not_know_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"precision = .*: must be a precision of matrix"):
-        simulate(SMALL, jax.random.key(0), precision=wrong)
+    key, record = jax.random.key(0), ("clients", "test_loss", "train_loss")
+    default = simulate(SMALL, key, record=record).values
+    with jax.default_matmul_precision("tensorfloat32"):
+        less = simulate(SMALL, key, record=record).values
+    for name, value in default.items():
+        np.testing.assert_array_equal(value, less[name], err_msg=name)

@@ -102,11 +102,17 @@ def question_round(
     grid: TimedGrid,
     timeout: float,
 ) -> tuple[set[int], dict[int, Any] | None]:
-    """Put a policy's question to its clients, if it has one, and wait ``timeout`` seconds.
+    """Put a policy's question to its clients, if it has one.
 
-    ``present`` has the node of each client that can be chosen; a question for the loss takes the
-    model's arrays along. Of a client without a loss the policy keeps what it knows; one without
-    features is not available in this round.
+    Of a client without a loss the policy keeps what it knows; one without features is not available
+    in this round.
+
+    Args:
+      selector: the policy at work.
+      present: node of each client that can be chosen.
+      arrays: the model, which a question for the loss takes along.
+      grid: of the run.
+      timeout: seconds to wait for the answers.
 
     Returns:
       (available clients, answers by client; None of a policy that asks none).

@@ -114,7 +114,11 @@ class Selector:
     def question(self, available: Iterable[int] | None = None) -> Question | None:
         """The policy's question before the next choice; None if it asks no client.
 
-        ``available``, and what is raised, is as in :meth:`ask`.
+        Args:
+          available: as in :meth:`ask`.
+
+        Raises:
+          ConfigError: as :meth:`ask`.
         """
         self._check_told()
         query = self._policy.query
