@@ -159,6 +159,7 @@ def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):
     )
     monkeypatch.chdir(tmp_path)
     arguments = ("compare", "--load", "mine.py", "--policies", "random", "--seeds", "1")
+    arguments += ("--no-figures", "--no-report")
     changes = ("latency=backwards", "learning=none", "num_rounds=3")
     words = [word for change in changes for word in ("--set", change)]
     monkeypatch.setattr(
