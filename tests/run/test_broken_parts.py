@@ -19,6 +19,7 @@ from pause_jax.run.state import examined, healthy
 
 pytestmark = pytest.mark.slow
 
+NO_PICTURES = ("--no-figures", "--no-report")
 KEY = jax.random.key(0)
 FROM = 4  # the round from which on the contract is broken
 
@@ -159,12 +160,9 @@ def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):
     )
     monkeypatch.chdir(tmp_path)
     arguments = ("compare", "--load", "mine.py", "--policies", "random", "--seeds", "1")
-    arguments += ("--no-figures", "--no-report")
     changes = ("latency=backwards", "learning=none", "num_rounds=3")
     words = [word for change in changes for word in ("--set", change)]
-    monkeypatch.setattr(
-        sys, "argv", ["pause-jax", *arguments, *words, "--no-figures", "--no-report"]
-    )
+    monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, *words, *NO_PICTURES])
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert not stop.value.code
