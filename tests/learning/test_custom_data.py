@@ -38,7 +38,7 @@ def base(**learning) -> SimConfig:
     words = {"model": Linear(), "max_steps": 3, **learning}
     return SimConfig(
         num_clients=4, num_selected=2, num_rounds=2, eval_every=1, learning=Learning(**words),
-        privacy=NoPrivacy(),
+        privacy=NoPrivacy(), track_regret=False,
     )  # fmt: skip
 
 
