@@ -31,6 +31,7 @@ import jax
 from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
 from pause_jax._moved import MovedFinder
 from pause_jax.bandit.reward import Reward
+from pause_jax.base import renamed
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, stack
 from pause_jax.learning import Learning
@@ -40,14 +41,17 @@ from pause_jax.run.record.result import Result
 from pause_jax.run.simulate import simulate
 from pause_jax.sweep.execute import SweepInterrupted
 from pause_jax.sweep.merge import merge
-from pause_jax.sweep.sweep import play_shard, sweep
+from pause_jax.sweep.sweep import run_shard, sweep
 
 if TYPE_CHECKING:
     from pause_jax.analysis import metrics, plotting, regret
     from pause_jax.config import config_file
     from pause_jax.sweep import distributed
 
-__version__ = metadata.version(__name__)
+try:
+    __version__ = metadata.version(__name__)
+except metadata.PackageNotFoundError:  # a checkout that was not installed
+    __version__ = "unknown"
 
 sys.meta_path.insert(0, MovedFinder())
 
@@ -103,6 +107,9 @@ if (
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(_LATER[name])
+    if name == "play_shard":
+        renamed.warn("play_shard", "run_shard")
+        return run_shard
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -122,7 +129,6 @@ __all__ = [
     "learning",
     "merge",
     "metrics",
-    "play_shard",
     "plotting",
     "policies",
     "presets",
@@ -130,6 +136,7 @@ __all__ = [
     "quantity",
     "regret",
     "reward",
+    "run_shard",
     "search",
     "simulate",
     "stack",

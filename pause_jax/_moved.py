@@ -26,6 +26,7 @@ MOVED: dict[str, str] = {
     **{f"engine.{name}": f"run.record.{name}" for name in _RECORD.split()},
     **{f"engine.{old}": f"sweep.{new}" for old, new in _SWEEP.items()},
     **{f"learning.{name}": "learning.models" for name in ("norms", "recurrent")},
+    "analysis.colours": "analysis.curves",
     "config_file": "config.config_file",
     "engine": "run",
     "evenly": "rng.draws",

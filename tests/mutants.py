@@ -28,7 +28,6 @@ STATE = "pause_jax/run/state.py"
 SETUP = "pause_jax/run/setup.py"
 WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
-QUERIES = "pause_jax/learning/queries.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
 EVALUATION = "pause_jax/learning/evaluation.py"
 COHORT = "pause_jax/learning/cohort.py"
@@ -102,6 +101,7 @@ PROVENANCE = "pause_jax/sweep/provenance.py"
 JOBS = "pause_jax/sweep/prepare.py"
 CHECKPOINT = "pause_jax/sweep/checkpoint.py"
 STORE_TEST = "tests/sweep/test_store.py"
+WORKERS_TEST = "tests/sweep/test_workers.py"
 CONSTANT = f"{STORE_TEST}::test_a_constant_of_custom_code_counts_wherever_it_comes_from[{{}}]"
 MIDDLE = "tests/sweep/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
 CURVES = "pause_jax/analysis/curves.py"
@@ -335,7 +335,7 @@ MUTANTS = [
     ),
     Mutant(
         "answers_without_input_noise",
-        QUERIES,
+        EVALUATION,
         "places, 0)]\n        x, y = client_inputs(training, rows, partition.quality[client]",
         "places, 0)]\n        x, y = client_inputs(training, rows, jnp.ones(())",
         "power_of_choice",
@@ -1031,6 +1031,35 @@ MUTANTS = [
         "if len(runs) != len(kept.plans):",
         f"{HOSTILE_TEST}::test_a_store_from_elsewhere_is_refused",
     ),
+    # --- chunks in other processes
+    Mutant(
+        "a_later_worker_of_another_processor",
+        "pause_jax/sweep/workers.py",
+        "if fingerprint(plan.made_by) != task.made_by:",
+        "if False:",
+        f"{WORKERS_TEST}::test_a_later_worker_of_another_processor_is_refused_and_finished_runs_are_kept",
+    ),
+    Mutant(
+        "the_processor_of_the_client_counts",
+        "pause_jax/sweep/workers.py",
+        'plan.made_by["machine"] | processor',
+        'plan.made_by["machine"]',
+        f"{WORKERS_TEST}::test_the_processor_of_the_client_does_not_matter",
+    ),
+    Mutant(
+        "a_chunk_of_another_shard_runs",
+        "pause_jax/sweep/execute.py",
+        "if not self._claims.claim(lease):",
+        "if self._claims.claim(lease) is None:",
+        f"{WORKERS_TEST}::test_a_shard_leaves_what_others_run_and_runs_damaged_chunks_again",
+    ),
+    Mutant(
+        "a_finished_chunk_of_another_shard_runs",
+        "pause_jax/sweep/execute.py",
+        "if self._store.path(self._group, first).exists():",
+        "if False:",
+        f"{WORKERS_TEST}::test_a_shard_that_is_left_alone_runs_everything",
+    ),
     # --- tune, and the contract of a custom policy
     Mutant(
         "finalists_meet_the_seeds_of_the_search",
@@ -1056,8 +1085,8 @@ MUTANTS = [
     Mutant(
         "optuna_is_told_the_mean",
         TUNING,
-        "study.tell(each, run.order(trial))",
-        "study.tell(each, trial.mean)",
+        "[run.order(trial) for trial in found]",
+        "[trial.mean for trial in found]",
         "tests/analysis/test_tuning.py::test_optuna_is_told_the_same_order",
     ),
     Mutant(
@@ -1378,14 +1407,14 @@ MUTANTS = [
         "delta_of_silent_rounds",
         LEDGER,
         "basic_delta=int(updates.max())",
-        "basic_delta=int(seen.counts.max())",
+        "basic_delta=int(counts.max())",
         ACCOUNTING_TEST,
     ),
     Mutant(
         "resources_are_releases",
         LEDGER,
-        "(seen.queried if learns and seen.config.policy.releases else 0)",
-        "(seen.queried if learns else 0)",
+        "(queried if learns and config.policy.releases else 0)",
+        "(queried if learns else 0)",
         ACCOUNTING_TEST,
     ),
     Mutant(
@@ -1738,14 +1767,14 @@ MUTANTS = [
         "delta_without_a_release",
         "pause_jax/analysis/ledger.py",
         "int(updates.max()) * float",
-        "int(seen.counts.max()) * float",
+        "int(counts.max()) * float",
         "tests/analysis/test_accounting.py::test_participations_after_the_end_of_a_budget_release_nothing",
     ),
     Mutant(
         "answers_are_no_releases",
         "pause_jax/analysis/ledger.py",
-        "updates + (seen.queried if",
-        "updates + (0 * seen.queried if",
+        "updates + (queried if",
+        "updates + (0 * queried if",
         "tests/analysis/test_accounting.py::test_losses_void_the_guarantee_and_count_as_releases",
     ),
     Mutant(

@@ -8,6 +8,7 @@ import pathlib
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ import xarray as xr
 from pause_jax import merge
 
 ROOT = pathlib.Path(__file__).parents[1]
-SHARDS, DYING = 8, 2
+SHARDS, DYING, PAIRS = 8, 2, 4
 
 
 def environment(cache: pathlib.Path) -> dict[str, str]:
@@ -33,10 +34,10 @@ def environment(cache: pathlib.Path) -> dict[str, str]:
 
 
 def begun(
-    folder: pathlib.Path, settings: dict[str, str], seconds: float = 0.0, shard: str = ""
+    folder: pathlib.Path, settings: dict[str, str], seconds: float = 0.0, part: str = ""
 ) -> subprocess.Popen[str]:
     """A process of tests/support/killed.py."""
-    words = [str(folder), str(seconds), *([shard] if shard else [])]
+    words = [str(folder), str(seconds), *([part] if part else [])]
     return subprocess.Popen(
         [sys.executable, "-m", "tests.support.killed", *words],
         cwd=ROOT,
@@ -78,6 +79,55 @@ def killed_shards(
     return merge(folder)
 
 
+def killed_pair(
+    folder: pathlib.Path, settings: dict[str, str], dying: int | None = None, seconds: float = 0.0
+) -> float:
+    """Run a sweep in two processes together, of which one is killed; the other must end by itself.
+
+    Args:
+      folder: where it is kept.
+      settings: the processes' environment.
+      dying: which one is killed, 0 or 1; None for an undisturbed run.
+      seconds: when.
+
+    Returns:
+      How long the first process ran, 0 after a death.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    pair = [
+        begun(folder, settings, seconds if number == dying else 0.0, f"{number}@{address}")
+        for number in (0, 1)
+    ]
+    ends = [process.communicate(timeout=600) for process in pair]
+    statuses = [process.returncode for process in pair]
+    if dying is not None and statuses[dying] == -signal.SIGKILL:
+        assert statuses[1 - dying] != 0, "a process went on without the other"
+        return 0.0
+    assert statuses == [0, 0], [error[-2000:] for _, error in ends]
+    return float(ends[0][0].split()[-1])
+
+
+def soak_pairs(folder: pathlib.Path, settings: dict[str, str], chance: random.Random) -> None:
+    """Kill one of two processes that run a sweep together, restart both, and compare the bits."""
+    killed_pair(folder / "pair", settings)
+    shutil.rmtree(folder / "pair")
+    seconds = killed_pair(folder / "pair", settings)
+    whole = xr.load_dataset(folder / "pair.nc")
+    kept = 0
+    for number in range(PAIRS):
+        place = folder / f"pair-{number}"
+        killed_pair(place, settings, number % 2, chance.uniform(0.1, 0.9) * seconds)
+        kept += bool(list(place.glob("chunk-*.npz")))
+        killed_pair(place, settings)
+        same_bits(xr.load_dataset(f"{place}.nc"), whole)
+    print(
+        f"{PAIRS} pairs of processes of which one was killed (the first, the second, ...) were "
+        f"started again and have the bits of a pair that nobody disturbed ({kept} found chunks)"
+    )
+
+
 def same_bits(one: xr.Dataset, other: xr.Dataset) -> None:
     """Compare two results, NaN with NaN.
 
@@ -91,7 +141,7 @@ def same_bits(one: xr.Dataset, other: xr.Dataset) -> None:
 
 
 def main(moments: int) -> None:
-    """Kill at so many moments, then two of eight shards."""
+    """Kill at so many moments, then two of eight shards, then one of two processes together."""
     folder = pathlib.Path(tempfile.mkdtemp())
     settings, chance = environment(folder / "compiled"), random.Random(0)
     killed(folder / "whole", settings)
@@ -117,6 +167,7 @@ def main(moments: int) -> None:
     print(
         f"{SHARDS} shards, {DYING} of them killed and started again, have the bits of one process"
     )
+    soak_pairs(folder, settings, chance)
     shutil.rmtree(folder)
 
 

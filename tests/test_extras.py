@@ -24,6 +24,32 @@ def imported(module: str, without: list[str]) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
 
+OPTIONAL = (
+    *("altair", "array_record", "cloudpickle", "distributed", "dp_accounting", "jinja2"),
+    *("matplotlib", "optuna", "PIL", "pyarrow", "submitit"),
+    *("tensorboardX", "tensorflow_datasets", "vl_convert", "zarr"),
+)
+
+
+def test_a_comparison_without_figures_needs_no_extra(tmp_path):
+    program = f"""
+import sys
+
+for name in {OPTIONAL!r}:
+    sys.modules[name] = None  # as if it were not installed
+from pause_jax.cli import main
+
+sys.argv[1:] = ["compare", "--policies", "random", "--rounds", "5", "--seeds", "2",
+                "--set", "learning=none", "--no-figures"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "results" / "compare-digits_small" / "data.nc").exists()
+
+
 def test_without_flower_only_its_own_room_is_closed():
     done = imported("pause_jax.flower", ["flwr"])
     assert done.returncode == 1

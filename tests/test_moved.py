@@ -2,9 +2,11 @@
 
 import importlib
 import sys
+import warnings
 
 import pytest
 
+import pause_jax
 from pause_jax import ConfigError, SimConfig, _moved, bandit, config_file, policies
 from pause_jax.world import availability
 from pause_jax.world.availability import AvailabilityTrace, OnOff
@@ -68,7 +70,8 @@ def test_a_name_that_never_was_is_not_found():
 def test_fields_and_values_of_before_are_taken():
     trace = OnOff(leave=0.3)
     now = SimConfig(availability_trace=trace, stale_updates="next", when_spent="drop")
-    with pytest.warns(DeprecationWarning) as warned:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         old = SimConfig(**{"presence": trace, "late": "next", "when_spent": "silent"})
         replaced = SimConfig().replace(late="next")
         overridden = now.override({"presence.leave": 0.4})
@@ -97,6 +100,8 @@ def test_an_unknown_field_is_refused_as_ever(recwarn):
 
 
 def test_names_of_before_are_read():
+    with pytest.warns(DeprecationWarning, match="play_shard is now run_shard"):
+        assert pause_jax.play_shard is pause_jax.run_shard
     with pytest.warns(DeprecationWarning, match="AvailabilityTrace"):
         assert availability.Presence is AvailabilityTrace
     with pytest.raises(AttributeError, match="Absence"):

@@ -119,7 +119,7 @@ def test_it_holds_the_package_and_nothing_else(wheel):
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pause_jax").rglob("*.py")}
     others = {
         "py.typed",
-        "world/latency/devices.csv",
+        *(f"world/latency/{x}.csv" for x in ("devices", "phones")),
         *(f"analysis/report/page.{x}" for x in ("css", "html", "js")),
     }
     assert held == sources | {f"pause_jax/{name}" for name in others}

@@ -16,46 +16,27 @@ _LISTED = 4
 
 
 class Aim(NamedTuple):
-    """What configs are judged by.
+    """What configs are judged by."""
 
-    Attributes:
-      title: of a column.
-      values: [config, seed]; NaN where there is none.
-      sign: 1 if more is better, -1 if less is.
-      verb: what a config with values did.
-      better, worse: than another config.
-      missing: what is said of a config without a value in some seed.
-      unit: of the values and of their differences.
-      digits: after the point.
-    """
-
-    title: str
-    values: xr.DataArray
-    sign: int
-    verb: str
-    better: str
+    title: str  # of a column
+    values: xr.DataArray  # [config, seed]; NaN where there is none
+    sign: int  # 1 if more is better, -1 if less is
+    verb: str  # what a config with values did
+    better: str  # than another config
     worse: str
-    missing: str
-    unit: str = ""
-    digits: int = 1
+    missing: str  # what is said of a config without a value in some seed
+    unit: str = ""  # of the values and of their differences
+    digits: int = 1  # after the point
 
 
 class Comparison(NamedTuple):
-    """Configs compared with one of them.
+    """Configs compared with one of them."""
 
-    Attributes:
-      against: that config; empty if no config has values.
-      aims: what they are judged by, the first one first.
-      comparisons: differences that might have been asked for, which their intervals allow for.
-      differences: of each aim, by config.
-      sentence: what the first aim that ``against`` has values of shows.
-    """
-
-    against: str
-    aims: tuple[Aim, ...]
-    comparisons: int
-    differences: tuple[dict[str, Difference], ...]
-    sentence: str
+    against: str  # that config; empty if no config has values
+    aims: tuple[Aim, ...]  # what they are judged by, the first one first
+    comparisons: int  # differences that might have been asked for, which their intervals allow for
+    differences: tuple[dict[str, Difference], ...]  # of each aim, by config
+    sentence: str  # what the first aim that ``against`` has values of shows
 
 
 def compare(result: xr.Dataset, target: float, against: str | None = None) -> Comparison:

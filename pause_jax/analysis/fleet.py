@@ -154,11 +154,9 @@ def _correlation(each: list[Floats]) -> Test:
     rows = [stats.rankdata(row) for row in _long(each)]
     if not rows:
         return Test(math.nan, math.nan)
-    top = bottom = expected = 0.0
-    for row in rows:
-        off = row - row.mean()
-        top, bottom = top + float(off[1:] @ off[:-1]), bottom + float(off @ off)
-        expected -= float(off @ off) / len(row)  # of independent ranks, about their own mean
+    off = [row - row.mean() for row in rows]
+    top, bottom = sum(float(x[1:] @ x[:-1]) for x in off), sum(float(x @ x) for x in off)
+    expected = -sum(float(x @ x) / len(x) for x in off)  # of independent ranks, about their mean
     figure, total = (top - expected) / bottom, sum(map(len, rows))
     return Test(figure, float(2 * stats.norm.sf(abs(figure) * math.sqrt(total))))
 

@@ -73,11 +73,9 @@ def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
 
 
 def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
-    """``fastest`` and ``slowest`` of geometrically spaced scales, from those of each client.
+    """``fastest`` and ``slowest`` of geometrically spaced scales.
 
-    Args:
-      scale: [C], estimates.
-      error: [C], relative standard error of each.
+    From the estimate of each client, [C], and its relative standard error, [C].
     """
     order = np.argsort(scale)
     place = np.linspace(0, 1, scale.size)

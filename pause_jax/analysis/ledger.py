@@ -106,51 +106,41 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
       >>> found.unit, int(found.participations.sum()), bool(found.basic == found.spent.max())
       ('coordinate', 20, True)
     """
-    seen = _read(run)
-    mechanism, learns = seen.config.privacy, seen.config.learning is not None
-    updates = _updates(mechanism.budget, seen.counts)
-    unnoised = seen.unnoised
+    config, unnoised, client_ids = _read(run)
+    # A smaller config's row of a sweep is filled up with clients that do not exist.
+    counts, queried, spent = (
+        np.asarray(getattr(run, name))[..., : config.num_clients]
+        for name in ("counts", "queried", "spent")
+    )
+    mechanism, learns = config.privacy, config.learning is not None
+    updates, num_parameters = _updates(mechanism.budget, counts), int(run.num_parameters)
     if learns:
         unnoised += ("updates", SIZES) if mechanism.unit == "none" else (SIZES,)
-    whole = np.full(seen.spent.shape, math.nan)
-    if seen.num_parameters:
-        times = seen.num_parameters if mechanism.unit == "coordinate" else 1
-        whole = seen.spent.astype(float) * times
+    whole = np.full(spent.shape, math.nan)
+    if num_parameters:
+        whole = spent.astype(float) * (num_parameters if mechanism.unit == "coordinate" else 1)
     return Ledger(
         mechanism=mechanism.name,
         unit=mechanism.unit,
-        num_parameters=seen.num_parameters,
+        num_parameters=num_parameters,
         delta=delta,
-        participations=seen.counts,
-        releases=updates + (seen.queried if learns and seen.config.policy.releases else 0),
-        spent=seen.spent,
-        per_coordinate=seen.spent,
+        participations=counts,
+        releases=updates + (queried if learns and config.policy.releases else 0),
+        spent=spent,
+        per_coordinate=spent,
         whole_update=whole,
-        exhausted=np.asarray(mechanism.budget.exhausted(jnp.asarray(seen.counts + 1))),
-        basic=float(seen.spent.max()),
+        exhausted=np.asarray(mechanism.budget.exhausted(jnp.asarray(counts + 1))),
+        basic=float(spent.max()),
         basic_delta=int(updates.max()) * float(mechanism.delta),
-        tight=_total_if_known(mechanism, int(seen.counts.max()), delta),
-        tight_at_most=(
-            _total_if_known(mechanism, seen.config.num_rounds, delta) if learns else math.nan
-        ),
+        tight=_total_if_known(mechanism, int(counts.max()), delta),
+        tight_at_most=_total_if_known(mechanism, config.num_rounds, delta) if learns else math.nan,
         unnoised=unnoised,
-        client_ids=seen.client_ids,
+        client_ids=client_ids,
     )
 
 
-class _Seen(NamedTuple):
-    """What is read from a run: see ``Result``. Arrays are [K] or [S, K]."""
-
-    config: SimConfig
-    counts: np.ndarray
-    queried: np.ndarray
-    spent: np.ndarray
-    num_parameters: int
-    unnoised: tuple[str, ...]
-    client_ids: tuple[str, ...]
-
-
-def _read(run: Result | xr.Dataset) -> _Seen:
+def _read(run: Result | xr.Dataset) -> tuple[SimConfig, tuple[str, ...], tuple[str, ...]]:
+    """The config of a run, what left without noise, and the ids of its clients."""
     if isinstance(run, Result):
         config, unnoised, ids = run.config, run.unnoised, run.client_ids
         if any(jnp.ndim(leaf) for leaf in jax.tree.leaves(config.privacy)):
@@ -162,12 +152,7 @@ def _read(run: Result | xr.Dataset) -> _Seen:
         unnoised = tuple(filter(None, run.unnoised.item().split(", ")))
         named = run.client_id.values.tolist() if "client_id" in run.coords else []
         ids = tuple(named[: config.num_clients])
-    # A smaller config's row of a sweep is filled up with clients that do not exist.
-    counts, queried, spent = (
-        np.asarray(getattr(run, name))[..., : config.num_clients]
-        for name in ("counts", "queried", "spent")
-    )
-    return _Seen(config, counts, queried, spent, int(run.num_parameters), unnoised, ids)
+    return config, unnoised, ids
 
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
@@ -242,16 +227,12 @@ def _worst(loss: WorstLoss, delta: float) -> float:
     return min(basic, _composed(_response_parts, releases, delta))
 
 
-def _unbounded(loss: NoGuarantee, delta: float) -> float:
-    return math.inf
-
-
 # What releases of each law add up to: (loss, delta) -> epsilon.
 TOTALS: dict[type, Callable[[Any, float], float]] = {
     LaplaceLoss: _laplace,
     GaussianLoss: _gaussian,
     WorstLoss: _worst,
-    NoGuarantee: _unbounded,
+    NoGuarantee: lambda loss, delta: math.inf,
 }
 
 

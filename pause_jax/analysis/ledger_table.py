@@ -28,14 +28,9 @@ def ledgers(result: xr.Dataset) -> dict[str, Ledger]:
 
 
 HEADINGS = (
-    "policy",
-    "unit",
-    "eps/coord\nbasic",
-    "eps/update\nbasic",
-    "eps/unit\nPLD",
-    "PLD,\nat most",
+    "policy", "unit", "eps/coord\nbasic", "eps/update\nbasic", "eps/unit\nPLD", "PLD,\nat most",
     "times\nchosen",
-)
+)  # fmt: skip
 
 
 def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:

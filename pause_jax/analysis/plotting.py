@@ -11,8 +11,7 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import curves as curves_of
-from pause_jax.analysis.colours import colour, dash
-from pause_jax.analysis.curves import Curve
+from pause_jax.analysis.curves import Curve, colour, dash
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -172,15 +171,11 @@ def save_figures(
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     number = result.sizes["config"]
-    curves: dict[str, Callable[[Axes], None]] = {
-        "spent_budget_vs_rounds": lambda axes: plot_spent(result, axes)
-    }
+    curves: dict[str, Callable[[Axes], None]] = {}
     if curves_of.learns(result):  # not the bandit alone
         what = "accuracy" if curves_of.classifies(result) else "loss"
-        curves = {
-            f"{what}_vs_seconds": lambda axes: plot_accuracy(result, axes, target),
-            **curves,
-        }
+        curves[f"{what}_vs_seconds"] = lambda axes: plot_accuracy(result, axes, target)
+    curves["spent_budget_vs_rounds"] = lambda axes: plot_spent(result, axes)
     drawn = {}
     for name, draw in curves.items():
         drawn[name] = Figure(figsize=(8 + 2 * (number > _NAMES), 4.4), layout="constrained")

@@ -8,12 +8,13 @@ import os
 import pathlib
 import platform
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import jax
 import xarray as xr
 
+from pause_jax.base.source_file import written
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweep import provenance
@@ -47,12 +48,7 @@ def check_name(name: str) -> None:
 
 
 def reserve(
-    root: pathlib.Path,
-    name: str,
-    *,
-    explicit: bool,
-    force: bool,
-    writes: Collection[str] = FILES,
+    root: pathlib.Path, name: str, *, explicit: bool, force: bool, writes: Collection[str] = FILES
 ) -> pathlib.Path:
     """The folder for a result, decided before the run so that nothing is lost after it.
 
@@ -73,12 +69,15 @@ def reserve(
     check_name(name)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for folder in _named(root, name):
+        for number in range(1, 100_000):
+            folder = root / (name if number == 1 else f"{name}-{number}")
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(parents=True)
                 return folder
             if force:
-                return _taken_over(folder, writes)
+                check_own(folder, writes)
+                discard_unfinished(folder)
+                return folder
             if explicit:
                 resumed = (folder / UNFINISHED).is_dir()
                 raise ConfigError(
@@ -92,18 +91,6 @@ def reserve(
     raise ConfigError(f"{root / name}: there are too many results of that name. Give a --name.")
 
 
-def _named(root: pathlib.Path, name: str) -> Iterator[pathlib.Path]:
-    yield root / name
-    for number in range(2, 100_000):
-        yield root / f"{name}-{number}"
-
-
-def _taken_over(folder: pathlib.Path, writes: Collection[str]) -> pathlib.Path:
-    check_own(folder, writes)
-    discard_unfinished(folder)
-    return folder
-
-
 def discard_unfinished(folder: pathlib.Path) -> None:
     """Delete what a command stored in a result's folder while it ran, and nothing else.
 
@@ -111,21 +98,18 @@ def discard_unfinished(folder: pathlib.Path) -> None:
       ConfigError: if another process is at work there.
     """
     kept = folder / UNFINISHED
-    for generation in kept.glob("[0-9][0-9][0-9]"):  # of a search by tune
-        discard_store(generation)
-    (kept / RUN).unlink(missing_ok=True)
+    for batch in (*kept.glob("[0-9]*"), kept / "finalists"):  # of a search by tune
+        discard_store(batch)
+    for path in (kept / RUN, *kept.glob("trials.log*"), *kept.glob("lease-*")):
+        path.unlink(missing_ok=True)
     discard_store(kept)
 
 
 def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
     """Refuse a folder in which a run would overwrite what no run of this library wrote.
 
-    Args:
-      folder: of the result.
-      writes: files that are to be written there.
-
     Raises:
-      ConfigError: naming the first such file, or a link that leads out of the folder.
+      ConfigError: naming the first such file of ``writes``, or a link that leads out of the folder.
     """
     for path in (folder, *(folder / name for name in (*_FOLDERS, UNFINISHED))):
         if path.is_symlink():
@@ -207,9 +191,8 @@ def free(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _write_run(folder: pathlib.Path, table: Mapping[str, Any]) -> None:
-    beside = folder / f".{RUN}.{os.getpid()}"
-    beside.write_text(json.dumps(table, indent=2) + "\n")
-    beside.replace(folder / RUN)
+    with written(folder / RUN) as file:
+        file.write(f"{json.dumps(table, indent=2)}\n".encode())
 
 
 def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.Path]:
@@ -241,13 +224,8 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
     """Write ``data.nc``, ``configs/<config>.toml``, ``run.json`` and ``versions.json``; the files
     of an earlier result in the folder are removed, and no others.
 
-    Args:
-      result: of a sweep.
-      folder: made again if somebody has removed it.
-      about: what ``run.json`` says, beside the list of files.
-
-    Raises:
-      OSError: if something cannot be written.
+    The folder is made again if somebody has removed it; ``about`` is what ``run.json`` says beside
+    the list of files. Raises OSError if something cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     begin(folder, keep=DATA)
@@ -263,9 +241,7 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
 def begin(folder: pathlib.Path, *, keep: str = RUN) -> None:
     """Remove the files of an earlier result in a folder, and begin a list of files.
 
-    Args:
-      folder: of the result.
-      keep: a file that is to be replaced later, when the new one is whole.
+    The file ``keep`` stays: it is replaced later, when the new one is whole.
     """
     earlier, kept = manifest(folder), {RUN, keep}
     _write_run(folder, {"files": sorted(earlier | kept)})
@@ -291,15 +267,10 @@ def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
     """
     # By way of memory: HDF5 takes the process down with it when the disk is full.
     content = result.to_netcdf(engine="h5netcdf")
-    beside = folder / f".{DATA}.{os.getpid()}"
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(folder / DATA)
-    finally:
-        beside.unlink(missing_ok=True)
+    with written(folder / DATA) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def about(folder: pathlib.Path) -> dict[str, Any]:

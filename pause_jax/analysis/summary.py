@@ -16,6 +16,10 @@ from pause_jax.analysis.table import Sheet, label, make_table, number
 from pause_jax.config import config_file
 from pause_jax.run import contract
 
+# Coordinates of a config that are no fields of it.
+_NO_FIELDS = (
+    *("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"),
+)
 _UNIT_WORDS = {"coordinate": "per coordinate", "update": "per update"}
 _UNIT_MARKS = {"coordinate": "/coord", "update": "/update", "none": ""}
 
@@ -51,11 +55,7 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
     empty = metrics.empty_rounds(result).sum(("seed", "round"))
     rounds = result.played.sum(("seed", "round"))
     moments = {name: metrics.mean_and_error(values) for name, values in columns.items()}
-    known = ("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest")
-    of_configs = {
-        name: values for name, values in result.coords.items() if values.dims == ("config",)
-    }
-    varied = {str(name): values for name, values in of_configs.items() if name not in known}
+    varied = varied_fields(result)
     rows = []
     for config in result.config.values:
         row: dict[str, Any] = {
@@ -72,6 +72,15 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
             row[f"{name}_se"] = float(error.sel(config=config))
         rows.append(row)
     return rows
+
+
+def varied_fields(result: xr.Dataset) -> dict[str, xr.DataArray]:
+    """The fields in which the configs of a sweep differ, [config] by path."""
+    return {
+        str(name): values
+        for name, values in result.coords.items()
+        if values.dims == ("config",) and name not in _NO_FIELDS
+    }
 
 
 def table(rows: list[dict[str, Any]], target: float) -> Sheet:
@@ -104,15 +113,17 @@ def table(rows: list[dict[str, Any]], target: float) -> Sheet:
         empty = (f"{row['empty_rounds']}/{row['rounds']}",) if some_empty else ()
         return row["config"], *merits, spent, _pm(row, "fairness", 2), *empty
 
+    def soonest_first(row: dict[str, Any]) -> tuple[int, float]:
+        return -row["reached"], row["seconds_to_target"] if row["reached"] else 0.0
+
     marks = ("spent eps", "fairness", "empty") if some_empty else ("spent eps", "fairness")
     return make_table(
         [label("policy"), *map(number, (*headings, *marks))],
-        [cells(row) for row in sorted(rows, key=_soonest_first)],
+        [cells(row) for row in sorted(rows, key=soonest_first)],
         title=f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
         caption=(
-            {"accuracy": "end, best: test accuracy. ", "loss": "end, best: test loss. "}.get(
-                kind, ""
-            )
+            f"end, best: test {kind}. "
+            * (kind != "bandit")
             + "s: simulated seconds. eps: most budget spent by any client"
             f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
             + " empty: rounds of all seeds in which nobody took part" * some_empty
@@ -200,10 +211,6 @@ def _own_rewards(rows: list[dict[str, Any]]) -> str:
         f" The configs differ in {', '.join(differing)}: each regret is measured in its config's "
         "own reward, and they cannot be compared."
     )
-
-
-def _soonest_first(row: dict[str, Any]) -> tuple[int, float]:
-    return -row["reached"], row["seconds_to_target"] if row["reached"] else 0.0
 
 
 def _to_target(row: dict[str, Any]) -> str:

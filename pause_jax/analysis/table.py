@@ -20,17 +20,12 @@ _GAP, _ENDS = 3, 2
 
 
 class Heading(NamedTuple):
-    """A column: its heading, and how it is set.
+    """A column: its heading, and how it is set."""
 
-    Attributes:
-      text: the heading.
-      least: columns of the terminal that it has at the least; None if no line of it is broken.
-      right: whether it is flush right.
-    """
-
-    text: str
+    text: str  # the heading
+    # Columns of the terminal that it has at the least; None if no line of it is broken.
     least: int | None = None
-    right: bool = False
+    right: bool = False  # whether it is flush right
 
 
 def label(heading: str) -> Heading:
@@ -49,19 +44,12 @@ def number(heading: str) -> Heading:
 
 
 class Sheet(NamedTuple):
-    """A table where the terminal has room for it, else a list: nothing is ever cut.
+    """A table where the terminal has room for it, else a list: nothing is ever cut."""
 
-    Attributes:
-      headings: of the columns.
-      rows: their cells; in a list the first one heads a paragraph.
-      title: above it.
-      caption: below it.
-    """
-
-    headings: list[Heading]
-    rows: list[list[Text]]
-    title: str | None
-    caption: str | None
+    headings: list[Heading]  # of the columns
+    rows: list[list[Text]]  # their cells; in a list the first one heads a paragraph
+    title: str | None  # above it
+    caption: str | None  # below it
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = self._widths(options.max_width)
@@ -134,14 +122,10 @@ def make_table(
     title: str | None = None,
     caption: str | None = None,
 ) -> Sheet:
-    """A table for the terminal.
+    """A table for the terminal, with a title above it and a caption below it.
 
-    Args:
-      columns: from :func:`label`, :func:`word` or :func:`number`; of a plain heading the cells are
-        prose, which is wrapped.
-      rows: their cells, as they are (no markup); a ``Text`` may have a style.
-      title: above it.
-      caption: below it.
+    Columns are from :func:`label`, :func:`word` or :func:`number`; of a plain heading the cells are
+    prose, which is wrapped. Cells are shown as they are (no markup); a ``Text`` may have a style.
     """
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     longest = [

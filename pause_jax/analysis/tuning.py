@@ -1,9 +1,9 @@
 """Search for the numbers of a config that are best by some objective, in one compiled program.
 
 Every generation of trials is one batch of the same shape over the same seeds: nothing compiles
-twice, and trials are compared in the same worlds. Optuna (the extra ``tune``) proposes. The best
-run again with seeds that the search has not seen: the best of many noisy figures is too good to be
-true.
+twice, and trials are compared in the same worlds. Optuna (the extra ``tune``) proposes. Processes
+that share a store run different generations at the same time. The best run again with seeds that
+the search has not seen: the best of many noisy figures is too good to be true.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import itertools
 import math
 import os
 import pathlib
+import time
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,14 +24,12 @@ from jax import Array
 from numpy.typing import NDArray
 
 from pause_jax.analysis.space import Axis, Objective, check_defined
+from pause_jax.analysis.study import LOOK_EVERY, Study
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig
+from pause_jax.config import SimConfig, config_file
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
 from pause_jax.sweep.sweep import sweep
-
-if TYPE_CHECKING:
-    import optuna
 
 METHODS = ("tpe", "random", "halving")
 # Configs that run again with fresh seeds, beside the initial one.
@@ -162,7 +161,9 @@ def tune(
       key: of the search's seeds, the fresh ones and the proposals.
       search: budget and method.
       data: as in ``sweep``.
-      store: a folder that keeps finished runs, as in ``sweep``; the same search resumes there.
+      store: a folder that keeps proposals and finished runs. The same search resumes there, and
+        several processes that are given the same folder share it (but not under ``halving``): each
+        runs other generations, and all return the same.
       progress: show a progress bar for each batch.
 
     Returns:
@@ -178,16 +179,19 @@ def tune(
     _check(axes, search)
     check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
-    run = _Runs(config, objective, data, store, progress, batches=itertools.count())
+    folder = None if store is None else pathlib.Path(store)
+    run = _Runs(config, objective, data, folder, progress)
+    study = _study(run, axes, key, search)
     try_some = _halving if search.method == "halving" else _generations
-    trials = try_some(search, _Proposals(axes, search, key), run, search_key)
+    trials = try_some(search, study, run, search_key)
     most = max(trial.scores.size for trial in trials)
     whole = [trial for trial in trials if trial.scores.size == most]
     best = sorted(whole, key=run.order)[:FINALISTS]
     initial = {axis.path: float(np.float32(_value(config, axis.path))) for axis in axes}
     points = [*(trial.values for trial in best), initial]
     fresh = max(2, search.width * search.seeds // (FINALISTS + 1))
-    again = run(points, jax.random.split(fresh_key, fresh), last=True)
+    with study.waited_for("finalists"):
+        again = run(points, jax.random.split(fresh_key, fresh), "finalists", last=True)
     # Of equals the last, which is the initial config.
     chosen = min(reversed(range(len(points))), key=lambda i: run.order(again[i]))
     unknown = np.full(1, np.nan)
@@ -228,20 +232,17 @@ class _Runs(NamedTuple):
     config: SimConfig
     objective: Objective
     data: Dataset | None
-    store: str | os.PathLike[str] | None
+    store: pathlib.Path | None
     progress: bool
-    batches: Iterator[int]
 
     def order(self, trial: Trial) -> float:
         """The order of trials, the best the lowest."""
         return badness(trial, self.objective.sign)
 
     def __call__(
-        self, points: Sequence[dict[str, float]], keys: Array, *, last: bool = False
+        self, points: Sequence[dict[str, float]], keys: Array, name: str, *, last: bool = False
     ) -> list[Trial]:
-        """A trial for each point, with a score for each key."""
-        # The same scores propose the same configs again, so each batch finds its own folder.
-        number = next(self.batches)
+        """A trial for each point, with a score for each key; ``name`` of their folder."""
         with warnings.catch_warnings():
             if not last:
                 warnings.simplefilter("ignore", contract.BrokenContract)
@@ -250,7 +251,7 @@ class _Runs(NamedTuple):
                 keys,
                 data=self.data,
                 record=(*self.objective.record, *contract.RECORDED),
-                store=None if self.store is None else pathlib.Path(self.store) / f"{number:03}",
+                store=None if self.store is None else self.store / name,
                 progress=self.progress,
             )
         scores = self.objective.value(result).where(result.first_broken_round <= 0)
@@ -260,51 +261,53 @@ class _Runs(NamedTuple):
         return [Trial(*trial) for trial in each]
 
 
-class _Proposals:
-    """Configs that Optuna proposes."""
-
-    def __init__(self, axes: Sequence[Axis], search: Search, key: Array):
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
-        seed = int(rng.integers(2**31))
-        sampler: optuna.samplers.BaseSampler = optuna.samplers.RandomSampler(seed)
-        if search.method == "tpe":
-            sampler = optuna.samplers.TPESampler(
-                n_startup_trials=max(search.width, search.budget // 4),
-                multivariate=True,
-                constant_liar=True,  # those of one generation keep apart
-                seed=seed,
-            )
-        self.study = optuna.create_study(sampler=sampler)
-        self.space: dict[str, Any] = {
-            axis.path: optuna.distributions.FloatDistribution(axis.low, axis.high, log=axis.log)
-            for axis in axes
-        }
-
-    def ask(self, number: int) -> list[optuna.Trial]:
-        return [self.study.ask(self.space) for _ in range(number)]
+def _study(run: _Runs, axes: Sequence[Axis], key: Array, search: Search) -> Study:
+    """The proposals of a search: shared and kept, but for those of halving, which are one batch."""
+    return Study(
+        axes,
+        width=search.width,
+        startup=max(search.width, search.budget // 4) if search.method == "tpe" else None,
+        key=key,
+        folder=None if search.method == "halving" else run.store,
+        made_by={
+            "config": config_file.dumps(run.config),
+            "axes": axes,
+            "objective": run.objective.text,
+            "key": jax.random.key_data(key).tolist(),
+            **search._asdict(),
+        },
+    )
 
 
-def _values(asked: optuna.Trial) -> dict[str, float]:
-    """The values of a proposal, as the float32 that they become."""
-    return {name: float(str(np.float32(value))) for name, value in asked.params.items()}
+def _generations(search: Search, study: Study, run: _Runs, key: Array) -> list[Trial]:
+    """Generations of ``width`` configs; the last one is filled up, so that it compiles nothing.
+
+    Each is run by one process; this one runs what no other does until all have ended.
+    """
+    keys = jax.random.split(key, search.seeds)
+    numbers = range(-(-search.budget // search.width))
+    while left := [each for each in numbers if study.scores(each) is None]:
+        mine = next((each for each in left if study.claim(f"{each:03}")), None)
+        if mine is None:
+            time.sleep(LOOK_EVERY)
+            continue
+        try:
+            if study.scores(mine) is None:  # no other process was sooner
+                proposals = study.ask(mine)
+                found = run([each.values for each in proposals], keys, f"{mine:03}")
+                known = [(trial.scores.tolist(), trial.near.tolist()) for trial in found]
+                study.tell(mine, [run.order(trial) for trial in found], known)
+        finally:
+            study.release(f"{mine:03}")
+    trials = [
+        Trial(proposal.values, *map(np.asarray, known))
+        for number in numbers
+        for proposal, known in zip(study.ask(number), study.scores(number), strict=True)
+    ]
+    return trials[: search.budget]
 
 
-def _generations(search: Search, propose: _Proposals, run: _Runs, key: Array) -> list[Trial]:
-    """Generations of ``width`` configs; the last one is filled up, so that it compiles nothing."""
-    keys, found = jax.random.split(key, search.seeds), list[Trial]()
-    while len(found) < search.budget:
-        asked = propose.ask(search.width)
-        trials = run([_values(each) for each in asked], keys)
-        for each, trial in zip(asked, trials, strict=True):
-            propose.study.tell(each, run.order(trial))
-        found += trials
-    return found[: search.budget]
-
-
-def _halving(search: Search, propose: _Proposals, run: _Runs, key: Array) -> list[Trial]:
+def _halving(search: Search, study: Study, run: _Runs, key: Array) -> list[Trial]:
     """Rungs of equally many runs: half the configs, twice as many new seeds each time.
 
     Optuna's pruners judge one trial at a time; a batch of one shape needs exactly half of a rung.
@@ -313,18 +316,20 @@ def _halving(search: Search, propose: _Proposals, run: _Runs, key: Array) -> lis
     rungs = max(1, int(math.log2(max(runs, 2))) - 2)
     per_rung = max(2, 2 ** int(math.log2(max(runs / rungs, 2))))
     trials, done = list[Trial](), 0
-    rung = [Trial(_values(each), np.zeros(0), np.zeros(0)) for each in propose.ask(per_rung)]
-    while True:
+    proposed = study.ask(0, per_rung)
+    rung = [Trial(each.values, np.zeros(0), np.zeros(0)) for each in proposed]
+    for number in itertools.count():
         seeds = per_rung // len(rung)
         keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(np.arange(done, done + seeds))
-        new = run([trial.values for trial in rung], keys)
+        new = run([trial.values for trial in rung], keys, f"{number:03}")
         rung = [
             Trial(a.values, np.append(a.scores, b.scores), np.append(a.near, b.near))
             for a, b in zip(rung, new, strict=True)
         ]
         if len(rung) <= FINALISTS + 1:
-            return [*trials, *rung]
+            break
         rung = sorted(rung, key=run.order)
         half = len(rung) // 2
         trials += rung[half:]
         rung, done = rung[:half], done + seeds
+    return [*trials, *rung]

@@ -26,9 +26,10 @@ from pause_jax.config import SimConfig, validate
 from pause_jax.run.compilation import Compilations, use_cache
 from pause_jax.sweep import distributed
 from pause_jax.sweep.execute import SweepInterrupted, SweepRun
-from pause_jax.sweep.prepare import SweepPlan, plan_sweep
-from pause_jax.sweep.store import Store, different, discard_store, fingerprint, store_is_empty
-from pause_jax.sweep.sweep import opened_store
+from pause_jax.sweep.prepare import SweepPlan
+from pause_jax.sweep.provenance import different, fingerprint
+from pause_jax.sweep.store import Store, discard_store, store_is_empty
+from pause_jax.sweep.sweep import opened_store, planned
 
 
 class Played(NamedTuple):
@@ -65,14 +66,14 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         compilations = Compilations()
         start = time.perf_counter()
         keys = jax.random.split(jax.random.key(request.seed), request.seeds)
-        plan = plan_sweep(configs, keys, max_batch=request.max_batch)
+        plan, workers = planned(configs, keys, request.executor, max_batch=request.max_batch)
         with _reserved(request, name, plan) as folder:
             if request.resume and folder is not None and _is_finished(folder, plan):
                 Console(stderr=True).print(f"{folder} is finished: nothing is left to play.")
                 show_again(folder, request.target)
                 return
             store = _store(request, folder, plan)
-            played = _play(plan, store, progress=folder is not None)
+            played = _play(SweepRun(plan, store, workers), progress=folder is not None)
             if folder is not None and played.result is not None:
                 about = {**described(request.seed), "seeds": request.seeds}
                 result = played.result.assign_attrs(about)
@@ -183,9 +184,9 @@ def _store(request: Request, folder: pathlib.Path | None, plan: SweepPlan) -> St
     return opened_store(plan, folder / UNFINISHED, described(request.seed))
 
 
-def _play(plan: SweepPlan, store: Store | None, *, progress: bool) -> Played:
+def _play(run: SweepRun, *, progress: bool) -> Played:
     try:
-        return Played(SweepRun(plan, store).whole(progress=progress))
+        return Played(run.whole(progress=progress))
     except SweepInterrupted as error:
         return Played(error.finished if jax.process_count() == 1 else None, error)
 

@@ -19,6 +19,7 @@ from pause_jax.cli import output
 from pause_jax.cli.audit import audit
 from pause_jax.cli.compare import compare, run, show
 from pause_jax.cli.fit import fit
+from pause_jax.cli.importing import import_files
 from pause_jax.cli.listing import (
     list_availability_traces,
     list_datasets,
@@ -46,6 +47,7 @@ app.command("presences", hidden=True, deprecated=True)(list_availability_traces)
 app.command("datasets")(list_datasets)
 app.command()(audit)
 app.command()(fit)
+app.command("import")(import_files)
 
 
 def _print_version(wanted: bool) -> None:

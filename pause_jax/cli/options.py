@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import typer
 
 from pause_jax.config.presets import PRESETS
+from pause_jax.sweep.workers import Executor
 
 Base = Annotated[str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")]
 Vary = Annotated[
@@ -82,7 +83,7 @@ class Request(NamedTuple):
     """How configs run, and where the result goes: the options of those names.
 
     Attributes:
-      max_batch, store: options of ``sweep`` alone.
+      max_batch, store, executor: of ``sweep`` alone.
     """
 
     seeds: Seeds = 3
@@ -97,6 +98,7 @@ class Request(NamedTuple):
     log: Log = None
     max_batch: int | None = None
     store: pathlib.Path | None = None
+    executor: Executor | None = None
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

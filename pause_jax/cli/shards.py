@@ -1,4 +1,4 @@
-"""A sweep in parts: ``sweep --shard``, ``pause-jax merge``, and ``pause-jax slurm``."""
+"""Shared sweeps: ``sweep --shard``, ``pause-jax merge``, and ``pause-jax slurm``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shard_of(text: str) -> tuple[int, int]:
 def execute_shard(
     configs: Mapping[str, SimConfig], request: Request, shard: tuple[int, int]
 ) -> None:
-    """Run one shard of a sweep into ``request.store``; finished runs are not repeated.
+    """Run chunks of a sweep into ``request.store`` that no other shard runs.
 
     Raises:
       ConfigError: before any run.
@@ -78,14 +78,15 @@ def execute_shard(
             plan, request.store, {**described(request.seed), "target": request.target}
         )
         try:
-            share = SweepRun(plan, store, shard).part()
+            share = SweepRun(plan, store).part(shard)
         except SweepInterrupted as error:
             end(error)
     if store.failed:
         raise ConfigError(f"{store.folder}: cannot be written ({store.failed}).")
+    others = f"{share.open} still run in other shards" if share.open else "all are finished"
     Output().print(
-        f"shard {number}/{shards}: {share.runs} runs in {share.chunks} chunks are finished. When "
-        f"all shards are: pause-jax merge {store.folder}",
+        f"shard {number}/{shards}: ran {share.runs} runs in {share.chunks} chunks; {others}. "
+        f"Join them: pause-jax merge {store.folder}",
         highlight=False,
         soft_wrap=True,
     )

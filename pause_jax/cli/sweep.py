@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from pause_jax.base.struct import ConfigError
+from pause_jax.cli.dask import dask_executor
 from pause_jax.cli.execute import execute
 from pause_jax.cli.options import Base, MaxBatch, Request, Source, Vary
 from pause_jax.cli.settings import varied
@@ -26,6 +27,12 @@ class Processes(NamedTuple):
     cluster: Annotated[
         bool, typer.Option("--cluster", help="Ask SLURM, Open MPI, ... for those three.")
     ] = False
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCHEDULER|local:N", help="Run on a Dask cluster, or on N processes here."
+        ),
+    ] = None
 
 
 _SOURCE, _REQUEST, _ALONE = Source(), Request(), Processes()
@@ -43,7 +50,9 @@ def sweep(
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option(metavar="NUMBER/SHARDS", help="Run one part alone, say 3/16, into --store."),
+        typer.Option(
+            metavar="NUMBER/SHARDS", help="Share the sweep with other processes, by --store: 3/16."
+        ),
     ] = None,
     processes: Processes = _ALONE,
 ) -> None:
@@ -51,20 +60,37 @@ def sweep(
 
     Values that are numbers share one compilation. With several processes start the same command
     in each, with its own --process-id; the first one prints and writes. If one dies the others
-    stop, and finished runs are kept. Shards need not run at the same time: each runs its part
-    into the store, and 'pause-jax merge' joins them.
+    stop, and finished runs are kept. Shards come and go: each runs chunks into the store that no
+    other one runs, and 'pause-jax merge' joins them.
     """
     part = None if shard is None else shard_of(shard)
     configs = varied(base, source, vary)
-    if processes != _ALONE:
-        if processes.cluster and processes.coordinator is not None:
-            raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")
-        typer.echo("waiting for the other processes (300 s at most)", err=True)
-        if part is not None:
-            raise ConfigError(f"--shard {shard}: a shard is one process. Leave out --process-id.")
-        distributed.start(processes.coordinator, processes.num_processes, processes.process_id)
+    _join(processes, shard)
     request = request._replace(max_batch=max_batch, store=store)
-    if part is not None:
+    name = f"sweep-{pathlib.Path(base).stem}"
+    if processes.dask is not None:
+        with dask_executor(processes.dask) as executor:
+            execute(configs, request._replace(executor=executor), default_name=name)
+    elif part is not None:
         execute_shard(configs, request, part)
+    else:
+        execute(configs, request, default_name=name)
+
+
+def _join(processes: Processes, shard: str | None) -> None:
+    """Join the other processes of a sweep that has several.
+
+    Raises:
+      ConfigError: for options that exclude each other, or if there are no others.
+    """
+    together = processes._replace(dask=None) != _ALONE
+    if processes.dask is not None and (together or shard is not None):
+        raise ConfigError("--dask: leave out --shard and --process-id; Dask shares the work.")
+    if not together:
         return
-    execute(configs, request, default_name=f"sweep-{pathlib.Path(base).stem}")
+    if processes.cluster and processes.coordinator is not None:
+        raise ConfigError("--cluster asks the cluster; leave out --coordinator and its two.")
+    if shard is not None:
+        raise ConfigError(f"--shard {shard}: a shard is one process. Leave out --process-id.")
+    typer.echo("waiting for the other processes (300 s at most)", err=True)
+    distributed.start(processes.coordinator, processes.num_processes, processes.process_id)

@@ -46,6 +46,12 @@ class _Place(NamedTuple):
     out: Out = pathlib.Path("results")
     force: Force = False
     resume: Resume = False
+    store: Annotated[
+        pathlib.Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Share the search: start the same command several times."
+        ),
+    ] = None
 
 
 _SEARCH, _SOURCE, _PLACE = _Search(), Source(), _Place()
@@ -73,7 +79,8 @@ def tune(
 ) -> None:
     """Search for the numbers of a config that are best, in one compiled program.
 
-    The best of the search run again with fresh seeds, beside the initial config.
+    The best of the search run again with fresh seeds, beside the initial config. Processes that
+    are given the same --store search together.
     Writes best.toml, trials.csv and response.png.
     """
     load_files(source.load)
@@ -85,20 +92,23 @@ def tune(
     about_run = described(seed)
     folder = _reserved(place, f"tune-{pathlib.Path(base).stem}", about_run)
     kept = folder / UNFINISHED
-    kept.mkdir(exist_ok=True)
-    (kept / result_folder.RUN).write_text(json.dumps(about_run))
+    if place.store is None:
+        kept.mkdir(exist_ok=True)
+        (kept / result_folder.RUN).write_text(json.dumps(about_run))
     try:
         use_cache()
         key, how = jax.random.key(seed), tuning.Search(**search._asdict())
         with stoppable():
-            found = tuning.tune(config, axes, aim, key, search=how, store=kept)
+            found = tuning.tune(config, axes, aim, key, search=how, store=place.store or kept)
         _write(found, axes, aim, folder, figures=figures)
         _print(found, axes, aim)
         result_folder.finish(folder, about_run)
-        result_folder.discard_unfinished(folder)
+        if place.store is None:
+            result_folder.discard_unfinished(folder)
         Console().print(f"Written to {folder}/")
     except SweepInterrupted as error:
-        end(error, "The same command with --resume goes on.")
+        how_on = "" if place.store is not None else " with --resume"
+        end(error, f"The same command{how_on} goes on.")
     finally:
         if kept.is_dir() and not any(path.is_dir() for path in kept.iterdir()):
             result_folder.discard_unfinished(folder)

@@ -5,7 +5,4 @@ from pause_jax.config.sim_config import canonical as canonical
 from pause_jax.config.sim_config import loaded as loaded
 from pause_jax.config.sim_config import validate as validate
 
-__all__ = [
-    "SimConfig",
-    "stack",
-]
+__all__ = ["SimConfig", "stack"]

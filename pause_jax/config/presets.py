@@ -1,4 +1,4 @@
-"""The authors' settings, and a small one that needs no download.
+"""The authors' settings, and two that need no download: a small one, and one of measured phones.
 
 Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`; change a field
 with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: SPEC sections 6
@@ -8,6 +8,7 @@ and 7 (PAUSE section V and the authors' program; BSFL Table 3, Figs. 5-6, 8-9 an
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pause_jax.bandit.reward import Reward
 from pause_jax.bandit.search import Annealing
@@ -19,7 +20,6 @@ from pause_jax.learning import (
     Digits,
     Dirichlet,
     FashionMnist,
-    Iid,
     Learning,
     Linear,
     LinearRegression,
@@ -31,24 +31,14 @@ from pause_jax.learning import (
 )
 from pause_jax.policies import Pause, PolicyConfig, Ucb, named
 from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace
-from pause_jax.world.latency import SpeedNormal, TenGroups
+from pause_jax.world.availability import Phones
+from pause_jax.world.latency import Network, SpeedNormal, TenGroups
 
 __all__ = [
-    "PRESETS",
-    "bsfl_cifar10",
-    "bsfl_cifar10_noniid",
-    "bsfl_fashion",
-    "bsfl_fashion_noniid",
-    "bsfl_groups",
-    "bsfl_linear",
-    "bsfl_linear_noniid",
-    "cifar10_large",
-    "cifar10_small",
-    "cifar10_small_noniid",
-    "digits_small",
-    "mnist_large",
-    "mnist_small",
-]
+    "PRESETS", "bsfl_cifar10", "bsfl_cifar10_noniid", "bsfl_fashion", "bsfl_fashion_noniid",
+    "bsfl_groups", "bsfl_linear", "bsfl_linear_noniid", "cifar10_large", "cifar10_small",
+    "cifar10_small_noniid", "digits_small", "mnist_large", "mnist_small", "phones",
+]  # fmt: skip
 
 # A policy's name or config.
 AnyPolicy = str | PolicyConfig
@@ -56,63 +46,41 @@ AnyPolicy = str | PolicyConfig
 
 def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """Digits, K = 30, m = 5: the demo, in the spirit of the authors' small MNIST runs."""
-    return SimConfig(
-        num_clients=30,
-        num_selected=5,
-        num_rounds=300,
-        eval_every=5,
-        policy=named(policy),
-        privacy=_per_coordinate(0.003, 200.0),
-        learning=Learning(data=Digits(), model=Mlp(hidden=(32, 16)), keep_optimizer_state=True),
+    return _small(policy, Digits(), Mlp(hidden=(32, 16)), 0.003, 200.0).replace(eval_every=5)
+
+
+def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
+    """Digits on 200 phones as they were measured: compute, network, and when they are there.
+
+    The latency is ``Network(path="phones")``: seconds of ResNet a sample, and FLASH's network with
+    the bytes of ResNet-18 (11.7 million float32), so a round takes minutes as on a real fleet, and
+    not those of the small model. They are there as :class:`pause_jax.world.availability.Phones`:
+    idle, charging and on Wi-Fi, one in ten at a time. Sources: ``docs/devices.py`` and that class.
+    """
+    size = 46.8e6
+    return digits_small(policy).replace(
+        num_clients=200,
+        latency=Network(path="phones", download_bytes=size, upload_bytes=size, min_latency=30.0),
+        availability_trace=Phones(),
     )
 
 
 def mnist_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """MNIST, 2,000 samples, i.i.d., K = 30, m = 5, eps_bar = 200: the authors' recorded runs."""
-    return SimConfig(
-        num_clients=30,
-        num_selected=5,
-        num_rounds=300,
-        eval_every=10,
-        policy=named(policy),
-        privacy=_per_coordinate(0.003, 200.0),
-        learning=Learning(
-            data=Mnist(num_train=2000, data_dir=data_dir),
-            model=Mlp(hidden=(32, 16)),
-            keep_optimizer_state=True,
-        ),
-    )
+    data = Mnist(num_train=2000, data_dir=data_dir)
+    return _small(policy, data, Mlp(hidden=(32, 16)), 0.003, 200.0)
 
 
 def mnist_large(policy: AnyPolicy = "sa_pause", data_dir: str | None = None) -> SimConfig:
     """MNIST, Dirichlet(2) sizes, K = 300, m = 15, eps_bar = 20, zeta = 3 (PAUSE Figs. 6-7)."""
-    return SimConfig(
-        num_clients=300,
-        num_selected=15,
-        num_rounds=500,
-        eval_every=10,
-        policy=_large(policy),
-        privacy=_per_coordinate(0.003, 20.0),
-        learning=Learning(
-            data=Mnist(data_dir=data_dir),
-            partition=Dirichlet(concentration=2.0, dominant_share=0.0),
-            model=Mlp(hidden=(32, 16)),
-            keep_optimizer_state=True,
-        ),
-    )
+    small = _small("pause", Mnist(data_dir=data_dir), Mlp(hidden=(32, 16)), 0.003, 20.0)
+    sizes = Dirichlet(concentration=2.0, dominant_share=0.0)
+    return _large(small.override({"learning.partition": sizes}), policy)
 
 
 def cifar10_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, i.i.d., cnn3, K = 30, m = 5, eps_bar = 100 (the authors' ICASSP run)."""
-    return SimConfig(
-        num_clients=30,
-        num_selected=5,
-        num_rounds=300,
-        eval_every=10,
-        policy=named(policy),
-        privacy=_per_coordinate(0.012, 100.0),
-        learning=Learning(data=Cifar10(data_dir=data_dir), model=Cnn3(), keep_optimizer_state=True),
-    )
+    return _small(policy, Cifar10(data_dir=data_dir), Cnn3(), 0.012, 100.0)
 
 
 def cifar10_small_noniid(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
@@ -124,26 +92,20 @@ def cifar10_small_noniid(policy: AnyPolicy = "pause", data_dir: str | None = Non
 
 def cifar10_large(policy: AnyPolicy = "sa_pause", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, non-i.i.d., K = 300, m = 15, eps_bar = 10, zeta = 3 (PAUSE Figs. 8-9)."""
-    return cifar10_small_noniid(policy, data_dir).replace(
-        num_clients=300,
-        num_selected=15,
-        num_rounds=500,
-        policy=_large(policy),
-        privacy=_per_coordinate(0.012, 10.0),
-    )
+    small = cifar10_small_noniid("pause", data_dir)
+    return _large(small.override({"privacy.budget.total_epsilon": 10.0}), policy)
 
 
 def bsfl_linear(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Synthetic linear regression, i.i.d., K = 20, m = 5, alpha = 3, beta = 1.2 (BSFL Table 3)."""
-    return SimConfig(
+    return _bsfl(
+        policy,
         num_clients=20,
         num_selected=5,
         num_rounds=500,
         eval_every=10,
-        policy=named(policy),
         reward=Reward(alpha=3.0, beta=1.2, gamma=0.0),
         latency=SpeedNormal(),
-        privacy=NoPrivacy(),
         learning=Learning(
             data=LinearRegression(), model=Linear(), optimizer="sgd", learning_rate=5e-3
         ),
@@ -152,12 +114,7 @@ def bsfl_linear(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimC
 
 def bsfl_linear_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """The same with Dirichlet sizes, data quality in [0.5, 1] and learning rate 0.003."""
-    return bsfl_linear(policy).override(
-        {
-            "learning.partition": Dirichlet(concentration=2.0, min_quality=0.5),
-            "learning.learning_rate": 3e-3,
-        }
-    )
+    return _noniid(bsfl_linear(policy)).override({"learning.learning_rate": 3e-3})
 
 
 def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
@@ -168,18 +125,13 @@ def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> Sim
     neither the networks (but ResNet-18), nor the steps, nor the optimiser, batches and latencies:
     cnn3, half the rate after each quarter of the rounds, Adam and ten groups are our choice.
     """
-    return _bsfl_images(
-        policy, FashionMnist(data_dir=data_dir), Cnn3(), learning_rate=5e-5, num_rounds=400
-    )
+    return _bsfl_images(policy, FashionMnist(data_dir=data_dir), Cnn3(), 5e-5, num_rounds=400)
 
 
 def bsfl_fashion_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Fashion-MNIST, non-i.i.d., cnn3, alpha = 3, beta = 1.2 (BSFL Fig. 11); see bsfl_fashion."""
-    return _bsfl_noniid(
-        _bsfl_images(
-            policy, FashionMnist(data_dir=data_dir), Cnn3(), learning_rate=1e-5, num_rounds=200
-        )
-    )
+    data = FashionMnist(data_dir=data_dir)
+    return _noniid(_bsfl_images(policy, data, Cnn3(), 1e-5, num_rounds=200))
 
 
 def bsfl_cifar10(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
@@ -188,64 +140,74 @@ def bsfl_cifar10(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> Sim
     See bsfl_fashion. A round takes about 100 processor seconds on a CPU, an evaluation as many; a
     smaller ``learning.model.width`` takes less.
     """
-    return _bsfl_images(
-        policy,
-        Cifar10(data_dir=data_dir),
-        ResNet18(norm="batch"),
-        learning_rate=9e-5,
-        num_rounds=400,
-    )
+    data, model = Cifar10(data_dir=data_dir), ResNet18(norm="batch")
+    return _bsfl_images(policy, data, model, 9e-5, num_rounds=400)
 
 
 def bsfl_cifar10_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, non-i.i.d., cnn3, alpha = 3, beta = 1.2 (BSFL Fig. 12); see bsfl_fashion."""
-    return _bsfl_noniid(
-        _bsfl_images(policy, Cifar10(data_dir=data_dir), Cnn3(), learning_rate=5e-6, num_rounds=200)
-    )
+    data = Cifar10(data_dir=data_dir)
+    return _noniid(_bsfl_images(policy, data, Cnn3(), 5e-6, num_rounds=200))
 
 
 def bsfl_groups(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Participation of ten latency groups, bandit only, K = 500, m = 25 (BSFL Figs. 5-6)."""
+    return _bsfl(policy, num_rounds=10_000, learning=None)
+
+
+def _small(
+    policy: AnyPolicy, data: DataConfig, model: Model, sensitivity: float, total_epsilon: float
+) -> SimConfig:
+    """The authors' small network: K = 30, m = 5, 300 rounds."""
+    budget = Geometric(total_epsilon=total_epsilon, decay=0.04)
     return SimConfig(
-        num_clients=500,
-        num_selected=25,
-        num_rounds=10_000,
+        num_clients=30,
+        num_selected=5,
+        num_rounds=300,
+        eval_every=10,
         policy=named(policy),
-        reward=Reward(alpha=2.0, beta=1.0, gamma=0.0),
-        latency=TenGroups(),
-        privacy=NoPrivacy(),
-        learning=None,
+        privacy=PerCoordinateLaplace(sensitivity=sensitivity, budget=budget),
+        learning=Learning(data=data, model=model, keep_optimizer_state=True),
     )
+
+
+def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
+    """The authors' large network: K = 300, m = 15, 500 rounds.
+
+    A policy by name has their settings of it: zeta = 3, and 3,000 steps of an annealing.
+    """
+    chosen = named(policy)
+    if isinstance(policy, str) and isinstance(chosen, Pause):
+        chosen = chosen.replace(index=Ucb(speed_weight=3.0))
+        if isinstance(chosen.search, Annealing):
+            chosen = chosen.replace(search=chosen.search.replace(steps=3000, cooling=30.0))
+    return small.replace(num_clients=300, num_selected=15, num_rounds=500, policy=chosen)
+
+
+def _bsfl(policy: AnyPolicy, **fields: Any) -> SimConfig:
+    """BSFL's large network without privacy: K = 500, m = 25, ten groups, alpha 2, beta 1."""
+    common: dict[str, Any] = {
+        "num_clients": 500,
+        "num_selected": 25,
+        "reward": Reward(alpha=2.0, beta=1.0, gamma=0.0),
+        "latency": TenGroups(),
+    }
+    return SimConfig(policy=named(policy), privacy=NoPrivacy(), **{**common, **fields})
 
 
 def _bsfl_images(
-    policy: AnyPolicy,
-    data: DataConfig,
-    model: Model,
-    *,
-    learning_rate: float,
-    num_rounds: int,
+    policy: AnyPolicy, data: DataConfig, model: Model, learning_rate: float, num_rounds: int
 ) -> SimConfig:
-    return SimConfig(
-        num_clients=500,
-        num_selected=25,
-        num_rounds=num_rounds,
-        eval_every=10,
-        policy=named(policy),
-        reward=Reward(alpha=2.0, beta=1.0, gamma=0.0),
-        latency=TenGroups(),
-        privacy=NoPrivacy(),
-        learning=Learning(
-            data=data,
-            partition=Iid(),
-            model=model,
-            learning_rate=learning_rate,
-            schedule=StepDecay(every=num_rounds // 4, factor=0.5),
-        ),
+    learning = Learning(
+        data=data,
+        model=model,
+        learning_rate=learning_rate,
+        schedule=StepDecay(every=num_rounds // 4, factor=0.5),
     )
+    return _bsfl(policy, num_rounds=num_rounds, eval_every=10, learning=learning)
 
 
-def _bsfl_noniid(config: SimConfig) -> SimConfig:
+def _noniid(config: SimConfig) -> SimConfig:
     """The same with Dirichlet sizes, dominant labels, qualities in [0.5, 1]; alpha 3, beta 1.2."""
     return config.override(
         {
@@ -255,25 +217,11 @@ def _bsfl_noniid(config: SimConfig) -> SimConfig:
     )
 
 
-def _per_coordinate(sensitivity: float, total_epsilon: float) -> PerCoordinateLaplace:
-    budget = Geometric(total_epsilon=total_epsilon, decay=0.04)
-    return PerCoordinateLaplace(sensitivity=sensitivity, budget=budget)
-
-
-def _large(policy: AnyPolicy) -> PolicyConfig:
-    """A policy by name with the authors' settings of the large network: zeta = 3, 3,000 steps."""
-    chosen = named(policy)
-    if isinstance(policy, str) and isinstance(chosen, Pause):
-        chosen = chosen.replace(index=Ucb(speed_weight=3.0))
-        if isinstance(chosen.search, Annealing):
-            chosen = chosen.replace(search=chosen.search.replace(steps=3000, cooling=30.0))
-    return chosen
-
-
 PRESETS: dict[str, Callable[..., SimConfig]] = {
     preset.__name__: preset
     for preset in (
         digits_small,
+        phones,
         mnist_small,
         mnist_large,
         cifar10_small,

@@ -11,38 +11,20 @@ from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.files import Files
 from pause_jax.learning.label_skew import DirichletLabels, Shards
 from pause_jax.learning.learner import (
-    StaleUpdates as StaleUpdates,
-    StaleTraining as StaleTraining,
-    Learner,
-    LearnerState,
-    Release as Release,
-    Trained,
-    bandit_only as bandit_only,
-)
+    StaleUpdates as StaleUpdates, StaleTraining as StaleTraining, Learner, LearnerState,
+    Release as Release, Trained, bandit_only as bandit_only,
+)  # fmt: skip
 from pause_jax.learning.models import Cnn2, Cnn3, Gru, Linear, Mlp, Model
 from pause_jax.learning.optimizer import (
-    SERVER_OPTIMIZERS as SERVER_OPTIMIZERS,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedYogi,
-    ServerOptimizer,
-)
+    SERVER_OPTIMIZERS as SERVER_OPTIMIZERS, FedAdam, FedAvg, FedAvgM, FedYogi, ServerOptimizer,
+)  # fmt: skip
 from pause_jax.learning.partition import (
-    Dirichlet,
-    Iid,
-    Natural,
-    Partition as Partition,
-    PartitionConfig,
-)
+    Dirichlet, Iid, Natural, Partition as Partition, PartitionConfig,
+)  # fmt: skip
 from pause_jax.learning.resnet import ResNet18
 from pause_jax.learning.schedule import (
-    SCHEDULES as SCHEDULES,
-    ConstantRate,
-    CosineDecay,
-    RateSchedule,
-    StepDecay,
-)
+    SCHEDULES as SCHEDULES, ConstantRate, CosineDecay, RateSchedule, StepDecay,
+)  # fmt: skip
 from pause_jax.learning.task import TASKS as TASKS, Classification, NextToken, Regression, Task
 from pause_jax.learning.tensorflow_datasets import Cifar10, FashionMnist, Mnist, Tfds
 
@@ -53,46 +35,10 @@ MODELS: tuple[type[Model], ...] = (Linear, Mlp, Cnn2, Cnn3, ResNet18, Gru, FlaxM
 PARTITIONS: tuple[type[PartitionConfig], ...] = (Iid, Dirichlet, Shards, DirichletLabels, Natural)
 
 __all__ = [
-    "Characters",
-    "Cifar10",
-    "Classification",
-    "Cnn2",
-    "Cnn3",
-    "ConstantRate",
-    "CosineDecay",
-    "DataConfig",
-    "Dataset",
-    "Digits",
-    "Dirichlet",
-    "DirichletLabels",
-    "Execution",
-    "FashionMnist",
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedYogi",
-    "Files",
-    "FlaxModel",
-    "Gru",
-    "Iid",
-    "Learner",
-    "LearnerState",
-    "Learning",
-    "Linear",
-    "LinearRegression",
-    "Mlp",
-    "Mnist",
-    "Model",
-    "Natural",
-    "NextToken",
-    "PartitionConfig",
-    "RateSchedule",
-    "Regression",
-    "ResNet18",
-    "ServerOptimizer",
-    "Shards",
-    "StepDecay",
-    "Task",
-    "Tfds",
-    "Trained",
-]
+    "Characters", "Cifar10", "Classification", "Cnn2", "Cnn3", "ConstantRate", "CosineDecay",
+    "DataConfig", "Dataset", "Digits", "Dirichlet", "DirichletLabels", "Execution", "FashionMnist",
+    "FedAdam", "FedAvg", "FedAvgM", "FedYogi", "Files", "FlaxModel", "Gru", "Iid", "Learner",
+    "LearnerState", "Learning", "Linear", "LinearRegression", "Mlp", "Mnist", "Model", "Natural",
+    "NextToken", "PartitionConfig", "RateSchedule", "Regression", "ResNet18", "ServerOptimizer",
+    "Shards", "StepDecay", "Task", "Tfds", "Trained",
+]  # fmt: skip

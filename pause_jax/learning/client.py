@@ -21,57 +21,33 @@ if TYPE_CHECKING:
 
 
 class LocalTraining(NamedTuple):
-    """The fixed parts of local training, shared by all clients.
+    """The fixed parts of local training, shared by all clients."""
 
-    Attributes:
-      network: the model.
-      task: what it is for.
-      optimizer: the optax optimiser.
-      dataset: all samples, on the device.
-      batch_size: B, samples of a step.
-      max_samples: samples a client uses in a round at most (static).
-      equal_steps: steps of every client if all make the same number (static), else None.
-      noisy_inputs: whether clients see noisy inputs (data quality below 1; static).
-      proximal: FedProx's mu, a scalar; None for no such term.
-    """
-
-    network: Network
-    task: Task
-    optimizer: optax.GradientTransformation
-    dataset: Dataset
-    batch_size: int
-    max_samples: int
-    equal_steps: int | None
-    noisy_inputs: bool
-    proximal: Array | float | None = None
+    network: Network  # the model
+    task: Task  # what it is for
+    optimizer: optax.GradientTransformation  # the optax optimiser
+    dataset: Dataset  # all samples, on the device
+    batch_size: int  # B, samples of a step
+    max_samples: int  # samples a client uses in a round at most (static)
+    equal_steps: int | None  # steps of every client if all make the same number (static), else None
+    noisy_inputs: bool  # whether clients see noisy inputs (data quality below 1; static)
+    proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no such term
 
 
 class Slot(NamedTuple):
-    """What one slot of the cohort trains with; leaves [m, ...] for all of them.
+    """What one slot of the cohort trains with; leaves [m, ...] for all of them."""
 
-    Attributes:
-      client: its number.
-      bits: [1 + max_samples], random, for the order of its samples.
-      dropout: key of a model that has any, else None.
-      opt_state: of the client's optimiser.
-    """
-
-    client: Int[Array, "*m"]
-    bits: UInt32[Array, "*m bits"]
-    dropout: Key[Array, "*m"] | None
-    opt_state: Any
+    client: Int[Array, "*m"]  # its number
+    bits: UInt32[Array, "*m bits"]  # 1 + max_samples, random, for the order of its samples
+    dropout: Key[Array, "*m"] | None  # key of a model that has any, else None
+    opt_state: Any  # of the client's optimiser
 
 
 class LocalLoss(NamedTuple):
-    """Losses on the way of local training, at the moving local weights.
+    """Losses on the way of local training, at the moving local weights."""
 
-    Attributes:
-      mean: mean over the steps of the mini-batch loss.
-      square: mean over the samples used of the squared sample loss.
-    """
-
-    mean: Float[Array, ""]
-    square: Float[Array, ""]
+    mean: Float[Array, ""]  # mean over the steps of the mini-batch loss
+    square: Float[Array, ""]  # mean over the samples used of the squared sample loss
 
 
 def local_steps(training: LocalTraining, size: Array) -> Array | int:
@@ -197,12 +173,8 @@ def client_inputs(
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:
-        x += _input_noise(input_key, rows, x, quality, data)
+        # Of a low-quality sensor: fixed for a sample, std (1 - q) / 4 of the input range.
+        noise = draws.normal_from(draws.bits_of(input_key, rows, data.sample.size)).reshape(x.shape)
+        input_range = 2.0 if data.pixel_max else 1.0
+        x += noise * input_range * (1 - quality) / 4
     return x, y
-
-
-def _input_noise(key: Array, rows: Array, x: Array, quality: Array, data: Dataset) -> Array:
-    """Noise of a low-quality sensor: fixed for a sample, std (1 - q) / 4 of the input range."""
-    noise = draws.normal_from(draws.bits_of(key, rows, data.sample.size)).reshape(x.shape)
-    input_range = 2.0 if data.pixel_max else 1.0
-    return noise * input_range * (1 - quality) / 4

@@ -29,10 +29,13 @@ class Execution(NamedTuple):
       client_batch: clients side by side at most; 1 trains one after another. None leaves it to the
         memory that one client keeps.
       mesh: devices that share a cohort, with the one axis ``client``; one device if None.
+      precision: of products in the clients' training, as in ``jax.default_matmul_precision``; None
+        for the device's own. All other products have that of float32.
     """
 
     client_batch: int | None = None
     mesh: Mesh | None = None
+    precision: str | None = None
 
 
 def fitting(kept: int) -> int:

@@ -23,7 +23,14 @@ from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
-from pause_jax.learning.task import Task, check_outputs, metrics_of, shape_of_outputs, task_of
+from pause_jax.learning.task import (
+    Task,
+    check_outputs,
+    in_short,
+    metrics_of,
+    shape_of_outputs,
+    task_of,
+)
 
 # Models that were found to fit their task and inputs.
 _FITTING: set[Any] = set()
@@ -173,8 +180,8 @@ class Learning(Config):
                 f"learning.partition.min_quality = {self.partition.min_quality}: there is no noise "
                 "for whole numbers, and x_train is tokens. Set it to 1."
             )
-        name = label(self.model)
-        where, of = f"learning.model = {name}", f"inputs of shape {sample.shape}{whose}"
+        where = f"learning.model = {label(self.model)}"
+        of = f"inputs of shape {sample.shape}{whose}"
         if tokens and not self.model.takes_tokens:
             raise ConfigError(
                 f"{where}: takes numbers, and x_train is of whole numbers, which are tokens. Use a "
@@ -204,15 +211,10 @@ class Learning(Config):
             raise
         except Exception as error:
             raise ConfigError(
-                f"{where}: cannot be applied to {of} ({_in_short(error)}). Use a model for such "
+                f"{where}: cannot be applied to {of} ({in_short(error)}). Use a model for such "
                 "inputs, such as mlp, or a data set with larger images."
             ) from error
         if any(0 in leaf.shape for leaf in jax.tree.leaves(variables)):
             raise ConfigError(f"{where}: {of} are too small for it. Use the model mlp.")
         check_outputs(task, data, outputs, where)
         _FITTING.add(question)
-
-
-def _in_short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"

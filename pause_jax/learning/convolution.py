@@ -26,7 +26,6 @@ PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 _ONES = (1, 1)
-_Padding = str | Sequence[tuple[int, int]]
 _Pads = tuple[tuple[int, int], ...]
 
 
@@ -34,29 +33,20 @@ def convolution(form: str) -> Callable[..., Array]:
     """What ``flax.linen.Conv`` takes as ``conv_general_dilated``.
 
     ``auto`` is, on a CPU, products or direct by the size of the patches; XLA's elsewhere.
-
-    Raises:
-      KeyError: for a form that is not in ``FORMS``.
     """
-    if form not in FORMS:
-        raise KeyError(form)
     if form == "xla" or (form == "auto" and jax.default_backend() != "cpu"):
         return lax.conv_general_dilated
     return functools.partial(conv, form)
 
 
-# The arguments are those of ``lax.conv_general_dilated``, as Flax calls it.
+# Flax names all arguments of ``lax.conv_general_dilated`` from the dilations on.
 def conv(
     form: str,
     lhs: Array,
     rhs: Array,
     window_strides: Sequence[int],
-    padding: _Padding,
-    lhs_dilation: Sequence[int] | None = None,
-    rhs_dilation: Sequence[int] | None = None,
-    dimension_numbers: Any = None,
-    feature_group_count: int = 1,
-    precision: Any = None,
+    padding: str | Sequence[tuple[int, int]],
+    **others: Any,
 ) -> Array:
     """``lax.conv_general_dilated`` in the form ``products``, ``direct`` or ``auto``; its arguments.
 
@@ -67,20 +57,9 @@ def conv(
     Returns:
       [B, H', W', O].
     """
-    numbers = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
-    dilated = any(d != 1 for d in (*(lhs_dilation or ()), *(rhs_dilation or ())))
-    if lhs.ndim != 4 or dilated or feature_group_count != 1 or numbers != _numbers(lhs, rhs):
-        return lax.conv_general_dilated(
-            lhs,
-            rhs,
-            window_strides,
-            padding,
-            lhs_dilation=lhs_dilation,
-            rhs_dilation=rhs_dilation,
-            dimension_numbers=dimension_numbers,
-            feature_group_count=feature_group_count,
-            precision=precision,
-        )
+    if not _is_plain(lhs, rhs, **others):
+        return lax.conv_general_dilated(lhs, rhs, window_strides, padding, **others)
+    precision = others.get("precision")
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(lhs.shape[1:3], rhs.shape[:2], window_strides, padding)
     strides = tuple(window_strides)
@@ -105,8 +84,24 @@ def _leaves_the_cache(lhs: Array, rhs: Array, strides: tuple[int, ...], padding:
     return patches >= PATCHES and channels >= CHANNELS and features < FEATURES
 
 
-def _numbers(lhs: Array, rhs: Array) -> lax.ConvDimensionNumbers | None:
-    return lax.conv_dimension_numbers(lhs.shape, rhs.shape, _LAYOUT) if lhs.ndim == 4 else None
+def _is_plain(
+    lhs: Array,
+    rhs: Array,
+    *,
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    precision: Any = None,
+) -> bool:
+    """Whether a convolution is of images in this layout, without groups and dilation."""
+    if lhs.ndim != 4 or feature_group_count != 1:
+        return False
+    asked, ours = (
+        lax.conv_dimension_numbers(lhs.shape, rhs.shape, numbers)
+        for numbers in (dimension_numbers, _LAYOUT)
+    )
+    return asked == ours and {*(lhs_dilation or ()), *(rhs_dilation or ())} <= {1}
 
 
 def stored(make: Callable[[Array], Array], x: Array) -> Array:
@@ -132,6 +127,19 @@ def gradient_stored(x: Array) -> Array:
 gradient_stored.defvjp(lambda x: (x, None), lambda _, d: (stored(lambda d: d, d),))
 
 
+def _places(x: Array, window: tuple[int, int], strides: tuple[int, ...]) -> list[Array]:
+    """Of windows that are slid over images, the pixels at each place of the window, row by row."""
+    height, width = (
+        (size - k) // stride + 1
+        for size, k, stride in zip(x.shape[1:3], window, strides, strict=True)
+    )
+    return [
+        x[:, i :: strides[0], j :: strides[1]][:, :height, :width]
+        for i in range(window[0])
+        for j in range(window[1])
+    ]
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def _valid_conv(x: Array, kernel: Array, strides: tuple[int, ...], precision: Any) -> Array:
     return _forward(x, kernel, strides, precision)[0]
@@ -141,16 +149,7 @@ def _forward(
     x: Array, kernel: Array, strides: tuple[int, ...], precision: Any
 ) -> tuple[Array, tuple[Array, Array, Array]]:
     kh, kw, _, features = kernel.shape
-    x = stored(lambda x: x, x)
-    height, width = (
-        (size - k) // stride + 1
-        for size, k, stride in zip(x.shape[1:3], (kh, kw), strides, strict=True)
-    )
-    taps = [
-        x[:, i :: strides[0], j :: strides[1]][:, :height, :width]
-        for i in range(kh)
-        for j in range(kw)
-    ]
+    taps = _places(stored(lambda x: x, x), (kh, kw), strides)
     # A product over 27 values, as of a colour image, takes longer than one over 28.
     spare = -kh * kw * x.shape[-1] % 4
     taps.append(jnp.zeros((*taps[0].shape[:-1], spare), x.dtype))
@@ -274,12 +273,7 @@ def max_pool(x: Array, window: tuple[int, int]) -> Array:
 def _pool(x: Array, window: tuple[int, int]) -> tuple[Array, tuple[Array, Array]]:
     if math.prod(window) > 256:
         raise ValueError(f"window = {window}: must have at most 256 places.")
-    height, width = (size // w for size, w in zip(x.shape[1:3], window, strict=True))
-    places = [
-        x[:, i :: window[0], j :: window[1]][:, :height, :width]
-        for i in range(window[0])
-        for j in range(window[1])
-    ]
+    places = _places(x, window, window)
     y = functools.reduce(jnp.maximum, places)
     first = jnp.full(y.shape, len(places) - 1)
     for place in reversed(range(len(places) - 1)):

@@ -10,7 +10,7 @@ import numpy as np
 
 from pause_jax.base.memory import check_memory
 from pause_jax.base.struct import Config, ConfigError, static
-from pause_jax.learning.dataset import Dataset, checked, dataset_of
+from pause_jax.learning.dataset import Dataset, checked
 from pause_jax.learning.decoded import Arrays, decoded
 
 
@@ -60,9 +60,8 @@ class Digits(DataConfig):
 
 @functools.cache
 def _digits() -> Dataset:
-    version = metadata.version("scikit-learn")
-    arrays = decoded("digits", version, _read_digits)
-    return dataset_of(arrays, pixel_max=16, num_classes=10)
+    arrays = decoded("digits", metadata.version("scikit-learn"), _read_digits)
+    return Dataset.of(**arrays, pixel_max=16, num_classes=10)
 
 
 def _read_digits() -> Arrays:
@@ -70,17 +69,8 @@ def _read_digits() -> Arrays:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    x, y, num_train = (
-        bunch.images.astype(np.uint8)[..., None],
-        bunch.target,
-        bunch.target.size - 360,
-    )
-    return {
-        "x": x[:num_train],
-        "y": y[:num_train].astype(np.int32),
-        "x_test": x[num_train:],
-        "y_test": y[num_train:].astype(np.int32),
-    }
+    x, y = bunch.images.astype(np.uint8)[..., None], bunch.target.astype(np.int32)
+    return {"x": x[:-360], "y": y[:-360], "x_test": x[-360:], "y_test": y[-360:]}
 
 
 class LinearRegression(DataConfig):

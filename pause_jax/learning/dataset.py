@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -102,8 +101,10 @@ class Dataset(PyTree):
         if x_test is None:
             arrays = _split(arrays, test_share, seed)
         else:
-            arrays["x_test"] = as_numbers("x_test", x_test)
-            arrays["y_test"] = as_numbers("y_test", y_test)
+            arrays |= {
+                "x_test": as_numbers("x_test", x_test),
+                "y_test": as_numbers("y_test", y_test),
+            }
         if pixel_max is None:
             pixel_max = 255 if arrays["x_train"].dtype == np.uint8 else 0
         if num_classes is None:
@@ -141,21 +142,6 @@ class Dataset(PyTree):
             content.update(f"{array.dtype} {array.shape}".encode())
             content.update(array.data)
         return content.hexdigest()
-
-
-def dataset_of(
-    arrays: Mapping[str, ArrayLike], pixel_max: int | None = None, num_classes: int | None = None
-) -> Dataset:
-    """The data set of arrays by name, ``x`` and ``y`` and what goes with them in Dataset.of."""
-    return Dataset.of(
-        arrays["x"],
-        arrays["y"],
-        arrays.get("x_test"),
-        arrays.get("y_test"),
-        clients=arrays.get("clients"),
-        pixel_max=pixel_max,
-        num_classes=num_classes,
-    )
 
 
 # Data sets that are checked; a second check costs nothing.

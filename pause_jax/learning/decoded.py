@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pause_jax.base.cache import cache_folder
 from pause_jax.base.source_file import written
 
-Arrays = dict[str, NDArray[Any]]
+# ``x`` and ``y``, and what goes with them in ``Dataset.of``.
+Arrays = dict[str, Any]
 
 
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:

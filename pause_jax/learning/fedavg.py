@@ -11,13 +11,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from pause_jax.bandit import Selection, store_active
-from pause_jax.learning.client import (
-    LocalLoss,
-    LocalTraining,
-    Slot,
-    local_steps,
-    train_locally,
-)
+from pause_jax.learning.client import LocalLoss, LocalTraining, Slot, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, kept_in_training, map_clients
 from pause_jax.learning.learner import (
     LearnerState,
@@ -32,17 +26,11 @@ from pause_jax.rng import draws, keys
 
 
 class RoundTraining(NamedTuple):
-    """The fixed parts of a round of training.
+    """The fixed parts of a round of training."""
 
-    Attributes:
-      local: of the clients.
-      execution: how the cohort is trained.
-      server: the server's optimiser; None adds the mean update.
-    """
-
-    local: LocalTraining
-    execution: Execution
-    server: optax.GradientTransformation | None = None
+    local: LocalTraining  # of the clients
+    execution: Execution  # how the cohort is trained
+    server: optax.GradientTransformation | None = None  # None adds the mean update
 
 
 def train_cohort(
@@ -63,7 +51,7 @@ def train_cohort(
       selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
       release: what leaves the clients of their flat updates.
       is_stale: bool [m], slots whose update is averaged in the next round; None for none.
-      stale: stale updates, averaged in this round with their own weights.
+      stale: updates that are averaged in this round, with their own weights.
 
     Returns:
       (state after it, what the server saw, stale updates for the next round).
@@ -102,9 +90,10 @@ def _train_clients(
 
     def train_one(slot: Slot, bound: Array | None) -> Any:
         slot = slot._replace(opt_state=slot.opt_state if keep else fresh)
-        update, opt_state, loss = train_locally(
-            local, variables, partition, slot, state.inputs, bound
-        )
+        with jax.default_matmul_precision(training.execution.precision):
+            update, opt_state, loss = train_locally(
+                local, variables, partition, slot, state.inputs, bound
+            )
         return update, opt_state if keep else None, loss
 
     steps = None

@@ -13,7 +13,7 @@ from pause_jax.base.memory import check_memory
 from pause_jax.base.source_file import check_regular, expanded
 from pause_jax.base.struct import ConfigError, static
 from pause_jax.learning.data import DataConfig
-from pause_jax.learning.dataset import Dataset, dataset_of
+from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.decoded import Arrays
 
 _TEST = "test.npz"
@@ -51,7 +51,7 @@ class Files(DataConfig):
         if len(arrays["x"]) == 0:
             raise ConfigError(f"learning.data.path = {self.path!r}: has no sample.")
         try:
-            return dataset_of(arrays, self.pixel_max, self.num_classes)
+            return Dataset.of(**arrays, pixel_max=self.pixel_max, num_classes=self.num_classes)
         except ConfigError as error:
             raise ConfigError(f"learning.data.path = {self.path!r}: {error}") from None
 

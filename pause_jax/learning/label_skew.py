@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.base.struct import ConfigError, number, static
-from pause_jax.learning.partition import PartitionConfig, are_labels
+from pause_jax.learning.partition import PartitionConfig, are_labels, counts_of, in_turn
 
 if TYPE_CHECKING:
     from pause_jax.learning.dataset import Dataset
@@ -91,15 +91,8 @@ class DirichletLabels(_ByLabel):
 
         concentration = jnp.full(num_clients, self.concentration)
         shares = jax.random.dirichlet(share_key, concentration, (num_classes,))  # [C, K]
-        # XLA's parallel cumulative sum may step back by a rounding error: keep it monotone.
-        cumulative = jax.lax.cummax(jnp.clip(jnp.cumsum(shares, axis=1), 0, 1), axis=1)
-        edges = jnp.round(cumulative * count[:, None]).astype(jnp.int32).at[:, -1].set(count)
-        dealt = jnp.diff(edges, prepend=0, axis=1).reshape(-1)
-
+        dealt = counts_of(shares, count).reshape(-1)
         everyone = jnp.arange(num_clients)
-        owner = jnp.repeat(
-            jnp.tile(everyone, num_classes), dealt, total_repeat_length=rest.shape[0]
-        )
-        owner = jnp.concatenate([everyone, owner])
+        owner = jnp.concatenate([everyone, in_turn(dealt, rest.shape[0]) % num_clients])
         order = jnp.concatenate([first, rest])[jnp.argsort(owner, stable=True)]
         return order, jnp.zeros(num_clients, jnp.int32).at[owner].add(1)

@@ -12,11 +12,10 @@ from jax import Array, lax
 
 from pause_jax.bandit import Selection
 from pause_jax.learning.cohort import kept_in_training
-from pause_jax.learning.evaluation import evaluate
+from pause_jax.learning.evaluation import evaluate, local_loss
 from pause_jax.learning.fedavg import RoundTraining, train_cohort
 from pause_jax.learning.learner import LearnerState, Release, StaleUpdates, Trained, trained_part
 from pause_jax.learning.partition import PartitionConfig
-from pause_jax.learning.queries import local_loss
 from pause_jax.rng import draws, keys
 
 # Clients whose losses are computed side by side; bounds the memory when many are asked.
@@ -24,25 +23,15 @@ QUERY_BATCH = 16
 
 
 class LocalSgd(NamedTuple):
-    """The functions of the learner that ``Learning.build`` returns.
+    """The functions of the learner that ``Learning.build`` returns."""
 
-    Attributes:
-      training: the fixed parts, with the client optimiser of round 1.
-      optimizer_at: (round) -> the client optimiser.
-      partition: who gets which samples.
-      num_samples: samples that are shared out.
-      num_clients: K.
-      largest: bound on a client's number of samples.
-      keeps_state: whether clients keep their optimiser state from round to round.
-    """
-
-    training: RoundTraining
-    optimizer_at: Callable[[Array], optax.GradientTransformation]
-    partition: PartitionConfig
-    num_samples: int
-    num_clients: int
-    largest: int
-    keeps_state: bool
+    training: RoundTraining  # the fixed parts, with the client optimiser of round 1
+    optimizer_at: Callable[[Array], optax.GradientTransformation]  # (round) -> the client optimiser
+    partition: PartitionConfig  # who gets which samples
+    num_samples: int  # samples that are shared out
+    num_clients: int  # K
+    largest: int  # bound on a client's number of samples
+    keeps_state: bool  # whether clients keep their optimiser state from round to round
 
     def init(self, streams: keys.Streams) -> LearnerState:
         local, data = self.training.local, self.training.local.dataset

@@ -53,17 +53,16 @@ def linen_network(module: nn.Module, *, draws: bool) -> Network:
     Its ``__call__`` takes the inputs and, optionally, one of ``train``, ``training``,
     ``is_training``, ``deterministic`` and ``use_running_average``, and ``mask``.
     """
-    words = _accepted(type(module).__call__)
+    words = frozenset(inspect.signature(type(module).__call__).parameters)
 
     def init(key: Array, x: Array) -> Variables:
-        flags: dict[str, Any] = _flags(words, train=False)
-        return dict(module.init(key, x, **flags))
+        return dict(module.init(key, x, **_flags(words, train=False)))
 
     def train(
         variables: Variables, x: Array, mask: Array, key: Array | None
     ) -> tuple[Array, Variables]:
         rest = [name for name in variables if name not in TRAINED]
-        flags: dict[str, Any] = _flags(words, train=True)
+        flags = _flags(words, train=True)
         if "mask" in words:
             flags["mask"] = mask
         rngs = None if key is None else {"dropout": key}
@@ -71,8 +70,7 @@ def linen_network(module: nn.Module, *, draws: bool) -> Network:
         return outputs, dict(changed)
 
     def predict(variables: Variables, x: Array) -> Array:
-        flags: dict[str, Any] = _flags(words, train=False)
-        outputs: Any = module.apply(variables, x, **flags)
+        outputs: Any = module.apply(variables, x, **_flags(words, train=False))
         return outputs
 
     return Network(init, train, predict, draws)
@@ -91,7 +89,7 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
         return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
     abstract: Any = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
-    words = _accepted(type(abstract).__call__)
+    takes_mask = "mask" in inspect.signature(type(abstract).__call__).parameters
     graph, params, numbers, others = parts(abstract)
 
     def plain(module: nnx.Module) -> Variables:
@@ -118,7 +116,7 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
         if key is not None:
             seeds: dict[str, Any] = dict.fromkeys(_streams(numbers), key)
             nnx.reseed(module, **seeds)
-        outputs = module(x, mask=mask) if "mask" in words else module(x)
+        outputs = module(x, mask=mask) if takes_mask else module(x)
         changed = plain(module)
         return outputs, {name: changed[name] for name in changed if name != "params"}
 
@@ -130,11 +128,7 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
     return Network(init, train, predict, draws=bool(jax.tree.leaves(numbers)))
 
 
-def _accepted(call: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(call).parameters)
-
-
-def _flags(words: frozenset[str], *, train: bool) -> dict[str, bool]:
+def _flags(words: frozenset[str], *, train: bool) -> dict[str, Any]:
     return {word: train ^ opposite for word, opposite in _TRAIN_WORDS.items() if word in words}
 
 

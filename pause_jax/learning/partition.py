@@ -68,11 +68,7 @@ class PartitionConfig(Config):
         return num_samples
 
     def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
-        """Check that every client can have a sample.
-
-        Raises:
-          ConfigError: if there are more clients than samples, or the data lacks what is needed.
-        """
+        """Raise ConfigError if a client would have no sample, or the data lacks what is needed."""
         if num_samples < num_clients:
             raise ConfigError(
                 f"num_clients = {num_clients}: more clients than the {num_samples} training "
@@ -104,18 +100,13 @@ class PartitionConfig(Config):
         """
         split_key, quality_key = jax.random.split(key)
         order, size = self._assign(split_key, labels, num_samples, num_clients, num_classes)
-        start = jnp.cumsum(size) - size
-        return Partition(
-            order.astype(jnp.int32),
-            start.astype(jnp.int32),
-            size,
-            self._quality(quality_key, num_clients),
-        )
+        return self._partition(order, jnp.cumsum(size) - size, size, quality_key)
 
-    def _quality(self, key: Array, num_clients: int) -> Array:
+    def _partition(self, order: Array, start: Array, size: Array, quality_key: Array) -> Partition:
+        quality = jnp.ones(size.shape)
         if self.min_quality < 1:
-            return jax.random.uniform(key, (num_clients,), minval=self.min_quality)
-        return jnp.ones(num_clients)
+            quality = jax.random.uniform(quality_key, size.shape, minval=self.min_quality)
+        return Partition(order.astype(jnp.int32), start.astype(jnp.int32), size, quality)
 
     def _assign(
         self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
@@ -166,7 +157,9 @@ class Dirichlet(PartitionConfig):
     ) -> tuple[Array, Array]:
         shuffle_key, size_key, label_key, free_key = jax.random.split(key, 4)
         sample = jax.random.permutation(shuffle_key, labels.shape[0])[:num_samples]
-        size = self._sizes(size_key, num_samples, num_clients)
+        # One sample each, and the others by their shares.
+        shares = jax.random.dirichlet(size_key, jnp.full(num_clients, self.concentration))
+        size = 1 + counts_of(shares, jnp.asarray(num_samples - num_clients))
         if not are_labels(labels):
             return sample, size
 
@@ -222,15 +215,6 @@ class Dirichlet(PartitionConfig):
         nth = jnp.arange(num_samples) - (jnp.cumsum(taken) - taken)[client]
         return by_label[label_start[dominant[client]] + wanted_before[client] + nth], taken
 
-    def _sizes(self, key: Array, num_samples: int, num_clients: int) -> Array:
-        """One sample each and the others by rounded cumulative shares: the sum is exact."""
-        shares = jax.random.dirichlet(key, jnp.full(num_clients, self.concentration))
-        spare = num_samples - num_clients
-        # XLA's parallel cumulative sum may step back by a rounding error: keep it monotone.
-        cumulative = jax.lax.cummax(jnp.clip(jnp.cumsum(shares), 0, 1))
-        edges = jnp.round(cumulative * spare).astype(jnp.int32).at[-1].set(spare)
-        return 1 + jnp.diff(edges, prepend=0)
-
 
 class Natural(PartitionConfig):
     """Each client holds the samples that came from it: ``Dataset.clients``.
@@ -278,17 +262,26 @@ class Natural(PartitionConfig):
         count = jnp.zeros(labels.shape[0], jnp.int32).at[clients].add(1)
         priority = jnp.where(count > 0, jax.random.uniform(draw_key, count.shape), jnp.inf)
         chosen = jnp.sort(jnp.argsort(priority)[:num_clients])
-        return Partition(
-            jnp.argsort(clients, stable=True).astype(jnp.int32),
-            (jnp.cumsum(count) - count)[chosen].astype(jnp.int32),
-            count[chosen],
-            self._quality(quality_key, num_clients),
-        )
+        start = (jnp.cumsum(count) - count)[chosen]
+        order = jnp.argsort(clients, stable=True)
+        return self._partition(order, start, count[chosen], quality_key)
 
 
 def are_labels(targets: Array) -> bool:
     """Whether targets are one label a sample."""
     return targets.ndim == 1 and jnp.issubdtype(targets.dtype, jnp.integer)
+
+
+def counts_of(shares: Array, total: Array) -> Array:
+    """Whole numbers int32 [..., K] in these shares [..., K], whose sum is ``total`` int [...].
+
+    By rounded cumulative shares.
+    """
+    # XLA's parallel cumulative sum may step back by a rounding error: keep it monotone.
+    cumulative = jnp.clip(jnp.cumsum(shares, axis=-1), 0, 1)
+    cumulative = jax.lax.cummax(cumulative, axis=shares.ndim - 1)
+    edges = jnp.round(cumulative * total[..., None].astype(shares.dtype)).astype(jnp.int32)
+    return jnp.diff(edges.at[..., -1].set(total), prepend=0, axis=-1)
 
 
 def in_turn(counts: Array, length: int) -> Array:

@@ -130,11 +130,7 @@ def metrics_of(task: Task) -> tuple[str, ...]:
 
 
 def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
-    """What ``task.outputs`` returns.
-
-    Raises:
-      ConfigError: if that is no shape.
-    """
+    """What ``task.outputs`` returns. Raises ConfigError if that is no shape."""
     given = task.outputs(data)
     try:
         shape = tuple(map(operator.index, given))
@@ -172,10 +168,9 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
     try:
         loss, scores = jax.eval_shape(lambda o, t: (task.loss(o, t), task.scores(o, t)), *both)
     except Exception as error:
-        line = (str(error).strip().splitlines() or [""])[0][:200]
         raise ConfigError(
             f"learning.task = {name}: loss or scores cannot be computed from outputs and targets "
-            f"of shapes {both[0].shape} and {both[1].shape} ({type(error).__name__}: {line})."
+            f"of shapes {both[0].shape} and {both[1].shape} ({in_short(error)})."
         ) from error
     if "test_loss" in task.metrics:
         raise ConfigError(
@@ -196,6 +191,12 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
             )
     if type(task) not in TASKS:
         _check_each_alone(task, data, outputs)
+
+
+def in_short(error: Exception) -> str:
+    """An error's type, and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
 
 
 def _check_each_alone(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:

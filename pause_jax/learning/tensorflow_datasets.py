@@ -15,7 +15,7 @@ from pause_jax.base.source_file import expanded
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.data import DataConfig
-from pause_jax.learning.dataset import Dataset, dataset_of
+from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.decoded import Arrays, decoded
 
 # A data set that tensorflow-datasets itself has: after NAMESPACE: it would fetch code and run it.
@@ -23,18 +23,12 @@ _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
 
 
 class Source(NamedTuple):
-    """A data set of tensorflow-datasets, and what of it is read.
+    """A data set of tensorflow-datasets, and what of it is read."""
 
-    Attributes:
-      dataset: its name there.
-      inputs, labels: names of its features.
-      train, test: splits; without a test split a fifth of the samples is drawn for it.
-    """
-
-    dataset: str
-    inputs: str = "image"
+    dataset: str  # its name there
+    inputs: str = "image"  # names of its features
     labels: str = "label"
-    train: str = "train"
+    train: str = "train"  # splits; without one for testing a fifth of the samples is drawn for it
     test: str | None = "test"
 
 
@@ -146,10 +140,8 @@ def _fingerprint(folder: pathlib.Path) -> str:
     content = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            stat = path.stat()
-            content.update(
-                f"{path.relative_to(folder)} {stat.st_size} {stat.st_mtime_ns}\n".encode()
-            )
+            size, time = path.stat().st_size, path.stat().st_mtime_ns
+            content.update(f"{path.relative_to(folder)} {size} {time}\n".encode())
     return content.hexdigest()[:16]
 
 
@@ -158,8 +150,9 @@ def _load(source: Source, data_dir: str | None, fingerprint: str) -> Dataset:
     words = (source.dataset, *(() if source[1:] == Source("")[1:] else source[1:]))
     name = "-".join(str(word) for word in words).replace("/", "_").replace(":", "_")
     arrays = dict(decoded(name, fingerprint, lambda: _read(source, data_dir)))
-    num_classes = arrays.pop("num_classes", None)
-    return dataset_of(arrays, num_classes=None if num_classes is None else int(num_classes))
+    if "num_classes" in arrays:
+        arrays["num_classes"] = int(arrays["num_classes"])
+    return Dataset.of(**arrays)
 
 
 def _open(source: Source, data_dir: str | None, *, download: bool) -> Any:
@@ -170,12 +163,10 @@ def _open(source: Source, data_dir: str | None, *, download: bool) -> Any:
             f"learning.data = {source.dataset}: tensorflow-datasets is missing. {_fix(source)}"
         ) from error
     folder = None if data_dir is None else str(pathlib.Path(data_dir).expanduser())
+    prepared = {"file_format": "array_record"}
     try:
         splits = tfds.data_source(
-            source.dataset,
-            data_dir=folder,
-            download=download,
-            builder_kwargs={"file_format": "array_record"},
+            source.dataset, data_dir=folder, download=download, builder_kwargs=prepared
         )
     except Exception as error:  # tfds raises many types here, all of which mean "not readable"
         raise _unreadable(source, data_dir, f"{type(error).__name__}: {error}") from error
@@ -213,9 +204,8 @@ def _read(source: Source, data_dir: str | None) -> Arrays:
                     f"{', '.join(map(repr, records[0]))}. Name them in learning.data.inputs and "
                     ".labels."
                 )
-            arrays[part + suffix] = _stacked(
-                source, feature, [record[feature] for record in records]
-            )
+            values = [record[feature] for record in records]
+            arrays[part + suffix] = _stacked(source, feature, values)
     labels = splits[source.train].dataset_info.features[source.labels]
     if hasattr(labels, "num_classes"):
         arrays["num_classes"] = np.asarray(labels.num_classes)

@@ -7,35 +7,20 @@ from pause_jax.bandit import Info, Observation, Selection, no_info
 from pause_jax.bandit.search import Annealing, Exhaustive
 from pause_jax.base.registry import look_up, name_settings
 from pause_jax.policies.base import (
-    UNNOISED as UNNOISED,
-    Answer,
-    Context,
-    Policy,
-    PolicyConfig,
-    Query,
-    check_selected as check_selected,
-    policy_of as policy_of,
-    watched as watched,
-)
+    UNNOISED as UNNOISED, Answer, Context, Policy, PolicyConfig, Query,
+    check_selected as check_selected, policy_of as policy_of, watched as watched,
+)  # fmt: skip
 from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
 from pause_jax.policies.choose import (
-    by_data_size,
-    draw_clients,
-    equal_weights,
-    stateless,
-    top_clients,
-)
+    by_data_size, draw_clients, equal_weights, stateless, top_clients,
+)  # fmt: skip
 from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
 from pause_jax.policies.fedcs import FedCs
 from pause_jax.policies.index import IndexRule, Ucb
 from pause_jax.policies.index_rules import (
-    INDEX_RULES as INDEX_RULES,
-    DiscountedUcb,
-    KlUcb,
-    Thompson,
-    UcbV,
-)
+    INDEX_RULES as INDEX_RULES, DiscountedUcb, KlUcb, Thompson, UcbV,
+)  # fmt: skip
 from pause_jax.policies.one_of import OneOf as OneOf
 from pause_jax.policies.oort import Oort
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser as maximiser
@@ -44,23 +29,9 @@ from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
-    Pause,
-    Bsfl,
-    CsUcb,
-    CsUcbQ,
-    RbcsF,
-    PowerOfChoice,
-    Oort,
-    FedCs,
-    MdSampling,
-    ClusteredSize,
-    ClusteredSimilarity,
-    Random,
-    RoundRobin,
-    Fastest,
-    All,
-    Genie,
-)
+    Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
+    ClusteredSimilarity, Random, RoundRobin, Fastest, All, Genie,
+)  # fmt: skip
 
 # All names that the library has for a policy: on the command line, in files, in presets.
 NAMED: dict[str, PolicyConfig] = {
@@ -99,42 +70,9 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 
 __all__ = [
-    "NAMED",
-    "All",
-    "Answer",
-    "Bsfl",
-    "ClusteredSimilarity",
-    "ClusteredSize",
-    "Context",
-    "CsUcb",
-    "CsUcbQ",
-    "DiscountedUcb",
-    "Fastest",
-    "FedCs",
-    "Genie",
-    "IndexRule",
-    "Info",
-    "KlUcb",
-    "MdSampling",
-    "Observation",
-    "Oort",
-    "Pause",
-    "Policy",
-    "PolicyConfig",
-    "PowerOfChoice",
-    "Query",
-    "Random",
-    "RbcsF",
-    "RoundRobin",
-    "Selection",
-    "Thompson",
-    "Ucb",
-    "UcbV",
-    "by_data_size",
-    "draw_clients",
-    "equal_weights",
-    "named",
-    "no_info",
-    "stateless",
-    "top_clients",
-]
+    "NAMED", "All", "Answer", "Bsfl", "ClusteredSimilarity", "ClusteredSize", "Context", "CsUcb",
+    "CsUcbQ", "DiscountedUcb", "Fastest", "FedCs", "Genie", "IndexRule", "Info", "KlUcb",
+    "MdSampling", "Observation", "Oort", "Pause", "Policy", "PolicyConfig", "PowerOfChoice",
+    "Query", "Random", "RbcsF", "RoundRobin", "Selection", "Thompson", "Ucb", "UcbV",
+    "by_data_size", "draw_clients", "equal_weights", "named", "no_info", "stateless", "top_clients",
+]  # fmt: skip

@@ -70,6 +70,10 @@ class Query(NamedTuple):
         return read_by_old_name(self, "hear", "receive")
 
 
+# What a policy chose, and diagnostics of the choice.
+Selected = tuple[Selection, Info]
+
+
 class Policy(NamedTuple):
     """A selection policy.
 
@@ -81,7 +85,7 @@ class Policy(NamedTuple):
     """
 
     init: Callable[[], Any]
-    select: Callable[[Array, Any, Array, Array], tuple[Selection, Info]]
+    select: Callable[[Array, Any, Array, Array], Selected]
     update: Callable[[Any, Selection, Observation], Any]
     query: Query | None = None
 
@@ -166,11 +170,7 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 
 
 def built_by(config: PolicyConfig, context: Context) -> Policy:
-    """The policy that a config builds.
-
-    Raises:
-      TypeError: if ``build`` returns something else.
-    """
+    """The policy that a config builds. Raises TypeError if ``build`` returns something else."""
     built = config.build(context)
     if not isinstance(built, Policy):
         raise TypeError(
@@ -250,7 +250,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
     return state
 
 
-def check_selected(selected: Any, num_selected: int) -> tuple[Selection, Info]:
+def check_selected(selected: Any, num_selected: int) -> Selected:
     """What ``select`` returned, if its form is right; values are known in the run only.
 
     Raises:
@@ -268,11 +268,7 @@ def check_selected(selected: Any, num_selected: int) -> tuple[Selection, Info]:
         )
     clients, weights = selected[0]
     integers = jnp.issubdtype(jnp.result_type(clients), jnp.integer)
-    if (
-        jnp.shape(clients) != (num_selected,)
-        or jnp.shape(weights) != (num_selected,)
-        or not integers
-    ):
+    if not integers or {jnp.shape(clients), jnp.shape(weights)} != {(num_selected,)}:
         raise TypeError(
             f"select chose clients {jnp.shape(clients)} {jnp.result_type(clients)}, weights "
             f"{jnp.shape(weights)}: must be integers [{num_selected}] and weights of that "

@@ -7,9 +7,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit import Observation, Selection, no_info
 from pause_jax.base.struct import static
-from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, draw_clients, stateless, top_clients
 
 
@@ -83,9 +83,7 @@ class RoundRobin(PolicyConfig):
     def build(self, context: Context) -> Policy:
         num_clients = context.num_clients
 
-        def select(
-            key: Array, cursor: Array, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, cursor: Array, round: Array, available: Array) -> Selected:
             distance = (jnp.arange(num_clients) - cursor) % num_clients
             clients = top_clients(-distance, available, context.num_selected, key)
             return by_data_size(clients, available, context), no_info()

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Selection, no_info
+from pause_jax.bandit import Selection, no_info
 from pause_jax.bandit.search.problem import ordered
 from pause_jax.base.struct import ConfigError, Sizes
-from pause_jax.policies.base import Answer, Context, Policy, Query
+from pause_jax.policies.base import Answer, Context, Policy, Query, Selected
 
 
 def by_data_size(clients: Array, available: Array, context: Context) -> Selection:
@@ -97,13 +97,7 @@ def resource_request(
     seconds: Array | float,
 ) -> Query:
     """A query for latency features that takes every client the same ``seconds``."""
-    return Query(
-        ask,
-        receive,
-        wants="features",
-        batch_size=None,
-        seconds=lambda latency: jnp.full_like(latency, seconds),
-    )
+    return Query(ask, receive, "features", None, lambda latency: jnp.full_like(latency, seconds))
 
 
 def num_candidates(candidates: int | None, context: Context) -> int:
@@ -123,23 +117,10 @@ def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
         )
 
 
-def from_draws(draws: Array, drawn: Array, context: Context) -> Selection:
-    """A selection from m draws with repetition, each of weight 1/m: repeats add up.
-
-    From clients int [m], and bool [m], False for a draw that found no client. Clients are distinct;
-    slots that repeats have freed are empty. Weights sum to one.
-    """
-    weight = jnp.zeros(context.num_clients).at[draws].add(drawn.astype(jnp.float32))
-    weights, clients = jax.lax.top_k(weight, context.num_selected)
-    return Selection(clients, weights / jnp.maximum(jnp.sum(weights), 1.0))
-
-
 def stateless(select: Callable[[Array, Array], Selection]) -> Policy:
     """A policy that learns nothing, from ``(key, available) -> Selection``."""
 
-    def full_select(
-        key: Array, state: tuple[()], round: Array, available: Array
-    ) -> tuple[Selection, Info]:
+    def full_select(key: Array, state: tuple[()], round: Array, available: Array) -> Selected:
         return select(key, available), no_info()
 
     return Policy(lambda: (), full_select, lambda state, selection, observation: state)

@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
+from pause_jax.bandit import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import static
-from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
 
 
@@ -51,9 +51,7 @@ class ClusteredSimilarity(PolicyConfig):
             distance, size, order = map(np.asarray, given)
             return similarity_distributions(distance, size, order, m).astype(np.float32)
 
-        def select(
-            key: Array, updates: Array, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, updates: Array, round: Array, available: Array) -> Selected:
             order_key, draw_key = jax.random.split(key)
             rows = jax.pure_callback(
                 distributions,
@@ -124,7 +122,7 @@ def similarity_distributions(
     smallest_first = np.argsort(cluster_mass, kind="stable").tolist()
     seeds, others = smallest_first[-num_open:][::-1], smallest_first[:-num_open]
     seeded = np.where(cluster[None, :] == np.array(seeds)[:, None], mass[None, :], 0.0)
-    in_turn = [i for c in others for i in order[cluster[order] == c]]
+    in_turn = np.concatenate([order[:0], *(order[cluster[order] == c] for c in others)])
     return np.concatenate([own, _pour(seeded, mass, in_turn, capacity)]) / capacity
 
 
@@ -139,23 +137,18 @@ def _own_bins(
 
 
 def _pour(
-    bins: NDArray[np.float64], mass: NDArray[np.float64], in_turn: list[int], capacity: float
+    bins: NDArray[np.float64],
+    mass: NDArray[np.float64],
+    in_turn: NDArray[np.integer],
+    capacity: float,
 ) -> NDArray[np.float64]:
-    """The bins [n, K] when each client of ``in_turn`` has poured its mass, of [K], bin after bin.
-
-    A full bin is left at once. Mass that rounding leaves after the last bin is dropped.
-    """
-    bins, room = bins.copy(), capacity - bins.sum(axis=1)
-    current = 0
-    for i in in_turn:
-        left = mass[i]
-        while left > 0 and current < len(bins):
-            poured = min(left, room[current])
-            bins[current, i] += poured
-            room[current] -= poured
-            left -= poured
-            if room[current] <= 0:
-                current += 1
+    """The bins [n, K] when clients have poured their mass, of [K], ``in_turn``, bin after bin."""
+    poured, room = mass[in_turn], capacity - bins.sum(axis=1)
+    # Of all mass in one row: where each client's ends, and where each bin is full.
+    ends, full = np.cumsum(poured)[None, :], np.cumsum(room)[:, None]
+    overlap = np.minimum(ends, full) - np.maximum(ends - poured[None, :], full - room[:, None])
+    bins = bins.copy()
+    bins[:, in_turn] += np.maximum(overlap, 0.0)
     return bins
 
 

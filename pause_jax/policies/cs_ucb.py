@@ -13,7 +13,6 @@ from jax import Array
 
 from pause_jax.bandit import (
     ClientStats,
-    Info,
     Observation,
     Selection,
     empty_stats,
@@ -22,7 +21,7 @@ from pause_jax.bandit import (
     update_stats,
 )
 from pause_jax.base.struct import number
-from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, mask_of, next_queue, top_clients
 
 if TYPE_CHECKING:
@@ -45,9 +44,7 @@ class CsUcb(PolicyConfig):
     max_latency: float = number(default=1.0, above=0)
 
     def build(self, context: Context) -> Policy:
-        def select(
-            key: Array, stats: ClientStats, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, stats: ClientStats, round: Array, available: Array) -> Selected:
             score = ucb_index(stats, round, context.num_selected)
             clients = top_clients(score, available, context.num_selected, key)
             return by_data_size(clients, available, context), no_info()
@@ -62,17 +59,11 @@ class CsUcb(PolicyConfig):
 
 
 class QueueState(NamedTuple):
-    """State of CS-UCB-Q.
+    """State of CS-UCB-Q."""
 
-    Attributes:
-      stats: counts and mean rewards.
-      queue: float [K], D_k as of the last choice.
-      chosen: float [K], b_k of the last round, 0 or 1.
-    """
-
-    stats: ClientStats
-    queue: Float[Array, " K"]
-    chosen: Float[Array, " K"]
+    stats: ClientStats  # counts and mean rewards
+    queue: Float[Array, " K"]  # D_k as of the last choice
+    chosen: Float[Array, " K"]  # b_k of the last round, 0 or 1
 
 
 class CsUcbQ(PolicyConfig):
@@ -105,9 +96,7 @@ class CsUcbQ(PolicyConfig):
             zero = jnp.zeros(context.num_clients)
             return QueueState(empty_stats(context.num_clients), zero, zero)
 
-        def select(
-            key: Array, state: QueueState, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, state: QueueState, round: Array, available: Array) -> Selected:
             # sqrt(2 ln t / T): the bandit's index with m = 1; untried clients count as 1.
             bound = jnp.minimum(ucb_index(state.stats, round, 1), 1.0)
             queue = next_queue(state.queue, target, state.chosen)

@@ -11,9 +11,9 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit import Observation, Selection, no_info
 from pause_jax.base.struct import Sizes, number, static
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import (
     by_data_size,
     check_candidates,
@@ -72,9 +72,7 @@ class FedCs(PolicyConfig):
         def receive(state: Array, clients: Array, asked: Array, answer: Answer) -> Array:
             return mask_of(clients, asked, num_clients)
 
-        def select(
-            key: Array, asked: Array, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, asked: Array, round: Array, available: Array) -> Selected:
             # Of candidates that lengthen the round by the same, the first in this order wins.
             order = draw_clients(jnp.ones(num_clients), asked, count, key)
             accepted = greedy(

@@ -103,19 +103,12 @@ class Thompson(IndexRule):
 
 
 class Discounted(NamedTuple):
-    """Statistics that forget.
+    """Statistics that forget."""
 
-    Attributes:
-      counts: int [K], participations.
-      weight: float [K], the discounted number of participations.
-      total: float [K], the discounted sum of speeds.
-      rounds: scalar, the discounted number of rounds.
-    """
-
-    counts: Int[Array, " K"]
-    weight: Float[Array, " K"]
-    total: Float[Array, " K"]
-    rounds: Float[Array, ""]
+    counts: Int[Array, " K"]  # participations
+    weight: Float[Array, " K"]  # the discounted number of participations
+    total: Float[Array, " K"]  # the discounted sum of speeds
+    rounds: Float[Array, ""]  # the discounted number of rounds
 
 
 class DiscountedUcb(IndexRule):

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Info, Observation, Selection
-from pause_jax.policies.base import Context, Policy, PolicyConfig, check_selected
+from pause_jax.bandit import Observation, Selection
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected, check_selected
 
 
 class OneOf(PolicyConfig):
@@ -37,7 +37,7 @@ class OneOf(PolicyConfig):
         built = [choice.build(context) for choice in self.choices]
 
         def select(key: Array, state: Any, round: Array, available: Array) -> Any:
-            def choose(place: int) -> tuple[Selection, Info]:
+            def choose(place: int) -> Selected:
                 chosen = built[place].select(key, state[place], round, available)
                 selection, info = check_selected(chosen, context.num_selected)
                 weights = selection.weights.astype(context.share.dtype)

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
+from pause_jax.bandit import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import number, static
-from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, draw_clients, first_of, top_clients
 
 if TYPE_CHECKING:
@@ -22,23 +22,15 @@ if TYPE_CHECKING:
 
 
 class OortState(NamedTuple):
-    """State of Oort.
+    """State of Oort."""
 
-    Attributes:
-      round: int32, rounds so far.
-      utility: float [K], statistical utility of each client's last report.
-      duration: float [K], seconds: expected before its first participation, then the last one's.
-      last_round: int32 [K], last round in which its report was received; 0 if never.
-      threshold: scalar, percentile of durations from which on clients are penalised.
-      exploited: float [2 W], mean utility of the exploited clients of the last rounds, oldest
-        first; 0 for a round without.
-    """
-
-    round: Int[Array, ""]
-    utility: Float[Array, " K"]
+    round: Int[Array, ""]  # rounds so far
+    utility: Float[Array, " K"]  # statistical utility of each client's last report
+    # Seconds: expected before its first participation, then the last one's.
     duration: Float[Array, " K"]
-    last_round: Int[Array, " K"]
-    threshold: Float[Array, ""]
+    last_round: Int[Array, " K"]  # int32, last round in which its report was received; 0 if never
+    threshold: Float[Array, ""]  # percentile of durations from which on clients are penalised
+    # [2 W], mean utility of the exploited clients of the last rounds, oldest first; 0 if none.
     exploited: Float[Array, " rounds"]
 
 
@@ -99,9 +91,7 @@ class Oort(PolicyConfig):
                 exploited=jnp.zeros(2 * self.pacer_step),
             )
 
-        def select(
-            key: Array, state: OortState, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, state: OortState, round: Array, available: Array) -> Selected:
             exploit_key, window_key, explore_key, fill_key = jax.random.split(key, 4)
             seen, fresh = available & (state.last_round > 0), available & (state.last_round == 0)
             exploit_score, explore_score = self.scores(state, prior, round, available)

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import jax
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection
+from pause_jax.bandit import Observation, Selection
 from pause_jax.bandit.reward import problem_of
 from pause_jax.bandit.search import Exact, Search
 from pause_jax.base.struct import node
-from pause_jax.policies.base import Context, Policy, PolicyConfig
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size
 from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
 
@@ -25,7 +25,7 @@ def maximiser(context: Context, index: Index, search: Search, *, with_privacy: b
     ``with_privacy`` says whether the privacy reward is a term. Its state is the index's.
     """
 
-    def select(key: Array, state: Any, round: Array, available: Array) -> tuple[Selection, Info]:
+    def select(key: Array, state: Any, round: Array, available: Array) -> Selected:
         m, counts = context.num_selected, index.counts(state)
         index_key, search_key = jax.random.split(key)
         value = index.value(index_key, state, round)

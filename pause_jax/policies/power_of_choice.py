@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, no_info, store_active
+from pause_jax.bandit import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import Sizes, number, static
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query, Selected
 from pause_jax.policies.choose import (
     check_candidates,
     draw_clients,
@@ -29,15 +29,11 @@ if TYPE_CHECKING:
 
 
 class ChoiceState(NamedTuple):
-    """State of Power-of-Choice.
+    """State of Power-of-Choice."""
 
-    Attributes:
-      loss: float [K], what the choice ranks by: the latest known loss of each client; +inf if none.
-      candidates: bool [K], this round's candidates, if they were asked.
-    """
-
+    # What the choice ranks by: the latest known loss of each client; +inf if none.
     loss: Float[Array, " K"]
-    candidates: Bool[Array, " K"]
+    candidates: Bool[Array, " K"]  # this round's candidates, if they were asked
 
 
 class PowerOfChoice(PolicyConfig):
@@ -83,7 +79,9 @@ class PowerOfChoice(PolicyConfig):
         num_clients, m = context.num_clients, context.num_selected
         most = num_candidates(self.candidates, context)
 
-        def draw(key: Array, round: Array, available: Array) -> tuple[Array, Array]:
+        def ask(
+            key: Array, state: ChoiceState, round: Array, available: Array
+        ) -> tuple[Array, Array]:
             clients = draw_clients(context.data_size, available, most, key)
             wanted = self._wanted(round, m, most, context.num_rounds)
             # Clients come in the order of the draws, the available ones first.
@@ -92,24 +90,17 @@ class PowerOfChoice(PolicyConfig):
         def init() -> ChoiceState:
             return ChoiceState(jnp.full(num_clients, jnp.inf), jnp.zeros(num_clients, bool))
 
-        def ask(
-            key: Array, state: ChoiceState, round: Array, available: Array
-        ) -> tuple[Array, Array]:
-            return draw(key, round, available)
-
         def receive(
             state: ChoiceState, clients: Array, asked: Array, answer: Answer
         ) -> ChoiceState:
             loss = store_active(state.loss, clients, answer.loss, asked & answer.reported)
             return ChoiceState(loss, mask_of(clients, asked, num_clients))
 
-        def select(
-            key: Array, state: ChoiceState, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, state: ChoiceState, round: Array, available: Array) -> Selected:
             draw_key, tie_key = jax.random.split(key)
             candidates = state.candidates
             if self.loss == "stale":
-                candidates = mask_of(*draw(draw_key, round, available), num_clients)
+                candidates = mask_of(*ask(draw_key, state, round, available), num_clients)
             # A model that has diverged answers NaN: nothing is worse.
             loss = jnp.where(jnp.isnan(state.loss), jnp.inf, state.loss)
             clients = top_clients(loss, candidates, m, tie_key)
@@ -127,14 +118,12 @@ class PowerOfChoice(PolicyConfig):
         query = None
         if self.loss != "stale":
             batch_size = self.batch_size if self.loss == "batch" else None
-            share = self._share(context)
-            query = Query(
-                ask,
-                receive,
-                wants="loss",
-                batch_size=batch_size,
-                seconds=lambda latency: share * latency,
-            )
+            samples = context.data_size
+            if batch_size is not None:
+                samples = jnp.minimum(samples, batch_size)
+            # Of each client's latency, what its answer takes.
+            share = self.query_share * samples / context.local_samples
+            query = Query(ask, receive, "loss", batch_size, lambda latency: share * latency)
         return Policy(init, select, update, query)
 
     def _wanted(self, round: Array, m: int, most: int, num_rounds: Array | int) -> Array:
@@ -145,10 +134,3 @@ class PowerOfChoice(PolicyConfig):
             "linear": (round - 1) / jnp.maximum(num_rounds - 1, 1),
         }[self.schedule]
         return jnp.round(most - past * (most - m)).astype(jnp.int32)
-
-    def _share(self, context: Context) -> Array:
-        """Share of each client's latency that its answer takes: float [K]."""
-        samples = context.data_size
-        if self.loss == "batch":
-            samples = jnp.minimum(samples, self.batch_size)
-        return self.query_share * samples / context.local_samples

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit import Observation, Selection, no_info
 from pause_jax.bandit.search import exact
 from pause_jax.base.struct import number
-from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, mask_of, next_queue, resource_request
 
 if TYPE_CHECKING:
@@ -22,24 +22,15 @@ if TYPE_CHECKING:
 
 
 class RbcsState(NamedTuple):
-    """State of RBCS-F. The context has C = F + 1 entries.
+    """State of RBCS-F. The context has C = F + 1 entries."""
 
-    Attributes:
-      context: float [K, C], reported before this round: the features, and whether the client took
-        part in the round before.
-      chosen: float [K], whether it took part in the round before, 0 or 1.
-      gram: float [K, C, C], H_k = lambda I + sum of c c^T.
-      inverse: float [K, C, C], its inverse.
-      moment: float [K, C], b_k = sum of tau c.
-      queue: float [K], Z_k.
-    """
-
+    # Reported before this round: the features, and whether the client took part in the last one.
     context: Float[Array, "K C"]
-    chosen: Float[Array, " K"]
-    gram: Float[Array, "K C C"]
-    inverse: Float[Array, "K C C"]
-    moment: Float[Array, "K C"]
-    queue: Float[Array, " K"]
+    chosen: Float[Array, " K"]  # whether it took part in the round before, 0 or 1
+    gram: Float[Array, "K C C"]  # H_k = lambda I + sum of c c^T
+    inverse: Float[Array, "K C C"]  # its inverse
+    moment: Float[Array, "K C"]  # b_k = sum of tau c
+    queue: Float[Array, " K"]  # Z_k
 
 
 class RbcsF(PolicyConfig):
@@ -96,9 +87,7 @@ class RbcsF(PolicyConfig):
             reported = jnp.concatenate([answer.features, state.chosen[:, None]], axis=1)
             return state._replace(context=jnp.where(asked[:, None], reported, 0.0))
 
-        def select(
-            key: Array, state: RbcsState, round: Array, available: Array
-        ) -> tuple[Selection, Info]:
+        def select(key: Array, state: RbcsState, round: Array, available: Array) -> Selected:
             index = -self.latency_weight * optimistic_latency(state, self.exploration)
             clients, _ = exact(index, state.queue, m, available=available, key=key)
             return by_data_size(clients, available, context), no_info()

@@ -14,7 +14,7 @@ from jax import Array
 
 from pause_jax.bandit import Selection
 from pause_jax.policies.base import Context, Policy, PolicyConfig
-from pause_jax.policies.choose import from_draws, stateless
+from pause_jax.policies.choose import stateless
 
 
 class MdSampling(PolicyConfig):
@@ -73,7 +73,14 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
 
 
 def draw_from_rows(key: Array, rows: Array, available: Array, context: Context) -> Selection:
-    """One draw from each row [m, K] of probabilities, among the available clients."""
+    """One draw from each row [m, K] of probabilities, among the available clients.
+
+    Each draw has the weight 1/m, and repeats add up: clients are distinct, and slots that repeats
+    have freed are empty. Weights sum to one.
+    """
     rows = jnp.where(available[None, :], rows, 0.0)
     draws = jax.random.categorical(key, jnp.log(rows), axis=1)
-    return from_draws(draws, jnp.any(rows > 0, axis=1), context)
+    found = jnp.any(rows > 0, axis=1).astype(jnp.float32)
+    weight = jnp.zeros(context.num_clients).at[draws].add(found)
+    weights, clients = jax.lax.top_k(weight, context.num_selected)
+    return Selection(clients, weights / jnp.maximum(jnp.sum(weights), 1.0))

@@ -4,50 +4,21 @@
 # ruff: noqa: I001
 
 from pause_jax.privacy.budget import (
-    BUDGETS as BUDGETS,
-    Budget,
-    Geometric,
-    Power,
-    Schedule,
-    Table,
-    Uniform,
-    Unlimited as Unlimited,
-)
+    BUDGETS as BUDGETS, Budget, Geometric, Power, Schedule, Table, Uniform, Unlimited as Unlimited,
+)  # fmt: skip
 from pause_jax.privacy.gaussian import GaussianMechanism
 from pause_jax.privacy.mechanisms import (
-    Budgeted,
-    L1Laplace,
-    Mechanism,
-    NoPrivacy,
-    PerCoordinateLaplace,
-)
+    Budgeted, L1Laplace, Mechanism, NoPrivacy, PerCoordinateLaplace,
+)  # fmt: skip
 from pause_jax.privacy.projection import Projected
 from pause_jax.privacy.sphere import DuchiL2, PrivUnitG
 
 MECHANISMS = (
-    NoPrivacy,
-    PerCoordinateLaplace,
-    L1Laplace,
-    GaussianMechanism,
-    PrivUnitG,
-    DuchiL2,
-    Projected,
-)
+    NoPrivacy, PerCoordinateLaplace, L1Laplace, GaussianMechanism, PrivUnitG, DuchiL2, Projected,
+)  # fmt: skip
 
 __all__ = [
-    "Budget",
-    "Budgeted",
-    "DuchiL2",
-    "GaussianMechanism",
-    "Geometric",
-    "L1Laplace",
-    "Mechanism",
-    "NoPrivacy",
-    "PerCoordinateLaplace",
-    "Power",
-    "PrivUnitG",
-    "Projected",
-    "Schedule",
-    "Table",
+    "Budget", "Budgeted", "DuchiL2", "GaussianMechanism", "Geometric", "L1Laplace", "Mechanism",
+    "NoPrivacy", "PerCoordinateLaplace", "Power", "PrivUnitG", "Projected", "Schedule", "Table",
     "Uniform",
-]
+]  # fmt: skip

@@ -40,7 +40,7 @@ Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np
 
 
 class Shares(NamedTuple):
-    """Releases of one input in each step, and how many are drawn at once.
+    """Releases of one input in each step.
 
     Over both inputs of all pairs a tenth of all releases fits, four tenths choose; over the two
     inputs of the chosen pair half of them measures.
@@ -49,43 +49,18 @@ class Shares(NamedTuple):
     fit: int
     choose: int
     measure: int
-    chunk: int
-
-
-class Event(NamedTuple):
-    """Score >= threshold, or its complement if ``below``.
-
-    Attributes:
-      threshold: in units of the score.
-      below: whether it is the complement.
-      swapped: whether it is likelier under x1 than under x0.
-      bound: the lower bound on epsilon that it reached on the releases that chose it.
-    """
-
-    threshold: float
-    below: bool
-    swapped: bool
-    bound: float
-
-    def hits(self, scores: np.ndarray) -> int:
-        """How many scores [n] are in it."""
-        return int(np.sum((scores >= self.threshold) != self.below))
 
 
 class Attack(NamedTuple):
-    """A pair of inputs, a score of releases, and an event.
+    """A pair of inputs and an event: a score of releases >= threshold, or the complement."""
 
-    Attributes:
-      name: of the pair and of the score.
-      inputs: x0, x1.
-      score: fitted to releases of that pair.
-      event: the best for that score.
-    """
-
-    name: str
-    inputs: tuple[np.ndarray, np.ndarray]
-    score: Score
-    event: Event
+    name: str  # of the pair and of the score
+    inputs: tuple[np.ndarray, np.ndarray]  # x0, x1
+    score: Score  # fitted to releases of that pair
+    threshold: float  # in units of the score
+    below: bool  # whether the event is the complement
+    swapped: bool  # whether the event is likelier under x1 than under x0
+    bound: float  # the lower bound on epsilon that it reached on the releases that chose it
 
 
 def clopper_pearson(hits: Any, trials: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
@@ -135,28 +110,25 @@ def two_point(
       (lower bound; the bound of an event that always happens under one input and never under the
       other; name of the attack).
     """
-    shares = _shares(samples, len(pairs), next(iter(pairs.values()))[0].size)
-    draw = _sampler(release, shares.chunk)
+    entries = next(iter(pairs.values()))[0].size
+    # However large an update is, some are needed for a mean and a spread.
+    fit = max(4, min(samples // (20 * len(pairs)), FITTED_NUMBERS // entries))
+    shares = Shares(fit, choose=max(4, samples // (5 * len(pairs))), measure=samples // 4)
+    draw = _sampler(release, chunk=max(1, min(fit, CHUNK_NUMBERS // entries)))
     attacks = [
         _choose(draw, name, inputs, jax.random.fold_in(key, index), shares, delta)
         for index, (name, inputs) in enumerate(pairs.items())
     ]
-    attack = max(attacks, key=_bound)
-    true, false = _measure(draw, attack, jax.random.fold_in(key, len(pairs)), shares.measure)
+    attack = max(attacks, key=lambda attack: attack.bound)
+    hits = []
+    measure_keys = jax.random.split(jax.random.fold_in(key, len(pairs)))
+    for measure_key, x in zip(measure_keys, attack.inputs, strict=True):
+        scores = draw(measure_key, x, shares.measure, attack.score)
+        hits.append(int(np.sum((scores >= attack.threshold) != attack.below)))
+    true, false = reversed(hits) if attack.swapped else hits
     lower = epsilon_bound(true, false, shares.measure, delta, confidence)
     resolution = epsilon_bound(shares.measure, 0, shares.measure, delta, confidence)
     return float(lower), float(resolution), attack.name
-
-
-def _shares(samples: int, num_pairs: int, entries: int) -> Shares:
-    # However large an update is, some are needed for a mean and a spread.
-    fit = max(4, min(samples // (20 * num_pairs), FITTED_NUMBERS // entries))
-    return Shares(
-        fit=fit,
-        choose=max(4, samples // (5 * num_pairs)),
-        measure=samples // 4,
-        chunk=max(1, min(fit, CHUNK_NUMBERS // entries)),
-    )
 
 
 def _sampler(release: Release, chunk: int) -> Draw:
@@ -202,17 +174,18 @@ def _choose(
     scores1 = draw(keys[3], x1, shares.choose, every_score)
     attacks = []
     for column, (kind, score) in enumerate(scores.items()):
-        event = _best_event(scores0[:, column], scores1[:, column], delta)
-        attacks.append(Attack(f"{name}, {kind}", inputs, score, event))
-    return max(attacks, key=_bound)
+        for event in _best_events(scores0[:, column], scores1[:, column], delta):
+            attacks.append(Attack(f"{name}, {kind}", inputs, score, *event))
+    return max(attacks, key=lambda attack: attack.bound)
 
 
-def _bound(attack: Attack) -> float:
-    return attack.event.bound
+def _best_events(
+    scores0: np.ndarray, scores1: np.ndarray, delta: float
+) -> list[tuple[float, bool, bool, float]]:
+    """(threshold, below, swapped, bound) of the best threshold for each side and each direction.
 
-
-def _best_event(scores0: np.ndarray, scores1: np.ndarray, delta: float) -> Event:
-    """The event with the largest bound, from the scores [n] of n releases of x0 and of x1."""
+    From the scores [n] of n releases of x0 and of x1.
+    """
     n = scores0.size
     pooled = np.sort(np.concatenate([scores0, scores1]))
     thresholds = np.unique(pooled[np.linspace(0, pooled.size - 1, THRESHOLDS).astype(int)])
@@ -222,17 +195,8 @@ def _best_event(scores0: np.ndarray, scores1: np.ndarray, delta: float) -> Event
         for swapped, true, false in ((False, hits0, hits1), (True, hits1, hits0)):
             bounds = epsilon_bound(true, false, n, delta, CHOICE_CONFIDENCE)
             at = int(np.argmax(bounds))
-            events.append(Event(float(thresholds[at]), below, swapped, float(bounds[at])))
-    return max(events, key=lambda event: event.bound)
-
-
-def _measure(draw: Draw, attack: Attack, key: Array, number: int) -> tuple[int, int]:
-    """(true, false) positives of the attack among fresh releases, ``number`` of each input."""
-    hits0, hits1 = (
-        attack.event.hits(draw(k, x, number, attack.score))
-        for k, x in zip(jax.random.split(key, 2), attack.inputs, strict=True)
-    )
-    return (hits1, hits0) if attack.event.swapped else (hits0, hits1)
+            events.append((float(thresholds[at]), below, swapped, float(bounds[at])))
+    return events
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:

@@ -106,18 +106,8 @@ def audit(
 
     delta, pairs = float(mechanism.delta), _neighbours(claim, dimension)
     lower, resolution, attack = two_point(release, pairs, key, delta, samples, confidence)
-    return Audit(
-        mechanism=name,
-        unit=mechanism.unit,
-        claim=claim,
-        epsilon=epsilon,
-        delta=delta,
-        lower_bound=lower,
-        confidence=confidence,
-        resolution=resolution,
-        samples=samples,
-        attack=attack,
-    )
+    names = (name, mechanism.unit, claim)
+    return Audit(*names, epsilon, delta, lower, confidence, resolution, samples, attack)
 
 
 def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -183,18 +173,8 @@ def across_clients(
         return release(jax.random.split(key, clients), updates)
 
     lower, resolution, attack = two_point(cohort, pairs, key, delta, samples, confidence)
-    return Audit(
-        mechanism=getattr(release, "__name__", "release"),
-        unit="client",
-        claim="client",
-        epsilon=epsilon,
-        delta=delta,
-        lower_bound=lower,
-        confidence=confidence,
-        resolution=resolution,
-        samples=samples,
-        attack=attack,
-    )
+    names = (getattr(release, "__name__", "release"), "client", "client")
+    return Audit(*names, epsilon, delta, lower, confidence, resolution, samples, attack)
 
 
 def one_run(
@@ -232,18 +212,9 @@ def one_run(
     lower, resolution = (
         one_run_bound(canaries, guesses, v, delta, confidence) for v in (right, guesses)
     )
-    return Audit(
-        mechanism=label(mechanism),
-        unit=mechanism.unit,
-        claim="coordinate",
-        epsilon=epsilon,
-        delta=delta,
-        lower_bound=lower,
-        confidence=confidence,
-        resolution=resolution,
-        samples=guesses,
-        attack=f"one run, {right} of {guesses} guesses right",
-    )
+    attack = f"one run, {right} of {guesses} guesses right"
+    names = (label(mechanism), mechanism.unit, "coordinate")
+    return Audit(*names, epsilon, delta, lower, confidence, resolution, guesses, attack)
 
 
 def one_run_bound(

@@ -25,19 +25,12 @@ if TYPE_CHECKING:
 
 
 class Cap(NamedTuple):
-    """Parameters of PrivUnitG for one epsilon.
+    """Parameters of PrivUnitG for one epsilon."""
 
-    Attributes:
-      log_odds: log(p / (1 - p)), p the probability to draw from the cap around the input.
-      log_share: log of q, the cap's probability under the normal law.
-      edge: gamma, the cap is <g, x> >= gamma.
-      scale: sigma, makes the release unbiased.
-    """
-
-    log_odds: Float[Array, ""]
-    log_share: Float[Array, ""]
-    edge: Float[Array, ""]
-    scale: Float[Array, ""]
+    log_odds: Float[Array, ""]  # of p, the probability to draw from the cap around the input
+    log_share: Float[Array, ""]  # log of q, the cap's probability under the normal law
+    edge: Float[Array, ""]  # gamma, the cap is <g, x> >= gamma
+    scale: Float[Array, ""]  # sigma, makes the release unbiased
 
 
 def best_cap(epsilon: Array) -> Cap:

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
+from pause_jax.learning import Execution
 
 
 def check_key(key: Array) -> None:
@@ -112,3 +114,13 @@ def check_limits(memory_limit: float, max_batch: int | None) -> None:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Execution:
+    """Return how cohorts are trained: side by side, over a mesh, in JAX's configured precision.
+
+    Raises:
+      ConfigError: if ``client_batch`` is no number of clients.
+    """
+    precision = jax.config.values["jax_default_matmul_precision"]
+    return Execution(check_client_batch(client_batch), mesh, precision)

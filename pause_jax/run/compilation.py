@@ -140,9 +140,20 @@ def compiler_options(*, soon: bool) -> dict[str, Any] | None:
     """
     if _LEVEL in os.environ.get("XLA_FLAGS", "") or jax.default_backend() != "cpu":
         return None
-    if soon and jax.__version_info__ < (0, 12):
-        return {_LEVEL: 2, _EMITTERS: False}
-    return {_LEVEL: 2}
+    options = {_LEVEL: 2}
+    if soon and _takes(_EMITTERS, False):
+        options[_EMITTERS] = False
+    return options
+
+
+@functools.cache
+def _takes(option: str, value: Any) -> bool:
+    """Whether this version of XLA has a compiler option."""
+    try:
+        jax.jit(lambda: 0, compiler_options={option: value}).lower().compile()
+    except Exception:  # JAX names no type for an option that it does not have
+        return False
+    return True
 
 
 class Compilations:

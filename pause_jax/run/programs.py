@@ -133,9 +133,21 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
     def finish_run(config: SimConfig, state: State) -> Result:
         return result_at_end(config, state, quantities)
 
-    return Steps(
-        init=init_run, advance_soon=advance_run, advance_fast=advance_run, finish=finish_run
-    )
+    step = _in_float32(advance_run)
+    first = _in_float32(init_run)
+    return Steps(init=first, advance_soon=step, advance_fast=step, finish=finish_run)
+
+
+def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a step whose products have the precision of float32, which is not the default of all
+    accelerators. The clients' training sets its own (:class:`pause_jax.learning.Execution`).
+    """
+
+    def precise(*given: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return step(*given)
+
+    return precise
 
 
 @functools.cache

@@ -13,9 +13,13 @@ from jax.sharding import Mesh
 from pause_jax.base.memory import check_memory, refused_if_too_large, tree_bytes
 from pause_jax.base.registry import label
 from pause_jax.config import SimConfig, canonical, loaded, validate
-from pause_jax.learning import Dataset, Execution
+from pause_jax.learning import Dataset
 from pause_jax.run import contract
-from pause_jax.run.arguments import check_client_batch, check_one_key, checked_devices
+from pause_jax.run.arguments import (
+    check_one_key,
+    checked_devices,
+    execution_of,
+)
 from pause_jax.run.driver import single_run
 from pause_jax.run.host import is_traced
 from pause_jax.run.loop import init
@@ -40,6 +44,8 @@ def simulate(
 
     Pure: the same config and key give the same result, bit for bit. May be vmapped over keys and
     over stacked configs (``pause_jax.stack``); ``sweep`` does both and labels the result.
+    Products in the clients' training have the precision of ``jax.default_matmul_precision``, by
+    default the device's own (TF32 on recent GPUs); all other products have that of float32.
 
     Args:
       config: what to simulate.
@@ -77,7 +83,7 @@ def simulate(
     """
     quantities = chosen(record, RESERVED)
     mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
-    execution = Execution(check_client_batch(client_batch), mesh)
+    execution = execution_of(client_batch, mesh)
     check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
     config, data = prepare(config, data)
     if record is None:

@@ -33,22 +33,25 @@ def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
 
 
 class Keeper(Protocol):
-    """Keeps what was played of a chunk. Its methods are called from worker threads."""
+    """Keeps chunks in a store. Its methods are called from worker threads."""
+
+    def claimed(self, first: int) -> bool:
+        """Whether this process is to run the chunk: asked right before it starts."""
 
     def resumed(
         self, first: int, state: State, shapes: Callable[[int], list[Any]]
     ) -> tuple[int, State, list[Record]]:
-        """Segments that were played before, and state and records after them; 0 and the state as it
-        is if none. ``shapes`` of so many segments are those of their records.
+        """Return the segments that ran before, and state and records after them; 0 and the state as
+        it is if none. ``shapes`` of so many segments are those of their records.
         """
 
-    def played(
+    def checkpoint(
         self, first: int, segments: int, state: State, records: list[Record], *, ending: bool
     ) -> None:
-        """So many segments are played; ``ending`` if someone has asked to stop after them."""
+        """Take note that so many segments ran; ``ending`` if the sweep stops after them."""
 
     def finished(self, first: int, result: Result) -> None:
-        """The chunk is finished."""
+        """Take note that the chunk is finished."""
 
 
 class Batch(NamedTuple):
@@ -73,19 +76,19 @@ class Batch(NamedTuple):
     mesh: Mesh
 
 
-def play(
+def run_chunks(
     batch: Batch,
     tick: Callable[[], object],
     firsts: Sequence[int] | None = None,
     keeper: Keeper | None = None,
 ) -> Iterator[tuple[int, Result]]:
-    """Play a batch, chunk after chunk.
+    """Run a batch, chunk after chunk.
 
     Args:
       batch: the runs.
       tick: called after each segment, from any thread.
-      firsts: the chunks to play, by their first run; all if left out.
-      keeper: keeps what was played; nobody if left out.
+      firsts: the chunks to run, by their first run; all if left out.
+      keeper: keeps chunks, and may leave some to another process; nobody if left out.
 
     Yields:
       (first run, results) of each chunk when it is finished, NumPy arrays with a leading axis,
@@ -96,9 +99,11 @@ def play(
     configs, key_data = jax.tree.map(np.asarray, (batch.configs, jax.random.key_data(batch.keys)))
     chunk_of = _chunks(batch._replace(configs=configs), key_data)
 
-    def play_chunk(first: int) -> Result:
+    def run_chunk(first: int) -> Result | None:
         if stopped.is_set():
             raise CancelledError
+        if keeper is not None and not keeper.claimed(first):
+            return None
         with handing_over:
             runs, own = chunk_of(first)
         ended, record = drive(runs, _ThreadWatch(stopped, handing_over, tick, first, keeper))
@@ -111,11 +116,13 @@ def play(
     with ThreadPoolExecutor(batch.chunking.threads) as threads:
         try:
             running = {
-                threads.submit(play_chunk, first): first
+                threads.submit(run_chunk, first): first
                 for first in (batch.chunking.firsts if firsts is None else firsts)
             }
             for chunk in as_completed(running):
-                yield running.pop(chunk), chunk.result()
+                first, finished = running.pop(chunk), chunk.result()
+                if finished is not None:
+                    yield first, finished
         finally:
             stopped.set()
 
@@ -193,7 +200,7 @@ class _ThreadWatch(Watch):
             return
         ending = self._stopped.is_set()
         if self._keeper is not None:
-            self._keeper.played(self._first, segments, state, records, ending=ending)
+            self._keeper.checkpoint(self._first, segments, state, records, ending=ending)
         if ending:
             raise CancelledError
 

@@ -1,4 +1,4 @@
-"""A chunk of runs in the middle: its state and record so far, saved now and then by Orbax."""
+"""Checkpoints of chunks that run: state and record so far, saved now and then by Orbax."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from pause_jax.sweep.store import LOG, Store
 
-# Saving takes at most this share of a run's time, however often it was asked for.
-SHARE = 0.01
+# Seconds between two savings of a chunk, and the share of a run's time that they take at most.
+SAVE_EVERY, SHARE = 60.0, 0.01
 # Orbax has one set of names for all saves of a process.
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -26,7 +26,7 @@ class Point(NamedTuple):
     """Where a chunk goes on.
 
     Attributes:
-      segments: that were played.
+      segments: that ran.
       state: after them.
       records: one a segment.
     """
@@ -37,11 +37,11 @@ class Point(NamedTuple):
 
 
 class Checkpoint:
-    """The saved middle of one chunk."""
+    """What is saved of one chunk before it is finished."""
 
-    def __init__(self, store: Store, group: int, first: int, every: float):
+    def __init__(self, store: Store, group: int, first: int):
         self._store, self._folder = store, store.checkpoint_path(group, first)
-        self._every, self._cost, self._last = every, 0.0, time.monotonic()
+        self._cost, self._last = 0.0, time.monotonic()
 
     def restored(self, state: Any, shapes: Callable[[int], list[Any]]) -> Point | None:
         """Where the chunk goes on, or None if nothing (that is whole) was saved.
@@ -64,7 +64,7 @@ class Checkpoint:
 
     def save_if_due(self, point: Point) -> None:
         """Save, if it is time to."""
-        if time.monotonic() - self._last >= max(self._every, self._cost / SHARE):
+        if time.monotonic() - self._last >= max(SAVE_EVERY, self._cost / SHARE):
             self.save(point)
 
     def save(self, point: Point) -> None:

@@ -18,8 +18,7 @@ from pause_jax.run.record.recorder import Quantities, recorded_bytes
 from pause_jax.run.setup import learner_of
 from pause_jax.run.state import State
 
-# Segments a run is played in, so that progress shows, an interrupt is heard and the middle can be
-# kept.
+# Segments of a run: after each, progress shows, an interrupt is noticed, a checkpoint can be saved.
 SEGMENTS = 20
 # Bytes that the clients which train at the same time in a thread may keep: runs of more leave the
 # cache of a core, and then two of them take longer at once than in turn.
@@ -36,7 +35,7 @@ MODELS = 8
 
 
 def threads_of(mesh: Mesh) -> int:
-    """Chunks to play at the same time: one, but on a lone CPU device as many as it has cores.
+    """Chunks to run at the same time: one, but on a lone CPU device as many as it has cores.
 
     XLA splits only large operations over the cores of a CPU; runs do not wait for each other.
     """
@@ -49,7 +48,7 @@ def threads_of(mesh: Mesh) -> int:
 
 class Chunking(NamedTuple):
     """How the runs of a group are cut: into chunks of ``batch`` runs, the same number on each
-    device; each is played in ``segments`` segments of its rounds, ``threads`` chunks at a time.
+    device; each runs in ``segments`` segments of its rounds, ``threads`` chunks at a time.
     """
 
     num_runs: int
@@ -115,8 +114,8 @@ def chunking_of(
 
 
 def _few_widths(num_runs: int, most: int, threads: int) -> int:
-    """Runs side by side in a thread, at most ``most``, of ``num_runs`` that a device plays: one
-    of few numbers, so that a few more seeds or values are played by the program that there is.
+    """Runs side by side in a thread, at most ``most``, of ``num_runs`` that a device runs: one
+    of few numbers, so that a few more seeds or values run by the program that there is.
     """
     if threads > 1:
         # Side by side is faster for small runs only, and then there are many of them.

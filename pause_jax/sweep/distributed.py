@@ -1,4 +1,4 @@
-"""Several processes, on one machine or many, that play one sweep: JAX's own distributed runtime."""
+"""Several processes, on one machine or many, that run one sweep: JAX's own distributed runtime."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def start(
 
 
 def check_same(what: str, otherwise: str = "") -> None:
-    """Compare a text across processes: none may play its part of another sweep.
+    """Compare a text across processes: none may run its part of another sweep.
 
     Args:
       what: the text.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,8 @@ from pause_jax.sweep.config_summary import (
     concatenated,
     labelled,
 )
-from pause_jax.sweep.store import Store, fingerprint
+from pause_jax.sweep.provenance import fingerprint
+from pause_jax.sweep.store import Store
 
 
 class Joined(NamedTuple):
@@ -93,35 +93,32 @@ def join(
 
 
 def merge(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset:
-    """Join what the shards of a sweep have finished.
+    """Join the finished runs of a sweep's shards.
 
     Args:
       store: their folder.
-      partial: join what is there, if something is missing.
+      partial: join the finished runs, if some are missing.
 
     Returns:
       The dataset that :func:`pause_jax.sweep` gives; ``attrs["interrupted"]`` says if not all.
 
     Raises:
-      ConfigError: if the folder holds no sweep; if something is missing, with the shards that are
-        to be played again.
+      ConfigError: if the folder holds no sweep; if runs are missing, with the command that runs
+        them.
     """
     kept = Store.opened(pathlib.Path(store))
     made_by, plans = kept.kept.made_by, kept.kept.plans
-    chunks, shards = chunks_of(plans), made_by["shards"]
-    found = {chunk: kept.rows(*chunk) for chunk in chunks}
+    found = {chunk: kept.rows(*chunk) for chunk in chunks_of(plans)}
     joined = join(made_by, plans, {chunk: rows for chunk, rows in found.items() if rows})
-    left = sorted({i % shards + 1 for i, chunk in enumerate(chunks) if found[chunk] is None})
-    if joined.data is None or (left and not partial):
-        again = f"shard {_listed(left)} of {shards}" if shards > 1 else "the sweep"
-        # The command is that of the process that came first, whichever shard it had.
-        command = re.sub(
-            r"--shard[ =]\S+",
-            f"--shard {left[0] if left else 1}/{shards}",
-            kept.kept.about.get("command", ""),
-        )
+    missing = [chunk for chunk, rows in found.items() if rows is None]
+    if joined.data is None or (missing and not partial):
+        for chunk in missing:
+            kept.remove_damaged(*chunk)  # a shard does not read what others have finished
+        again = "one of its shards" if made_by["shards"] > 1 else "the sweep"
+        # The command is that of the process that came first, whichever shard it was.
+        command = kept.kept.about.get("command", "")
         raise ConfigError(
-            f"{kept.folder}: {joined.words} are there. Play {again} again"
+            f"{kept.folder}: {joined.words} are there. Start {again} again"
             + (f", as in: {command}" if command else "")
             + (
                 ". Or join what is there: --partial, in Python partial=True."
@@ -130,14 +127,3 @@ def merge(store: str | os.PathLike[str], *, partial: bool = False) -> xr.Dataset
             )
         )
     return joined.data
-
-
-def _listed(numbers: list[int]) -> str:
-    """Numbers with runs of them drawn together: 1-4, 9."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ", ".join("-".join(map(str, part)) for part in parts)

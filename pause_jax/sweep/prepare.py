@@ -1,4 +1,4 @@
-"""A sweep before it is played: configs checked, grouped by static structure, cut into chunks."""
+"""A sweep before it runs: configs checked, grouped by static structure, cut into chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
 from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
 from pause_jax.learning.dataset import checked
-from pause_jax.run.arguments import check_client_batch, check_limits, checked_devices, checked_keys
+from pause_jax.run.arguments import check_limits, checked_devices, checked_keys, execution_of
 from pause_jax.run.driver import single_run
 from pause_jax.run.matching import client_ids
 from pause_jax.run.programs import compiled_steps
@@ -27,7 +27,7 @@ from pause_jax.run.record.result import RESERVED
 from pause_jax.run.setup import learner_of
 from pause_jax.run.simulate import check_size, prepare
 from pause_jax.sweep import distributed, provenance
-from pause_jax.sweep.batch import mesh_of
+from pause_jax.sweep.batch import Batch, mesh_of
 from pause_jax.sweep.chunks import Chunking, Limits, chunking_of, threads_of
 from pause_jax.sweep.config_summary import summarised, variable
 from pause_jax.sweep.families import family_of, one_of
@@ -43,7 +43,7 @@ class PreparedConfig(NamedTuple):
 
 
 class SweepPlan(NamedTuple):
-    """A sweep that can be played.
+    """A sweep that can run.
 
     Attributes:
       groups: configs of one static structure and data set, which are one compilation.
@@ -63,6 +63,19 @@ class SweepPlan(NamedTuple):
     mesh: Mesh
     made_by: dict[str, Any]
 
+    def batch(self, number: int, chunking: Chunking) -> Batch:
+        """The runs of a group, by its number, in the chunks of the sweep that was begun first."""
+        group = self.groups[number]
+        return Batch(
+            configs=jax.tree.map(lambda *x: np.stack(x), *(each.config for each in group)),
+            data=group[0].data,
+            keys=self.keys,
+            chunking=chunking,
+            quantities=self.quantities,
+            execution=self.execution,
+            mesh=self.mesh,
+        )
+
 
 # As many arguments as `sweep` has: it hands them on.
 def plan_sweep(
@@ -79,15 +92,15 @@ def plan_sweep(
 ) -> SweepPlan:
     """Check a sweep and cut it into chunks.
 
-    The arguments are those of :func:`pause_jax.sweep`, and ``shards``: the parts that it is to be
-    played in, each of which has a chunk if there are as many runs.
+    The arguments are those of :func:`pause_jax.sweep`, and ``shards``: the processes that share it,
+    for each of which there is a chunk if there are as many runs.
 
     Raises:
       ConfigError: if any config or another argument cannot run.
     """
     named, keys = _named(configs), checked_keys(keys)
     check_limits(memory_limit, max_batch)
-    mesh, execution = mesh_of(checked_devices(devices)), Execution(check_client_batch(client_batch))
+    mesh, execution = mesh_of(checked_devices(devices)), execution_of(client_batch)
     quantities = chosen(record, RESERVED)
     groups = _groups(named, None if data is None else checked(data))
     if record is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import json
 import pathlib
 import re
 import sysconfig
@@ -53,6 +54,60 @@ def machine(devices: Iterable[jax.Device]) -> dict[str, Any]:
         "x64": bool(jax.config.values["jax_enable_x64"]),
         "matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
     }
+
+
+def fingerprint(made_by: Mapping[str, Any]) -> str:
+    """Sixteen letters that change with what a sweep's bits depend on."""
+    text = json.dumps(_compared(made_by), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def different(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """In what two sweeps differ, in words; empty if they are the same."""
+    there, here = _compared(old), _compared(new)
+    words = []
+    for name in dict.fromkeys([*there, *here]):
+        was, now = there.get(name), here.get(name)
+        if json.dumps(was) == json.dumps(now):  # NaN is itself there
+            continue
+        if name not in there or name not in here:
+            words.append(f"{name} {'is there no more' if name in there else 'was not there'}")
+        elif name.startswith(("code", "the quantity")):
+            words.append(f"{name} has changed since")
+        elif name.startswith(("data of", "the other keys")):
+            words.append(f"{name} are others")
+        else:
+            words.append(f"{name} was {was}, is {now}")
+    return words
+
+
+def _compared(made_by: Mapping[str, Any]) -> dict[str, Any]:
+    """What is compared, one level deep, in the order of what a reader wants to know first."""
+    flat: dict[str, Any] = {}
+    for each in made_by["summaries"]:
+        for path, value in each["fields"].items():
+            # Where a file lies does not matter, once its content is known.
+            if path.rpartition(".")[2] not in ("path", "data_dir"):
+                flat[f"{path} of {each['label']!r}"] = value
+        flat[f"data of {each['label']!r}"] = each["data"]
+    for name, value in made_by.items():
+        if name == "keys":
+            flat["keys"] = f"{len(value)} seeds from {value[0]}"
+            flat["the other keys"] = value
+        elif name == "recorded":
+            flat |= {f"the quantity {each['name']}": each for each in value}
+        elif name == "own":
+            flat |= {
+                f"code or a constant of {each['parts']} in {each['label']!r}": each["digest"]
+                for each in value
+            }
+        elif name == "code":
+            flat["code of pause_jax"] = value
+        elif isinstance(value, dict):
+            flat |= value
+        elif name != "summaries":
+            flat[name] = value
+    return flat
 
 
 def data_digest(data: Any) -> str:

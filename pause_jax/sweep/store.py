@@ -1,21 +1,21 @@
-"""What is finished of a sweep, in a folder: written once, whole or not at all, and never mixed.
+"""The finished runs of a sweep in a folder: written once, whole or not at all, and never mixed.
 
 ``made_by.json`` says what the sweep is; each ``chunk-*.npz`` holds finished runs; a folder
-``checkpoint-*`` holds the middle of a chunk (:mod:`pause_jax.sweep.checkpoint`); ``lock-*`` says
-who is at work. A process that dies at any moment leaves a folder that the next one goes on with.
+``checkpoint-*`` holds a chunk in the middle (:mod:`pause_jax.sweep.checkpoint`); ``lock`` and
+``lease-*`` say who is at work (:mod:`pause_jax.sweep.leases`). A process that dies at any moment
+leaves a folder that the next one goes on with.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import filelock
@@ -24,13 +24,17 @@ import numpy as np
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweep.chunks import Chunking
 from pause_jax.sweep.config_summary import ConfigSummary, Rows, Variable
+from pause_jax.sweep.provenance import different, fingerprint
 
 LOG = logging.getLogger("pause_jax")
 FORMAT = 2
 # Differences that are named when a folder is that of another sweep.
 NAMED = 3
 # What a store holds; what a writer leaves that dies begins with a dot.
-_PATTERNS = ("made_by.json", "chunk-*", "checkpoint-*", "lock-*", ".made_by.json.*", ".chunk-*")
+_PATTERNS = (
+    *("made_by.json", "chunk-*", "checkpoint-*", "lock", "lease-*"),
+    *(".made_by.json.*", ".chunk-*"),
+)
 
 
 class Kept(NamedTuple):
@@ -65,7 +69,7 @@ class Store:
 
         Args:
           folder: where.
-          kept: of the sweep that is to be played; the plans of a store that is there already count.
+          kept: of the sweep that is to run; the plans of a store that is there already count.
 
         Raises:
           ConfigError: if the folder holds another sweep, or cannot be written.
@@ -89,7 +93,7 @@ class Store:
             more = f", and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
             raise ConfigError(
                 f"{folder}: holds another sweep: {'; '.join(differences[:NAMED])}{more}. "
-                "Choose another folder, or play the sweep that it holds."
+                "Choose another folder, or run the sweep that it holds."
             )
         return there
 
@@ -120,21 +124,24 @@ class Store:
                 "the folder, or choose another one."
             ) from None
 
-    def locked(self, shard: int) -> contextlib.AbstractContextManager[None]:
-        """Keep other processes from the same work; the lock of a process that dies is free.
-
-        Args:
-          shard: number of the part that is to be played; 0 for everything.
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from running the whole sweep, too; the lock of a process that dies
+        is free.
 
         Raises:
           ConfigError: if another process is at work.
         """
-        return _locked(self.folder, shard)
+        return _locked(self.folder)
 
     def tidy(self, group: int, first: int) -> None:
-        """Delete what a process that died left of its writing."""
+        """Delete what a process that died left of writing a chunk."""
         for left in self.folder.glob(f".{self.path(group, first).name}.*"):
             left.unlink(missing_ok=True)
+
+    def remove_damaged(self, group: int, first: int) -> None:
+        """Delete a chunk that cannot be read, so that it counts as missing."""
+        with contextlib.suppress(OSError):  # a folder that may only be read
+            self.path(group, first).unlink()
 
     def path(self, group: int, first: int) -> pathlib.Path:
         """The file of a chunk, by its group and the number of its first run."""
@@ -144,8 +151,12 @@ class Store:
         """The folder of a chunk in the middle."""
         return self.folder / f"checkpoint-{group:03}-{first:07}"
 
+    def lease_path(self, group: int, first: int) -> pathlib.Path:
+        """The file that says who runs a chunk."""
+        return self.folder / f"lease-{group:03}-{first:07}"
+
     def rows(self, group: int, first: int) -> Rows | None:
-        """A finished chunk; None if it is not there, or damaged, and must be played."""
+        """A finished chunk; None if there is none, or a damaged one, and it must run."""
         path = self.path(group, first)
         if not path.exists():
             return None
@@ -163,7 +174,7 @@ class Store:
                 tuple(about["unnoised"]),
             )
         except Exception as error:  # whatever a damaged zip file makes of itself
-            LOG.warning("%s: is damaged (%s) and is played again.", path, error)
+            LOG.warning("%s: is damaged (%s) and runs again.", path, error)
             return None
 
     def save(self, group: int, first: int, rows: Rows) -> None:
@@ -221,14 +232,13 @@ def _check_kept(kept: Kept) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: pathlib.Path, shard: int) -> Iterator[None]:
+def _locked(folder: pathlib.Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(filelock.FileLock(folder / f"lock-{shard}", blocking=False))
+            held.enter_context(filelock.FileLock(folder / "lock", blocking=False))
         except filelock.Timeout:
             raise ConfigError(
-                f"{folder}: another process plays this sweep"
-                f"{f', shard {shard}' if shard else ''}. Wait for it, or stop it."
+                f"{folder}: another process runs this sweep. Wait for it, or stop it."
             ) from None
         except (NotImplementedError, OSError) as error:
             LOG.warning("%s: cannot be locked (%s); goes on.", folder, error)
@@ -240,7 +250,7 @@ def store_is_empty(folder: pathlib.Path) -> bool:
     if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("checkpoint-*/*")):
         return False
     try:
-        with _locked(folder, 0):
+        with _locked(folder):
             return True
     except ConfigError:
         return False
@@ -254,7 +264,7 @@ def discard_store(folder: pathlib.Path) -> None:
     """
     if not folder.is_dir() or folder.is_symlink():
         return
-    with _locked(folder, 0):
+    with _locked(folder):
         pass
     for path in [path for pattern in _PATTERNS for path in folder.glob(pattern)]:
         if path.is_dir() and not path.is_symlink():
@@ -263,60 +273,6 @@ def discard_store(folder: pathlib.Path) -> None:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def fingerprint(made_by: Mapping[str, Any]) -> str:
-    """Sixteen letters that change with what a sweep's bits depend on."""
-    text = json.dumps(_compared(made_by), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def different(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """In what two sweeps differ, in words; empty if they are the same."""
-    there, here = _compared(old), _compared(new)
-    words = []
-    for name in dict.fromkeys([*there, *here]):
-        was, now = there.get(name), here.get(name)
-        if json.dumps(was) == json.dumps(now):  # NaN is itself there
-            continue
-        if name not in there or name not in here:
-            words.append(f"{name} {'is there no more' if name in there else 'was not there'}")
-        elif name.startswith(("code", "the quantity")):
-            words.append(f"{name} has changed since")
-        elif name.startswith(("data of", "the other keys")):
-            words.append(f"{name} are others")
-        else:
-            words.append(f"{name} was {was}, is {now}")
-    return words
-
-
-def _compared(made_by: Mapping[str, Any]) -> dict[str, Any]:
-    """What is compared, one level deep, in the order of what a reader wants to know first."""
-    flat: dict[str, Any] = {}
-    for each in made_by["summaries"]:
-        for path, value in each["fields"].items():
-            # Where a file lies does not matter, once its content is known.
-            if path.rpartition(".")[2] not in ("path", "data_dir"):
-                flat[f"{path} of {each['label']!r}"] = value
-        flat[f"data of {each['label']!r}"] = each["data"]
-    for name, value in made_by.items():
-        if name == "keys":
-            flat["keys"] = f"{len(value)} seeds from {value[0]}"
-            flat["the other keys"] = value
-        elif name == "recorded":
-            flat |= {f"the quantity {each['name']}": each for each in value}
-        elif name == "own":
-            flat |= {
-                f"code or a constant of {each['parts']} in {each['label']!r}": each["digest"]
-                for each in value
-            }
-        elif name == "code":
-            flat["code of pause_jax"] = value
-        elif isinstance(value, dict):
-            flat |= value
-        elif name != "summaries":
-            flat[name] = value
-    return flat
 
 
 @contextlib.contextmanager

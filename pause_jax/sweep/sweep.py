@@ -16,9 +16,10 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.sweep.execute import SAVE_EVERY, Share, SweepRun
+from pause_jax.sweep.execute import Share, SweepRun
 from pause_jax.sweep.prepare import SweepPlan, plan_sweep
 from pause_jax.sweep.store import Kept, Store
+from pause_jax.sweep.workers import Executor, Workers
 
 
 def sweep(
@@ -32,7 +33,7 @@ def sweep(
     devices: Sequence[jax.Device] | None = None,
     client_batch: int | None = None,
     store: str | os.PathLike[str] | None = None,
-    save_every: float = SAVE_EVERY,
+    executor: Executor | None = None,
     progress: bool = True,
 ) -> xr.Dataset:
     """Run every config with every key.
@@ -43,7 +44,7 @@ def sweep(
     ``simulate(config, key)`` up to rounding: where two cohorts are worth the same to a unit in the
     last place, the two may choose differently, and then go their own ways.
     In a program of several processes (``pause_jax.distributed``) each calls ``sweep`` with the same
-    arguments, plays its part, and gets the whole result.
+    arguments, runs its part, and gets the whole result.
 
     Args:
       configs: one or several; a mapping names them.
@@ -57,12 +58,11 @@ def sweep(
         of the number of devices, or of cores if it exceeds them.
       devices: where to run; all devices of all processes by default.
       client_batch: clients of a cohort trained side by side at most, as in :func:`simulate`.
-      store: a folder that keeps what is finished while the sweep is played. Called again with the
-        same arguments, also after the process was killed, it goes on there, and the result has the
-        bits of a sweep that was never stopped.
-      save_every: seconds between two savings of a chunk in the middle, if there is a store; rarer
-        where saving would take more than a hundredth of the time. (Of several processes none saves
-        the middle.)
+      store: a folder that keeps finished runs, and every minute a checkpoint of unfinished ones
+        (not with an executor or several processes). Called again with the same arguments, also
+        after a kill, it resumes there, with the bits of a sweep that was never stopped.
+      executor: runs the chunks in other processes, with the same bits: one of Dask
+        (``client.get_executor()``), of submitit, or a ``concurrent.futures.Executor``.
       progress: show a progress bar on the terminal's standard error.
 
     Returns:
@@ -81,9 +81,10 @@ def sweep(
       BrokenContract: once, at the end, naming the configs whose custom parts broke their contract,
         if ``record`` has ``first_broken_round`` and ``broken_rules``.
     """
-    plan = plan_sweep(
+    plan, workers = planned(
         configs,
         keys,
+        executor,
         data=data,
         record=record,
         memory_limit=memory_limit,
@@ -92,7 +93,7 @@ def sweep(
         client_batch=client_batch,
     )
     kept = None if store is None else opened_store(plan, pathlib.Path(store))
-    result = SweepRun(plan, kept).whole(save_every=save_every, progress=progress)
+    result = SweepRun(plan, kept, workers).whole(progress=progress)
     if set(contract.RECORDED) <= set(result):
         seen = zip(*(result[name].values for name in contract.RECORDED), strict=True)
         names = map(str, result.config.values)
@@ -100,39 +101,61 @@ def sweep(
     return result
 
 
-def play_shard(
+def planned(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    executor: Executor | None,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    **arguments: Any,
+) -> tuple[SweepPlan, Workers | None]:
+    """Plan a sweep: for this process, or for the workers of an executor if there is one.
+
+    Raises:
+      ConfigError: if it cannot run, or the first worker has other code or versions.
+    """
+    plan = plan_sweep(configs, keys, devices=devices, **arguments)
+    if executor is None:
+        return plan, None
+    if devices is not None:
+        raise ConfigError("devices: leave them out, the workers of an executor take their own.")
+    workers = Workers(executor, configs, keys, arguments)
+    return workers.planned(plan), workers
+
+
+def run_shard(
     configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
     keys: Array,
     shard: tuple[int, int],
     *,
     store: str | os.PathLike[str],
-    save_every: float = SAVE_EVERY,
     progress: bool = True,
     **arguments: Any,
 ) -> Share:
-    """Play one part of a sweep; ``pause_jax.merge(store)`` joins them all.
+    """Run chunks of a sweep that other processes share; ``pause_jax.merge(store)`` joins them.
 
-    Each part is a process of its own, at any time and on any machine of one kind that sees the
-    folder; none hears of another.
+    Start it in as many processes as you like, at any time, on machines of one kind that see the
+    folder. Each takes chunks that no other one runs until none is left, so fast machines take more.
+    A shard that is left alone runs the whole sweep, and takes over from one that died.
 
     Args:
-      configs: as in :func:`sweep`, the same in each part.
-      keys: the same in each part, too.
-      shard: (number of this part from 1, number of all parts).
-      store: the folder of all parts.
-      save_every: as in :func:`sweep`.
+      configs: as in :func:`sweep`, the same in each shard.
+      keys: the same in each shard, too.
+      shard: (number of this shard from 1, number of all shards). The second cuts the sweep into
+        chunks, at least one a shard, and must be the same in all. The first says where to begin.
+      store: the folder of all shards.
       progress: as in :func:`sweep`.
-      **arguments: the others of :func:`sweep`, the same in each part.
+      **arguments: the others of :func:`sweep`, the same in each shard.
 
     Returns:
-      What is finished.
+      What this shard ran, and how much others still run.
 
     Raises:
       ConfigError, SweepInterrupted: as :func:`sweep`.
     """
     plan = plan_sweep(configs, keys, shards=checked_shard(shard)[1], **arguments)
     kept = opened_store(plan, pathlib.Path(store))
-    return SweepRun(plan, kept, shard).part(save_every=save_every, progress=progress)
+    return SweepRun(plan, kept).part(shard, progress=progress)
 
 
 def checked_shard(shard: tuple[int, int]) -> tuple[int, int]:

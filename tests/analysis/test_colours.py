@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pause_jax.analysis import colours
+from pause_jax.analysis import curves
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 SEEN = {
@@ -41,7 +41,7 @@ def contrast(colour, page):
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("chosen", [colours.LIGHT, colours.DARK])
+@pytest.mark.parametrize("chosen", [curves.LIGHT, curves.DARK])
 def test_the_colour_blind_tell_them_apart(chosen):
     assert min(least_distance(chosen, seen) for seen in SEEN.values()) > 15
 
@@ -53,12 +53,12 @@ def test_a_common_cycle_would_fail_that():
 
 @pytest.mark.parametrize(
     ("chosen", "page"),
-    [(colours.LIGHT, colours.LIGHT_PAGE), (colours.DARK, colours.DARK_PAGE)],
+    [(curves.LIGHT, curves.LIGHT_PAGE), (curves.DARK, curves.DARK_PAGE)],
 )
 def test_they_are_seen_on_their_page(chosen, page):
     assert min(contrast(colour, page) for colour in chosen) >= 2.95
 
 
 def test_no_style_comes_twice_among_64():
-    styles = {(colours.colour(place), colours.dash(place)) for place in range(64)}
+    styles = {(curves.colour(place), curves.dash(place)) for place in range(64)}
     assert len(styles) == 64

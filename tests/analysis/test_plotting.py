@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from pause_jax.analysis import plotting
-from pause_jax.analysis.colours import LIGHT
+from pause_jax.analysis.curves import LIGHT
 from tests.support.results import made
 
 pytestmark = pytest.mark.slow

@@ -2,7 +2,10 @@
 
 import csv
 import itertools
+import pathlib
+import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -20,6 +23,7 @@ from pause_jax.sweep import batch, execute
 
 pytestmark = pytest.mark.slow
 
+ROOT = pathlib.Path(__file__).parents[2]
 KEY = jax.random.key(0)
 BASE = SimConfig(
     num_clients=6, num_selected=3, num_rounds=12, eval_every=12, track_regret=False,
@@ -87,9 +91,9 @@ def test_every_method_finds_better_numbers_and_compiles_twice_at_most(method, mo
 
     def counted(runs, *rest):
         shapes.append((runs.chunking.batch, len(runs.chunking.firsts)))
-        return batch.play(runs, *rest)
+        return batch.run_chunks(runs, *rest)
 
-    monkeypatch.setattr(execute, "play", counted)
+    monkeypatch.setattr(execute, "run_chunks", counted)
     found = tune(BASE, axes_of(VARY[:1]), LOSS, KEY, budget=24, seeds=4, method=method)
     assert len(set(shapes)) <= 2, "batches of other shapes compile anew"
     assert len(shapes) >= 4
@@ -262,9 +266,9 @@ def test_optuna_is_told_the_same_order(monkeypatch):
     """NaN it would take for a trial that failed, and forget."""
     told, tell = [], optuna.study.Study.tell
 
-    def listening(study, each, value):
+    def listening(study, each, value, **options):
         told.append(value)
-        return tell(study, each, value)
+        return tell(study, each, value, **options)
 
     def score(rate, fresh, seed):
         return NAN if rate > 1 and seed == 1 else rate
@@ -469,7 +473,7 @@ def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tm
                  "--budget", "8", "--width", "4"]  # fmt: skip
     assert command(monkeypatch, tmp_path, *arguments, "--name", "whole") == 0
     arguments += ["--name", "stopped"]
-    generations, play = itertools.count(), batch.play
+    generations, play = itertools.count(), batch.run_chunks
 
     def stopped(*args):
         if next(generations) == 1:
@@ -477,7 +481,7 @@ def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tm
         return play(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(execute, "play", stopped)
+        patch.setattr(execute, "run_chunks", stopped)
         assert command(patch, tmp_path, *arguments) == 130
     assert "--resume goes on" in capsys.readouterr().err
     other = [*arguments, "--seed", "5", "--resume"]
@@ -488,3 +492,89 @@ def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tm
     for name in ("trials.csv", "best.toml"):
         assert (results / "stopped" / name).read_text() == (results / "whole" / name).read_text()
     assert not (results / "stopped" / "unfinished").exists()
+
+
+TOGETHER = """
+import pathlib, sys, time
+import jax
+from pause_jax.analysis import space, tuning
+from pause_jax.run.compilation import use_cache
+from tests.analysis.test_tuning import BASE, KEY, LOSS, VARY, axes_of
+
+folder, own = pathlib.Path(sys.argv[1]), sys.argv[2]
+use_cache()
+ran, sweep = [], tuning.sweep
+(folder / f"ready-{own}").touch()
+while len(list(folder.glob("ready-*"))) < 2:
+    time.sleep(0.01)
+
+def slow(configs, keys, **arguments):
+    ran.append(arguments["store"].name)
+    print(ran[-1], flush=True)
+    time.sleep(float(sys.argv[3]))
+    return sweep(configs, keys, **arguments)
+
+tuning.sweep = slow
+search = tuning.Search(budget=24, seeds=2, width=4, method="random")
+found = tuning.tune(
+    BASE, axes_of(), LOSS, KEY, search=search, store=folder / "kept", progress=False
+)
+print(repr([sorted(each.values.items()) for each in found.trials]))
+"""
+
+
+def test_processes_tune_together_and_one_that_dies_is_replaced(tmp_path):
+    """Each generation is run to its end once; all processes find what one finds alone."""
+
+    def process(own, seconds):
+        words = [sys.executable, "-c", TOGETHER, str(tmp_path), own, str(seconds)]
+        return subprocess.Popen(
+            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    dying, other = process("dying", 2.0), process("other", 0.1)
+    begun = dying.stdout.readline().strip()
+    time.sleep(0.5)
+    dying.kill()
+    dying.communicate()
+    third = process("third", 0.1)
+    outputs = []
+    for each in (other, third):
+        printed, error = each.communicate(timeout=120)
+        assert each.returncode == 0, error[-3000:]
+        outputs.append(printed.splitlines())
+    assert outputs[0][-1] == outputs[1][-1]
+    ran = [*outputs[0][:-1], *outputs[1][:-1]]
+    assert begun in ran
+    assert sorted(set(ran)) == [f"{i:03}" for i in range(6)] + ["finalists"]
+    assert ran.count("finalists") == 2, "the second one reads what the first one has run"
+    assert len(set(ran)) == len(ran) - 1
+    # What is proposed at random does not depend on who is sooner.
+    alone = tune(BASE, axes_of(), LOSS, KEY, budget=24, seeds=2, width=4, method="random")
+    assert repr([sorted(each.values.items()) for each in alone.trials]) == outputs[0][-1]
+
+
+def test_another_search_in_a_store_is_named(tmp_path, monkeypatch):
+    given = {"search": tuning.Search(budget=8, seeds=2, width=4), "store": tmp_path}
+    first = tuning.tune(BASE, axes_of(), LOSS, KEY, progress=False, **given)
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "sweep", None)
+        with pytest.raises(ConfigError, match="holds another search: axes differ"):
+            tuning.tune(BASE, axes_of(VARY[:2]), LOSS, KEY, progress=False, **given)
+    again = tuning.tune(BASE, axes_of(), LOSS, KEY, progress=False, **given)
+    assert [each.values for each in again.trials] == [each.values for each in first.trials]
+    for one, other in zip(again.trials, first.trials, strict=True):
+        np.testing.assert_array_equal(one.scores, other.scores)
+
+
+def test_the_command_shares_a_store(monkeypatch, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(config_file.dumps(BASE))
+    arguments = ["mine.toml", "--vary", VARY[0], "--objective", "loss", "--no-figures",
+                 "--budget", "8", "--width", "4", "--store", "kept"]  # fmt: skip
+    assert command(monkeypatch, tmp_path, *arguments) == 0
+    monkeypatch.setattr(execute, "run_chunks", lambda *_: pytest.fail("a run was repeated"))
+    assert command(monkeypatch, tmp_path, *arguments) == 0
+    one, two = (tmp_path / "results" / name for name in ("tune-mine", "tune-mine-2"))
+    assert (one / "trials.csv").read_text() == (two / "trials.csv").read_text()
+    assert (one / "best.toml").read_text() == (two / "best.toml").read_text()
+    assert (tmp_path / "kept" / "trials.log").exists()

@@ -97,17 +97,17 @@ def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
 ):
     # The package has a function of that name, which a plain import would find.
     module = importlib.import_module("pause_jax.sweep.execute")
-    play, played = module.play, itertools.count()
+    run_chunks, played = module.run_chunks, itertools.count()
 
     def interrupted(*args):
         if chunks == 0:
             raise KeyboardInterrupt
-        for part in play(*args):
+        for part in run_chunks(*args):
             if next(played) == chunks:
                 raise KeyboardInterrupt
             yield part
 
-    monkeypatch.setattr(module, "play", interrupted)
+    monkeypatch.setattr(module, "run_chunks", interrupted)
     vary = ("--vary", "policy=random,round_robin", "--set", "learning=none")
     arguments = (*vary, "--set", "num_rounds=4", "--seeds", "2", "--name", "mine", "--no-figures")
     assert command(monkeypatch, tmp_path, "digits_small", *arguments) == 130

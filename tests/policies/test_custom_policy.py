@@ -160,7 +160,7 @@ def test_its_mistake_shows_before_any_run(policy: Any, monkeypatch):
         raise AssertionError("a run began")
 
     module = sys.modules["pause_jax.sweep.execute"]
-    monkeypatch.setattr(module, "play", play)
+    monkeypatch.setattr(module, "run_chunks", play)
     base = presets.digits_small("random").replace(num_rounds=4)
     configs = {"good": base, "own": base.replace(policy=Broken())}
     with pytest.raises(AssertionError, match="no coordinates expected"):

@@ -10,8 +10,8 @@ import pytest
 
 from pause_jax import Learning, SimConfig, simulate
 from pause_jax.config import canonical
-from pause_jax.learning import Digits, Dirichlet, Linear, queries
-from pause_jax.learning.queries import distinct_places, local_loss
+from pause_jax.learning import Digits, Dirichlet, Linear, evaluation
+from pause_jax.learning.evaluation import distinct_places, local_loss
 from pause_jax.policies import PowerOfChoice
 from pause_jax.rng import draws
 from pause_jax.rng import keys as named_keys
@@ -66,7 +66,7 @@ def sample_losses(client):
 
 @pytest.mark.parametrize("chunk", [256, 16])
 def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client(monkeypatch, chunk):
-    monkeypatch.setattr(queries, "QUERY_CHUNK", chunk)
+    monkeypatch.setattr(evaluation, "QUERY_CHUNK", chunk)
     _, learner, state, _ = network()
     clients = jnp.arange(LEARN.num_clients)
     ours = jax.jit(lambda key: learner.ask(key, state, clients, None))(jax.random.key(5))

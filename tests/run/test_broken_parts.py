@@ -158,19 +158,13 @@ def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):
         "        return -super().sample(key, num_clients)\n"
     )
     monkeypatch.chdir(tmp_path)
-    arguments = (
-        "compare",
-        "--load",
-        "mine.py",
-        "--policies",
-        "random",
-        "--seeds",
-        "1",
-        "--no-figures",
-    )
+    arguments = ("compare", "--load", "mine.py", "--policies", "random", "--seeds", "1")
+    arguments += ("--no-figures", "--no-report")
     changes = ("latency=backwards", "learning=none", "num_rounds=3")
     words = [word for change in changes for word in ("--set", change)]
-    monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, *words, "--no-report"])
+    monkeypatch.setattr(
+        sys, "argv", ["pause-jax", *arguments, *words, "--no-figures", "--no-report"]
+    )
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert not stop.value.code

@@ -51,7 +51,8 @@ def start(folder: pathlib.Path, **environment: str) -> str:
     ran = subprocess.run(
         [
             sys.executable, "-m", "pause_jax.cli", "compare", "--policies", "random",
-            "--rounds", "2", "--seeds", "1", "--no-figures", "--no-report", "--set", "learning=none",
+            "--rounds", "2", "--seeds", "1", "--set", "learning=none", "--no-figures",
+            "--no-report",
         ],
         env={**settings, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(folder), **environment},
         cwd=folder, capture_output=True, text=True, timeout=600, check=False,

@@ -5,16 +5,16 @@ import signal
 
 from pause_jax import cli
 from pause_jax.sweep import execute
-from pause_jax.sweep.batch import play
+from pause_jax.sweep.batch import run_chunks
 
 
 def dying(*args):
-    for number, part in enumerate(play(*args)):
+    for number, part in enumerate(run_chunks(*args)):
         if number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         yield part
 
 
 if __name__ == "__main__":
-    execute.play = dying  # type: ignore[attr-defined]
+    execute.run_chunks = dying  # type: ignore[attr-defined]
     cli.main()

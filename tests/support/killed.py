@@ -1,9 +1,10 @@
-"""A small sweep in a process of its own, which is killed at a moment that is told.
+"""A small sweep in a process of its own, which is killed at a given moment.
 
-    python -m tests.support.killed FOLDER [SECONDS [NUMBER/SHARDS]]
+    python -m tests.support.killed FOLDER [SECONDS [NUMBER/SHARDS | PROCESS@HOST:PORT]]
 
-Keeps in FOLDER; ends by SIGKILL when it has played for so many seconds (0: never). Prints how many
-it played, and writes the result to FOLDER.nc if it plays everything.
+Keeps in FOLDER; ends by SIGKILL when it has run for so many seconds (0: never). Prints how many it
+ran, and writes the result to FOLDER.nc if it runs everything. PROCESS (0 or 1) is one of two that
+run the sweep together, and ends with status 1 if the other one dies.
 """
 
 import os
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 
-from pause_jax import SimConfig, play_shard, sweep
+from pause_jax import SimConfig, SweepInterrupted, distributed, run_shard, sweep
 from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
 from pause_jax.run.compilation import use_cache
@@ -35,10 +36,13 @@ CONFIGS["bandit"] = SMALL.replace(learning=None, num_rounds=400)
 KEYS = 4
 
 
-def main(folder: str, seconds: float, shard: tuple[int, int] | None) -> None:
+def main(folder: str, seconds: float, part: str) -> None:
     use_cache()
-    checkpoint.SHARE = 1.0  # save as often as it is asked for
-    play = batch.play
+    process, together, address = part.partition("@")
+    if together:
+        distributed.start(address, 2, int(process))
+    checkpoint.SAVE_EVERY, checkpoint.SHARE = 0.0, 1.0
+    original = batch.run_chunks
     begun: list[float] = []
 
     def watched(*arguments):
@@ -46,22 +50,27 @@ def main(folder: str, seconds: float, shard: tuple[int, int] | None) -> None:
             begun.append(time.perf_counter())
             if seconds:
                 threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-        return play(*arguments)
+        return original(*arguments)
 
-    execute.play = watched  # type: ignore[attr-defined]
+    execute.run_chunks = watched  # type: ignore[attr-defined]
     import jax  # after pause_jax
 
     keys = jax.random.split(jax.random.key(0), KEYS)
-    settings = {"store": folder, "save_every": 0.0, "progress": False}
-    if shard is None:
-        sweep(CONFIGS, keys, max_batch=2, **settings).to_netcdf(f"{folder}.nc")
+    settings = {"store": folder, "progress": False}
+    if "/" in part:
+        number, shards = map(int, part.split("/"))
+        run_shard(CONFIGS, keys, (number, shards), **settings)
     else:
-        play_shard(CONFIGS, keys, shard, **settings)
+        try:
+            whole = sweep(CONFIGS, keys, max_batch=2, **settings)
+        except SweepInterrupted:
+            distributed.leave(1)
+        if distributed.is_first():
+            whole.to_netcdf(f"{folder}.nc")
     print(time.perf_counter() - begun[0] if begun else 0.0, flush=True)
     os._exit(0)  # a timer that is left does not matter
 
 
 if __name__ == "__main__":
-    own, *rest = sys.argv[1:]
-    numbers = [int(each) for each in rest[1].split("/")] if len(rest) > 1 else []
-    main(own, float(rest[0]) if rest else 0.0, (numbers[0], numbers[1]) if numbers else None)
+    own, moment, which = [*sys.argv[1:], *("0", "")[len(sys.argv) - 2 :]]
+    main(own, float(moment), which)

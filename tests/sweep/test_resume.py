@@ -103,7 +103,7 @@ LONG = (*RUN, "--rounds", "4000", "--seeds", "4", "--name", "mine")
 def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
     process = program(tmp_path, cache, *LONG)
     kept = tmp_path / "results" / "mine" / "unfinished"
-    while process.poll() is None and not list(kept.glob("lock-*")):
+    while process.poll() is None and not (kept / "lock").exists():
         time.sleep(0.05)
     time.sleep(1)
     process.send_signal(signal.SIGTERM)
@@ -197,17 +197,17 @@ SWEEP = ("sweep", "digits_small", "--set", "learning=none", "--set", "num_rounds
 
 
 def test_shards_from_the_command_line(cache, tmp_path):
-    for number in (1, 3):
-        printed, _, code = run(tmp_path, cache, *SWEEP, "--shard", f"{number}/3", "--store", "kept")
-        assert (code, f"shard {number}/3: 2 runs" in printed) == (0, True)
+    shard = (*SWEEP, "--store", "kept", "--shard")
+    printed, _, code = run(tmp_path, cache, *shard, "1/3")
+    assert code == 0
+    assert "shard 1/3: ran 6 runs in 6 chunks; all are finished" in printed
+    sorted((tmp_path / "kept").glob("chunk-*"))[0].unlink()
     _, error, code = run(tmp_path, cache, "merge", "kept")
     assert code == 2
-    assert "Play shard 2 of 3 again, as in: pause-jax sweep digits_small" in error
-    # The command is that of the first shard that started; the number is that of the missing one.
-    assert "--shard 2/3" in error
-    assert "--shard 1/3" not in error
+    assert "Start one of its shards again, as in: pause-jax sweep digits_small" in error
     assert not (tmp_path / "results").exists()
-    assert run(tmp_path, cache, *SWEEP, "--shard", "2/3", "--store", "kept")[2] == 0
+    printed, _, code = run(tmp_path, cache, *shard, "2/3")
+    assert (code, "shard 2/3: ran 1 runs in 1 chunks" in printed) == (0, True)
     printed, _, code = run(tmp_path, cache, "merge", "kept", "--no-figures")
     assert (code, "Written to results/kept/" in printed) == (0, True)
     assert json.loads((tmp_path / "results/kept/run.json").read_text())["interrupted"] == "no"
@@ -218,7 +218,7 @@ def test_shards_from_the_command_line(cache, tmp_path):
     assert (code, "--shard: needs --store" in error) == (2, True)
 
 
-def test_the_job_array_of_slurm_plays_a_shard_and_queues_it_again(cache, tmp_path):
+def test_the_job_array_of_slurm_runs_a_shard_and_queues_it_again(cache, tmp_path):
     options = ("--shards", "3", "--time", "2:00:00", "--store", "kept", "--sbatch", "--mem=4G")
     script, _, code = run(tmp_path, cache, "slurm", *SWEEP[1:], *options)
     assert code == 0
@@ -243,7 +243,7 @@ def test_the_job_array_of_slurm_plays_a_shard_and_queues_it_again(cache, tmp_pat
     process = subprocess.Popen(
         ["bash", "job.sh"], cwd=tmp_path, env=task, stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    while process.poll() is None and not list((tmp_path / "long").glob("lock-*")):
+    while process.poll() is None and not list((tmp_path / "long").glob("lease-*")):
         time.sleep(0.05)
     time.sleep(1)
     process.send_signal(signal.SIGTERM)

@@ -19,8 +19,6 @@ from pause_jax import (
     QUANTITIES,
     ConfigError,
     SweepInterrupted,
-    merge,
-    play_shard,
     presets,
     quantity,
     sweep,
@@ -62,14 +60,14 @@ def kept(undisturbed, tmp_path):
 
 def played(monkeypatch):
     """The first runs of the chunks that are played from now on."""
-    firsts, play = [], batch.play
+    firsts, play = [], batch.run_chunks
 
     def watched(*arguments):
         for first, result in play(*arguments):
             firsts.append(first)
             yield first, result
 
-    monkeypatch.setattr(execute, "play", watched)
+    monkeypatch.setattr(execute, "run_chunks", watched)
     return firsts
 
 
@@ -322,7 +320,7 @@ import jax
 import optax
 from pause_jax import presets
 from pause_jax.sweep.prepare import plan_sweep
-from pause_jax.sweep.store import fingerprint
+from pause_jax.sweep.provenance import fingerprint
 from pause_jax.learning import Classification, FlaxModel
 
 factor = float(sys.argv[1])
@@ -374,7 +372,7 @@ def test_where_data_lie_is_no_difference(undisturbed):
     moved = json.loads(json.dumps(table))
     table["summaries"][0]["fields"]["learning.data.data_dir"] = "here"
     moved["summaries"][0]["fields"]["learning.data.data_dir"] = "there"
-    from pause_jax.sweep.store import different
+    from pause_jax.sweep.provenance import different
 
     assert different(table, moved) == []
 
@@ -386,7 +384,7 @@ def test_a_damaged_description_is_refused(kept, keys):
 
 
 def test_a_place_that_cannot_hold_a_store_is_refused_before_any_run(keys, tmp_path, monkeypatch):
-    monkeypatch.setattr(execute, "play", lambda *_: pytest.fail("a run was started"))
+    monkeypatch.setattr(execute, "run_chunks", lambda *_: pytest.fail("a run was started"))
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nothing"):
         with pytest.raises(ConfigError, match="cannot keep a sweep"):
@@ -396,23 +394,23 @@ def test_a_place_that_cannot_hold_a_store_is_refused_before_any_run(keys, tmp_pa
 def test_a_store_that_cannot_be_written_any_more_ends_nothing(
     undisturbed, keys, tmp_path, monkeypatch, caplog
 ):
-    play = batch.play
+    play = batch.run_chunks
 
     def loses_its_folder(*arguments):
         for part in play(*arguments):
             shutil.rmtree(tmp_path / "kept", ignore_errors=True)
             yield part
 
-    monkeypatch.setattr(execute, "play", loses_its_folder)
+    monkeypatch.setattr(execute, "run_chunks", loses_its_folder)
     result = sweep(CONFIGS, keys, store=tmp_path / "kept", **SETTINGS)
     xr.testing.assert_identical(result, undisturbed[0])
     assert caplog.text.count("cannot be written (No such file or directory)") == 1
 
 
-def test_two_processes_do_not_play_the_same_sweep(kept, keys):
+def test_two_processes_do_not_run_the_same_whole_sweep(kept, keys):
     table = json.loads((kept / "made_by.json").read_text())
     store = Store(kept, Kept(**table))
-    with store.locked(0), pytest.raises(ConfigError, match="another process plays this sweep"):
+    with store.locked(), pytest.raises(ConfigError, match="another process runs this sweep"):
         sweep(CONFIGS, keys, store=kept, **SETTINGS)
     sweep(CONFIGS, keys, store=kept, **SETTINGS)
 
@@ -429,7 +427,7 @@ LEARNED = (
 
 def stop_after(monkeypatch, segments):
     """Interrupt a sweep when so many segments were played."""
-    ticks, play = [], batch.play
+    ticks, play = [], batch.run_chunks
 
     def stopped(*arguments):
         mine, tick, firsts, keeper = arguments
@@ -443,15 +441,16 @@ def stop_after(monkeypatch, segments):
         with_a_count = mine, counted, firsts, keeper
         return play(*with_a_count)
 
-    monkeypatch.setattr(execute, "play", stopped)
+    monkeypatch.setattr(execute, "run_chunks", stopped)
     return ticks
 
 
 @pytest.mark.parametrize("config", [LEARNED, bandit("clustered_size")], ids=["learned", "bandit"])
 def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "pause_jax")
-    arguments = {"store": tmp_path, "progress": False, "save_every": 0.0, "max_batch": 1}
+    arguments = {"store": tmp_path, "progress": False, "max_batch": 1}
     whole = sweep(config, keys[:1], max_batch=1, progress=False)
+    monkeypatch.setattr(checkpoint, "SAVE_EVERY", 0.0)
     monkeypatch.setattr(checkpoint, "SHARE", np.inf)  # however long saving takes
     stop_after(monkeypatch, 7)
     with pytest.raises(SweepInterrupted, match="0 of 1 runs"):
@@ -469,7 +468,7 @@ def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog
 
 
 def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
-    middle = checkpoint.Checkpoint(Store(tmp_path, Kept({}, [], {})), 0, 0, every=0.0)
+    middle = checkpoint.Checkpoint(Store(tmp_path, Kept({}, [], {})), 0, 0)
     point = checkpoint.Point(2, {"x": jnp.arange(3.0)}, [np.ones(2)])
 
     def restored():
@@ -484,35 +483,3 @@ def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
     assert restored() is None
     assert "is damaged (ValueError) and is not used" in caplog.text
     assert not list(tmp_path.glob("checkpoint-*/*"))
-
-
-# Shards.
-
-
-def test_shards_that_are_merged_are_the_sweep(keys, tmp_path):
-    whole = sweep(CONFIGS, keys, max_batch=3, progress=False)
-    shares = [
-        play_shard(CONFIGS, keys, (number, 3), store=tmp_path, progress=False)
-        for number in (2, 1, 3)
-    ]
-    assert sum(share.runs for share in shares) == 9
-    merged = merge(tmp_path)
-    xr.testing.assert_identical(merged.drop_attrs(), whole.drop_attrs())
-    assert merged.attrs["interrupted"] == "no"
-    again = play_shard(CONFIGS, keys, (2, 3), store=tmp_path, progress=False)
-    assert again == shares[0]
-
-
-def test_a_merge_says_what_is_missing(keys, tmp_path):
-    with pytest.raises(ConfigError, match="holds no kept sweep"):
-        merge(tmp_path)
-    play_shard(CONFIGS, keys, (2, 4), store=tmp_path, progress=False)
-    with pytest.raises(ConfigError, match=r"0 of 3 configs are there\. Play shard 1, 3-4 of 4"):
-        merge(tmp_path)
-    some = merge(tmp_path, partial=True)
-    assert 0 < some.clock.notnull().sum() < 9 * 20
-    assert some.attrs["interrupted"].startswith("after ")
-    with pytest.raises(ConfigError, match="shards was 4, is 5"):
-        play_shard(CONFIGS, keys, (1, 5), store=tmp_path, progress=False)
-    with pytest.raises(ConfigError, match="shard 5/4: the first must be"):
-        play_shard(CONFIGS, keys, (5, 4), store=tmp_path, progress=False)

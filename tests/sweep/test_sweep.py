@@ -102,7 +102,7 @@ def chunking_for(config, data, num_runs, num_devices, threads, memory_limit, max
 
 def play(configs, data, keys, chunking, tick):
     mesh = batch.mesh_of(jax.devices()[:1])
-    return batch.play(batch.Batch(configs, data, keys, chunking, *SETUP, mesh), tick)
+    return batch.run_chunks(batch.Batch(configs, data, keys, chunking, *SETUP, mesh), tick)
 
 
 def test_lanes_stop_when_no_one_waits_for_them(keys):
@@ -266,7 +266,7 @@ def test_a_result_survives_a_file(learned, tmp_path, suffix):
 
 
 def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
-    monkeypatch.setattr(execute, "play", lambda *_: pytest.fail("a run was started"))
+    monkeypatch.setattr(execute, "run_chunks", lambda *_: pytest.fail("a run was started"))
     bad = bandit().override({"privacy.budget.total_epsilon": 0.0})
     with pytest.raises(ConfigError, match="total_epsilon"):
         sweep([bandit(), bad], keys, progress=False)
@@ -292,7 +292,7 @@ def test_an_interrupt_keeps_what_is_finished(keys, monkeypatch, failure):
 
 def fail_in_chunk(monkeypatch, number, failure):
     """Let a sweep fail after so many finished chunks."""
-    original, finished = batch.play, list[Result]()
+    original, finished = batch.run_chunks, list[Result]()
 
     def fail(*args):
         for part in original(*args):
@@ -301,7 +301,7 @@ def fail_in_chunk(monkeypatch, number, failure):
             finished.append(part)
             yield part
 
-    monkeypatch.setattr(execute, "play", fail)
+    monkeypatch.setattr(execute, "run_chunks", fail)
 
 
 def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeypatch):

@@ -150,11 +150,13 @@ def test_more_clients_than_are_integrated_at_a_time_have_their_own_expectations(
     np.testing.assert_allclose(few, many[:20], rtol=1e-6)
 
 
-def test_the_librarys_table_is_what_its_maker_makes():
+@pytest.mark.parametrize("name", ["devices", "phones"])
+def test_the_librarys_tables_are_what_their_maker_makes(name):
     import devices
 
-    assert devices.PLACE.read_text(encoding="utf-8") == devices.table()
-    shares = [float(line.split(",")[1]) for line in devices.table().splitlines()[1:]]
+    content = {"devices": devices.table, "phones": devices.phones}[name]()
+    assert (devices.FOLDER / f"{name}.csv").read_text(encoding="utf-8") == content
+    shares = [float(line.split(",")[1]) for line in content.splitlines()[1:]]
     assert sum(shares) == pytest.approx(1, abs=1e-3)
 
 

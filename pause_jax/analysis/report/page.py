@@ -16,8 +16,8 @@ import vl_convert
 import xarray as xr
 
 from pause_jax.analysis import ledger_table, metrics, summary
-from pause_jax.analysis.colours import DARK, LIGHT
 from pause_jax.analysis.comparison import compare
+from pause_jax.analysis.curves import DARK, LIGHT
 from pause_jax.analysis.report import participation, pictures, tables
 from pause_jax.analysis.report.pictures import Picture
 from pause_jax.base.struct import ConfigError

@@ -9,9 +9,17 @@ import numpy as np
 import xarray as xr
 
 from pause_jax.analysis import metrics
-from pause_jax.analysis.colours import colour, dash
 from pause_jax.analysis.comparison import listed, quoted
-from pause_jax.analysis.curves import Curve, by_round, classifies, hidden, learns, progress
+from pause_jax.analysis.curves import (
+    Curve,
+    by_round,
+    classifies,
+    colour,
+    dash,
+    hidden,
+    learns,
+    progress,
+)
 
 # Points of one curve at most.
 _POINTS = 150
@@ -21,19 +29,12 @@ _AXIS = alt.Axis(tickCount=7)
 
 
 class Picture(NamedTuple):
-    """A chart and its words.
+    """A chart and its words."""
 
-    Attributes:
-      title: above it.
-      caption: below it: what lines and bands are.
-      description: instead of it, for who cannot see it.
-      spec: Vega-Lite.
-    """
-
-    title: str
-    caption: str
-    description: str
-    spec: dict[str, Any]
+    title: str  # above it
+    caption: str  # below it: what lines and bands are
+    description: str  # instead of it, for who cannot see it
+    spec: dict[str, Any]  # Vega-Lite
 
 
 def against_time(result: xr.Dataset, target: float) -> Picture | None:

@@ -8,16 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pause_jax.analysis import ledger_table, metrics
+from pause_jax.analysis import ledger_table, metrics, summary
 from pause_jax.analysis.comparison import Aim, Comparison
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.paired import Difference
 from pause_jax.config import config_file
-
-# Coordinates of a config that are no fields of it.
-_NO_FIELDS = (
-    *("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"),
-)
 
 
 class Table(NamedTuple):
@@ -39,9 +34,8 @@ class Table(NamedTuple):
 def differing(result: xr.Dataset) -> Table:
     """The fields in which configs differ: a row a config, or a row a field if these are more."""
     columns = {
-        str(name): tuple(map(_plain, values.values.tolist()))
-        for name, values in result.coords.items()
-        if values.dims == ("config",) and name not in _NO_FIELDS
+        name: tuple(map(_plain, values.values.tolist()))
+        for name, values in summary.varied_fields(result).items()
     }
     names = tuple(map(str, result.config.values))
     words = "All other fields are the same." if columns else "No field differs."

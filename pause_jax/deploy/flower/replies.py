@@ -50,10 +50,7 @@ def read(
     """A reply's content, checked against the arrays that were sent.
 
     Its latency is ``stamped``, or its metric ``pause-seconds`` if None; ``needs_loss`` if the
-    policy reads the metric ``loss``.
-
-    Raises:
-      ConfigError: if it cannot be used, with the reason.
+    policy reads the metric ``loss``. Raises ConfigError if it cannot be used, with the reason.
     """
     counts = len(content.array_records), len(content.metric_records)
     if counts != (1, 1):
@@ -100,28 +97,19 @@ def _is_finite(value: Any) -> TypeGuard[float]:
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
     """The weighted mean of the models that came, weights made to sum to one; None if none came."""
-    total = sum(weights[client] for client in answers)
     if not answers:
         return None
-    first = next(iter(answers.values())).arrays
-    mean = {
-        name: sum(
+    total = sum(weights[client] for client in answers)
+    mean = {}
+    for name, like in next(iter(answers.values())).arrays.items():
+        parts = [
             np.asarray(answer.arrays[name], np.float64) * (weights[client] / total)
             for client, answer in answers.items()
-        )
-        for name in first
-    }
-    return ArrayRecord(
-        {
-            name: Array(_of_kind(np.asarray(mean[name]), array.dtype))
-            for name, array in first.items()
-        }
-    )
-
-
-def _of_kind(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """As a dtype; integers are rounded, as the mean of equal ones may be just below them."""
-    return np.asarray(array if np.issubdtype(dtype, np.floating) else np.rint(array), dtype)
+        ]
+        # Whole numbers are rounded, as the mean of equal ones may be just below them.
+        whole = np.asarray(sum(parts) if is_float(like) else np.rint(sum(parts)), like.dtype)
+        mean[name] = Array(whole)
+    return ArrayRecord(mean)
 
 
 def mean_metrics(

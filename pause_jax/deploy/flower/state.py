@@ -39,11 +39,7 @@ class StateFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]):
-        """Make it, if it is not there.
-
-        Raises:
-          ConfigError: if it cannot be made.
-        """
+        """Make it, if it is not there. Raises ConfigError if it cannot be made."""
         self.path = pathlib.Path(path)
         self.clients = self.path / "clients.json"
         try:
@@ -54,8 +50,7 @@ class StateFolder:
     def resumed(self, fresh: Selector) -> Selector:
         """The selector that is kept here, or a fresh one if none is.
 
-        Raises:
-          ConfigError: if it has another config, or cannot be read.
+        Raises ConfigError if it has another config, or cannot be read.
         """
         path = self.path / "selector.npz"
         if not path.is_file():

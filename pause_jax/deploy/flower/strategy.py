@@ -160,15 +160,9 @@ class PauseStrategy(Strategy):
           ConfigError: if no client can be numbered, or the policy needs losses and none came.
         """
         self._timeout = self._timeout if timeout is None else timeout
-        timed = TimedGrid(grid, self._poll)
+        timed, configs = TimedGrid(grid, self._poll), (train_config, evaluate_config)
         return super().start(
-            timed,
-            initial_arrays,
-            num_rounds,
-            self._timeout,
-            train_config,
-            evaluate_config,
-            evaluate_fn,
+            timed, initial_arrays, num_rounds, self._timeout, *configs, evaluate_fn
         )
 
     def summary(self) -> None:
@@ -203,12 +197,11 @@ class PauseStrategy(Strategy):
         LOG.info("round %d: clients %s of %d connected", choice.round, list(nodes), len(present))
         # No client trains a stale model: what is not fetched in time expires.
         messages, ttl = [], self._timeout + self._poll
+        group = str(choice.round)
         for node, epsilon in zip(nodes.values(), choice.epsilon, strict=True):
             said = ConfigRecord({**config, ROUND: choice.round, EPSILON: float(epsilon)})
             content = RecordDict({"arrays": arrays, "config": said})
-            messages.append(
-                Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(choice.round))
-            )
+            messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=group))
         return messages
 
     def aggregate_train(
@@ -218,10 +211,8 @@ class PauseStrategy(Strategy):
             raise ConfigError("no round is open: call configure_train first, then aggregate_train.")
         choice, nodes, arrays, grid = self._open
         client_of = {node: client for client, node in nodes.items()}
-        answers: dict[int, Answer] = {}
-        idle: set[int] = set()
-        spent: set[int] = set()
-        missing = set(nodes)
+        answers, missing = dict[int, Answer](), set(nodes)
+        idle, spent = set[int](), set[int]()
         for reply in replies:
             message = reply.metadata.reply_to_message_id
             client = client_of[grid.nodes[message]]
@@ -233,13 +224,10 @@ class PauseStrategy(Strategy):
                     idle.add(client)
                 LOG.warning("client %d: %s", client, reply.error.reason)
                 continue
+            stamped = grid.seconds[message] if self._seconds == "stamped" else None
+            needs_loss = self.selector.reads_losses and not self._update_size
             try:
-                answers[client] = read(
-                    reply.content,
-                    arrays,
-                    grid.seconds[message] if self._seconds == "stamped" else None,
-                    needs_loss=self.selector.reads_losses and not self._update_size,
-                )
+                answers[client] = read(reply.content, arrays, stamped, needs_loss=needs_loss)
             except ConfigError as error:
                 LOG.warning("client %d counts as failed: %s", client, error)
         for client in sorted(missing):
@@ -247,8 +235,8 @@ class PauseStrategy(Strategy):
 
         seconds = {client: answer.seconds for client, answer in answers.items()}
         failed = dict.fromkeys(sorted(nodes.keys() - answers.keys() - spent), self._timeout)
-        self.selector.tell(seconds, failed=failed, idle=idle, **_readings(answers, arrays,
-                           self._update_size))  # fmt: skip
+        readings = _readings(answers, arrays, self._update_size)
+        self.selector.tell(seconds, failed=failed, idle=idle, **readings)
         self._compare(choice, answers)
         self.roster.retire(spent)
         played = Played(choice, seconds, failed, tuple(sorted(idle)))
@@ -295,8 +283,7 @@ class PauseStrategy(Strategy):
     def _compare(self, choice: Choice, answers: dict[int, Answer]) -> None:
         """Take over the client's ledger, which alone knows what the client has released."""
         private = self.selector.epsilon_unit != "none"
-        for client, epsilon in zip(choice.clients, choice.epsilon, strict=True):
-            client = int(client)
+        for client, epsilon in zip(choice.clients.tolist(), choice.epsilon, strict=True):
             if client not in answers:
                 continue
             metrics = answers[client].metrics
@@ -323,22 +310,16 @@ def _readings(
     answers: dict[int, Answer], arrays: ArrayRecord, update_size: int
 ) -> dict[str, dict[int, Any]]:
     """What policies may read beside seconds, as far as the clients gave it."""
+    losses, squares = dict[int, float](), dict[int, float]()
+    for client, answer in answers.items():
+        loss, square = (answer.metrics.get(name) for name in ("loss", "square-loss"))
+        if isinstance(loss, int | float):
+            losses[client] = float(loss)
+            squares[client] = float(square if isinstance(square, int | float) else loss**2)
     readings: dict[str, dict[int, Any]] = {}
-    losses = {
-        k: float(a.metrics["loss"])
-        for k, a in answers.items()
-        if isinstance(a.metrics.get("loss"), int | float)
-    }
     if losses:
-        readings["loss"] = losses
-        readings["square_loss"] = {
-            k: _square(answers[k].metrics.get("square-loss"), loss) for k, loss in losses.items()
-        }
+        readings |= {"loss": losses, "square_loss": squares}
     if update_size:
         before = {name: array.numpy() for name, array in arrays.items()}
         readings["update"] = {k: flat_update(a.arrays, before) for k, a in answers.items()}
     return readings
-
-
-def _square(said: Any, loss: float) -> float:
-    return float(said) if isinstance(said, int | float) else loss**2

@@ -27,20 +27,14 @@ class TimedGrid(Grid):
     """
 
     def __init__(self, grid: Grid, poll_seconds: float = 0.1):
-        """Wrap a grid.
-
-        Args:
-          grid: Flower's.
-          poll_seconds: between two looks for replies, > 0.
+        """Wrap Flower's grid; ``poll_seconds`` pass between two looks for replies.
 
         Raises:
-          ConfigError: if it is not.
+          ConfigError: if they are not > 0.
         """
         if not poll_seconds > 0:
-            raise ConfigError(
-                f"poll_seconds = {poll_seconds}: must be > 0, the seconds between two looks for "
-                "replies."
-            )
+            rule = "must be > 0, the seconds between two looks for replies."
+            raise ConfigError(f"poll_seconds = {poll_seconds}: {rule}")
         self._grid, self._poll = grid, poll_seconds
         self.nodes: dict[str, int] = {}
         self.seconds: dict[str, float] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,11 +60,7 @@ class Reports(NamedTuple):
 
 
 def numbers(name: str, clients: Iterable[int], num_clients: int) -> list[int]:
-    """Numbers of clients.
-
-    Raises:
-      ConfigError: for one that is no client.
-    """
+    """Numbers of clients. Raises ConfigError for one that is no client."""
     each = list(clients)
     if each and not all(isinstance(k, int | np.integer) and not isinstance(k, bool) for k in each):
         raise ConfigError(
@@ -140,40 +136,34 @@ def answer(
     loss = np.ones(len(clients), np.float32)
     features = np.ones((len(clients), num_features), np.float32)
     reported = np.ones(len(clients), bool)
-    for place, client in enumerate(clients.tolist()):
-        if not asked[place]:
-            continue
-        if client not in answers:
-            if question.wants == "features":
-                raise ConfigError(
-                    f"answers: client {client} is missing, and the policy asked for its features. "
-                    "Leave it out of `available` if it does not answer."
-                )
+    wanted = loss if question.wants == "loss" else features
+    for place in np.flatnonzero(asked):
+        client = int(clients[place])
+        if client in answers:
+            wanted[place] = _finite(client, answers[client], wanted.shape[1:], question.wants)
+        elif question.wants == "loss":
             loss[place], reported[place] = np.nan, False
-            continue
-        try:
-            given = np.asarray(answers[client], np.float32)
-        except (TypeError, ValueError):
-            given = np.asarray(np.nan)
-        shape = () if question.wants == "loss" else (num_features,)
-        if given.shape != shape or not np.isfinite(given).all():
-            raise ConfigError(
-                f"answers[{client}] = {answers[client]!r}: must be finite, of shape {shape} "
-                f"({question.wants})."
-            )
-        if question.wants == "loss":
-            loss[place] = given
         else:
-            features[place] = given
+            raise ConfigError(
+                f"answers: client {client} is missing, and the policy asked for its features. "
+                "Leave it out of `available` if it does not answer."
+            )
     return Answer(loss, features, reported)  # type: ignore[arg-type]
 
 
-def sizes(data_size: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
-    """Samples of each client, float [K].
+def _finite(client: int, said: ArrayLike, shape: tuple[int, ...], wants: str) -> NDArray[Any]:
+    try:
+        given = np.asarray(said, np.float32)
+    except (TypeError, ValueError):
+        given = np.asarray(np.nan)
+    if given.shape != shape or not np.isfinite(given).all():
+        rule = f"must be finite, of shape {shape} ({wants})."
+        raise ConfigError(f"answers[{client}] = {said!r}: {rule}")
+    return given
 
-    Raises:
-      ConfigError: if they are not [K] and > 0.
-    """
+
+def sizes(data_size: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
+    """Samples of each client, float [K]. Raises ConfigError if they are not [K] and > 0."""
     if data_size is None:
         return np.ones(num_clients, np.float32)
     size = np.asarray(data_size, np.float32)

@@ -1,4 +1,4 @@
-"""Availability traces: by the hour, by intervals from a file, or coming and going at random.
+"""Availability traces: by the hour, by intervals from a file, at random, or as phones.
 
 A trace is a config with a state and one pure step a round; a custom one subclasses
 :class:`AvailabilityTrace`. ``SimConfig.availability`` is the probability that a connected client is
@@ -8,11 +8,12 @@ free, independently in each round.
 from pause_jax.base.renamed import old_names
 from pause_jax.world.availability.base import AvailabilityTrace, Diurnal, OnOff
 from pause_jax.world.availability.intervals import Intervals
+from pause_jax.world.availability.phones import Phones
 
-AVAILABILITY_TRACES = (Diurnal, Intervals, OnOff)
+AVAILABILITY_TRACES = (Diurnal, Intervals, OnOff, Phones)
 
 __getattr__ = old_names(
     __name__, {"Presence": "AvailabilityTrace", "PRESENCES": "AVAILABILITY_TRACES"}
 )
 
-__all__ = ["AvailabilityTrace", "Diurnal", "Intervals", "OnOff"]
+__all__ = ["AvailabilityTrace", "Diurnal", "Intervals", "OnOff", "Phones"]

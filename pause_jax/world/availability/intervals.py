@@ -19,15 +19,10 @@ from pause_jax.world.availability.base import AvailabilityTrace
 
 
 class _Table(NamedTuple):
-    """Intervals of clients.
+    """Intervals of clients."""
 
-    Attributes:
-      times: float [clients, most, 2], filled up with empty intervals.
-      ids: of the clients; empty if they have none.
-    """
-
-    times: NDArray[np.float64]
-    ids: tuple[str, ...]
+    times: NDArray[np.float64]  # float [clients, most, 2], filled up with empty intervals
+    ids: tuple[str, ...]  # of the clients; empty if they have none
 
 
 # What was read or made, by digest: a traced program cannot read a file.

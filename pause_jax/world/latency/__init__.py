@@ -20,34 +20,12 @@ from pause_jax.world.latency.tails import (
 from pause_jax.world.latency.traces import Traces
 
 LATENCIES = (
-    TwoGroups,
-    TenGroups,
-    SpeedNormal,
-    ClippedSpeed,
-    LogNormal,
-    ShiftedExponential,
-    Pareto,
-    Switching,
-    Traces,
-    Network,
-    LinearContext,
-)
+    TwoGroups, TenGroups, SpeedNormal, ClippedSpeed, LogNormal, ShiftedExponential, Pareto,
+    Switching, Traces, Network, LinearContext,
+)  # fmt: skip
 
 __all__ = [
-    "LATENCIES",
-    "ClippedSpeed",
-    "Latency",
-    "LinearContext",
-    "LogNormal",
-    "Network",
-    "NormalLatency",
-    "Pareto",
-    "ShiftedExponential",
-    "SpacedLatency",
-    "SpeedNormal",
-    "Switching",
-    "TenGroups",
-    "Traces",
-    "TwoGroups",
-    "Work",
-]
+    "LATENCIES", "ClippedSpeed", "Latency", "LinearContext", "LogNormal", "Network",
+    "NormalLatency", "Pareto", "ShiftedExponential", "SpacedLatency", "SpeedNormal", "Switching",
+    "TenGroups", "Traces", "TwoGroups", "Work",
+]  # fmt: skip

@@ -51,16 +51,12 @@ class LinearContext(Latency):
 
     def features(self, key: Array, num_clients: int) -> Array:
         load_key, band_key, _ = jax.random.split(key, 3)
-        return self._features(load_key, band_key, num_clients)
-
-    def _features(self, load_key: Array, band_key: Array, num_clients: int) -> Array:
         mu = jax.random.uniform(load_key, (num_clients,), minval=0.5, maxval=2.0)
         bandwidth = jax.random.uniform(band_key, (num_clients,), minval=2e6, maxval=4e6)
         return jnp.stack([1 / mu, _MODEL_BITS / bandwidth], axis=1)
 
     def sample(self, key: Array, num_clients: int) -> Array:
-        load_key, band_key, noise_key = jax.random.split(key, 3)
-        features = self._features(load_key, band_key, num_clients)
+        noise_key, features = jax.random.split(key, 3)[2], self.features(key, num_clients)
         by_load, by_size = self._coefficients()
         kind = self._class(num_clients)
         mean = self.scale * (by_load[kind] * features[:, 0] + by_size[kind] * features[:, 1])

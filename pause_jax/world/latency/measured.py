@@ -21,21 +21,14 @@ _RULE = "must have the columns client, seconds and perhaps round or time"
 
 
 class Measured(NamedTuple):
-    """Measurements, in the order of time if that is known, else of the file.
+    """Measurements, in the order of time if that is known, else of the file."""
 
-    Attributes:
-      client: int [N], 0, 1, ... in the natural order of the ids.
-      seconds: float [N], finite and > 0; NaN where the client did not answer (a drop-out).
-      when: float [N], round or time; None if the file does not say.
-      ids: of clients 0, 1, ...; empty if there are none.
-      by_round: whether ``when`` is the column ``round``.
-    """
-
-    client: NDArray[np.int64]
+    client: NDArray[np.int64]  # int [N], 0, 1, ... in the natural order of the ids
+    # Float [N], finite and > 0; NaN where the client did not answer (a drop-out).
     seconds: NDArray[np.float64]
-    when: NDArray[np.float64] | None
-    ids: tuple[str, ...] = ()
-    by_round: bool = False
+    when: NDArray[np.float64] | None  # float [N], round or time; None if the file does not say
+    ids: tuple[str, ...] = ()  # of clients 0, 1, ...; empty if there are none
+    by_round: bool = False  # whether ``when`` is the column ``round``
 
 
 def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:

@@ -19,16 +19,11 @@ from pause_jax.rng.draws import evenly
 from pause_jax.world.latency.base import Latency, Work
 
 COLUMNS = (
-    "device",
-    "share",
-    "sample_seconds",
-    "sample_spread",
-    "download_mbit",
-    "download_spread",
-    "upload_mbit",
-    "upload_spread",
-)
-_OWN = pathlib.Path(__file__).with_name("devices.csv")
+    "device", "share", "sample_seconds", "sample_spread", "download_mbit", "download_spread",
+    "upload_mbit", "upload_spread",
+)  # fmt: skip
+# The library's own tables, by what ``path`` calls them.
+_OWN = {"": "devices.csv", "phones": "phones.csv"}
 # Gauss-Legendre on each side of the kink at tau_min, of the least, the middle and the most varying
 # part. With these the errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
@@ -39,17 +34,12 @@ _TOGETHER = 128
 
 
 class _Devices(NamedTuple):
-    """Rows of a table, float [D].
+    """Rows of a table, float [D]."""
 
-    Attributes:
-      share: of the clients; None if row k is client k.
-      median: [D, 3], of seconds a sample, download and upload, these in seconds a byte.
-      spread: [D, 3], standard deviation of their logarithms.
-    """
-
-    share: NDArray[np.float64] | None
+    share: NDArray[np.float64] | None  # of the clients; None if row k is client k
+    # [D, 3], of seconds a sample, download and upload, these in seconds a byte.
     median: NDArray[np.float64]
-    spread: NDArray[np.float64]
+    spread: NDArray[np.float64]  # [D, 3], standard deviation of their logarithms
 
 
 # What was read, by digest: a traced program cannot read a file.
@@ -66,14 +56,15 @@ class Network(Latency):
     download_mbit, download_spread, upload_mbit, upload_spread``: its name, its share of the
     clients, medians (of seconds a sample, and of Mbit/s), and standard deviations of the natural
     logarithms. Clients have devices in these shares, mixed evenly by their numbers. Without the
-    column ``share`` line k is client k. The library's own table is synthetic
-    (``pause_jax/world/latency/devices.csv``, made by ``docs/devices.py``).
+    column ``share`` line k is client k. The library's own tables are made by ``docs/devices.py``: a
+    synthetic one, and ``phones``, fitted to measurements.
 
     Attributes:
       download_bytes, upload_bytes: of the model that a client receives and of the update that it
         sends; None for the size of the run's model.
       samples: that a client computes a gradient on in a round; None for those of the run.
-      path: the file; if relative, to the working directory; empty for the library's (static).
+      path: the file; if relative, to the working directory. Empty for the synthetic table,
+        ``phones`` for that of phones; a file of that name is ``./phones`` (static).
       digest: SHA-256 of the file. Filled in when a run starts; if it is given, another file is
         refused (static).
     """
@@ -97,7 +88,8 @@ class Network(Latency):
             )
 
     def loaded(self) -> Self:
-        path = self.path or str(_OWN)
+        own = _OWN.get(self.path)
+        path = str(pathlib.Path(__file__).with_name(own)) if own else self.path
 
         def parse(content: bytes) -> _Devices:
             return _parse(content, f"latency.path = {path!r}")
@@ -122,8 +114,9 @@ class Network(Latency):
         return self.replace(**work._asdict()), work
 
     def sample(self, key: Array, num_clients: int) -> Array:
-        noise = jax.random.normal(key, (num_clients, 3))
-        return self._seconds(noise, *self._of_clients(num_clients))
+        median, spread = self._of_clients(num_clients)
+        parts = median * jnp.exp(spread * jax.random.normal(key, (num_clients, 3)))
+        return jnp.maximum(self.min_latency, jnp.sum(parts, axis=-1))
 
     def expected_speed(self, num_clients: int) -> Array:
         node, weight = (jnp.asarray(x, jnp.float32) for x in _MOST)
@@ -153,8 +146,7 @@ class Network(Latency):
 
     def _of_clients(self, num_clients: int) -> tuple[Array, Array]:
         """Medians of the three parts in seconds [K, 3], and their spreads [K, 3]."""
-        digest = self.digest if self.digest in _TABLES else self.loaded().digest
-        devices = _TABLES[digest]
+        devices = _TABLES[self.digest if self.digest in _TABLES else self.loaded().digest]
         amounts = {"samples": self.samples, "download_bytes": self.download_bytes,
                    "upload_bytes": self.upload_bytes}  # fmt: skip
         for name, amount in amounts.items():
@@ -169,13 +161,6 @@ class Network(Latency):
         each = [jnp.broadcast_to(jnp.asarray(x), (num_clients,)) for x in amounts.values()]
         median = jnp.asarray(devices.median[place], jnp.float32)
         return jnp.stack(each, axis=1) * median, jnp.asarray(devices.spread[place], jnp.float32)
-
-    def _seconds(self, noise: Array, median: Array, spread: Array) -> Array:
-        """Of standard normal noise [..., 3]."""
-        lead = (1,) * (noise.ndim - median.ndim)
-        median, spread = (x.reshape(*lead, *x.shape) for x in (median, spread))
-        parts = median * jnp.exp(spread * noise)
-        return jnp.maximum(self.min_latency, jnp.sum(parts, axis=-1))
 
     def _kink(self, spent: Array, median: Array, spread: Array) -> Array:
         """The normal noise with which a part brings the seconds spent to tau_min, within reach."""
@@ -213,11 +198,7 @@ class Network(Latency):
 
 
 def _parse(content: bytes, where: str) -> _Devices:
-    """The devices of a CSV file.
-
-    Raises:
-      ConfigError: naming the first line that is wrong.
-    """
+    """The devices of a CSV file. Raises ConfigError naming the first line that is wrong."""
     header, *lines = source_file.table(where, content) or [[]]
     header = [word.strip() for word in header]
     needed = [word for word in COLUMNS if word != "share"]

@@ -21,27 +21,21 @@ from pause_jax.world.latency.measured import LARGEST, Measured, parse
 
 
 class _Table(NamedTuple):
-    """Measurements of clients 0, ..., C - 1, one client after the other, each in ascending order.
+    """Measurements of clients 0, ..., C - 1, one client after the other, each ascending."""
 
-    Attributes:
-      seconds: [N].
-      dropped: bool [N], where the client did not answer; its seconds are those before it.
-      as_measured, dropped_then: [N], the same of each client in the order of measurement.
-      first, size: int [C], where a client's begin, and how many it has.
-      sum_from, inverse_from: [N], sum of ``seconds`` and of 1 / ``seconds`` from here to the
-        client's last. In float64, so that the mean over many is not rounded on the way.
-      ids: of the clients of a file; empty for arrays.
-    """
-
-    seconds: NDArray[np.float64]
+    seconds: NDArray[np.float64]  # [N]
+    # Bool [N], where the client did not answer; its seconds are those before it.
     dropped: NDArray[np.bool_]
+    # [N], the same of each client in the order of measurement.
     as_measured: NDArray[np.float64]
     dropped_then: NDArray[np.bool_]
-    first: NDArray[np.int32]
-    size: NDArray[np.int32]
+    first: NDArray[np.int32]  # [C], where a client's begin
+    size: NDArray[np.int32]  # [C], how many it has
+    # [N], sum of ``seconds`` and of 1 / ``seconds`` from here to the client's last. In float64, so
+    # that the mean over many is not rounded on the way.
     sum_from: NDArray[np.float64]
     inverse_from: NDArray[np.float64]
-    ids: tuple[str, ...]
+    ids: tuple[str, ...]  # of the clients of a file; empty for arrays
 
 
 # What was read or made, by digest: a traced program cannot read a file. For ``played`` a client has

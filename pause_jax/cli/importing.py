@@ -1,0 +1,88 @@
+"""The command ``pause-jax import``: public files of others as files of this library."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+from typing import Annotated
+
+import typer
+
+from pause_jax.analysis.importers.request import DATA, DEVICES, FLEET, INTERVALS, Request, ids_of
+from pause_jax.base.spelling import nearest
+from pause_jax.base.struct import ConfigError
+from pause_jax.cli.options import Seed
+from pause_jax.cli.output import Output
+
+# What a user calls a source -> its module and function.
+SOURCES = {
+    "fedscale": ("fedscale", "read"),
+    "flhetbench": ("flhetbench", "read"),
+    "ai-benchmark": ("tables", "read_ai_benchmark"),
+    "csv": ("tables", "read"),
+    "leaf": ("leaf", "read"),
+    "tff": ("tff", "read"),
+    "huggingface": ("huggingface", "read"),
+}
+# What to do with a file.
+_NEXT = {
+    DEVICES: "--set latency=network --set latency.path={}",
+    INTERVALS: "--set availability_trace=intervals --set availability_trace.path={}",
+    FLEET: "pause-jax fit {}",
+    DATA: "--set learning.data=files --set learning.data.path={} --set learning.partition=natural",
+}
+
+
+def import_files(
+    source: Annotated[str, typer.Argument(help=f"One of {', '.join(SOURCES)}.")],
+    files: Annotated[list[pathlib.Path], typer.Argument(help="Files as they were downloaded.")],
+    out: Annotated[pathlib.Path, typer.Option(help="Folder for the new files.")],
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Clients to keep at most, drawn by --seed.")
+    ] = None,
+    ids: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="clients.npz: give devices and intervals the ids of its clients."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="OURS=THEIRS,...", help="What the file calls its columns."),
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Turn public files into devices.csv, intervals.csv, fleet.csv or clients.npz.
+
+    The guide "Public files" has where each comes from, its licence and what it holds.
+    """
+    if source not in SOURCES:
+        raise ConfigError(
+            f"SOURCE = {source!r}: must be one of {', '.join(SOURCES)}.{nearest(source, SOURCES)}"
+        )
+    if ids is not None and clients is not None:
+        raise ConfigError("--ids and --clients: give one; --ids fixes the number of clients.")
+    request = Request(
+        paths=tuple(files),
+        clients=clients,
+        seed=seed,
+        ids=ids_of(str(ids)) if ids else (),
+        columns=_columns(columns),
+    )
+    module, name = SOURCES[source]
+    # Imported here: each source needs packages that the other commands do not.
+    read = getattr(importlib.import_module(f"pause_jax.analysis.importers.{module}"), name)
+    imported = read(request)
+    console = Output()
+    for path in imported.write(out):
+        use = _NEXT.get(path.name, "").format(path)
+        console.print(f"{path}  {use}".rstrip(), highlight=False, markup=False, soft_wrap=True)
+    for note in imported.notes:
+        console.print(note, highlight=False, markup=False)
+
+
+def _columns(text: str | None) -> dict[str, str]:
+    """The mapping of ``--columns``."""
+    pairs = [pair.partition("=") for pair in (text or "").split(",") if pair.strip()]
+    for ours, sign, theirs in pairs:
+        if not (ours.strip() and sign and theirs.strip()):
+            raise ConfigError(f"--columns {text}: must be OURS=THEIRS, separated by commas.")
+    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}

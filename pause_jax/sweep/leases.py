@@ -1,0 +1,52 @@
+"""Which process runs what, where several share a folder: files that expire with their process."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+
+import filelock
+
+_LOG = logging.getLogger("pause_jax")
+# Seconds without a sign of life after which a process of another machine counts as dead. Of this
+# machine it counts as dead when it is. All processes that share a folder must agree on it.
+EXPIRES = 30.0
+
+
+class Leases:
+    """What this process has taken on, in files of which each is touched while the process lives.
+
+    A lease spares work and is no lock: a process that was suspended for longer than ``EXPIRES`` and
+    goes on may run what another one runs, too. Both then write the same bits.
+    """
+
+    def __init__(self) -> None:
+        # Kept also where another process was sooner: for how long its file did not change counts.
+        self._leases: dict[pathlib.Path, filelock.SoftFileLease] = {}
+
+    def claim(self, path: pathlib.Path) -> bool:
+        """Take something on, unless a process that lives has; ``path`` is its file."""
+        lease = self._leases.get(path)
+        if lease is None:
+            lease = filelock.SoftFileLease(path, lease_duration=EXPIRES, thread_local=False)
+            self._leases[path] = lease
+        if lease.is_locked:
+            return True
+        try:
+            lease.acquire(blocking=False)
+        except filelock.Timeout:
+            return False
+        except (NotImplementedError, OSError) as error:  # a full disk, a folder that is gone
+            _LOG.warning("%s: cannot be written (%s); goes on.", path, error)
+        return True
+
+    def release(self, path: pathlib.Path) -> None:
+        """Give something back, finished or not."""
+        lease = self._leases.pop(path, None)
+        if lease is not None:
+            lease.release()
+
+    def close(self) -> None:
+        """Give everything back."""
+        for path in list(self._leases):
+            self.release(path)

@@ -1,0 +1,97 @@
+"""The commands of the guide to public files, on small files of the same formats."""
+
+import re
+import shlex
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pause_jax import cli
+from tests.support import public_files
+from tests.support.pages import ROOT
+
+pytestmark = pytest.mark.slow
+
+GUIDE = (ROOT / "docs" / "guides" / "public_files.md").read_text("utf-8")
+COMMANDS = [
+    line for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
+    for line in block.splitlines()
+]  # fmt: skip
+FEWER = {"--seeds 2": "--seeds 1 --rounds 10 --no-figures", "clients=100": "clients=6"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with what a user downloads."""
+    public_files.fedscale(tmp_path, clients=12)
+    public_files.flhetbench(tmp_path)
+    public_files.femnist(tmp_path / "femnist" / "data", writers=5, samples=10)
+    public_files.tff_sqlite(tmp_path / "emnist_all.sqlite", public_files.images())
+    (tmp_path / "ranking.csv").write_text("Model,AI_Score\nA,76206\nB,38103\n")
+    (tmp_path / "speeds.csv").write_text("phone,ms,kbps\nA,20,8000\nB,40,16000\n")
+    log = [f"s{k},{1 + 0.1 * k + 0.05 * (t % 3)},{t}" for t in range(1, 9) for k in range(3)]
+    (tmp_path / "log.csv").write_text("\n".join(["site,took,round", *log]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
+
+
+@pytest.mark.filterwarnings("default")
+def test_its_commands_run_from_a_public_file_to_a_compared_policy(folder, monkeypatch, capsys):
+    assert [line.split()[1] for line in COMMANDS].count("import") == 8
+    for line in COMMANDS:
+        if "--preset phones" in line:  # tests/world/test_phones.py
+            continue
+        command = line.replace("--clients 100", "--clients 6")
+        if "name femnist" in line:  # one program less to compile
+            command = command.replace("pause,random", "random")
+        for words, fewer in FEWER.items():
+            command = command.replace(words, fewer)
+        code, out, err = run(command, monkeypatch, capsys)
+        assert not code, f"{line}\n{out}\n{err}"
+        if "--name" in line:
+            assert "random" in out
+    data = xr.load_dataset(folder / "results" / "fedscale" / "data.nc")
+    assert data.sizes["client"] == 6
+    # At most times nobody or some are there, by the traces of the file.
+    assert (data.clients >= 0).any()
+    assert (data.clients < 0).any()
+    data = xr.load_dataset(folder / "results" / "femnist" / "data.nc")
+    assert set(map(str, data.client_id.values)) < {f"f{k:04d}_14" for k in range(5)}
+    assert (folder / "emnist" / "clients.npz").is_file()
+    with np.load(folder / "femnist_clients" / "clients.npz") as arrays:
+        assert len(set(arrays["clients"].tolist())) == 4
+        assert len(arrays["x_test"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("import fedscal x --out o", "SOURCE = 'fedscal': must be one of fedscale, flhetbench"),
+        ("import fedscale none --out o", "FILE = 'none': cannot be read (No such file"),
+        ("import leaf emnist_all.sqlite --out o", "must be a whole JSON file"),
+        ("import csv log.csv --columns client --out o", "--columns client: must be OURS=THEIRS"),
+        ("import csv log.csv --ids a --clients 1 --out o", "--ids and --clients: give one"),
+        (
+            "import fedscale client_device_capacity --ids labels.npz --out o",
+            "--ids labels.npz: must have the array clients",
+        ),
+    ],
+)
+def test_what_cannot_be_imported_is_one_line(folder, monkeypatch, capsys, command, said):
+    np.savez(folder / "labels.npz", x=np.zeros((9, 2)), y=np.arange(9) % 2)
+    code, out, err = run(f"pause-jax {command}", monkeypatch, capsys)
+    text = " ".join(err.split())
+    assert (code, out) == (2, "")
+    assert text.startswith("error: ")
+    assert said in text
+    assert not (folder / "o").exists()

@@ -1,0 +1,77 @@
+"""Products have the precision of float32, those of the clients' training what JAX is told."""
+
+import re
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+
+from pause_jax import SimConfig, simulate
+from pause_jax.learning import Digits, Execution, Learning, Mlp
+from pause_jax.policies import named
+from pause_jax.privacy import L1Laplace, PrivUnitG, Projected
+from pause_jax.run.arguments import execution_of
+from pause_jax.run.programs import compiled_steps, program_spec
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.simulate import prepare
+
+SMALL = SimConfig(
+    num_clients=4,
+    num_selected=2,
+    num_rounds=2,
+    eval_every=1,
+    learning=Learning(data=Digits(num_train=40), model=Mlp(hidden=(8,))),
+)
+
+
+def precisions(config: SimConfig, precision: str | None) -> Counter[str]:
+    """How many products of a round have which precision, from its program before compilation."""
+    config, data = prepare(config)
+    quantities = chosen(("clients", "test_loss"))
+    spec = program_spec(config, quantities)
+    steps = compiled_steps(None, quantities, Execution(precision=precision), spec.any_length)
+    key, policy = jax.random.key(0), np.int32(0)
+    config = spec.config_of(config)
+    state = jax.eval_shape(steps.init, config, data, key, policy)
+    call = spec.call_arguments(config, 1, 1)
+    program = steps.advance_fast.lower(config, data, state, *call, policy).as_text()
+    assert program.count("dot_general") + program.count("convolution") > 0
+    return Counter(re.findall(r"precision = \[(\w+), \w+\]", program))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mechanism",
+    [L1Laplace(), PrivUnitG(), Projected(inner=L1Laplace(), dimension=4)],
+    ids=["l1", "sphere", "projection"],
+)
+def test_the_products_of_training_alone_have_less(mechanism):
+    config = SMALL.replace(privacy=mechanism)
+    default, high = (precisions(config, name) for name in (None, "tensorfloat32"))
+    assert default.keys() == {"DEFAULT", "HIGHEST"}
+    assert high == {"HIGH": default["DEFAULT"], "HIGHEST": default["HIGHEST"]}
+    assert precisions(config, "highest").keys() == {"HIGHEST"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rbcs_f", "sa_pause", "pause"])
+def test_a_policy_computes_in_float32(name):
+    config = SMALL.replace(learning=None, policy=named(name))
+    assert precisions(config, None).keys() == {"HIGHEST"}
+
+
+def test_the_configuration_of_jax_is_taken_when_a_run_is_started():
+    with jax.default_matmul_precision("bfloat16"):
+        assert execution_of(3).precision == "bfloat16"
+    assert execution_of(None) == Execution()
+
+
+@pytest.mark.slow
+def test_on_a_cpu_no_result_depends_on_it():
+    key, record = jax.random.key(0), ("clients", "test_loss", "train_loss")
+    default = simulate(SMALL, key, record=record).values
+    with jax.default_matmul_precision("tensorfloat32"):
+        less = simulate(SMALL, key, record=record).values
+    for name, value in default.items():
+        np.testing.assert_array_equal(value, less[name], err_msg=name)

@@ -1,0 +1,146 @@
+"""Small files in the formats of public sources, written from their documentation or source.
+
+FedScale: ``benchmark/dataset/data/device_info/README.md`` of SymbioticLab/FedScale. FLHetBench:
+``data/`` of Carkham/FLHetBench. LEAF: ``data/femnist/preprocess/data_to_json.py``,
+``data/shakespeare/preprocess/shake_utils.py`` and ``data/reddit/source/preprocess.py`` of
+TalwalkarLab/leaf. TensorFlow Federated: the docstring of ``SqlClientData``, and the layout
+``examples/CLIENT/FEATURE`` of its HDF5 files; ``tf.train.Example`` by protobuf's wire format.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import pickle
+import sqlite3
+from typing import Any
+
+import numpy as np
+
+
+def fedscale(folder: pathlib.Path, clients: int = 6) -> None:
+    """``client_device_capacity`` and ``client_behave_trace`` of clients 1, 2, ..."""
+    capacity = {
+        k: {"computation": 20.0 * k, "communication": 1000.0 * k} for k in range(1, clients + 1)
+    }
+    (folder / "client_device_capacity").write_bytes(pickle.dumps(capacity))
+    behaviour = {
+        k: {
+            "duration": 211_625,
+            "inactive": [100 + k, 150_000, 200_000],
+            "finish_time": 518_400,
+            "active": [10, 200 + k, 200_000],
+            "model": "CPH1801",
+        }
+        for k in range(4)
+    }
+    # Clients of the page on this file: some are observed for less than six days.
+    behaviour[3]["finish_time"] = 259_200
+    behaviour[4] = behaviour[0] | {"active": [], "inactive": []}
+    (folder / "client_behave_trace").write_bytes(pickle.dumps(behaviour))
+
+
+def flhetbench(folder: pathlib.Path) -> None:
+    """Speeds down and up, latencies of phones, and when clients are ready."""
+    for name, factor in (("down", 1.0), ("up", 0.5)):
+        speeds = [
+            {
+                "id": str(k),
+                "timestamp": 1_519_487_039_349_000,
+                "device_properties": {"network_type": "WIFI", "carrier": None},
+                "tcp_speed_results": [0.0, *(factor * 1000 * (k + 1) * x for x in (1, 2, 4))],
+            }
+            for k in range(4)
+        ]
+        (folder / f"mobiperf_tcp_{name}_2018.json").write_text(json.dumps(speeds))
+    phones: list[dict[str, Any]] = [
+        {"Phone Model": "iPhone 14", "Vit Latency": 334.0, "Vit STD": 10.6,
+         "ResNet Latency": 54.0, "ResNet STD": 5.4},
+        *({"Phone Model": f"Phone {k}", "ResNet Latency": 100.0 * k, "ResNet STD": 0}
+          for k in range(5)),
+    ]  # fmt: skip
+    (folder / "training_latency.json").write_text(json.dumps(phones))
+    timers: dict[str, Any] = {
+        str(681 + k): {
+            "isSuccess": True,
+            "trace_start": 2_410_196.0,
+            "trace_end": 2_410_196.0 + 86_400 * days,
+            "ready_time": [[2_413_687.0, 2_413_697.0], [2_430_765.0, 2_430_765.0]],
+        }
+        for k, days in enumerate((1, 3, 3, 3))
+    }
+    timers["451"] = {"isSuccess": False, "trace_start": None, "trace_end": None, "ready_time": []}
+    (folder / "cached_timers.json").write_text(json.dumps(timers))
+
+
+def images(writers: int = 4, samples: int = 5) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Pixels 0 to 255 [n, 784], and labels, of writers that each write two letters only."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for k in range(writers):
+        labels = rng.choice([2 * k, 2 * k + 1], samples)
+        pixels = rng.integers(0, 60, (samples, 28, 28))
+        # Letter l is a line across the image.
+        pixels[np.arange(samples), 2 + labels] = 255
+        found[f"f{k:04d}_14"] = pixels.reshape(samples, 784), labels
+    return found
+
+
+def leaf(path: pathlib.Path, user_data: dict[str, Any]) -> None:
+    """A JSON file of LEAF: x and y of each user."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    counts = [len(data["y"]) for data in user_data.values()]
+    content = {"users": list(user_data), "num_samples": counts, "user_data": user_data}
+    path.write_text(json.dumps(content))
+
+
+def femnist(folder: pathlib.Path, **sizes: int) -> None:
+    """The folders ``train`` and ``test``, the second with the last two samples of each writer."""
+    found = {
+        user: {"x": (x / 255).tolist(), "y": y.tolist()} for user, (x, y) in images(**sizes).items()
+    }
+    for split, part in (("train", slice(None, -2)), ("test", slice(-2, None))):
+        halves = {u: {"x": d["x"][part], "y": d["y"][part]} for u, d in found.items()}
+        users = list(halves)
+        for place, names in enumerate((users[:1], users[1:])):
+            name = f"all_data_{place}_niid_0_keep_0_{split}_9.json"
+            leaf(folder / split / name, {user: halves[user] for user in names})
+
+
+def _varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def example(pixels: np.ndarray, label: int) -> bytes:
+    """A ``tf.train.Example`` with the features pixels and label, as TensorFlow writes it."""
+    floats = _field(2, _field(1, pixels.astype("<f4").tobytes()))
+    integers = _field(3, _field(1, _varint(label)))
+    entries = ((b"label", integers), (b"pixels", floats))
+    features = b"".join(_field(1, _field(1, k) + _field(2, v)) for k, v in entries)
+    return _field(1, features)
+
+
+def tff_sqlite(path: pathlib.Path, found: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """The last sample of each writer is the test set."""
+    with sqlite3.connect(path) as database:
+        database.execute(
+            "CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)"
+        )
+        database.execute(
+            "CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)"
+        )
+        for writer, (x, y) in found.items():
+            for place, (pixels, label) in enumerate(zip(x, y, strict=True), 1):
+                row = "test" if place == len(x) else "train", writer, example(pixels / 255, label)
+                database.execute("INSERT INTO examples VALUES (?, ?, ?)", row)
+            for split, number in (("train", len(x) - 1), ("test", 1)):
+                values = writer, split, number
+                database.execute("INSERT INTO client_metadata VALUES (?, ?, ?)", values)
+    database.close()
