@@ -19,15 +19,25 @@ SHARED = pathlib.Path(
 )
 
 
+# Of XLA: they make loops faster, and start its other simplifications anew.
+UNUSED_PASSES = (
+    "simplify-while-loops",
+    "while-loop-invariant-code-motion",
+    "while-loop-constant-sinking",
+    "reshape-mover",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Programs that are compiled once serve all tests, both workers, and the next start.
 
     Most of the time of a first start is compilation. XLA's older emitters without optimisation take
-    a fifth of it, and a program in one piece a tenth less; with a level of 1 LLVM aborts on some
-    masks of AVX-512. ``XLA_FLAGS= make test`` compiles as users do.
+    a fifth of it, a program in one piece a tenth less, and loops as they are written another tenth;
+    with a level of 1 LLVM aborts on some masks of AVX-512. ``XLA_FLAGS= make test`` compiles as
+    users do.
     """
     assert "pause_jax" not in sys.modules, "imported before the tests' flags of XLA were set"
-    flags = "--xla_backend_optimization_level=0"
+    flags = f"--xla_backend_optimization_level=0 --xla_disable_hlo_passes={','.join(UNUSED_PASSES)}"
     if jax.__version_info__ < (0, 12):  # later ones do not know it, and end at an unknown flag
         flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ.setdefault("XLA_FLAGS", flags)

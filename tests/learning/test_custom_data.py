@@ -38,7 +38,7 @@ def base(**learning) -> SimConfig:
     words = {"model": Linear(), "max_steps": 3, **learning}
     return SimConfig(
         num_clients=4, num_selected=2, num_rounds=2, eval_every=1, learning=Learning(**words),
-        privacy=NoPrivacy(),
+        privacy=NoPrivacy(), track_regret=False,
     )  # fmt: skip
 
 
@@ -265,9 +265,8 @@ def test_of_more_natural_clients_some_are_drawn():
     owner = np.repeat(np.arange(10), 5)
     data = Dataset.of(FEATURES, LABELS, FEATURES, LABELS, clients=owner)
     drawn = []
-    for seed in range(20):
-        held = held_by(partition_of(Natural(), data, 4, seed))
-        clients = [set(owner[rows]) for rows in held]
+    for partition in partitions_of(Natural(), data, 4, seeds=20):
+        clients = [set(owner[rows]) for rows in held_by(partition)]
         assert all(len(each) == 1 for each in clients)
         numbers = [each.pop() for each in clients]
         assert numbers == sorted(set(numbers))
@@ -293,14 +292,20 @@ def test_natural_clients_must_be_there(config, clients, words):
         simulate(config, KEY, data)
 
 
-def partition_of(config, data, num_clients, seed=0, num_samples=None):
+def partition_of(config, data, num_clients, num_samples=None):
+    (partition,) = partitions_of(config, data, num_clients, 1, num_samples)
+    return partition
+
+
+def partitions_of(config, data, num_clients, seeds, num_samples=None):
     number = len(data.y_train) if num_samples is None else num_samples
     config.check_data(data, number, num_clients)
-    return jax.jit(
+    assign = jax.jit(
         lambda key: config.assign(
             *(key, data.y_train, number, num_clients, data.num_classes, data.clients)
         )
-    )(jax.random.key(seed))
+    )
+    return [assign(jax.random.key(seed)) for seed in range(seeds)]
 
 
 def held_by(partition):
@@ -337,7 +342,7 @@ def labels_held(partition) -> np.ndarray:
 
 def test_a_client_of_two_shards_has_few_labels():
     # 20 clients, 40 shards of 20 samples, 80 a label: a shard has at most two labels.
-    held = [labels_held(partition_of(Shards(), BALANCED, 20, seed)) for seed in range(5)]
+    held = [labels_held(drawn) for drawn in partitions_of(Shards(), BALANCED, 20, seeds=5)]
     numbers = (np.concatenate(held) > 0).sum(axis=1)
     assert numbers.max() <= 4
     assert (numbers == 2).mean() > 0.4
@@ -348,12 +353,8 @@ def test_dirichlet_shares_have_their_moments_and_a_small_alpha_few_labels():
     # A share of Dir(alpha) over K has the mean 1/K and the variance (1/K)(1 - 1/K)/(K alpha + 1).
     clients = 10
     for alpha in (0.3, 3.0):
-        held = np.stack(
-            [
-                labels_held(partition_of(DirichletLabels(concentration=alpha), BALANCED, 10, seed))
-                for seed in range(40)
-            ]
-        )
+        drawn = partitions_of(DirichletLabels(concentration=alpha), BALANCED, 10, seeds=40)
+        held = np.stack([labels_held(partition) for partition in drawn])
         share = held / held.sum(axis=1, keepdims=True)  # [draws, K, C]
         np.testing.assert_allclose(share.mean(axis=0), 1 / clients, atol=0.08)
         expected = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)

@@ -75,6 +75,7 @@ MINE = SimConfig(
     eval_every=1,
     policy=policies.named("round_robin"),
     privacy=NoPrivacy(),
+    track_regret=False,
     learning=MeanOfNumbers(),
 )
 
