@@ -1129,8 +1129,8 @@ MUTANTS = [
     Mutant(
         "arrays_of_a_traced_policy_are_not_compared",
         INSPECTION,
-        "return text, *(_shown(each) for each in _constants(closed))",
-        "return (text,)",
+        "text = operations, *(_shown(each) for each in _constants(closed))",
+        "text = (operations,)",
         "tests/policies/test_declared.py::test_a_policy_that_remembers_in_python_is_found",
     ),
     Mutant(
