@@ -143,6 +143,7 @@ def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
     accelerators. The clients' training sets its own (:class:`pause_jax.learning.Execution`).
     """
 
+    @functools.wraps(step)  # a profile and the cache name the program by its step
     def precise(*given: Any) -> Any:
         with jax.default_matmul_precision("highest"):
             return step(*given)

@@ -132,7 +132,7 @@ def test_programs_of_runs_are_kept_in_python_too_and_no_others(tmp_path):
 
     assert start()[1:] == [0, 0]
     kept = {path.name.partition("-")[0] for path in (tmp_path / "compiled").glob("*-cache")}
-    assert {"jit_begin", "jit_play", "jit_end"} <= kept
+    assert {"jit_init_run", "jit_advance_run", "jit_finish_run"} <= kept
     _, ours, all_of_them = start()
     assert ours >= 3
     assert all_of_them == ours
