@@ -53,7 +53,7 @@ $(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt
 flower: $(FLOWER_STAMP)  ## run the tests on real Flower simulations, in an environment of their own (three minutes)
 	$(FLOWER)/bin/python -m pytest -o cache_dir=$(FLOWER)/.pytest_cache tests/flower
 
-mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (ten minutes; NAME=one of tests/mutants.py)
+mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (half an hour; NAME=one of tests/mutants.py)
 	$(BIN)/python -m tests.mutants $(NAME)
 
 soak: $(STAMP)  ## kill sweeps at 50 moments, generate 10,000 configs: half an hour (MOMENTS=, SOAK=)

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import queue
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 ROUND = "pause_jax/run/round.py"
@@ -1899,6 +1901,7 @@ MUTANTS = [
 
 CASE = "tests/run/test_whole_round.py::test_a_run_is_what_algorithm_1_says[{}]"
 ROOT = pathlib.Path(__file__).parents[1]
+WORKERS = os.cpu_count() or 1
 
 
 def main(names: list[str]) -> int:
@@ -1910,15 +1913,27 @@ def main(names: list[str]) -> int:
     for mutant in lost:
         print(f"LOST      {mutant.name}: its text does not occur once in {mutant.file}")
     chosen = [mutant for mutant in chosen if mutant not in lost]
-    began, survived = time.monotonic(), []
-    with tempfile.TemporaryDirectory() as folder:
-        copy = copied(pathlib.Path(folder))
-        status, seconds, output = run(copy, *sorted({target(mutant) for mutant in chosen}))
+    began = time.monotonic()
+    copies: queue.SimpleQueue[pathlib.Path] = queue.SimpleQueue()
+
+    def in_a_copy(mutant: Mutant) -> tuple[Mutant, int, float, str]:
+        copy = copies.get()
+        try:
+            return mutant, *planted(copy, mutant)
+        finally:
+            copies.put(copy)
+
+    survived = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as workers:
+        for number in range(WORKERS):
+            copies.put(copied(pathlib.Path(folder) / str(number) / "copy"))
+        first = copies.get()
+        status, seconds, output = run(first, *sorted({target(mutant) for mutant in chosen}))
+        copies.put(first)
         if status:
             return fail(f"the tests fail without any fault:\n{output}")
         print(f"{'passed':10}{seconds:4.0f} s  without any fault", flush=True)
-        for mutant in chosen:
-            status, seconds, output = planted(copy, mutant)
+        for mutant, status, seconds, output in workers.map(in_a_copy, chosen):
             if status not in (0, 1):
                 return fail(f"{mutant.name}: the tests could not run:\n{output}")
             if status == 0:
@@ -1961,7 +1976,11 @@ def planted(copy: pathlib.Path, mutant: Mutant) -> tuple[int, float, str]:
 def run(copy: pathlib.Path, *tests: str) -> tuple[int, float, str]:
     """(pytest's exit status, seconds, output) of tests in the copy."""
     # No bytecode: a file that is replaced within a second would be taken for the old one.
-    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {
+        "PAUSE_JAX_SHARED": str(ROOT.parent / "shared"),
+        **os.environ,
+        **{"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    }
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", *tests]
     began = time.monotonic()
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
