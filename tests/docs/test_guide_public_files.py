@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pause_jax import cli
+from pause_jax import cli, config_file
 from tests.support import public_files
 from tests.support.pages import ROOT
 
@@ -19,7 +19,11 @@ COMMANDS = [
     line for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
     for line in block.splitlines()
 ]  # fmt: skip
-FEWER = {"--seeds 2": "--seeds 1 --rounds 10 --no-figures", "clients=100": "clients=6"}
+FEWER = {
+    "--seeds 2": "--seeds 1 --rounds 10 --no-figures",
+    "--budget 16 --seeds 3": "--budget 3 --width 3 --seeds 1 --set num_rounds=5",
+    "clients=100": "clients=6",
+}
 
 
 @pytest.fixture
@@ -46,7 +50,9 @@ def run(command, monkeypatch, capsys):
 
 
 @pytest.mark.filterwarnings("default")
-def test_its_commands_run_from_a_public_file_to_a_compared_policy(folder, monkeypatch, capsys):
+def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(
+    folder, monkeypatch, capsys
+):
     assert [line.split()[1] for line in COMMANDS].count("import") == 8
     for line in COMMANDS:
         if "--preset phones" in line:  # tests/world/test_phones.py
@@ -58,7 +64,7 @@ def test_its_commands_run_from_a_public_file_to_a_compared_policy(folder, monkey
             command = command.replace(words, fewer)
         code, out, err = run(command, monkeypatch, capsys)
         assert not code, f"{line}\n{out}\n{err}"
-        if "--name" in line:
+        if "compare" in line:
             assert "random" in out
     data = xr.load_dataset(folder / "results" / "fedscale" / "data.nc")
     assert data.sizes["client"] == 6
@@ -68,6 +74,9 @@ def test_its_commands_run_from_a_public_file_to_a_compared_policy(folder, monkey
     data = xr.load_dataset(folder / "results" / "femnist" / "data.nc")
     assert set(map(str, data.client_id.values)) < {f"f{k:04d}_14" for k in range(5)}
     assert (folder / "emnist" / "clients.npz").is_file()
+    best = config_file.load(folder / "results" / "tuned" / "best.toml")
+    assert (best.num_clients, best.latency.path) == (6, "fedscale/devices.csv")
+    assert 1 <= best.reward.gamma <= 20
     with np.load(folder / "femnist_clients" / "clients.npz") as arrays:
         assert len(set(arrays["clients"].tolist())) == 4
         assert len(arrays["x_test"]) == 8
