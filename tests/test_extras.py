@@ -25,7 +25,7 @@ def imported(module: str, without: list[str]) -> subprocess.CompletedProcess[str
 
 
 OPTIONAL = (
-    *("altair", "array_record", "cloudpickle", "distributed", "dp_accounting", "jinja2"),
+    *("altair", "array_record", "cloudpickle", "dask", "distributed", "dp_accounting", "jinja2"),
     *("matplotlib", "optuna", "PIL", "pyarrow", "submitit"),
     *("tensorboardX", "tensorflow_datasets", "vl_convert", "zarr"),
 )

@@ -220,16 +220,21 @@ def test_options_give_way_to_those_of_the_user_and_name_nothing_that_jax_does_no
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     assert compiler_options(soon=True) is None
     monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr(jax, "__version_info__", (0, 10, 1))
+    monkeypatch.setattr(compilation, "_takes", lambda option, value: True)
     assert compiler_options(soon=True) == {
         "xla_backend_optimization_level": 2,
         "xla_cpu_use_fusion_emitters": False,
     }
-    monkeypatch.setattr(jax, "__version_info__", (0, 12, 0))
+    monkeypatch.setattr(compilation, "_takes", lambda option, value: False)
     assert compiler_options(soon=True) == {"xla_backend_optimization_level": 2}
     assert compiler_options(soon=False) == {"xla_backend_optimization_level": 2}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert compiler_options(soon=False) is None
+
+
+def test_a_compiler_option_is_asked_for_by_trial():
+    assert compilation._takes("xla_backend_optimization_level", 2)
+    assert not compilation._takes("xla_no_such_option", True)
 
 
 SOON = """

@@ -56,7 +56,8 @@ class LinearContext(Latency):
         return jnp.stack([1 / mu, _MODEL_BITS / bandwidth], axis=1)
 
     def sample(self, key: Array, num_clients: int) -> Array:
-        noise_key, features = jax.random.split(key, 3)[2], self.features(key, num_clients)
+        features = self.features(jax.random.clone(key), num_clients)
+        noise_key = jax.random.split(key, 3)[2]
         by_load, by_size = self._coefficients()
         kind = self._class(num_clients)
         mean = self.scale * (by_load[kind] * features[:, 0] + by_size[kind] * features[:, 1])
