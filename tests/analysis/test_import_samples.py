@@ -14,7 +14,9 @@ from pause_jax.analysis.importers import huggingface, leaf, tff
 from pause_jax.analysis.importers.request import Request, ids_of
 from pause_jax.learning import Files, Linear, Natural
 from pause_jax.privacy import NoPrivacy
+from tests.reference.simulator import Simulator
 from tests.support import public_files
+from tests.support.runs import assert_close
 
 
 def by_client(arrays):
@@ -59,6 +61,31 @@ def test_femnist_of_leaf_is_what_it_was_and_trains_by_writer(tmp_path):
     assert result.client_ids == ids_of(path)
     # Eight letters, of which each writer writes two: chance is an eighth.
     assert result.test_accuracy[-1] > 0.7
+
+
+@pytest.mark.slow
+def test_writers_of_an_imported_file_train_as_in_a_plain_loop(tmp_path):
+    public_files.femnist(tmp_path / "femnist", writers=5, samples=11)
+    leaf.read(Request((tmp_path / "femnist",))).write(tmp_path)
+    data = Files(path=str(tmp_path / "clients.npz"))
+    unequal = Natural(min_quality=0.5)  # equal writers would be ties
+    config = SimConfig(
+        num_clients=5,
+        num_selected=2,
+        num_rounds=8,
+        eval_every=4,
+        learning=Learning(data=data, partition=unequal, model=Linear(), batch_size=4),
+    )
+    record = ("clients", "counts", "data_size", "train_loss", "test_loss", "test_accuracy")
+    for seed in range(3):
+        key = jax.random.key(seed)
+        plain = Simulator(config, key, data.load()).run()
+        result = simulate(config, key, record=record)
+        assert result.data_size.tolist() == [9] * 5
+        ours = {name: getattr(result, name) for name in record}
+        ours["clients"] = np.sort(result.clients, axis=1)
+        assert_close(ours, {name: plain[name] for name in record})
+        assert_close(result.variables, plain["variables"])
 
 
 def test_a_sample_of_users_is_the_same_however_files_are_cut(tmp_path):

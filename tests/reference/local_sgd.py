@@ -49,7 +49,7 @@ class Learner:
         number = learning.data.num_train or len(data.y_train)
         part = jax.jit(
             lambda key: learning.partition.assign(
-                key, data.y_train, number, config.num_clients, data.num_classes
+                key, data.y_train, number, config.num_clients, data.num_classes, data.clients
             )
         )(streams.data)
         order = np.asarray(part.order)
