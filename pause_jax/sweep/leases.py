@@ -1,4 +1,4 @@
-"""Which process runs what, where several share a folder: files that expire with their process."""
+"""Leases: which process runs which chunk, where several processes share a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXPIRES = 30.0
 
 
 class Leases:
-    """What this process has taken on, in files of which each is touched while the process lives.
+    """The leases of this process: files that it touches for as long as it lives.
 
     A lease spares work and is no lock: a process that was suspended for longer than ``EXPIRES`` and
     goes on may run what another one runs, too. Both then write the same bits.
@@ -25,7 +25,7 @@ class Leases:
         self._leases: dict[pathlib.Path, filelock.SoftFileLease] = {}
 
     def claim(self, path: pathlib.Path) -> bool:
-        """Take something on, unless a process that lives has; ``path`` is its file."""
+        """Take the lease in the file ``path``, unless a living process holds it."""
         lease = self._leases.get(path)
         if lease is None:
             lease = filelock.SoftFileLease(path, lease_duration=EXPIRES, thread_local=False)
@@ -41,12 +41,12 @@ class Leases:
         return True
 
     def release(self, path: pathlib.Path) -> None:
-        """Give something back, finished or not."""
+        """Release a lease, if this process holds it."""
         lease = self._leases.pop(path, None)
         if lease is not None:
             lease.release()
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all leases."""
         for path in list(self._leases):
             self.release(path)
