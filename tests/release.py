@@ -156,11 +156,11 @@ def pythons() -> Iterator[tuple[str, Path]]:
 
 HEAD = """# Compatibility
 
-What a wheel of this version was tried with, each in an empty environment: `pause-jax --version`,
-200 rounds of the bandit, 20 rounds of `digits_small` with its own network and with a Flax `nnx`
-module. `make release-check` does it and writes this page. **newest** is what `pip install` takes;
-**oldest** are the least versions that `pyproject.toml` allows (the first with wheels, where a
-Python is newer).
+Each row is a wheel of this version in an empty environment. It ran `pause-jax --version`, 200
+rounds of the bandit, and 20 rounds of `digits_small` with the default network and with a Flax
+`nnx` module. `make release-check` runs them and writes this page. **newest** is what `pip
+install` takes; **oldest** are the least versions that `pyproject.toml` allows (the first with
+wheels, where a Python is newer).
 
 """
 

@@ -21,7 +21,7 @@ from jax import Array, lax
 # convolutions too, by XLA's with its own gradients, or as its backend does best.
 FORMS = ("auto", "products", "direct", "xla")
 # Where ``auto`` is direct on a CPU: patches of so many bytes and more, kernels of so many channels
-# and more and of fewer features. Measured: docs/performance.md.
+# and more and of fewer features. Measured: docs/engineering_log.md.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
