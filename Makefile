@@ -69,9 +69,14 @@ format: $(STAMP)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(STAMP)  ## build the site into build/site, with warnings as errors (a minute)
+# The demo's report is an example on the site; `make clean` lets it be made anew.
+build/demo/report.html: | $(STAMP)
+	$(BIN)/pause-jax compare --out build --name demo --force > /dev/null
+
+docs: $(STAMP) build/demo/report.html  ## build the site into build/site, with warnings as errors (a minute)
 	rm -rf build/site
 	$(BIN)/python -m sphinx -c docs -b html -W --keep-going -q -d build/doctrees . build/site
+	cp build/demo/report.html build/site/example_report.html
 
 notebooks: $(STAMP)  ## execute the notebooks and store them with their outputs (three minutes; NAME=one of them)
 	$(BIN)/python docs/notebooks.py $(NAME)

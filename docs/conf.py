@@ -42,13 +42,15 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
 ]
 nitpicky = True
 
 # Markdown, and notebooks as they are stored: with their outputs.
 nb_execution_mode = "off"
 myst_heading_anchors = 3
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 
 # Docstrings are Google's, with shapes and units in words.
 napoleon_google_docstring = True

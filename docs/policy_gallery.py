@@ -29,13 +29,14 @@ BESIDE = "random"
 SETTING = presets.digits_small().replace(eval_every=EVAL_EVERY)
 HEAD = """# Policy gallery
 
-The library's {number} named policies: `pause-jax policies` lists them, `named("pause")` and
-`--policies pause` take them, and [which policy?](../guides/which_policy.md) compares thirteen of
-them on nine fleets. The cards are made from the code. All curves are of **one setting**,
-`digits_small`: {K} clients, {m} a round, {T} rounds, the papers' noise, `two_groups` latencies,
-{seeds} seeds; the line is the mean test accuracy against simulated seconds, the band its standard
-error, grey is `{beside}`. On another fleet the order is another: curves are for a first look, not
-for a choice.
+The library has {number} named policies. `pause-jax policies` lists them, and `named("pause")` or
+`--policies pause` takes one. [Which policy?](../guides/which_policy.md) compares thirteen of them
+on nine fleets.
+
+All curves come from **one setting**, `digits_small`: {K} clients, {m} a round, {T} rounds, the
+papers' noise, `two_groups` latencies, {seeds} seeds. The line is the mean test accuracy against
+simulated seconds, and the band its standard error. The grey line is `{beside}`. Other fleets give
+another order, so do not choose a policy by these curves.
 
 """
 
@@ -103,10 +104,11 @@ def draw(points: list[Point], beside: list[Point], path: Path) -> None:
         low, high = ([m + s * e for m, e in zip(mean, error, strict=True)] for s in (-1, 1))
         axes.fill_between(seconds, low, high, color=colour, alpha=0.25, lw=0)
     axes.set(xlim=(0, 1.6 * beside[-1].seconds), ylim=(0, 100))
-    axes.set_xlabel("simulated seconds", fontsize=8)
-    axes.set_ylabel("accuracy, %", fontsize=8)
+    axes.set_xlabel("simulated seconds", fontsize=8, color="0.5")
+    axes.set_ylabel("accuracy, %", fontsize=8, color="0.5")
     axes.tick_params(labelsize=8, colors="0.5")
     axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("0.5")
     figure.savefig(path, transparent=True, metadata={"Date": None})
 
 
@@ -152,16 +154,16 @@ def write(folder: Path) -> None:
     numbers = kept()
     parts = [HEAD.format(number=len(NAMED), K=SETTING.num_clients, m=SETTING.num_selected,
                          T=SETTING.num_rounds, seeds=SEEDS, beside=BESIDE)]  # fmt: skip
-    parts.append("| policy | observes | assumes known | at the end | after |")
-    parts.append("| --- | --- | --- | ---: | ---: |")
+    parts.append("::::{grid} 1 2 3 3\n:gutter: 2\n")
     for name, policy in NAMED.items():
         last = numbers[name][-1]
         parts.append(
-            f"| [{name}](#{name}) | {policy.observes} | {policy.assumes} "
-            f"| {last.accuracy:.1f}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{last.error:.1f} % "
-            f"| {last.seconds:.0f} s |"
+            f":::{{grid-item-card}} {name}\n:img-top: {name}.svg\n"
+            f':link: "#{name}"\n:link-type: url\n'
+            f"Observes {policy.observes}. {last.accuracy:.1f}\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
+            f"{last.error:.1f}\N{NO-BREAK SPACE}% after {last.seconds:.0f}\N{NO-BREAK SPACE}s.\n:::"
         )
-    parts.append("")
+    parts.append("::::\n")
     for name, policy in NAMED.items():
         points = numbers[name]
         draw(points, numbers[BESIDE], folder / f"{name}.svg")
