@@ -110,6 +110,8 @@ CURVES = "pause_jax/analysis/curves.py"
 METRICS = "pause_jax/analysis/metrics.py"
 REGRET = "pause_jax/analysis/regret.py"
 SUMMARY = "pause_jax/analysis/summary.py"
+NORMS = "pause_jax/learning/normalisation.py"
+NORMS_TEST = "tests/learning/test_normalisation.py::"
 LAYERS_TEST = "tests/learning/test_layers.py::"
 CURVES_TEST = "tests/analysis/test_mean_curves.py::"
 SUMMARY_TEST = "tests/analysis/test_summary.py::test_a_row_has_the_figures_of_merit_of_its_config"
@@ -1660,17 +1662,38 @@ MUTANTS = [
     ),
     Mutant(
         "running_statistics_too_slow",
-        "pause_jax/learning/models.py",
-        "momentum=0.9",
-        "momentum=0.99",
+        NORMS,
+        "MOMENTUM = 0.9",
+        "MOMENTUM = 0.99",
         LAYERS_TEST + "test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up",
     ),
     Mutant(
         "groups_over_the_batch_of_channels",
-        "pause_jax/learning/models.py",
+        NORMS,
         "GROUPS if x.ndim > 2 else 1",
         "1",
         LAYERS_TEST + "test_group_norm_standardises_groups_of_channels_of_one_sample",
+    ),
+    Mutant(
+        "a_norm_whose_gradient_forgets_the_mean",
+        NORMS,
+        "        - _rows(shift * entered, x)\n",
+        "",
+        NORMS_TEST + "test_values_and_gradients_are_flaxs",
+    ),
+    Mutant(
+        "a_norm_whose_gradient_forgets_the_spread",
+        NORMS,
+        "root * root / count",
+        "root / count",
+        NORMS_TEST + "test_values_and_gradients_are_flaxs",
+    ),
+    Mutant(
+        "rows_that_fill_up_enter_the_mean",
+        NORMS,
+        "jnp.where(weight[:, None] > 0, sums, 0)",
+        "sums",
+        NORMS_TEST + "test_the_statistics_are_those_of_the_rows_that_count",
     ),
     # --- what a result is turned into
     Mutant(

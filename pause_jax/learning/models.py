@@ -12,12 +12,9 @@ from jax import Array
 
 from pause_jax.base.struct import Config, static
 from pause_jax.learning.convolution import FORMS, convolution, gradient_stored, max_pool
-from pause_jax.learning.learner import CLEAR
 from pause_jax.learning.network import Network, linen_network
+from pause_jax.learning.normalisation import NORMS, normalise
 
-# Normalisation layers, and the groups of channels of group norm.
-NORMS = ("group", "batch", "none")
-GROUPS = 8
 # PyTorch's default for linear and convolution kernels, which the authors' runs used:
 # uniform with variance 1 / (3 fan_in).
 kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
@@ -38,45 +35,6 @@ def dense(x: Array, features: int, name: str) -> Array:
         features, kernel_init=kernel_init, bias_init=_bias_init(x.shape[-1]), name=name
     )
     return layer(x)
-
-
-class ClearBatchNorm(nn.Module):
-    """Batch norm of which nothing is clipped or noised, as in the PAUSE authors' program.
-
-    Scale and bias are trained, but stand in the collection ``clear`` and not in ``params``; the
-    running statistics (momentum 0.9) are in ``batch_stats``.
-    """
-
-    @nn.compact
-    def __call__(self, x: Array, train: bool, mask: Array | None) -> Array:
-        features = x.shape[-1:]
-        scale = self.variable(CLEAR, "scale", jnp.ones, features)
-        bias = self.variable(CLEAR, "bias", jnp.zeros, features)
-        standard = nn.BatchNorm(
-            use_running_average=not train,
-            momentum=0.9,
-            use_scale=False,
-            use_bias=False,
-            name="statistics",
-        )
-        rows = None if mask is None else mask.reshape(-1, *[1] * (x.ndim - 1))
-        lead = (None,) * (x.ndim - 1)
-        return standard(x, mask=rows) * scale.value[lead] + bias.value[lead]
-
-
-def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
-    """A normalisation layer on [B, ..., features]; ``norm`` is one of ``NORMS``.
-
-    ``group`` has no running statistics, and its scale and bias are released as all weights are:
-    eight groups of channels after a convolution, all features together (a layer norm) after a
-    dense layer. ``batch`` takes the statistics of this batch in training, and updates the running
-    ones; ``mask`` is bool [B], False for rows that only fill up a batch, None without any.
-    """
-    if norm == "batch":
-        return ClearBatchNorm(name=name)(x, train, mask)
-    if norm == "group":
-        return nn.GroupNorm(num_groups=GROUPS if x.ndim > 2 else 1, name=name)(x)
-    return x
 
 
 class _Mlp(nn.Module):

@@ -10,7 +10,8 @@ from jax import Array
 
 from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.convolution import FORMS, convolution
-from pause_jax.learning.models import GROUPS, NORMS, Model, dense, kernel_init, normalise
+from pause_jax.learning.models import Model, dense, kernel_init
+from pause_jax.learning.normalisation import GROUPS, NORMS, normalise
 
 # Of the blocks of each of the four stages; the width doubles with the stage.
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1))

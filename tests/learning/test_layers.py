@@ -10,8 +10,8 @@ import pytest
 
 from pause_jax.learning import Cnn3, ResNet18
 from pause_jax.learning.convolution import FORMS, convolution
-from pause_jax.learning.models import normalise
 from pause_jax.learning.network import linen_network
+from pause_jax.learning.normalisation import normalise
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,8 @@ import pytest
 from pause_jax import Learning, SimConfig, simulate, stack
 from pause_jax.learning import Cnn3, Dataset, Digits, Linear, LinearRegression
 from pause_jax.learning import data as data_module
-from pause_jax.learning.models import ClearBatchNorm, Model
+from pause_jax.learning.models import Model
+from pause_jax.learning.normalisation import ClearBatchNorm
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
     NoPrivacy,

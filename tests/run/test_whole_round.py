@@ -22,7 +22,7 @@ from pause_jax.learning import (
     Model,
     StepDecay,
 )
-from pause_jax.learning.models import ClearBatchNorm
+from pause_jax.learning.normalisation import ClearBatchNorm
 from pause_jax.policies import All, Fastest, Pause, PowerOfChoice, RoundRobin
 from pause_jax.privacy import (
     MECHANISMS,

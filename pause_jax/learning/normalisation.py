@@ -1,0 +1,175 @@
+"""Batch, group and layer norm whose gradients are written out.
+
+XLA computes a norm's statistics anew inside each reader on a CPU. Here one pass over the
+activations gives the sums of a batch's statistics, one more the sums of the gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.learning.convolution import stored
+from pause_jax.learning.learner import CLEAR
+
+# Normalisation layers, and the groups of channels of group norm.
+NORMS = ("group", "batch", "none")
+GROUPS = 8
+# How much of the running statistics a batch leaves.
+MOMENTUM = 0.9
+
+
+class Pool(NamedTuple):
+    """Which sums of an image's features share one mean: all rows of a batch, or groups in a row.
+
+    Attributes:
+      groups: of neighbouring features in each row; None for all rows of each feature.
+      epsilon: added to the variance; Flax's default of that layer.
+    """
+
+    groups: int | None
+    epsilon: float
+
+    def total(self, sums: Array, weight: Array) -> Array:
+        """Pooled sums [1 or B, C] of ``sums`` [B, C]; rows of weight 0 do not enter."""
+        if self.groups is None:
+            entered = jnp.where(weight[:, None] > 0, sums, 0)
+            return jnp.sum(entered, axis=0, keepdims=True)
+        parts = sums.reshape(*sums.shape[:-1], self.groups, -1)
+        return jnp.broadcast_to(parts.sum(-1, keepdims=True), parts.shape).reshape(sums.shape)
+
+
+BATCH = Pool(groups=None, epsilon=1e-5)
+
+
+def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
+    """A normalisation layer on [B, ..., features]; ``norm`` is one of ``NORMS``.
+
+    ``group`` has no running statistics, and its scale and bias are released as all weights are:
+    eight groups of channels after a convolution, all features together (a layer norm) after a
+    dense layer. ``batch`` takes the statistics of this batch in training, and updates the running
+    ones; ``mask`` is bool [B], False for rows that only fill up a batch, None without any.
+    """
+    if norm == "batch":
+        return ClearBatchNorm(name=name)(x, train, mask)
+    if norm == "group":
+        return GroupNorm(groups=GROUPS if x.ndim > 2 else 1, name=name)(x)
+    return x
+
+
+class ClearBatchNorm(nn.Module):
+    """Batch norm of which nothing is clipped or noised, as in the PAUSE authors' program.
+
+    Scale and bias are trained, but stand in the collection ``clear`` and not in ``params``; the
+    running statistics (momentum 0.9) are in ``batch_stats``.
+    """
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool, mask: Array | None) -> Array:
+        features = x.shape[-1:]
+        scale = self.variable(CLEAR, "scale", jnp.ones, features).value
+        bias = self.variable(CLEAR, "bias", jnp.zeros, features).value
+        running = _Running(name="statistics")(features)
+        if not train:
+            factor = scale * jax.lax.rsqrt(running["var"].value + BATCH.epsilon)
+            return (x - _rows(running["mean"].value, x)) * _rows(factor, x) + _rows(bias, x)
+        weight = jnp.ones(x.shape[0], x.dtype) if mask is None else mask.astype(x.dtype)
+        y, mean, variance = standardised(BATCH, x, scale, bias, weight)
+        if not self.is_initializing():
+            for name, value in (("mean", mean[0]), ("var", variance[0])):
+                running[name].value = MOMENTUM * running[name].value + (1 - MOMENTUM) * value
+        return y
+
+
+class _Running(nn.Module):
+    """The running mean and variance of each feature."""
+
+    @nn.compact
+    def __call__(self, features: tuple[int, ...]) -> dict[str, Any]:
+        start = {"mean": jnp.zeros, "var": jnp.ones}
+        return {n: self.variable("batch_stats", n, init, features) for n, init in start.items()}
+
+
+class GroupNorm(nn.Module):
+    """Group norm (Wu and He, 2018) with a scale and a bias for each feature.
+
+    Attributes:
+      groups: of neighbouring features that share statistics; 1 is a layer norm.
+    """
+
+    groups: int
+    init: ClassVar = (nn.initializers.ones_init(), nn.initializers.zeros_init())
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = self.param("scale", self.init[0], x.shape[-1:])
+        bias = self.param("bias", self.init[1], x.shape[-1:])
+        weight = jnp.ones(x.shape[0], x.dtype)
+        y, _, _ = standardised(Pool(self.groups, epsilon=1e-6), x, scale, bias, weight)
+        return y
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def standardised(
+    pool: Pool, x: Array, scale: Array, bias: Array, weight: Array
+) -> tuple[Array, Array, Array]:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, and the mean and the variance.
+
+    Args:
+      pool: what shares a mean.
+      x: [B, ..., C].
+      scale: [C].
+      bias: [C].
+      weight: [B], 1, or 0 for rows that must not enter the statistics.
+
+    Returns:
+      [B, ..., C], and mean and variance [1 or B, C], to which no gradient flows.
+    """
+    return _forward(pool, x, scale, bias, weight)[0]
+
+
+def _forward(pool: Pool, x: Array, scale: Array, bias: Array, weight: Array) -> Any:
+    places, x = tuple(range(1, x.ndim - 1)), stored(lambda x: x, x)
+    ones = jnp.full((x.shape[0], x.shape[-1]), math.prod(x.shape[1:-1]), x.dtype)
+    count = jnp.maximum(pool.total(ones, weight), 1)
+    mean = pool.total(jnp.sum(x, places), weight) / count
+    square = pool.total(jnp.sum(x * x, places), weight) / count
+    variance = jnp.maximum(square - mean * mean, 0)
+    root = jax.lax.rsqrt(variance + pool.epsilon)
+    y = (x - _rows(mean, x)) * _rows(root * scale[None], x) + _rows(bias, x)
+    return (y, mean, variance), (x, scale, weight, mean, root, count)
+
+
+def _backward(pool: Pool, kept: Any, gradients: tuple[Array, Array, Array]) -> Any:
+    x, scale, weight, mean, root, count = kept
+    d, _, _ = gradients
+    places = tuple(range(1, x.ndim - 1))
+    centred = x - _rows(mean, x)
+    plain = jnp.sum(d, places)
+    along = jnp.sum(d * centred, places) * root
+    everywhere = jnp.ones_like(weight)
+    # What each value's own gradient does to the mean and to the spread of its pool.
+    shift = pool.total(plain * scale[None], everywhere) * root / count
+    stretch = pool.total(along * scale[None], everywhere) * root * root / count
+    entered = weight[:, None]
+    dx = (
+        d * _rows(root * scale[None], x)
+        - _rows(shift * entered, x)
+        - centred * _rows(stretch * entered, x)
+    )
+    return dx, along.sum(0), plain.sum(0), jnp.zeros_like(weight)
+
+
+standardised.defvjp(_forward, _backward)
+
+
+def _rows(small: Array, x: Array) -> Array:
+    """[C] or [1 or B, C] beside [B, ..., C]."""
+    small = small if small.ndim == 2 else small[None]
+    return small.reshape(small.shape[0], *[1] * (x.ndim - 2), small.shape[-1])
