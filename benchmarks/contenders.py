@@ -22,6 +22,7 @@ class Contender(NamedTuple):
       idle: whether its process can wait, stopped, while others are measured. If not, a process
         is started for each measurement.
       compiles: whether it makes programs in its first run that later runs take.
+      norms: whether it trains networks with batch norms.
       note: what it does that the others do not.
     """
 
@@ -30,13 +31,14 @@ class Contender(NamedTuple):
     variant: str = ""
     idle: bool = True
     compiles: bool = False
+    norms: bool = False
     note: str = ""
 
 
 CONTENDERS = {
-    OURS: Contender("pause", None, compiles=True),
-    "PyTorch loop": Contender("torch_loop", "torch"),
-    "PyTorch channels_last": Contender("torch_loop", "torch", "channels_last"),
+    OURS: Contender("pause", None, compiles=True, norms=True),
+    "PyTorch loop": Contender("torch_loop", "torch", norms=True),
+    "PyTorch channels_last": Contender("torch_loop", "torch", "channels_last", norms=True),
     "torch.func": Contender("torch_func", "torch", compiles=True),
     "pfl": Contender("pfl_driver", "pfl", note="visits a client's samples in stored order"),
     "Flower": Contender(
@@ -48,7 +50,7 @@ CONTENDERS = {
     ),
     "FedJAX": Contender("fedjax_driver", "fedjax", compiles=True),
 }
-MATMUL = Contender("matmul", None)
+MATMUL = Contender("matmul", None, norms=True)
 
 
 def environments() -> list[str]:

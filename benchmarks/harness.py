@@ -238,7 +238,9 @@ def compare(
       after the round, or why there is none).
     """
     with tempfile.TemporaryDirectory() as folder:
-        data, weights = _files(workload, pathlib.Path(folder), one_sample_each=True)
+        data, weights = _files(
+            workload, pathlib.Path(folder), one_sample_each=not WORKLOADS[workload].normed
+        )
 
         def play(python: pathlib.Path, contender: Contender) -> Weights:
             path = f"{folder}/after.npz"

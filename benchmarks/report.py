@@ -38,6 +38,8 @@ TARGETS = (
     Target("W2", ("torch.func", "FedJAX", "pfl"), 1.8),
     Target("W3", ("PyTorch loop",), 1.6),
     Target("W3", ("pfl",), 1.3),
+    Target("W4", ("PyTorch loop",), 1.2),
+    Target("W4", ("PyTorch channels_last",), 1.0),
 )
 # Workload whose training is to reach this share of the matrix-product rate.
 SHARE_TARGET = ("W3", 0.5)

@@ -26,7 +26,8 @@ class Workload(NamedTuple):
       cohort, batch: clients of a round, samples of a local step.
       optimizer, learning_rate: of the clients, ``adam`` or ``sgd``.
       layers: ``("conv", width)`` is 3 x 3 without padding, ``("dense", width)``, ``("pool", 2)`` is
-        a maximum. relu follows every layer with weights but the last.
+        a maximum, ``("norm", 0)`` a batch norm. relu follows every convolution and dense layer but
+        the last.
       rounds: of one measurement.
     """
 
@@ -40,6 +41,11 @@ class Workload(NamedTuple):
     learning_rate: float
     layers: tuple[tuple[str, int], ...]
     rounds: int
+
+    @property
+    def normed(self) -> bool:
+        """Whether its network has batch norms."""
+        return ("norm", 0) in self.layers
 
     @property
     def steps(self) -> int:
@@ -59,7 +65,7 @@ class Layer(NamedTuple):
     """A layer with weights.
 
     Attributes:
-      kernel: shape, HWIO for ``conv`` and [in, out] for ``dense``.
+      kernel: shape, HWIO for ``conv``, [in, out] for ``dense``, of the scales for ``norm``.
       positions: outputs that share the kernel.
       image: (h, w, c) that was flattened into this dense layer's input, else None.
     """
@@ -74,6 +80,11 @@ _MLP = (("dense", 32), ("dense", 16), ("dense", NUM_CLASSES))
 _CNN3 = (
     *(("conv", 32), ("pool", 2), ("conv", 64), ("pool", 2), ("conv", 128), ("pool", 2)),
     *(("dense", 128), ("dense", 64), ("dense", 32), ("dense", NUM_CLASSES)),
+)
+_CNN3_NORMED = (
+    *(("conv", 32), ("pool", 2), ("norm", 0), ("conv", 64), ("pool", 2), ("norm", 0)),
+    *(("conv", 128), ("pool", 2), ("norm", 0), ("dense", 128), ("norm", 0), ("dense", 64)),
+    *(("norm", 0), ("dense", 32), ("norm", 0), ("dense", NUM_CLASSES)),
 )
 # pfl-research's CIFAR-10 network (`simple_cnn`), without its dropout.
 _SIMPLE_CNN = (("conv", 32), ("conv", 64), ("pool", 2), ("dense", 128), ("dense", NUM_CLASSES))
@@ -91,6 +102,16 @@ WORKLOADS = {
     "W3": Workload(
         "30 clients of 1,333 images, cnn3, 5 clients a round, 67 Adam steps",
         *(30, 1333, _COLOURS, 5, 20, "adam", 1e-3, _CNN3, 1),
+    ),
+    "W4": Workload(
+        "30 clients of 1,333 images, cnn3 with batch norm, 5 clients a round, 67 Adam steps",
+        *(30, 1333, _COLOURS, 5, 20, "adam", 1e-3, _CNN3_NORMED, 1),
+    ),
+    # Batch norm of equal samples has no spread, and Adam's first step only signs. So W4's model is
+    # compared after one SGD step on all of a client's samples, whose order does not matter either.
+    "W4_step": Workload(
+        "10 clients of 20 images, cnn3 with batch norm, 5 clients a round, one SGD step",
+        *(10, 20, _COLOURS, 5, 20, "sgd", 0.1, _CNN3_NORMED, 1),
     ),
     # For tests of the harness.
     "tiny": Workload(
@@ -112,6 +133,8 @@ def weighted_layers(workload: Workload) -> list[Layer]:
             channels = parameter
         elif kind == "pool":
             height, width = height // parameter, width // parameter
+        elif kind == "norm":
+            layers.append(Layer("norm", (size or channels,), 0, None))
         else:
             image = None if size else (height, width, channels)
             size = size or height * width * channels
@@ -127,9 +150,12 @@ def flops(workload: Workload) -> float:
 
 
 def first_weights(workload: Workload) -> Weights:
-    """Kernels and biases, uniform in +-1 / sqrt(fan in)."""
+    """Kernels and biases, uniform in +-1 / sqrt(fan in); of a norm, ones and zeros."""
     rng, weights = np.random.default_rng(1), []
     for layer in weighted_layers(workload):
+        if layer.kind == "norm":
+            weights.append((np.ones(layer.kernel, np.float32), np.zeros(layer.kernel, np.float32)))
+            continue
         bound = math.prod(layer.kernel[:-1]) ** -0.5
         kernel = rng.uniform(-bound, bound, layer.kernel)
         bias = rng.uniform(-bound, bound, layer.kernel[-1])

@@ -16,7 +16,7 @@ from jax import Array
 
 import pause_jax
 from benchmarks.drivers.protocol import serve
-from benchmarks.workloads import NUM_CLASSES, Weights, Workload, read_data
+from benchmarks.workloads import NUM_CLASSES, Weights, Workload, read_data, weighted_layers
 from pause_jax.learning import Cnn2, Cnn3, Dataset, FlaxModel, Iid, Learning, Mlp, Model
 from pause_jax.policies import RoundRobin
 from pause_jax.privacy import NoPrivacy
@@ -74,7 +74,7 @@ def model_of(workload: Workload, variant: str = "") -> Model:
     models: dict[int, Model] = {
         0: Mlp(hidden=dense[:-1]),
         2: Cnn2(convolution=form),
-        3: Cnn3(norm="none", convolution=form),
+        3: Cnn3(norm="batch" if workload.normed else "none", convolution=form),
     }
     return models[convolutions]
 
@@ -119,8 +119,16 @@ class Pause:
         if self.variables is None:
             # A step this small changes no float32 weight: it shows the first weights.
             self.variables = self._simulate(1, learning_rate=1e-30).variables
-        layers = sorted(self.variables["params"].items())
-        return [(np.asarray(layer["kernel"]), np.asarray(layer["bias"])) for _, layer in layers]
+        layers = (layer for _, layer in sorted(self.variables["params"].items()))
+        norms = (norm for _, norm in sorted(self.variables.get("clear", {}).items()))
+        return [
+            _arrays(next(norms), "scale") if kind == "norm" else _arrays(next(layers), "kernel")
+            for kind, *_ in weighted_layers(self.workload)
+        ]
+
+
+def _arrays(layer: Any, first: str) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(layer[first]), np.asarray(layer["bias"])
 
 
 if __name__ == "__main__":

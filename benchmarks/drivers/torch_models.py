@@ -34,6 +34,11 @@ def build(workload: Workload, weights: Weights) -> nn.Sequential:
         kernel = next(shapes).kernel
         if kind == "conv":
             layers.append(nn.Conv2d(kernel[2], kernel[3], 3))
+        elif kind == "norm":
+            norm = nn.BatchNorm1d if flat else nn.BatchNorm2d
+            # After the relu, which stands behind a pooling too: the maximum is the same.
+            layers.append(norm(*kernel))
+            continue
         else:
             if not flat:
                 layers.append(nn.Flatten())
@@ -53,6 +58,8 @@ def to_torch(workload: Workload, weights: Weights) -> list[Tensor]:
     for layer, (kernel, bias) in zip(weighted_layers(workload), weights, strict=True):
         if layer.kind == "conv":
             kernel = kernel.transpose(3, 2, 0, 1)
+        elif layer.kind == "norm":
+            pass
         elif layer.image is not None:
             kernel = kernel.reshape(*layer.image, -1).transpose(3, 2, 0, 1).reshape(len(bias), -1)
         else:
@@ -70,6 +77,8 @@ def from_torch(workload: Workload, parameters: list[Tensor]) -> Weights:
     ):
         if layer.kind == "conv":
             kernel = kernel.transpose(2, 3, 1, 0)
+        elif layer.kind == "norm":
+            pass
         elif layer.image is not None:
             height, width, channels = layer.image
             kernel = kernel.reshape(-1, channels, height, width).transpose(2, 3, 1, 0)

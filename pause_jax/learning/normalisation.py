@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -104,12 +104,11 @@ class GroupNorm(nn.Module):
     """
 
     groups: int
-    init: ClassVar = (nn.initializers.ones_init(), nn.initializers.zeros_init())
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        scale = self.param("scale", self.init[0], x.shape[-1:])
-        bias = self.param("bias", self.init[1], x.shape[-1:])
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
         weight = jnp.ones(x.shape[0], x.dtype)
         y, _, _ = standardised(Pool(self.groups, epsilon=1e-6), x, scale, bias, weight)
         return y
