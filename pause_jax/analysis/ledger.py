@@ -17,7 +17,7 @@ import numpy as np
 
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
-from pause_jax.privacy import Budget, Mechanism
+from pause_jax.privacy import Budget, Mechanism, Schedule
 from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
 from pause_jax.run.record.result import Result
 
@@ -41,14 +41,16 @@ class Ledger(NamedTuple):
       participations: int, rounds in which the client took part.
       releases: int, messages about its data: updates (none once its budget is spent), and un-noised
         answers to queries.
+      budget: float, eps_bar of the client, in the mechanism's unit; infinite without privacy.
       spent: float, epsilon by basic composition (a plain sum), in the mechanism's unit.
       per_coordinate: float, the same for one coordinate of its updates.
       whole_update: float, the same for all d coordinates; NaN if d is 0.
       exhausted: bool, nothing is left of its budget, so it releases nothing more.
       basic, basic_delta: the most ``spent``, and its delta: 0 for a pure mechanism.
-      tight: :func:`total_epsilon` of the same releases; NaN if dp-accounting is missing.
-      tight_at_most: the same for a client that takes part in every round: holds whatever the number
-        of its participations depends on. NaN without learning.
+      tight: :func:`total_epsilon` of the releases of the client that spent most; NaN if
+        dp-accounting is missing.
+      tight_at_most: the same for a client that takes part in every round, of the largest budget:
+        holds whatever the number of its participations depends on. NaN without learning.
       unnoised: all that left clients without noise.
       client_ids: of clients 0, ..., K - 1; empty where they are called by these numbers.
     """
@@ -59,6 +61,7 @@ class Ledger(NamedTuple):
     delta: float
     participations: np.ndarray
     releases: np.ndarray
+    budget: np.ndarray
     spent: np.ndarray
     per_coordinate: np.ndarray
     whole_update: np.ndarray
@@ -113,7 +116,12 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
         for name in ("counts", "queried", "spent")
     )
     mechanism, learns = config.privacy, config.learning is not None
-    updates, num_parameters = _updates(mechanism.budget, counts), int(run.num_parameters)
+    own, budget = mechanism.budget, np.full(spent.shape, np.asarray(mechanism.budget.total()))
+    if isinstance(own, Schedule) and own.law is not None:
+        budget = np.asarray(run.budget)[..., : config.num_clients]
+        own = own.replace(total_epsilon=jnp.asarray(budget), law=None)
+    updates, num_parameters = _updates(own, counts), int(run.num_parameters)
+    busiest = np.unravel_index(np.argmax(spent), spent.shape)
     if learns:
         unnoised += ("updates", SIZES) if mechanism.unit == "none" else (SIZES,)
     whole = np.full(spent.shape, math.nan)
@@ -126,14 +134,19 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
         delta=delta,
         participations=counts,
         releases=updates + (queried if learns and config.policy.releases else 0),
+        budget=budget,
         spent=spent,
         per_coordinate=spent,
         whole_update=whole,
-        exhausted=np.asarray(mechanism.budget.exhausted(jnp.asarray(counts + 1))),
+        exhausted=np.asarray(own.exhausted(jnp.asarray(counts + 1))),
         basic=float(spent.max()),
         basic_delta=int(updates.max()) * float(mechanism.delta),
-        tight=_total_if_known(mechanism, int(counts.max()), delta),
-        tight_at_most=_total_if_known(mechanism, config.num_rounds, delta) if learns else math.nan,
+        tight=_total_if_known(_with_total(mechanism, budget[busiest]), int(counts[busiest]), delta),
+        tight_at_most=_total_if_known(
+            _with_total(mechanism, budget.max()), config.num_rounds, delta
+        )
+        if learns
+        else math.nan,
         unnoised=unnoised,
         client_ids=client_ids,
     )
@@ -155,10 +168,27 @@ def _read(run: Result | xr.Dataset) -> tuple[SimConfig, tuple[str, ...], tuple[s
     return config, unnoised, ids
 
 
+def _with_total(mechanism: Mechanism, total: float) -> Mechanism:
+    """The mechanism for a client of this budget."""
+    budget = mechanism.budget
+    if not isinstance(budget, Schedule) or budget.law is None:
+        return mechanism
+    return mechanism.with_budget(budget.replace(total_epsilon=float(total), law=None))
+
+
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
-    """Updates that left in so many participations: none once the budget is spent."""
-    sends = ~np.asarray(budget.exhausted(jnp.arange(1, participations.max() + 1)))
-    return np.concatenate([[0], np.cumsum(sends)])[participations]
+    """Updates that left in so many participations: none once the budget is spent.
+
+    By bisection for the last participation that sends: a budget that is spent stays spent.
+    """
+    sent, at_most = np.zeros_like(participations), participations.copy()
+    while np.any(sent < at_most):
+        middle = (sent + at_most + 1) // 2
+        sends = ~np.asarray(budget.exhausted(jnp.asarray(middle)))
+        sent = np.where(sends & (sent < at_most), middle, sent)
+        at_most = np.where(sends, at_most, middle - 1)
+        at_most = np.maximum(at_most, sent)
+    return sent
 
 
 def _total_if_known(mechanism: Mechanism, participations: int, delta: float) -> float:

@@ -16,8 +16,8 @@ from pause_jax.analysis.table import Sheet, label, make_table, number, word
 
 COLUMNS = (
     "policy", "seed", "client", "client_id", "mechanism", "unit", "participations", "releases",
-    "spent", "eps_per_coordinate", "eps_whole_update", "exhausted", "tight_of_the_busiest",
-    "tight_at_most", "delta", "unnoised", "warning",
+    "budget", "spent", "eps_per_coordinate", "eps_whole_update", "exhausted",
+    "tight_of_the_busiest", "tight_at_most", "delta", "unnoised", "warning",
 )  # fmt: skip
 _UNITS = {"coordinate": "coord", "update": "update", "none": "-"}
 
@@ -107,7 +107,7 @@ def _clients(books: dict[str, Ledger]) -> Iterator[tuple[Any, ...]]:
             seed, client = where if len(where) == 2 else (0, *where)
             client_id = book.client_ids[client] if book.client_ids else client
             counts = (book.participations[where], book.releases[where])
-            spent = (book.spent, book.per_coordinate, book.whole_update)
+            spent = (book.budget, book.spent, book.per_coordinate, book.whole_update)
             yield (
                 *(name, seed, client, client_id, book.mechanism, book.unit, *counts),
                 *(f"{epsilon[where]:.7g}" for epsilon in spent),

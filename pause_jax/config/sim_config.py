@@ -139,9 +139,13 @@ def validate(config: SimConfig) -> None:
 
 
 def loaded(config: SimConfig) -> SimConfig:
-    """The config with what its world reads from files."""
+    """The config with what its world and its budgets read from files."""
     availability_trace = config.availability_trace and config.availability_trace.loaded()
-    return config.replace(latency=config.latency.loaded(), availability_trace=availability_trace)
+    return config.replace(
+        latency=config.latency.loaded(),
+        availability_trace=availability_trace,
+        privacy=config.privacy.with_budget(config.privacy.budget.loaded()),
+    )
 
 
 def canonical(config: SimConfig) -> SimConfig:

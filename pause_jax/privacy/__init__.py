@@ -4,7 +4,11 @@
 # ruff: noqa: I001
 
 from pause_jax.privacy.budget import (
-    BUDGETS as BUDGETS, Budget, Geometric, Power, Schedule, Table, Uniform, Unlimited as Unlimited,
+    BUDGETS as BUDGETS, Budget, Constant, Geometric, Power, Schedule, Table, Uniform,
+    Unlimited as Unlimited,
+)  # fmt: skip
+from pause_jax.privacy.budget_law import (
+    BUDGET_LAWS as BUDGET_LAWS, BudgetFile, BudgetLaw, LogNormalBudgets, PerClient, Tiers,
 )  # fmt: skip
 from pause_jax.privacy.gaussian import GaussianMechanism
 from pause_jax.privacy.mechanisms import (
@@ -18,7 +22,7 @@ MECHANISMS = (
 )  # fmt: skip
 
 __all__ = [
-    "Budget", "Budgeted", "DuchiL2", "GaussianMechanism", "Geometric", "L1Laplace", "Mechanism",
-    "NoPrivacy", "PerCoordinateLaplace", "Power", "PrivUnitG", "Projected", "Schedule", "Table",
-    "Uniform",
+    "Budget", "BudgetFile", "BudgetLaw", "Budgeted", "Constant", "DuchiL2", "GaussianMechanism",
+    "Geometric", "L1Laplace", "LogNormalBudgets", "Mechanism", "NoPrivacy", "PerClient",
+    "PerCoordinateLaplace", "Power", "PrivUnitG", "Projected", "Schedule", "Table", "Tiers", "Uniform",
 ]  # fmt: skip

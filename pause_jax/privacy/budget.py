@@ -10,13 +10,14 @@ client. Counts of participations are arrays of whole numbers; all methods work e
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import zeta
 
-from pause_jax.base.struct import Config, ConfigError, Sizes, number, static
+from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, static
+from pause_jax.privacy.budget_law import BudgetLaw
 
 # A schedule that never ends gives at least this share of eps_bar: float32 would round less to 0,
 # at which there is no finite noise. Any number of them that can be counted adds nothing to a sum.
@@ -45,6 +46,18 @@ class Budget(Config):
         """Sum of eps_1 .. eps_n; 0 for n = 0."""
         raise NotImplementedError
 
+    def total(self) -> Array:
+        """eps_bar, a scalar, or [K] where budgets differ; infinite if there is no limit."""
+        return jnp.asarray(jnp.inf)
+
+    def loaded(self) -> Self:
+        """The budget with what its law reads from a file."""
+        return self
+
+    def of_clients(self, key: Array, num_clients: int) -> Self:
+        """The budgets of a run's clients. Counts of participations are then [K], by client."""
+        return self
+
 
 class Unlimited(Budget):
     """No limit: all is left for ever, and the first release spends an infinite epsilon.
@@ -67,9 +80,23 @@ class Schedule(Budget):
 
     Attributes:
       total_epsilon: eps_bar, the budget of one client for ever, > 0.
+      law: by which factor each client's budget differs from that; None if all are equal.
     """
 
     total_epsilon: float = number(default=200.0, above=0)
+    law: BudgetLaw | None = node(factory=lambda: None, of=BudgetLaw, optional=True)
+
+    def total(self) -> Array:
+        return jnp.asarray(self.total_epsilon)
+
+    def loaded(self) -> Self:
+        return self if self.law is None else self.replace(law=self.law.loaded())
+
+    def of_clients(self, key: Array, num_clients: int) -> Self:
+        if self.law is None:
+            return self
+        total = self.total_epsilon * self.law.factors(key, num_clients)
+        return self.replace(total_epsilon=total, law=None)
 
     def spent(self, participations: Array) -> Array:
         """Sum of eps_1 .. eps_n. Override it for tiny shares, which float32 loses beside 1."""
@@ -138,6 +165,37 @@ class Uniform(Schedule):
 
     def exhausted(self, participation: Array) -> Array:
         return _real(participation - 1) >= self.horizon
+
+
+class Constant(Schedule):
+    """The same eps for each release while the budget lasts; the last one gets what is left.
+
+    Clients of a small budget then stop first. The other schedules give every client equally many
+    releases, at an epsilon in proportion to its budget.
+
+    Attributes:
+      per_release: eps of a release.
+    """
+
+    name: ClassVar[str] = "constant"
+    summary: ClassVar[str] = "the same eps for each release until eps_bar is spent"
+
+    per_release: float = number(default=4.0, above=0)
+
+    def spent(self, participations: Array) -> Array:
+        return jnp.minimum(_real(participations) * self.per_release, self.total_epsilon)
+
+    def remaining(self, participations: Array) -> Array:
+        return 1 - self.spent(participations) / self.total_epsilon
+
+    def epsilon(self, participation: Array) -> Array:
+        left = self.total_epsilon - _real(participation - 1) * self.per_release
+        return jnp.where(self.exhausted(participation), 0.0, jnp.minimum(left, self.per_release))
+
+    def exhausted(self, participation: Array) -> Array:
+        # What float32 leaves of a budget that is a multiple of the release's is no budget.
+        left = self.total_epsilon - _real(participation - 1) * self.per_release
+        return left <= 1e-5 * self.per_release
 
 
 class Power(Schedule):
@@ -238,4 +296,4 @@ class Table(Schedule):
         return participation > len(self.shares)
 
 
-BUDGETS = (Geometric, Uniform, Power, Table)
+BUDGETS = (Geometric, Uniform, Constant, Power, Table)

@@ -105,6 +105,11 @@ def availability_trace(world: Array, round: Array | int) -> Array:
     return jax.random.fold_in(jax.random.fold_in(world, 0), round)
 
 
+def budgets(world: Array) -> Array:
+    """Whose privacy budget is how large. No round has this number."""
+    return jax.random.fold_in(world, 2**32 - 1)
+
+
 def choice(policy: Array, round: Array | int) -> Array:
     """The choice of a policy that asks nobody."""
     return jax.random.fold_in(policy, round)

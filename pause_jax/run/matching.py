@@ -24,9 +24,9 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
       The ids; empty where they are the numbers 0, 1, ..., and where nobody gave any.
 
     Raises:
-      ConfigError: if two of data, ``latency`` and ``availability_trace`` know other clients, if a
-        file's numbers have gaps that the data lacks, and if the data's clients are drawn by the
-        key.
+      ConfigError: if two of data, ``latency``, ``availability_trace`` and budgets know other
+        clients, if a file's numbers have gaps that the data lacks, and if the data's clients are
+        drawn by the key.
     """
     number, of_data = config.num_clients, _of_data(config, data)
     files = {
@@ -34,6 +34,7 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
         for part, model in (
             ("latency", config.latency),
             ("availability_trace", config.availability_trace),
+            ("privacy.budget.law", getattr(config.privacy.budget, "law", None)),
         )
         if model is not None and model.client_ids
     }

@@ -110,7 +110,8 @@ def book(unit, spent, unnoised=()):
     counts = np.asarray([3, 60])
     return Ledger(
         mechanism="x", unit=unit, num_parameters=25_818, delta=1e-5, participations=counts,
-        releases=counts, spent=np.asarray([1.0, spent]), per_coordinate=np.asarray([1.0, spent]),
+        releases=counts, budget=np.asarray([200.0, 200.0]), spent=np.asarray([1.0, spent]),
+        per_coordinate=np.asarray([1.0, spent]),
         whole_update=np.asarray([1.0, spent * 25_818]), exhausted=np.asarray([True, True]),
         basic=spent, basic_delta=0.0, tight=spent, tight_at_most=spent, unnoised=unnoised,
     )  # fmt: skip

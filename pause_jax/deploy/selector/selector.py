@@ -30,9 +30,11 @@ from pause_jax.deploy.selector.reports import (
 from pause_jax.learning import Learning
 from pause_jax.learning.partition import Partition
 from pause_jax.policies import Context, check_selected, policy_of
+from pause_jax.privacy import PerClient, Schedule
 from pause_jax.rng import keys
 from pause_jax.run.arguments import check_one_key
 from pause_jax.run.context import context_of
+from pause_jax.run.setup import with_budgets
 from pause_jax.run.speeds import warn_if_far, warn_of_speeds
 from pause_jax.world.latency import Work
 
@@ -86,9 +88,10 @@ class Selector:
         self.config, self.round = config, 0
         self._size = jnp.asarray(sizes(data_size, config.num_clients))
         self._update_size = update_size
-        self._canonical = canonical(config)
+        streams = keys.streams(key)
+        self._canonical = with_budgets(canonical(config), streams.world)
         self._policy = policy_of(self._canonical.policy, self._context())
-        self._key = keys.streams(key).policy
+        self._key = streams.policy
         self._state = jax.jit(self._policy.init)()
         self._pending: Selection | None = None
         self._asked: _Asked | None = None
@@ -268,6 +271,7 @@ class Selector:
                     counts=self.counts,
                     size=np.asarray(self._size),
                     update_size=np.asarray(self._update_size),
+                    budget=np.asarray(self._canonical.privacy.budget.total()),
                     **leaves,
                 )
         except OSError as error:
@@ -293,9 +297,9 @@ class Selector:
                 config = config_file.loads(text)
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(f"{path}: is no saved selector ({error}).") from None
-        made = cls(
-            config, jax.random.key(0), data_size=kept["size"], update_size=int(kept["update_size"])
-        )
+        own, size = _with_kept_budgets(config, kept), int(kept["update_size"])
+        made = cls(own, jax.random.key(0), data_size=kept["size"], update_size=size)
+        made.config = config
         made._key = jax.random.wrap_key_data(jnp.asarray(kept["key"]))
         made.round, made.counts = int(kept["round"]), kept["counts"]
         like, form = jax.tree.flatten(made._state)
@@ -335,3 +339,13 @@ class Selector:
             share=Partition(nowhere, nowhere, size, jnp.ones_like(size)).share,
             update_size=self._update_size,
         )
+
+
+def _with_kept_budgets(config: SimConfig, kept: Mapping[str, np.ndarray]) -> SimConfig:
+    """The config of a saved selector with the budgets that its key drew."""
+    budget = config.privacy.budget
+    if not isinstance(budget, Schedule) or budget.law is None:
+        return config
+    law = PerClient(values=tuple(kept["budget"].tolist()))
+    own = budget.replace(total_epsilon=1.0, law=law)
+    return config.replace(privacy=config.privacy.with_budget(own))

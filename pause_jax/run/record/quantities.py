@@ -79,6 +79,12 @@ def spent(run: Run) -> Array:
     return run.config.privacy.budget.spent(run.state.counts)
 
 
+@quantity("client")
+def budget(run: Run) -> Array:
+    """Budget of each client, eps_bar_k; infinite without privacy."""
+    return jnp.broadcast_to(run.config.privacy.budget.total(), run.state.counts.shape)
+
+
 @quantity("client", gap=-1)
 def counts(run: Run) -> Array:
     """Rounds in which each client took part, int32."""
@@ -181,7 +187,7 @@ QUANTITIES: dict[str, Quantity] = {
     each.name: each
     for each in (
         *(played, num_played, clients, in_time, latency, query_seconds, clock, downloaded),
-        *(uploaded, max_spent, spent, counts),
+        *(uploaded, max_spent, spent, budget, counts),
         *(queried, data_size, energy, reward, genie_reward, regret, optimality_gap),
         *(acceptance_rate, train_loss, test_loss, test_accuracy, eval_clock),
         *(first_nonfinite_round, first_broken_round, broken_rules),

@@ -20,6 +20,7 @@ from pause_jax.config import SimConfig
 from pause_jax.run.record.evaluations import evaluated_at, evaluated_rounds
 from pause_jax.run.record.quantities import METRICS, QUANTITIES
 from pause_jax.run.record.quantity import Quantity, metric
+from pause_jax.run.setup import with_budgets
 from pause_jax.run.state import Round, Run, State
 
 
@@ -103,7 +104,8 @@ def _filled(like: Any, gap: float) -> Array:
 
 def at_end(quantities: Quantities, config: SimConfig, state: State) -> dict[str, Array]:
     """The quantities that a run has once, from its last state."""
-    return {q.name: _value(q, Run(config, state)) for q in quantities if not q.per_round}
+    run = Run(with_budgets(config, state.keys.world), state)
+    return {q.name: _value(q, run) for q in quantities if not q.per_round}
 
 
 def in_rounds(

@@ -1,0 +1,204 @@
+"""Budgets that differ between clients: a law of factors of ``total_epsilon``.
+
+A run draws the factors once, from its ``world`` stream: all policies with one key meet the same
+budgets. Client k then has eps_bar_k = ``total_epsilon`` times its factor.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pause_jax.base import source_file
+from pause_jax.base.client_ids import numbered
+from pause_jax.base.struct import Config, ConfigError, Sizes, number, static
+
+# By digest: ids of the clients and their factors.
+_TABLES: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
+
+
+class BudgetLaw(Config):
+    """Says by which factor each client's budget differs from ``total_epsilon``."""
+
+    def loaded(self) -> Self:
+        """The law with what it reads from a file; done on the host before a run is traced."""
+        return self
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
+        return ()
+
+    def factors(self, key: Array, num_clients: int) -> Array:
+        """Factors of all clients, float [K] > 0."""
+        raise NotImplementedError
+
+
+class Tiers(BudgetLaw):
+    """A few tiers of clients. The key says who is in which; the sizes of tiers are fixed.
+
+    Attributes:
+      values: factor of each tier, > 0 (static). With ``total_epsilon = 1`` they are the budgets.
+      shares: share of the clients in each tier, summing to 1 (static). Sizes are rounded so that
+        they add up to K: the largest remainders are rounded up.
+    """
+
+    name: ClassVar[str] = "tiers"
+    summary: ClassVar[str] = "a few tiers of clients, with a factor each"
+
+    values: tuple[float, ...] = static(default=(0.1, 0.5, 1.0), above=0)
+    shares: tuple[float, ...] = static(default=(0.4, 0.3, 0.3), at_least=0, at_most=1)
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        if not self.values or len(self.values) != len(self.shares):
+            raise ConfigError(
+                f"{path}: has {len(self.values)} values and {len(self.shares)} shares: give each "
+                "tier one of both."
+            )
+        if abs(sum(self.shares) - 1) > 1e-6:
+            raise ConfigError(
+                f"{path}.shares = {self.shares!r}: must sum to 1 (the sum is {sum(self.shares):g})."
+            )
+
+    def sizes(self, num_clients: int) -> np.ndarray:
+        """Clients of each tier, int [tiers], adding up to K."""
+        exact = np.asarray(self.shares, float) * num_clients
+        size = np.floor(exact + 1e-9).astype(int)
+        last = np.argsort(size - exact, kind="stable")[: num_clients - size.sum()]
+        size[last] += 1
+        return size
+
+    def factors(self, key: Array, num_clients: int) -> Array:
+        each = np.repeat(np.asarray(self.values, np.float32), self.sizes(num_clients))
+        return jax.random.permutation(key, jnp.asarray(each))
+
+
+class LogNormalBudgets(BudgetLaw):
+    """Factors exp(sigma Z), Z standard normal: the median client has ``total_epsilon``.
+
+    Attributes:
+      sigma: standard deviation of the factors' logarithms.
+    """
+
+    name: ClassVar[str] = "lognormal_budgets"
+    summary: ClassVar[str] = "log-normal around total_epsilon, the median"
+
+    sigma: float = number(default=1.0, at_least=0, at_most=10)
+
+    def factors(self, key: Array, num_clients: int) -> Array:
+        return jnp.exp(self.sigma * jax.random.normal(key, (num_clients,)))
+
+
+class PerClient(BudgetLaw):
+    """A factor for each client, in the order of the clients.
+
+    Attributes:
+      values: K factors > 0 (static). With ``total_epsilon = 1`` they are the budgets.
+    """
+
+    name: ClassVar[str] = "per_client"
+    summary: ClassVar[str] = "a given factor for each client"
+
+    values: tuple[float, ...] = static(default=(1.0,), above=0)
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        if len(self.values) != sizes.num_clients:
+            raise ConfigError(
+                f"{path}.values: has {len(self.values)} factors for {sizes.num_clients} clients. "
+                "Give each client one."
+            )
+
+    def factors(self, key: Array, num_clients: int) -> Array:
+        return jnp.asarray(self.values, jnp.float32)
+
+
+class BudgetFile(BudgetLaw):
+    """A factor for each client from a CSV file: a column ``client`` and a column of factors.
+
+    Client k is the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. With
+    ``total_epsilon = 1`` the column holds the budgets. Further columns are not read.
+
+    Attributes:
+      path: the file; if relative, to the working directory (static).
+      column: the header of the factors (static).
+      digest: SHA-256 of the file. Filled in when a run starts; if it is given, another file is
+        refused (static).
+    """
+
+    name: ClassVar[str] = "budget_file"
+    summary: ClassVar[str] = "a column of a CSV file of the fleet"
+
+    path: str = static(default="")
+    column: str = static(default="epsilon")
+    digest: str = static(default="")
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        ids, _ = self._table
+        if len(ids) < sizes.num_clients:
+            raise ConfigError(
+                f"{path}.path = {self.path!r}: has budgets of {len(ids)} clients, and num_clients "
+                f"= {sizes.num_clients}. Add the others, or simulate fewer."
+            )
+
+    def loaded(self) -> Self:
+        where = f"privacy.budget.law.path = {self.path!r}"
+        if not self.path:
+            raise ConfigError(f"{where}: must be a CSV file with the columns client and factor.")
+
+        def parse(content: bytes) -> tuple[tuple[str, ...], np.ndarray]:
+            head, *lines = source_file.table(where, content) or [[]]
+            names = [name.strip() for name in head]
+            for name in ("client", self.column):
+                if names.count(name) != 1:
+                    raise ConfigError(
+                        f"{where}: has the columns {', '.join(names)}: must have one named {name}."
+                    )
+            places = names.index("client"), names.index(self.column)
+            rows = [
+                _row(f"{where}, line {n}", line, *places) for n, line in enumerate(lines, 2) if line
+            ]
+            ids, clients = numbered("client", np.asarray([client for client, _ in rows]))
+            if len(ids) < len(rows):
+                raise ConfigError(f"{where}: has two lines of one client. Give each client one.")
+            factors = np.empty(len(rows), np.float32)
+            factors[clients] = [factor for _, factor in rows]
+            return ids, factors
+
+        # The digest is the file's; the column is part of what a run takes from it.
+        content, digest = source_file.read("privacy.budget.law", self.path, self.digest)
+        _TABLES[digest + self.column] = parse(content)
+        return self.replace(digest=digest)
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        return self._table[0]
+
+    @property
+    def _table(self) -> tuple[tuple[str, ...], np.ndarray]:
+        known = self.digest + self.column
+        if known not in _TABLES:
+            known = self.loaded().digest + self.column
+        return _TABLES[known]
+
+    def factors(self, key: Array, num_clients: int) -> Array:
+        return jnp.asarray(self._table[1][:num_clients])
+
+
+def _row(where: str, line: list[str], client: int, factor: int) -> tuple[str, float]:
+    if len(line) <= max(client, factor):
+        raise ConfigError(f"{where}: has {len(line)} cells: must have one for each column.")
+    try:
+        value = float(line[factor])
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{where}: {line[factor]!r} is no factor: must be a number > 0.")
+    return line[client].strip(), value
+
+
+BUDGET_LAWS = (Tiers, LogNormalBudgets, PerClient, BudgetFile)

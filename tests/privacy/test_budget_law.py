@@ -1,0 +1,212 @@
+"""Budgets that differ between clients, beside a plain account of each client."""
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, SimConfig, simulate, sweep
+from pause_jax.analysis.ledger import ledger
+from pause_jax.config import config_file, validate
+from pause_jax.latency import Traces
+from pause_jax.policies import named
+from pause_jax.privacy import (
+    BudgetFile,
+    Constant,
+    Geometric,
+    LogNormalBudgets,
+    PerClient,
+    PerCoordinateLaplace,
+    Projected,
+    Tiers,
+    Uniform,
+)
+from pause_jax.rng import keys
+from pause_jax.selector import Selector
+
+K, KEY = 10, jax.random.key(0)
+EQUAL = PerClient(values=(1.0,) * K)
+
+
+def config(budget, policy="random", **changes):
+    return SimConfig(
+        num_clients=K,
+        num_selected=3,
+        num_rounds=40,
+        learning=None,
+        policy=named(policy),
+        privacy=PerCoordinateLaplace(budget=budget),
+        track_regret=False,
+    ).replace(**changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", [EQUAL, Tiers(values=(1.0, 1.0), shares=(0.4, 0.6))])
+@pytest.mark.parametrize("policy", ["pause", "random"])
+def test_equal_budgets_are_the_number_bit_for_bit(law, policy):
+    one, same = (
+        simulate(config(Uniform(total_epsilon=20.0, horizon=9.0, law=each), policy), KEY)
+        for each in (None, law)
+    )
+    for name, values in one.values.items():
+        np.testing.assert_array_equal(same.values[name], values, err_msg=name)
+
+
+def account(chosen, budgets, per_release, when_spent):
+    """What each client spends, release by release: (spent [K], releases [K])."""
+    left, releases = np.asarray(budgets, float), np.zeros(K, int)
+    for row in chosen:
+        for client in row[row >= 0]:
+            epsilon = min(left[client], per_release)
+            if epsilon <= 1e-5 * per_release:
+                assert when_spent == "drop", "a client without budget was chosen"
+                continue
+            left[client] -= epsilon
+            releases[client] += 1
+    return np.asarray(budgets) - left, releases
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("law", "when_spent", "policy"),
+    [
+        (Tiers(values=(0.7, 5.0), shares=(0.3, 0.7)), "exclude", "random"),
+        (PerClient(values=tuple(0.5 * k + 0.3 for k in range(K))), "drop", "fastest"),
+        (LogNormalBudgets(sigma=1.0), "drop", "random"),
+    ],
+)
+@hypothesis.settings(max_examples=8)
+@hypothesis.given(
+    total=st.floats(0.5, 9), per_release=st.floats(0.2, 2), seed=st.integers(0, 2**31)
+)
+def test_nobody_spends_more_than_its_own_budget_and_the_ledger_adds_up(
+    law, when_spent, policy, total, per_release, seed
+):
+    budget = Constant(total_epsilon=total, per_release=per_release, law=law)
+    result = simulate(config(budget, policy, when_spent=when_spent), jax.random.key(seed))
+    book = ledger(result)
+    spent, releases = account(np.asarray(result.clients), book.budget, per_release, when_spent)
+    np.testing.assert_allclose(book.spent, spent, rtol=1e-4)
+    np.testing.assert_array_equal(book.releases, releases)
+    assert (book.spent <= book.budget * (1 + 1e-6)).all()
+
+
+@pytest.mark.slow
+def test_clients_of_a_small_budget_stop_first_and_all_policies_meet_the_same_budgets():
+    law = Tiers(values=(2.0, 30.0), shares=(0.5, 0.5))
+    budget = Constant(total_epsilon=1.0, per_release=1.0, law=law)
+    names = ("random", "fastest", "pause")
+    found = sweep({n: config(budget, n) for n in names}, jax.random.split(KEY, 3))
+    assert len(np.unique(found.budget, axis=0)) == 1
+    assert len(np.unique(found.budget[0], axis=0)) == 3, "each seed draws its own"
+    small = (found.budget == 2.0).values
+    assert (small.sum(-1) == 5).all()
+    assert (found.counts.values[small] <= 2).all()
+    assert found.counts.values[~small].max() > 2
+    single = simulate(config(budget, "pause"), jax.random.split(KEY, 3)[1])
+    np.testing.assert_array_equal(single.budget, found.budget.sel(config="pause")[1])
+    book = ledger(found.sel(config="pause"))
+    np.testing.assert_array_equal(book.budget, found.budget.sel(config="pause"))
+    assert book.tight_at_most != book.tight_at_most or book.tight_at_most <= 30
+
+
+def test_the_sizes_of_tiers_add_up_and_only_the_order_is_drawn():
+    law = Tiers(values=(1.0, 2.0, 3.0), shares=(1 / 3, 1 / 3, 1 / 3))
+    assert law.sizes(10).tolist() == [4, 3, 3]
+    assert Tiers(values=(1.0, 2.0), shares=(0.25, 0.75)).sizes(4).tolist() == [1, 3]
+    one, other = (np.asarray(law.factors(keys.budgets(jax.random.key(i)), 10)) for i in (0, 1))
+    assert sorted(one) == sorted(other)
+    assert one.tolist() != other.tolist()
+
+
+def test_log_normal_budgets_have_their_median_and_spread():
+    factors = np.log(LogNormalBudgets(sigma=0.7).factors(KEY, 20_000))
+    assert abs(np.median(factors)) < 0.02
+    assert abs(np.std(factors) - 0.7) < 0.01
+    assert abs(np.std(factors) - 0.75) > 0.03
+
+
+def test_a_constant_schedule_gives_the_rest_last_and_then_nothing():
+    budget = Constant(total_epsilon=jnp.asarray([2.5, 3.0]), per_release=1.0)
+    epsilon = np.asarray([budget.epsilon(jnp.full(2, i)) for i in range(1, 6)])
+    np.testing.assert_allclose(epsilon, [[1, 1], [1, 1], [0.5, 1], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(budget.exhausted(jnp.asarray([4, 4])), [True, True])
+    np.testing.assert_array_equal(budget.exhausted(jnp.asarray([3, 3])), [False, False])
+    np.testing.assert_allclose(budget.spent(jnp.asarray([9, 2])), [2.5, 2.0])
+
+
+def test_budgets_come_from_a_file_by_the_ids_of_its_clients(tmp_path):
+    path = tmp_path / "fleet.csv"
+    path.write_text("client,note,eps\n" + "".join(f"c{k},x,{k + 1}\n" for k in reversed(range(K))))
+    law = BudgetFile(path=str(path), column="eps")
+    budget = Geometric(total_epsilon=2.0, law=law)
+    assert law.loaded().client_ids == tuple(f"c{k}" for k in range(K))
+    result = simulate(config(budget, num_rounds=5), KEY)
+    np.testing.assert_allclose(result.budget, 2.0 * np.arange(1, K + 1))
+    assert result.client_ids == law.loaded().client_ids
+    text = config_file.dumps(config(Geometric(law=law)))
+    assert config_file.loads(text).privacy == config(Geometric(law=law)).privacy
+    path.write_text("client,seconds\n" + "".join(f"d{k},1.0\n" for k in range(K)))
+    other = config(budget, latency=Traces(path=str(path)))
+    with pytest.raises(ConfigError, match="must have one named eps"):
+        simulate(other, KEY)
+
+
+@pytest.mark.parametrize(
+    ("law", "message"),
+    [
+        (Tiers(values=(1.0,), shares=(0.5, 0.5)), "1 values and 2 shares"),
+        (Tiers(values=(1.0, 2.0), shares=(0.5, 0.4)), "must sum to 1"),
+        (Tiers(values=(1.0, 0.0), shares=(0.5, 0.5)), "values"),
+        (PerClient(values=(1.0, 2.0)), "2 factors for 10 clients"),
+        (BudgetFile(), "must be a CSV file"),
+        (BudgetFile(path="nowhere.csv"), "cannot be read"),
+    ],
+)
+def test_a_law_that_fits_nobody_is_refused(law, message):
+    with pytest.raises(ConfigError, match=message):
+        validate(config(Geometric(law=law)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("client,epsilon\na,1\na,2\n", "two lines of one client"),
+        ("client,epsilon\na,0\n", "must be a number > 0"),
+        ("client,epsilon\na,many\n", "must be a number > 0"),
+        ("client,epsilon\na\n", "one for each column"),
+        ("client,budget\na,1\n", "must have one named epsilon"),
+        ("client,epsilon\na,1\n", "has budgets of 1 clients"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_by_its_line(tmp_path, rows, message):
+    path = tmp_path / "fleet.csv"
+    path.write_text(rows)
+    with pytest.raises(ConfigError, match=message):
+        validate(config(Geometric(law=BudgetFile(path=str(path)))))
+
+
+@pytest.mark.slow
+def test_a_selector_has_the_budgets_of_the_simulation_and_keeps_them(tmp_path):
+    budget = Constant(total_epsilon=2.0, per_release=1.0, law=LogNormalBudgets(sigma=1.0))
+    whole = config(budget, "fastest", num_rounds=12)
+    simulated = simulate(whole, KEY)
+    selector = Selector(whole, KEY)
+    for round, row in enumerate(np.asarray(simulated.clients)):
+        chosen = selector.ask().clients
+        assert set(chosen.tolist()) == set(row[row >= 0].tolist())
+        selector.tell({int(k): 1.0 for k in chosen})
+        if round == 5:
+            selector.save(tmp_path / "selector.npz")
+            selector = Selector.load(tmp_path / "selector.npz")
+    np.testing.assert_allclose(selector.spent, simulated.spent, rtol=1e-6)
+
+
+def test_the_budget_of_a_projected_mechanism_is_that_of_its_inner():
+    law = Tiers(values=(1.0, 2.0), shares=(0.5, 0.5))
+    inner = PerCoordinateLaplace(budget=Geometric(total_epsilon=3.0, law=law))
+    mechanism = Projected(inner=inner)
+    own = mechanism.with_budget(mechanism.budget.of_clients(KEY, 4))
+    assert sorted(np.asarray(own.budget.total()).tolist()) == [3, 3, 6, 6]
