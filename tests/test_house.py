@@ -133,6 +133,7 @@ def choices() -> set[str]:
     """What a config can choose: the library's own classes of each kind, and the presets."""
     kinds = (
         *(policies.POLICIES, policies.INDEX_RULES, privacy.MECHANISMS, privacy.BUDGETS),
+        privacy.BUDGET_LAWS,
         *(latency.LATENCIES, availability.AVAILABILITY_TRACES, search.SEARCHES, learning.DATASETS),
         *(learning.MODELS, learning.PARTITIONS, learning.TASKS, learning.SCHEDULES),
         learning.SERVER_OPTIMIZERS,

@@ -116,10 +116,7 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
         for name in ("counts", "queried", "spent")
     )
     mechanism, learns = config.privacy, config.learning is not None
-    own, budget = mechanism.budget, np.full(spent.shape, np.asarray(mechanism.budget.total()))
-    if isinstance(own, Schedule) and own.law is not None:
-        budget = np.asarray(run.budget)[..., : config.num_clients]
-        own = own.replace(total_epsilon=jnp.asarray(budget), law=None)
+    own, budget = _budgets(run, mechanism.budget, spent.shape)
     updates, num_parameters = _updates(own, counts), int(run.num_parameters)
     busiest = np.unravel_index(np.argmax(spent), spent.shape)
     if learns:
@@ -141,10 +138,8 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
         exhausted=np.asarray(own.exhausted(jnp.asarray(counts + 1))),
         basic=float(spent.max()),
         basic_delta=int(updates.max()) * float(mechanism.delta),
-        tight=_total_if_known(_with_total(mechanism, budget[busiest]), int(counts[busiest]), delta),
-        tight_at_most=_total_if_known(
-            _with_total(mechanism, budget.max()), config.num_rounds, delta
-        )
+        tight=_total_if_known(mechanism, budget[busiest], int(counts[busiest]), delta),
+        tight_at_most=_total_if_known(mechanism, budget.max(), config.num_rounds, delta)
         if learns
         else math.nan,
         unnoised=unnoised,
@@ -168,12 +163,12 @@ def _read(run: Result | xr.Dataset) -> tuple[SimConfig, tuple[str, ...], tuple[s
     return config, unnoised, ids
 
 
-def _with_total(mechanism: Mechanism, total: float) -> Mechanism:
-    """The mechanism for a client of this budget."""
-    budget = mechanism.budget
+def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, np.ndarray]:
+    """The schedule with each client's own eps_bar, and these, of shape [K] or [S, K]."""
     if not isinstance(budget, Schedule) or budget.law is None:
-        return mechanism
-    return mechanism.with_budget(budget.replace(total_epsilon=float(total), law=None))
+        return budget, np.full(shape, np.asarray(budget.total()))
+    own = np.asarray(run.budget)[..., : shape[-1]]
+    return budget.replace(total_epsilon=jnp.asarray(own), law=None), own
 
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
@@ -191,7 +186,14 @@ def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
     return sent
 
 
-def _total_if_known(mechanism: Mechanism, participations: int, delta: float) -> float:
+def _total_if_known(
+    mechanism: Mechanism, budget: float, participations: int, delta: float
+) -> float:
+    """:func:`total_epsilon` of a client of this budget; NaN if dp-accounting is missing."""
+    schedule = mechanism.budget
+    if isinstance(schedule, Schedule) and schedule.law is not None:
+        schedule = schedule.replace(total_epsilon=float(budget), law=None)
+        mechanism = mechanism.with_budget(schedule)
     with contextlib.suppress(ModuleNotFoundError):
         return total_epsilon(mechanism, participations, delta)
     return math.nan

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from pause_jax.bandit.reward import Reward
 from pause_jax.base.checks import check_fields, marked
@@ -146,6 +147,13 @@ def loaded(config: SimConfig) -> SimConfig:
         availability_trace=availability_trace,
         privacy=config.privacy.with_budget(config.privacy.budget.loaded()),
     )
+
+
+def with_budgets(config: SimConfig, key: Array) -> SimConfig:
+    """The config of a run in which each client has its own budget; the key is ``keys.budgets``."""
+    mechanism = config.privacy
+    own = mechanism.budget.of_clients(key, config.num_clients)
+    return config.replace(privacy=mechanism.with_budget(own))
 
 
 def canonical(config: SimConfig) -> SimConfig:

@@ -24,5 +24,6 @@ MECHANISMS = (
 __all__ = [
     "Budget", "BudgetFile", "BudgetLaw", "Budgeted", "Constant", "DuchiL2", "GaussianMechanism",
     "Geometric", "L1Laplace", "LogNormalBudgets", "Mechanism", "NoPrivacy", "PerClient",
-    "PerCoordinateLaplace", "Power", "PrivUnitG", "Projected", "Schedule", "Table", "Tiers", "Uniform",
+    "PerCoordinateLaplace", "Power", "PrivUnitG", "Projected", "Schedule", "Table", "Tiers",
+    "Uniform",
 ]  # fmt: skip

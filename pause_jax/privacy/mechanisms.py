@@ -1,9 +1,8 @@
 """Local differential privacy: what a client does to its update before the update leaves it.
 
 float32 noise is a statistical simulation, not a secure mechanism (Mironov 2012): an adversary who
-sees the bits of a release can tell inputs apart. Do not deploy it. There is no option that repairs
-it (snapping, discrete noise): XLA may fuse, reorder and round float32 as it likes, so it gives no
-arithmetic on which such a proof could stand.
+sees the bits of a release can tell inputs apart. Do not deploy it. XLA may fuse, reorder and round
+float32 as it likes, so no option (snapping, discrete noise) can repair it.
 """
 
 from __future__ import annotations

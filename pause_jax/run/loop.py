@@ -12,21 +12,21 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.config import SimConfig
+from pause_jax.config import SimConfig, with_budgets
 from pause_jax.learning import Execution
 from pause_jax.rng import keys
 from pause_jax.run.branch import when
 from pause_jax.run.horizon import Length, has_ended
 from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
 from pause_jax.run.round import play
-from pause_jax.run.setup import learner_of, setup_of, with_budgets
+from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.state import State, healthy
 
 
 def init(config: SimConfig, data: Any, key: Array) -> State:
     """Create the state before round 1: partition, model, policy."""
     streams, learner = keys.streams(key), learner_of(config, data)
-    config = with_budgets(config, streams.world)
+    config = with_budgets(config, keys.budgets(streams.world))
     learning = learner.init(streams)
     setup, stale = setup_of(config, learner, learning), None
     if config.stale_updates == "next" and learner.stale is not None:
@@ -71,7 +71,7 @@ def advance(
     Returns:
       (state, record with leaves [R, ...]); rows of rounds that were not played are undefined.
     """
-    config = with_budgets(config, state.keys.world)
+    config = with_budgets(config, keys.budgets(state.keys.world))
     setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
     round_keys = keys.of_rounds(state.keys, rounds)
 

@@ -12,7 +12,6 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Execution, Learner, LearnerState, bandit_only
 from pause_jax.learning.learner import model_bytes, update_size
 from pause_jax.policies import Context, Policy, policy_of
-from pause_jax.rng import keys
 from pause_jax.run.context import context_of
 from pause_jax.run.horizon import Length, length_of
 from pause_jax.run.world import World, world_of
@@ -65,17 +64,9 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
     if config.stale_updates == "next" and learner.stale is None:
         raise ConfigError(
             f"stale_updates = 'next': the learner of {name} cannot average stale updates. Give it "
-            "`stale`, "
-            "or set stale_updates = 'lost'."
+            "`stale`, or set stale_updates = 'lost'."
         )
     return learner
-
-
-def with_budgets(config: SimConfig, world: Array) -> SimConfig:
-    """The config of a run in which each client has its own budget, drawn by the world's key."""
-    mechanism = config.privacy
-    own = mechanism.budget.of_clients(keys.budgets(world), config.num_clients)
-    return config.replace(privacy=mechanism.with_budget(own))
 
 
 def setup_of(

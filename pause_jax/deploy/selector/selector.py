@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax.bandit import Selection
 from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig, canonical, config_file, loaded, validate
+from pause_jax.config import SimConfig, canonical, config_file, loaded, validate, with_budgets
 from pause_jax.deploy.selector.reports import (
     Choice,
     Question,
@@ -34,7 +34,6 @@ from pause_jax.privacy import PerClient, Schedule
 from pause_jax.rng import keys
 from pause_jax.run.arguments import check_one_key
 from pause_jax.run.context import context_of
-from pause_jax.run.setup import with_budgets
 from pause_jax.run.speeds import warn_if_far, warn_of_speeds
 from pause_jax.world.latency import Work
 
@@ -89,7 +88,7 @@ class Selector:
         self._size = jnp.asarray(sizes(data_size, config.num_clients))
         self._update_size = update_size
         streams = keys.streams(key)
-        self._canonical = with_budgets(canonical(config), streams.world)
+        self._canonical = with_budgets(canonical(config), keys.budgets(streams.world))
         self._policy = policy_of(self._canonical.policy, self._context())
         self._key = streams.policy
         self._state = jax.jit(self._policy.init)()
@@ -346,6 +345,5 @@ def _with_kept_budgets(config: SimConfig, kept: Mapping[str, np.ndarray]) -> Sim
     budget = config.privacy.budget
     if not isinstance(budget, Schedule) or budget.law is None:
         return config
-    law = PerClient(values=tuple(kept["budget"].tolist()))
-    own = budget.replace(total_epsilon=1.0, law=law)
+    own = budget.replace(total_epsilon=1.0, law=PerClient(values=tuple(kept["budget"].tolist())))
     return config.replace(privacy=config.privacy.with_budget(own))

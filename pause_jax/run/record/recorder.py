@@ -16,11 +16,11 @@ from jax import Array
 
 from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig
+from pause_jax.config import SimConfig, with_budgets
+from pause_jax.rng import keys
 from pause_jax.run.record.evaluations import evaluated_at, evaluated_rounds
 from pause_jax.run.record.quantities import METRICS, QUANTITIES
 from pause_jax.run.record.quantity import Quantity, metric
-from pause_jax.run.setup import with_budgets
 from pause_jax.run.state import Round, Run, State
 
 
@@ -104,7 +104,7 @@ def _filled(like: Any, gap: float) -> Array:
 
 def at_end(quantities: Quantities, config: SimConfig, state: State) -> dict[str, Array]:
     """The quantities that a run has once, from its last state."""
-    run = Run(with_budgets(config, state.keys.world), state)
+    run = Run(with_budgets(config, keys.budgets(state.keys.world)), state)
     return {q.name: _value(q, run) for q in quantities if not q.per_round}
 
 
