@@ -33,7 +33,7 @@ from pause_jax._moved import MovedFinder
 from pause_jax.bandit.reward import Reward
 from pause_jax.base import renamed
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig, stack
+from pause_jax.config import Asynchronous, SimConfig, Synchronous, stack
 from pause_jax.learning import Learning
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import Quantity, quantity
@@ -115,6 +115,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "QUANTITIES",
+    "Asynchronous",
     "ConfigError",
     "Learning",
     "Quantity",
@@ -122,6 +123,7 @@ __all__ = [
     "Reward",
     "SimConfig",
     "SweepInterrupted",
+    "Synchronous",
     "bandit",
     "config_file",
     "distributed",

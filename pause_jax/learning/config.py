@@ -16,8 +16,8 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.fedavg import RoundTraining, no_stale_updates
-from pause_jax.learning.learner import Learner, StaleTraining
+from pause_jax.learning.fedavg import RoundTraining, no_stale_updates, no_updates
+from pause_jax.learning.learner import Deferred, Learner, StaleTraining
 from pause_jax.learning.local_sgd import LocalSgd
 from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
@@ -140,6 +140,7 @@ class Learning(Config):
             max_samples=local.max_samples,
             kept=sgd.kept,
             stale=StaleTraining(no_stale_updates, sgd.train_stale),
+            deferred=Deferred(no_updates, sgd.train_later, sgd.average),
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:

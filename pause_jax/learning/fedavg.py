@@ -56,6 +56,20 @@ def train_cohort(
     Returns:
       (state after it, what the server saw, stale updates for the next round).
     """
+    state, trained, updates = train_clients(training, key, state, selection, release)
+    weights = selection.weights
+    if stale is not None and is_stale is not None:
+        updates, weights, stale = _with_stale(updates, weights, is_stale, stale)
+    return average(training, state, updates, weights), trained, stale
+
+
+def train_clients(
+    training: RoundTraining, key: Array, state: LearnerState, selection: Selection, release: Release
+) -> tuple[LearnerState, Trained, Any]:
+    """The clients' half of :func:`train_cohort`: (state, what the server saw, updates [m, ...]).
+
+    Of the state only what clients keep changes. Of the updates ``params`` is flat, as released.
+    """
     clients, active = selection.clients, selection.active
     updates, opt_states, loss = _train_clients(training, key, state, selection)
     # Not inside the map: XLA fuses the concatenation into the write of the map's result, which
@@ -66,18 +80,13 @@ def train_cohort(
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
     mean = jnp.sum(jnp.where(active, selection.weights * loss.mean, 0.0))
-    weights = selection.weights
-    if stale is not None and is_stale is not None:
-        updates, weights, stale = _with_stale(updates, weights, is_stale, stale)
-    variables, server = _averaged(training.server, state, updates, weights)
 
     def store(kept: Array, new: Array) -> Array:
         return store_active(kept, clients, new, active)
 
     kept = None if state.clients is None else jax.tree.map(store, state.clients, opt_states)
-    state = state._replace(variables=variables, server=server, clients=kept)
     shown = Trained(loss.mean, loss.square, released, jnp.where(jnp.any(active), mean, jnp.nan))
-    return state, shown, stale
+    return state._replace(clients=kept), shown, updates
 
 
 def _train_clients(
@@ -110,11 +119,11 @@ def _train_clients(
     return map_clients(train_one, slots, steps, batch, execution.mesh)
 
 
-def _averaged(
-    server: optax.GradientTransformation | None, state: LearnerState, updates: Any, weights: Array
-) -> tuple[Variables, Any]:
-    """The new model and server state, from updates with flat ``params`` and their weights [m]."""
-    variables = state.model
+def average(
+    training: RoundTraining, state: LearnerState, updates: Any, weights: Array
+) -> LearnerState:
+    """The server's half: adds the weighted sum of updates with flat ``params``, weights [m]."""
+    variables, server = state.model, training.server
     mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
     mean["params"] = ravel_pytree(variables["params"])[1](mean["params"])
     averaged, server_state = added(variables, mean), state.server
@@ -123,7 +132,7 @@ def _averaged(
         averaged["params"], server_state = server_step(
             server, variables["params"], server_state, mean["params"], received
         )
-    return averaged, server_state
+    return state._replace(variables=averaged, server=server_state)
 
 
 def _with_stale(
@@ -140,12 +149,16 @@ def _with_stale(
     return joined, both / jnp.where(total > 0, total, 1.0), StaleUpdates(updates, weights - now)
 
 
-def no_stale_updates(state: LearnerState, num_selected: int) -> StaleUpdates:
-    """The stale updates before round 1: none."""
+def no_updates(state: LearnerState, size: int) -> Any:
+    """As many updates of zeros, with flat ``params``."""
     params, _ = ravel_pytree(state.model["params"])
     model = {**state.model, "params": params}
-    like = jax.tree.map(lambda x: jnp.zeros((num_selected, *x.shape), x.dtype), model)
-    return StaleUpdates(like, jnp.zeros(num_selected))
+    return jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), model)
+
+
+def no_stale_updates(state: LearnerState, num_selected: int) -> StaleUpdates:
+    """The stale updates before round 1: none."""
+    return StaleUpdates(no_updates(state, num_selected), jnp.zeros(num_selected))
 
 
 def mean_update(updates: Array, weights: Array) -> Array:

@@ -228,6 +228,20 @@ def watched(
     return cls._make  # type: ignore[attr-defined]
 
 
+def learns_of_training(config: PolicyConfig, context: Context) -> bool:
+    """Whether ``update`` reads what is known once clients have trained: losses, updates."""
+    policy, found = built_by(config, context), set[str]()
+    record, m = watched(Observation, (*UNNOISED, "update"), found.add), context.num_selected
+    ones, clients = jnp.ones(m), jnp.arange(m, dtype=jnp.int32)
+
+    def look(state: Any) -> Any:
+        seen = Observation(ones, ones, ones, jnp.ones((m, context.update_size)), ones > 0)
+        return policy.update(state, Selection(clients, ones / m), record(seen))
+
+    jax.eval_shape(look, jax.eval_shape(policy.init))
+    return bool(found)
+
+
 def _undeclared(name: str, deed: str) -> ConfigError:
     return ConfigError(
         f"{name}: {deed}, which clients send without noise, and `releases` is empty. Add the "

@@ -169,14 +169,19 @@ def close_round(
       Who arrived; its seconds include those of the question.
     """
     clients, active = selection.clients, selection.active
-    sends_nothing = seen.dropped[clients]
-    if setup.world.lost is not None:
-        sends_nothing |= setup.world.lost(own, round)[clients]
-    ending = arrival(setup.config, seen.latency[clients], active, active & ~sends_nothing)
+    answering = active & ~sends_nothing(setup, seen, own, round)[clients]
+    ending = arrival(setup.config, seen.latency[clients], active, answering)
     seconds, trace = asked.seconds + ending.seconds, setup.config.availability_trace
     if trace is not None:
         seconds = jnp.where(jnp.any(active), seconds, asked.seconds + trace.recheck)
     return ending._replace(seconds=seconds)
+
+
+def sends_nothing(setup: Setup, seen: Seen, own: keys.RoundKeys, round: Array) -> Array:
+    """Whose update would not come, if chosen, bool [K]: dropped for its budget, or lost."""
+    if setup.world.lost is None:
+        return seen.dropped
+    return seen.dropped | setup.world.lost(own, round)
 
 
 class Learned(NamedTuple):

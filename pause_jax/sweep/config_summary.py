@@ -83,7 +83,7 @@ def summarised(
     label: str, config: SimConfig, toml: str, data: str, client_ids: Sequence[str]
 ) -> ConfigSummary:
     """The summary of a canonical config."""
-    sizes = {"round": config.num_rounds, "client": config.num_clients, "slot": config.cohort_size}
+    sizes = {"round": config.num_rounds, "client": config.num_clients, "slot": config.num_slots}
     values = {path: _plain(value) for path, value in _leaves(config)}
     evaluated = evaluated_rounds(config).tolist()
     return ConfigSummary(label, toml, data, sizes, evaluated, values, list(client_ids))

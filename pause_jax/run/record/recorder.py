@@ -19,7 +19,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, with_budgets
 from pause_jax.rng import keys
 from pause_jax.run.record.evaluations import evaluated_at, evaluated_rounds
-from pause_jax.run.record.quantities import METRICS, QUANTITIES
+from pause_jax.run.record.quantities import METRICS, QUANTITIES, STEP_QUANTITIES
 from pause_jax.run.record.quantity import Quantity, metric
 from pause_jax.run.state import Round, Run, State
 
@@ -43,6 +43,12 @@ def with_metrics(
     return chosen((*quantities, *own), reserved)
 
 
+def with_steps(quantities: Quantities, configs: Iterable[SimConfig]) -> Quantities:
+    """The quantities, and those of server steps if rounds overlap in one of the configs."""
+    overlap = any(config.overlaps for config in configs)
+    return (*quantities, *STEP_QUANTITIES.values()) if overlap else quantities
+
+
 def chosen(record: Iterable[str | Quantity] | None, reserved: Sequence[str] = ()) -> Quantities:
     """The quantities to record: by name or as they are; all of the library's if None.
 
@@ -62,14 +68,15 @@ def chosen(record: Iterable[str | Quantity] | None, reserved: Sequence[str] = ()
             f"record = {shown(record)}: must name one quantity at least; leave it out for all."
         )
     found: dict[str, Quantity] = {}
+    known = QUANTITIES | STEP_QUANTITIES
     for each in record:
         if isinstance(each, str):
-            if each not in QUANTITIES:
+            if each not in known:
                 raise ConfigError(
-                    f"record: {each!r} is no quantity of the library.{nearest(each, QUANTITIES)} "
-                    f"It has {', '.join(QUANTITIES)}; declare your own with @quantity(...)."
+                    f"record: {each!r} is no quantity of the library.{nearest(each, known)} "
+                    f"It has {', '.join(known)}; declare your own with @quantity(...)."
                 )
-            each = QUANTITIES[each]
+            each = known[each]
         if not isinstance(each, Quantity):
             raise ConfigError(
                 f"record: {each!r} must be a name or a quantity, a function below @quantity(...)."
@@ -132,7 +139,7 @@ def in_rounds(
 
 def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
     """Bytes of the record of a run, a quantity's own dimensions counted as 1."""
-    sizes = {"client": config.num_clients, "slot": config.cohort_size}
+    sizes = {"client": config.num_clients, "slot": config.num_slots}
     times = [config.num_rounds if q.per_round else 1 for q in quantities]
     each = [math.prod(sizes.get(dim, 1) for dim in q.dims) for q in quantities]
     return 4 * sum(map(math.prod, zip(times, each, strict=True)))
@@ -149,7 +156,7 @@ def _value(q: Quantity, of: Round | Run) -> Array:
         raise ConfigError(f"record: {q.name} returned nothing; it must return an array.")
     value = jnp.asarray(given)
     dims = q.dims[1:] if q.per_round else q.dims
-    sizes = {"client": of.config.num_clients, "slot": of.config.cohort_size}
+    sizes = {"client": of.config.num_clients, "slot": of.config.num_slots}
     fits = value.ndim == len(dims) and all(
         sizes.get(dim, size) == size for dim, size in zip(dims, value.shape, strict=True)
     )
