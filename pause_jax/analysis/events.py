@@ -111,10 +111,20 @@ def write_answers(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
             start, stale = finish - run["took"].values, run["staleness"].values
             for i, row in enumerate(np.argsort(finish, axis=1, kind="stable")):
                 for slot in row[run["clients"].values[i, row] >= 0]:
-                    client, averaged = (run[name].values[i, slot] for name in ("clients", "in_time"))
+                    client, averaged = (
+                        run[name].values[i, slot] for name in ("clients", "in_time")
+                    )
                     times = f"{start[i, slot]:.9g}", f"{finish[i, slot]:.9g}"
                     version = i - int(stale[i, slot])
-                    yield [str(config), int(seed), i + 1, int(client), *times, version, int(averaged)]
+                    yield [
+                        str(config),
+                        int(seed),
+                        i + 1,
+                        int(client),
+                        *times,
+                        version,
+                        int(averaged),
+                    ]
 
     csv_file.write(path, table())
     return path

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class StalenessWeight(Config):
     """By how much an update counts less that started from an older model."""
 
-    def factor(self, staleness: Array) -> Float[Array, "..."]:
+    def factor(self, staleness: Array) -> Float[Array, ...]:
         """The factor of an update's weight, in (0, 1], and 1 at a staleness of 0.
 
         Args:
@@ -40,7 +40,7 @@ class Polynomial(StalenessWeight):
 
     exponent: float = number(default=0.5, at_least=0)
 
-    def factor(self, staleness: Array) -> Float[Array, "..."]:
+    def factor(self, staleness: Array) -> Float[Array, ...]:
         # Exactly 1 at 0, whatever a power costs in rounding.
         return jnp.where(staleness > 0, (1.0 + staleness) ** -self.exponent, 1.0)
 
@@ -51,7 +51,7 @@ class Equal(StalenessWeight):
     name: ClassVar[str] = "equal"
     summary: ClassVar[str] = "the same for all updates"
 
-    def factor(self, staleness: Array) -> Float[Array, "..."]:
+    def factor(self, staleness: Array) -> Float[Array, ...]:
         return jnp.ones_like(staleness)
 
 
@@ -69,7 +69,7 @@ class Hinge(StalenessWeight):
     slope: float = number(default=10.0, at_least=0)
     grace: float = number(default=4.0, at_least=0)
 
-    def factor(self, staleness: Array) -> Float[Array, "..."]:
+    def factor(self, staleness: Array) -> Float[Array, ...]:
         return 1.0 / (self.slope * jnp.maximum(staleness - self.grace, 0.0) + 1.0)
 
 

@@ -116,9 +116,7 @@ class Deferred(NamedTuple):
     """
 
     none: Callable[[LearnerState, int], Any]
-    train: Callable[
-        [Array, LearnerState, Selection, Release], tuple[LearnerState, Trained, Any]
-    ]
+    train: Callable[[Array, LearnerState, Selection, Release], tuple[LearnerState, Trained, Any]]
     average: Callable[[LearnerState, Any, Array], LearnerState]
 
 

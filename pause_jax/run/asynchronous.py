@@ -209,7 +209,9 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
     charged now: the client's count rises at its start.
     """
     plan, slots, decision = _plan(setup), events.slots, events.decisions + 1
-    own = keys.of_round(before.keys, *(rows[0] for rows in keys.of_rounds(before.keys, decision[None])))
+    own = keys.of_round(
+        before.keys, *(rows[0] for rows in keys.of_rounds(before.keys, decision[None]))
+    )
     now = before._replace(
         counts=events.counts,
         policy=events.policy,
@@ -309,13 +311,13 @@ def average(
         lambda leaf: leaf[buffer.places], (flight.loss, flight.square_loss, flight.updates)
     )
     learning = setup.learner.deferred.average(learning, updates, chosen.weights * factor)
-    active = chosen.active
+    active, trains = chosen.active, setup.config.learning is not None
     mean = jnp.sum(jnp.where(active, chosen.weights * loss, 0.0))
     trained = Trained(
         loss=jnp.where(active, loss, 0.0),
         square_loss=jnp.where(active, square, 0.0),
         released=jnp.where(active[:, None], updates["params"], 0.0),
-        mean_loss=jnp.where(jnp.any(active), mean, jnp.nan),
+        mean_loss=jnp.where(trains & jnp.any(active), mean, jnp.nan),
     )
     return learning, trained
 
@@ -382,8 +384,10 @@ def _heard(setup: Setup, events: Events, buffer: Buffer, trained: Trained) -> An
 
 def _distinct(clients: Array, active: Array, num_clients: int) -> Array:
     """The clients of active slots, int [B], and in the other slots some of the other clients."""
-    taken = jnp.zeros(num_clients, bool).at[jnp.where(active, clients, num_clients)].set(
-        True, mode="drop"
+    taken = (
+        jnp.zeros(num_clients, bool)
+        .at[jnp.where(active, clients, num_clients)]
+        .set(True, mode="drop")
     )
     others = jnp.nonzero(~taken, size=clients.shape[0], fill_value=0)[0]
     place = jnp.cumsum(~active) - 1

@@ -117,9 +117,7 @@ class EventQueue(Simulator):
         available = [
             k
             for k in everyone
-            if present[k]
-            and k not in engaged
-            and (epsilon[k] > 0 or config.when_spent == "drop")
+            if present[k] and k not in engaged and (epsilon[k] > 0 or config.when_spent == "drop")
         ]
         choice = self.choose(t, available, latency, self.added(t))
         total = sum(choice.weight.values())
@@ -167,12 +165,16 @@ class EventQueue(Simulator):
             weight = w * sum(plain) / received * self.factor(s) if there else 0.0
             if there and self.learner:
                 theta, rest = start.update
-                moved = jax.tree.map(lambda x, d, weight=weight: x + weight * d, self.model.rest, rest)
+                moved = jax.tree.map(
+                    lambda x, d, weight=weight: x + weight * d, self.model.rest, rest
+                )
                 self.model = Model(self.model.theta + weight * theta, moved)
             took = start.finish - start.at
             answers.append(Answer(start.client, start.finish, took, s, there, weight))
         self.answers.append(answers)
-        self.averaged = {start.client: there for start, there in zip(self.buffer, comes, strict=True)}
+        self.averaged = {
+            start.client: there for start, there in zip(self.buffer, comes, strict=True)
+        }
         self.version, self.buffer = self.version + 1, []
 
     def factor(self, staleness: int) -> float:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pause_jax import Asynchronous, Learning, Reward, SimConfig, simulate
-from pause_jax.bandit import no_info
-from pause_jax.config import Equal, Hinge, Polynomial
+from pause_jax.bandit import no_info, store_active
+from pause_jax.config import Equal, Hinge
 from pause_jax.latency import SpeedNormal
-from pause_jax.learning import Digits, Dirichlet, FedAvg, Linear
+from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.policies import (
     Context,
     Fastest,
@@ -23,10 +23,8 @@ from pause_jax.policies import (
     RoundRobin,
     by_data_size,
 )
-from pause_jax.bandit import store_active
 from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace, Uniform
 from tests.reference.event_queue import EventQueue
-from tests.support.runs import assert_same_bits
 
 KEY = jax.random.key(29)
 
@@ -77,9 +75,7 @@ def at(concurrency: int, buffer: int, open_slots: int | None = None, **rest) -> 
     return Asynchronous(concurrency=concurrency, buffer=buffer, open_slots=open_slots, **rest)
 
 
-SPENT = PerCoordinateLaplace(
-    sensitivity=0.03, budget=Uniform(total_epsilon=900.0, horizon=2.0)
-)
+SPENT = PerCoordinateLaplace(sensitivity=0.03, budget=Uniform(total_epsilon=900.0, horizon=2.0))
 # One program a structure: what differs in numbers alone shares a compilation.
 CONFIGS = {
     "fedasync": BASE.replace(policy=Random(), clock=at(4, 1)),
@@ -101,9 +97,7 @@ CONFIGS = {
     "both_in_pairs": BASE.replace(
         policy=Pause(), availability=0.4, dropout=0.3, num_rounds=9, clock=at(5, 4, 2)
     ),
-    "hinge": BASE.replace(
-        policy=Pause(), clock=at(6, 2, staleness=Hinge(slope=2.0, grace=1.0))
-    ),
+    "hinge": BASE.replace(policy=Pause(), clock=at(6, 2, staleness=Hinge(slope=2.0, grace=1.0))),
     "bounded": BASE.replace(
         policy=Random(),
         latency=SpeedNormal(),

