@@ -31,6 +31,7 @@ SETUP = "pause_jax/run/setup.py"
 WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
+DEFERRED = "pause_jax/learning/deferred.py"
 EVALUATION = "pause_jax/learning/evaluation.py"
 COHORT = "pause_jax/learning/cohort.py"
 LEARNING = "pause_jax/learning/config.py"
@@ -771,14 +772,14 @@ MUTANTS = [
     ),
     Mutant(
         "late_updates_averaged_twice",
-        FEDAVG,
+        DEFERRED,
         "now = jnp.where(is_stale, 0.0, weights)",
         "now = weights",
         ARRIVAL_TEST,
     ),
     Mutant(
         "late_weights_not_scaled",
-        FEDAVG,
+        DEFERRED,
         "both / jnp.where(total > 0, total, 1.0)",
         "both",
         ARRIVAL_TEST,

@@ -4,12 +4,14 @@ from pause_jax.config.clock import CLOCKS as CLOCKS
 from pause_jax.config.clock import STALENESS_WEIGHTS as STALENESS_WEIGHTS
 from pause_jax.config.clock import (
     Asynchronous,
-    Clock,
     Equal,
     Hinge,
     Polynomial,
     StalenessWeight,
     Synchronous,
+)
+from pause_jax.config.clock import (
+    Clock as Clock,
 )
 from pause_jax.config.sim_config import SimConfig, stack
 from pause_jax.config.sim_config import canonical as canonical
@@ -18,6 +20,6 @@ from pause_jax.config.sim_config import validate as validate
 from pause_jax.config.sim_config import with_budgets as with_budgets
 
 __all__ = [
-    "Asynchronous", "Clock", "Equal", "Hinge", "Polynomial", "SimConfig", "StalenessWeight",
+    "Asynchronous", "Equal", "Hinge", "Polynomial", "SimConfig", "StalenessWeight",
     "Synchronous", "stack",
 ]  # fmt: skip

@@ -16,7 +16,8 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.fedavg import RoundTraining, no_stale_updates, no_updates
+from pause_jax.learning.deferred import no_stale_updates, no_updates
+from pause_jax.learning.fedavg import RoundTraining
 from pause_jax.learning.learner import Deferred, Learner, StaleTraining
 from pause_jax.learning.local_sgd import LocalSgd
 from pause_jax.learning.models import Mlp, Model

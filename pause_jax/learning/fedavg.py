@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from pause_jax.bandit import Selection, store_active
 from pause_jax.learning.client import LocalLoss, LocalTraining, Slot, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, kept_in_training, map_clients
+from pause_jax.learning.deferred import with_stale
 from pause_jax.learning.learner import (
     LearnerState,
     Release,
@@ -59,7 +60,7 @@ def train_cohort(
     state, trained, updates = train_clients(training, key, state, selection, release)
     weights = selection.weights
     if stale is not None and is_stale is not None:
-        updates, weights, stale = _with_stale(updates, weights, is_stale, stale)
+        updates, weights, stale = with_stale(updates, weights, is_stale, stale)
     return average(training, state, updates, weights), trained, stale
 
 
@@ -133,32 +134,6 @@ def average(
             server, variables["params"], server_state, mean["params"], received
         )
     return state._replace(variables=averaged, server=server_state)
-
-
-def _with_stale(
-    updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates
-) -> tuple[Any, Array, StaleUpdates]:
-    """Updates and weights to average now, in time and stale [2 m], and the next stale updates.
-
-    The weights to average by are scaled to a sum of one.
-    """
-    now = jnp.where(is_stale, 0.0, weights)
-    both = jnp.concatenate([now, stale.weights])
-    total = jnp.sum(both)
-    joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), updates, stale.updates)
-    return joined, both / jnp.where(total > 0, total, 1.0), StaleUpdates(updates, weights - now)
-
-
-def no_updates(state: LearnerState, size: int) -> Any:
-    """As many updates of zeros, with flat ``params``."""
-    params, _ = ravel_pytree(state.model["params"])
-    model = {**state.model, "params": params}
-    return jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), model)
-
-
-def no_stale_updates(state: LearnerState, num_selected: int) -> StaleUpdates:
-    """The stale updates before round 1: none."""
-    return StaleUpdates(no_updates(state, num_selected), jnp.zeros(num_selected))
 
 
 def mean_update(updates: Array, weights: Array) -> Array:

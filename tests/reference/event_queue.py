@@ -1,7 +1,7 @@
 """An asynchronous server, slow and obvious: one event after another from a queue (``heapq``).
 
-Written from ``docs/guides/event_clock.md``. A client trains at the moment that it starts, by itself,
-from the model as it is then. What is shared with the oracle of rounds (choices, local training, the
+Written from ``docs/guides/event_clock.md``. A client trains at the moment that it starts, alone, from
+the model as it is then. What is shared with the oracle of rounds (choices, local training, the
 mechanism) is in ``simulator``.
 """
 

@@ -1,4 +1,4 @@
-"""Server steps: the example of the guide, the limit of rounds, another simulator, what is refused."""
+"""Server steps: the guide's example, the limit of rounds, another simulator, what is refused."""
 
 import itertools
 import json

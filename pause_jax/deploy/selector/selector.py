@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax.bandit import Selection
 from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig, canonical, config_file, loaded, validate, with_budgets
+from pause_jax.config import SimConfig, canonical, config_file, loaded, with_budgets
 from pause_jax.deploy.selector.reports import (
     Choice,
     Question,
     Reports,
     answer,
     check_among,
+    check_served,
     numbers,
     observation,
     sizes,
@@ -80,7 +81,7 @@ class Selector:
         Raises:
           ConfigError: if the config cannot run, or sizes do not fit.
         """
-        validate(config)
+        check_served(config)
         check_one_key(key, "Selector", "Make one selector for each.")
         config = loaded(config)
         warn_of_speeds(config)
