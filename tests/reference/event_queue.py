@@ -1,8 +1,8 @@
 """An asynchronous server, slow and obvious: one event after another from a queue (``heapq``).
 
-Written from ``docs/guides/event_clock.md``. A client trains alone, when it starts, from the model as
-it is then. What is shared with the oracle of rounds (choices, local training, the mechanism) is in
-``simulator``.
+Written from ``docs/guides/event_clock.md``. A client trains alone, when it starts, from the model
+as it is then. What is shared with the oracle of rounds (choices, local training, the mechanism) is
+in ``simulator``.
 """
 
 from __future__ import annotations
