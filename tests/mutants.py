@@ -408,8 +408,8 @@ MUTANTS = [
     Mutant(
         "rounds_of_nobody_not_counted",
         LOCAL_SGD,
-        "jnp.asarray(state.rounds) + 1",
-        "jnp.asarray(state.rounds) + jnp.any(selection.active)",
+        "round = jnp.asarray(state.rounds) + 1",
+        "round = jnp.asarray(state.rounds) + jnp.any(selection.active)",
         "step_decay",
     ),
     Mutant(

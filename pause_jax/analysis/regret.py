@@ -97,8 +97,8 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
         validate(config)
         if not config.track_regret or config.overlaps:
             raise ConfigError(
-                f"{name}: track_regret = {config.track_regret}, clock = {config.clock.name!r}: must "
-                "be True, and rounds that do not overlap, to measure regret."
+                f"{name}: track_regret = {config.track_regret}, clock = {config.clock.name!r}: "
+                "must be True, and rounds that do not overlap, to measure regret."
             )
 
     def one(name: str, config: SimConfig) -> xr.DataArray:

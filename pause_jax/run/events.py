@@ -141,7 +141,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
         "weight": selection.weights,
         "peers": jnp.sum(active),
         "epsilon": seen.epsilon[clients],
-        "sends": ~sends_nothing(setup, seen, own, decision)[clients],
+        "sends": ~sends_nothing(setup, seen, clients, own, decision),
         "latency": seen.latency[clients],
         "finish": events.now + seen.latency[clients],
     }

@@ -169,7 +169,7 @@ def close_round(
       Who arrived; its seconds include those of the question.
     """
     clients, active = selection.clients, selection.active
-    answering = active & ~sends_nothing(setup, seen, own, round)[clients]
+    answering = active & ~sends_nothing(setup, seen, clients, own, round)
     ending = arrival(setup.config, seen.latency[clients], active, answering)
     seconds, trace = asked.seconds + ending.seconds, setup.config.availability_trace
     if trace is not None:
@@ -177,11 +177,14 @@ def close_round(
     return ending._replace(seconds=seconds)
 
 
-def sends_nothing(setup: Setup, seen: Seen, own: keys.RoundKeys, round: Array) -> Array:
-    """Whose update would not come, if chosen, bool [K]: dropped for its budget, or lost."""
-    if setup.world.lost is None:
-        return seen.dropped
-    return seen.dropped | setup.world.lost(own, round)
+def sends_nothing(
+    setup: Setup, seen: Seen, clients: Array, own: keys.RoundKeys, round: Array
+) -> Array:
+    """Whose update does not come, bool [m]: dropped for its budget, or lost."""
+    gone = seen.dropped[clients]
+    if setup.world.lost is not None:
+        gone |= setup.world.lost(own, round)[clients]
+    return gone
 
 
 class Learned(NamedTuple):
