@@ -103,7 +103,8 @@ class Context(NamedTuple):
       local_samples: float [K], samples that a client trains on in a round, at most ``|D_k|``.
       share: float [K], quality-weighted share of the data; sums to one.
       reward: weights of the reward.
-      privacy: the mechanism; a policy may read its schedule, not its releases.
+      privacy: the mechanism, with each client's own budget where they differ; a policy may read
+        its schedule, not its releases.
       min_latency: tau_min, seconds.
       expected_speed: float [K], mu_k, the mean over rounds if it varies. For the genie only.
       expected_latency: float [K], E[tau_k], seconds. For policies that assume it known.
@@ -124,6 +125,24 @@ class Context(NamedTuple):
     expected_speed: Float[Array, " K"]
     expected_latency: Float[Array, " K"]
     varying: Callable[[Array], Array] | None = None
+
+    @property
+    def budget(self) -> Array:
+        """eps_bar_k, each client's own budget, float [K]; infinite without privacy."""
+        return jnp.broadcast_to(self.privacy.budget.total(), (self.num_clients,))
+
+    def noise_power(self, participations: Array) -> Array:
+        """Expected squared noise in each client's next release, float [K], over all its entries.
+
+        It is infinite where the budget is spent, and 0 without privacy. Without learning it is that
+        of one entry, so that clients still differ.
+
+        Args:
+          participations: int [K], of each client so far.
+        """
+        epsilon = self.privacy.budget.epsilon(participations + 1)
+        power = self.privacy.noise_power(jnp.where(epsilon > 0, epsilon, 1.0), self.update_size or 1)
+        return jnp.where(epsilon > 0, power, jnp.inf)
 
     def speed_at(self, round: Array) -> Array:
         """mu_k in round t, float [K]. For the genie only."""
