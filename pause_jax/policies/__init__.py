@@ -25,12 +25,14 @@ from pause_jax.policies.one_of import OneOf as OneOf
 from pause_jax.policies.oort import Oort
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser as maximiser
 from pause_jax.policies.power_of_choice import PowerOfChoice
+from pause_jax.policies.privacy_aware import BudgetGroups, NoiseSampling, TolerantFirst
 from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
     ClusteredSimilarity, Random, RoundRobin, Fastest, All, Genie,
+    NoiseSampling, TolerantFirst, BudgetGroups,
 )  # fmt: skip
 
 # All names that the library has for a policy: on the command line, in files, in presets.
@@ -47,6 +49,7 @@ NAMED: dict[str, PolicyConfig] = {
     "cpow_d": PowerOfChoice(loss="batch"),
     "rpow_d": PowerOfChoice(loss="stale"),
     "adapow_d": PowerOfChoice(schedule="linear"),
+    "noise_sampling_unbiased": NoiseSampling(form="unbiased"),
     "random_by_data": Random(weighting="data"),
 }
 name_settings(PolicyConfig, NAMED)
@@ -70,9 +73,10 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 
 __all__ = [
-    "NAMED", "All", "Answer", "Bsfl", "ClusteredSimilarity", "ClusteredSize", "Context", "CsUcb",
-    "CsUcbQ", "DiscountedUcb", "Fastest", "FedCs", "Genie", "IndexRule", "Info", "KlUcb",
-    "MdSampling", "Observation", "Oort", "Pause", "Policy", "PolicyConfig", "PowerOfChoice",
-    "Query", "Random", "RbcsF", "RoundRobin", "Selection", "Thompson", "Ucb", "UcbV",
+    "NAMED", "All", "Answer", "Bsfl", "BudgetGroups", "ClusteredSimilarity", "ClusteredSize",
+    "Context", "CsUcb", "CsUcbQ", "DiscountedUcb", "Fastest", "FedCs", "Genie", "IndexRule", "Info",
+    "KlUcb", "MdSampling", "NoiseSampling", "Observation", "Oort", "Pause", "Policy",
+    "PolicyConfig", "PowerOfChoice", "Query", "Random", "RbcsF", "RoundRobin", "Selection",
+    "Thompson", "TolerantFirst", "Ucb", "UcbV",
     "by_data_size", "draw_clients", "equal_weights", "named", "no_info", "stateless", "top_clients",
 ]  # fmt: skip

@@ -141,8 +141,9 @@ class Context(NamedTuple):
           participations: int [K], of each client so far.
         """
         epsilon = self.privacy.budget.epsilon(participations + 1)
-        power = self.privacy.noise_power(jnp.where(epsilon > 0, epsilon, 1.0), self.update_size or 1)
-        return jnp.where(epsilon > 0, power, jnp.inf)
+        left, dimension = epsilon > 0, self.update_size or 1
+        power = self.privacy.noise_power(jnp.where(left, epsilon, 1.0), dimension)
+        return jnp.where(left, power, jnp.inf)
 
     def speed_at(self, round: Array) -> Array:
         """mu_k in round t, float [K]. For the genie only."""

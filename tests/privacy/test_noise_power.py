@@ -5,8 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig
-from pause_jax.policies import named
 from pause_jax.privacy import (
     DuchiL2,
     GaussianMechanism,
@@ -20,7 +18,6 @@ from pause_jax.privacy import (
     Table,
 )
 from pause_jax.privacy.clipping import clip_l1, clip_l2
-from pause_jax.testing import check_policy
 from tests.support.network import context
 
 D, DRAWS = 24, 8000
