@@ -18,7 +18,7 @@ import xarray as xr
 from pause_jax.analysis import ledger_table, metrics, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.curves import DARK, LIGHT
-from pause_jax.analysis.report import participation, pictures, tables
+from pause_jax.analysis.report import budgets, participation, pictures, tables
 from pause_jax.analysis.report.pictures import Picture
 from pause_jax.base.struct import ConfigError
 
@@ -68,6 +68,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         judged=tables.judged(result, comparison),
         thirds=thirds,
         privacy=books,
+        by_budget=budgets.show(result),
         notes=notes,
         made=tables.attributes(result),
         interrupted=_interrupted(result),
