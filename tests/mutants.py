@@ -114,6 +114,15 @@ NORMS = "pause_jax/learning/normalisation.py"
 NORMS_TEST = "tests/learning/test_normalisation.py::"
 LAYERS_TEST = "tests/learning/test_layers.py::"
 DEP_ROUND_TEST = "tests/policies/test_dep_round.py"
+PRIVACY_AWARE = "pause_jax/policies/privacy_aware.py"
+PRIVACY_AWARE_TEST = "tests/policies/test_privacy_aware.py"
+MECHANISM = "pause_jax/privacy/mechanisms.py"
+NOISE_TEST = "tests/privacy/test_noise_power.py"
+NEXT_RELEASE_TEST = (
+    f"{NOISE_TEST}::test_a_policy_knows_each_clients_budget_and_the_noise_of_its_next_release"
+)
+BUDGET_LAW_TEST = "tests/privacy/test_budget_law.py"
+OWN_BUDGET_TEST = f"{BUDGET_LAW_TEST}::test_a_client_reads_its_own_budget_where_no_draw_decides"
 CURVES_TEST = "tests/analysis/test_mean_curves.py::"
 SUMMARY_TEST = "tests/analysis/test_summary.py::test_a_row_has_the_figures_of_merit_of_its_config"
 
@@ -141,8 +150,8 @@ MUTANTS = [
     Mutant(
         "a pair over one is settled by the wrong client's room",
         CHOOSE,
-        "chance[:half] * (2 - both) < 1 - left",
-        "chance[:half] * (2 - both) < 1 - right",
+        "* (2 - both) < 1 - left",
+        "* (2 - both) < 1 - right",
         DEP_ROUND_TEST,
     ),
     Mutant(
@@ -158,6 +167,147 @@ MUTANTS = [
         "chosen = factor[jnp.argmax(fits)]",
         "chosen = factor[0]",
         DEP_ROUND_TEST,
+    ),
+    Mutant(
+        "rounding says which of two clients is drawn",
+        CHOOSE,
+        "(1 - chance[:half]) * (2 - both) < 1 - left",
+        "chance[:half] * (2 - both) < 1 - left",
+        DEP_ROUND_TEST,
+    ),
+    # --- budgets that differ
+    Mutant(
+        "the noise of the release before",
+        POLICY,
+        "self.privacy.budget.epsilon(participations + 1)",
+        "self.privacy.budget.epsilon(participations)",
+        NEXT_RELEASE_TEST,
+    ),
+    Mutant(
+        "a client without budget is not noisy",
+        POLICY,
+        "return jnp.where(left, power, jnp.inf)",
+        "return power",
+        NEXT_RELEASE_TEST,
+    ),
+    Mutant(
+        "Laplace noise of half its variance",
+        MECHANISM,
+        "return 2 * dimension * (self.sensitivity / epsilon) ** 2",
+        "return dimension * (self.sensitivity / epsilon) ** 2",
+        NOISE_TEST,
+    ),
+    Mutant(
+        "noise of a release whose length is public",
+        SPHERE,
+        "(second * power - 2 * first + 1)",
+        "(power - 1)",
+        NOISE_TEST,
+    ),
+    Mutant(
+        "noise that stays in the projection",
+        PROJECTION,
+        "return dimension / kept * self.inner",
+        "return self.inner",
+        NOISE_TEST,
+    ),
+    Mutant(
+        "a probability above one",
+        PRIVACY_AWARE,
+        "0.0, 1 / count)",
+        "0.0, 1.0)",
+        PRIVACY_AWARE_TEST,
+    ),
+    Mutant(
+        "the bias weighs half",
+        PRIVACY_AWARE,
+        "share * (1 - (cost - tau) / (2 * bias_weight))",
+        "share * (1 - (cost - tau) / bias_weight)",
+        PRIVACY_AWARE_TEST,
+    ),
+    Mutant(
+        "draws in proportion to the error, not to its root",
+        PRIVACY_AWARE,
+        "weight = share * jnp.sqrt(cost)",
+        "weight = share * cost",
+        PRIVACY_AWARE_TEST,
+    ),
+    Mutant(
+        "a client that is drawn often weighs as much",
+        PRIVACY_AWARE,
+        "each = share[clients] / jnp.where(probability > 0, probability, 1.0)[clients]",
+        "each = share[clients]",
+        PRIVACY_AWARE_TEST,
+    ),
+    Mutant(
+        "noise counts as the update's own square",
+        PRIVACY_AWARE,
+        "jnp.sum(observation.update**2, axis=1) - noise, 0.0",
+        "jnp.sum(observation.update**2, axis=1), 0.0",
+        PRIVACY_AWARE_TEST,
+    ),
+    Mutant(
+        "a lost update counts as one of 0",
+        PRIVACY_AWARE,
+        "received = selection.active & observation.received",
+        "received = selection.active",
+        PRIVACY_AWARE_TEST,
+    ),
+    Mutant(
+        "a large group is noisier",
+        PRIVACY_AWARE,
+        "added(jnp.where(among, noise, 0.0)) / size",
+        "added(jnp.where(among, noise, 0.0))",
+        PRIVACY_AWARE_TEST,
+    ),
+    Mutant(
+        "the noisiest first",
+        PRIVACY_AWARE,
+        "top_clients(-noise, among",
+        "top_clients(jnp.where(among, noise, 0.0), among",
+        PRIVACY_AWARE_TEST,
+    ),
+    Mutant(
+        "each node has the first one's budget",
+        BUDGET,
+        "self.total_epsilon * factors[client]",
+        "self.total_epsilon * factors[0]",
+        OWN_BUDGET_TEST,
+    ),
+    Mutant(
+        "a node draws its own budget",
+        BUDGET,
+        "if self.law.drawn:",
+        "if False:",
+        OWN_BUDGET_TEST,
+    ),
+    Mutant(
+        "the last release has more than is left",
+        BUDGET,
+        "jnp.minimum(left, self.per_release))",
+        "self.per_release)",
+        f"{BUDGET_LAW_TEST}::test_a_constant_schedule_gives_the_rest_last_and_then_nothing",
+    ),
+    Mutant(
+        "a law replaces the budget",
+        BUDGET,
+        "total = self.total_epsilon * self.law.factors",
+        "total = 1.0 * self.law.factors",
+        f"{BUDGET_LAW_TEST}::test_budgets_come_from_a_file_by_the_ids_of_its_clients",
+    ),
+    Mutant(
+        "an epsilon too large for dp-accounting",
+        LEDGER,
+        "or epsilon.max() > MAX_RELEASE",
+        "or epsilon.max() > 1e30",
+        f"{ACCOUNTING_TEST}::test_a_release_of_an_epsilon_beyond_doubles_counts_as_it_is",
+    ),
+    Mutant(
+        "shares of a tier by its total",
+        "pause_jax/analysis/report/budgets.py",
+        "float(np.mean(spent / budget))",
+        "float(np.sum(spent) / np.sum(budget))",
+        "tests/analysis/test_report.py::test_spent_shares_are_shown_by_tier_or_by_third_where_budgets_differ",
     ),
     # --- aggregation
     Mutant(
