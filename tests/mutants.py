@@ -186,7 +186,7 @@ MUTANTS = [
     Mutant(
         "a_client_without_budget_is_not_noisy",
         POLICY,
-        "return jnp.where(left, power, jnp.inf)",
+        "return jnp.where(left, jnp.minimum(power, MOST_NOISE), jnp.inf)",
         "return power",
         NEXT_RELEASE_TEST,
     ),

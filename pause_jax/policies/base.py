@@ -70,6 +70,8 @@ class Query(NamedTuple):
         return read_by_old_name(self, "hear", "receive")
 
 
+# A schedule that fades makes noise that float32 cannot square; sums of this stay finite.
+MOST_NOISE = 1e30
 # What a policy chose, and diagnostics of the choice.
 Selected = tuple[Selection, Info]
 
@@ -134,8 +136,8 @@ class Context(NamedTuple):
     def noise_power(self, participations: Array) -> Array:
         """Expected squared noise in each client's next release, float [K], over all its entries.
 
-        It is infinite where the budget is spent, and 0 without privacy. Without learning it is that
-        of one entry, so that clients still differ.
+        It is infinite where the budget is spent, at most ``MOST_NOISE`` elsewhere, and 0 without
+        privacy. Without learning it is that of one entry, so that clients still differ.
 
         Args:
           participations: int [K], of each client so far.
@@ -143,7 +145,7 @@ class Context(NamedTuple):
         epsilon = self.privacy.budget.epsilon(participations + 1)
         left, dimension = epsilon > 0, self.update_size or 1
         power = self.privacy.noise_power(jnp.where(left, epsilon, 1.0), dimension)
-        return jnp.where(left, power, jnp.inf)
+        return jnp.where(left, jnp.minimum(power, MOST_NOISE), jnp.inf)
 
     def speed_at(self, round: Array) -> Array:
         """mu_k in round t, float [K]. For the genie only."""

@@ -208,7 +208,7 @@ def filled_slots(clients: Array, probability: Array) -> Array:
 def biased_probabilities(
     cost: Array, share: Array, num_selected: int, bias_weight: Array | float
 ) -> Array:
-    """M q_k, float [K], for the q of :class:`NoiseSampling`; they sum to min(m, clients with data).
+    """Probabilities m q_k of :class:`NoiseSampling`, float [K]; their sum is min(m, clients).
 
     q_k = p_k (1 - (c_k - tau) / (2 lambda)), cut to [0, 1 / m]: the conditions of Karush, Kuhn and
     Tucker, with tau by bisection so that they sum to one.
@@ -232,14 +232,13 @@ def biased_probabilities(
         return jnp.where(short, middle, low), jnp.where(short, high, middle)
 
     # Where all are 0, and where all have reached 1 / m.
-    low = jnp.min(jnp.where(among, cost, jnp.inf)) - 2 * bias_weight
-    full = cost + 2 * bias_weight * (1 / (count * jnp.where(among, share, 1.0)) - 1)
-    high = jnp.max(jnp.where(among, full, -jnp.inf))
+    low = jnp.min(cost) - 2 * bias_weight
+    high = jnp.max(cost + 2 * bias_weight * (1 / (count * jnp.where(among, share, 1.0)) - 1))
     return count * at(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
 
 
 def drawn_by(weight: Array, share: Array, among: Array, num_selected: int, key: Array) -> Selection:
-    """M clients with probabilities pi in proportion to ``weight``, which weigh share / pi.
+    """Draw m clients with probabilities pi in proportion to ``weight``, which weigh share / pi.
 
     Args:
       weight: float [K], > 0 for clients ``among``.

@@ -107,3 +107,6 @@ def test_a_policy_knows_each_clients_budget_and_the_noise_of_its_next_release():
 def test_one_budget_for_all_is_each_clients():
     seen = context([1, 1, 1], 2, privacy=PerCoordinateLaplace(budget=Geometric(total_epsilon=5.0)))
     np.testing.assert_array_equal(seen.budget, [5, 5, 5])
+    late = seen.noise_power(jnp.asarray([10, 5000, 9999]))
+    assert np.isfinite(late).all(), "a fading schedule never ends"
+    assert late[0] < late[1]
