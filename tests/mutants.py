@@ -113,6 +113,7 @@ SUMMARY = "pause_jax/analysis/summary.py"
 NORMS = "pause_jax/learning/normalisation.py"
 NORMS_TEST = "tests/learning/test_normalisation.py::"
 LAYERS_TEST = "tests/learning/test_layers.py::"
+DEP_ROUND_TEST = "tests/policies/test_dep_round.py"
 CURVES_TEST = "tests/analysis/test_mean_curves.py::"
 SUMMARY_TEST = "tests/analysis/test_summary.py::test_a_row_has_the_figures_of_merit_of_its_config"
 
@@ -136,6 +137,28 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
+    # --- cohorts of given probabilities
+    Mutant(
+        "a pair over one is settled by the wrong client's room",
+        CHOOSE,
+        "chance[:half] * (2 - both) < 1 - left",
+        "chance[:half] * (2 - both) < 1 - right",
+        DEP_ROUND_TEST,
+    ),
+    Mutant(
+        "the same clients trade in every draw: no random order",
+        CHOOSE,
+        "jnp.argsort(jax.random.bits(order_key, (num_clients,)))",
+        "jnp.arange(num_clients)",
+        DEP_ROUND_TEST,
+    ),
+    Mutant(
+        "a client over one is cut, and the others do not share the rest",
+        CHOOSE,
+        "chosen = factor[jnp.argmax(fits)]",
+        "chosen = factor[0]",
+        DEP_ROUND_TEST,
+    ),
     # --- aggregation
     Mutant(
         "aggregation_uniform",
