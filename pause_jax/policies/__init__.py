@@ -16,6 +16,8 @@ from pause_jax.policies.choose import (
 )  # fmt: skip
 from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
+from pause_jax.policies.e3cs import E3cs
+from pause_jax.policies.f3ast import F3ast
 from pause_jax.policies.fedcs import FedCs
 from pause_jax.policies.index import IndexRule, Ucb
 from pause_jax.policies.index_rules import (
@@ -24,13 +26,15 @@ from pause_jax.policies.index_rules import (
 from pause_jax.policies.one_of import OneOf as OneOf
 from pause_jax.policies.oort import Oort
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser as maximiser
+from pause_jax.policies.polaris import Polaris
 from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.rbcs_f import RbcsF
+from pause_jax.policies.refl import Refl
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
-    ClusteredSimilarity, Random, RoundRobin, Fastest, All, Genie,
+    ClusteredSimilarity, E3cs, F3ast, Polaris, Refl, Random, RoundRobin, Fastest, All, Genie,
 )  # fmt: skip
 
 # All names that the library has for a policy: on the command line, in files, in presets.
@@ -47,6 +51,7 @@ NAMED: dict[str, PolicyConfig] = {
     "cpow_d": PowerOfChoice(loss="batch"),
     "rpow_d": PowerOfChoice(loss="stale"),
     "adapow_d": PowerOfChoice(schedule="linear"),
+    "e3cs_inc": E3cs(quota=1.0, schedule="late"),
     "random_by_data": Random(weighting="data"),
 }
 name_settings(PolicyConfig, NAMED)
@@ -71,8 +76,9 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 __all__ = [
     "NAMED", "All", "Answer", "Bsfl", "ClusteredSimilarity", "ClusteredSize", "Context", "CsUcb",
-    "CsUcbQ", "DiscountedUcb", "Fastest", "FedCs", "Genie", "IndexRule", "Info", "KlUcb",
-    "MdSampling", "Observation", "Oort", "Pause", "Policy", "PolicyConfig", "PowerOfChoice",
-    "Query", "Random", "RbcsF", "RoundRobin", "Selection", "Thompson", "Ucb", "UcbV",
-    "by_data_size", "draw_clients", "equal_weights", "named", "no_info", "stateless", "top_clients",
+    "CsUcbQ", "DiscountedUcb", "E3cs", "F3ast", "Fastest", "FedCs", "Genie", "IndexRule", "Info",
+    "KlUcb", "MdSampling", "Observation", "Oort", "Pause", "Polaris", "Policy", "PolicyConfig",
+    "PowerOfChoice", "Query", "Random", "RbcsF", "Refl", "RoundRobin", "Selection", "Thompson",
+    "Ucb", "UcbV", "by_data_size", "draw_clients", "equal_weights", "named", "no_info", "stateless",
+    "top_clients",
 ]  # fmt: skip
