@@ -110,12 +110,11 @@ def optimal_chances(size: Array, stale: Array, among: Array) -> Array:
       among: bool [K], who can be drawn.
     """
     size = jnp.where(among, size, 0.0)
-    stale = jnp.where(among, stale, jnp.inf)
-    least = jnp.min(stale)
-    above = jnp.where(among, stale - least, 0.0)
+    above = jnp.where(among, stale - jnp.min(jnp.where(among, stale, jnp.inf)), 0.0)
 
     def chances(log_delta: Array) -> Array:
-        return jnp.sqrt(size / (above + jnp.exp(log_delta)))
+        delta = jnp.maximum(jnp.exp(log_delta), jnp.finfo(size.dtype).tiny)  # 0 if nobody is there
+        return jnp.sqrt(size / (above + delta))
 
     def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
@@ -123,7 +122,7 @@ def optimal_chances(size: Array, stale: Array, among: Array) -> Array:
         too_much = jnp.sum(chances(middle)) > 1
         return jnp.where(too_much, middle, low), jnp.where(too_much, high, middle)
 
-    lowest = jnp.log(jnp.max(jnp.where(stale == least, size, 0.0)))
+    lowest = jnp.log(jnp.max(jnp.where(above == 0, size, 0.0)))
     bracket = lowest, 2 * jnp.log(jnp.sum(jnp.sqrt(size)))
     chance = chances(lax.fori_loop(0, _HALVINGS, halve, bracket)[1])
     total = jnp.sum(chance)
