@@ -12,7 +12,8 @@ class Refl:
       slot: its first value, seconds.
       bug: "" or an error: never: clients that leave within this slot count as those that stay
         (the program); short: one client less unless more are preferred than are wanted (the
-        program takes the size of a list less one); lost: lost updates count as stragglers that are due; now: the slot begins now.
+        program takes the size of a list less one); lost: lost updates count as stragglers that
+        are due; now: the slot begins now.
     """
 
     def __init__(self, m, alpha, slot, bug=""):
