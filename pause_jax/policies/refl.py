@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ReflState(NamedTuple):
     """State of REFL."""
 
-    clock: Float[Array, ""]  # simulated seconds at the end of the last round
+    clock: Float[Array, ""]  # seconds at the end of the last round; -1 if unknown
     slot: Float[Array, ""]  # mu, moving mean of the rounds' durations, seconds
     due: Int[Array, ""]  # late updates of the last round, which are averaged in the next
 
@@ -72,7 +72,7 @@ class Refl(PolicyConfig):
             likely = jnp.ones(num_clients)
             if context.forecast is not None:
                 ends = [context.forecast(state.clock, n * state.slot) for n in (1.0, 2.0)]
-                likely = jnp.nan_to_num(jnp.minimum(*ends), nan=1.0)
+                likely = jnp.where(state.clock >= 0, jnp.minimum(*ends), 1.0)
             clients = top_clients(-likely, available, m, key)
             wanted = jnp.arange(m) < jnp.maximum(m - state.due, 1)
             chosen = available & mask_of(clients, wanted, num_clients)
@@ -82,8 +82,9 @@ class Refl(PolicyConfig):
             active = selection.active
             lasted = jnp.max(jnp.where(active, observation.latency, 0.0))
             slot = (1 - self.memory) * lasted + self.memory * state.slot
+            clock = jnp.asarray(observation.clock, jnp.float32)
             return ReflState(
-                clock=jnp.asarray(observation.clock, jnp.float32),
+                clock=jnp.where(jnp.isnan(clock), -1.0, clock),
                 slot=jnp.where(jnp.any(active), slot, state.slot),
                 due=jnp.sum(active & observation.late, dtype=jnp.int32),
             )

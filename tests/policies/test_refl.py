@@ -9,7 +9,7 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig, quantity, simulate
 from pause_jax.latency import LogNormal
-from pause_jax.policies import Random, Refl
+from pause_jax.policies import Random, Refl, Selection
 from pause_jax.testing import check_policy
 from pause_jax.world.availability import Diurnal, Intervals
 from tests.reference import refl as oracle
@@ -92,8 +92,9 @@ def test_errors_give_other_cohorts(bug):
 
 
 def test_equal_clients_are_drawn_uniformly_also_without_a_clock():
-    policy = CONFIG.build(NETWORK._replace(forecast=lambda clock, ahead: forecast(clock, 0.0)))
-    state = policy.init()._replace(clock=jnp.asarray(jnp.nan))
+    policy = CONFIG.build(NETWORK)
+    unseen = Selection(jnp.arange(M), jnp.zeros(M))
+    state = policy.update(policy.init(), unseen, observation(np.ones(M)))
     alone, everyone = CONFIG.build(context(SIZES, M)), jnp.ones(K, bool)
     for built, before in ((policy, state), (alone, alone.init())):
         choose = jax.vmap(built.select, in_axes=(0, None, None, None))
