@@ -123,6 +123,18 @@ NEXT_RELEASE_TEST = (
 )
 BUDGET_LAW_TEST = "tests/privacy/test_budget_law.py"
 OWN_BUDGET_TEST = f"{BUDGET_LAW_TEST}::test_a_client_reads_its_own_budget_where_no_draw_decides"
+E3CS = "pause_jax/policies/e3cs.py"
+E3CS_TEST = "tests/policies/test_e3cs.py"
+F3AST = "pause_jax/policies/f3ast.py"
+F3AST_TEST = "tests/policies/test_f3ast.py"
+POLARIS = "pause_jax/policies/polaris.py"
+POLARIS_TEST = "tests/policies/test_polaris.py"
+REFL = "pause_jax/policies/refl.py"
+REFL_TEST = "tests/policies/test_refl.py"
+STALENESS = "pause_jax/learning/staleness.py"
+STALENESS_TEST = "tests/learning/test_staleness.py"
+OBSERVED_TEST = f"{ARRIVAL_TEST}::test_a_policy_observes_who_was_there_who_is_late_and_the_time"
+FORECAST_TEST = f"{PRESENCE_TEST}::test_a_forecast_is_how_often_one_that_is_there_is_so_later"
 CURVES_TEST = "tests/analysis/test_mean_curves.py::"
 SUMMARY_TEST = "tests/analysis/test_summary.py::test_a_row_has_the_figures_of_merit_of_its_config"
 
@@ -308,6 +320,169 @@ MUTANTS = [
         "float(np.mean(spent / budget))",
         "float(np.sum(spent) / np.sum(budget))",
         "tests/analysis/test_report.py::test_spent_shares_are_shown_by_tier_or_by_third_where_budgets_differ",
+    ),
+    # --- the rivals of 2020 to 2024
+    Mutant(
+        "e3cs_learns_of_those_that_are_always_in",
+        E3CS,
+        "observation.received & (probability < 1)",
+        "observation.received & (probability <= 1)",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "e3cs_learns_of_what_did_not_arrive",
+        E3CS,
+        "selection.active & observation.received & (",
+        "selection.active & (",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "e3cs_estimate_not_divided_by_probability",
+        E3CS,
+        "step / jnp.where(learns, probability, 1.0)",
+        "step",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "e3cs_update_forgets_who_was_absent",
+        E3CS,
+        "jnp.broadcast_to(observation.available, (num_clients,))",
+        "jnp.ones(num_clients, bool)",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "e3cs_draws_one_after_the_other",
+        E3CS,
+        "import by_data_size, dep_round, inclusion_probabilities\n",
+        "import by_data_size, draw_clients, inclusion_probabilities\n\n"
+        "def dep_round(p, m, key):\n    return draw_clients(p, p > 0, m, key)\n",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "f3ast_absent_clients_take_part",
+        F3AST,
+        "active = available[clients]",
+        "active = jnp.ones(m, bool)",
+        F3AST_TEST,
+    ),
+    Mutant(
+        "f3ast_chooses_by_terms_of_the_variance",
+        F3AST,
+        "top_clients(share / rate,",
+        "top_clients(share**2 / rate,",
+        F3AST_TEST,
+    ),
+    Mutant(
+        "f3ast_weights_by_the_rates_before",
+        F3AST,
+        "later = next_rate(rate, clients, active)[clients]",
+        "later = rate[clients]",
+        F3AST_TEST,
+    ),
+    Mutant(
+        "polaris_norm_in_place_of_its_square",
+        POLARIS,
+        "size = self.size_weight * scaled * state.bound",
+        "size = self.size_weight * scaled",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "polaris_expects_nothing_of_the_unexplored",
+        POLARIS,
+        "~explored & (expected > 0)",
+        "explored & (expected < 0)",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "polaris_late_counts_as_in_time",
+        POLARIS,
+        "0.1 + late,",
+        "0.1 + 0 * late,",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "polaris_keeps_the_wrong_half",
+        POLARIS,
+        "jnp.where(too_much, middle, low), jnp.where(too_much, high, middle)",
+        "jnp.where(too_much, low, middle), jnp.where(too_much, middle, high)",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "polaris_absent_clients_set_the_least_staleness",
+        POLARIS,
+        "jnp.min(jnp.where(among, stale, jnp.inf))",
+        "jnp.min(stale)",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "refl_asks_about_the_slot_that_begins_now",
+        REFL,
+        "for n in (1.0, 2.0)",
+        "for n in (0.0, 1.0)",
+        REFL_TEST,
+    ),
+    Mutant(
+        "refl_chooses_one_too_few",
+        REFL,
+        "jnp.maximum(m - state.due, 1)",
+        "jnp.maximum(m - state.due - 1, 1)",
+        REFL_TEST,
+    ),
+    Mutant(
+        "refl_lost_updates_count_as_due",
+        REFL,
+        "active & observation.late",
+        "active & ~observation.received",
+        REFL_TEST,
+    ),
+    Mutant(
+        "refl_prefers_those_who_stay",
+        REFL,
+        "top_clients(-likely,",
+        "top_clients(likely,",
+        REFL_TEST,
+    ),
+    Mutant(
+        "stale_update_keeps_nine_tenths_of_the_boost",
+        STALENESS,
+        "jnp.where(most > 0, most, 1.0))\n",
+        "jnp.where(most > 0, most, 1.0)) / 10\n",
+        STALENESS_TEST,
+    ),
+    Mutant(
+        "stale_updates_are_not_damped",
+        FEDAVG,
+        "before = before * damping(",
+        "before = before + 0 * damping(",
+        f"{ARRIVAL_TEST}::test_stale_updates_can_have_the_weights_of_refl",
+    ),
+    Mutant(
+        "lost_update_observed_as_late",
+        ROUND,
+        'late=ending.stale & (setup.config.stale_updates == "next")',
+        "late=ending.stale",
+        OBSERVED_TEST,
+    ),
+    Mutant(
+        "observed_time_of_the_start",
+        ROUND,
+        "        clock=clock,\n    )",
+        "        clock=before.clock,\n    )",
+        OBSERVED_TEST,
+    ),
+    Mutant(
+        "server_observes_that_all_were_available",
+        SELECTOR,
+        "seen._replace(available=jnp.asarray(self._here))",
+        "seen",
+        f"{SELECTOR_TEST}::test_fed_with_a_simulation_it_chooses_what_simulate_chooses[e3cs]",
+    ),
+    Mutant(
+        "forecast_of_phones_for_this_hour",
+        "pause_jax/world/availability/phones.py",
+        "jnp.ones(num_clients), clock + ahead, ahead",
+        "jnp.ones(num_clients), clock, ahead",
+        FORECAST_TEST,
     ),
     # --- aggregation
     Mutant(

@@ -73,6 +73,9 @@ class Observation(NamedTuple):
       update: float [m, d], what the server received of each update: flat, clipped and noised.
       received: bool [m], of those that take part, whose losses and updates arrived: all by default.
         A policy that reads them takes those of ``selection.active & observation.received``.
+      available: bool [K], who could be chosen: all by default.
+      late: bool [m], whose update is averaged in the next round; nobody's by default.
+      clock: simulated seconds at the end of the round; NaN if the server keeps none.
     """
 
     latency: Float[Array, " m"]
@@ -80,6 +83,9 @@ class Observation(NamedTuple):
     square_loss: Float[Array, " m"]
     update: Float[Array, "m d"]
     received: Bool[Array, " m"] | bool = True
+    available: Bool[Array, " K"] | bool = True
+    late: Bool[Array, " m"] | bool = False
+    clock: Float[Array, ""] | float = float("nan")
 
     @property
     def heard(self) -> Any:

@@ -60,6 +60,8 @@ class Learning(Config):
       proximal: mu of FedProx (Li et al., 2020): the local loss has mu / 2 (w - w_global)^2 added to
         it. None for no such term.
       server: what the server does with the mean update.
+      stale_damping: beta of REFL's weights (Abdelmoniem et al., 2023; there 0.35) of updates that
+        ``stale_updates="next"`` averages a round late. None leaves them those they had.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
@@ -74,6 +76,7 @@ class Learning(Config):
     keep_optimizer_state: bool = static(default=False)
     proximal: float | None = number(default=None, at_least=0, optional=True)
     server: ServerOptimizer = node(factory=FedAvg, of=ServerOptimizer)
+    stale_damping: float | None = number(default=None, at_least=0, at_most=1, optional=True)
 
     def check(self, path: str, sizes: Sizes) -> None:
         made(self.optimizer, 0.1)
@@ -121,7 +124,7 @@ class Learning(Config):
         assert data is not None, "Learning.load gives the data that Learning.build needs"
         largest = self.partition.max_size(self.num_samples(data), num_clients)
         local, server = self.local_training(data, largest), self.server.transformation()
-        training = RoundTraining(local, execution or Execution(), server)
+        training = RoundTraining(local, execution or Execution(), server, self.stale_damping)
         sgd = LocalSgd(
             training=training,
             optimizer_at=self.client_optimizer,

@@ -109,6 +109,8 @@ class Context(NamedTuple):
       expected_speed: float [K], mu_k, the mean over rounds if it varies. For the genie only.
       expected_latency: float [K], E[tau_k], seconds. For policies that assume it known.
       varying: (round) -> float [K], mu_k of a round; None if it is the same in all.
+      forecast: (clock, ahead) -> float [K], probability that a client which is available at
+        ``clock`` is so ``ahead`` seconds later; None if nobody can tell.
     """
 
     num_clients: int
@@ -125,6 +127,7 @@ class Context(NamedTuple):
     expected_speed: Float[Array, " K"]
     expected_latency: Float[Array, " K"]
     varying: Callable[[Array], Array] | None = None
+    forecast: Callable[[Array, Array], Array] | None = None
 
     @property
     def budget(self) -> Array:

@@ -250,14 +250,17 @@ def update(
 ) -> State:
     """Update policy, statistics and clock by what the chosen clients returned."""
     missing, trained = _missing(selection, ending), learned.trained
+    clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
     observation = Observation(
         latency=ending.observed,
         loss=jnp.where(missing, jnp.nan, trained.loss),
         square_loss=jnp.where(missing, jnp.nan, trained.square_loss),
         update=trained.released,
         received=ending.in_time,
+        available=seen.available,
+        late=ending.stale & (setup.config.stale_updates == "next"),
+        clock=clock,
     )
-    clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
     rules = jnp.zeros((), jnp.int32)
     if is_checked(setup.config):
         rules = broken(selection, seen.available, seen.latency, setup.context.min_latency)

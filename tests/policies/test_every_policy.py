@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort"}
 # For the others it does not matter whether anything is trained.
-TRAINED = [*sorted(ASK | RELEASE), "clustered_similarity", "pause", "all"]
+TRAINED = [*sorted(ASK | RELEASE), "clustered_similarity", "polaris", "pause", "all"]
 
 
 def test_there_are_many_and_each_says_what_it_does():
