@@ -16,7 +16,10 @@ from pause_jax.policies.choose import (
 )  # fmt: skip
 from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
+from pause_jax.policies.divfl import DivFl
+from pause_jax.policies.fedcor import FedCor
 from pause_jax.policies.fedcs import FedCs
+from pause_jax.policies.hics_fl import HicsFl
 from pause_jax.policies.index import IndexRule, Ucb
 from pause_jax.policies.index_rules import (
     INDEX_RULES as INDEX_RULES, DiscountedUcb, KlUcb, Thompson, UcbV,
@@ -30,7 +33,7 @@ from pause_jax.policies.sampling import ClusteredSize, MdSampling
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
-    ClusteredSimilarity, Random, RoundRobin, Fastest, All, Genie,
+    ClusteredSimilarity, DivFl, HicsFl, FedCor, Random, RoundRobin, Fastest, All, Genie,
 )  # fmt: skip
 
 # All names that the library has for a policy: on the command line, in files, in presets.
@@ -71,8 +74,9 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 __all__ = [
     "NAMED", "All", "Answer", "Bsfl", "ClusteredSimilarity", "ClusteredSize", "Context", "CsUcb",
-    "CsUcbQ", "DiscountedUcb", "Fastest", "FedCs", "Genie", "IndexRule", "Info", "KlUcb",
-    "MdSampling", "Observation", "Oort", "Pause", "Policy", "PolicyConfig", "PowerOfChoice",
-    "Query", "Random", "RbcsF", "RoundRobin", "Selection", "Thompson", "Ucb", "UcbV",
-    "by_data_size", "draw_clients", "equal_weights", "named", "no_info", "stateless", "top_clients",
+    "CsUcbQ", "DiscountedUcb", "DivFl", "Fastest", "FedCor", "FedCs", "Genie", "HicsFl",
+    "IndexRule", "Info", "KlUcb", "MdSampling", "Observation", "Oort", "Pause", "Policy",
+    "PolicyConfig", "PowerOfChoice", "Query", "Random", "RbcsF", "RoundRobin", "Selection",
+    "Thompson", "Ucb", "UcbV", "by_data_size", "draw_clients", "equal_weights", "named", "no_info",
+    "stateless", "top_clients",
 ]  # fmt: skip

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from pause_jax.bandit import Info, Observation, Selection
 from pause_jax.bandit.reward import Reward
@@ -108,6 +110,8 @@ class Context(NamedTuple):
       expected_speed: float [K], mu_k, the mean over rounds if it varies. For the genie only.
       expected_latency: float [K], E[tau_k], seconds. For policies that assume it known.
       varying: (round) -> float [K], mu_k of a round; None if it is the same in all.
+      output_layer: int [C, 1 + H], for each of the C outputs the places in a flat update of its
+        bias and of its H incoming weights; None if the model's output layer is not known.
     """
 
     num_clients: int
@@ -124,6 +128,7 @@ class Context(NamedTuple):
     expected_speed: Float[Array, " K"]
     expected_latency: Float[Array, " K"]
     varying: Callable[[Array], Array] | None = None
+    output_layer: NDArray[np.int32] | None = None
 
     def speed_at(self, round: Array) -> Array:
         """mu_k in round t, float [K]. For the genie only."""
