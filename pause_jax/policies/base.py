@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
 from pause_jax.bandit import Info, Observation, Selection
 from pause_jax.bandit.reward import Reward
@@ -22,7 +21,7 @@ from pause_jax.base.struct import Config, ConfigError, nested
 from pause_jax.privacy import Mechanism
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 
 class Answer(NamedTuple):
@@ -128,7 +127,7 @@ class Context(NamedTuple):
     expected_speed: Float[Array, " K"]
     expected_latency: Float[Array, " K"]
     varying: Callable[[Array], Array] | None = None
-    output_layer: NDArray[np.int32] | None = None
+    output_layer: Int[np.ndarray, "C P"] | None = None
 
     def speed_at(self, round: Array) -> Array:
         """mu_k in round t, float [K]. For the genie only."""

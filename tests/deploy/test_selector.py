@@ -29,7 +29,7 @@ BASE = SimConfig(
 )  # fmt: skip
 # Those that ask first; and all that do neither, nor read losses or updates.
 ASKING = [name for name in NAMED if name in {
-    "power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs"}]  # fmt: skip
+    "power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs", "fedcor"}]  # fmt: skip
 PLAIN = [name for name in NAMED if name not in ASKING and not NAMED[name].releases]
 
 
