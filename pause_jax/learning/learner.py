@@ -120,6 +120,8 @@ class Learner(NamedTuple):
       max_samples: samples that a client trains on in a round at most; None for all it has.
       kept: (state) -> bytes that a client in training keeps, to plan how many train side by side.
       stale: training for ``SimConfig.stale_updates = "next"``; None of a learner that cannot.
+      server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
+        of the model with the weighted sum of these updates added; None if it has none.
     """
 
     init: Callable[[Streams], LearnerState]
@@ -130,6 +132,7 @@ class Learner(NamedTuple):
     max_samples: int | None = None
     kept: Callable[[LearnerState], int] = lambda state: 0
     stale: StaleTraining | None = None
+    server_loss: Callable[[LearnerState, Array, Array], Array] | None = None
 
 
 def trained_part(variables: Variables) -> Variables:

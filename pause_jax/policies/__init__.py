@@ -19,6 +19,7 @@ from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
 from pause_jax.policies.divfl import DivFl
 from pause_jax.policies.fedcor import FedCor
 from pause_jax.policies.fedcs import FedCs
+from pause_jax.policies.greedyfed import GreedyFed
 from pause_jax.policies.hics_fl import HicsFl
 from pause_jax.policies.index import IndexRule, Ucb
 from pause_jax.policies.index_rules import (
@@ -33,7 +34,7 @@ from pause_jax.policies.sampling import ClusteredSize, MdSampling
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
-    ClusteredSimilarity, DivFl, HicsFl, FedCor, Random, RoundRobin, Fastest, All, Genie,
+    ClusteredSimilarity, DivFl, HicsFl, FedCor, GreedyFed, Random, RoundRobin, Fastest, All, Genie,
 )  # fmt: skip
 
 # All names that the library has for a policy: on the command line, in files, in presets.
@@ -74,8 +75,8 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 __all__ = [
     "NAMED", "All", "Answer", "Bsfl", "ClusteredSimilarity", "ClusteredSize", "Context", "CsUcb",
-    "CsUcbQ", "DiscountedUcb", "DivFl", "Fastest", "FedCor", "FedCs", "Genie", "HicsFl",
-    "IndexRule", "Info", "KlUcb", "MdSampling", "Observation", "Oort", "Pause", "Policy",
+    "CsUcbQ", "DiscountedUcb", "DivFl", "Fastest", "FedCor", "FedCs", "Genie", "GreedyFed",
+    "HicsFl", "IndexRule", "Info", "KlUcb", "MdSampling", "Observation", "Oort", "Pause", "Policy",
     "PolicyConfig", "PowerOfChoice", "Query", "Random", "RbcsF", "RoundRobin", "Selection",
     "Thompson", "Ucb", "UcbV", "by_data_size", "draw_clients", "equal_weights", "named", "no_info",
     "stateless", "top_clients",

@@ -111,6 +111,7 @@ class Context(NamedTuple):
       varying: (round) -> float [K], mu_k of a round; None if it is the same in all.
       output_layer: int [C, 1 + H], for each of the C outputs the places in a flat update of its
         bias and of its H incoming weights; None if the model's output layer is not known.
+      validates: whether observations come with ``server_loss``.
     """
 
     num_clients: int
@@ -128,6 +129,7 @@ class Context(NamedTuple):
     expected_latency: Float[Array, " K"]
     varying: Callable[[Array], Array] | None = None
     output_layer: Int[np.ndarray, "C P"] | None = None
+    validates: bool = False
 
     def speed_at(self, round: Array) -> Array:
         """mu_k in round t, float [K]. For the genie only."""

@@ -91,20 +91,6 @@ class FedCor(PolicyConfig):
         everyone, uniform = jnp.arange(num_clients, dtype=jnp.int32), jnp.ones(num_clients)
         share = context.data_size / jnp.sum(context.data_size)
 
-        def init() -> FedCorState:
-            rows = (self.window + 1, num_clients)
-            shape = (self.features, num_clients)
-            return FedCorState(
-                round=jnp.zeros((), jnp.int32),
-                loss=jnp.zeros(num_clients),
-                answered=jnp.zeros(num_clients, bool),
-                change=jnp.zeros(rows),
-                observed=jnp.zeros(rows, bool),
-                when=jnp.zeros(self.window + 1, jnp.int32),
-                embedding=jax.random.normal(jax.random.key(0), shape) * self.features**-0.5,
-                taken=jnp.zeros(num_clients),
-            )
-
         def ask(key: Array, state: FedCorState, round: Array, available: Array) -> Any:
             asks = self._explores(round) | self._explores(round - 1)
             return everyone, available & asks
@@ -149,7 +135,22 @@ class FedCor(PolicyConfig):
 
         part = self.query_share * context.data_size / context.local_samples
         query = Query(ask, receive, "loss", None, lambda latency: part * latency)
-        return Policy(init, select, update, query)
+        return Policy(lambda: self._start(num_clients), select, update, query)
+
+    def _start(self, num_clients: int) -> FedCorState:
+        """The state before round 1."""
+        rows = (self.window + 1, num_clients)
+        shape = (self.features, num_clients)
+        return FedCorState(
+            round=jnp.zeros((), jnp.int32),
+            loss=jnp.zeros(num_clients),
+            answered=jnp.zeros(num_clients, bool),
+            change=jnp.zeros(rows),
+            observed=jnp.zeros(rows, bool),
+            when=jnp.zeros(self.window + 1, jnp.int32),
+            embedding=jax.random.normal(jax.random.key(0), shape) * self.features**-0.5,
+            taken=jnp.zeros(num_clients),
+        )
 
     def _explores(self, round: Array) -> Array:
         """Whether the cohort of round t is drawn at random; False for round 0."""

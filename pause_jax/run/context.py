@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from numpy.typing import NDArray
 
 from pause_jax.config import SimConfig
 from pause_jax.policies import Context
@@ -21,7 +19,6 @@ def context_of(
     share: Array,
     update_size: int,
     num_rounds: Array | int | None = None,
-    output_layer: NDArray[np.int32] | None = None,
 ) -> Context:
     """The context that a policy is built from.
 
@@ -33,7 +30,6 @@ def context_of(
       share: float [K], quality-weighted share of the data.
       update_size: entries of an update; 0 without learning.
       num_rounds: rounds of the run; those of the config if left out.
-      output_layer: of the model, see ``Context``.
 
     Returns:
       The context.
@@ -58,5 +54,4 @@ def context_of(
         expected_speed=model.expected_speed(num_clients),
         expected_latency=model.expected_latency(num_clients),
         varying=varying if model.varies else None,
-        output_layer=output_layer,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -250,12 +251,16 @@ def update(
 ) -> State:
     """Update policy, statistics and clock by what the chosen clients returned."""
     missing, trained = _missing(selection, ending), learned.trained
+    server_loss = setup.learner.server_loss
+    if server_loss is not None:
+        server_loss = functools.partial(server_loss, before.learning, trained.released)
     observation = Observation(
         latency=ending.observed,
         loss=jnp.where(missing, jnp.nan, trained.loss),
         square_loss=jnp.where(missing, jnp.nan, trained.square_loss),
         update=trained.released,
         received=ending.in_time,
+        server_loss=server_loss,
     )
     clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
     rules = jnp.zeros((), jnp.int32)

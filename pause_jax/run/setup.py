@@ -92,7 +92,9 @@ def setup_of(
         share=learning.partition.share,
         update_size=update_size(learning),
         num_rounds=length.num_rounds,
-        output_layer=output_layer(learning),
+    )
+    context = context._replace(
+        output_layer=output_layer(learning), validates=learner.server_loss is not None
     )
     return Setup(
         config=config,
