@@ -10,7 +10,7 @@ def cost(distance, known, chosen):
 
 def greedy(distance, known, among, count):
     """The greedy choice: each step takes whoever leaves the least cost."""
-    chosen = []
+    chosen: list[int] = []
     while len(chosen) < min(count, len(among)):
         left = [i for i in among if i not in chosen]
         chosen.append(min(left, key=lambda i: cost(distance, known, [*chosen, i])))

@@ -10,8 +10,7 @@ def exact(value, size):
     for k in range(size):
         others = [i for i in range(size) if i != k]
         for number in range(size):
-            share = math.factorial(number) * math.factorial(size - number - 1)
-            share /= math.factorial(size)
+            share = 1 / size / math.comb(size - 1, number)
             for some in itertools.combinations(others, number):
                 worth[k] += share * (value(frozenset(some) | {k}) - value(frozenset(some)))
     return worth
