@@ -34,9 +34,9 @@ def evaluate(
     num_chunks = -(-num_test // chunk)
 
     def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
-        place = i * chunk + jnp.arange(chunk)
-        weight = place < num_test
-        rows = first + jnp.minimum(place, num_test - 1)
+        place = i * chunk + jnp.arange(first, first + chunk)
+        weight = place < stop
+        rows = jnp.minimum(place, stop - 1)
         outputs = network.predict(variables, dataset.to_input(dataset.x_test[rows]))
         targets = dataset.y_test[rows]
         each = {"test_loss": task.loss(outputs, targets), **task.scores(outputs, targets)}

@@ -130,7 +130,7 @@ def test_the_largest_averages_are_chosen_after_each_was_received():
     here = np.arange(K) % 2 == 0
     assert active(played.choose(3, here)) == {0, 2, 4, 6}
     np.testing.assert_allclose(
-        np.sort(played.choose(2).weights), np.sort(SIZES[[1, 5, 3, 0]] / 18), rtol=1e-6
+        np.sort(played.choose(2).weights), np.sort(SIZES[[1, 5, 3, 0]] / 11), rtol=1e-6
     )
 
 
