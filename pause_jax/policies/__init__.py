@@ -16,9 +16,13 @@ from pause_jax.policies.choose import (
 )  # fmt: skip
 from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
+from pause_jax.policies.divfl import DivFl
 from pause_jax.policies.e3cs import E3cs
 from pause_jax.policies.f3ast import F3ast
+from pause_jax.policies.fedcor import FedCor
 from pause_jax.policies.fedcs import FedCs
+from pause_jax.policies.greedyfed import GreedyFed
+from pause_jax.policies.hics_fl import HicsFl
 from pause_jax.policies.index import IndexRule, Ucb
 from pause_jax.policies.index_rules import (
     INDEX_RULES as INDEX_RULES, DiscountedUcb, KlUcb, Thompson, UcbV,
@@ -35,8 +39,8 @@ from pause_jax.policies.sampling import ClusteredSize, MdSampling
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
-    ClusteredSimilarity, E3cs, F3ast, Polaris, Refl, NoiseSampling, TolerantFirst, BudgetGroups,
-    Random, RoundRobin, Fastest, All, Genie,
+    ClusteredSimilarity, DivFl, HicsFl, FedCor, GreedyFed, E3cs, F3ast, Polaris, Refl,
+    NoiseSampling, TolerantFirst, BudgetGroups, Random, RoundRobin, Fastest, All, Genie,
 )  # fmt: skip
 
 # All names that the library has for a policy: on the command line, in files, in presets.
@@ -79,9 +83,10 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 __all__ = [
     "NAMED", "All", "Answer", "Bsfl", "BudgetGroups", "ClusteredSimilarity", "ClusteredSize",
-    "Context", "CsUcb", "CsUcbQ", "DiscountedUcb", "E3cs", "F3ast", "Fastest", "FedCs", "Genie",
-    "IndexRule", "Info", "KlUcb", "MdSampling", "NoiseSampling", "Observation", "Oort", "Pause",
-    "Polaris", "Policy", "PolicyConfig", "PowerOfChoice", "Query", "Random", "RbcsF", "Refl",
-    "RoundRobin", "Selection", "Thompson", "TolerantFirst", "Ucb", "UcbV", "by_data_size",
-    "draw_clients", "equal_weights", "named", "no_info", "stateless", "top_clients",
+    "Context", "CsUcb", "CsUcbQ", "DiscountedUcb", "DivFl", "E3cs", "F3ast", "Fastest", "FedCor",
+    "FedCs", "Genie", "GreedyFed", "HicsFl", "IndexRule", "Info", "KlUcb", "MdSampling",
+    "NoiseSampling", "Observation", "Oort", "Pause", "Polaris", "Policy", "PolicyConfig",
+    "PowerOfChoice", "Query", "Random", "RbcsF", "Refl", "RoundRobin", "Selection", "Thompson",
+    "TolerantFirst", "Ucb", "UcbV", "by_data_size", "draw_clients", "equal_weights", "named",
+    "no_info", "stateless", "top_clients",
 ]  # fmt: skip

@@ -10,9 +10,12 @@ from tests.support.runs import ASK
 
 pytestmark = pytest.mark.slow
 
-RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort"}
+RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort", "fedcor"}
 # For the others it does not matter whether anything is trained.
-TRAINED = [*sorted(ASK | RELEASE), "clustered_similarity", "polaris", "pause", "all"]
+TRAINED = [
+    *sorted(ASK | RELEASE),
+    *("clustered_similarity", "divfl", "hics_fl", "polaris", "pause", "all"),
+]
 
 
 def test_there_are_many_and_each_says_what_it_does():

@@ -55,7 +55,10 @@ LEARN = SimConfig(
     ),
 )
 # Policies that read what the clients' training or answers show.
-READERS = ("clustered_similarity", "oort", "power_of_choice", "rpow_d", "cpow_d", "rbcs_f")
+READERS = (
+    *("clustered_similarity", "oort", "power_of_choice", "rpow_d", "cpow_d", "rbcs_f"),
+    *("divfl", "hics_fl", "fedcor"),
+)
 
 
 def settings():
