@@ -37,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     with a level of 1 LLVM aborts on some masks of AVX-512. ``XLA_FLAGS= make test`` compiles as
     users do.
     """
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return  # the process that hands out tests runs none
     # A trace makes many objects and little garbage: looking for it took a sixth of a compilation.
     gc.set_threshold(50_000, 20, 50)
     assert "pause_jax" not in sys.modules, "imported before the tests' flags of XLA were set"
