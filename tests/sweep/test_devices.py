@@ -70,7 +70,6 @@ def pair(folder, *arguments) -> list[subprocess.Popen[str]]:
 
 
 def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
-    processes = pair(tmp_path, *TRAINED)
     alone = tmp_path / "alone"
     alone.mkdir()
     monkeypatch.chdir(alone)
@@ -78,6 +77,7 @@ def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert not stop.value.code
+    processes = pair(tmp_path, *TRAINED)
     outputs = [process.communicate(timeout=600) for process in processes]
     for process, (_, error) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, error[-3000:]
