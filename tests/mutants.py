@@ -59,6 +59,8 @@ SELECTOR = "pause_jax/deploy/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
 COMPARISON = "pause_jax/analysis/comparison.py"
 PAGE = "pause_jax/analysis/report/page.py"
+COMPILATION = "pause_jax/run/compilation.py"
+COMPILATION_TEST = "tests/run/test_compilation.py"
 KEYS_TEST = "tests/rng/test_keys.py"
 DRAWS_TEST = "tests/rng/test_draws.py"
 HORIZON_TEST = "tests/run/test_horizon.py"
@@ -1971,6 +1973,30 @@ MUTANTS = [
         'if not np.array_equal(found["digest"], _digest(leaves)):',
         "if False:",
         "tests/sweep/test_store.py::test_a_damaged_middle_is_not_used",
+    ),
+    # --- what holds while a process compiles, and what is kept for the next one
+    Mutant(
+        "first_of_two_threads_ends_it",
+        COMPILATION,
+        "self._threads -= 1\n            if not self._threads:",
+        "self._threads -= 1\n            if self._threads:",
+        f"{COMPILATION_TEST}::test_the_cache_takes_programs_while_any_thread_compiles",
+    ),
+    Mutant(
+        "collecting_is_switched_on",
+        COMPILATION,
+        "    if before[0]:\n",
+        "    if True:\n",
+        f"{COMPILATION_TEST}::"
+        "test_python_collects_rarely_while_any_thread_compiles_and_as_before_afterwards",
+    ),
+    Mutant(
+        "scripts_of_charts_in_another_encoding",
+        PAGE,
+        'bytes(kept["text"]).decode()',
+        'bytes(kept["text"]).decode("latin-1")',
+        "tests/analysis/test_report.py::"
+        "test_the_scripts_of_charts_are_bundled_once_and_anew_if_the_file_is_damaged",
     ),
     Mutant(
         "rows_of_the_first_config",

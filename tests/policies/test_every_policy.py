@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pause_jax import presets, sweep
+from pause_jax.learning import Linear
 from pause_jax.policies import NAMED
 from tests.support.runs import ASK
 
@@ -29,6 +30,7 @@ def test_there_are_many_and_each_says_what_it_does():
 
 
 LEARN = presets.digits_small().replace(num_rounds=20, eval_every=20, track_regret=False)
+LEARN = LEARN.override({"learning.model": Linear()})
 
 
 @pytest.fixture(scope="module")
