@@ -63,7 +63,8 @@ def train_locally(
     partition: Partition,
     slot: Slot,
     input_key: Array,
-    bound: Array | None = None,
+    bound: Array | int | None = None,
+    unroll: int = 1,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """One client's local SGD: one pass over its data in a fresh random order.
 
@@ -75,6 +76,7 @@ def train_locally(
       input_key: for the noise of low-quality inputs; the same in every round.
       bound: steps of clients that step together, at least this client's own; steps beyond its own
         change nothing. None for its own number.
+      unroll: steps of one turn of the loop, where their number is static.
 
     Returns:
       (update h_k = local - global for every collection, optimiser state, losses on the way).
@@ -103,7 +105,8 @@ def train_locally(
 
     start = (variables, slot.opt_state, jnp.zeros(()), jnp.zeros(()))
     stop = steps if bound is None else bound
-    trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
+    turn = unroll if isinstance(stop, int) and unroll > 1 else None
+    trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start, unroll=turn)
     loss = LocalLoss(
         mean=total / jnp.asarray(steps, total.dtype),
         square=total_square / jnp.asarray(used, total.dtype),
