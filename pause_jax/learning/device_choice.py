@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
+from jax import Array, lax
 
 
 class DeviceChoice(NamedTuple):
@@ -28,6 +30,12 @@ class DeviceChoice(NamedTuple):
 # `python -m benchmarks.device` measures all of it. Only the row of the CPU was measured yet.
 CHOICES = {"cpu": DeviceChoice(kept=16 * 2**20, convolution="auto")}
 ELSEWHERE = DeviceChoice(kept=2**30)
+
+
+def loop(turns: Array | int, step: Callable[[Array, Any], Any], start: Any, unroll: int) -> Any:
+    """``fori_loop`` from 0 on; ``unroll`` steps a turn where their number is static."""
+    static = isinstance(turns, int) and unroll > 1
+    return lax.fori_loop(0, turns, step, start, unroll=unroll if static else None)
 
 
 def device_choice() -> DeviceChoice:

@@ -87,16 +87,12 @@ def _train_clients(
     local, variables, partition = training.local, state.model, state.partition
     clients, keep = selection.clients, state.clients is not None
     fresh = local.optimizer.init(trained_part(variables))
-    execution = training.execution
-    most = -(-local.max_samples // local.batch_size)
 
-    def train_one(slot: Slot, bound: Array | int | None) -> Any:
-        if steps is not None and execution.fixed_steps:
-            bound = most
+    def train_one(slot: Slot, bound: Array | None) -> Any:
         slot = slot._replace(opt_state=slot.opt_state if keep else fresh)
-        with jax.default_matmul_precision(execution.precision):
+        with jax.default_matmul_precision(training.execution.precision):
             update, opt_state, loss = train_locally(
-                local, variables, partition, slot, state.inputs, bound, execution.unroll
+                local, variables, partition, slot, state.inputs, bound
             )
         return update, opt_state if keep else None, loss
 
@@ -109,6 +105,7 @@ def _train_clients(
         dropout=keys.of_clients(key, clients) if local.network.draws else None,
         opt_state=jax.tree.map(lambda x: x[clients], state.clients),
     )
+    execution = training.execution
     batch = execution.client_batch or fitting(kept_in_training(local, variables))
     return map_clients(train_one, slots, steps, batch, execution.mesh)
 
