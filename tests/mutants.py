@@ -590,8 +590,8 @@ MUTANTS = [
     Mutant(
         "traces_of_an_old_file",
         CONFIG,
-        "config.replace(latency=config.latency.loaded(), availability_trace=availability_trace)",
-        "config.replace(availability_trace=availability_trace)",
+        "latency=config.latency.loaded(),",
+        "latency=config.latency,",
         TRACES_TEST,
     ),
     # --- reward and regret

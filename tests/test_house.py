@@ -9,8 +9,9 @@ from pathlib import Path
 import house
 import pytest
 
-from pause_jax import latency, learning, policies, presets, privacy, search
-from pause_jax.world import availability
+from pause_jax import learning, policies, presets, privacy
+from pause_jax.bandit import search
+from pause_jax.world import availability, latency
 
 PACKAGE = house.ROOT / "pause_jax"
 MAX_LINES = 350

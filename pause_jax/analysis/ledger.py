@@ -119,8 +119,6 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
     own, budget = _budgets(run, mechanism.budget, spent.shape)
     updates, num_parameters = _updates(own, counts), int(run.num_parameters)
     busiest = np.unravel_index(np.argmax(spent), spent.shape)
-    if learns:
-        unnoised += ("updates", SIZES) if mechanism.unit == "none" else (SIZES,)
     whole = np.full(spent.shape, math.nan)
     if num_parameters:
         whole = spent.astype(float) * (num_parameters if mechanism.unit == "coordinate" else 1)
@@ -160,6 +158,8 @@ def _read(run: Result | xr.Dataset) -> tuple[SimConfig, tuple[str, ...], tuple[s
         unnoised = tuple(filter(None, run.unnoised.item().split(", ")))
         named = run.client_id.values.tolist() if "client_id" in run.coords else []
         ids = tuple(named[: config.num_clients])
+    if config.learning is not None:
+        unnoised += ("updates", SIZES) if config.privacy.unit == "none" else (SIZES,)
     return config, unnoised, ids
 
 

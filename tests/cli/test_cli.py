@@ -15,7 +15,6 @@ import xarray as xr
 import pause_jax
 from pause_jax import cli, config_file, presets
 from pause_jax.cli import settings
-from pause_jax.latency import LATENCIES
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
     Budgeted,
@@ -25,6 +24,7 @@ from pause_jax.privacy import (
     Projected,
 )
 from pause_jax.world.availability import AVAILABILITY_TRACES
+from pause_jax.world.latency import LATENCIES
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 
 from pause_jax import simulate, sweep
 from pause_jax.config import canonical
-from pause_jax.latency import LATENCIES, Traces, Work
+from pause_jax.latency import Traces, Work
 from pause_jax.learning import LinearRegression
 from pause_jax.policies import POLICIES, FedCs, Oort, PowerOfChoice, RbcsF
 from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivacy, Power
@@ -19,6 +19,7 @@ from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
 from pause_jax.sweep.families import one_of
 from pause_jax.world.availability import Diurnal
+from pause_jax.world.latency import LATENCIES
 from tests.support import modes
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from pause_jax import Learning, SimConfig, simulate, sweep
 from pause_jax.bandit import no_info
-from pause_jax.latency import LATENCIES, Network, Traces
+from pause_jax.latency import Network, Traces
 from pause_jax.learning import (
     CosineDecay,
     Digits,
@@ -35,6 +35,7 @@ from pause_jax.privacy import (
 )
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import quantity
+from pause_jax.world.latency import LATENCIES
 from tests.support import shapes
 
 BANDIT = SimConfig(num_clients=8, num_selected=3, num_rounds=3, learning=None, availability=0.8)

@@ -35,11 +35,12 @@ def made(
       learning: ``accuracy``, ``loss`` or ``none``.
       spread: standard deviation of the accuracy over seeds.
     """
-    rng = np.random.default_rng(0)
+    # One generator for what tests compare: a further quantity must not change it.
+    rng, others = np.random.default_rng(0), np.random.default_rng(1)
     head, data = (len(configs), seeds), {}
     for name, quantity in QUANTITIES.items():
         shape = (*head, *(_SIZES[dim] for dim in quantity.dims))
-        values = np.ones(shape, bool) if name in _KINDS else rng.random(shape, np.float32)
+        values = np.ones(shape, bool) if name in _KINDS else others.random(shape, np.float32)
         if name in _WHOLE or name in _NEVER:
             values = np.full(shape, 0 if name in _NEVER else 7, np.int32)
         data[name] = (("config", "seed", *quantity.dims), values)

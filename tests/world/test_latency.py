@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pause_jax import ConfigError, SimConfig, config_file, presets, simulate
 from pause_jax.config import canonical, validate
 from pause_jax.latency import (
-    LATENCIES,
     ClippedSpeed,
     LinearContext,
     LogNormal,
@@ -26,6 +25,7 @@ from pause_jax.latency import (
     TwoGroups,
 )
 from pause_jax.policies import Random, RoundRobin
+from pause_jax.world.latency import LATENCIES
 from tests.reference import oracles
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax.latency import LATENCIES, LinearContext
+from pause_jax.latency import LinearContext
+from pause_jax.world.latency import LATENCIES
 
 K = 8
 

@@ -9,7 +9,6 @@ from pause_jax.bandit.search.problem import Problem, Search
 SEARCHES = (Exact, Exhaustive, Annealing)
 
 __all__ = [
-    "SEARCHES",
     "Annealing",
     "Exact",
     "Exhaustive",

@@ -25,7 +25,7 @@ LATENCIES = (
 )  # fmt: skip
 
 __all__ = [
-    "LATENCIES", "ClippedSpeed", "Latency", "LinearContext", "LogNormal", "Network",
+    "ClippedSpeed", "Latency", "LinearContext", "LogNormal", "Network",
     "NormalLatency", "Pareto", "ShiftedExponential", "SpacedLatency", "SpeedNormal", "Switching",
     "TenGroups", "Traces", "TwoGroups", "Work",
 ]  # fmt: skip
