@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import logging
 import math
 import os
 import pathlib
@@ -83,9 +84,28 @@ def kept() -> Iterator[None]:
     accuracy of a round that is not evaluated. Python collects garbage rarely, which takes a sixth
     of a compilation otherwise.
     """
+    _quieten()
     taking = _TAKING if _own_cache() else contextlib.nullcontext()
     with taking, _COLLECTING_RARELY, jax.debug_nans(False):
         yield
+
+
+@functools.cache
+def _quieten() -> None:
+    """Silence two long lines that JAX 0.10.1 logs for each program from a cache.
+
+    The processor does not list two tuning hints of the compiler (jax-ml/jax#38445). Errors are
+    raised at any level. JAX sets the variable to 1; another value is the user's.
+    """
+    own = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") != "1"
+    if own or jax.config.values["jax_logging_level"] != "NOTSET":
+        return
+    levels = {name: logging.getLogger(name).level for name in ("jax", "jaxlib")}
+    # The first update sets the levels of C++ and Python. The second one keeps that of C++.
+    jax.config.update("jax_logging_level", "CRITICAL")
+    jax.config.update("jax_logging_level", "NOTSET")
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 class _WhileAny:
