@@ -10,6 +10,7 @@ import optax
 from jax import Array, lax
 
 from pause_jax.learning.dataset import Dataset
+from pause_jax.learning.device_choice import loop
 from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.network import Network
 from pause_jax.learning.partition import Partition
@@ -32,6 +33,8 @@ class LocalTraining(NamedTuple):
     equal_steps: int | None  # steps of every client if all make the same number (static), else None
     noisy_inputs: bool  # whether clients see noisy inputs (data quality below 1; static)
     proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no such term
+    fixed_steps: int | None = None  # steps of all clients, those beyond its own masked (static)
+    unroll: int = 1  # steps of one turn of the loop, where their number is static
 
 
 class Slot(NamedTuple):
@@ -63,7 +66,7 @@ def train_locally(
     partition: Partition,
     slot: Slot,
     input_key: Array,
-    bound: Array | None = None,
+    bound: Array | int | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """One client's local SGD: one pass over its data in a fresh random order.
 
@@ -80,6 +83,7 @@ def train_locally(
       (update h_k = local - global for every collection, optimiser state, losses on the way).
     """
     batch, size = training.batch_size, partition.size[slot.client]
+    bound = training.fixed_steps or bound
     steps, used = local_steps(training, size), jnp.minimum(size, training.max_samples)
     samples = visiting_order(training, partition, slot.client, slot.bits)
     center = trained_part(variables)
@@ -103,7 +107,7 @@ def train_locally(
 
     start = (variables, slot.opt_state, jnp.zeros(()), jnp.zeros(()))
     stop = steps if bound is None else bound
-    trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
+    trained, opt_state, total, total_square = loop(stop, step, start, training.unroll)
     loss = LocalLoss(
         mean=total / jnp.asarray(steps, total.dtype),
         square=total_square / jnp.asarray(used, total.dtype),

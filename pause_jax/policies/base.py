@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection
@@ -20,7 +21,7 @@ from pause_jax.base.struct import Config, ConfigError, nested
 from pause_jax.privacy import Mechanism
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 
 class Answer(NamedTuple):
@@ -111,6 +112,11 @@ class Context(NamedTuple):
       expected_speed: float [K], mu_k, the mean over rounds if it varies. For the genie only.
       expected_latency: float [K], E[tau_k], seconds. For policies that assume it known.
       varying: (round) -> float [K], mu_k of a round; None if it is the same in all.
+      forecast: (clock, ahead) -> float [K], probability that a client which is available at
+        ``clock`` is so ``ahead`` seconds later; None if nobody can tell.
+      output_layer: int [C, 1 + H], for each of the C outputs the places in a flat update of its
+        bias and of its H incoming weights; None if the model's output layer is not known.
+      validates: whether observations come with ``server_loss``.
     """
 
     num_clients: int
@@ -127,6 +133,9 @@ class Context(NamedTuple):
     expected_speed: Float[Array, " K"]
     expected_latency: Float[Array, " K"]
     varying: Callable[[Array], Array] | None = None
+    forecast: Callable[[Array, Array], Array] | None = None
+    output_layer: Int[np.ndarray, "C P"] | None = None
+    validates: bool = False
 
     @property
     def budget(self) -> Array:

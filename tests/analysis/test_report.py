@@ -72,6 +72,33 @@ def test_it_is_whole_and_small(result, tmp_path):
     assert any(policy.startswith("default-src 'none'; ") for policy in policies)
 
 
+def test_the_scripts_of_charts_are_bundled_once_and_anew_if_the_file_is_damaged(
+    monkeypatch, tmp_path
+):
+    made = []
+
+    def bundle(vl_version):
+        made.append(vl_version)
+        return f"// Vega \u2264 {vl_version}"
+
+    def text():
+        page._bundle.cache_clear()
+        return page._bundle()
+
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path))
+    monkeypatch.setattr(page.vl_convert, "javascript_bundle", bundle)
+    try:
+        first = text()
+        assert first.startswith("// Vega \u2264 ")
+        assert (text(), len(made)) == (first, 1)
+        (file,) = tmp_path.iterdir()
+        file.write_bytes(file.read_bytes()[:40])
+        with pytest.warns(UserWarning, match="is damaged"):
+            assert (text(), len(made)) == (first, 2)
+    finally:
+        page._bundle.cache_clear()
+
+
 def test_it_says_what_was_compared_and_what_to_conclude(result):
     text = shown(result).text
     for words in (

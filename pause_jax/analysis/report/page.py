@@ -12,6 +12,7 @@ from typing import Any
 
 import altair
 import jinja2
+import numpy as np
 import vl_convert
 import xarray as xr
 
@@ -21,6 +22,7 @@ from pause_jax.analysis.curves import DARK, LIGHT
 from pause_jax.analysis.report import budgets, participation, pictures, tables
 from pause_jax.analysis.report.pictures import Picture
 from pause_jax.base.struct import ConfigError
+from pause_jax.learning.decoded import Arrays, decoded
 
 _FOLDER = pathlib.Path(__file__).parent
 _NEEDED = (
@@ -118,10 +120,18 @@ def _count(number: int, word: str) -> str:
 
 @functools.cache
 def _bundle() -> str:
-    """Vega, Vega-Lite and their embedder: JavaScript, of the version that Altair writes for."""
+    """Vega, Vega-Lite and their embedder: JavaScript, of the version that Altair writes for.
+
+    To bundle them takes two seconds, so the cache folder keeps them.
+    """
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     bundle: Any = vl_convert.javascript_bundle  # its stub has no defaults
-    return str(bundle(vl_version=version))
+
+    def made() -> Arrays:
+        return {"text": np.frombuffer(str(bundle(vl_version=version)).encode(), np.uint8)}
+
+    kept = decoded(f"vega-lite-{version}", vl_convert.__version__, made)
+    return bytes(kept["text"]).decode()
 
 
 def _policy(*scripts: str) -> str:
