@@ -34,7 +34,7 @@ SMALL = SimConfig(
 # Each is a program that every process traces anew.
 CONFIGS = {
     "pause": SMALL.replace(policy=named("pause"), track_regret=False),
-    "bandit": SMALL.replace(policy=named("sa_pause"), learning=None, num_rounds=400),
+    "bandit": SMALL.replace(learning=None, num_rounds=400),
 }
 KEYS = 4
 
