@@ -46,6 +46,8 @@ def every_piece(python: str, out: pathlib.Path) -> list[dict]:
     """The lines of all pieces in their least form, in one process that lacks packages."""
     program = PROGRAM.format(missing=MISSING, out=str(out))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(out / "cache")}
+    if python != sys.executable:
+        del env["XLA_FLAGS"]  # another JAX may end at a flag that it does not know
     done = subprocess.run(
         [python, "-W", "ignore", "-c", program], cwd=out, env=env, capture_output=True, text=True
     )

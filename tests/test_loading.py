@@ -53,7 +53,7 @@ def test_the_package_loads_no_laboratory_no_plotting_no_accounting():
 
 def test_one_run_needs_no_labelled_arrays():
     imports = "from pause_jax import SimConfig, presets, simulate"
-    loaded = loaded_early(imports, (*LATER, "orbax", "pandas", "xarray"))
+    loaded = loaded_early(imports, (*LATER, "flax", "optax", "orbax", "pandas", "xarray"))
     assert loaded == [], f"`{imports}` also loads {', '.join(loaded)}"
 
 
