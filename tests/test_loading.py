@@ -80,6 +80,14 @@ def test_help_is_the_same_whatever_is_imported():
     assert "Did you mean 'report'" in run(program(["reprot"]), ["reprot"]).output
 
 
+def test_sweep_is_the_function_whatever_was_imported_before():
+    program = (
+        "import pause_jax.sweep.execute, pause_jax.run.simulate\n"
+        "assert callable(pause_jax.sweep)\nfrom pause_jax import sweep\nassert callable(sweep)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.parametrize("name", pause_jax.__all__)
 def test_every_public_name_is_there(name):
     found = getattr(pause_jax, name)
