@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -45,7 +45,7 @@ class Training:
         self.data = Dataset.of(x, y, x[:NUM_TEST], y[:NUM_TEST], num_classes=NUM_CLASSES)
 
     def run(self, *, client_batch: int | None = None, precision: str | None = None,
-            form: str = "", **choice: int) -> Result:  # fmt: skip
+            form: str = "", **choice: Any) -> Result:  # fmt: skip
         """Play the rounds of a measurement, with other choices than the table's."""
         rounds = self.workload.rounds
         model = model_of(self.workload, form)
@@ -56,7 +56,7 @@ class Training:
 
 
 @contextlib.contextmanager
-def chosen(**changes: int) -> Iterator[None]:
+def chosen(**changes: Any) -> Iterator[None]:
     """Other choices for this device than the table's."""
     choice = device_choice.device_choice()._replace(**changes)
     table: dict[str, DeviceChoice] = {jax.default_backend(): choice}

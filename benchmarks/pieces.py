@@ -137,8 +137,9 @@ def _errors(kind: str, size: int) -> Found:
     with jax.default_matmul_precision(kind):
         product = jnp.matmul(*_singles(a, b))
         layout = ("NHWC", "HWIO", "NHWC")
+        x, weights = map(jnp.asarray, _singles(image, kernel))
         convolved = jax.lax.conv_general_dilated(
-            *_singles(image, kernel), (1, 1), "VALID", dimension_numbers=layout
+            x, weights, (1, 1), "VALID", dimension_numbers=layout
         )
         solved = jnp.linalg.solve(*_singles(matrix, b[:, :1]))
     return {

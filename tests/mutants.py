@@ -2486,6 +2486,70 @@ MUTANTS = [
         "received = selection.active",
         f"{GREEDY_TEST}::test_values_are_averaged_over_the_rounds_of_each_client",
     ),
+    # --- kinds of devices, loading, configs as text
+    Mutant(
+        "device_not_in_the_table",
+        "pause_jax/learning/device_choice.py",
+        "CHOICES.get(jax.default_backend(), ELSEWHERE)",
+        "ELSEWHERE",
+        "tests/learning/test_device_choice.py",
+    ),
+    Mutant(
+        "unroll_forgotten",
+        LEARNING,
+        "local._replace(unroll=execution.unroll)",
+        "local._replace(unroll=1)",
+        "tests/learning/test_device_choice.py",
+    ),
+    Mutant(
+        "steps_not_masked",
+        CLIENT,
+        "if bound is not None:\n            is_own",
+        "if bound is not None and training.fixed_steps is None:\n            is_own",
+        "tests/learning/test_device_choice.py",
+    ),
+    Mutant(
+        "sweep_is_a_package",
+        "pause_jax/__init__.py",
+        "del _room, sweep",
+        "del _room",
+        "tests/test_loading.py::test_sweep_is_the_function_whatever_was_imported_before",
+    ),
+    Mutant(
+        "help_imports_all",
+        "pause_jax/cli/main.py",
+        "program(words[:1])()",
+        "program()()",
+        "tests/test_loading.py::test_help_needs_no_jax",
+    ),
+    Mutant(
+        "toml_of_a_control_character",
+        "pause_jax/config/toml_text.py",
+        '.replace("\\x7f", "\\\\u007f")',
+        "",
+        "tests/config/test_toml_text.py",
+    ),
+    Mutant(
+        "parts_by_name",
+        "benchmarks/parts.py",
+        'found.sort(key=lambda path: int(path.stem.split("-")[-3]))',
+        "pass",
+        "tests/test_device.py::test_a_data_set_comes_back_from_its_parts",
+    ),
+    Mutant(
+        "steps_taken_again",
+        "benchmarks/device.py",
+        "if step.name in done:",
+        "if False:",
+        "tests/test_device.py::test_a_piece_goes_on_where_it_stopped",
+    ),
+    Mutant(
+        "cohorts_by_their_order",
+        "benchmarks/pieces.py",
+        "np.sort(here, axis=1)",
+        "here",
+        "tests/test_device.py::test_cohorts_that_differ_are_seen",
+    ),
 ]
 
 CASE = "tests/run/test_whole_round.py::test_a_run_is_what_algorithm_1_says[{}]"

@@ -6,12 +6,13 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import typer
 
-from benchmarks import device, parts
+from benchmarks import device, parts, pieces
 from benchmarks.pieces import LINES, PIECES, Piece, Setting, Step
 from pause_jax.learning import Dataset
 
@@ -38,14 +39,16 @@ for piece in PIECES:
 """
 
 
-def lines_of(out: pathlib.Path) -> list[dict]:
+def lines_of(out: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in (out / LINES).read_text().splitlines()]
 
 
-def every_piece(python: str, out: pathlib.Path) -> list[dict]:
+def every_piece(python: str, out: pathlib.Path) -> list[dict[str, Any]]:
     """The lines of all pieces in their least form, in one process that lacks packages."""
     program = PROGRAM.format(missing=MISSING, out=str(out))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(out / "cache")}
+    if python != sys.executable:
+        del env["XLA_FLAGS"]  # another JAX may end at a flag that it does not know
     done = subprocess.run(
         [python, "-W", "ignore", "-c", program], cwd=out, env=env, capture_output=True, text=True
     )
@@ -53,7 +56,7 @@ def every_piece(python: str, out: pathlib.Path) -> list[dict]:
     return lines_of(out)
 
 
-def check_lines(lines: list[dict]) -> None:
+def check_lines(lines: list[dict[str, Any]]) -> None:
     assert [line["piece"] for line in lines if "step" not in line] == list(PIECES)
     steps = [line for line in lines if "step" in line]
     assert {line["piece"] for line in steps} == set(PIECES)
@@ -108,12 +111,23 @@ def test_a_piece_goes_on_where_it_stopped(tmp_path, monkeypatch):
         file.write('{"piece": "mine", "st')  # stopped while it wrote
     device.take("mine", setting)
     assert taken == ["a", "b", "c", "c", "d"]
-    lines = device.ended(tmp_path)
+    lines = pieces.ended(tmp_path)
     assert [line.get("step") for line in lines] == ["a", "b", "c", "d", None]
     rows = device.table(lines).splitlines()[2:]
     assert [row.split(" | ")[-1] for row in rows] == [
         *("value: 1 |", "ValueError: two |", "value: 1 |", "value: 1 |")
     ]
+
+
+def test_cohorts_that_differ_are_seen():
+    def measure():
+        return {"clients": [[1, 2], [3, 4], [0, 2]], "seconds": 5.0}
+
+    same = {"clients": [[2, 1], [3, 4], [2, 0]], "seconds": 4.0}  # their order means nothing
+    assert pieces._beside(same, measure) == {"equal_rounds": 3, "rounds": 3, "seconds_apart": 1.0}
+    other = {"clients": [[2, 1], [3, 5], [2, 0]], "seconds": 5.0}
+    found = pieces._beside(other, measure)
+    assert (found["equal_rounds"], found["first_other_round"]) == (2, 2)
 
 
 def test_a_crash_costs_one_step_and_time_ends_a_run(tmp_path, monkeypatch, capsys):
@@ -132,7 +146,7 @@ time.sleep(60)
     )
     device.main(out=tmp_path, minutes=0.1)
     assert capsys.readouterr().out.strip().endswith("start it again to go on")
-    (line,) = device.ended(tmp_path)
+    (line,) = pieces.ended(tmp_path)
     assert (line["step"], line["error"][:38]) == ("bad", "ended the process with status -6; see ")
     with pytest.raises(typer.BadParameter, match="'yours': must be one of mine"):
         device.main(out=tmp_path, only="yours")

@@ -53,7 +53,7 @@ def test_the_package_loads_no_laboratory_no_plotting_no_accounting():
 
 def test_one_run_needs_no_labelled_arrays():
     imports = "from pause_jax import SimConfig, presets, simulate"
-    loaded = loaded_early(imports, (*LATER, "orbax", "pandas", "xarray"))
+    loaded = loaded_early(imports, (*LATER, "flax", "optax", "orbax", "pandas", "xarray"))
     assert loaded == [], f"`{imports}` also loads {', '.join(loaded)}"
 
 
@@ -78,6 +78,14 @@ def test_help_is_the_same_whatever_is_imported():
     run = CliRunner(env={"COLUMNS": "100"}).invoke
     assert run(program(()), ["--help"]).output == run(program(), ["--help"]).output
     assert "Did you mean 'report'" in run(program(["reprot"]), ["reprot"]).output
+
+
+def test_sweep_is_the_function_whatever_was_imported_before():
+    program = (
+        "import pause_jax.sweep.execute, pause_jax.run.simulate\n"
+        "assert callable(pause_jax.sweep)\nfrom pause_jax import sweep\nassert callable(sweep)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("name", pause_jax.__all__)

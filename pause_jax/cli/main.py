@@ -101,8 +101,8 @@ def program(names: Container[str] = COMMANDS) -> typer.Typer:
     app.callback()(start)
     for name, command in COMMANDS.items():
         function = _imported(command.place) if name in names else _listed(command.summary)
-        hidden = {"hidden": True, "deprecated": True} if command.deprecated else {}
-        app.command(name, **hidden)(function)
+        old = command.deprecated
+        app.command(name, hidden=old, deprecated=old)(function)
     return app
 
 

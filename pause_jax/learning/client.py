@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array, lax
 
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.device_choice import loop
 from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.network import Network
+from pause_jax.learning.optimizer import moved
 from pause_jax.learning.partition import Partition
 from pause_jax.learning.task import Task
 from pause_jax.rng import draws
 
 if TYPE_CHECKING:
+    import optax
     from jaxtyping import Float, Int, Key, UInt32
 
 
@@ -167,7 +168,7 @@ def _descend(
             grads, trainable, center,
         )  # fmt: skip
     moves, opt_state = training.optimizer.update(grads, opt_state, trainable)
-    return {**optax.apply_updates(trainable, moves), **changed}, opt_state, loss, square
+    return {**moved(trainable, moves), **changed}, opt_state, loss, square
 
 
 def client_inputs(

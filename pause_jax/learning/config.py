@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from pause_jax.base.registry import label
@@ -20,7 +19,7 @@ from pause_jax.learning.fedavg import RoundTraining, no_stale_updates
 from pause_jax.learning.learner import Learner, StaleTraining
 from pause_jax.learning.local_sgd import LocalSgd
 from pause_jax.learning.models import Mlp, Model
-from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
+from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, is_transformation, made
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
 from pause_jax.learning.task import (
@@ -31,6 +30,9 @@ from pause_jax.learning.task import (
     shape_of_outputs,
     task_of,
 )
+
+if TYPE_CHECKING:
+    import optax
 
 # Models that were found to fit their task and inputs.
 _FITTING: set[Any] = set()
@@ -83,9 +85,7 @@ class Learning(Config):
 
     def check(self, path: str, sizes: Sizes) -> None:
         made(self.optimizer, 0.1)
-        if isinstance(self.optimizer, optax.GradientTransformation) and not (
-            isinstance(self.schedule, ConstantRate)
-        ):
+        if is_transformation(self.optimizer) and not (isinstance(self.schedule, ConstantRate)):
             raise ConfigError(
                 f"{path}.schedule = {self.schedule.name}: cannot change the rate of a "
                 "GradientTransformation that is made already. Give learning.optimizer a function "

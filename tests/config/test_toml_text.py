@@ -1,6 +1,7 @@
 """What is written as TOML, Python's own reader reads back."""
 
 import tomllib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ def test_a_table_comes_back(table):
     assert repr(tomllib.loads(toml_text(table))) == repr(_tables_last(table))
 
 
-def _tables_last(table: dict) -> dict:
+def _tables_last(table: dict[str, Any]) -> dict[str, Any]:
     """The order of the text: a table of a table comes after its values."""
     own = {name: value for name, value in table.items() if isinstance(value, dict)}
     plain = {name: value for name, value in table.items() if name not in own}
@@ -30,9 +31,12 @@ def _tables_last(table: dict) -> dict:
 
 
 def test_a_table_has_the_usual_form():
-    table = {"path": {"a b": {"x": {"hidden": [32, [16]], "on": True}}, "y": 1e-5}, "name": 'q"\n'}
+    table = {
+        "path": {"a b": {"x": {"hidden": [32, [16]], "on": True}}, "y": 1e-5},
+        "name": 'q"\n\x7f',
+    }
     assert toml_text(table) == (
-        'name = "q\\"\\n"\n\n[path]\ny = 1e-05\n\n[path."a b".x]\n'
+        'name = "q\\"\\n\\u007f"\n\n[path]\ny = 1e-05\n\n[path."a b".x]\n'
         "hidden = [\n    32,\n    [\n        16,\n    ],\n]\non = true\n"
     )
     with pytest.raises(TypeError, match="None: has no form in TOML"):
