@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 import xarray as xr
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
@@ -250,12 +251,25 @@ def bsfl_bound(
     return np.asarray(num_clients * delta_max * rounds)
 
 
+def gap_free_bound(
+    num_rounds: ArrayLike, num_clients: int, num_selected: int, delta_max: float
+) -> Floats:
+    """4 sqrt((m + 1) K n ln n) + Delta_max K (1 + 2 zeta(2 m + 1)), for PAUSE with the papers' UCB
+    (zeta = 1) and an exact search: no gap divides it. ``docs/regret_bound.md`` derives it.
+    """
+    n = np.asarray(num_rounds, np.float64)
+    widths = 4 * np.sqrt((num_selected + 1) * num_clients * n * np.log(n))
+    unsure = num_clients * (1 + 2 * scipy.special.zeta(2 * num_selected + 1))
+    return np.asarray(widths + delta_max * unsure)
+
+
 def bounds_of(config: SimConfig, num_rounds: ArrayLike) -> dict[str, Floats]:
-    """Both bounds for a config, with delta the smallest gap of the expected speeds."""
+    """All bounds for a config; the papers' delta is the smallest gap of the expected speeds."""
     speed = np.asarray(config.latency.expected_speed(config.num_clients), np.float64)
     delta, delta_max = smallest_gap(speed), largest_gap(speed, config.reward)
     sizes = (config.num_clients, config.cohort_size)
     return {
         "pause": pause_bound(num_rounds, *sizes, delta, delta_max),
         "bsfl": bsfl_bound(num_rounds, *sizes, delta, delta_max),
+        "gap_free": gap_free_bound(num_rounds, *sizes, delta_max),
     }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -25,6 +24,9 @@ from pause_jax.learning.learner import (
 from pause_jax.learning.optimizer import server_step
 from pause_jax.rng import draws, keys
 
+if TYPE_CHECKING:
+    import optax
+
 
 class RoundTraining(NamedTuple):
     """The fixed parts of a round of training."""
@@ -32,6 +34,7 @@ class RoundTraining(NamedTuple):
     local: LocalTraining  # of the clients
     execution: Execution  # how the cohort is trained
     server: optax.GradientTransformation | None = None  # None adds the mean update
+    stale_damping: Array | float | None = None  # see Learning
 
 
 def train_cohort(
@@ -60,7 +63,8 @@ def train_cohort(
     state, trained, updates = train_clients(training, key, state, selection, release)
     weights = selection.weights
     if stale is not None and is_stale is not None:
-        updates, weights, stale = with_stale(updates, weights, is_stale, stale)
+        beta = training.stale_damping
+        updates, weights, stale = with_stale(updates, weights, is_stale, stale, beta)
     return average(training, state, updates, weights), trained, stale
 
 

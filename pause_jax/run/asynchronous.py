@@ -19,7 +19,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.learning import LearnerState, Trained
 from pause_jax.rng import keys
 from pause_jax.run.arrival import can_miss_average, only_received
-from pause_jax.run.events import Events, heard, plan_of_run, play_events
+from pause_jax.run.events import Events, heard, plan_of_run, play_events, seconds_of
 from pause_jax.run.flight import Buffer, Flight, Slots, Step, after_step, buffer_of, nobody
 from pause_jax.run.horizon import advanced
 from pause_jax.run.record.recorder import Quantities, Record, record_round
@@ -90,7 +90,7 @@ def play(
         work=setup.work,
         downloads=jnp.sum(_new(events.slots, number)),
         uploads=jnp.sum(buffer.received),
-        seconds=_seconds(setup, events),
+        seconds=seconds_of(setup, events),
         query_seconds=jnp.zeros(()),
         step=Step(
             decision=before.flight.decisions + 1,
@@ -184,11 +184,11 @@ def update(
     number: Array,
 ) -> State:
     """Report the step to the policy, and move the clock."""
-    seconds = _seconds(setup, events)
+    seconds = seconds_of(setup, events)
     clock, clock_rest = advanced(before.clock, before.clock_rest, seconds)
     return before._replace(
         learning=learning,
-        policy=heard(setup, events, buffer, trained),
+        policy=heard(setup, before, events, buffer, trained),
         counts=events.counts,
         played=before.played + 1,
         clock=clock,
@@ -202,11 +202,3 @@ def update(
 def _new(slots: Slots, number: Array) -> Array:
     """Whose client started in this step, bool [S]."""
     return slots.occupied & (slots.version == number)
-
-
-def _seconds(setup: Setup, events: Events) -> Array:
-    """How long a step lasts; without anybody, until the server looks again."""
-    trace = setup.config.availability_trace
-    if trace is None:
-        return events.now
-    return jnp.where(events.answers > 0, events.now, trace.recheck)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ from pause_jax.policies import learns_of_training
 from pause_jax.rng import keys
 from pause_jax.run.contract import broken, is_checked
 from pause_jax.run.flight import Buffer, Plan, Slots, buffer_of, next_answer, plan_of, started
-from pause_jax.run.round import ask, observe_world, select, sends_nothing
+from pause_jax.run.horizon import advanced
+from pause_jax.run.round import ask, close_round, observe_world, select
 from pause_jax.run.setup import Setup
 from pause_jax.run.state import State
 
@@ -128,7 +130,8 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
     num_clients = setup.config.num_clients
     engaged = jnp.where(slots.occupied, slots.client, num_clients)
     seen = seen._replace(available=seen.available.at[engaged].set(False, mode="drop"))
-    selection, info = select(setup, ask(setup, now, seen, own, decision), seen, decision)
+    asked = ask(setup, now, seen, own, decision)  # no question: what a choice needs
+    selection, info = select(setup, asked, seen, decision)
     clients, active = selection.clients, selection.active
     rules = events.rules
     if is_checked(setup.config):
@@ -141,7 +144,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
         "weight": selection.weights,
         "peers": jnp.sum(active),
         "epsilon": seen.epsilon[clients],
-        "sends": ~sends_nothing(setup, seen, clients, own, decision),
+        "sends": close_round(setup, seen, asked, selection, own, decision).in_time,
         "latency": seen.latency[clients],
         "finish": events.now + seen.latency[clients],
     }
@@ -168,15 +171,18 @@ def _report(setup: Setup, before: State, events: Events, number: Array) -> Event
 
     def hear() -> Any:
         buffer = buffer_of(setup.config, plan, events.slots, number)
-        return heard(setup, events, buffer, trained)
+        return heard(setup, before, events, buffer, trained)
 
     some = jnp.any(events.slots.answered & ~events.reported)
     policy = lax.cond(some, hear, lambda: events.policy)
     return events._replace(policy=policy, reported=events.slots.answered)
 
 
-def heard(setup: Setup, events: Events, buffer: Buffer, trained: Trained) -> Any:
+def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
     """The policy's state after the answers that it has not been told of."""
+    server_loss = setup.learner.server_loss
+    if server_loss is not None:
+        server_loss = functools.partial(server_loss, before.learning, trained.released)
     new = buffer.slots.answered & ~events.reported[buffer.places]
     missing = new & ~buffer.averaged
     end = jnp.where(events.now > 0, events.now, 1.0)
@@ -189,6 +195,10 @@ def heard(setup: Setup, events: Events, buffer: Buffer, trained: Trained) -> Any
         square_loss=jnp.where(missing, jnp.nan, trained.square_loss),
         update=trained.released,
         received=new & buffer.averaged,
+        available=events.available,
+        late=jnp.zeros_like(new),
+        clock=advanced(before.clock, before.clock_rest, seconds_of(setup, events))[0],
+        server_loss=server_loss,
     )
     return setup.policy.update(events.policy, selection, observation)
 
@@ -203,6 +213,14 @@ def _distinct(clients: Array, active: Array, num_clients: int) -> Array:
     others = jnp.nonzero(~taken, size=clients.shape[0], fill_value=0)[0]
     place = jnp.cumsum(~active) - 1
     return jnp.where(active, clients, others[place]).astype(clients.dtype)
+
+
+def seconds_of(setup: Setup, events: Events) -> Array:
+    """Seconds of a step so far; of one without anybody, until the server looks again."""
+    trace = setup.config.availability_trace
+    if trace is None:
+        return events.now
+    return jnp.where(events.answers > 0, events.now, trace.recheck)
 
 
 def plan_of_run(setup: Setup) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -169,22 +170,14 @@ def close_round(
       Who arrived; its seconds include those of the question.
     """
     clients, active = selection.clients, selection.active
-    answering = active & ~sends_nothing(setup, seen, clients, own, round)
-    ending = arrival(setup.config, seen.latency[clients], active, answering)
+    sends_nothing = seen.dropped[clients]
+    if setup.world.lost is not None:
+        sends_nothing |= setup.world.lost(own, round)[clients]
+    ending = arrival(setup.config, seen.latency[clients], active, active & ~sends_nothing)
     seconds, trace = asked.seconds + ending.seconds, setup.config.availability_trace
     if trace is not None:
         seconds = jnp.where(jnp.any(active), seconds, asked.seconds + trace.recheck)
     return ending._replace(seconds=seconds)
-
-
-def sends_nothing(
-    setup: Setup, seen: Seen, clients: Array, own: keys.RoundKeys, round: Array
-) -> Array:
-    """Whose update does not come, bool [m]: dropped for its budget, or lost."""
-    gone = seen.dropped[clients]
-    if setup.world.lost is not None:
-        gone |= setup.world.lost(own, round)[clients]
-    return gone
 
 
 class Learned(NamedTuple):
@@ -258,14 +251,21 @@ def update(
 ) -> State:
     """Update policy, statistics and clock by what the chosen clients returned."""
     missing, trained = _missing(selection, ending), learned.trained
+    clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
+    server_loss = setup.learner.server_loss
+    if server_loss is not None:
+        server_loss = functools.partial(server_loss, before.learning, trained.released)
     observation = Observation(
         latency=ending.observed,
         loss=jnp.where(missing, jnp.nan, trained.loss),
         square_loss=jnp.where(missing, jnp.nan, trained.square_loss),
         update=trained.released,
         received=ending.in_time,
+        available=seen.available,
+        late=ending.stale & (setup.config.stale_updates == "next"),
+        clock=clock,
+        server_loss=server_loss,
     )
-    clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
     rules = jnp.zeros((), jnp.int32)
     if is_checked(setup.config):
         rules = broken(selection, seen.available, seen.latency, setup.context.min_latency)

@@ -25,13 +25,7 @@ from pause_jax.run.host import is_traced
 from pause_jax.run.loop import init
 from pause_jax.run.matching import client_ids
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.run.record.recorder import (
-    Quantities,
-    chosen,
-    recorded_bytes,
-    with_metrics,
-    with_steps,
-)
+from pause_jax.run.record.recorder import Quantities, chosen, recorded_bytes, with_metrics
 from pause_jax.run.record.result import RESERVED, Result
 from pause_jax.run.setup import learner_of
 from pause_jax.run.speeds import warn_of_speeds
@@ -93,8 +87,8 @@ def simulate(
     check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
     config, data = prepare(config, data)
     if record is None:
-        quantities = with_steps(quantities, [config])
-        quantities = with_metrics(quantities, learner_of(config, data).metrics, RESERVED)
+        names = learner_of(config, data).metrics
+        quantities = with_metrics(quantities, names, RESERVED, [config])
     check_size(config, data, quantities)
     ids = client_ids(config, data)
     if is_traced(config, data, key):

@@ -22,7 +22,7 @@ from pause_jax.run.driver import single_run
 from pause_jax.run.matching import client_ids
 from pause_jax.run.programs import compiled_steps
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.run.record.recorder import Quantities, chosen, with_metrics, with_steps
+from pause_jax.run.record.recorder import Quantities, chosen, with_metrics
 from pause_jax.run.record.result import RESERVED
 from pause_jax.run.setup import learner_of
 from pause_jax.run.simulate import check_size, prepare
@@ -105,8 +105,8 @@ def plan_sweep(
     groups = _groups(named, None if data is None else checked(data))
     if record is None:
         of_all = (learner_of(g[0].config, g[0].data).metrics for g in groups)
-        quantities = with_steps(quantities, (g[0].config for g in groups))
-        quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
+        names, configs = itertools.chain(*of_all), [group[0].config for group in groups]
+        quantities = with_metrics(quantities, names, RESERVED, configs)
     for group in groups:
         check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
     settings = {

@@ -63,6 +63,9 @@ def test_the_bounds_by_hand():
     assert lab.bsfl_bound(math.e, 20, 5, 0.1, 7.0) == pytest.approx(
         20 * 7.0 * (24 / 0.01 + 1 + math.pi**2 / 3)
     )
+    assert lab.gap_free_bound(math.e, 20, 5, 7.0) == pytest.approx(
+        4 * math.sqrt(6 * 20 * math.e) + 7 * 20 * (1 + 2 * sum(s**-11.0 for s in range(1, 99)))
+    )
     assert lab.smallest_gap([0.5, 0.1, 0.45]) == pytest.approx(0.05)
     reward = Reward(alpha=3.0, gamma=2.0)
     assert lab.largest_gap([0.5, 0.1, 0.45], reward) == pytest.approx(8.4)

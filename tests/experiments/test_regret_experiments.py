@@ -13,6 +13,7 @@ import experiments
 from experiments.bsfl_figs_7_10 import run as bsfl_figs_7_10
 from experiments.index_rules import run as index_rules
 from experiments.outcome import Outcome
+from experiments.regret_bound import run as regret_bound
 from experiments.regret_horizon import run as regret_horizon
 from experiments.regret_policies import run as regret_policies
 
@@ -72,6 +73,18 @@ def test_index_rules_runs_small(tmp_path):
     text = printed(index_rules, tmp_path, rounds=200, seeds=2)
     assert text.count("ucb_v ") == 2
     assert "less regret at" not in text, "the rounds asked for lie beyond the run"
+
+
+def test_a_round_of_pause_has_at_most_two_widths_of_regret(tmp_path):
+    regret_bound.main(out=tmp_path, rounds=1000, seeds=1)
+    text = (tmp_path / "output.txt").read_text()
+    assert (
+        text.count("\nok ")
+        == (HERE / "regret_bound" / "output.txt").read_text().count("\nok ")
+        == 3
+    )
+    assert "outside its width: 0" in text
+    assert (tmp_path / "figures" / "regret_bound.png").is_file()
 
 
 def test_regret_horizon_runs_small(tmp_path):

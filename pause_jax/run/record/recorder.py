@@ -25,13 +25,20 @@ from pause_jax.run.state import Round, Run, State
 
 
 def with_metrics(
-    quantities: Quantities, names: Iterable[str], reserved: Sequence[str] = ()
+    quantities: Quantities,
+    names: Iterable[str],
+    reserved: Sequence[str] = (),
+    configs: Iterable[SimConfig] = (),
 ) -> Quantities:
     """The quantities, and those of the metrics among ``names`` that are not there yet.
+
+    And those of server steps, if rounds overlap in one of the configs.
 
     Raises:
       ConfigError: for a metric of a name that is reserved, or of what the library records.
     """
+    if any(config.overlaps for config in configs):
+        quantities = (*quantities, *STEP_QUANTITIES.values())
     known, names = {each.name for each in quantities}, tuple(dict.fromkeys(names))
     for name in names:
         if name in QUANTITIES and name not in METRICS:
@@ -41,12 +48,6 @@ def with_metrics(
             )
     own = [metric(name) for name in names if name not in known]
     return chosen((*quantities, *own), reserved)
-
-
-def with_steps(quantities: Quantities, configs: Iterable[SimConfig]) -> Quantities:
-    """The quantities, and those of server steps if rounds overlap in one of the configs."""
-    overlap = any(config.overlaps for config in configs)
-    return (*quantities, *STEP_QUANTITIES.values()) if overlap else quantities
 
 
 def chosen(record: Iterable[str | Quantity] | None, reserved: Sequence[str] = ()) -> Quantities:

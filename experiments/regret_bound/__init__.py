@@ -1,0 +1,1 @@
+"""A regret bound without gaps."""

@@ -1,0 +1,138 @@
+"""A regret bound without gaps, beside what is measured and the papers' bound.
+
+python -m experiments.regret_bound.run
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated, NamedTuple
+
+import jax
+import numpy as np
+import typer
+from jax import Array
+from matplotlib.figure import Figure
+
+from experiments import figures, regret_setting
+from experiments.outcome import Outcome
+from pause_jax import SimConfig, quantity, regret, simulate
+from pause_jax.policies import Fastest, Genie, Pause, PolicyConfig, Ucb
+from pause_jax.run.state import Round
+
+HERE = pathlib.Path(__file__).parent
+POLICIES: dict[str, PolicyConfig] = {"pause": Pause(index=Ucb()), "fastest": Fastest()}
+
+
+@quantity("round", "slot", unit="s")
+def slot_latency(r: Round) -> Array:
+    """Seconds that each chosen client took."""
+    return r.latency[r.selection.clients]
+
+
+# What float32 makes of a round's regret.
+ROUNDING = 1e-5
+
+
+class Measured(NamedTuple):
+    """A run, round by round, each of shape [n].
+
+    Attributes:
+      regret: of the round, given the policy's own history.
+      width: sqrt((m + 1) ln t / T_j(t - 1)) of the cohort's slowest client in expectation, j;
+        infinite if j is untried.
+      sure: whether every client's mean speed is within its width.
+    """
+
+    regret: np.ndarray
+    width: np.ndarray
+    sure: np.ndarray
+
+
+def measure(config: SimConfig, key: Array) -> Measured:
+    """Run a bandit-only config, and compute the widths in float64 from what it observed."""
+    result = simulate(config, key, record=("clients", "regret", slot_latency))
+    clients, latency = np.asarray(result.clients), np.asarray(result.slot_latency, np.float64)
+    expected = np.asarray(config.latency.expected_speed(config.num_clients), np.float64)
+    counts, total = np.zeros((2, config.num_clients))
+    width, sure = np.empty(len(clients)), np.empty(len(clients), bool)
+    for t, (cohort, seconds) in enumerate(zip(clients, latency, strict=True), start=1):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            widths = np.sqrt((config.cohort_size + 1) * np.log(t) / counts)
+        widths[counts == 0] = np.inf
+        tried = counts > 0
+        off = np.abs(total[tried] / counts[tried] - expected[tried])
+        width[t - 1] = widths[cohort[np.argmin(expected[cohort])]]
+        sure[t - 1] = np.all(off <= widths[tried])
+        counts[cohort] += 1
+        total[cohort] += float(config.latency.min_latency) / seconds
+    return Measured(np.asarray(result.regret, np.float64), width, sure)
+
+
+def broken(run: Measured) -> np.ndarray:
+    """The rounds in which all means are within their widths and regret exceeds two widths."""
+    return run.sure & (run.regret > 2 * run.width + ROUNDING)
+
+
+def main(
+    rounds: int = 100_000,
+    seeds: int = 4,
+    out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
+) -> None:
+    """Run, print, check and draw."""
+    outcome = Outcome(f"{seeds} seeds, {rounds} rounds, K = 20, m = 5, two_groups")
+    keys, n = jax.random.split(jax.random.key(0), seeds), np.arange(1, rounds + 1)
+    runs = {
+        name: [measure(regret_setting.config(policy, rounds), key) for key in keys]
+        for name, policy in POLICIES.items()
+    }
+    bounds = regret.bounds_of(regret_setting.config(Genie(), rounds), n)
+    curves = {name: np.stack([each.regret.cumsum() for each in runs[name]]) for name in runs}
+    widths = np.stack([two_widths(each).cumsum() for each in runs["pause"]])
+    for name, curve in curves.items():
+        outcome.add(f"R({rounds}) of {name}: {curve[:, -1].mean():.4g}")
+    outcome.add(f"two widths, summed over the rounds of pause: {widths[:, -1].mean():.4g}")
+    outcome.add(*(f"bound {name}: {bound[-1]:.4g}" for name, bound in bounds.items()))
+    unsure = sum(int(np.sum(~each.sure)) for each in runs["pause"])
+    outcome.add(f"rounds of pause in which some mean is outside its width: {unsure}")
+    outcome.check(
+        "pause: no round exceeds two widths while all means are within theirs",
+        not any(broken(each).any() for each in runs["pause"]),
+    )
+    outcome.check(
+        "fastest, the control: some rounds do", any(broken(each).any() for each in runs["fastest"])
+    )
+    outcome.check(
+        "pause is below the bound without gaps", (curves["pause"] <= bounds["gap_free"]).all()
+    )
+    draw(n, curves, widths, bounds, out)
+    outcome.finish(out)
+
+
+def two_widths(run: Measured) -> np.ndarray:
+    """Twice the width of each round; 0 where the client is untried, at most K rounds."""
+    return np.where(np.isfinite(run.width), 2 * run.width, 0.0)
+
+
+def draw(
+    n: np.ndarray,
+    curves: dict[str, np.ndarray],
+    widths: np.ndarray,
+    bounds: dict[str, np.ndarray],
+    out: pathlib.Path,
+) -> None:
+    """Measured regret, the sum of widths and the bounds: ``out/figures/regret_bound.png``."""
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes, at = figure.subplots(), np.unique(np.geomspace(20, n[-1], 200).astype(int)) - 1
+    for name, curve in curves.items():
+        axes.plot(n[at], curve.mean(0)[at], label=f"R(n) of {name}")
+    axes.plot(n[at], widths.mean(0)[at], ls="--", label="two widths of each round, pause")
+    axes.plot(n[at], bounds["gap_free"][at], ls="-.", label="bound without gaps")
+    axes.plot(n[at], bounds["pause"][at], ls=":", label="Theorem 3, (17)")
+    axes.set(xscale="log", yscale="log", xlabel="round n", ylabel="cumulative regret")
+    axes.legend(fontsize="small")
+    figures.save(figure, out, "regret_bound")
+
+
+if __name__ == "__main__":
+    typer.run(main)
