@@ -462,7 +462,7 @@ MUTANTS = [
     ),
     Mutant(
         "stale_updates_are_not_damped",
-        FEDAVG,
+        STALENESS,
         "before = before * damping(",
         "before = before + 0 * damping(",
         f"{ARRIVAL_TEST}::test_stale_updates_can_have_the_weights_of_refl",
@@ -1130,14 +1130,14 @@ MUTANTS = [
     ),
     Mutant(
         "late_updates_averaged_twice",
-        FEDAVG,
+        STALENESS,
         "now, before = jnp.where(is_stale, 0.0, weights), stale.weights",
         "now, before = weights, stale.weights",
         ARRIVAL_TEST,
     ),
     Mutant(
         "late_weights_not_scaled",
-        FEDAVG,
+        STALENESS,
         "both / jnp.where(total > 0, total, 1.0)",
         "both",
         ARRIVAL_TEST,
