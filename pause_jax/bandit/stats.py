@@ -5,6 +5,7 @@ Source: Peleg et al. 2025 (PAUSE), equations (11)-(13).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -76,6 +77,8 @@ class Observation(NamedTuple):
       available: bool [K], who could be chosen: all by default.
       late: bool [m], whose update is averaged in the next round; nobody's by default.
       clock: simulated seconds at the end of the round; NaN if the server keeps none.
+      server_loss: (aggregation weights [m]) -> loss on the server's validation samples of the model
+        before the round plus these updates, so weighted; None if there are no such samples.
     """
 
     latency: Float[Array, " m"]
@@ -86,6 +89,7 @@ class Observation(NamedTuple):
     available: Bool[Array, " K"] | bool = True
     late: Bool[Array, " m"] | bool = False
     clock: Float[Array, ""] | float = float("nan")
+    server_loss: Callable[[Array], Array] | None = None
 
     @property
     def heard(self) -> Any:

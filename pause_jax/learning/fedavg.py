@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -24,6 +23,9 @@ from pause_jax.learning.learner import (
 from pause_jax.learning.optimizer import server_step
 from pause_jax.learning.staleness import damping
 from pause_jax.rng import draws, keys
+
+if TYPE_CHECKING:
+    import optax
 
 
 class RoundTraining(NamedTuple):

@@ -120,9 +120,10 @@ def _settled(probability: Array, chance: Array) -> Array:
     left, right = probability[:half], probability[half:]
     both = left + right
     over = both > 1
-    # One of the two is settled, at 1 if both exceed 1 and else at 0; the other has the rest.
+    # One of the two is settled, at 1 if both exceed 1 and else at 0; the other has the rest. Where
+    # they are 1 together, rounding says which of the two happens, and both choose the same client.
     left_goes_on = jnp.where(
-        over, chance[:half] * (2 - both) < 1 - left, chance[:half] * both < left
+        over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )
     later = _settled(jnp.where(over, both - 1, both), chance[half:])
     return jnp.concatenate(

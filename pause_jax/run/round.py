@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -251,6 +252,9 @@ def update(
     """Update policy, statistics and clock by what the chosen clients returned."""
     missing, trained = _missing(selection, ending), learned.trained
     clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
+    server_loss = setup.learner.server_loss
+    if server_loss is not None:
+        server_loss = functools.partial(server_loss, before.learning, trained.released)
     observation = Observation(
         latency=ending.observed,
         loss=jnp.where(missing, jnp.nan, trained.loss),
@@ -260,6 +264,7 @@ def update(
         available=seen.available,
         late=ending.stale & (setup.config.stale_updates == "next"),
         clock=clock,
+        server_loss=server_loss,
     )
     rules = jnp.zeros((), jnp.int32)
     if is_checked(setup.config):

@@ -13,6 +13,7 @@ from tests.reference import inclusion as oracle
 
 P = np.array([0.9, 0.1, 0.55, 0.25, 1.0, 0.2, 0.0])
 M, DRAWS = 3, 30_000
+P8 = np.array([0.3, -0.3, 0.2, -0.2, 0.0, 0.0, 0.1, -0.1])
 
 
 def cohorts(probability, m, draws=DRAWS, draw=dep_round):
@@ -57,6 +58,14 @@ def test_pairs_repel_and_all_that_can_occur_do():
         assert abs(both - expected) < 0.02
     # Without the random order, neighbours would never meet.
     assert (members[:, 5] & members[:, 1]).any()
+
+
+def test_rounding_of_a_probability_does_not_change_who_is_drawn():
+    halves = np.full(8, 0.5)
+    nudged = halves + 1e-7 * np.asarray([1, -1, 1, -1, 2, -2, 1, -1])
+    one, other, moved = (cohorts(p, 4, draws=2000) for p in (halves, nudged, halves[::-1] + P8))
+    assert (one != other).any(axis=1).mean() < 0.01
+    assert (one != moved).any(axis=1).mean() > 0.1, "negative control: other probabilities"
 
 
 def test_fewer_than_m_come_first_and_the_others_only_fill_up():
