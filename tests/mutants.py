@@ -407,8 +407,8 @@ MUTANTS = [
     Mutant(
         "polaris_late_counts_as_in_time",
         POLARIS,
-        "0.1 + late,",
-        "0.1 + 0 * late,",
+        "0.1 + late.astype",
+        "0.1 + 0 * late.astype",
         POLARIS_TEST,
     ),
     Mutant(
