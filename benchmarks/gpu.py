@@ -10,98 +10,41 @@ from __future__ import annotations
 
 import os
 import pathlib
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
-import jax.numpy as jnp
 import typer
 
-from benchmarks import report
+import pause_jax
+from benchmarks import choices, report
 from benchmarks.contenders import OURS, Contender, gathered
-from benchmarks.harness import ON_ACCELERATOR, Measured, Work, measure
-from benchmarks.run import listed, say
+from benchmarks.harness import ON_ACCELERATOR, Measured, measure
+from benchmarks.run import able, listed, say
+from benchmarks.timing import Row, here
 from benchmarks.workloads import WORKLOADS
 from pause_jax import ConfigError, presets, sweep
 from pause_jax.learning import Dataset
 
 # Flower's clients are processes of their own on the CPU.
 PEERS = ("fedjax", "pfl", "torch")
-PRODUCTS = 32  # matrix products of a measurement
-CONVOLUTIONS = {"products": "convolution by matrix products", "xla": "XLA's convolution"}
 KINDS = {kind: f"own Flax module, {kind}" for kind in ("float32", "bfloat16")}
 # Variants of ours that are divided by another one of them.
-BASES = {CONVOLUTIONS["products"]: CONVOLUTIONS["xla"], KINDS["bfloat16"]: KINDS["float32"]}
+BASES = {KINDS["bfloat16"]: KINDS["float32"]}
 
 INTRO = """# On this device
 
 Written by `make bench-gpu`. Seconds are medians over the turns; "ratio" is to the row that the next
 column names. Workloads are those of `make bench`, seconds are of a round, and all contenders of one
-took turns; sweeps are whole runs from data that were read before. "compiling" is the processor
-seconds of the first run less the median of the later ones. The library's own models have float32
-only; a module of one's own may compute in bfloat16, with weights and updates in float32. Matrix
-products in float32 have JAX's default precision, which on some devices is less than float32.
+took turns. Rows from "as the library chooses" on are whole measurements, each with one other
+choice; a share of the product's rate is at the precision that it names. Sweeps are whole runs from
+data that were read before. "compiling" is the processor seconds of the first run less the median of
+the later ones. The library's own models have float32 only; a custom module may compute in bfloat16,
+with weights and updates in float32. Matrix products in float32 have JAX's default precision, which
+on some devices is less than float32.
 """
-
-
-class Row(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-      what: was measured.
-      found: of it.
-      base: what its seconds are divided by, and that row's name; None for a base itself.
-      compiles: whether there is a compilation to speak of.
-      note: what else is to be said.
-    """
-
-    what: str
-    found: Measured
-    base: tuple[str, Measured] | None = None
-    compiles: bool = True
-    note: str = ""
-
-    def cells(self) -> list[str]:
-        """As in the table; of what was not measured only the reason."""
-        if self.found.failure:
-            return [self.what, *[""] * 5, self.found.failure]
-        seconds, (to, base) = self.found.median, self.base or ("", self.found)
-        ratio = f"{seconds / base.median:.2f}" if base.values else ""
-        compiling, _ = report.started(self.found, compiles=self.compiles)
-        return [self.what, self.found.device, f"{seconds:.3g}", ratio, to, compiling, self.note]
-
-
-def here(calls: Mapping[str, Callable[[], object]], repeat: int) -> dict[str, Measured]:
-    """Measure calls of this process in turns, after one of each that compiles and does not count.
-
-    Returns:
-      name -> what was measured; of a call that fails, the reason.
-    """
-    device = jax.devices()[0].device_kind
-    found: dict[str, Measured] = {}
-    for turn in range(1 + repeat):
-        for name, call in calls.items():
-            if turn and found[name].failure:
-                continue
-            say(f"{name} {turn}/{repeat}")
-            begin, worked = time.perf_counter(), time.process_time()
-            try:
-                jax.block_until_ready(call())
-            except (ConfigError, RuntimeError) as error:
-                if isinstance(error.__cause__, KeyboardInterrupt):
-                    raise
-                found[name] = Measured([], failure=f"failed: {str(error).splitlines()[0]}")
-                continue
-            seconds, work = time.perf_counter() - begin, time.process_time() - worked
-            if not turn:
-                found[name] = Measured([], device=device, work=Work(time.process_time(), work, []))
-                continue
-            found[name].values.append(seconds)
-            found[name].work.later.append(work)  # type: ignore[union-attr]
-    return found
 
 
 def training(
@@ -110,15 +53,15 @@ def training(
     missing: Mapping[str, str],
     repeat: int,
 ) -> tuple[list[Row], dict[str, str]]:
-    """A round of a workload: ours, its convolutions and kinds of numbers, and the peers.
+    """A round of a workload: ours, our kinds of numbers, and the peers.
 
     Returns:
       (rows, versions).
     """
-    convolves = any(kind == "conv" for kind, _ in WORKLOADS[workload].layers)
-    variants = {**(CONVOLUTIONS if convolves else {}), **KINDS}
     python, ours = peers[OURS]
-    own = {title: (python, ours._replace(variant=name)) for name, title in variants.items()}
+    own = {title: (python, ours._replace(variant=name)) for name, title in KINDS.items()}
+    if WORKLOADS[workload].normed:
+        own = {}  # the module has no norms
     contenders = {OURS: (python, ours), **own}
     contenders |= {name: peer for name, peer in peers.items() if name != OURS}
     measured = measure(workload, contenders, repeat, say, ON_ACCELERATOR)
@@ -176,28 +119,6 @@ def seeds(
     ]
 
 
-def products(size: int, repeat: int) -> list[Row]:
-    """Products of square matrices in both kinds of numbers."""
-    multiply = jax.jit(jnp.matmul)
-
-    def play(matrix: jax.Array) -> jax.Array:
-        for _ in range(PRODUCTS):
-            product = multiply(matrix, matrix)
-        return product
-
-    what = f"{PRODUCTS} products of {size} x {size} matrices"
-    matrix = jax.random.normal(jax.random.key(0), (size, size))
-    calls = {kind: partial(play, matrix.astype(kind)) for kind in KINDS}
-    found = here({f"{what}, {kind}": call for kind, call in calls.items()}, repeat)
-    first = found[f"{what}, float32"]
-    rows = []
-    for name, each in found.items():
-        rate = 2e-12 * PRODUCTS * size**3 / each.median
-        base = None if each is first else ("float32", first)
-        rows.append(Row(name, each, base, note=f"{rate:.3g} TFLOP/s"))
-    return rows
-
-
 def memory() -> float:
     """GiB that a batch of a sweep may take: half the device's, or the library's 2 if it is mute."""
     of_device = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)
@@ -205,14 +126,15 @@ def memory() -> float:
 
 
 def main(
-    workloads: Annotated[str, typer.Option(help="Names, with commas.")] = "W1,W2,W3",
+    workloads: Annotated[str, typer.Option(help="Names, with commas.")] = "W1,W2,W3,W4",
     preset_names: Annotated[
         str, typer.Option("--presets", help="Of the sweeps, with commas.")
     ] = "mnist_small,cifar10_small",
     seed_counts: Annotated[
         str, typer.Option("--seeds", help="Of the sweeps, beside 1, with commas.")
-    ] = "32,256",
+    ] = "32,256,1024,4096",
     rounds: Annotated[int, typer.Option(help="Of each run in the sweeps.", min=1)] = 100,
+    clients: Annotated[int, typer.Option(help="K of the selection.", min=10)] = 1_000_000,
     size: Annotated[int, typer.Option(help="Of the matrices.", min=1)] = 8192,
     peers: Annotated[
         str, typer.Option(help="Environments of peers, with commas; '' for none.")
@@ -233,14 +155,16 @@ def main(
     data = {name: given(name, data_dir) for name in chosen_presets}
     chosen, missing = gathered(listed(peers, PEERS), folder, say)
     rows: list[Row] = []
-    versions = {name: version(name) for name in ("pause_jax", "jax", "jaxlib", "flax")}
+    versions = {name: version(name) for name in ("jax", "jaxlib", "flax")}
+    versions["pause_jax"] = pause_jax.__version__
     for name in names:
-        found, of_peers = training(name, chosen, missing, repeat)
-        rows += found
+        found, of_peers = training(name, able(name, chosen), missing, repeat)
+        rows += [*found, *choices.training(name, repeat)]
         versions |= of_peers
     for name in chosen_presets:
         rows += seeds(name, data[name], counts, rounds, repeat)
-    rows += products(size, repeat)
+    rows += [*choices.unequal(rounds, repeat), *choices.products(size, repeat)]
+    rows += choices.selections(clients, max(1, clients // 1000), repeat)
     head = ["", "on", "s", "ratio", "to", "compiling, cpu s", ""]
     sections = [INTRO, _device(), "", report.machine(versions, repeat, load), ""]
     text = "\n".join([*sections, *report.table(head, [row.cells() for row in rows])])

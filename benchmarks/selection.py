@@ -38,13 +38,8 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
-def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[str, Any]]:
-    """Exact search with and without a key against ``jnp.argsort`` of the same index.
-
-    ``bytes_per_second`` counts what no such search can avoid, over the time of the whole search:
-    index and weight read once, 8 bytes a client, and a merge sort of keys and numbers that reads
-    and writes them, 8 bytes a client, 12 with random lots, in each of ceil(log2 K) passes.
-    """
+def exact_calls(num_clients: int, num_selected: int) -> dict[str, Callable[[], object]]:
+    """Calls of one ``jnp.argsort`` and of exact search with ties by number and at random."""
     index_key, weight_key, key = jax.random.split(jax.random.key(0), 3)
     index = jax.random.normal(index_key, (num_clients,))
     weight = jax.random.normal(weight_key, (num_clients,)) / num_selected
@@ -53,10 +48,22 @@ def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[s
         return exact(index, weight, num_selected, key=key)
 
     argsort, run = jax.jit(jnp.argsort), jax.jit(search)
-    sort_seconds, *seconds = medians(
-        [lambda: argsort(index), lambda: run(index, weight, None), lambda: run(index, weight, key)],
-        repeats,
-    )
+    return {
+        "argsort": lambda: argsort(index),
+        "by number": lambda: run(index, weight, None),
+        "at random": lambda: run(index, weight, key),
+    }
+
+
+def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[str, Any]]:
+    """Exact search with and without a key against ``jnp.argsort`` of the same index.
+
+    ``bytes_per_second`` counts what no such search can avoid, over the time of the whole search:
+    index and weight read once, 8 bytes a client, and a merge sort of keys and numbers that reads
+    and writes them, 8 bytes a client, 12 with random lots, in each of ceil(log2 K) passes.
+    """
+    calls = exact_calls(num_clients, num_selected)
+    sort_seconds, *seconds = medians(list(calls.values()), repeats)
     passes = math.ceil(math.log2(num_clients))
     return [
         {

@@ -26,7 +26,7 @@ from cross_references import PACKAGE, canonical
 from sphinx.errors import SphinxError
 from sphinx.util import logging
 
-from pause_jax.cli import app
+from pause_jax.cli import program
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.result import described
 
@@ -175,7 +175,8 @@ def help_page() -> str:
     """The help of the program and of each of its commands."""
     runner = typer.testing.CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"})
     parts = ["# Options of the program\n", "What `pause-jax COMMAND --help` prints.\n"]
-    commands = [c.name or c.callback.__name__ for c in app.registered_commands if c.callback]
+    app = program()
+    commands = [command.name for command in app.registered_commands if command.name]
     for command in [(), *((name,) for name in commands)]:
         said = runner.invoke(app, [*command, "--help"]).output
         parts += [f"## {' '.join(('pause-jax', *command))}\n", f"```text\n{said.strip()}\n```\n"]

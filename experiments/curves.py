@@ -24,6 +24,7 @@ from jax import Array
 import pause_jax
 from pause_jax import SimConfig, config_file
 from pause_jax.base.struct import Config, fields
+from pause_jax.learning import Dataset
 from pause_jax.run.loop import advance, init
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.recorder import Record
@@ -89,20 +90,24 @@ def runs_of(configs: Mapping[str, SimConfig], seeds: int) -> list[Run]:
     return [Run(label, seed, configs[label]) for seed in range(seeds) for label in configs]
 
 
-def play_all(runs: Iterable[Run], folder: pathlib.Path) -> pd.DataFrame:
+def play_all(
+    runs: Iterable[Run], folder: pathlib.Path, data: Dataset | None = None
+) -> pd.DataFrame:
     """Play what is missing in ``folder/runs``, and read everything.
+
+    ``data`` is the data set that the configs name, where it was read by other means.
 
     Returns:
       One row a round, with the columns label, seed, round and ``RECORDED``.
     """
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    return pd.concat([_table(run, folder / "runs") for run in runs], ignore_index=True)
+    return pd.concat([_table(run, folder / "runs", data) for run in runs], ignore_index=True)
 
 
-def _table(run: Run, folder: pathlib.Path) -> pd.DataFrame:
+def _table(run: Run, folder: pathlib.Path, given: Dataset | None) -> pd.DataFrame:
     path = folder / f"{run.name}.csv"
     if not (path.exists() and path.read_text().startswith(f"# {run.made_by} ")):
-        table = _play(run, folder / f"{run.name}.npz")
+        table = _play(run, folder / f"{run.name}.npz", given)
         part = path.with_suffix(".part")
         with part.open("w") as file:
             file.write(f"# {run.made_by} jax {jax.__version__} pause_jax {pause_jax.__version__}\n")
@@ -112,8 +117,8 @@ def _table(run: Run, folder: pathlib.Path) -> pd.DataFrame:
     return pd.read_csv(path, comment="#").assign(label=run.label, seed=run.seed)
 
 
-def _play(run: Run, kept: pathlib.Path) -> pd.DataFrame:
-    config, data = prepare(run.config)
+def _play(run: Run, kept: pathlib.Path, given: Dataset | None) -> pd.DataFrame:
+    config, data = prepare(run.config, given)
     state = _init(config, data, key_of(run.seed))
     record: dict[str, np.ndarray] = {}
     played = 0

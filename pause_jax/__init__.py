@@ -19,55 +19,81 @@ Examples:
 """
 
 import importlib
-import logging
 import os
 import sys
 import warnings
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-import jax
-
-from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
+import pause_jax.sweep as _room  # before the function of that name takes its place
 from pause_jax._moved import MovedFinder
-from pause_jax.bandit.reward import Reward
-from pause_jax.base import renamed
-from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig, stack
-from pause_jax.learning import Learning
-from pause_jax.run.record.quantities import QUANTITIES
-from pause_jax.run.record.quantity import Quantity, quantity
-from pause_jax.run.record.result import Result
-from pause_jax.run.simulate import simulate
-from pause_jax.sweep.execute import SweepInterrupted
-from pause_jax.sweep.merge import merge
-from pause_jax.sweep.sweep import run_shard, sweep
+from pause_jax.base import renamed, versions
 
 if TYPE_CHECKING:
+    from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
     from pause_jax.analysis import metrics, plotting, regret
-    from pause_jax.config import config_file
+    from pause_jax.bandit.reward import Reward
+    from pause_jax.base.struct import ConfigError
+    from pause_jax.config import SimConfig, config_file, stack
+    from pause_jax.learning import Learning
+    from pause_jax.run.record.quantities import QUANTITIES
+    from pause_jax.run.record.quantity import Quantity, quantity
+    from pause_jax.run.record.result import Result
+    from pause_jax.run.simulate import simulate
     from pause_jax.sweep import distributed
+    from pause_jax.sweep.execute import SweepInterrupted
+    from pause_jax.sweep.merge import merge
+    from pause_jax.sweep.sweep import run_shard, sweep
 
-try:
-    __version__ = metadata.version(__name__)
-except metadata.PackageNotFoundError:  # a checkout that was not installed
-    __version__ = "unknown"
+__version__ = versions.version(__name__)
 
 sys.meta_path.insert(0, MovedFinder())
 
-# What most programs do not need is imported when it is asked for.
-_LATER = {
-    "config_file": "pause_jax.config.config_file",
-    "distributed": "pause_jax.sweep.distributed",
-    "metrics": "pause_jax.analysis.metrics",
-    "plotting": "pause_jax.analysis.plotting",
-    "regret": "pause_jax.analysis.regret",
+# Every name is imported when it is first asked for: a program pays for what it uses, and
+# `pause-jax --help` not even for JAX. Module -> its names here; None for the module itself.
+_PLACES: dict[str, tuple[str, ...] | None] = {
+    **dict.fromkeys(
+        ("bandit", "latency", "learning", "policies", "presets", "privacy", "reward", "search")
+    ),
+    **dict.fromkeys(("analysis.metrics", "analysis.plotting", "analysis.regret")),
+    **dict.fromkeys(("config.config_file", "sweep.distributed")),
+    "bandit.reward": ("Reward",),
+    "base.struct": ("ConfigError",),
+    "config": ("SimConfig", "stack"),
+    "learning.config": ("Learning",),
+    "run.record.quantities": ("QUANTITIES",),
+    "run.record.quantity": ("Quantity", "quantity"),
+    "run.record.result": ("Result",),
+    "run.simulate": ("simulate",),
+    "sweep.execute": ("SweepInterrupted",),
+    "sweep.merge": ("merge",),
+    "sweep.sweep": ("run_shard", "sweep"),
 }
+_PLACE_OF = {
+    name: place for place, names in _PLACES.items() for name in names or (place.rpartition(".")[2],)
+}
+del _room, sweep
 
-if jax.__version__ == "0.10.2" or jax.__version__.startswith("0.11."):
+
+def __getattr__(name: str) -> Any:
+    if name == "play_shard":
+        renamed.warn("play_shard", "run_shard")
+        name = "run_shard"
+    if name not in _PLACE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = _PLACE_OF[name]
+    found = importlib.import_module(f"{__name__}.{place}")
+    globals()[name] = found if _PLACES[place] is None else getattr(found, name)
+    return globals()[name]
+
+
+_jax = versions.version("jax")
+if _jax == "unknown":  # without metadata
+    from jax import __version__ as _jax
+
+if _jax == "0.10.2" or _jax.startswith("0.11."):
     warnings.warn(
-        f"JAX {jax.__version__} computes wrong results or crashes on CPUs (jax-ml/jax#39103, "
-        "#39257): install jax==0.10.1, or 0.12 and newer on Python >= 3.12.",
+        f"JAX {_jax} computes wrong results or crashes on CPUs (jax-ml/jax#39103, #39257): "
+        "install jax==0.10.1, or 0.12 and newer on Python >= 3.12.",
         stacklevel=2,
     )
 
@@ -77,41 +103,16 @@ if jax.__version__ == "0.10.2" or jax.__version__.startswith("0.11."):
 # its devices.
 _KERNELS = "--xla_cpu_experimental_ynn_fusion_type="
 _flags = os.environ.get("XLA_FLAGS", "")
-if jax.__version__ in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
-    from jax._src import xla_bridge  # later versions may do without
-
+if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
     os.environ["XLA_FLAGS"] = f"{_flags} {_KERNELS}".strip()
-    if xla_bridge.backends_are_initialized():
+    # Of JAX's own: later versions may do without.
+    _bridge: Any = sys.modules.get("jax._src.xla_bridge")
+    if _bridge is not None and _bridge.backends_are_initialized():
         warnings.warn(
-            f"JAX {jax.__version__} was used before pause_jax was imported, so some reductions of "
-            f"products are wrong on CPUs: import pause_jax first, or set XLA_FLAGS={_KERNELS}",
+            f"JAX {_jax} was used before pause_jax was imported, so some reductions of products "
+            f"are wrong on CPUs: import pause_jax first, or set XLA_FLAGS={_KERNELS}",
             stacklevel=2,
         )
-
-
-# JAX 0.10.1 logs two long lines for each program from a cache: the processor does not list two
-# tuning hints of the compiler (jax-ml/jax#38445). Errors are raised at any level. JAX sets the
-# variable to 1; another value is the user's.
-if (
-    os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1"
-    and jax.config.values["jax_logging_level"] == "NOTSET"
-):
-    _levels = {name: logging.getLogger(name).level for name in ("jax", "jaxlib")}
-    # The first update sets the levels of C++ and Python. The second one keeps that of C++.
-    jax.config.update("jax_logging_level", "CRITICAL")
-    jax.config.update("jax_logging_level", "NOTSET")
-    for _name, _level in _levels.items():
-        logging.getLogger(_name).setLevel(_level)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return importlib.import_module(_LATER[name])
-    if name == "play_shard":
-        renamed.warn("play_shard", "run_shard")
-        return run_shard
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 __all__ = [
     "QUANTITIES",

@@ -1,6 +1,7 @@
 """The benchmarks' harness on a tiny workload, with our own driver as the only contender."""
 
 import pathlib
+import re
 import sys
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import typer
 
-from benchmarks import gpu, report, run, storing
+from benchmarks import gpu, report, run, storing, timing
 from benchmarks.alone import Timing, in_turns
 from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.drivers.pause import model_of
@@ -27,6 +28,7 @@ from benchmarks.workloads import (
 pytestmark = pytest.mark.slow
 
 PYTHON = pathlib.Path(sys.executable)
+KINDS_OF_PRODUCT = ("default", "highest", "bfloat16")
 SWEPT = ("2 seeds in one sweep", "3 seeds in one sweep")
 
 
@@ -191,6 +193,7 @@ def test_the_table_of_a_device(tmp_path, capsys):
         preset_names="digits_small,mnist_small",
         seed_counts="2,3",
         rounds=3,
+        clients=1000,
         size=16,
         peers="",
         repeat=1,
@@ -205,11 +208,18 @@ def test_the_table_of_a_device(tmp_path, capsys):
     rows = {what.strip(): [cell.strip() for cell in cells] for what, *cells in lines[2:]}
     ours, module = "tiny: pause_jax", "tiny: own Flax module, "
     sweep, product = "digits_small, 3 rounds: ", "32 products of 16 x 16 matrices, "
+    usual, select = "tiny: as the library chooses", "K = 1,000, m = 1: "
+    others = ("1 clients side by side", "2 clients side by side", "2 steps a turn")
+    others += ("4 steps a turn", "8 steps a turn", "products in all bits")
+    own, masked = "unequal clients: own steps", "unequal clients: equal steps, masked"
     base_of = {
         **{ours: ours, f"{module}float32": ours, f"{module}bfloat16": f"{module}float32"},
+        **dict.fromkeys((usual, *(f"tiny: {other}" for other in others)), usual),
         **{f"{sweep}{n}": f"{sweep}1 seed" for n in ("1 seed", *SWEPT)},
         **{f"mnist_small, 3 rounds: {n}": None for n in ("1 seed", *SWEPT)},
-        **{f"{product}{kind}": f"{product}float32" for kind in ("float32", "bfloat16")},
+        **{own: own, masked: own},
+        **{f"{product}{kind}": f"{product}default" for kind in KINDS_OF_PRODUCT},
+        **{f"{select}{how}": f"{select}argsort" for how in ("argsort", "by number", "at random")},
     }
     assert list(rows) == list(base_of)
     for what, (device, seconds, ratio, to, _, note) in rows.items():
@@ -221,8 +231,11 @@ def test_the_table_of_a_device(tmp_path, capsys):
         # Of seconds with three digits, and itself with two decimals.
         expected = float(seconds) / float(rows[base][1])
         assert float(ratio) == pytest.approx(expected, rel=0.02, abs=0.01)
-        assert base.endswith(to)
+        assert to in base or (to, base) == ("usual", usual)
         assert (to == "") == (base == what)
+    assert re.match(r"[\d.]+ kernels a step, busy [\d.]+, ", rows[usual][-1])
+    for what in (usual, *(f"tiny: {other}" for other in others)):
+        assert re.search(r"[\d.]+ of the product's rate \(\w+\)$", rows[what][-1])
     # The first run of a program pays for it, by more than a later one costs.
     for what in (ours, f"{sweep}1 seed"):
         assert float(rows[what][4]) > float(rows[what][1])
@@ -232,16 +245,16 @@ def test_a_call_that_fails_has_a_row_that_says_so():
     def fail():
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore lines")
 
-    found = gpu.here({"a": lambda: None, "b": fail}, repeat=2)
+    found = timing.here({"a": lambda: None, "b": fail}, repeat=2)
     assert len(found["a"].values) == len(found["a"].work.later) == 2
-    cells = gpu.Row("b", found["b"], ("a", found["a"])).cells()
+    cells = timing.Row("b", found["b"], ("a", found["a"])).cells()
     assert cells == ["b", "", "", "", "", "", "failed: RESOURCE_EXHAUSTED: out of memory"]
 
     def stop():
         raise RuntimeError("stopped") from KeyboardInterrupt()
 
     with pytest.raises(RuntimeError, match="stopped"):
-        gpu.here({"c": stop}, repeat=1)
+        timing.here({"c": stop}, repeat=1)
 
 
 def test_what_a_store_costs_is_measured(capsys):

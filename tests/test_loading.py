@@ -1,9 +1,15 @@
 """What ``import pause_jax`` loads, and what waits until it is asked for."""
 
+import importlib
+import inspect
 import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
+
+import pause_jax
+from pause_jax.cli.main import COMMANDS, program
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +30,8 @@ LATER = (
     "tensorflow_datasets",
     "typer",
 )
+# What a program that simulates needs, and the library's name or its help does not.
+HEAVY = ("flax", "jax", "numpy", "optax", "orbax", "pandas", "scipy", "xarray")
 LOADED = """
 import sys
 {program}
@@ -32,33 +40,78 @@ print(*sorted(m for m in sys.modules if any(f"{{m}}.".startswith(f"{{x}}.") for 
 """
 
 
-def loaded_early(program: str) -> list[str]:
-    code = LOADED.format(program=program, later=LATER)
+def loaded_early(program: str, later: tuple[str, ...] = LATER) -> list[str]:
+    code = LOADED.format(program=program, later=later)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()
 
 
 def test_the_package_loads_no_laboratory_no_plotting_no_accounting():
-    loaded = loaded_early("import pause_jax")
+    loaded = loaded_early("import pause_jax", LATER + HEAVY)
     assert loaded == [], f"`import pause_jax` also loads {', '.join(loaded)}"
+
+
+def test_one_run_needs_no_labelled_arrays():
+    imports = "from pause_jax import SimConfig, presets, simulate"
+    loaded = loaded_early(imports, (*LATER, "flax", "optax", "orbax", "pandas", "xarray"))
+    assert loaded == [], f"`{imports}` also loads {', '.join(loaded)}"
+
+
+@pytest.mark.parametrize("arguments", ["['--help']", "['--version']", "[]"])
+def test_help_needs_no_jax(arguments):
+    program = (
+        "import io, contextlib\nfrom pause_jax.cli import main\n"
+        f"sys.argv[1:] = {arguments}\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): main()\n"
+    )
+    assert loaded_early(program, HEAVY) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_does(name):
+    module, _, function = COMMANDS[name].place.partition(".")
+    found = getattr(importlib.import_module(f"pause_jax.cli.{module}"), function)
+    assert inspect.getdoc(found).split("\n\n")[0].split("\n")[0] == COMMANDS[name].summary
+
+
+def test_help_is_the_same_whatever_is_imported():
+    run = CliRunner(env={"COLUMNS": "100"}).invoke
+    assert run(program(()), ["--help"]).output == run(program(), ["--help"]).output
+    assert "Did you mean 'report'" in run(program(["reprot"]), ["reprot"]).output
+
+
+def test_sweep_is_the_function_whatever_was_imported_before():
+    program = (
+        "import pause_jax.sweep.execute, pause_jax.run.simulate\n"
+        "assert callable(pause_jax.sweep)\nfrom pause_jax import sweep\nassert callable(sweep)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", pause_jax.__all__)
+def test_every_public_name_is_there(name):
+    found = getattr(pause_jax, name)
+    assert vars(pause_jax)[name] is found
 
 
 def test_what_is_loaded_too_early_is_seen():
     assert "pause_jax.analysis.regret" in loaded_early("from pause_jax import regret")
 
 
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [
-        ("regret", "measure"),
-        ("metrics", "total_regret"),
-        ("plotting", "save_figures"),
-        ("distributed", "start"),
-    ],
-)
-def test_what_is_loaded_later_is_there_when_asked_for(name, function):
-    program = (
-        f"import pause_jax; pause_jax.{name}.{function}\n"
-        f"from pause_jax import {name}; assert {name} is pause_jax.{name}"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
+def test_what_is_loaded_later_is_there_when_asked_for():
+    # Those first that load none of the others.
+    doors = {
+        "distributed": "start",
+        "metrics": "total_regret",
+        "plotting": "save_figures",
+        "regret": "measure",
+    }
+    lines = ["import sys, pause_jax"]
+    for name, function in doors.items():
+        lines += [
+            f"assert 'pause_jax.{name}' not in sys.modules, '{name} is loaded already'",
+            f"pause_jax.{name}.{function}",
+            f"from pause_jax import {name}",
+            f"assert {name} is pause_jax.{name}",
+        ]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)

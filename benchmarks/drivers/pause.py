@@ -79,6 +79,29 @@ def model_of(workload: Workload, variant: str = "") -> Model:
     return models[convolutions]
 
 
+def config_of(
+    workload: Workload, model: Model, rounds: int, learning_rate: float
+) -> pause_jax.SimConfig:
+    """Rounds of a workload with a model of its network."""
+    return pause_jax.SimConfig(
+        num_clients=workload.clients,
+        num_selected=workload.cohort,
+        num_rounds=rounds,
+        eval_every=rounds,
+        track_regret=False,
+        policy=RoundRobin(),
+        privacy=NoPrivacy(),
+        learning=Learning(
+            partition=Blocks(),
+            model=model,
+            optimizer=workload.optimizer,
+            learning_rate=learning_rate,
+            batch_size=workload.batch,
+            max_steps=workload.steps,
+        ),
+    )
+
+
 class Pause:
     """Every measurement simulates from round 1; first weights come from the key."""
 
@@ -91,24 +114,7 @@ class Pause:
         self.variables: Any = None
 
     def _simulate(self, rounds: int, learning_rate: float) -> pause_jax.Result:
-        workload = self.workload
-        config = pause_jax.SimConfig(
-            num_clients=workload.clients,
-            num_selected=workload.cohort,
-            num_rounds=rounds,
-            eval_every=rounds,
-            track_regret=False,
-            policy=RoundRobin(),
-            privacy=NoPrivacy(),
-            learning=Learning(
-                partition=Blocks(),
-                model=self.model,
-                optimizer=workload.optimizer,
-                learning_rate=learning_rate,
-                batch_size=workload.batch,
-                max_steps=workload.steps,
-            ),
-        )
+        config = config_of(self.workload, self.model, rounds, learning_rate)
         return pause_jax.simulate(config, self.key, self.data)
 
     def run(self, rounds: int) -> None:

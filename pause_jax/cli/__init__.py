@@ -1,6 +1,6 @@
 """The command line ``pause-jax``."""
 
-from pause_jax.cli.main import app as app
 from pause_jax.cli.main import main as main
+from pause_jax.cli.main import program as program
 
 __all__ = []

@@ -2,61 +2,131 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 import warnings
-from importlib import metadata
-from typing import Annotated, Any
+from collections.abc import Container
+from typing import Annotated, Any, NamedTuple
 
-import jax
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
-from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import version as version_of
 from pause_jax.cli import output
-from pause_jax.cli.audit import audit
-from pause_jax.cli.compare import compare, run, show
-from pause_jax.cli.fit import fit
-from pause_jax.cli.importing import import_files
-from pause_jax.cli.listing import (
-    list_availability_traces,
-    list_datasets,
-    list_latencies,
-    list_policies,
-)
-from pause_jax.cli.options import with_options
-from pause_jax.cli.report import report
-from pause_jax.cli.shards import merge, slurm
-from pause_jax.cli.sweep import sweep
-from pause_jax.cli.tune import tune
-from pause_jax.sweep.execute import SweepInterrupted
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for _command in (compare, run, sweep, merge, slurm, tune, report, show):
-    app.command()(with_options(_command))
-app.command("policies")(list_policies)
-app.command("latencies")(list_latencies)
-app.command("availability-traces")(list_availability_traces)
-app.command("presences", hidden=True, deprecated=True)(list_availability_traces)
-app.command("datasets")(list_datasets)
-app.command()(audit)
-app.command()(fit)
-app.command("import")(import_files)
+
+class _Command(NamedTuple):
+    """A command of the program.
+
+    Attributes:
+      place: module in ``pause_jax.cli`` and function.
+      summary: the first line of the function's docstring, for the list of commands.
+      deprecated: an old name, which is not listed.
+    """
+
+    place: str
+    summary: str
+    deprecated: bool = False
+
+
+_TRACES = "List when clients can be there, with the fields and defaults."
+COMMANDS = {
+    "compare": _Command(
+        "compare.compare",
+        "Compare selection policies on one data set, with the same worlds for all.",
+    ),
+    "run": _Command("compare.run", "Run the simulations of one or more configs and compare them."),
+    "sweep": _Command(
+        "sweep.sweep",
+        "Run every combination of some values, spread over all devices of all processes.",
+    ),
+    "merge": _Command(
+        "shards.merge",
+        "Join the shards of a sweep, or say which are missing; prints and writes what 'sweep' "
+        "does.",
+    ),
+    "slurm": _Command(
+        "shards.slurm",
+        "Print a job-array script for SLURM that runs a sweep in shards: > job.sh, sbatch job.sh.",
+    ),
+    "tune": _Command(
+        "tune.tune", "Search for the numbers of a config that are best, in one compiled program."
+    ),
+    "report": _Command(
+        "report.report",
+        "Write FOLDER/report.html: one file that needs no network, made from FOLDER/data.nc alone.",
+    ),
+    "show": _Command(
+        "compare.show", "Print a preset as a config file, to start a custom config from."
+    ),
+    "policies": _Command(
+        "listing.list_policies",
+        "List the selection policies: what each observes and what it assumes known.",
+    ),
+    "latencies": _Command(
+        "listing.list_latencies", "List the latency models, with their fields and defaults."
+    ),
+    "availability-traces": _Command("listing.list_availability_traces", _TRACES),
+    "presences": _Command("listing.list_availability_traces", _TRACES, deprecated=True),
+    "datasets": _Command(
+        "listing.list_datasets", "List the data sets, and where decoded images are kept."
+    ),
+    "audit": _Command(
+        "audit.audit",
+        "Audit mechanisms: a lower bound on the epsilon that each really has, from its releases.",
+    ),
+    "fit": _Command(
+        "fit.fit",
+        "Say what measured latencies look like: their law, drift, correlation between rounds.",
+    ),
+    "import": _Command(
+        "importing.import_files",
+        "Turn public files into devices.csv, intervals.csv, fleet.csv or clients.npz.",
+    ),
+}
+
+
+def program(names: Container[str] = COMMANDS) -> typer.Typer:
+    """The program. Only commands in ``names`` work: their imports take a second, which the list of
+    commands does without.
+    """
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(start)
+    for name, command in COMMANDS.items():
+        function = _imported(command.place) if name in names else _listed(command.summary)
+        old = command.deprecated
+        app.command(name, hidden=old, deprecated=old)(function)
+    return app
+
+
+def _imported(place: str) -> Any:
+    from pause_jax.cli.options import with_options
+
+    module, _, name = place.partition(".")
+    return with_options(getattr(importlib.import_module(f"pause_jax.cli.{module}"), name))
+
+
+def _listed(summary: str) -> Any:
+    def command() -> None:
+        raise NotImplementedError
+
+    command.__doc__ = summary
+    return command
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"pause_jax {metadata.version('pause_jax')}, JAX {jax.__version__}")
+        typer.echo(f"pause_jax {version_of('pause_jax')}, JAX {version_of('jax')}")
         raise typer.Exit
 
 
-@app.callback()
 def start(
     version: Annotated[
         bool,
@@ -77,6 +147,8 @@ class _Warnings:
     def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
         text = str(message)
         if text.startswith("Error reading persistent compilation cache entry"):
+            import jax
+
             # JAX never writes it again.
             text = (
                 f"{jax.config.values['jax_compilation_cache_dir']} has damaged programs, which are "
@@ -100,12 +172,19 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = _Warnings()
             try:
-                app()
+                # No option of the program takes a value: the first word is the command.
+                words = [word for word in sys.argv[1:] if not word.startswith("-")]
+                program(words[:1])()
             finally:
                 output.flush()
     except OSError as error:
         output.end_of_space(error)
-    except (ConfigError, SweepInterrupted) as error:
+    except (ValueError, RuntimeError) as error:
+        from pause_jax.base.struct import ConfigError
+        from pause_jax.sweep.execute import SweepInterrupted
+
+        if not isinstance(error, ConfigError | SweepInterrupted):
+            raise
         # A message may hold brackets that are no markup: pause_jax[plot].
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)

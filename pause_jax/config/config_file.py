@@ -12,8 +12,6 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-import tomli_w
-
 from pause_jax.base.reference import imported, text_of
 from pause_jax.base.registry import choices, look_up
 from pause_jax.base.renamed import current_name
@@ -29,6 +27,7 @@ from pause_jax.base.struct import (
     nested,
 )
 from pause_jax.config import SimConfig
+from pause_jax.config.toml_text import toml_text
 
 __all__ = ["dumps", "from_dict", "load", "loads", "to_dict"]
 
@@ -115,7 +114,7 @@ def trusted(config: C) -> C:
 
 def dumps(config: SimConfig) -> str:
     """TOML text of a config."""
-    return tomli_w.dumps(to_dict(config))
+    return toml_text(to_dict(config))
 
 
 def parsed(text: str) -> dict[str, Any]:

@@ -14,14 +14,13 @@ from pause_jax.learning.learner import (
     StaleUpdates as StaleUpdates, StaleTraining as StaleTraining, Learner, LearnerState,
     Release as Release, Trained, bandit_only as bandit_only,
 )  # fmt: skip
-from pause_jax.learning.models import Cnn2, Cnn3, Gru, Linear, Mlp, Model
+from pause_jax.learning.models import Cnn2, Cnn3, Gru, Linear, Mlp, Model, ResNet18
 from pause_jax.learning.optimizer import (
     SERVER_OPTIMIZERS as SERVER_OPTIMIZERS, FedAdam, FedAvg, FedAvgM, FedYogi, ServerOptimizer,
 )  # fmt: skip
 from pause_jax.learning.partition import (
     Dirichlet, Iid, Natural, Partition as Partition, PartitionConfig,
 )  # fmt: skip
-from pause_jax.learning.resnet import ResNet18
 from pause_jax.learning.schedule import (
     SCHEDULES as SCHEDULES, ConstantRate, CosineDecay, RateSchedule, StepDecay,
 )  # fmt: skip

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array, lax
 
 from pause_jax.learning.dataset import Dataset
+from pause_jax.learning.device_choice import loop
 from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.network import Network
+from pause_jax.learning.optimizer import moved
 from pause_jax.learning.partition import Partition
 from pause_jax.learning.task import Task
 from pause_jax.rng import draws
 
 if TYPE_CHECKING:
+    import optax
     from jaxtyping import Float, Int, Key, UInt32
 
 
@@ -32,6 +34,8 @@ class LocalTraining(NamedTuple):
     equal_steps: int | None  # steps of every client if all make the same number (static), else None
     noisy_inputs: bool  # whether clients see noisy inputs (data quality below 1; static)
     proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no such term
+    fixed_steps: int | None = None  # steps of all clients, those beyond its own masked (static)
+    unroll: int = 1  # steps of one turn of the loop, where their number is static
 
 
 class Slot(NamedTuple):
@@ -63,7 +67,7 @@ def train_locally(
     partition: Partition,
     slot: Slot,
     input_key: Array,
-    bound: Array | None = None,
+    bound: Array | int | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
     """One client's local SGD: one pass over its data in a fresh random order.
 
@@ -80,6 +84,7 @@ def train_locally(
       (update h_k = local - global for every collection, optimiser state, losses on the way).
     """
     batch, size = training.batch_size, partition.size[slot.client]
+    bound = training.fixed_steps or bound
     steps, used = local_steps(training, size), jnp.minimum(size, training.max_samples)
     samples = visiting_order(training, partition, slot.client, slot.bits)
     center = trained_part(variables)
@@ -103,7 +108,7 @@ def train_locally(
 
     start = (variables, slot.opt_state, jnp.zeros(()), jnp.zeros(()))
     stop = steps if bound is None else bound
-    trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
+    trained, opt_state, total, total_square = loop(stop, step, start, training.unroll)
     loss = LocalLoss(
         mean=total / jnp.asarray(steps, total.dtype),
         square=total_square / jnp.asarray(used, total.dtype),
@@ -163,7 +168,7 @@ def _descend(
             grads, trainable, center,
         )  # fmt: skip
     moves, opt_state = training.optimizer.update(grads, opt_state, trainable)
-    return {**optax.apply_updates(trainable, moves), **changed}, opt_state, loss, square
+    return {**moved(trainable, moves), **changed}, opt_state, loss, square
 
 
 def client_inputs(

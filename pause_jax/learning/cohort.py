@@ -12,11 +12,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.client import LocalTraining
+from pause_jax.learning.device_choice import device_choice
 from pause_jax.learning.learner import Variables, trained_part
-
-# What clients that train side by side may keep, in bytes. A CPU is fastest while it stays in the
-# cache; elsewhere the bound is there for the memory.
-KEPT_ON_CPU, KEPT_ELSEWHERE = 16 * 2**20, 2**30
 
 # (one slot, bound on its steps or None for its own number) -> what the slot returns.
 Train = Callable[[Any, Array | None], Any]
@@ -31,17 +28,19 @@ class Execution(NamedTuple):
       mesh: devices that share a cohort, with the one axis ``client``; one device if None.
       precision: of products in the clients' training, as in ``jax.default_matmul_precision``; None
         for the device's own. All other products have that of float32.
+      unroll, fixed_steps: as in :class:`pause_jax.learning.device_choice.DeviceChoice`.
     """
 
     client_batch: int | None = None
     mesh: Mesh | None = None
     precision: str | None = None
+    unroll: int = 1
+    fixed_steps: bool = False
 
 
 def fitting(kept: int) -> int:
     """Clients to train side by side, at least 1, where one keeps so many bytes."""
-    limit = KEPT_ON_CPU if jax.default_backend() == "cpu" else KEPT_ELSEWHERE
-    return max(1, limit // kept)
+    return max(1, device_choice().kept // kept)
 
 
 def kept_in_training(training: LocalTraining, variables: Variables) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from pause_jax.base.registry import label
@@ -20,7 +19,7 @@ from pause_jax.learning.fedavg import RoundTraining, no_stale_updates
 from pause_jax.learning.learner import Learner, StaleTraining
 from pause_jax.learning.local_sgd import LocalSgd
 from pause_jax.learning.models import Mlp, Model
-from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, made
+from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, is_transformation, made
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
 from pause_jax.learning.task import (
@@ -31,6 +30,9 @@ from pause_jax.learning.task import (
     shape_of_outputs,
     task_of,
 )
+
+if TYPE_CHECKING:
+    import optax
 
 # Models that were found to fit their task and inputs.
 _FITTING: set[Any] = set()
@@ -60,6 +62,8 @@ class Learning(Config):
       proximal: mu of FedProx (Li et al., 2020): the local loss has mu / 2 (w - w_global)^2 added to
         it. None for no such term.
       server: what the server does with the mean update.
+      stale_damping: beta of REFL's weights (Abdelmoniem et al., 2023; there 0.35) of updates that
+        ``stale_updates="next"`` averages a round late. None leaves them those they had.
       validation: samples at the end of the test set that the server holds, for policies that value
         updates by them. They are not scored.
     """
@@ -76,13 +80,12 @@ class Learning(Config):
     keep_optimizer_state: bool = static(default=False)
     proximal: float | None = number(default=None, at_least=0, optional=True)
     server: ServerOptimizer = node(factory=FedAvg, of=ServerOptimizer)
+    stale_damping: float | None = number(default=None, at_least=0, at_most=1, optional=True)
     validation: int = static(default=0, at_least=0)
 
     def check(self, path: str, sizes: Sizes) -> None:
         made(self.optimizer, 0.1)
-        if isinstance(self.optimizer, optax.GradientTransformation) and not (
-            isinstance(self.schedule, ConstantRate)
-        ):
+        if is_transformation(self.optimizer) and not (isinstance(self.schedule, ConstantRate)):
             raise ConfigError(
                 f"{path}.schedule = {self.schedule.name}: cannot change the rate of a "
                 "GradientTransformation that is made already. Give learning.optimizer a function "
@@ -129,8 +132,12 @@ class Learning(Config):
         """
         assert data is not None, "Learning.load gives the data that Learning.build needs"
         largest = self.partition.max_size(self.num_samples(data), num_clients)
+        execution = execution or Execution()
         local, server = self.local_training(data, largest), self.server.transformation()
-        training = RoundTraining(local, execution or Execution(), server)
+        local = local._replace(unroll=execution.unroll)
+        if execution.fixed_steps and local.equal_steps is None:
+            local = local._replace(fixed_steps=-(-local.max_samples // local.batch_size))
+        training = RoundTraining(local, execution, server, self.stale_damping)
         sgd = LocalSgd(
             training=training,
             optimizer_at=self.client_optimizer,

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pause_jax.learning.device_choice import device_choice
+
 # How a model convolves: by matrix products, by XLA's convolution with gradients that are such
 # convolutions too, by XLA's with its own gradients, or as its backend does best.
 FORMS = ("auto", "products", "direct", "xla")
@@ -34,7 +36,7 @@ def convolution(form: str) -> Callable[..., Array]:
 
     ``auto`` is, on a CPU, products or direct by the size of the patches; XLA's elsewhere.
     """
-    if form == "xla" or (form == "auto" and jax.default_backend() != "cpu"):
+    if (device_choice().convolution if form == "auto" else form) == "xla":
         return lax.conv_general_dilated
     return functools.partial(conv, form)
 

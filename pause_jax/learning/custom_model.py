@@ -7,8 +7,6 @@ import inspect
 import sys
 from typing import Any, ClassVar, Self
 
-import flax.linen as nn
-
 from pause_jax.base.reference import resolved, text_of
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError, Reference, Sizes, static
@@ -102,7 +100,7 @@ class FlaxModel(Model):
                 "FlaxModel.of(Net, width=32) or FlaxModel.of(lambda rngs: Net(32, rngs=rngs)), as "
                 "every run draws its own initial weights."
             )
-        if not isinstance(self._maker, nn.Module) and not callable(self._maker):
+        if not _is_linen_module(self._maker) and not callable(self._maker):
             raise ConfigError(
                 f"{where}FlaxModel of {self._label}: must be a linen module, or a class or "
                 "function that makes one, or an nnx one from rngs."
@@ -123,7 +121,7 @@ class FlaxModel(Model):
 
     def network(self, num_outputs: int) -> Network:
         given = self._maker
-        if isinstance(given, nn.Module):
+        if _is_linen_module(given):
             return linen_network(given, draws=True)
         make = functools.partial(given, **dict(self.arguments))
         try:
@@ -135,7 +133,7 @@ class FlaxModel(Model):
                 f"FlaxModel of {self._label}: cannot be made ({type(error).__name__}: {error}). "
                 "Arguments go to FlaxModel.of(maker, name=value)."
             ) from error
-        if not isinstance(module, nn.Module):
+        if not _is_linen_module(module):
             raise ConfigError(
                 f"FlaxModel of {self._label}: makes {type(module).__name__}; must make a linen "
                 "module, or take rngs and make an nnx one."
@@ -145,13 +143,18 @@ class FlaxModel(Model):
 
 def _is_module(given: Any) -> bool:
     """Whether it is a linen module, or a class of linen or nnx modules."""
-    nnx = sys.modules.get("flax.nnx")
-    kinds = (nn.Module,) if nnx is None else (nn.Module, nnx.Module)
+    modules = [sys.modules.get(name) for name in ("flax.linen", "flax.nnx")]
+    kinds = tuple(module.Module for module in modules if module is not None)
     return issubclass(given, kinds) if isinstance(given, type) else issubclass(type(given), kinds)
 
 
+def _is_linen_module(given: Any) -> bool:
+    linen = sys.modules.get("flax.linen")  # who has made one has imported it
+    return linen is not None and isinstance(given, linen.Module)
+
+
 def _is_nnx_module(given: Any) -> bool:
-    nnx = sys.modules.get("flax.nnx")  # who has made one has imported it
+    nnx = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(given, nnx.Module)
 
 

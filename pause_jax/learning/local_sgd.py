@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array, lax
 
 from pause_jax.bandit import Selection
@@ -17,6 +16,9 @@ from pause_jax.learning.fedavg import RoundTraining, mean_update, train_cohort
 from pause_jax.learning.learner import LearnerState, Release, StaleUpdates, Trained, trained_part
 from pause_jax.learning.partition import PartitionConfig
 from pause_jax.rng import draws, keys
+
+if TYPE_CHECKING:
+    import optax
 
 # Clients whose losses are computed side by side; bounds the memory when many are asked.
 QUERY_BATCH = 16

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -14,6 +13,7 @@ from jax import Array
 from pause_jax.learning.learner import TRAINED, Variables
 
 if TYPE_CHECKING:
+    import flax.linen as nn
     from flax import nnx
 
 # How a module may call what says that it is trained, and whether that word means the opposite.
@@ -24,6 +24,9 @@ _TRAIN_WORDS = {
     "deterministic": True,
     "use_running_average": True,
 }
+# Normalisation layers of the library's models, and the groups of channels of group norm.
+NORMS = ("group", "batch", "none")
+GROUPS = 8
 # The collection of an nnx module's variables that are neither ``nnx.Param`` nor random numbers.
 OTHERS = "others"
 

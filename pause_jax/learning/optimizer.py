@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from pause_jax.base.reference import resolved
 from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import Config, ConfigError, number
 
+if TYPE_CHECKING:
+    import optax
+
 # They take more than a rate: a line search, a seed of their own.
 _NOT_HERE = ("lbfgs", "noisy_sgd")
 
 
-def _names() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Those of optax that a learning rate is enough for."""
+@functools.cache
+def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
+    """Those of optax that a learning rate is enough for, by name."""
+    import optax
+
     found: dict[str, Callable[..., optax.GradientTransformation]] = {}
     for name, value in vars(optax).items():
         if not inspect.isfunction(value) or name.startswith("scale_by") or name in _NOT_HERE:
@@ -32,7 +38,6 @@ def _names() -> dict[str, Callable[..., optax.GradientTransformation]]:
     return found
 
 
-NAMES = _names()
 # Those that take each weight by itself: its layer, or the rest of the model, does not count.
 ELEMENTWISE = frozenset(
     (
@@ -58,19 +63,20 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
     """
     given = optimizer
     if isinstance(optimizer, str):
-        if optimizer in NAMES:
-            found = NAMES[optimizer](rate)
+        names = optimizers()
+        if optimizer in names:
+            found = names[optimizer](rate)
             return _as_one_vector(found) if optimizer in ELEMENTWISE else found
         if ":" not in optimizer:
             raise ConfigError(
                 f"learning.optimizer = {shown(optimizer)}: must be an optimiser of optax's: "
-                f"{', '.join(sorted(NAMES))}; or your own function (rate) -> "
-                f"GradientTransformation.{nearest(optimizer, NAMES)}"
+                f"{', '.join(sorted(names))}; or your own function (rate) -> "
+                f"GradientTransformation.{nearest(optimizer, names)}"
             )
         kind = "an optax.GradientTransformation"
-        given = resolved("learning.optimizer", optimizer, _is_transformation, kind)
-    result = given if _is_transformation(given) else _called(given, rate)
-    if not _is_transformation(result):
+        given = resolved("learning.optimizer", optimizer, is_transformation, kind)
+    result = given if is_transformation(given) else _called(given, rate)
+    if not is_transformation(result):
         raise ConfigError(
             f"learning.optimizer = {shown(optimizer)}: must be, or give for a learning rate, an "
             f"optax.GradientTransformation, not {type(result).__name__}."
@@ -78,12 +84,17 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
     return result
 
 
-def _is_transformation(given: Any) -> bool:
+def is_transformation(given: Any) -> bool:
+    """Whether it is a transformation of optax's, made already."""
+    import optax
+
     return issubclass(type(given), optax.GradientTransformation)
 
 
 def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransformation:
     """The same for a model whose weights stand in one vector, if it is small."""
+    import optax
+
     flat = optax.flatten(inner)
 
     def fitting(weights: Any) -> optax.GradientTransformation:
@@ -149,6 +160,8 @@ class FedAvgM(ServerOptimizer):
     momentum: float = number(default=0.9, at_least=0, at_most=1)
 
     def transformation(self) -> optax.GradientTransformation:
+        import optax
+
         return optax.sgd(self.rate, momentum=self.momentum)
 
 
@@ -170,6 +183,8 @@ class FedAdam(ServerOptimizer):
     tau: float = number(default=1e-3, above=0)
 
     def transformation(self) -> optax.GradientTransformation:
+        import optax
+
         return optax.adam(self.rate, b1=self.b1, b2=self.b2, eps=self.tau)
 
 
@@ -180,12 +195,21 @@ class FedYogi(FedAdam):
     summary: ClassVar[str] = "Yogi at the server"
 
     def transformation(self) -> optax.GradientTransformation:
+        import optax
+
         # optax's alias starts the mean at 1e-6, which moves a model that nobody has trained.
         by_yogi = optax.scale_by_yogi(self.b1, self.b2, self.tau, initial_accumulator_value=0.0)
         return optax.chain(by_yogi, optax.scale_by_learning_rate(self.rate))
 
 
 SERVER_OPTIMIZERS: tuple[type[ServerOptimizer], ...] = (FedAvg, FedAvgM, FedAdam, FedYogi)
+
+
+def moved(params: Any, moves: Any) -> Any:
+    """Parameters after the moves of an optimiser."""
+    import optax
+
+    return optax.apply_updates(params, moves)
 
 
 def server_step(
@@ -201,7 +225,5 @@ def server_step(
     """
     gradient = jax.tree.map(jnp.negative, mean)
     moves, after = transformation.update(gradient, state, params)
-    moved = optax.apply_updates(params, moves)
-    return jax.tree.map(
-        lambda new, old: jnp.where(received, new, old), (moved, after), (params, state)
-    )
+    stepped = moved(params, moves), after
+    return jax.tree.map(lambda new, old: jnp.where(received, new, old), stepped, (params, state))

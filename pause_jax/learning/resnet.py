@@ -1,17 +1,14 @@
-"""ResNet-18 for small images, as a Flax model."""
+"""ResNet-18 for small images, as a Flax module."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.base.struct import ConfigError, Sizes, static
-from pause_jax.learning.convolution import FORMS, convolution
-from pause_jax.learning.models import Model, dense, kernel_init
-from pause_jax.learning.normalisation import GROUPS, NORMS, normalise
+from pause_jax.learning.convolution import convolution
+from pause_jax.learning.networks import dense, kernel_init
+from pause_jax.learning.normalisation import normalise
 
 # Of the blocks of each of the four stages; the width doubles with the stage.
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1))
@@ -38,7 +35,9 @@ class _Block(nn.Module):
         return nn.relu(x + y)
 
 
-class _ResNet(nn.Module):
+class ResNetwork(nn.Module):
+    """Four stages of two basic blocks; the width doubles with the stage."""
+
     width: int
     norm: str
     convolution: str
@@ -72,42 +71,3 @@ def _convolve(x: Array, features: int, size: int, stride: int, form: str, name: 
         name=name,
     )
     return layer(x)
-
-
-class ResNet18(Model):
-    """ResNet-18 (He et al., 2016) as it is common for CIFAR-10, which BSFL trains (Fig. 9).
-
-    A 3x3 convolution of stride 1 in place of the 7x7 one and its pooling; four stages of two basic
-    blocks, the later three halving the image; the mean over the image; one affine layer. For 32x32
-    colour images and 10 classes 11,173,962 weights with a norm, 9,600 of them its own.
-    Images of any size will do.
-
-    BSFL does not print its variant. Initial weights are PyTorch's default, as of all models here.
-
-    Attributes:
-      width: channels of the first stage; each stage has twice those of the one before.
-      norm: ``group`` (no running statistics; all weights go through the privacy mechanism),
-        ``batch`` (as published: neither its weights nor its running statistics are clipped or
-        noised, and the result says so) or ``none``.
-      convolution: as in :class:`Cnn3`.
-    """
-
-    name: ClassVar[str] = "resnet18"
-    summary: ClassVar[str] = "ResNet-18 for 32x32 images, 11,173,962 weights (BSFL Fig. 9)"
-
-    width: int = static(default=64, at_least=1)
-    norm: str = static(default="group", choices=NORMS)
-    convolution: str = static(default="auto", choices=FORMS)
-
-    def check(self, path: str, sizes: Sizes) -> None:
-        """Group norm needs groups of equal size."""
-        if self.norm == "group" and self.width % GROUPS:
-            raise ConfigError(
-                f"{path}.width = {self.width}: must be a multiple of {GROUPS}, the groups of group "
-                f"norm. Use {max(self.width // GROUPS, 1) * GROUPS}, or another norm."
-            )
-
-    def module(self, num_outputs: int) -> nn.Module:
-        return _ResNet(
-            width=self.width, norm=self.norm, convolution=self.convolution, num_outputs=num_outputs
-        )

@@ -8,7 +8,6 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from pause_jax.base.registry import label
@@ -65,6 +64,8 @@ class Classification(Task):
             )
 
     def loss(self, outputs: Array, targets: Array) -> Array:
+        import optax
+
         # Not by index: its gradient would scatter, which is slow to compile and to run on a CPU.
         return optax.softmax_cross_entropy(outputs, jax.nn.one_hot(targets, outputs.shape[-1]))
 
@@ -107,6 +108,8 @@ class NextToken(Task):
             raise _wrong_targets(self, data, "whole numbers [N, L] like x_train, the tokens")
 
     def loss(self, outputs: Array, targets: Array) -> Array:
+        import optax
+
         each = optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
         return jnp.mean(each, axis=1)
 

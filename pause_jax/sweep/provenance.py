@@ -10,7 +10,6 @@ import pathlib
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import metadata
 from types import CodeType
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from jax.extend import core
 
 from pause_jax.base.struct import fields, is_node, is_ours, nested
+from pause_jax.base.versions import version
 from pause_jax.config import SimConfig
 from pause_jax.run.record.quantity import Quantity
 
@@ -31,7 +31,7 @@ _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "p
 
 def versions() -> dict[str, str]:
     """Versions of what computes a result."""
-    return {package: metadata.version(package) for package in _PACKAGES}
+    return {package: version(package) for package in _PACKAGES}
 
 
 @functools.cache

@@ -334,7 +334,8 @@ def test_a_warning_is_one_line_and_is_said_once(monkeypatch, capsys):
             warnings.warn(text, stacklevel=1)
 
     # The package has a function of that name, which a plain import would find.
-    monkeypatch.setattr(importlib.import_module("pause_jax.cli.main"), "app", warn)
+    main = importlib.import_module("pause_jax.cli.main")
+    monkeypatch.setattr(main, "program", lambda names: warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         cli.main()

@@ -16,7 +16,7 @@ from pause_jax import ConfigError, config_file
 from pause_jax.analysis import csv_file, events, ledger_table, result_folder, summary
 from pause_jax.analysis.ledger import ledger
 from pause_jax.base.reference import LOADED
-from pause_jax.cli import app
+from pause_jax.cli import program
 from pause_jax.config import validate
 from pause_jax.learning import Files
 from pause_jax.selector import Selector
@@ -54,7 +54,7 @@ def alone(tmp_path, monkeypatch):
 
 def refused(*arguments: str | pathlib.Path) -> str:
     """The one line with which the program refuses a command."""
-    done = CliRunner().invoke(app, [str(each) for each in arguments])
+    done = CliRunner().invoke(program(), [str(each) for each in arguments])
     assert isinstance(done.exception, ConfigError), (done.exception, done.output)
     return one_line(done.exception)
 
@@ -588,7 +588,7 @@ def test_a_report_of_data_from_elsewhere_runs_nothing():
     result = made(dict.fromkeys(cases))
     texts = [CONFIGS[case][0] for case in cases]
     result.assign_coords(config_toml=("config", texts)).to_netcdf("data.nc", engine="h5netcdf")
-    done = CliRunner().invoke(app, ["report", "."])
+    done = CliRunner().invoke(program(), ["report", "."])
     assert done.exception is None, done.exception
     # Its own page may be written again, another's may not.
     result_folder.check_own(pathlib.Path(), ["report.html"])
@@ -600,7 +600,7 @@ def test_a_script_for_slurm_has_no_line_of_a_files_name():
     name = "a\ntouch PWNED\n.toml"
     pathlib.Path(name).write_text('learning = "none"\n')
     given = ["slurm", name, "--shards=2", "--time=1:00", "--store=st"]
-    script = CliRunner().invoke(app, given).output
+    script = CliRunner().invoke(program(), given).output
     assert "--job-name=pause-jax-a_touch_PWNED_\n" in script
 
 
@@ -609,13 +609,13 @@ def test_a_second_run_with_force_keeps_the_users_files():
     pathlib.Path("a.toml").write_text(text)
     command = ("run", "a.toml", "--no-report", "--log", "csv", "--name", "mine")
     place = pathlib.Path("results/mine")
-    assert CliRunner().invoke(app, command).exception is None
+    assert CliRunner().invoke(program(), command).exception is None
     first = files(place)
     assert first == set(json.loads((place / "run.json").read_text())["files"])
     mine = ("figures/mine.png", "configs/mine.toml", "notes.txt")
     for name in mine:
         (place / name).write_text("my own")
-    assert CliRunner().invoke(app, [*command, "--force", "--no-figures"]).exception is None
+    assert CliRunner().invoke(program(), [*command, "--force", "--no-figures"]).exception is None
     assert all((place / name).read_text() == "my own" for name in mine)
     # The figures of the first run are gone: they show another result.
     assert files(place) == {name for name in first if "figures" not in name} | set(mine)

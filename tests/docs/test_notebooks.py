@@ -1,7 +1,9 @@
 """The notebooks run, at small size, and are stored with what they show."""
 
+import importlib.util
 import pathlib
 import re
+import tomllib
 import uuid
 from importlib import metadata
 from typing import Any
@@ -9,12 +11,14 @@ from typing import Any
 import nbclient
 import nbformat
 import pytest
+from packaging.requirements import Requirement
 
 import notebooks
 
 pytestmark = pytest.mark.slow
 
-NOTEBOOKS = sorted((pathlib.Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+ROOT = pathlib.Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def test_there_are_notebooks():
@@ -102,6 +106,23 @@ def test_a_notebook_installs_what_it_is_told_and_names_no_address(stored):
     source = "\n".join(cell.source for cell in stored.cells)
     assert f'PACKAGE = "pause_jax-{metadata.version("pause_jax")}-py3-none-any.whl"' in source
     assert "github" not in source
+
+
+@pytest.mark.parametrize("plugin", ["cuda12", "cuda13", None])
+def test_a_jax_for_a_gpu_is_kept(stored, plugin, monkeypatch):
+    cell = next(cell.source for cell in stored.cells if "PACKAGE" in cell.source)
+    found = {"jax": True, f"jax_{plugin}_plugin": True}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found.get(name))
+    names: dict = {}
+    exec(re.sub(r"%pip install -q (.*)", r"installed = f\1", cell), names)
+    wanted = Requirement(names["installed"])
+    assert wanted.extras == {"plot", plugin} - {None}
+    assert wanted.url.endswith(".whl")
+    offered = set(metadata.metadata("jax").get_all("Provides-Extra"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for each in wanted.extras - {"plot"}:
+        assert project["optional-dependencies"][each] == [f"jax[{each}]"]
+        assert each in offered
 
 
 def test_random_identifiers_are_numbered():

@@ -23,6 +23,7 @@ from pause_jax.learning.client import (
     train_locally,
 )
 from pause_jax.learning.cohort import kept_in_training
+from pause_jax.learning.device_choice import DeviceChoice
 from pause_jax.learning.evaluation import evaluate
 from pause_jax.learning.fedavg import RoundTraining, added, mean_update, train_cohort
 from pause_jax.learning.learner import all_finite, trained_part
@@ -454,8 +455,7 @@ def test_clients_side_by_side_are_bounded_by_what_they_keep(monkeypatch):
     variables = initial(training)
     # Linear 5 x 3 with bias: weights and gradient; for the gradient at least the inputs.
     least = 4 * (2 * (5 * 3 + 3) + 4 * 5)
-    monkeypatch.setattr(cohort, "KEPT_ON_CPU", 10_000)
-    monkeypatch.setattr(cohort, "KEPT_ELSEWHERE", 10_000)
+    monkeypatch.setattr(cohort, "device_choice", lambda: DeviceChoice(kept=10_000))
 
     def side_by_side(batch_size: int) -> int:
         return cohort.fitting(kept_in_training(training._replace(batch_size=batch_size), variables))

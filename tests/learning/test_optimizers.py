@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from pause_jax.learning.optimizer import ELEMENTWISE, NAMES, ONE_VECTOR, made
+from pause_jax.learning.optimizer import ELEMENTWISE, ONE_VECTOR, made, optimizers
 
 SHAPES = {"kernel": (4, 3), "bias": (3,), "gain": (2, 2, 2)}
 
@@ -28,9 +28,10 @@ def moved(optimizer: optax.GradientTransformation) -> list[np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`optimistic_adam` is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", sorted(optimizers()))
 def test_one_vector_moves_as_its_layers_do_where_each_weight_counts_by_itself(name):
-    by_layers, as_vector = moved(NAMES[name](0.1)), moved(optax.flatten(NAMES[name](0.1)))
+    made_by = optimizers()[name]
+    by_layers, as_vector = moved(made_by(0.1)), moved(optax.flatten(made_by(0.1)))
     apart = max(np.abs(a - b).max() for a, b in zip(by_layers, as_vector, strict=True))
     if name in ELEMENTWISE:
         assert apart < 1e-6

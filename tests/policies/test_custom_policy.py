@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pause_jax import ConfigError, SimConfig, config_file, presets, simulate, sweep
-from pause_jax.cli import app
+from pause_jax.cli import program
 from pause_jax.policies import named
 from tests.support.pages import block
 
@@ -89,10 +89,10 @@ def test_the_command_line_loads_it(file, tmp_path):
     arguments = ["compare", "--load", str(file), "--policies", "epsilon_greedy,random"]
     arguments += ["--rounds", "6", "--seeds", "1", "--set", "learning=none", "--out", str(tmp_path)]
     arguments += ["--no-figures", "--no-report"]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(program(), arguments)
     assert result.exit_code == 0, result.output
     assert "epsilon_greedy" in result.output
-    missing = CliRunner().invoke(app, ["compare", "--load", str(tmp_path / "no.py")])
+    missing = CliRunner().invoke(program(), ["compare", "--load", str(tmp_path / "no.py")])
     assert isinstance(missing.exception, ConfigError)
 
 
@@ -129,7 +129,7 @@ def test_a_policy_that_returns_something_else_is_told_what_to_return(source, tmp
 def test_a_file_that_cannot_be_loaded_is_one_line(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("def (")
-    error = CliRunner().invoke(app, ["compare", "--load", str(path)]).exception
+    error = CliRunner().invoke(program(), ["compare", "--load", str(path)]).exception
     assert isinstance(error, ConfigError)
     assert "SyntaxError" in str(error)
 

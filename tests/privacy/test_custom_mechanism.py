@@ -14,7 +14,7 @@ import pause_jax
 from pause_jax import ConfigError, SimConfig, config_file, presets, simulate, sweep
 from pause_jax.analysis.ledger import ledger, total_epsilon
 from pause_jax.base.registry import choices
-from pause_jax.cli import app
+from pause_jax.cli import program
 from pause_jax.config import validate
 from pause_jax.privacy import MECHANISMS, Geometric, L1Laplace, Projected, Uniform
 from pause_jax.privacy.audit import audit
@@ -147,7 +147,7 @@ def test_the_command_line_labels_it_and_keeps_the_budget(file, tmp_path):
     arguments += ["--set", "privacy.budget.total_epsilon=7", "--set", "learning.model=linear"]
     arguments += ["--rounds", "3", "--seeds", "1", "--out", str(tmp_path)]
     arguments += ["--no-figures", "--no-report"]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(program(), arguments)
     assert result.exit_code == 0, result.output
     assert "random, one_coordinate" in " ".join(result.output.split())
     folder = tmp_path / "compare-digits_small"

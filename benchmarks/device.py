@@ -1,0 +1,179 @@
+"""All that is to be measured on an accelerator, in one command that goes on where it stopped.
+
+    python -m benchmarks.device --minutes 9 --out DIR [--data PARTS]
+
+It installs nothing and needs no network. ``DIR/lines.jsonl`` has a line for each step that ended,
+``DIR/table.md`` shows them all. Started again with the same DIR, it takes the next step; a step
+that failed is not taken again until its line is deleted. ``PARTS`` comes from ``benchmarks.parts``;
+without it what needs MNIST or CIFAR-10 is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Annotated, Any
+
+import jax
+import typer
+
+from benchmarks.pieces import LINES, PIECES, Setting, ended
+
+ROOT = pathlib.Path(__file__).parent.parent
+CURRENT, TABLE = "current.txt", "table.md"
+# Seconds that a process gets to end by itself.
+PATIENCE = 5.0
+_HEAD = ["| piece | step | on | s | found |", "| --- | --- | --- | --- | --- |"]
+
+
+def add(out: pathlib.Path, **line: Any) -> None:
+    """Add a line; half a line of before stays one of its own."""
+    path = out / LINES
+    half = path.exists() and not path.read_text().endswith("\n")
+    with path.open("a") as file:
+        file.write("\n" * half + json.dumps(line) + "\n")
+
+
+def take(piece: str, setting: Setting) -> None:
+    """Take the steps of a piece that have not ended yet, in this process."""
+    out = setting.out
+    device, done = jax.devices()[0].device_kind, {
+        line.get("step") for line in ended(out) if line["piece"] == piece
+    }  # fmt: skip
+    for step in PIECES[piece].steps(setting):
+        if step.name in done:
+            continue
+        (out / CURRENT).write_text(step.name)
+        start = time.perf_counter()
+        try:
+            found: dict[str, Any] = {"found": step.measure()}
+        except Exception as error:  # the next step may well run
+            found = {"error": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
+        seconds = round(time.perf_counter() - start, 2)
+        add(out, piece=piece, step=step.name, device=device, jax=jax.__version__, seconds=seconds,
+            **found)  # fmt: skip
+        typer.echo(f"{piece}: {step.name}: {seconds} s", err=True)
+    add(out, piece=piece, device=device)
+
+
+def play(command: list[str], env: dict[str, str], out: pathlib.Path, until: float) -> int | None:
+    """Run a piece's process until it ends or the time is up.
+
+    Returns:
+      Its exit status, or None if it was stopped.
+    """
+    with (out / "log.txt").open("a") as log:
+        process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=log)
+        try:
+            return process.wait(max(until - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            return None
+
+
+def table(lines: list[dict[str, Any]]) -> str:
+    """All steps, a row each; what is a list is in the lines alone."""
+    rows = list(_HEAD)
+    for line in lines:
+        if "step" not in line:
+            continue
+        found = line.get("error") or "; ".join(
+            f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}"
+            for name, value in line["found"].items()
+            if not isinstance(value, list)
+        )
+        cells = (
+            line["piece"],
+            line["step"],
+            line.get("device", ""),
+            line.get("seconds", ""),
+            found,
+        )
+        rows.append("| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def main(
+    out: Annotated[pathlib.Path, typer.Option(help="Folder of what is written, and gone on with.")],
+    minutes: Annotated[float, typer.Option(help="After which it stops.", min=0)] = 9,
+    data: Annotated[pathlib.Path | None, typer.Option(help="Folder of parts.")] = None,
+    only: Annotated[str, typer.Option(help="Pieces, with commas; all if left out.")] = "",
+    small: Annotated[bool, typer.Option(help="The least of each piece: a rehearsal.")] = False,
+    forced: Annotated[
+        bool, typer.Option("--forced", help="On a CPU, take an accelerator's paths of the code.")
+    ] = False,
+    piece: Annotated[str, typer.Option(hidden=True)] = "",
+) -> None:
+    """Take the next steps, and write the table."""
+    if piece:
+        if forced:
+            jax.default_backend = lambda: "forced"  # what the library asks, and JAX itself does not
+        take(piece, Setting(out, data, small))
+        return
+    until = time.monotonic() + 60 * minutes
+    out.mkdir(parents=True, exist_ok=True)
+    chosen = [name for name in only.split(",") if name] or list(PIECES)
+    for name in chosen:
+        if name not in PIECES:
+            raise typer.BadParameter(f"{name!r}: must be one of {', '.join(PIECES)}.")
+    state: int | None = 0
+    for name in chosen:
+        while state is not None and not _is_over(name, out):
+            (out / CURRENT).unlink(missing_ok=True)
+            command = command_of(name, out, data, small=small, forced=forced)
+            state = play(command, _environment(out, PIECES[name].env), out, until)
+            if state:
+                _crashed(name, out, state)
+        (out / TABLE).write_text(table(ended(out)))
+    typer.echo((out / TABLE).read_text())
+    typer.echo("stopped: start it again to go on" if state is None else "all pieces ended")
+
+
+def command_of(
+    piece: str, out: pathlib.Path, data: pathlib.Path | None, *, small: bool, forced: bool
+) -> list[str]:
+    """The command that takes a piece's steps."""
+    command = [sys.executable, "-m", "benchmarks.device", "--piece", piece]
+    command += ["--out", str(out.resolve()), "--small" if small else "--no-small"]
+    command += ["--forced"] if forced else []
+    return command + (["--data", str(data.resolve())] if data is not None else [])
+
+
+def _is_over(piece: str, out: pathlib.Path) -> bool:
+    return any(line["piece"] == piece and "step" not in line for line in ended(out))
+
+
+def _environment(out: pathlib.Path, own: Any) -> dict[str, str]:
+    flags = " ".join(filter(None, (os.environ.get("XLA_FLAGS"), own.get("XLA_FLAGS"))))
+    return {
+        **os.environ,
+        **own,
+        "XLA_FLAGS": flags,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "JAX_COMPILATION_CACHE_DIR": str(out.resolve() / "programs"),
+        "PAUSE_JAX_CACHE": str(out.resolve() / "cache"),
+    }
+
+
+def _crashed(piece: str, out: pathlib.Path, status: int) -> None:
+    """Give the step that ended its process a line, so that it is not taken again."""
+    current = out / CURRENT
+    error = f"ended the process with status {status}; see log.txt"
+    if current.exists():
+        add(out, piece=piece, step=current.read_text(), error=error)
+    else:  # before any step: the piece cannot run
+        add(out, piece=piece, step="start", error=error)
+        add(out, piece=piece)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,265 @@
+"""The pieces of a day with an accelerator, in their order: is it right, how fast is it, results.
+
+``benchmarks.device`` runs each in a process of its own; a piece is a list of steps, each a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import choices, gpu, parts
+from benchmarks.timing import Row
+from pause_jax import ConfigError, SimConfig, presets, simulate
+from pause_jax.config import validate
+from pause_jax.learning import Dataset, Digits, Linear
+from pause_jax.policies import NAMED, named
+
+LINES = "lines.jsonl"
+SEEDS = (2, 16, 64, 256, 1024, 4096)
+Found = dict[str, Any]
+
+
+class Setting(NamedTuple):
+    """What the pieces run on.
+
+    Attributes:
+      out: folder of all that is written.
+      data: folder of the data sets' parts, or None.
+      small: the least of each piece, for a rehearsal.
+    """
+
+    out: pathlib.Path
+    data: pathlib.Path | None
+    small: bool
+
+    def read(self, name: str) -> Dataset | None:
+        """A data set from its parts; None if they are not there."""
+        if self.small and name == "cifar10":
+            return _noise((32, 32, 3))
+        return None if self.data is None else parts.read(name, self.data)
+
+
+class Step(NamedTuple):
+    """A measurement: its name, and what returns the numbers that it found."""
+
+    name: str
+    measure: Callable[[], Found]
+
+
+class Piece(NamedTuple):
+    """Steps that share a process.
+
+    Attributes:
+      steps: of a setting.
+      env: environment variables of the process; XLA reads its own once.
+    """
+
+    steps: Callable[[Setting], Iterator[Step]]
+    env: Mapping[str, str] = {}
+
+
+def ended(out: pathlib.Path) -> list[dict[str, Any]]:
+    """The lines of the steps that ended; a piece that ended as a whole has one without a step."""
+    path, lines = out / LINES, []
+    for text in path.read_text().splitlines() if path.exists() else ():
+        with contextlib.suppress(json.JSONDecodeError):  # half a line of a process that was stopped
+            lines.append(json.loads(text))
+    return lines
+
+
+def cohorts(setting: Setting) -> Iterator[Step]:
+    """Who is chosen under every policy: without learning, with it, and with noise."""
+    policies = ("pause", "random", "cpow_d") if setting.small else tuple(NAMED)
+    rounds, learnt = (10, 2) if setting.small else (200, 20)
+    digits = presets.digits_small().replace(num_rounds=learnt, eval_every=learnt)
+    bandit = SimConfig(num_clients=30, num_selected=5, num_rounds=rounds, learning=None)
+    for name in policies:
+        config = bandit.replace(policy=named(name))
+        try:
+            validate(config)
+        except ConfigError:  # asks for losses
+            config = digits.replace(policy=named(name))
+        yield Step(name, partial(_cohorts_of, config))
+    yield Step("digits_small", partial(_cohorts_of, digits))
+
+
+def _cohorts_of(config: SimConfig) -> Found:
+    result = simulate(config, jax.random.key(0))
+    found = {"clients": np.asarray(result.clients).tolist(), "seconds": float(result.clock[-1])}
+    if config.learning is not None:
+        found["accuracy"] = float(result.test_accuracy[-1])
+    return found
+
+
+def agreement(setting: Setting) -> Iterator[Step]:
+    """Each run of :func:`cohorts` on this device, beside its line of the CPU."""
+    of_cpu = {
+        line["step"]: line["found"]
+        for line in ended(setting.out)
+        if line["piece"] == "cohorts_cpu" and "found" in line
+    }
+    for step in cohorts(setting):
+        if step.name in of_cpu:
+            yield Step(step.name, partial(_beside, of_cpu[step.name], step.measure))
+
+
+def _beside(expected: Found, measure: Callable[[], Found]) -> Found:
+    found = measure()
+    here, there = np.asarray(found.pop("clients")), np.asarray(expected["clients"])
+    equal = (np.sort(here, axis=1) == np.sort(there, axis=1)).all(axis=1)
+    first = {} if equal.all() else {"first_other_round": int(np.argmin(equal)) + 1}
+    apart = {f"{name}_apart": abs(found[name] - expected[name]) for name in found}
+    return {"equal_rounds": int(equal.sum()), "rounds": len(equal), **first, **apart}
+
+
+def precision(setting: Setting) -> Iterator[Step]:
+    """Relative error of a product, a convolution and a solution at each precision."""
+    size = 64 if setting.small else 2048
+    for kind in ("default", "tensorfloat32", "high", "highest"):
+        yield Step(kind, partial(_errors, kind, size))
+
+
+def _errors(kind: str, size: int) -> Found:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, size, size))
+    image, kernel = rng.standard_normal((20, 15, 15, 32)), rng.standard_normal((3, 3, 32, 64))
+    matrix = a @ a.T / size + np.eye(size)
+    patches = np.lib.stride_tricks.sliding_window_view(image, (3, 3), (1, 2))
+    with jax.default_matmul_precision(kind):
+        product = jnp.matmul(*_singles(a, b))
+        layout = ("NHWC", "HWIO", "NHWC")
+        x, weights = map(jnp.asarray, _singles(image, kernel))
+        convolved = jax.lax.conv_general_dilated(
+            x, weights, (1, 1), "VALID", dimension_numbers=layout
+        )
+        solved = jnp.linalg.solve(*_singles(matrix, b[:, :1]))
+    return {
+        "product": _relative(product, a @ b),
+        "convolution": _relative(convolved, np.einsum("nhwcij,ijco->nhwo", patches, kernel)),
+        "solution": _relative(solved, np.linalg.solve(matrix, b[:, :1])),
+    }
+
+
+def _singles(*arrays: np.ndarray) -> list[np.ndarray]:
+    return [array.astype(np.float32) for array in arrays]
+
+
+def _relative(found: jax.Array, right: np.ndarray) -> float:
+    return float(np.linalg.norm(np.asarray(found, float) - right) / np.linalg.norm(right))
+
+
+def speed(setting: Setting) -> Iterator[Step]:
+    """What ``benchmarks.gpu`` measures of the library itself."""
+    small, repeat = setting.small, 1 if setting.small else 3
+    unrolls, rounds = ((2,), 2) if small else (choices.UNROLLS, 100)
+    clients = 1000 if small else 1_000_000
+    yield _rows("products", choices.products, 16 if small else 8192, repeat)
+    for name in ("tiny",) if small else ("W2", "W4", "W3", "W1"):
+        yield _rows(name, choices.training, name, repeat, unrolls)
+    yield _rows("unequal clients", choices.unequal, rounds, repeat)
+    yield _rows("selection", choices.selections, clients, clients // 1000, repeat)
+    for preset, data in (("digits_small", Digits().load()), ("mnist_small", setting.read("mnist"))):
+        for count in SEEDS[: 1 if small else None] if data is not None else ():
+            name = f"{preset}, {count} seeds"
+            yield _rows(name, gpu.seeds, preset, data, [count], rounds, repeat)
+
+
+def usual_speed(setting: Setting) -> Iterator[Step]:
+    """Workloads as the library runs them, for a process with other flags."""
+    for name in ("tiny",) if setting.small else ("W2", "W4"):
+        yield _rows(name, choices.usual, name, 3)
+
+
+def _rows(name: str, measure: Callable[..., list[Row]], *args: Any) -> Step:
+    def told() -> Found:
+        return {
+            row.what: row.found.failure or f"{row.found.median:.4g} s {row.note}".strip()
+            for row in measure(*args)
+        }
+
+    return Step(name, told)
+
+
+def figures(setting: Setting) -> Iterator[Step]:
+    """Seeds of PAUSE's CIFAR-10 figures: one run a step, seed by seed."""
+    from experiments import pause_figs_2_3, pause_figs_4_5, pause_figs_8_9
+    from experiments.pause_figs_2_3 import run as figs_2_3
+    from experiments.pause_figs_4_5 import run as figs_4_5
+    from experiments.pause_figs_8_9 import run as figs_8_9
+
+    data = setting.read("cifar10")
+    if data is None:
+        return
+    for seed in range(1) if setting.small else range(1, 4):
+        for package, figure in (
+            (pause_figs_2_3, figs_2_3), (pause_figs_4_5, figs_4_5), (pause_figs_8_9, figs_8_9),
+        ):  # fmt: skip
+            configs = figure.setting(None, figure.ROUNDS).configs
+            if setting.small:
+                configs = _least(configs) if figure is figs_2_3 else {}
+            name = package.__name__.rpartition(".")[2]
+            for label, config in configs.items():
+                yield Step(
+                    f"{name}, {label}, seed {seed}",
+                    partial(_curve, setting, name, label, seed, config, data),
+                )
+
+
+def resnet(setting: Setting) -> Iterator[Step]:
+    """BSFL Fig. 9: ResNet-18, all rounds, a policy a step."""
+    from experiments import bsfl_learning
+
+    data = setting.read("cifar10")
+    if data is None:
+        return
+    configs = bsfl_learning.curves_of(presets.bsfl_cifar10, None, iid=True)
+    if setting.small:
+        configs = _least(configs)
+    for label, config in configs.items():
+        yield Step(label, partial(_curve, setting, "bsfl_fig_9", label, 0, config, data))
+
+
+def _least(configs: Mapping[str, SimConfig]) -> dict[str, SimConfig]:
+    label = "random"
+    least = configs[label].replace(num_clients=20, num_selected=2, num_rounds=2, eval_every=2)
+    return {label: least.override({"learning.model": Linear()})}
+
+
+def _curve(
+    setting: Setting, name: str, label: str, seed: int, config: SimConfig, data: Dataset
+) -> Found:
+    """Play a run of an experiment into ``OUT/NAME/runs``; what was played goes on."""
+    from experiments.curves import Run, play_all
+
+    table = play_all([Run(label, seed, config)], setting.out / name, data)
+    accuracy = table.test_accuracy.dropna()
+    return {"rounds": len(table), "accuracy": float(accuracy.iloc[-1])}
+
+
+def _noise(shape: tuple[int, ...], count: int = 120) -> Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (count + 20, *shape), np.uint8)
+    y = np.arange(count + 20, dtype=np.int32) % 10
+    return Dataset.of(x[:count], y[:count], x[count:], y[count:])
+
+
+PIECES: dict[str, Piece] = {
+    "cohorts_cpu": Piece(cohorts, {"JAX_PLATFORMS": "cpu"}),
+    "cohorts": Piece(agreement),
+    "precision": Piece(precision),
+    "speed": Piece(speed),
+    "without_command_buffers": Piece(
+        usual_speed, {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}
+    ),
+    "figures": Piece(figures),
+    "resnet": Piece(resnet),
+}

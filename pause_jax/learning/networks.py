@@ -1,0 +1,106 @@
+"""The Flax modules of the library's models, imported when the first one is made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.learning.convolution import convolution, gradient_stored, max_pool
+from pause_jax.learning.normalisation import normalise
+
+# PyTorch's default for linear and convolution kernels, which the authors' runs used:
+# uniform with variance 1 / (3 fan_in).
+kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+def _bias_init(fan_in: int) -> nn.initializers.Initializer:
+    bound = fan_in**-0.5
+
+    def init(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+def dense(x: Array, features: int, name: str) -> Array:
+    """An affine layer with PyTorch's default initial weights."""
+    layer = nn.Dense(
+        features, kernel_init=kernel_init, bias_init=_bias_init(x.shape[-1]), name=name
+    )
+    return layer(x)
+
+
+class DenseNetwork(nn.Module):
+    """Dense layers with relu, and an affine layer at the end."""
+
+    hidden: tuple[int, ...]
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
+        x = x.reshape(x.shape[0], -1)
+        for i, width in enumerate(self.hidden):
+            x = nn.relu(dense(x, width, f"hidden_{i}"))
+        return dense(x, self.num_outputs, "output")
+
+
+class _ConvPool(nn.Module):
+    """3x3 valid convolution, perhaps a 2x2 maximum, bias: the parameters of ``nn.Conv``."""
+
+    features: int
+    pooled: bool
+    convolution: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shape = (3, 3, x.shape[-1], self.features)
+        kernel = self.param("kernel", kernel_init, shape)
+        bias = self.param("bias", _bias_init(math.prod(shape[:-1])), shape[-1:])
+        convolve = convolution(self.convolution)
+        x = convolve(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        # The maximum of the sums is the sum with the maximum, and has a quarter of the work; the
+        # same holds for the relu that follows.
+        return gradient_stored((max_pool(x, (2, 2)) if self.pooled else x) + bias[None, None, None])
+
+
+class ConvolutionalNetwork(nn.Module):
+    """3x3 valid convolutions, those in ``pooled`` with a 2x2 pooling, then dense layers; each with
+    relu and norm, and an affine layer at the end.
+    """
+
+    widths: tuple[int, ...]
+    pooled: tuple[int, ...]
+    hidden: tuple[int, ...]
+    norm: str
+    convolution: str
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
+        for i, width in enumerate(self.widths):
+            layer = _ConvPool(width, i in self.pooled, self.convolution, name=f"conv_{i}")
+            x = normalise(nn.relu(layer(x)), self.norm, f"norm_{i}", train, mask)
+        x = x.reshape(x.shape[0], -1)
+        for i, width in enumerate(self.hidden, start=len(self.widths)):
+            x = nn.relu(dense(x, width, f"hidden_{i - len(self.widths)}"))
+            x = normalise(x, self.norm, f"norm_{i}", train, mask)
+        return dense(x, self.num_outputs, "output")
+
+
+class GruNetwork(nn.Module):
+    """An embedding, a gated recurrent unit, an affine layer."""
+
+    embedding: int
+    hidden: int
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        vectors = nn.Embed(self.num_outputs, self.embedding, name="embedding")(x)
+        states: Any = nn.RNN(nn.GRUCell(self.hidden), name="gru")(vectors)
+        return nn.Dense(self.num_outputs, name="output")(states)

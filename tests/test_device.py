@@ -1,0 +1,167 @@
+"""The pieces of a day with an accelerator, where a machine with one has fewer packages."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from benchmarks import device, parts, pieces
+from benchmarks.pieces import LINES, PIECES, Piece, Setting, Step
+from pause_jax.learning import Dataset
+
+ROOT = pathlib.Path(__file__).parent.parent
+# What a machine with an accelerator may lack.
+MISSING = ("tomli_w", "h5netcdf", "h5py", "tensorflow_datasets", "array_record")
+PROGRAM = """
+import pathlib, socket, sys
+
+for name in {missing!r}:
+    sys.modules[name] = None  # as if it were not installed
+
+
+def refuse(*_, **__):
+    raise OSError("no network")
+
+
+socket.socket.connect = socket.getaddrinfo = refuse
+from benchmarks.device import take
+from benchmarks.pieces import PIECES, Setting
+
+for piece in PIECES:
+    take(piece, Setting(pathlib.Path({out!r}), None, True))
+"""
+
+
+def lines_of(out: pathlib.Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (out / LINES).read_text().splitlines()]
+
+
+def every_piece(python: str, out: pathlib.Path) -> list[dict[str, Any]]:
+    """The lines of all pieces in their least form, in one process that lacks packages."""
+    program = PROGRAM.format(missing=MISSING, out=str(out))
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(out / "cache")}
+    if python != sys.executable:
+        del env["XLA_FLAGS"]  # another JAX may end at a flag that it does not know
+    done = subprocess.run(
+        [python, "-W", "ignore", "-c", program], cwd=out, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return lines_of(out)
+
+
+def check_lines(lines: list[dict[str, Any]]) -> None:
+    assert [line["piece"] for line in lines if "step" not in line] == list(PIECES)
+    steps = [line for line in lines if "step" in line]
+    assert {line["piece"] for line in steps} == set(PIECES)
+    assert not [line for line in steps if "error" in line]
+    for line in steps:
+        if line["piece"] == "cohorts":
+            assert line["found"]["equal_rounds"] == line["found"]["rounds"]
+        if line["piece"] == "precision":
+            assert max(line["found"].values()) < 1e-5
+        if line["piece"] in ("figures", "resnet"):
+            assert line["found"]["rounds"] == 2
+
+
+@pytest.mark.slow
+def test_every_piece_runs_without_network_and_the_missing_packages(tmp_path):
+    check_lines(every_piece(sys.executable, tmp_path))
+
+
+@pytest.mark.slow
+def test_every_piece_runs_on_python_3_12(tmp_path):
+    """``PAUSE_JAX_DEVICE_PYTHON`` names an interpreter that has JAX and Flax."""
+    python = os.environ.get("PAUSE_JAX_DEVICE_PYTHON") or shutil.which("python3.12")
+    asked = python and subprocess.run([python, "-c", "import flax"], capture_output=True)
+    if not asked or asked.returncode:
+        pytest.skip("no Python 3.12 with JAX and Flax: name one in PAUSE_JAX_DEVICE_PYTHON")
+    check_lines(every_piece(python, tmp_path))
+
+
+def planned(names: str, measure):
+    return Piece(lambda setting: iter([Step(name, measure(name, setting)) for name in names]))
+
+
+def test_a_piece_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    taken = []
+
+    def measure(name, setting):
+        def found():
+            taken.append(name)
+            if name == "c" and len(taken) == 3:
+                raise KeyboardInterrupt
+            if name == "b":
+                raise ValueError("two\nlines")
+            return {"value": 1.0, "clients": [1, 2]}
+
+        return found
+
+    monkeypatch.setitem(PIECES, "mine", planned("abcd", measure))
+    setting = Setting(tmp_path, None, True)
+    with pytest.raises(KeyboardInterrupt):
+        device.take("mine", setting)
+    with (tmp_path / LINES).open("a") as file:
+        file.write('{"piece": "mine", "st')  # stopped while it wrote
+    device.take("mine", setting)
+    assert taken == ["a", "b", "c", "c", "d"]
+    lines = pieces.ended(tmp_path)
+    assert [line.get("step") for line in lines] == ["a", "b", "c", "d", None]
+    rows = device.table(lines).splitlines()[2:]
+    assert [row.split(" | ")[-1] for row in rows] == [
+        *("value: 1 |", "ValueError: two |", "value: 1 |", "value: 1 |")
+    ]
+
+
+def test_cohorts_that_differ_are_seen():
+    def measure():
+        return {"clients": [[1, 2], [3, 4], [0, 2]], "seconds": 5.0}
+
+    same = {"clients": [[2, 1], [3, 4], [2, 0]], "seconds": 4.0}  # their order means nothing
+    assert pieces._beside(same, measure) == {"equal_rounds": 3, "rounds": 3, "seconds_apart": 1.0}
+    other = {"clients": [[2, 1], [3, 5], [2, 0]], "seconds": 5.0}
+    found = pieces._beside(other, measure)
+    assert (found["equal_rounds"], found["first_other_round"]) == (2, 2)
+
+
+def test_a_crash_costs_one_step_and_time_ends_a_run(tmp_path, monkeypatch, capsys):
+    program = """
+import os, pathlib, sys, time
+out = pathlib.Path(sys.argv[1])
+steps = (out / "lines.jsonl").read_text() if (out / "lines.jsonl").exists() else ""
+if "bad" not in steps:
+    (out / "current.txt").write_text("bad")
+    os.abort()
+time.sleep(60)
+"""
+    monkeypatch.setattr(device, "PIECES", {"mine": Piece(lambda setting: iter(()))})
+    monkeypatch.setattr(
+        device, "command_of", lambda *_, **__: [sys.executable, "-c", program, str(tmp_path)]
+    )
+    device.main(out=tmp_path, minutes=0.1)
+    assert capsys.readouterr().out.strip().endswith("start it again to go on")
+    (line,) = pieces.ended(tmp_path)
+    assert (line["step"], line["error"][:38]) == ("bad", "ended the process with status -6; see ")
+    with pytest.raises(typer.BadParameter, match="'yours': must be one of mine"):
+        device.main(out=tmp_path, only="yours")
+
+
+def test_a_data_set_comes_back_from_its_parts(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (130, 4, 4, 1), np.uint8), np.arange(130, dtype=np.int32) % 10
+    data = Dataset.of(x[:100], y[:100], x[100:], y[100:])
+    paths = parts.write("mine", data, tmp_path, most=220)
+    assert len(paths) == 12
+    back = parts.read("mine", tmp_path)
+    for name in ("x_train", "y_train", "x_test", "y_test"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(data, name))
+    assert (back.num_classes, back.pixel_max) == (data.num_classes, data.pixel_max)
+    paths[3].unlink()
+    assert parts.read("mine", tmp_path) is None
+    assert parts.read("yours", tmp_path) is None
