@@ -2391,8 +2391,8 @@ MUTANTS = [
     Mutant(
         "hics_stores_what_was_lost",
         HICS_FL,
-        "seen=store_active(state.seen, clients, True, received),",
-        "seen=store_active(state.seen, clients, True, selection.active),",
+        "seen=store_active(state.seen, clients, received, received),",
+        "seen=state.seen.at[clients].max(selection.active),",
         f"{HICS_TEST}::test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clients",
     ),
     Mutant(
@@ -2454,7 +2454,7 @@ MUTANTS = [
     Mutant(
         "shapley_averages_by_the_old_count",
         GREEDYFED,
-        "count, old = state.count[clients] + 1,",
+        "count, old = state.times[clients] + 1,",
         "count, old = state.round + 1 + 0 * clients,",
         f"{GREEDY_TEST}::test_values_are_averaged_over_the_rounds_of_each_client",
     ),
