@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 
 def settings(turns: int = TURNS) -> Iterator[Setting]:
     """The demo's training, the same many rounds long, and a bandit by itself."""
-    short, long = (40, 80) if turns < TURNS else (200, 2000)
+    short, long = (4, 8) if turns < TURNS else (200, 2000)
     names = ("pause", "random")
     demo = {name: presets.digits_small(name).replace(num_rounds=short) for name in names}
     yield Setting(f"digits_small, {short} rounds, 2 policies", demo, 3)

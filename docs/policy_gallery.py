@@ -18,7 +18,15 @@ import jax
 from matplotlib.figure import Figure
 
 from pause_jax import metrics, presets, sweep
-from pause_jax.policies import NAMED, ClusteredSimilarity, PolicyConfig
+from pause_jax.policies import (
+    NAMED,
+    ClusteredSimilarity,
+    DivFl,
+    FedCor,
+    GreedyFed,
+    HicsFl,
+    PolicyConfig,
+)
 from pause_jax.search import Annealing, Exhaustive
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +35,15 @@ SEEDS = 8
 EVAL_EVERY = 10
 BESIDE = "random"
 SETTING = presets.digits_small().replace(eval_every=EVAL_EVERY)
+# Of the test set, for the server of a policy that needs some; the others score all.
+HELD = 60
+COSTS: dict[type[PolicyConfig], str] = {
+    ClusteredSimilarity: "a clustering of all clients' last updates, on the host",
+    DivFl: "distances from the cohort's updates to all last updates",
+    FedCor: "a fit of the clients' loss changes by gradient descent",
+    GreedyFed: "validation losses of parts of the cohort, at the server",
+    HicsFl: "a clustering of all clients' last output layers, on the host",
+}
 HEAD = """# Policy gallery
 
 The library has {number} named policies. `pause-jax policies` lists them, and `named("pause")` or
@@ -64,6 +81,9 @@ class Point(NamedTuple):
 def play() -> None:
     """Play every named policy on one setting and the same seeds, and keep the means."""
     configs = {name: SETTING.replace(policy=policy) for name, policy in NAMED.items()}
+    for name, policy in NAMED.items():
+        if isinstance(policy, GreedyFed):
+            configs[name] = configs[name].override({"learning.validation": HELD})
     record = ("clock", "eval_clock", "test_accuracy", "query_seconds", "regret")
     result = sweep(configs, jax.random.split(jax.random.key(0), SEEDS), record=record)
     accuracy, error = metrics.mean_and_error(100 * result.test_accuracy)
@@ -120,8 +140,9 @@ def choice(policy: PolicyConfig) -> str:
     if isinstance(search, Exhaustive):
         cohorts = math.comb(SETTING.num_clients, SETTING.num_selected)
         return f"the value of every cohort, {cohorts:,} of them here"
-    if isinstance(policy, ClusteredSimilarity):
-        return "a clustering of all clients' last updates, on the host"
+    for kind, cost in COSTS.items():
+        if isinstance(policy, kind):
+            return cost
     return "a sort of the clients at most"
 
 

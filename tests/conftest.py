@@ -1,5 +1,6 @@
 """Strict JAX settings for every test, and the folder of real data and recorded runs."""
 
+import gc
 import os
 import pathlib
 import sys
@@ -36,6 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
     with a level of 1 LLVM aborts on some masks of AVX-512. ``XLA_FLAGS= make test`` compiles as
     users do.
     """
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return  # the process that hands out tests runs none
+    # A trace makes many objects and little garbage: looking for it took a sixth of a compilation.
+    gc.set_threshold(50_000, 20, 50)
     assert "pause_jax" not in sys.modules, "imported before the tests' flags of XLA were set"
     flags = f"--xla_backend_optimization_level=0 --xla_disable_hlo_passes={','.join(UNUSED_PASSES)}"
     if jax.__version_info__ < (0, 12):  # later ones do not know it, and end at an unknown flag

@@ -59,6 +59,8 @@ SELECTOR = "pause_jax/deploy/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
 COMPARISON = "pause_jax/analysis/comparison.py"
 PAGE = "pause_jax/analysis/report/page.py"
+COMPILATION = "pause_jax/run/compilation.py"
+COMPILATION_TEST = "tests/run/test_compilation.py"
 KEYS_TEST = "tests/rng/test_keys.py"
 DRAWS_TEST = "tests/rng/test_draws.py"
 HORIZON_TEST = "tests/run/test_horizon.py"
@@ -113,6 +115,37 @@ SUMMARY = "pause_jax/analysis/summary.py"
 NORMS = "pause_jax/learning/normalisation.py"
 NORMS_TEST = "tests/learning/test_normalisation.py::"
 LAYERS_TEST = "tests/learning/test_layers.py::"
+DEP_ROUND_TEST = "tests/policies/test_dep_round.py"
+PRIVACY_AWARE = "pause_jax/policies/privacy_aware.py"
+PRIVACY_AWARE_TEST = "tests/policies/test_privacy_aware.py"
+MECHANISM = "pause_jax/privacy/mechanisms.py"
+NOISE_TEST = "tests/privacy/test_noise_power.py"
+NEXT_RELEASE_TEST = (
+    f"{NOISE_TEST}::test_a_policy_knows_each_clients_budget_and_the_noise_of_its_next_release"
+)
+BUDGET_LAW_TEST = "tests/privacy/test_budget_law.py"
+OWN_BUDGET_TEST = f"{BUDGET_LAW_TEST}::test_a_client_reads_its_own_budget_where_no_draw_decides"
+E3CS = "pause_jax/policies/e3cs.py"
+E3CS_TEST = "tests/policies/test_e3cs.py"
+F3AST = "pause_jax/policies/f3ast.py"
+F3AST_TEST = "tests/policies/test_f3ast.py"
+POLARIS = "pause_jax/policies/polaris.py"
+POLARIS_TEST = "tests/policies/test_polaris.py"
+REFL = "pause_jax/policies/refl.py"
+REFL_TEST = "tests/policies/test_refl.py"
+STALENESS = "pause_jax/learning/staleness.py"
+STALENESS_TEST = "tests/learning/test_staleness.py"
+OBSERVED_TEST = f"{ARRIVAL_TEST}::test_a_policy_observes_who_was_there_who_is_late_and_the_time"
+FORECAST_TEST = f"{PRESENCE_TEST}::test_a_forecast_is_how_often_one_that_is_there_is_so_later"
+DIVFL = "pause_jax/policies/divfl.py"
+HICS_FL = "pause_jax/policies/hics_fl.py"
+FEDCOR = "pause_jax/policies/fedcor.py"
+GREEDYFED = "pause_jax/policies/greedyfed.py"
+DIVFL_TEST = "tests/policies/test_divfl.py"
+HICS_TEST = "tests/policies/test_hics_fl.py"
+FEDCOR_TEST = "tests/policies/test_fedcor.py"
+GREEDY_TEST = "tests/policies/test_greedyfed.py"
+OUTPUT_TEST = "tests/learning/test_output_layer.py"
 CURVES_TEST = "tests/analysis/test_mean_curves.py::"
 SUMMARY_TEST = "tests/analysis/test_summary.py::test_a_row_has_the_figures_of_merit_of_its_config"
 
@@ -136,6 +169,332 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
+    # --- cohorts of given probabilities
+    Mutant(
+        "a pair over one is settled by the wrong client's room",
+        CHOOSE,
+        "* (2 - both) < 1 - left",
+        "* (2 - both) < 1 - right",
+        DEP_ROUND_TEST,
+    ),
+    Mutant(
+        "the same clients trade in every draw: no random order",
+        CHOOSE,
+        "jnp.argsort(jax.random.bits(order_key, (num_clients,)))",
+        "jnp.arange(num_clients)",
+        DEP_ROUND_TEST,
+    ),
+    Mutant(
+        "a client over one is cut, and the others do not share the rest",
+        CHOOSE,
+        "chosen = factor[jnp.argmax(fits)]",
+        "chosen = factor[0]",
+        DEP_ROUND_TEST,
+    ),
+    Mutant(
+        "rounding_says_which_of_two_clients_is_drawn",
+        CHOOSE,
+        "(1 - chance[:half]) * (2 - both) < 1 - left",
+        "chance[:half] * (2 - both) < 1 - left",
+        f"{DEP_ROUND_TEST}::test_rounding_of_a_probability_does_not_change_who_is_drawn",
+    ),
+    # --- budgets that differ
+    Mutant(
+        "the_noise_of_the_release_before",
+        POLICY,
+        "self.privacy.budget.epsilon(participations + 1)",
+        "self.privacy.budget.epsilon(participations)",
+        NEXT_RELEASE_TEST,
+    ),
+    Mutant(
+        "a_client_without_budget_is_not_noisy",
+        POLICY,
+        "return jnp.where(left, jnp.minimum(power, MOST_NOISE), jnp.inf)",
+        "return power",
+        NEXT_RELEASE_TEST,
+    ),
+    Mutant(
+        "laplace_noise_of_half_its_variance",
+        MECHANISM,
+        "return 2 * dimension * (self.sensitivity / epsilon) ** 2",
+        "return dimension * (self.sensitivity / epsilon) ** 2",
+        f"{NOISE_TEST}::test_the_closed_form_is_the_mean_of_many_releases[per_coordinate-0-0.7]",
+    ),
+    Mutant(
+        "noise_of_a_release_whose_length_is_public",
+        SPHERE,
+        "(second * power - 2 * first + 1)",
+        "(power - 1)",
+        f"{NOISE_TEST}::test_the_closed_form_is_the_mean_of_many_releases[priv_unit_g-5-0.7]",
+    ),
+    Mutant(
+        "noise_that_stays_in_the_projection",
+        PROJECTION,
+        "return dimension / kept * self.inner",
+        "return self.inner",
+        f"{NOISE_TEST}::test_the_closed_form_is_the_mean_of_many_releases[projected-7-0.7]",
+    ),
+    Mutant(
+        "a_probability_above_one",
+        PRIVACY_AWARE,
+        "0.0, 1 / count)",
+        "0.0, 1.0)",
+        f"{PRIVACY_AWARE_TEST}::test_the_closed_form_is_the_solvers",
+    ),
+    Mutant(
+        "the_bias_weighs_half",
+        PRIVACY_AWARE,
+        "share * (1 - (cost - tau) / (2 * bias_weight))",
+        "share * (1 - (cost - tau) / bias_weight)",
+        f"{PRIVACY_AWARE_TEST}::test_the_closed_form_is_the_solvers",
+    ),
+    Mutant(
+        "draws_in_proportion_to_the_error_not_to_its_root",
+        PRIVACY_AWARE,
+        "weight = share * jnp.sqrt(cost)",
+        "weight = share * cost",
+        f"{PRIVACY_AWARE_TEST}::test_clients_are_drawn_with_the_solvers_probabilities",
+    ),
+    Mutant(
+        "a_client_that_is_drawn_often_weighs_as_much",
+        PRIVACY_AWARE,
+        "each = share[clients] / jnp.where(probability > 0, probability, 1.0)[clients]",
+        "each = share[clients]",
+        f"{PRIVACY_AWARE_TEST}::test_clients_are_drawn_with_the_solvers_probabilities",
+    ),
+    Mutant(
+        "noise_counts_as_the_updates_own_square",
+        PRIVACY_AWARE,
+        "jnp.sum(observation.update**2, axis=1) - noise, 0.0",
+        "jnp.sum(observation.update**2, axis=1), 0.0",
+        f"{PRIVACY_AWARE_TEST}::test_what_it_learns_of_updates_is_the_oracles",
+    ),
+    Mutant(
+        "a_lost_update_counts_as_one_of_0",
+        PRIVACY_AWARE,
+        "received = selection.active & observation.received",
+        "received = selection.active",
+        f"{PRIVACY_AWARE_TEST}::test_what_it_learns_of_updates_is_the_oracles",
+    ),
+    Mutant(
+        "a_large_group_is_noisier",
+        PRIVACY_AWARE,
+        "added(jnp.where(among, noise, 0.0)) / size",
+        "added(jnp.where(among, noise, 0.0))",
+        f"{PRIVACY_AWARE_TEST}::test_groups_are_sampled_at_the_solvers_ratios",
+    ),
+    Mutant(
+        "the_noisiest_first",
+        PRIVACY_AWARE,
+        "top_clients(-noise, among",
+        "top_clients(jnp.where(among, noise, 0.0), among",
+        f"{PRIVACY_AWARE_TEST}::test_tolerant_first_takes_the_least_noise_and_ties_at_random",
+    ),
+    Mutant(
+        "each_node_has_the_first_ones_budget",
+        BUDGET,
+        "self.total_epsilon * factors[client]",
+        "self.total_epsilon * factors[0]",
+        OWN_BUDGET_TEST,
+    ),
+    Mutant(
+        "a_node_draws_its_own_budget",
+        BUDGET,
+        "if self.law.drawn:",
+        "if False:",
+        OWN_BUDGET_TEST,
+    ),
+    Mutant(
+        "the_last_release_has_more_than_is_left",
+        BUDGET,
+        "jnp.minimum(left, self.per_release))",
+        "self.per_release)",
+        f"{BUDGET_LAW_TEST}::test_a_constant_schedule_gives_the_rest_last_and_then_nothing",
+    ),
+    Mutant(
+        "a_law_replaces_the_budget",
+        BUDGET,
+        "total = self.total_epsilon * self.law.factors",
+        "total = 1.0 * self.law.factors",
+        f"{BUDGET_LAW_TEST}::test_budgets_come_from_a_file_by_the_ids_of_its_clients",
+    ),
+    Mutant(
+        "an_epsilon_too_large_for_dp_accounting",
+        LEDGER,
+        "or epsilon.max() > MAX_RELEASE",
+        "or epsilon.max() > 1e30",
+        f"{ACCOUNTING_TEST}::test_a_release_of_an_epsilon_beyond_doubles_counts_as_it_is",
+    ),
+    Mutant(
+        "shares_of_a_tier_by_its_total",
+        "pause_jax/analysis/report/budgets.py",
+        "float(np.mean(spent / budget))",
+        "float(np.sum(spent) / np.sum(budget))",
+        "tests/analysis/test_report.py::test_spent_shares_are_shown_by_tier_or_by_third_where_budgets_differ",
+    ),
+    # --- the rivals of 2020 to 2024
+    Mutant(
+        "e3cs_learns_of_those_that_are_always_in",
+        E3CS,
+        "observation.received & (probability < 1)",
+        "observation.received & (probability <= 1)",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "e3cs_learns_of_what_did_not_arrive",
+        E3CS,
+        "selection.active & observation.received & (",
+        "selection.active & (",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "e3cs_estimate_not_divided_by_probability",
+        E3CS,
+        "step / jnp.where(learns, probability, 1.0)",
+        "step",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "e3cs_update_forgets_who_was_absent",
+        E3CS,
+        "jnp.broadcast_to(observation.available, (num_clients,))",
+        "jnp.ones(num_clients, bool)",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "e3cs_draws_one_after_the_other",
+        E3CS,
+        "import by_data_size, dep_round, inclusion_probabilities\n",
+        "import by_data_size, draw_clients, inclusion_probabilities\n\n"
+        "def dep_round(p, m, key):\n    return draw_clients(p, p > 0, m, key)\n",
+        E3CS_TEST,
+    ),
+    Mutant(
+        "f3ast_absent_clients_take_part",
+        F3AST,
+        "active = available[clients]",
+        "active = jnp.ones(m, bool)",
+        F3AST_TEST,
+    ),
+    Mutant(
+        "f3ast_chooses_by_terms_of_the_variance",
+        F3AST,
+        "top_clients(share / rate,",
+        "top_clients(share**2 / rate,",
+        F3AST_TEST,
+    ),
+    Mutant(
+        "f3ast_weights_by_the_rates_before",
+        F3AST,
+        "later = next_rate(rate, clients, active)[clients]",
+        "later = rate[clients]",
+        F3AST_TEST,
+    ),
+    Mutant(
+        "polaris_norm_in_place_of_its_square",
+        POLARIS,
+        "size = self.size_weight * scaled * state.bound",
+        "size = self.size_weight * scaled",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "polaris_expects_nothing_of_the_unexplored",
+        POLARIS,
+        "~explored & (expected > 0)",
+        "explored & (expected < 0)",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "polaris_late_counts_as_in_time",
+        POLARIS,
+        "0.1 + late,",
+        "0.1 + 0 * late,",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "polaris_keeps_the_wrong_half",
+        POLARIS,
+        "jnp.where(too_much, middle, low), jnp.where(too_much, high, middle)",
+        "jnp.where(too_much, low, middle), jnp.where(too_much, middle, high)",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "polaris_absent_clients_set_the_least_staleness",
+        POLARIS,
+        "jnp.min(jnp.where(among, stale, jnp.inf))",
+        "jnp.min(stale)",
+        POLARIS_TEST,
+    ),
+    Mutant(
+        "refl_asks_about_the_slot_that_begins_now",
+        REFL,
+        "for n in (1.0, 2.0)",
+        "for n in (0.0, 1.0)",
+        REFL_TEST,
+    ),
+    Mutant(
+        "refl_chooses_one_too_few",
+        REFL,
+        "jnp.maximum(m - state.due, 1)",
+        "jnp.maximum(m - state.due - 1, 1)",
+        REFL_TEST,
+    ),
+    Mutant(
+        "refl_lost_updates_count_as_due",
+        REFL,
+        "active & observation.late",
+        "active & ~observation.received",
+        REFL_TEST,
+    ),
+    Mutant(
+        "refl_prefers_those_who_stay",
+        REFL,
+        "top_clients(-likely,",
+        "top_clients(likely,",
+        REFL_TEST,
+    ),
+    Mutant(
+        "stale_update_keeps_nine_tenths_of_the_boost",
+        STALENESS,
+        "jnp.where(most > 0, most, 1.0))\n",
+        "jnp.where(most > 0, most, 1.0)) / 10\n",
+        STALENESS_TEST,
+    ),
+    Mutant(
+        "stale_updates_are_not_damped",
+        FEDAVG,
+        "before = before * damping(",
+        "before = before + 0 * damping(",
+        f"{ARRIVAL_TEST}::test_stale_updates_can_have_the_weights_of_refl",
+    ),
+    Mutant(
+        "lost_update_observed_as_late",
+        ROUND,
+        'late=ending.stale & (setup.config.stale_updates == "next")',
+        "late=ending.stale",
+        OBSERVED_TEST,
+    ),
+    Mutant(
+        "observed_time_of_the_start",
+        ROUND,
+        "        clock=clock,\n        server_loss",
+        "        clock=before.clock,\n        server_loss",
+        OBSERVED_TEST,
+    ),
+    Mutant(
+        "server_observes_that_all_were_available",
+        SELECTOR,
+        "seen._replace(available=jnp.asarray(self._here))",
+        "seen",
+        f"{SELECTOR_TEST}::test_fed_with_a_simulation_it_chooses_what_simulate_chooses[e3cs]",
+    ),
+    Mutant(
+        "forecast_of_phones_for_this_hour",
+        "pause_jax/world/availability/phones.py",
+        "jnp.ones(num_clients), clock + ahead, ahead",
+        "jnp.ones(num_clients), clock, ahead",
+        FORECAST_TEST,
+    ),
     # --- aggregation
     Mutant(
         "aggregation_uniform",
@@ -772,8 +1131,8 @@ MUTANTS = [
     Mutant(
         "late_updates_averaged_twice",
         FEDAVG,
-        "now = jnp.where(is_stale, 0.0, weights)",
-        "now = weights",
+        "now, before = jnp.where(is_stale, 0.0, weights), stale.weights",
+        "now, before = weights, stale.weights",
         ARRIVAL_TEST,
     ),
     Mutant(
@@ -1615,6 +1974,30 @@ MUTANTS = [
         "if False:",
         "tests/sweep/test_store.py::test_a_damaged_middle_is_not_used",
     ),
+    # --- what holds while a process compiles, and what is kept for the next one
+    Mutant(
+        "first_of_two_threads_ends_it",
+        COMPILATION,
+        "self._threads -= 1\n            if not self._threads:",
+        "self._threads -= 1\n            if self._threads:",
+        f"{COMPILATION_TEST}::test_the_cache_takes_programs_while_any_thread_compiles",
+    ),
+    Mutant(
+        "collecting_is_switched_on",
+        COMPILATION,
+        "    if before[0]:\n",
+        "    if True:\n",
+        f"{COMPILATION_TEST}::"
+        "test_python_collects_rarely_while_any_thread_compiles_and_as_before_afterwards",
+    ),
+    Mutant(
+        "scripts_of_charts_in_another_encoding",
+        PAGE,
+        'bytes(kept["text"]).decode()',
+        'bytes(kept["text"]).decode("latin-1")',
+        "tests/analysis/test_report.py::"
+        "test_the_scripts_of_charts_are_bundled_once_and_anew_if_the_file_is_damaged",
+    ),
     Mutant(
         "rows_of_the_first_config",
         "pause_jax/sweep/batch.py",
@@ -1919,6 +2302,189 @@ MUTANTS = [
         "is_first = rules > 0",
         "tests/run/test_broken_parts.py::"
         "test_what_is_named_was_broken_in_the_first_bad_round_though_others_follow",
+    ),
+    # --- rivals that read updates, losses or the server's samples
+    Mutant(
+        "divfl_takes_all_updates_for_received",
+        DIVFL,
+        "seen=jnp.zeros(num_clients, bool),",
+        "seen=jnp.ones(num_clients, bool),",
+        f"{DIVFL_TEST}::test_everybody_is_received_once_before_anybody_is_compared",
+    ),
+    Mutant(
+        "divfl_weighs_as_the_published_program",
+        DIVFL,
+        'default="neighbours"',
+        'default="data"',
+        f"{DIVFL_TEST}::test_a_run_of_select_is_the_oracles_over_those_who_are_available",
+    ),
+    Mutant(
+        "divfl_takes_the_worst_cover",
+        DIVFL,
+        "best = order[jnp.argmin(cost[order])]",
+        "best = order[jnp.argmax(jnp.where(left, cost, -jnp.inf)[order])]",
+        f"{DIVFL_TEST}::test_the_choice_is_the_greedy_one_and_near_the_best",
+    ),
+    Mutant(
+        "divfl_forgets_who_covers_already",
+        DIVFL,
+        "after = jnp.minimum(nearest[:, None], distance)",
+        "after = distance",
+        f"{DIVFL_TEST}::test_the_choice_is_the_greedy_one_and_near_the_best",
+    ),
+    Mutant(
+        "divfl_renews_rows_alone",
+        DIVFL,
+        ".at[clients].set(rows).at[:, clients].set(rows.T)",
+        ".at[clients].set(rows)",
+        f"{DIVFL_TEST}::test_only_the_received_renew_their_update_and_its_distances",
+    ),
+    Mutant(
+        "divfl_counts_the_chosen_twice",
+        DIVFL,
+        "covered = known & ~chosen &",
+        "covered = known &",
+        f"{DIVFL_TEST}::test_weights_are_shares_of_nearest_neighbours",
+    ),
+    Mutant(
+        "hics_counts_clusters_in_a_cohort",
+        HICS_FL,
+        "alive = jnp.zeros(taste.shape, bool).at[label].max(left)",
+        "alive = jnp.zeros(taste.shape, bool).at[label].max(left & (label < count))",
+        f"{HICS_TEST}::test_the_draws_have_the_chances_of_the_oracle",
+    ),
+    Mutant(
+        "hics_ward_of_rows",
+        "pause_jax/policies/clustered.py",
+        'linkage(squareform(distance, checks=False), method="ward")',
+        'linkage(distance, method="ward")',
+        f"{HICS_TEST}::test_clusters_are_wards_and_not_those_of_the_rows",
+    ),
+    Mutant(
+        "hics_reads_weights_for_the_bias",
+        HICS_FL,
+        "shown = layer[..., 0] if",
+        "shown = layer[..., 1] if",
+        f"{HICS_TEST}::test_the_entropy_is_that_of_the_output_layers_bias",
+    ),
+    Mutant(
+        "hics_is_as_greedy_at_the_end",
+        HICS_FL,
+        "(round - 1) / context.num_rounds, 0.0",
+        "0 * round / context.num_rounds, 0.0",
+        f"{HICS_TEST}::test_balanced_clients_are_preferred_and_less_so_towards_the_end",
+    ),
+    Mutant(
+        "hics_leaves_out_entropies",
+        HICS_FL,
+        "apart += self.entropy_weight * jnp.abs(",
+        "apart += 0 * jnp.abs(",
+        f"{HICS_TEST}::test_balanced_clients_are_preferred_and_less_so_towards_the_end",
+    ),
+    Mutant(
+        "hics_means_count_the_unknown",
+        HICS_FL,
+        "jnp.where(counted, each, 0.0)",
+        "each",
+        f"{HICS_TEST}::test_the_mean_entropy_of_a_cluster_is_over_the_known",
+    ),
+    Mutant(
+        "hics_stores_what_was_lost",
+        HICS_FL,
+        "seen=store_active(state.seen, clients, True, received),",
+        "seen=store_active(state.seen, clients, True, selection.active),",
+        f"{HICS_TEST}::test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clients",
+    ),
+    Mutant(
+        "output_layer_by_rows",
+        LEARNER,
+        'layer["kernel"].T], axis=1)',
+        'layer["kernel"].reshape(layer["bias"].size, -1)], axis=1)',
+        f"{OUTPUT_TEST}::test_the_places_are_the_bias_and_the_incoming_weights_of_each_output",
+    ),
+    Mutant(
+        "fedcor_asks_at_no_cost",
+        FEDCOR,
+        "lambda latency: part * latency",
+        "lambda latency: 0 * part * latency",
+        f"{FEDCOR_TEST}::test_questions_cost_time_and_release_losses",
+    ),
+    Mutant(
+        "fedcor_fits_planned_cohorts",
+        FEDCOR,
+        "answered=answered & self._explores(state.round + 1),",
+        "answered=answered,",
+        f"{FEDCOR_TEST}::test_the_changes_after_random_cohorts_are_fitted_as_in_the_oracle",
+    ),
+    Mutant(
+        "fedcor_counts_the_absent",
+        FEDCOR,
+        "x = jnp.where(observed[None, :], embedding, 0.0)",
+        "x = embedding",
+        f"{FEDCOR_TEST}::test_the_likelihood_is_that_of_the_whole_matrix_and_so_is_its_gradient",
+    ),
+    Mutant(
+        "fedcor_sums_over_nobody_chosen",
+        FEDCOR,
+        "return jnp.where(taken, after, sigma), jnp.where(",
+        "return sigma, jnp.where(",
+        f"{FEDCOR_TEST}::test_clients_are_chosen_greedily_each_given_those_before",
+    ),
+    Mutant(
+        "fedcor_never_forgets_its_choices",
+        FEDCOR,
+        "taken=jnp.where(fits, 0.0, state.taken),",
+        "taken=state.taken,",
+        f"{FEDCOR_TEST}::test_random_rounds_are_random_and_the_others_the_oracles",
+    ),
+    Mutant(
+        "fedcor_discounts_nothing",
+        FEDCOR,
+        "weight = self.discount ** (",
+        "weight = 0 * self.discount + 1.0 ** (",
+        f"{FEDCOR_TEST}::test_the_changes_after_random_cohorts_are_fitted_as_in_the_oracle",
+    ),
+    Mutant(
+        "shapley_without_the_full_coalition",
+        GREEDYFED,
+        "return jnp.zeros(size).at[order].set(added)",
+        "return jnp.zeros(size).at[order[:-1]].set(added[:-1])",
+        f"{GREEDY_TEST}::test_values_are_those_of_the_permutations_and_truncated",
+    ),
+    Mutant(
+        "shapley_averages_by_the_old_count",
+        GREEDYFED,
+        "count, old = state.count[clients] + 1,",
+        "count, old = state.round + 1 + 0 * clients,",
+        f"{GREEDY_TEST}::test_values_are_averaged_over_the_rounds_of_each_client",
+    ),
+    Mutant(
+        "shapley_of_nobody_is_no_model",
+        EVALUATION,
+        "restored(params + move)",
+        "restored(move)",
+        f"{GREEDY_TEST}::test_the_server_measures_the_model_before_the_round_plus_the_weighted_updates",
+    ),
+    Mutant(
+        "held_samples_are_scored",
+        LEARNING,
+        "scored=slice(data.y_test.shape[0] - self.validation),",
+        "scored=slice(data.y_test.shape[0]),",
+        f"{GREEDY_TEST}::test_the_server_measures_the_model_before_the_round_plus_the_weighted_updates",
+    ),
+    Mutant(
+        "shapley_truncates_nothing",
+        GREEDYFED,
+        "reached = jnp.abs(last - before) < tolerance",
+        "reached = jnp.abs(last - before) < 0 * tolerance",
+        f"{GREEDY_TEST}::test_values_are_those_of_the_permutations_and_truncated",
+    ),
+    Mutant(
+        "greedyfed_counts_what_was_lost",
+        GREEDYFED,
+        "received = selection.active & observation.received",
+        "received = selection.active",
+        f"{GREEDY_TEST}::test_values_are_averaged_over_the_rounds_of_each_client",
     ),
     # --- kinds of devices, loading, configs as text
     Mutant(

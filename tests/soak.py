@@ -19,7 +19,7 @@ import xarray as xr
 from pause_jax import merge
 
 ROOT = pathlib.Path(__file__).parents[1]
-SHARDS, DYING, PAIRS = 8, 2, 4
+PAIRS = 4
 
 
 def environment(cache: pathlib.Path) -> dict[str, str]:
@@ -63,19 +63,25 @@ def killed(folder: pathlib.Path, settings: dict[str, str], seconds: float = 0.0)
 
 
 def killed_shards(
-    folder: pathlib.Path, settings: dict[str, str], chance: random.Random, seconds: float
+    folder: pathlib.Path,
+    settings: dict[str, str],
+    chance: random.Random,
+    seconds: float,
+    *,
+    shards: int = 8,
+    dying: int = 2,
 ) -> xr.Dataset:
     """Play shards at the same time, some of which are killed and started again, and merge them."""
-    dying = chance.sample(range(1, SHARDS + 1), DYING)
-    moments = {number: chance.uniform(0.05, 0.5) * seconds for number in dying}
+    killed = chance.sample(range(1, shards + 1), dying)
+    moments = {number: chance.uniform(0.05, 0.5) * seconds for number in killed}
     processes = [
-        begun(folder, settings, moments.get(number, 0.0), f"{number}/{SHARDS}")
-        for number in range(1, SHARDS + 1)
+        begun(folder, settings, moments.get(number, 0.0), f"{number}/{shards}")
+        for number in range(1, shards + 1)
     ]
     for process in processes:
         ended(process)
-    for number in dying:
-        ended(begun(folder, settings, 0.0, f"{number}/{SHARDS}"))
+    for number in killed:
+        ended(begun(folder, settings, 0.0, f"{number}/{shards}"))
     return merge(folder)
 
 
@@ -164,9 +170,7 @@ def main(moments: int) -> None:
 
     merged = killed_shards(folder / "parts", settings, chance, seconds)
     same_bits(merged.drop_attrs(), whole.drop_attrs())
-    print(
-        f"{SHARDS} shards, {DYING} of them killed and started again, have the bits of one process"
-    )
+    print("8 shards, 2 of them killed and started again, have the bits of one process")
     soak_pairs(folder, settings, chance)
     shutil.rmtree(folder)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "ledger"]
 
 HINT = "dp-accounting is missing: pip install 'pause_jax[accounting]'"
+# e^eps of a larger one is no double, without which dp-accounting fails. Nothing is gained there.
+MAX_RELEASE = 700.0
 SIZES = "data sizes (aggregation weights)"
 
 
@@ -236,7 +238,7 @@ def _laplace(loss: LaplaceLoss, delta: float) -> float:
     """
     epsilon = np.asarray(loss.epsilon)
     basic = float(epsilon.sum(dtype=float))
-    if delta == 0:
+    if delta == 0 or epsilon.max() > MAX_RELEASE:
         return basic
     # What a sum of doubles does not see would take longest: a schedule that never ends has many.
     counted = epsilon[epsilon > 1e-20 * basic]
@@ -278,7 +280,8 @@ def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delt
     while len(left) > 1:  # pairwise: far sooner than one after another
         pairs = zip(left[::2], left[1::2], strict=False)
         left = [a.compose(b) for a, b in pairs] + left[len(left) // 2 * 2 :]
-    return float(left[0].get_epsilon_for_delta(delta))
+    with np.errstate(over="ignore"):  # of large epsilons; what overflows is infinite
+        return float(left[0].get_epsilon_for_delta(delta))
 
 
 def _laplace_parts(epsilons: tuple[float, ...]) -> list[Any]:

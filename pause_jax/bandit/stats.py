@@ -5,6 +5,7 @@ Source: Peleg et al. 2025 (PAUSE), equations (11)-(13).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -73,6 +74,11 @@ class Observation(NamedTuple):
       update: float [m, d], what the server received of each update: flat, clipped and noised.
       received: bool [m], of those that take part, whose losses and updates arrived: all by default.
         A policy that reads them takes those of ``selection.active & observation.received``.
+      available: bool [K], who could be chosen: all by default.
+      late: bool [m], whose update is averaged in the next round; nobody's by default.
+      clock: simulated seconds at the end of the round; NaN if the server keeps none.
+      server_loss: (aggregation weights [m]) -> loss on the server's validation samples of the model
+        before the round plus these updates, so weighted; None if there are no such samples.
     """
 
     latency: Float[Array, " m"]
@@ -80,6 +86,10 @@ class Observation(NamedTuple):
     square_loss: Float[Array, " m"]
     update: Float[Array, "m d"]
     received: Bool[Array, " m"] | bool = True
+    available: Bool[Array, " K"] | bool = True
+    late: Bool[Array, " m"] | bool = False
+    clock: Float[Array, ""] | float = float("nan")
+    server_loss: Callable[[Array], Array] | None = None
 
     @property
     def heard(self) -> Any:

@@ -62,6 +62,10 @@ class Learning(Config):
       proximal: mu of FedProx (Li et al., 2020): the local loss has mu / 2 (w - w_global)^2 added to
         it. None for no such term.
       server: what the server does with the mean update.
+      stale_damping: beta of REFL's weights (Abdelmoniem et al., 2023; there 0.35) of updates that
+        ``stale_updates="next"`` averages a round late. None leaves them those they had.
+      validation: samples at the end of the test set that the server holds, for policies that value
+        updates by them. They are not scored.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
@@ -76,6 +80,8 @@ class Learning(Config):
     keep_optimizer_state: bool = static(default=False)
     proximal: float | None = number(default=None, at_least=0, optional=True)
     server: ServerOptimizer = node(factory=FedAvg, of=ServerOptimizer)
+    stale_damping: float | None = number(default=None, at_least=0, at_most=1, optional=True)
+    validation: int = static(default=0, at_least=0)
 
     def check(self, path: str, sizes: Sizes) -> None:
         made(self.optimizer, 0.1)
@@ -103,6 +109,12 @@ class Learning(Config):
                 f"learning.data.num_train = {used}: must be <= {num_train}, the training samples"
                 f"{whose}."
             )
+        num_test = data.y_test.shape[0]
+        if self.validation >= num_test:
+            raise ConfigError(
+                f"learning.validation = {self.validation}: must be < {num_test}, the test samples"
+                f"{whose}, of which some must be left to score."
+            )
         self.partition.check_data(data, self.num_samples(data), num_clients)
         self._check_task(data, whose)
         return data
@@ -125,7 +137,7 @@ class Learning(Config):
         local = local._replace(unroll=execution.unroll)
         if execution.fixed_steps and local.equal_steps is None:
             local = local._replace(fixed_steps=-(-local.max_samples // local.batch_size))
-        training = RoundTraining(local, execution, server)
+        training = RoundTraining(local, execution, server, self.stale_damping)
         sgd = LocalSgd(
             training=training,
             optimizer_at=self.client_optimizer,
@@ -134,6 +146,7 @@ class Learning(Config):
             num_clients=num_clients,
             largest=largest,
             keeps_state=self.keep_optimizer_state,
+            scored=slice(data.y_test.shape[0] - self.validation),
         )
         return Learner(
             init=sgd.init,
@@ -144,6 +157,7 @@ class Learning(Config):
             max_samples=local.max_samples,
             kept=sgd.kept,
             stale=StaleTraining(no_stale_updates, sgd.train_stale),
+            server_loss=sgd.server_loss if self.validation else None,
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
 
 from pause_jax.learning.client import LocalTraining, client_inputs
 from pause_jax.learning.dataset import Dataset
@@ -20,21 +21,22 @@ QUERY_CHUNK = 256
 
 
 def evaluate(
-    network: Network, task: Task, variables: Variables, dataset: Dataset
+    network: Network, task: Task, variables: Variables, dataset: Dataset, part: slice = slice(None)
 ) -> dict[str, Array]:
-    """Mean ``test_loss`` and scores of the task on the whole test set, scalars by name.
+    """Mean ``test_loss`` and scores of the task on a part of the test set, scalars by name.
 
     In chunks that bound the memory. The scores of a model that is not finite are NaN, as its arg
     max would mean nothing.
     """
-    num_test = dataset.x_test.shape[0]
+    first, stop, _ = part.indices(dataset.x_test.shape[0])
+    num_test = stop - first
     chunk = min(EVAL_CHUNK, num_test)
     num_chunks = -(-num_test // chunk)
 
     def visit(i: Array, sums: dict[str, Array]) -> dict[str, Array]:
-        place = i * chunk + jnp.arange(chunk)
-        weight = place < num_test
-        rows = jnp.minimum(place, num_test - 1)
+        place = i * chunk + jnp.arange(first, first + chunk)
+        weight = place < stop
+        rows = jnp.minimum(place, stop - 1)
         outputs = network.predict(variables, dataset.to_input(dataset.x_test[rows]))
         targets = dataset.y_test[rows]
         each = {"test_loss": task.loss(outputs, targets), **task.scores(outputs, targets)}
@@ -50,6 +52,13 @@ def evaluate(
         name: mean if name == "test_loss" else jnp.where(finite, mean, jnp.nan)
         for name, mean in means.items()
     }
+
+
+def moved_loss(training: LocalTraining, variables: Variables, move: Array, part: slice) -> Array:
+    """Mean loss on a part of the test set of a model with ``move`` [d] added to its ``params``."""
+    params, restored = ravel_pytree(variables["params"])
+    moved = {**variables, "params": restored(params + move)}
+    return evaluate(training.network, training.task, moved, training.dataset, part)["test_loss"]
 
 
 def local_loss(

@@ -21,6 +21,7 @@ from pause_jax.learning.learner import (
     trained_part,
 )
 from pause_jax.learning.optimizer import server_step
+from pause_jax.learning.staleness import damping
 from pause_jax.rng import draws, keys
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class RoundTraining(NamedTuple):
     local: LocalTraining  # of the clients
     execution: Execution  # how the cohort is trained
     server: optax.GradientTransformation | None = None  # None adds the mean update
+    stale_damping: Array | float | None = None  # see Learning
 
 
 def train_cohort(
@@ -70,7 +72,8 @@ def train_cohort(
     mean = jnp.sum(jnp.where(active, selection.weights * loss.mean, 0.0))
     weights = selection.weights
     if stale is not None and is_stale is not None:
-        updates, weights, stale = _with_stale(updates, weights, is_stale, stale)
+        beta = training.stale_damping
+        updates, weights, stale = _with_stale(updates, weights, is_stale, stale, beta)
     variables, server = _averaged(training.server, state, updates, weights)
 
     def store(kept: Array, new: Array) -> Array:
@@ -129,14 +132,17 @@ def _averaged(
 
 
 def _with_stale(
-    updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates
+    updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates, beta: Array | float | None
 ) -> tuple[Any, Array, StaleUpdates]:
     """Updates and weights to average now, in time and stale [2 m], and the next stale updates.
 
-    The weights to average by are scaled to a sum of one.
+    The weights to average by are scaled to a sum of one; ``beta`` is that of :func:`damping`.
     """
-    now = jnp.where(is_stale, 0.0, weights)
-    both = jnp.concatenate([now, stale.weights])
+    now, before = jnp.where(is_stale, 0.0, weights), stale.weights
+    if beta is not None:
+        fresh, old = updates["params"], stale.updates["params"]
+        before = before * damping(beta, fresh, now > 0, old, before > 0)
+    both = jnp.concatenate([now, before])
     total = jnp.sum(both)
     joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), updates, stale.updates)
     return joined, both / jnp.where(total > 0, total, 1.0), StaleUpdates(updates, weights - now)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from pause_jax.bandit import Selection
 from pause_jax.base.memory import tree_bytes
@@ -118,6 +120,8 @@ class Learner(NamedTuple):
       max_samples: samples that a client trains on in a round at most; None for all it has.
       kept: (state) -> bytes that a client in training keeps, to plan how many train side by side.
       stale: training for ``SimConfig.stale_updates = "next"``; None of a learner that cannot.
+      server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
+        of the model with the weighted sum of these updates added; None if it has none.
     """
 
     init: Callable[[Streams], LearnerState]
@@ -128,6 +132,7 @@ class Learner(NamedTuple):
     max_samples: int | None = None
     kept: Callable[[LearnerState], int] = lambda state: 0
     stale: StaleTraining | None = None
+    server_loss: Callable[[LearnerState, Array, Array], Array] | None = None
 
 
 def trained_part(variables: Variables) -> Variables:
@@ -139,6 +144,29 @@ def update_size(state: LearnerState) -> int:
     """Entries d of a client's update that go through the mechanism; 0 without a model."""
     params = (state.variables or {}).get("params")
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
+    """Where the output layer stands in a flat update, int [C, 1 + H]; see ``Context``.
+
+    It is the affine layer (``kernel`` [H, C], ``bias`` [C]) that is named ``output``, or the only
+    one that the model has; None if there is neither.
+    """
+    params = (state.variables or {}).get("params")
+    found, start = dict[str, dict[str, NDArray[np.int32]]](), 0
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        *module, name = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+        places = start + np.arange(leaf.size, dtype=np.int32).reshape(leaf.shape)
+        found.setdefault("/".join(module), {})[name] = places
+        start += leaf.size
+    affine = {
+        name: np.concatenate([layer["bias"][:, None], layer["kernel"].T], axis=1)
+        for name, layer in found.items()
+        if layer.keys() == {"kernel", "bias"} and layer["kernel"].ndim == 2
+    }
+    named = {name: layer for name, layer in affine.items() if name.split("/")[-1] == "output"}
+    candidates = list((named or affine).values())
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def model_bytes(state: LearnerState) -> int:

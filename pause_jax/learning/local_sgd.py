@@ -11,8 +11,8 @@ from jax import Array, lax
 
 from pause_jax.bandit import Selection
 from pause_jax.learning.cohort import kept_in_training
-from pause_jax.learning.evaluation import evaluate, local_loss
-from pause_jax.learning.fedavg import RoundTraining, train_cohort
+from pause_jax.learning.evaluation import evaluate, local_loss, moved_loss
+from pause_jax.learning.fedavg import RoundTraining, mean_update, train_cohort
 from pause_jax.learning.learner import LearnerState, Release, StaleUpdates, Trained, trained_part
 from pause_jax.learning.partition import PartitionConfig
 from pause_jax.rng import draws, keys
@@ -34,6 +34,7 @@ class LocalSgd(NamedTuple):
     num_clients: int  # K
     largest: int  # bound on a client's number of samples
     keeps_state: bool  # whether clients keep their optimiser state from round to round
+    scored: slice  # test samples that the model is scored on; the server holds those after them
 
     def init(self, streams: keys.Streams) -> LearnerState:
         local, data = self.training.local, self.training.local.dataset
@@ -92,7 +93,11 @@ class LocalSgd(NamedTuple):
 
     def evaluate(self, state: LearnerState) -> dict[str, Array]:
         local = self.training.local
-        return evaluate(local.network, local.task, state.model, local.dataset)
+        return evaluate(local.network, local.task, state.model, local.dataset, self.scored)
+
+    def server_loss(self, state: LearnerState, updates: Array, weights: Array) -> Array:
+        held, move = slice(self.scored.stop, None), mean_update(updates, weights)
+        return moved_loss(self.training.local, state.model, move, held)
 
     def kept(self, state: LearnerState) -> int:
         return kept_in_training(self.training.local, state.model)

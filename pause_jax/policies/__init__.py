@@ -16,7 +16,13 @@ from pause_jax.policies.choose import (
 )  # fmt: skip
 from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
+from pause_jax.policies.divfl import DivFl
+from pause_jax.policies.e3cs import E3cs
+from pause_jax.policies.f3ast import F3ast
+from pause_jax.policies.fedcor import FedCor
 from pause_jax.policies.fedcs import FedCs
+from pause_jax.policies.greedyfed import GreedyFed
+from pause_jax.policies.hics_fl import HicsFl
 from pause_jax.policies.index import IndexRule, Ucb
 from pause_jax.policies.index_rules import (
     INDEX_RULES as INDEX_RULES, DiscountedUcb, KlUcb, Thompson, UcbV,
@@ -24,13 +30,17 @@ from pause_jax.policies.index_rules import (
 from pause_jax.policies.one_of import OneOf as OneOf
 from pause_jax.policies.oort import Oort
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser as maximiser
+from pause_jax.policies.polaris import Polaris
 from pause_jax.policies.power_of_choice import PowerOfChoice
+from pause_jax.policies.privacy_aware import BudgetGroups, NoiseSampling, TolerantFirst
 from pause_jax.policies.rbcs_f import RbcsF
+from pause_jax.policies.refl import Refl
 from pause_jax.policies.sampling import ClusteredSize, MdSampling
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
-    ClusteredSimilarity, Random, RoundRobin, Fastest, All, Genie,
+    ClusteredSimilarity, DivFl, HicsFl, FedCor, GreedyFed, E3cs, F3ast, Polaris, Refl,
+    NoiseSampling, TolerantFirst, BudgetGroups, Random, RoundRobin, Fastest, All, Genie,
 )  # fmt: skip
 
 # All names that the library has for a policy: on the command line, in files, in presets.
@@ -47,6 +57,8 @@ NAMED: dict[str, PolicyConfig] = {
     "cpow_d": PowerOfChoice(loss="batch"),
     "rpow_d": PowerOfChoice(loss="stale"),
     "adapow_d": PowerOfChoice(schedule="linear"),
+    "noise_sampling_unbiased": NoiseSampling(form="unbiased"),
+    "e3cs_inc": E3cs(quota=1.0, schedule="late"),
     "random_by_data": Random(weighting="data"),
 }
 name_settings(PolicyConfig, NAMED)
@@ -70,9 +82,11 @@ def named(policy: str | PolicyConfig) -> PolicyConfig:
 
 
 __all__ = [
-    "NAMED", "All", "Answer", "Bsfl", "ClusteredSimilarity", "ClusteredSize", "Context", "CsUcb",
-    "CsUcbQ", "DiscountedUcb", "Fastest", "FedCs", "Genie", "IndexRule", "Info", "KlUcb",
-    "MdSampling", "Observation", "Oort", "Pause", "Policy", "PolicyConfig", "PowerOfChoice",
-    "Query", "Random", "RbcsF", "RoundRobin", "Selection", "Thompson", "Ucb", "UcbV",
-    "by_data_size", "draw_clients", "equal_weights", "named", "no_info", "stateless", "top_clients",
+    "NAMED", "All", "Answer", "Bsfl", "BudgetGroups", "ClusteredSimilarity", "ClusteredSize",
+    "Context", "CsUcb", "CsUcbQ", "DiscountedUcb", "DivFl", "E3cs", "F3ast", "Fastest", "FedCor",
+    "FedCs", "Genie", "GreedyFed", "HicsFl", "IndexRule", "Info", "KlUcb", "MdSampling",
+    "NoiseSampling", "Observation", "Oort", "Pause", "Polaris", "Policy", "PolicyConfig",
+    "PowerOfChoice", "Query", "Random", "RbcsF", "Refl", "RoundRobin", "Selection", "Thompson",
+    "TolerantFirst", "Ucb", "UcbV", "by_data_size", "draw_clients", "equal_weights", "named",
+    "no_info", "stateless", "top_clients",
 ]  # fmt: skip

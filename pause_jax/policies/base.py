@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection
@@ -20,7 +21,7 @@ from pause_jax.base.struct import Config, ConfigError, nested
 from pause_jax.privacy import Mechanism
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 
 class Answer(NamedTuple):
@@ -70,6 +71,8 @@ class Query(NamedTuple):
         return read_by_old_name(self, "hear", "receive")
 
 
+# A schedule that fades makes noise that float32 cannot square; sums of this stay finite.
+MOST_NOISE = 1e30
 # What a policy chose, and diagnostics of the choice.
 Selected = tuple[Selection, Info]
 
@@ -103,11 +106,17 @@ class Context(NamedTuple):
       local_samples: float [K], samples that a client trains on in a round, at most ``|D_k|``.
       share: float [K], quality-weighted share of the data; sums to one.
       reward: weights of the reward.
-      privacy: the mechanism; a policy may read its schedule, not its releases.
+      privacy: the mechanism, with each client's own budget where they differ; a policy may read
+        its schedule, not its releases.
       min_latency: tau_min, seconds.
       expected_speed: float [K], mu_k, the mean over rounds if it varies. For the genie only.
       expected_latency: float [K], E[tau_k], seconds. For policies that assume it known.
       varying: (round) -> float [K], mu_k of a round; None if it is the same in all.
+      forecast: (clock, ahead) -> float [K], probability that a client which is available at
+        ``clock`` is so ``ahead`` seconds later; None if nobody can tell.
+      output_layer: int [C, 1 + H], for each of the C outputs the places in a flat update of its
+        bias and of its H incoming weights; None if the model's output layer is not known.
+      validates: whether observations come with ``server_loss``.
     """
 
     num_clients: int
@@ -124,6 +133,28 @@ class Context(NamedTuple):
     expected_speed: Float[Array, " K"]
     expected_latency: Float[Array, " K"]
     varying: Callable[[Array], Array] | None = None
+    forecast: Callable[[Array, Array], Array] | None = None
+    output_layer: Int[np.ndarray, "C P"] | None = None
+    validates: bool = False
+
+    @property
+    def budget(self) -> Array:
+        """eps_bar_k, each client's own budget, float [K]; infinite without privacy."""
+        return jnp.broadcast_to(self.privacy.budget.total(), (self.num_clients,))
+
+    def noise_power(self, participations: Array) -> Array:
+        """Expected squared noise in each client's next release, float [K], over all its entries.
+
+        It is infinite where the budget is spent, at most ``MOST_NOISE`` elsewhere, and 0 without
+        privacy. Without learning it is that of one entry, so that clients still differ.
+
+        Args:
+          participations: int [K], of each client so far.
+        """
+        epsilon = self.privacy.budget.epsilon(participations + 1)
+        left, dimension = epsilon > 0, self.update_size or 1
+        power = self.privacy.noise_power(jnp.where(left, epsilon, 1.0), dimension)
+        return jnp.where(left, jnp.minimum(power, MOST_NOISE), jnp.inf)
 
     def speed_at(self, round: Array) -> Array:
         """mu_k in round t, float [K]. For the genie only."""

@@ -64,6 +64,73 @@ def draw_clients(weight: Array, among: Array, count: int, key: Array) -> Array:
     return top_clients(score, among, count, tie_key)
 
 
+def inclusion_probabilities(weight: Array, among: Array, total: Array | float) -> Array:
+    """Probabilities min(1, c weight) whose sum is ``total``, float [K]; 0 outside ``among``.
+
+    The clients that reach 1 are fixed, and the rest is shared by the others in proportion to their
+    weights, until none exceeds 1 (E3CS's allocation).
+
+    Args:
+      weight: float [K], > 0.
+      among: bool [K], who can be drawn.
+      total: a scalar >= 0; if it is more than the number of these clients, all have 1.
+    """
+    weight = jnp.where(among, weight, 0.0)
+    largest = jnp.sort(weight, descending=True)
+    rest = jnp.cumsum(largest[::-1])[::-1]  # sums from the smallest up, of each weight and below
+    # If the first j clients are fixed at 1, the factor is (total - j) / (sum of the others).
+    factor = (total - jnp.arange(len(weight), dtype=weight.dtype)) / jnp.where(rest > 0, rest, 1.0)
+    fits = factor * largest <= 1
+    chosen = factor[jnp.argmax(fits)]
+    probability = jnp.where(jnp.any(fits & (largest > 0)), jnp.minimum(chosen * weight, 1.0), 1.0)
+    return jnp.where(among, probability, 0.0)
+
+
+def dep_round(probability: Array, num_selected: int, key: Array) -> Array:
+    """Draw a cohort of fixed size in which each client is with exactly its own probability.
+
+    DepRound (Gandhi et al. 2006): two clients trade probability until one has 0 or 1 and is
+    settled, so that neither's mean nor the sum changes. The pairs are those of a tournament in a
+    random order: log2 K levels without a loop over clients or a long sum, whose rounding would
+    show in the probabilities (as it does in systematic sampling).
+
+    Args:
+      probability: float [K], each at most 1; their sum is a whole number n <= m.
+      num_selected: m (static).
+      key: of this draw.
+
+    Returns:
+      int32 [m] distinct clients: the n that were drawn, in random order, then others that only
+      fill up.
+    """
+    num_clients = len(probability)
+    order_key, trade_key = jax.random.split(key)
+    order = jnp.argsort(jax.random.bits(order_key, (num_clients,)))
+    size = 1 << (num_clients - 1).bit_length()
+    entrants = jnp.pad(probability[order], (0, size - num_clients))
+    drawn = _settled(entrants, jax.random.uniform(trade_key, (size,)))[:num_clients]
+    return order[jax.lax.top_k(drawn.astype(jnp.int32), num_selected)[1]]
+
+
+def _settled(probability: Array, chance: Array) -> Array:
+    """Who is drawn, bool [n], from probabilities [n] and uniform numbers [n]; n is a power of 2."""
+    if len(probability) == 1:
+        return probability > 0.5  # a whole number up to rounding
+    half = len(probability) // 2
+    left, right = probability[:half], probability[half:]
+    both = left + right
+    over = both > 1
+    # One of the two is settled, at 1 if both exceed 1 and else at 0; the other has the rest. Where
+    # they are 1 together, rounding says which of the two happens, and both choose the same client.
+    left_goes_on = jnp.where(
+        over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
+    )
+    later = _settled(jnp.where(over, both - 1, both), chance[half:])
+    return jnp.concatenate(
+        [jnp.where(left_goes_on, later, over), jnp.where(left_goes_on, over, later)]
+    )
+
+
 def equal_weights(clients: Array, active: Array) -> Selection:
     """A selection of int [m] clients whose active slots, bool [m], weigh the same; others: 0."""
     weights = active.astype(jnp.float32)

@@ -163,14 +163,21 @@ def _clusters(
     """
     if len(mass) == 1:
         return np.zeros(1, np.int64)
-    # Imported here: it takes a fifth of a second, and few runs cluster.
-    from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import squareform
+    from scipy.cluster.hierarchy import fcluster
 
-    # Condensed, or SciPy would take the rows of the matrix for points.
-    tree = linkage(squareform(distance, checks=False), method="ward")
+    tree = ward_tree(distance)
     masses = np.concatenate([mass, np.zeros(len(tree))])
     for merge, (left, right) in enumerate(tree[:, :2].astype(int)):
         masses[len(mass) + merge] = masses[left] + masses[right]
     tree[:, 2] = masses[len(mass) :]
     return fcluster(tree, capacity, criterion="distance") - 1
+
+
+def ward_tree(distance: NDArray[np.floating]) -> NDArray[np.float64]:
+    """SciPy's linkage matrix [K - 1, 4] of Ward's method, from finite distances [K, K], K >= 2."""
+    # Imported here: it takes a fifth of a second, and few runs cluster.
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
+    # Condensed, or SciPy would take the rows of the matrix for points.
+    return linkage(squareform(distance, checks=False), method="ward")

@@ -102,7 +102,9 @@ def _calls(policy: Policy, context: Context) -> dict[str, _Call]:
     found["select"] = _traced(policy.select, key, state, round, available)
     selection, _ = found["select"].returns
     ones = jnp.ones(m)
-    observation = Observation(ones, ones, ones, jnp.ones((m, context.update_size)), ones > 0)
+    observation = Observation(
+        *(ones, ones, ones, jnp.ones((m, context.update_size)), ones > 0, available, ones < 0, 1.0)
+    )
     found["update"] = _traced(policy.update, state, selection, observation)
     return found
 

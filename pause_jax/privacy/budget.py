@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import zeta
@@ -58,6 +59,10 @@ class Budget(Config):
         """The budgets of a run's clients. Counts of participations are then [K], by client."""
         return self
 
+    def of_client(self, client: int) -> Self:
+        """The budget of one client, on the client's own machine."""
+        return self
+
 
 class Unlimited(Budget):
     """No limit: all is left for ever, and the first release spends an infinite epsilon.
@@ -97,6 +102,29 @@ class Schedule(Budget):
             return self
         total = self.total_epsilon * self.law.factors(key, num_clients)
         return self.replace(total_epsilon=total, law=None)
+
+    def of_client(self, client: int) -> Self:
+        """The budget of one client, on the client's own machine.
+
+        Raises:
+          ConfigError: if the run's key says who has which budget, or none is given for the client.
+        """
+        if self.law is None:
+            return self
+        if self.law.drawn:
+            raise ConfigError(
+                f"privacy.budget.law = {type(self.law).__name__}: is drawn by the server's key, "
+                "which a client does not have. Set this client's total_epsilon, or take per_client "
+                "or budget_file."
+            )
+        unread = jax.random.key(0)  # as nothing is drawn
+        factors = self.law.factors(unread, max(client, 0) + 1)
+        if not 0 <= client < factors.size:
+            raise ConfigError(
+                f"privacy.budget.law = {type(self.law).__name__}: has no budget of client "
+                f"{client}. Give each client one, and each node its number."
+            )
+        return self.replace(total_epsilon=float(self.total_epsilon * factors[client]), law=None)
 
     def spent(self, participations: Array) -> Array:
         """Sum of eps_1 .. eps_n. Override it for tiny shares, which float32 loses beside 1."""

@@ -23,7 +23,13 @@ _TABLES: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
 
 
 class BudgetLaw(Config):
-    """Says by which factor each client's budget differs from ``total_epsilon``."""
+    """Says by which factor each client's budget differs from ``total_epsilon``.
+
+    Attributes:
+      drawn: whether the key of a run says which client has which factor.
+    """
+
+    drawn: ClassVar[bool] = True
 
     def loaded(self) -> Self:
         """The law with what it reads from a file; done on the host before a run is traced."""
@@ -102,6 +108,7 @@ class PerClient(BudgetLaw):
     """
 
     name: ClassVar[str] = "per_client"
+    drawn: ClassVar[bool] = False
     summary: ClassVar[str] = "a given factor for each client"
 
     values: tuple[float, ...] = static(default=(1.0,), above=0)
@@ -131,6 +138,7 @@ class BudgetFile(BudgetLaw):
     """
 
     name: ClassVar[str] = "budget_file"
+    drawn: ClassVar[bool] = False
     summary: ClassVar[str] = "a column of a CSV file of the fleet"
 
     path: str = static(default="")

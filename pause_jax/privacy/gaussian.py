@@ -78,6 +78,11 @@ class GaussianMechanism(Budgeted):
         return GaussianLoss(gaussian_multiplier(epsilon, self.delta))
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        sigma = 2 * self.clip_norm * gaussian_multiplier(epsilon, self.delta)
         noise = draws.normal(key, update.shape, update.dtype)
-        return clip_l2(update, self.clip_norm) + noise * sigma
+        return clip_l2(update, self.clip_norm) + noise * self._sigma(epsilon)
+
+    def noise_power(self, epsilon: Array, dimension: int) -> Array:
+        return dimension * self._sigma(epsilon) ** 2
+
+    def _sigma(self, epsilon: Array) -> Array:
+        return 2 * self.clip_norm * gaussian_multiplier(epsilon, self.delta)

@@ -36,3 +36,6 @@ class L1Laplace(Budgeted):
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         noise = draws.laplace(key, update.shape, update.dtype)
         return clip_l1(update, self.clip_norm) + noise * (2 * self.clip_norm / epsilon)
+
+    def noise_power(self, epsilon: Array, dimension: int) -> Array:
+        return 2 * dimension * (2 * self.clip_norm / epsilon) ** 2

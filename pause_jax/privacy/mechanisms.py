@@ -67,6 +67,21 @@ class Mechanism(Config):
         """
         raise NotImplementedError(f"{type(self).__name__} has no privatize(key, update, epsilon).")
 
+    def noise_power(self, epsilon: Array, dimension: int) -> Array:
+        """E ``|release - clipped update|^2`` of an update at the clip's bound, float [n].
+
+        Args:
+          epsilon: float [n] > 0, of each release.
+          dimension: d (static), entries of an update.
+
+        Raises:
+          ConfigError: if a custom mechanism does not say it.
+        """
+        raise ConfigError(
+            f"privacy = {type(self).__name__}: has no noise_power(epsilon, dimension), which the "
+            "policy reads. Add it."
+        )
+
 
 class NoPrivacy(Mechanism):
     """The update leaves as it is. No guarantee: the spent budget is reported as infinite."""
@@ -76,6 +91,9 @@ class NoPrivacy(Mechanism):
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         return update
+
+    def noise_power(self, epsilon: Array, dimension: int) -> Array:
+        return jnp.zeros_like(epsilon)
 
 
 class Budgeted(Mechanism):
@@ -122,3 +140,6 @@ class PerCoordinateLaplace(Budgeted):
         half = self.sensitivity / 2
         noise = draws.laplace(key, update.shape, update.dtype)
         return jnp.clip(update, -half, half) + noise * (self.sensitivity / epsilon)
+
+    def noise_power(self, epsilon: Array, dimension: int) -> Array:
+        return 2 * dimension * (self.sensitivity / epsilon) ** 2

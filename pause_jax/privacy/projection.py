@@ -27,6 +27,11 @@ def walsh_hadamard(x: Array) -> Array:
     return x / math.sqrt(x.size)
 
 
+def padded_size(dimension: int) -> int:
+    """The next power of two, n >= 2."""
+    return 2 ** math.ceil(math.log2(max(dimension, 2)))
+
+
 class Projected(Mechanism):
     """Project the update to k dimensions, release that by another mechanism, and project back.
 
@@ -83,7 +88,7 @@ class Projected(Mechanism):
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         # Of this pair the first is public: the server needs it for the way back.
         public, secret = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
-        padded = 2 ** math.ceil(math.log2(max(update.size, 2)))
+        padded = padded_size(update.size)
         edges = np.arange(min(self.dimension, padded) + 1) * padded // min(self.dimension, padded)
         sign_key, choice_key = jax.random.split(public)
         signs = jax.random.rademacher(sign_key, (padded,), update.dtype)
@@ -94,3 +99,8 @@ class Projected(Mechanism):
         released = self.inner.privatize(secret, stretch * walsh_hadamard(whole)[chosen], epsilon)
         spread = jnp.zeros((padded,), update.dtype).at[chosen].set(stretch * released)
         return (signs * walsh_hadamard(spread))[: update.size]
+
+    def noise_power(self, epsilon: Array, dimension: int) -> Array:
+        """That of ``inner`` on its way back; what the projection itself loses is not in it."""
+        kept = min(self.dimension, padded_size(dimension))
+        return dimension / kept * self.inner.noise_power(epsilon, kept)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import math
 import os
 import pathlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -21,6 +22,8 @@ from pause_jax.base.cache import cache_folder
 # Seconds after which a user wonders what is going on.
 PATIENCE = 0.5
 COMPILING = "compiling ... (once: programs are kept for later starts)"
+# Objects that a trace makes before Python looks for garbage among them, of which there is little.
+_OBJECTS = 50_000
 _LEVEL = "xla_backend_optimization_level"
 _EMITTERS = "xla_cpu_use_fusion_emitters"
 _LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
@@ -78,10 +81,12 @@ def kept() -> Iterator[None]:
     """Around calls that may compile: the cache takes what they compile.
 
     JAX's check for NaN is off: our programs return NaN where there is no value, such as the
-    accuracy of a round that is not evaluated.
+    accuracy of a round that is not evaluated. Python collects garbage rarely, which takes a sixth
+    of a compilation otherwise.
     """
     _quieten()
-    with _TAKING if _own_cache() else contextlib.nullcontext(), jax.debug_nans(False):
+    taking = _TAKING if _own_cache() else contextlib.nullcontext()
+    with taking, _COLLECTING_RARELY, jax.debug_nans(False):
         yield
 
 
@@ -103,26 +108,47 @@ def _quieten() -> None:
         logging.getLogger(name).setLevel(level)
 
 
-class _Taking:
-    """Our own cache takes programs as long as any thread compiles one of ours."""
+class _WhileAny:
+    """Something holds for the process as long as any of its threads is within.
 
-    def __init__(self) -> None:
+    Args:
+      begin: called when the first thread enters.
+      end: called when the last thread leaves, with what ``begin`` returned.
+    """
+
+    def __init__(self, begin: Callable[[], Any], end: Callable[[Any], None]) -> None:
+        self._begin, self._end = begin, end
         self._lock = threading.Lock()
         self._threads = 0
 
     def __enter__(self) -> None:
-        self._add(1)
+        with self._lock:
+            if not self._threads:
+                self._begun = self._begin()
+            self._threads += 1
 
     def __exit__(self, *_: object) -> None:
-        self._add(-1)
-
-    def _add(self, threads: int) -> None:
         with self._lock:
-            self._threads += threads
-            jax.config.update(_LEAST_SECONDS, 0.0 if self._threads else math.inf)
+            self._threads -= 1
+            if not self._threads:
+                self._end(self._begun)
 
 
-_TAKING = _Taking()
+def _collect_rarely() -> tuple[int, int, int]:
+    """Raise the threshold of Python's garbage collector; return what it was, 0 if it is off."""
+    before = gc.get_threshold()
+    if before[0]:
+        gc.set_threshold(max(_OBJECTS, before[0]), *before[1:])
+    return before
+
+
+def _take(least_seconds: float) -> None:
+    jax.config.update(_LEAST_SECONDS, least_seconds)
+
+
+# Our own cache takes programs as long as any thread compiles one of ours.
+_TAKING = _WhileAny(lambda: _take(0.0), lambda _: _take(math.inf))
+_COLLECTING_RARELY = _WhileAny(_collect_rarely, lambda before: gc.set_threshold(*before))
 
 
 @contextlib.contextmanager

@@ -39,6 +39,11 @@ def context_of(
     def varying(round: Array) -> Array:
         return model.expected_speed_at(round, num_clients)
 
+    def forecast(clock: Array, ahead: Array) -> Array:
+        if config.availability_trace is None:
+            return jnp.full(num_clients, 1.0)
+        return config.availability_trace.forecast(clock, ahead, num_clients)
+
     return Context(
         num_clients=num_clients,
         num_selected=config.cohort_size,
@@ -54,4 +59,5 @@ def context_of(
         expected_speed=model.expected_speed(num_clients),
         expected_latency=model.expected_latency(num_clients),
         varying=varying if model.varies else None,
+        forecast=forecast,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -250,14 +251,21 @@ def update(
 ) -> State:
     """Update policy, statistics and clock by what the chosen clients returned."""
     missing, trained = _missing(selection, ending), learned.trained
+    clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
+    server_loss = setup.learner.server_loss
+    if server_loss is not None:
+        server_loss = functools.partial(server_loss, before.learning, trained.released)
     observation = Observation(
         latency=ending.observed,
         loss=jnp.where(missing, jnp.nan, trained.loss),
         square_loss=jnp.where(missing, jnp.nan, trained.square_loss),
         update=trained.released,
         received=ending.in_time,
+        available=seen.available,
+        late=ending.stale & (setup.config.stale_updates == "next"),
+        clock=clock,
+        server_loss=server_loss,
     )
-    clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
     rules = jnp.zeros((), jnp.int32)
     if is_checked(setup.config):
         rules = broken(selection, seen.available, seen.latency, setup.context.min_latency)

@@ -10,7 +10,7 @@ from jax import Array
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution, Learner, LearnerState, bandit_only
-from pause_jax.learning.learner import model_bytes, update_size
+from pause_jax.learning.learner import model_bytes, output_layer, update_size
 from pause_jax.policies import Context, Policy, policy_of
 from pause_jax.run.context import context_of
 from pause_jax.run.horizon import Length, length_of
@@ -92,6 +92,9 @@ def setup_of(
         share=learning.partition.share,
         update_size=update_size(learning),
         num_rounds=length.num_rounds,
+    )
+    context = context._replace(
+        output_layer=output_layer(learning), validates=learner.server_loss is not None
     )
     return Setup(
         config=config,

@@ -444,3 +444,11 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
         assert SIZES in row["unnoised"]
     assert sum(int(row["participations"]) for row in rows) == 2 * 3 * 5
     assert any(int(row["releases"]) > int(row["participations"]) for row in rows)
+
+
+def test_a_release_of_an_epsilon_beyond_doubles_counts_as_it_is():
+    for total, exact in ((800.0, False), (1500.0, True), (1e5, True)):
+        mechanism = L1Laplace(budget=Table(total_epsilon=total, shares=(0.5, 0.25)))
+        found = total_epsilon(mechanism, 5, 1e-5)
+        assert 0.75 * total - 1 < found <= 0.75 * total
+        assert found == 0.75 * total or not exact

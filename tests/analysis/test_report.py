@@ -10,7 +10,7 @@ import pytest
 
 from pause_jax.analysis import report
 from pause_jax.analysis.comparison import compare
-from pause_jax.analysis.report import page, participation, pictures, tables
+from pause_jax.analysis.report import budgets, page, participation, pictures, tables
 from pause_jax.base.struct import ConfigError
 from pause_jax.latency import Traces
 from pause_jax.privacy import NoPrivacy
@@ -70,6 +70,33 @@ def test_it_is_whole_and_small(result, tmp_path):
     assert set(re.findall(r'(?:src|href)="(.*?)"', text.partition("<script>")[0])) == {"data:,"}
     policies = [attrs.get("content", "") for tag, attrs in Page(text).elements if tag == "meta"]
     assert any(policy.startswith("default-src 'none'; ") for policy in policies)
+
+
+def test_the_scripts_of_charts_are_bundled_once_and_anew_if_the_file_is_damaged(
+    monkeypatch, tmp_path
+):
+    made = []
+
+    def bundle(vl_version):
+        made.append(vl_version)
+        return f"// Vega \u2264 {vl_version}"
+
+    def text():
+        page._bundle.cache_clear()
+        return page._bundle()
+
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path))
+    monkeypatch.setattr(page.vl_convert, "javascript_bundle", bundle)
+    try:
+        first = text()
+        assert first.startswith("// Vega \u2264 ")
+        assert (text(), len(made)) == (first, 1)
+        (file,) = tmp_path.iterdir()
+        file.write_bytes(file.read_bytes()[:40])
+        with pytest.warns(UserWarning, match="is damaged"):
+            assert (text(), len(made)) == (first, 2)
+    finally:
+        page._bundle.cache_clear()
 
 
 def test_it_says_what_was_compared_and_what_to_conclude(result):
@@ -240,3 +267,33 @@ def test_without_the_extra_it_says_how_to_get_it(result, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"vl_convert is missing: pip install 'pause_jax\[repor"):
         report.write(result, tmp_path / "report.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_spent_shares_are_shown_by_tier_or_by_third_where_budgets_differ():
+    found = made({"one": None, "two": None, "clear": small_config(privacy=NoPrivacy())})
+    tiers = np.asarray([10.0, 200, 10, 10, 200, 50])
+    found["budget"][:] = tiers
+    found["spent"][:] = np.asarray([0.5, 0.25, 0.0])[:, None, None] * tiers
+    found["spent"][0, 0, 0] = 10.0  # one of nine runs of a client of the least budget
+    found["budget"][2] = np.inf
+    table = budgets.show(found)
+    assert table.headings == ("config", "budget 10", "budget 50", "budget 200")
+    assert table.rows == (
+        ("one", "55.6 %", "50.0 %", "50.0 %"),
+        ("two", "25.0 %", "25.0 %", "25.0 %"),
+        ("clear", "-", "-", "-"),
+    )
+    text = shown(found).text
+    assert table.caption in text
+    assert "budget 200" in text
+
+    found["budget"][:2] = np.arange(6.0)[::-1] + 1  # each client another, so thirds
+    found["spent"][:2] = found["budget"][:2] * np.asarray([0.0, 0, 0.2, 0.4, 1, 1])
+    table = budgets.show(found)
+    assert table.headings[1:] == ("smallest third", "middle third", "largest third")
+    assert table.rows[0] == ("one", "100.0 % of 1.5", "30.0 % of 3.5", "0.0 % of 5.5")
+
+    found["budget"][:2] = 3.0
+    assert budgets.show(found) is None
+    assert "Mean share of its own budget" not in shown(found).text
+    assert budgets.show(found.drop_vars("budget")) is None

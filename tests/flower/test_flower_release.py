@@ -26,9 +26,11 @@ from pause_jax.privacy import (
     GaussianMechanism,
     L1Laplace,
     NoPrivacy,
+    PerClient,
     PerCoordinateLaplace,
     PrivUnitG,
     Table,
+    Tiers,
     Uniform,
 )
 from tests.flower import local  # noqa: F401, names this process to Flower
@@ -123,6 +125,28 @@ def test_a_spent_client_does_not_train_and_releases_nothing_in_any_later_run(tmp
     ledger = Ledger(tmp_path / "4", THRICE)
     np.testing.assert_allclose(ledger.epsilons, [5.0, 3.0, 2.0])
     assert ledger.spent == pytest.approx(10.0)
+
+
+def test_each_client_has_its_own_budget_from_a_law_that_is_not_drawn(tmp_path):
+    budget = Uniform(total_epsilon=2.0, horizon=2.0, law=PerClient(values=(1.0, 3.0)))
+    mod = PrivateRelease(PerCoordinateLaplace(budget=budget), tmp_path / "{partition-id}", seed=5)
+    for client, total in ((0, 2.0), (1, 6.0)):
+        node = Context(7, 100, {"partition-id": client}, RecordDict(), {})
+        reply = mod(message(), node, trains())
+        assert reply.content["metrics"]["pause-epsilon"] == pytest.approx(total / 2)
+        own = PerCoordinateLaplace(budget=Uniform(total_epsilon=total, horizon=2.0))
+        ledger = Ledger(tmp_path / str(client), own)  # its file holds its own budget
+        assert ledger.spent == pytest.approx(total / 2)
+        assert not mod(message(), node, trains()).has_error()
+        assert mod(message(), node, trains()).has_error()
+    for node in ({"partition-id": 2}, {}):
+        with pytest.raises(ConfigError, match="has no budget of client"):
+            PrivateRelease(PerCoordinateLaplace(budget=budget), tmp_path / "x")(
+                message(), Context(7, 100, node, RecordDict(), {}), trains()
+            )
+    drawn = PerCoordinateLaplace(budget=Uniform(law=Tiers()))
+    with pytest.raises(ConfigError, match="drawn by the server's key"):
+        PrivateRelease(drawn, tmp_path / "y")
 
 
 def test_the_line_is_on_the_disk_before_anything_leaves(tmp_path, monkeypatch):

@@ -472,11 +472,11 @@ def test_a_metric_of_a_name_that_is_taken_is_refused(name, words):
 
 def test_characters_are_learnt_from_natural_clients():
     config = SimConfig(
-        num_clients=20, num_selected=5, num_rounds=30, eval_every=30, track_regret=False,
+        num_clients=20, num_selected=5, num_rounds=8, eval_every=8, track_regret=False,
         privacy=NoPrivacy(),
         learning=Learning(
             data=Characters(length=24), partition=Natural(), model=Gru(hidden=32),
-            learning_rate=0.01, max_steps=20,
+            learning_rate=0.03, max_steps=20,
         ),
     )  # fmt: skip
     data = config.learning.load(20)

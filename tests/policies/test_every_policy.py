@@ -5,14 +5,18 @@ import numpy as np
 import pytest
 
 from pause_jax import presets, sweep
+from pause_jax.learning import Linear
 from pause_jax.policies import NAMED
 from tests.support.runs import ASK
 
 pytestmark = pytest.mark.slow
 
-RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort"}
+RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort", "fedcor"}
 # For the others it does not matter whether anything is trained.
-TRAINED = [*sorted(ASK | RELEASE), "clustered_similarity", "pause", "all"]
+TRAINED = [
+    *sorted(ASK | RELEASE),
+    *("clustered_similarity", "divfl", "hics_fl", "polaris", "pause", "all"),
+]
 
 
 def test_there_are_many_and_each_says_what_it_does():
@@ -26,6 +30,7 @@ def test_there_are_many_and_each_says_what_it_does():
 
 
 LEARN = presets.digits_small().replace(num_rounds=20, eval_every=20, track_regret=False)
+LEARN = LEARN.override({"learning.model": Linear()})
 
 
 @pytest.fixture(scope="module")

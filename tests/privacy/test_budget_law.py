@@ -1,13 +1,21 @@
 """Budgets that differ between clients, beside a plain account of each client."""
 
+import csv
+import functools
+import math
+import sys
+
 import hypothesis
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
+import xarray as xr
 
-from pause_jax import ConfigError, SimConfig, simulate, sweep
+from pause_jax import ConfigError, SimConfig, cli, simulate, sweep
+from pause_jax.analysis import space, tuning
 from pause_jax.analysis.ledger import ledger
 from pause_jax.config import config_file, validate
 from pause_jax.latency import Traces
@@ -19,7 +27,9 @@ from pause_jax.privacy import (
     LogNormalBudgets,
     PerClient,
     PerCoordinateLaplace,
+    Power,
     Projected,
+    Table,
     Tiers,
     Uniform,
 )
@@ -54,41 +64,82 @@ def test_equal_budgets_are_the_number_bit_for_bit(law, policy):
         np.testing.assert_array_equal(same.values[name], values, err_msg=name)
 
 
-def account(chosen, budgets, per_release, when_spent):
+def constant(budget, parameter):
+    while budget > 1e-5 * parameter:
+        yield min(budget, parameter)
+        budget -= parameter
+
+
+def geometric(budget, decay):
+    for i in range(1, 60):
+        yield budget * (math.exp(decay) - 1) * math.exp(-decay * i)
+
+
+def uniform(budget, horizon):
+    yield from [budget / horizon] * int(horizon)
+    if horizon > int(horizon):
+        yield budget * (horizon - int(horizon)) / horizon
+
+
+def power(budget, exponent):
+    for i in range(1, 60):
+        yield budget * i**-exponent / scipy.special.zeta(exponent)
+
+
+def table(budget, parameter):
+    yield from (0.5 * budget, 0.3 * budget, 0.1 * budget)
+
+
+# Each schedule: with one free parameter, and its epsilons for a client's own budget, one by one.
+SCHEDULES = {
+    constant: lambda parameter: Constant(per_release=parameter),
+    geometric: lambda parameter: Geometric(decay=parameter),
+    uniform: lambda parameter: Uniform(horizon=1 + parameter),
+    power: lambda parameter: Power(exponent=1 + parameter),
+    table: lambda parameter: Table(shares=(0.5, 0.3, 0.1)),
+}
+
+
+def account(chosen, budgets, epsilons, when_spent):
     """What each client spends, release by release: (spent [K], releases [K])."""
-    left, releases = np.asarray(budgets, float), np.zeros(K, int)
+    left = [list(epsilons(float(budget)))[::-1] for budget in budgets]
+    spent, releases = np.zeros(K), np.zeros(K, int)
     for row in chosen:
         for client in row[row >= 0]:
-            epsilon = min(left[client], per_release)
-            if epsilon <= 1e-5 * per_release:
+            if not left[client]:
                 assert when_spent == "drop", "a client without budget was chosen"
                 continue
-            left[client] -= epsilon
+            spent[client] += left[client].pop()
             releases[client] += 1
-    return np.asarray(budgets) - left, releases
+    return spent, releases
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("law", "when_spent", "policy"),
+    ("epsilons", "law", "when_spent", "policy"),
     [
-        (Tiers(values=(0.7, 5.0), shares=(0.3, 0.7)), "exclude", "random"),
-        (PerClient(values=tuple(0.5 * k + 0.3 for k in range(K))), "drop", "fastest"),
-        (LogNormalBudgets(sigma=1.0), "drop", "random"),
+        (constant, Tiers(values=(0.7, 5.0), shares=(0.3, 0.7)), "exclude", "random"),
+        (constant, PerClient(values=tuple(0.5 * k + 0.3 for k in range(K))), "drop", "fastest"),
+        (uniform, LogNormalBudgets(sigma=1.0), "drop", "random"),
+        (geometric, Tiers(values=(0.1, 2.0), shares=(0.5, 0.5)), "exclude", "noise_sampling"),
+        (power, PerClient(values=tuple(2.0**-k for k in range(K))), "exclude", "budget_groups"),
+        (table, LogNormalBudgets(sigma=2.0), "drop", "tolerant_first"),
+        (uniform, Tiers(values=(0.1, 2.0), shares=(0.5, 0.5)), "exclude", "pause"),
     ],
+    ids=lambda x: getattr(x, "__name__", getattr(x, "name", x)),
 )
-@hypothesis.settings(max_examples=8)
-@hypothesis.given(
-    total=st.floats(0.5, 9), per_release=st.floats(0.2, 2), seed=st.integers(0, 2**31)
-)
+@hypothesis.settings(max_examples=6, deadline=None)
+@hypothesis.given(total=st.floats(0.5, 9), parameter=st.floats(0.2, 2), seed=st.integers(0, 2**31))
 def test_nobody_spends_more_than_its_own_budget_and_the_ledger_adds_up(
-    law, when_spent, policy, total, per_release, seed
+    epsilons, law, when_spent, policy, total, parameter, seed
 ):
-    budget = Constant(total_epsilon=total, per_release=per_release, law=law)
+    budget = SCHEDULES[epsilons](parameter).replace(total_epsilon=total, law=law)
     result = simulate(config(budget, policy, when_spent=when_spent), jax.random.key(seed))
     book = ledger(result)
-    spent, releases = account(np.asarray(result.clients), book.budget, per_release, when_spent)
-    np.testing.assert_allclose(book.spent, spent, rtol=1e-4)
+    own = {uniform: 1 + parameter, power: 1 + parameter}.get(epsilons, parameter)
+    one = functools.partial(lambda own, budget: epsilons(budget, own), own)
+    spent, releases = account(np.asarray(result.clients), book.budget, one, when_spent)
+    np.testing.assert_allclose(book.spent, spent, rtol=1e-4, atol=1e-6)
     np.testing.assert_array_equal(book.releases, releases)
     assert (book.spent <= book.budget * (1 + 1e-6)).all()
 
@@ -210,3 +261,71 @@ def test_the_budget_of_a_projected_mechanism_is_that_of_its_inner():
     mechanism = Projected(inner=inner)
     own = mechanism.with_budget(mechanism.budget.of_clients(KEY, 4))
     assert sorted(np.asarray(own.budget.total()).tolist()) == [3, 3, 6, 6]
+
+
+def test_a_client_reads_its_own_budget_where_no_draw_decides(tmp_path):
+    path = tmp_path / "fleet.csv"
+    path.write_text("client,eps\na,0.5\nb,4\n")
+    for law in (PerClient(values=(0.5, 4.0)), BudgetFile(path=str(path), column="eps")):
+        budget = Uniform(total_epsilon=3.0, horizon=2.0, law=law)
+        own = [budget.of_client(k) for k in (0, 1)]
+        assert own == [Uniform(total_epsilon=e, horizon=2.0) for e in (1.5, 12.0)]
+        for missing in (2, -1):
+            with pytest.raises(ConfigError, match=f"has no budget of client {missing}"):
+                budget.of_client(missing)
+    assert Uniform().of_client(7) == Uniform()
+    for drawn in (LogNormalBudgets(), Tiers()):
+        with pytest.raises(ConfigError, match="drawn by the server's key"):
+            Uniform(law=drawn).of_client(0)
+
+
+@pytest.mark.slow
+def test_a_sweep_and_a_search_vary_the_numbers_of_a_law():
+    law = LogNormalBudgets(sigma=1.0)
+    base = config(Uniform(total_epsilon=2.0, horizon=4.0, law=law), num_rounds=8)
+    numbers = {"one": {}, "double": {"privacy.budget.total_epsilon": 4.0}}
+    numbers["even"] = {"privacy.budget.law.sigma": 0.0}
+    found = sweep({name: base.override(each) for name, each in numbers.items()}, KEY)
+    one, double, even = (found.budget.sel(config=name).values for name in numbers)
+    np.testing.assert_allclose(double, 2 * one, rtol=1e-6)
+    np.testing.assert_allclose(even, 2.0)
+    assert one.std() > 0.5
+    (row,) = np.unique(found.spent.sel(config="even") / found.counts.sel(config="even"))[:1]
+    assert row == pytest.approx(0.5)
+
+    axes = [
+        space.axis_of(text, base)
+        for text in ("privacy.budget.total_epsilon=log:1..20", "privacy.budget.law.sigma=0..2")
+    ]
+    objective = space.objective_of("seconds")
+    search = tuning.Search(budget=8, seeds=2)
+    best = tuning.tune(base, axes, objective, KEY, search=search, progress=False).best
+    found_law = getattr(best.privacy.budget, "law", None)
+    assert isinstance(found_law, LogNormalBudgets)
+    assert 0 <= float(found_law.sigma) <= 2
+    with pytest.raises(ConfigError, match="no number that can change within one program"):
+        space.axis_of("privacy.budget.law.values=1..2", config(Uniform(law=Tiers())))
+
+
+@pytest.mark.slow
+def test_the_command_line_sets_and_varies_a_law(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(config_file.dumps(config(Geometric(), num_rounds=4)))
+    settings = (
+        *("privacy.budget=constant", "privacy.budget.total_epsilon=1"),
+        "privacy.budget.law=lognormal_budgets",
+    )
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    arguments += ["--vary", "privacy.budget.law.sigma=0,1", "--seeds", "2", "--no-figures"]
+    monkeypatch.setattr(sys, "argv", ["pause-jax", "sweep", "mine.toml", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    folder = tmp_path / "results" / "sweep-mine"
+    spread = xr.load_dataset(folder / "data.nc").budget.std("client").mean("seed").values
+    assert spread[0] == 0
+    assert spread[1] > 0.1
+    with (folder / "ledger.csv").open() as file:
+        budgets = {row["budget"] for row in csv.DictReader(file)}
+    assert len(budgets) == 2 * K + 1
+    assert "sigma" in (folder / "report.html").read_text("utf-8")

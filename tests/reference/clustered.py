@@ -78,24 +78,24 @@ def published_marginals(sizes, m):
     return total
 
 
-def ward_clusters(distance, mass, capacity):
-    """Ward's tree by Lance and Williams' recursion, cut where a group outgrows ``capacity``.
+def ward_merges(distance):
+    """Ward's merges by Lance and Williams' recursion: pairs of lists of members, in their order.
 
-    Slow: looks at all pairs for every merge. A merge's group stays whole if it fits.
+    Slow: looks at all pairs for every merge.
     """
-    apart = {
-        (i, j): float(distance[i][j]) for i in range(len(mass)) for j in range(len(mass)) if i < j
-    }
-    members = {i: [i] for i in range(len(mass))}
+    size = len(distance)
+    apart = {(i, j): float(distance[i][j]) for i in range(size) for j in range(i + 1, size)}
+    members = {i: [i] for i in range(size)}
 
     def get(a, b):
         return apart[(a, b) if a < b else (b, a)]
 
-    alive, whole, new = list(members), {i: [i] for i in members}, len(mass)
+    alive, new = list(members), size
     while len(alive) > 1:
         a, b = min(
             ((a, b) for x, a in enumerate(alive) for b in alive[x + 1 :]), key=lambda p: get(*p)
         )
+        yield members[a], members[b]
         members[new] = members[a] + members[b]
         for c in alive:
             if c in (a, b):
@@ -106,9 +106,13 @@ def ward_clusters(distance, mass, capacity):
             ) / (na + nb + nc)
             apart[(c, new)] = max(square, 0.0) ** 0.5
         alive = [c for c in alive if c not in (a, b)] + [new]
-        if sum(mass[i] for i in members[new]) <= capacity:
-            whole[new] = members[new]
-            whole.pop(a)
-            whole.pop(b)
         new += 1
-    return sorted(sorted(group) for group in whole.values())
+
+
+def ward_clusters(distance, mass, capacity):
+    """Ward's tree cut where a group outgrows ``capacity``; one that fits stays whole."""
+    whole = [[i] for i in range(len(mass))]
+    for a, b in ward_merges(distance):
+        if sum(mass[i] for i in a + b) <= capacity:
+            whole = [group for group in whole if group not in (a, b)] + [a + b]
+    return sorted(sorted(group) for group in whole)

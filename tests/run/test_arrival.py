@@ -15,6 +15,7 @@ from pause_jax.rng import keys
 from pause_jax.run.arrival import arrival
 from pause_jax.selector import Selector
 from tests.deploy.test_selector import PLAIN
+from tests.reference import refl as oracle
 from tests.reference import round_keys
 from tests.support.runs import assert_close, chosen_sets, world_of
 
@@ -160,7 +161,9 @@ class Listening(RoundRobin):
 
         def init():
             nothing, update = jnp.zeros(m), jnp.zeros((m, context.update_size))
-            return inner.init(), Observation(nothing, nothing, nothing, update, nothing > 0)
+            present, clock = jnp.zeros(context.num_clients) > 0, jnp.zeros(())
+            seen = (nothing, nothing, nothing, update, nothing > 0, present, nothing > 0, clock)
+            return inner.init(), Observation(*seen)
 
         def update(state, selection, observation):
             return inner.update(state[0], selection, observation), observation
@@ -184,6 +187,41 @@ def heard_square_loss(r):
 @quantity("round", "slot")
 def heard_update(r):
     return jnp.sum(jnp.abs(r.after.policy[1].update), axis=1)
+
+
+@quantity("round", "client")
+def available(r):
+    return r.available
+
+
+@quantity("round", "client")
+def seen_available(r):
+    return r.after.policy[1].available
+
+
+@quantity("round", "slot")
+def seen_late(r):
+    return r.after.policy[1].late
+
+
+@quantity("round")
+def seen_clock(r):
+    return r.after.policy[1].clock
+
+
+@pytest.mark.parametrize("late", ["lost", "next"])
+def test_a_policy_observes_who_was_there_who_is_late_and_the_time(late):
+    config = LEARN.replace(
+        policy=Listening(), deadline=0.3, dropout=0.3, stale_updates=late, availability=0.7
+    )
+    seen = (seen_available, seen_late, seen_clock)
+    result = simulate(config, KEY, record=("in_time", "clock", available, *seen))
+    np.testing.assert_array_equal(result.seen_available, result.available)
+    np.testing.assert_array_equal(result.seen_clock, result.clock)
+    assert not (np.asarray(result.seen_late) & np.asarray(result.in_time)).any()
+    # Some of those that miss the round are late, and others are lost.
+    assert bool(np.asarray(result.seen_late).any()) == (late == "next")
+    assert not np.all(np.asarray(result.seen_late) | np.asarray(result.in_time))
 
 
 @pytest.mark.parametrize("late", ["lost", "next"])
@@ -308,6 +346,25 @@ def test_an_update_that_is_late_is_lost_or_averaged_in_the_next_round(late):
         held = slow(before)
         np.testing.assert_allclose(_flat(weights_of(result)), _flat(expected), rtol=1e-4)
     assert float(runs[3].clock[-1]) == pytest.approx(4 * 0.5)
+
+
+def test_stale_updates_can_have_the_weights_of_refl():
+    beta = 0.35
+    config, data = pair(deadline=0.5, stale_updates="next")
+    learning = config.learning.replace(stale_damping=beta)
+    runs = [simulate(config.replace(num_rounds=t, learning=learning), KEY, data) for t in (1, 2, 3)]
+    expected = weights_of(runs[0])
+    start = _inverse(weights_of(two_clients()[0]))
+    held = slow(start)
+    for result in runs[1:]:
+        now = fast(expected)
+        (factor,) = oracle.stale_weights([_flat(now)], [_flat(held)], 1, beta)
+        assert factor == pytest.approx((1 - beta) / 2 + beta * (1 - np.exp(-1)))
+        expected, held = (
+            expected + (now + factor * held) / (1 + factor),
+            slow(expected),
+        )
+        np.testing.assert_allclose(_flat(weights_of(result)), _flat(expected), rtol=1e-4)
 
 
 def test_with_nobody_in_time_the_late_ones_are_all_there_is():

@@ -1,6 +1,7 @@
 """The persistent compilation cache: on by default, and a second start compiles nothing."""
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -51,8 +52,8 @@ def start(folder: pathlib.Path, **environment: str) -> str:
     ran = subprocess.run(
         [
             sys.executable, "-m", "pause_jax.cli", "compare", "--policies", "random",
-            "--rounds", "2", "--seeds", "1", "--set", "learning=none", "--no-figures",
-            "--no-report",
+            "--rounds", "2", "--seeds", "1", "--set", "learning=none",
+            "--set", "track_regret=false", "--no-figures", "--no-report",
         ],
         env={**settings, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(folder), **environment},
         cwd=folder, capture_output=True, text=True, timeout=600, check=False,
@@ -109,7 +110,7 @@ import jax
 from pause_jax import presets, simulate
 from pause_jax.run.compilation import Compilations
 meter = Compilations()
-config = presets.digits_small("random").replace(num_rounds=2, learning=None)
+config = presets.digits_small("random").replace(num_rounds=2, learning=None, track_regret=False)
 simulate(config, jax.random.key(0))
 ours = meter.from_cache
 jax.jit(lambda x: x * 2 + 1)(3.0)
@@ -157,6 +158,24 @@ def test_the_cache_takes_programs_while_any_thread_compiles(monkeypatch, restore
     with pytest.raises(KeyError), compilation.kept():
         raise KeyError
     assert least() == math.inf
+
+
+def test_python_collects_rarely_while_any_thread_compiles_and_as_before_afterwards():
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 11, 12)
+        with contextlib.ExitStack() as one, compilation.kept():
+            one.enter_context(compilation.kept())
+            one.close()
+            assert gc.get_threshold() == (50_000, 11, 12)
+        assert gc.get_threshold() == (700, 11, 12)
+        for own in (0, 90_000):  # off, and rarer already
+            gc.set_threshold(own, 11, 12)
+            with compilation.kept():
+                assert gc.get_threshold() == (own, 11, 12)
+            assert gc.get_threshold() == (own, 11, 12)
+    finally:
+        gc.set_threshold(*before)
 
 
 LEVELS = """

@@ -4,6 +4,7 @@
 """
 
 import functools
+import gc
 import itertools
 import sys
 import warnings
@@ -55,7 +56,10 @@ LEARN = SimConfig(
     ),
 )
 # Policies that read what the clients' training or answers show.
-READERS = ("clustered_similarity", "oort", "power_of_choice", "rpow_d", "cpow_d", "rbcs_f")
+READERS = (
+    *("clustered_similarity", "oort", "power_of_choice", "rpow_d", "cpow_d", "rbcs_f"),
+    *("divfl", "hics_fl", "fedcor"),
+)
 
 
 def settings():
@@ -66,7 +70,9 @@ def settings():
     latencies = itertools.cycle(given.get(cls) or cls() for cls in LATENCIES)
     others = [name for name in NAMED if name not in READERS]
     for name, latency in zip(others, latencies, strict=False):
-        config = BANDIT.replace(policy=NAMED[name], latency=latency)
+        # The genie's choice is the same whoever plays beside it.
+        with_genie = name in ("random", "genie")
+        config = BANDIT.replace(policy=NAMED[name], latency=latency, track_regret=with_genie)
         yield f"{name}, {latency.name}", config
     mechanisms = [
         *(mechanism() for mechanism in MECHANISMS),
@@ -75,7 +81,8 @@ def settings():
         GaussianMechanism(budget=Power()),
     ]
     for mechanism, name in zip(mechanisms, itertools.cycle(READERS), strict=False):
-        yield f"{name}, {mechanism}", LEARN.replace(policy=NAMED[name], privacy=mechanism)
+        config = LEARN.replace(policy=NAMED[name], privacy=mechanism, track_regret=False)
+        yield f"{name}, {mechanism}", config
     yield (
         "silent clients, equal shares, regression by SGD",
         LEARN.override(
@@ -151,6 +158,7 @@ class Twice(PolicyConfig):
 
 
 if __name__ == "__main__":
+    gc.set_threshold(50_000, 20, 50)  # as in tests/conftest.py
     shapes.watch_all()
     warnings.simplefilter("error")
     {"core": core, "kinds": kinds}[sys.argv[1]]()

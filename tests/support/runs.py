@@ -23,7 +23,7 @@ POLICIES = [*(policy.name for policy in policies.POLICIES), "pause_exhaustive", 
 # Draws with repetition: a client that is drawn twice leaves a slot empty.
 WITH_REPETITION = {"md_sampling", "clustered_size", "clustered_similarity"}
 # Asks clients before it chooses.
-ASK = {"power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs"}
+ASK = {"power_of_choice", "cpow_d", "adapow_d", "rbcs_f", "fedcs", "fedcor", "refl"}
 # Keeps a deadline, so it may leave slots empty though more clients are available.
 MAY_LEAVE_EMPTY = {"fedcs"}
 K, M, T = 6, 4, 20

@@ -20,7 +20,7 @@ from pause_jax.policies import named
 from pause_jax.run.compilation import use_cache
 from pause_jax.sweep import execute
 
-SMALL = SimConfig(num_clients=6, num_selected=2, num_rounds=20, learning=None)
+SMALL = SimConfig(num_clients=6, num_selected=2, num_rounds=20, learning=None, track_regret=False)
 CONFIGS = {name: SMALL.replace(policy=named(name)) for name in ("pause", "random")}
 SEEDS = 6
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pause_jax import ConfigError, distributed
+from pause_jax import ConfigError, cli, distributed
 
 pytestmark = pytest.mark.slow
 
@@ -42,16 +42,18 @@ def free_port() -> int:
 
 
 SWEEP = (
-    "digits_small", "--vary", "reward.gamma=0,5", "--vary", "privacy.budget.decay=0.04,0.1",
-    "--seeds", "3", "--set", "num_rounds=4", "--set", "learning.model=linear",
-    "--set", "eval_every=2", "--max-batch", "4", "--name", "mine",
+    "sweep", "digits_small", "--vary", "reward.gamma=0,5",
+    "--vary", "privacy.budget.decay=0.04,0.1", "--seeds", "3", "--max-batch", "4",
+    "--set", "num_rounds=4", "--set", "track_regret=false", "--name", "mine",
     "--no-figures", "--no-report",
 )  # fmt: skip
+TRAINED = ("--set", "learning.model=linear", "--set", "eval_every=2")
+BANDIT = ("--set", "learning=none")
 
 
 def command(folder, *arguments, program=("-m", "pause_jax.cli")) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *program, "sweep", *SWEEP, *arguments],
+        [sys.executable, *program, *SWEEP, *arguments],
         env=environment(), cwd=folder, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -67,13 +69,15 @@ def pair(folder, *arguments) -> list[subprocess.Popen[str]]:
     ]
 
 
-def test_two_processes_give_what_one_gives(tmp_path):
+def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
     alone = tmp_path / "alone"
     alone.mkdir()
-    single = command(alone)
-    _, error = single.communicate(timeout=600)
-    assert single.returncode == 0, error[-3000:]
-    processes = pair(tmp_path)
+    monkeypatch.chdir(alone)
+    monkeypatch.setattr(sys, "argv", ["pause-jax", *SWEEP, *TRAINED])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    processes = pair(tmp_path, *TRAINED)
     outputs = [process.communicate(timeout=600) for process in processes]
     for process, (_, error) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, error[-3000:]
@@ -93,7 +97,8 @@ def test_two_processes_give_what_one_gives(tmp_path):
 def test_processes_with_different_commands_refuse_to_mix(tmp_path):
     where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2")
     processes = [
-        command(tmp_path, *where, "--process-id", str(i), "--seed", str(i)) for i in range(2)
+        command(tmp_path, *where, *BANDIT, "--process-id", str(i), "--seed", str(i))
+        for i in range(2)
     ]
     outputs = [process.communicate(timeout=600) for process in processes]
     for process, (printed, error) in zip(processes, outputs, strict=True):
@@ -108,6 +113,7 @@ def test_a_process_that_dies_ends_the_others_and_finished_chunks_are_kept(tmp_pa
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
+    where += BANDIT
     dying = command(folders[1], *where, "--process-id", "1", program=[str(PROGRAMS / "dying.py")])
     left = command(folders[0], *where, "--process-id", "0")
     _, error = left.communicate(timeout=600)

@@ -34,7 +34,8 @@ pytestmark = pytest.mark.slow
 
 
 def bandit(policy="pause", **changes):
-    return presets.digits_small(policy).replace(learning=None, num_rounds=20, **changes)
+    base = presets.digits_small(policy).replace(learning=None, num_rounds=20, track_regret=False)
+    return base.replace(**changes)
 
 
 CONFIGS = {"one": bandit(), "two": bandit().override({"reward.gamma": 3.0}), "r": bandit("random")}
@@ -323,47 +324,49 @@ from pause_jax.sweep.prepare import plan_sweep
 from pause_jax.sweep.provenance import fingerprint
 from pause_jax.learning import Classification, FlaxModel
 
-factor = float(sys.argv[1])
+def planned(factor):
+    @jax.custom_jvp
+    def scaled(x):
+        return x * factor
 
-@jax.custom_jvp
-def scaled(x):
-    return x * factor
+    scaled.defjvp(lambda x, t: (scaled(*x), factor * t[0]))
 
-scaled.defjvp(lambda x, t: (scaled(*x), factor * t[0]))
+    class Own(Classification):
+        name = "own"
 
-class Own(Classification):
-    name = "own"
+        def loss(self, outputs, target):
+            return scaled(super().loss(outputs, target))
 
-    def loss(self, outputs, target):
-        return scaled(super().loss(outputs, target))
+    net = nn.Sequential([flat, nn.Dense(3), lambda x: scaled(x), nn.Dense(10)])
+    custom = {
+        "learning.task": Own(),
+        "learning.model": FlaxModel.of(net),
+        "learning.optimizer": optax.sgd(optax.constant_schedule(factor)),
+    }
+    configs = {"custom": base.override(custom), "plain": base}
+    for name, config in configs.items():
+        plan = plan_sweep({name: config}, jax.random.split(jax.random.key(0)))
+        print(name, fingerprint(plan.made_by))
 
 def flat(x):
     return x.reshape(len(x), -1)
 
-base = presets.digits_small("random").replace(num_rounds=2, num_clients=5)
-net = nn.Sequential([flat, nn.Dense(3), lambda x: scaled(x), nn.Dense(10)])
-custom = {
-    "learning.task": Own(),
-    "learning.model": FlaxModel.of(net),
-    "learning.optimizer": optax.sgd(optax.constant_schedule(factor)),
-}
-configs = {"custom": base.override(custom), "plain": base}
-for name, config in configs.items():
-    plan = plan_sweep({name: config}, jax.random.split(jax.random.key(0)))
-    print(name, fingerprint(plan.made_by))
+base = presets.digits_small("random").replace(num_rounds=2, num_clients=5, track_regret=False)
+for factor in sys.argv[1:]:
+    planned(float(factor))
 """
 
 
 def test_what_custom_parts_compute_is_the_same_in_every_process():
-    def fingerprints(factor, seed):
+    def fingerprints(seed, *factors):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", CUSTOM, factor]
+        command = [sys.executable, "-c", CUSTOM, *factors]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return dict(line.split() for line in ran.stdout.splitlines())
+        lines = ran.stdout.splitlines()
+        return [dict(line.split() for line in lines[i : i + 2]) for i in range(0, len(lines), 2)]
 
-    first = fingerprints("0.5", "1")
-    assert fingerprints("0.5", "2") == first
-    other = fingerprints("0.25", "1")
+    first, other = fingerprints("1", "0.5", "0.25")
+    assert fingerprints("2", "0.5") == [first]
     assert {name for name, each in first.items() if other[name] == each} == {"plain"}
 
 

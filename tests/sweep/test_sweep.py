@@ -369,5 +369,6 @@ def test_policies_that_need_a_program_of_their_own_say_so(name):
     built = setup_of(config, learner_of(config, data), state.learning).policy
     program = str(jax.make_jaxpr(lambda: single_run(config, data, jax.random.key(0), SETUP[0]))())
     assert config.policy.alone or (built.query is None and "pure_callback" not in program)
-    names = {"power_of_choice", "rbcs_f", "fedcs", "clustered_similarity"}
+    names = {"power_of_choice", "rbcs_f", "fedcs", "clustered_similarity", "refl"}
+    names |= {"divfl", "hics_fl", "fedcor", "greedyfed"}
     assert config.policy.alone == (config.policy.name in names)

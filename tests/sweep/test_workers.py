@@ -81,9 +81,9 @@ def test_a_dask_cluster_of_which_a_worker_dies_and_one_is_added(whole, tmp_path)
 
     def disturb(cluster):
         kill_one(tmp_path)
-        cluster.scale(4)
+        cluster.scale(3)
 
-    options = {"n_workers": 3, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
         disturbing = threading.Thread(target=disturb, args=(cluster,))
         disturbing.start()
@@ -93,7 +93,7 @@ def test_a_dask_cluster_of_which_a_worker_dies_and_one_is_added(whole, tmp_path)
     xr.testing.assert_identical(result, whole)
     xr.testing.assert_identical(merge(tmp_path / "kept"), whole)
     assert_all_once(tmp_path)
-    assert len({each.process for each in events(tmp_path)}) > 3
+    assert len({each.process for each in events(tmp_path)}) > 2
 
 
 def test_jobs_of_submitit_of_which_one_dies(tmp_path):

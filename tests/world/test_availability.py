@@ -11,7 +11,7 @@ from pause_jax.latency import LogNormal
 from pause_jax.policies import All, Random
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run.record.quantity import quantity
-from pause_jax.world.availability import AVAILABILITY_TRACES, Diurnal, Intervals, OnOff
+from pause_jax.world.availability import AVAILABILITY_TRACES, Diurnal, Intervals, OnOff, Phones
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +99,30 @@ def test_a_chain_stays_and_returns_as_often_as_it_says():
     # A negative control: independent availability has no memory.
     there, _, _ = seen(config.replace(availability_trace=None, availability=0.75))
     assert (~there[1:][there[:-1]]).mean() == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("trace", "state"),
+    [
+        (Diurnal(period=100.0), ()),
+        (Intervals.of([[(5.0 * k, 60.0)] for k in range(12)], period=90.0), ()),
+        (OnOff(leave=0.2, come=0.6), jnp.ones(12, bool)),
+        (Phones(share=0.3, swing=0.9), (jnp.ones(12), jnp.asarray(40_000.0))),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_a_forecast_is_how_often_one_that_is_there_is_so_later(trace, state):
+    clock, ahead, runs = 40_000.0, 1500.0, 4000
+
+    def later(key):
+        return trace.step(state, key, jnp.asarray(clock + ahead), 12)[0]
+
+    often = np.asarray(jax.vmap(later)(jax.random.split(KEY, runs))).mean(axis=0)
+    told = np.asarray(trace.forecast(jnp.asarray(clock), jnp.asarray(ahead), 12))
+    assert (np.abs(often - told) <= 4.5 * np.sqrt(told * (1 - told) / runs) + 1e-6).all()
+    assert told.shape == (12,)
+    assert 0 <= told.min() <= told.max() <= 1
+    assert told.min() < 1
 
 
 def test_who_is_there_may_be_busy_all_the_same():

@@ -12,15 +12,17 @@ from typing import Any
 
 import altair
 import jinja2
+import numpy as np
 import vl_convert
 import xarray as xr
 
 from pause_jax.analysis import ledger_table, metrics, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.curves import DARK, LIGHT
-from pause_jax.analysis.report import participation, pictures, tables
+from pause_jax.analysis.report import budgets, participation, pictures, tables
 from pause_jax.analysis.report.pictures import Picture
 from pause_jax.base.struct import ConfigError
+from pause_jax.learning.decoded import Arrays, decoded
 
 _FOLDER = pathlib.Path(__file__).parent
 _NEEDED = (
@@ -68,6 +70,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         judged=tables.judged(result, comparison),
         thirds=thirds,
         privacy=books,
+        by_budget=budgets.show(result),
         notes=notes,
         made=tables.attributes(result),
         interrupted=_interrupted(result),
@@ -117,10 +120,18 @@ def _count(number: int, word: str) -> str:
 
 @functools.cache
 def _bundle() -> str:
-    """Vega, Vega-Lite and their embedder: JavaScript, of the version that Altair writes for."""
+    """Vega, Vega-Lite and their embedder: JavaScript, of the version that Altair writes for.
+
+    To bundle them takes two seconds, so the cache folder keeps them.
+    """
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     bundle: Any = vl_convert.javascript_bundle  # its stub has no defaults
-    return str(bundle(vl_version=version))
+
+    def made() -> Arrays:
+        return {"text": np.frombuffer(str(bundle(vl_version=version)).encode(), np.uint8)}
+
+    kept = decoded(f"vega-lite-{version}", vl_convert.__version__, made)
+    return bytes(kept["text"]).decode()
 
 
 def _policy(*scripts: str) -> str:

@@ -24,7 +24,15 @@ from flwr.app import (
 from pause_jax.base.checks import check_fields
 from pause_jax.base.struct import ConfigError, Sizes, nested
 from pause_jax.deploy.flower.ledger import Ledger
-from pause_jax.deploy.flower.protocol import EPSILON, LOG, PARTICIPATION, ROUND, SPENT, TOOK
+from pause_jax.deploy.flower.protocol import (
+    EPSILON,
+    LOG,
+    NUMBER,
+    PARTICIPATION,
+    ROUND,
+    SPENT,
+    TOOK,
+)
 from pause_jax.deploy.flower.replies import flat_update, is_float
 from pause_jax.privacy import Mechanism
 
@@ -57,7 +65,8 @@ class PrivateRelease:
         """Make the mod.
 
         Args:
-          privacy: the mechanism with its budget, by the client's own config.
+          privacy: the mechanism with its budget, by the client's own config. A law of budgets
+            that is not drawn is read at the client's number, ``partition-id`` of the node's config.
           ledger: the file of the client's releases (:class:`Ledger`). Words in braces are entries
             of the node's config, for several clients on one machine:
             ``"ledgers/{partition-id}.jsonl"``.
@@ -74,7 +83,7 @@ class PrivateRelease:
                 f"privacy = {privacy!r}: must be a Mechanism, such as config.privacy."
             )
         check_fields(privacy)
-        for path, part in nested(privacy, "privacy"):
+        for path, part in nested(_of_client(privacy, 0), "privacy"):
             part.check(path, Sizes(1, 1, 1))
         self._privacy, self._path = privacy, os.fspath(ledger)
         self._clear, self._seed = tuple(clear), seed
@@ -139,7 +148,8 @@ class PrivateRelease:
                 f"ledger = {self._path!r}: what stands in braces must be an entry of the node's "
                 f"config, which has {', '.join(context.node_config) or 'none'} ({error!r})."
             ) from None
-        return Ledger(path, self._privacy)
+        number = context.node_config.get(NUMBER, -1)
+        return Ledger(path, _of_client(self._privacy, number if isinstance(number, int) else -1))
 
     def _key(self, context: Context, number: int) -> jax.Array:
         if self._seed is None:
@@ -147,13 +157,18 @@ class PrivateRelease:
             data = jax.random.key_data(fresh)
             entropy = np.frombuffer(os.urandom(data.size * 4), np.uint32).reshape(data.shape)
             return jax.random.wrap_key_data(jnp.asarray(entropy), impl=jax.random.key_impl(fresh))
-        client = int(context.node_config.get("partition-id", 0))
+        client = int(context.node_config.get(NUMBER, 0))
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(self._seed), client), number)
 
     def _refusal(self, message: Message, ledger: Ledger) -> Message:
         words = f"pause_jax: the budget is spent after {ledger.participations} releases"
         LOG.info("%s: nothing is trained, nothing is released", words)
         return Message(Error(SPENT, words), reply_to=message)
+
+
+def _of_client(privacy: Mechanism, client: int) -> Mechanism:
+    """The mechanism on the budget of one client."""
+    return privacy.with_budget(privacy.budget.of_client(client))
 
 
 def _only(records: Any, where: str, kind: str) -> tuple[str, Any]:

@@ -175,7 +175,7 @@ class Selector:
                 f"answers: policy = {self.config.policy.name} asks nobody. Leave them out."
             )
         selected = self._select(key, state, jnp.int32(self.round + 1), present)
-        self._state, self._asked = state, None
+        self._state, self._asked, self._here = state, None, present
         self.round += 1
         selection, _ = check_selected(selected, self.config.cohort_size)
         self._pending = Selection(*map(np.asarray, selection))  # type: ignore[arg-type]
@@ -221,6 +221,7 @@ class Selector:
         seen, known = observation(reports, slots, self.config, self._update_size)
         weights = np.where(known, weights, 0.0).astype(np.float32)
         answered = Selection(jnp.asarray(clients), jnp.asarray(weights))
+        seen = seen._replace(available=jnp.asarray(self._here))
         self._state = self._update(self._state, answered, seen)
         for client in slots:
             self.counts[client] += client not in spared

@@ -51,6 +51,14 @@ class AvailabilityTrace(Config):
         """
         raise NotImplementedError
 
+    def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
+        """Probability that a client connected at ``clock`` is so ``ahead`` seconds later, [K].
+
+        By default that of a trace which depends on the clock alone: override it for others.
+        """
+        here, _ = self.step((), jax.random.key(0), clock + ahead, num_clients)
+        return here.astype(jnp.float32)
+
 
 class Diurnal(AvailabilityTrace):
     """Each client is connected in one stretch of every period, such as its local night.
@@ -100,3 +108,6 @@ class OnOff(AvailabilityTrace):
         changes = jax.random.uniform(key, (num_clients,))
         here = jnp.where(state, changes >= self.leave, changes < self.come)
         return here, here
+
+    def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
+        return jnp.full(num_clients, 1.0 - self.leave)

@@ -54,11 +54,17 @@ class Phones(AvailabilityTrace):
         self, state: tuple[Array, Array], key: Array, clock: Array, num_clients: int
     ) -> tuple[Array, Any]:
         before, then = state
+        here = jax.random.bernoulli(key, self._chance(before, clock, clock - then, num_clients))
+        return here, (here, clock)
+
+    def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
+        return self._chance(jnp.ones(num_clients), clock + ahead, ahead, num_clients)
+
+    def _chance(self, before: Array, clock: Array, since: Array, num_clients: int) -> Array:
+        """Probability of being there, float [K], ``since`` seconds after it was so or not."""
         share = self._share(clock, num_clients)
         # The chain leaves at the rate 1 / stretch, and forgets at that of leaving and coming.
-        kept = jnp.exp(-(clock - then) / (self.stretch * (1 - share)))
-        here = jax.random.bernoulli(key, share + (before - share) * kept)
-        return here, (here, clock)
+        return share + (before - share) * jnp.exp(-since / (self.stretch * (1 - share)))
 
     def _share(self, clock: Array, num_clients: int) -> Array:
         """Of the time around ``clock``, float [K]."""

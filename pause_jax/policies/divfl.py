@@ -1,0 +1,147 @@
+"""DivFL: the clients whose updates stand best for those of all.
+
+Source: Balakrishnan et al., "Diverse client selection for federated learning via submodular
+maximization", ICLR 2022, and its program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.bandit import Observation, Selection, no_info, store_active
+from pause_jax.base.struct import static
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
+from pause_jax.policies.baselines import Random
+from pause_jax.policies.choose import by_data_size, mask_of, top_clients
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+class DivFlState(NamedTuple):
+    """State of DivFL."""
+
+    updates: Float[Array, "K d"]  # the last update received of each client; 0 before the first
+    distance: Float[Array, "K K"]  # Euclidean, between these
+    seen: Bool[Array, " K"]  # whose update was ever received
+
+
+class DivFl(PolicyConfig):
+    """Greedy facility location: the cohort S that makes sum_k min_{i in S} ``|g_k - g_i|`` small.
+
+    g_k is the last update that the server received of client k, clipped and noised: the form
+    without overhead, in which only the chosen renew theirs, and nothing more is released. Clients
+    without an update come first, at random. (The program takes the gradients of all clients in its
+    first round, and charges nothing for them.) Without learning there is nothing to compare, and it
+    is ``random``.
+
+    Attributes:
+      weighting: ``neighbours``: a client weighs as many clients as it is the nearest chosen to, its
+        share in the sum that stands for all updates. ``data``: by data size, as in the program.
+    """
+
+    name: ClassVar[str] = "divfl"
+    summary: ClassVar[str] = "a diverse cohort, by facility location on the updates"
+    observes: ClassVar[str] = "noised updates"
+    assumes: ClassVar[str] = "data sizes if weighted by data"
+    reference: ClassVar[str] = "Balakrishnan et al. 2022"
+    alone: ClassVar[bool] = True
+
+    weighting: str = static(default="neighbours", choices=("neighbours", "data"))
+
+    def build(self, context: Context) -> Policy:
+        num_clients, m = context.num_clients, context.num_selected
+        if context.update_size == 0:
+            return Random().build(context)
+
+        def init() -> DivFlState:
+            return DivFlState(
+                updates=jnp.zeros((num_clients, context.update_size)),
+                distance=jnp.zeros((num_clients, num_clients)),
+                seen=jnp.zeros(num_clients, bool),
+            )
+
+        def select(key: Array, state: DivFlState, round: Array, available: Array) -> Selected:
+            sweep_key, order_key, fill_key = jax.random.split(key, 3)
+            fresh = available & ~state.seen
+            swept = top_clients(fresh.astype(jnp.float32), available, m, sweep_key)
+            swept = mask_of(swept, fresh[swept], num_clients)
+            order = jax.random.permutation(order_key, num_clients)
+            rank = greedy(state.distance, state.seen, available & state.seen, m, order)
+            clients = top_clients(jnp.where(swept, jnp.inf, rank), available, m, fill_key)
+            if self.weighting == "data":
+                return by_data_size(clients, available, context), no_info()
+            active = available[clients]
+            shares = neighbours(state.distance, state.seen, clients, active)
+            return Selection(clients, shares), no_info()
+
+        def update(state: DivFlState, selection: Selection, observation: Observation) -> DivFlState:
+            clients = selection.clients
+            received = selection.active & observation.received
+            updates = store_active(state.updates, clients, observation.update, received)
+            rows = lax.map(
+                lambda one: jnp.linalg.norm(updates - one[None, :], axis=1), updates[clients]
+            )
+            # An update that is not finite is far from all.
+            rows = jnp.nan_to_num(rows, nan=_FAR, posinf=_FAR)
+            distance = state.distance.at[clients].set(rows).at[:, clients].set(rows.T)
+            seen = store_active(state.seen, clients, True, received)
+            return DivFlState(updates, distance, seen)
+
+        return Policy(init, select, update)
+
+
+# A distance that can be added up over clients.
+_FAR = 1e30
+
+
+def greedy(distance: Array, known: Array, among: Array, count: int, order: Array) -> Array:
+    """Rank of each client in the greedy choice, float [K]: ``count`` for the first, 0 if not in it.
+
+    Each step takes the client i of ``among`` that leaves the least sum over the ``known`` clients k
+    of min(``distance``[k, i], distance of k to those taken before).
+
+    Args:
+      distance: float [K, K], finite.
+      known: bool [K], whose distances count.
+      among: bool [K], who can be taken.
+      count: how many are taken, if so many can be (static).
+      order: int [K], a permutation: the first in it wins a tie.
+    """
+
+    def take(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
+        nearest, rank = so_far
+        left = among & (rank == 0)
+        after = jnp.minimum(nearest[:, None], distance)
+        cost = jnp.sum(jnp.where(known[:, None], after, 0.0), axis=0)
+        cost = jnp.where(left, cost, jnp.inf)
+        best = order[jnp.argmin(cost[order])]
+        rank = jnp.where(left[best], rank.at[best].set(count - step), rank)
+        return jnp.where(left[best], after[:, best], nearest), rank
+
+    nothing = jnp.full(distance.shape[0], jnp.inf), jnp.zeros(distance.shape[0])
+    return lax.fori_loop(0, count, take, nothing)[1]
+
+
+def neighbours(distance: Array, known: Array, clients: Array, active: Array) -> Array:
+    """Shares of the clients in the sum that stands for all, float [m]; they sum to one.
+
+    Each chosen client stands for itself and for the ``known`` clients that are not chosen and
+    nearest to it, the first of them in a tie. One that is not known is near to none but itself.
+
+    Args:
+      distance: float [K, K].
+      known: bool [K], whose distances count.
+      clients: int [m], the cohort.
+      active: bool [m], which of them take part.
+    """
+    chosen = mask_of(clients, active, distance.shape[0])
+    apart = jnp.where((active & known[clients])[None, :], distance[:, clients], jnp.inf)
+    nearest = jnp.argmin(apart, axis=1)
+    covered = known & ~chosen & jnp.any(jnp.isfinite(apart), axis=1)
+    count = active + jnp.zeros(len(clients)).at[nearest].add(covered)
+    return count / jnp.maximum(jnp.sum(count), 1.0)

@@ -1,0 +1,113 @@
+"""E3CS: an adversarial bandit on who returns its update, with a floor for everybody.
+
+Source: Huang et al., "Stochastic client selection for federated learning with volatile clients",
+IEEE Internet of Things Journal 2022 (arXiv 2011.08756).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.bandit import Observation, Selection, no_info
+from pause_jax.base.struct import number, static
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
+from pause_jax.policies.choose import by_data_size, dep_round, inclusion_probabilities
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+# Below the largest log weight by more than this, a client's share no longer changes.
+_LEAST_LOG_WEIGHT = -60.0
+
+
+class E3csState(NamedTuple):
+    """State of E3CS."""
+
+    round: Int[Array, ""]  # rounds so far
+    log_weight: Float[Array, " K"]
+
+
+class E3cs(PolicyConfig):
+    """Draw m clients, each with its own probability: a floor, and a share by exponential weights.
+
+    p_k = sigma + (m - K sigma) w_k / sum w. Clients that would exceed 1 have 1, and the others
+    share the rest. DepRound draws exactly m clients with these probabilities. Then w_k <- w_k
+    exp((m - K sigma) eta x_k / K) for a chosen client whose update arrived, with x_k = 1 / p_k;
+    one with p_k = 1 keeps its weight. K and m are those of the available clients.
+
+    Attributes:
+      quota: floor of the probabilities: sigma = quota m / K. With 1 the draw is uniform.
+      schedule: ``constant`` or ``late``: no floor in the first quarter of the rounds, and after it
+        ``quota``. (E3CS-inc is ``late`` with a quota of 1.)
+      rate: eta, learning rate of the weights.
+    """
+
+    name: ClassVar[str] = "e3cs"
+    summary: ClassVar[str] = "exponential weights on who returns its update, with a floor"
+    observes: ClassVar[str] = "whose update arrived, who was available"
+    assumes: ClassVar[str] = "nothing"
+    reference: ClassVar[str] = "Huang et al. 2022"
+
+    quota: float = number(default=0.5, at_least=0, at_most=1)
+    schedule: str = static(default="constant", choices=("constant", "late"))
+    rate: float = number(default=0.5, above=0)
+
+    def build(self, context: Context) -> Policy:
+        num_clients, m = context.num_clients, context.num_selected
+
+        def init() -> E3csState:
+            return E3csState(jnp.zeros((), jnp.int32), jnp.zeros(num_clients))
+
+        def probabilities(state: E3csState, round: Array, available: Array) -> Array:
+            quota = self._quota(round, context.num_rounds)
+            return allocated(state.log_weight, available, m, quota)
+
+        def select(key: Array, state: E3csState, round: Array, available: Array) -> Selected:
+            clients = dep_round(probabilities(state, round, available), m, key)
+            return by_data_size(clients, available, context), no_info()
+
+        def update(state: E3csState, selection: Selection, observation: Observation) -> E3csState:
+            clients, round = selection.clients, state.round + 1
+            available = jnp.broadcast_to(observation.available, (num_clients,))
+            probability = probabilities(state, round, available)[clients]
+            # (m - K sigma) / K = (1 - quota) m / K.
+            uniform = jnp.minimum(m / jnp.maximum(jnp.sum(available), 1), 1.0)
+            step = self.rate * (1 - self._quota(round, context.num_rounds)) * uniform
+            learns = selection.active & observation.received & (probability < 1)
+            gain = jnp.where(learns, step / jnp.where(learns, probability, 1.0), 0.0)
+            return E3csState(round, state.log_weight.at[clients].add(gain))
+
+        return Policy(init, select, update)
+
+    def _quota(self, round: Array, num_rounds: Array | int) -> Array:
+        """The quota of round t >= 1, a scalar."""
+        if self.schedule == "constant":
+            return jnp.asarray(self.quota, jnp.float32)
+        return jnp.where(4 * round < num_rounds, 0.0, self.quota)
+
+
+def allocated(log_weight: Array, available: Array, m: int, quota: Array) -> Array:
+    """Probability of each client to be in the cohort, float [K]; 0 of one that is absent.
+
+    Their sum is m, or the number of available clients if that is smaller.
+
+    Args:
+      log_weight: float [K].
+      available: bool [K].
+      m: cohort size.
+      quota: the floor, in shares of the uniform probability.
+    """
+    size = jnp.sum(available).astype(log_weight.dtype)
+    drawn = jnp.minimum(size, m)
+    floor = quota * drawn / jnp.maximum(size, 1)
+    log_weight -= jnp.max(jnp.where(available, log_weight, -jnp.inf))
+    weight = jnp.exp(jnp.maximum(log_weight, _LEAST_LOG_WEIGHT))
+    # Above the floor, in units of what is left to 1.
+    above = inclusion_probabilities(
+        weight, available, drawn * (1 - quota) / jnp.maximum(1 - floor, 1e-6)
+    )
+    shared = (above < 1) & (size > m)
+    return jnp.where(available, jnp.where(shared, floor + (1 - floor) * above, 1.0), 0.0)

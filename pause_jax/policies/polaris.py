@@ -1,0 +1,129 @@
+"""Polaris: sampling probabilities that weigh large updates against stale ones.
+
+Source: Kang and Li, "Polaris: accelerating asynchronous federated learning with client selection",
+IEEE Transactions on Cloud Computing 2024, and the authors' program, a part of Plato. The program
+gives the terms; it puts the constraint on the logarithms of the probabilities, and we on their sum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.bandit import Observation, Selection, no_info, store_active
+from pause_jax.base.struct import number
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
+from pause_jax.policies.choose import by_data_size, draw_clients, mask_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+# Halvings of the bracket of log tau; they leave nothing of it in float32.
+_HALVINGS = 40
+
+
+class PolarisState(NamedTuple):
+    """State of Polaris."""
+
+    bound: Float[Array, " K"]  # G_k, norm of the last update received, or what is expected of it
+    staleness: Float[Array, " K"]  # s_k, rounds by which the last update was late, plus 0.1
+    explored: Bool[Array, " K"]  # whether an update was received
+
+
+class Polaris(PolicyConfig):
+    """m draws without replacement by the q that minimise sum a_k / q_k + b_k q_k, sum q = 1.
+
+    a_k = beta p_k^2 G_k^2 is the variance that a large update brings, b_k = gamma p_k^2 s_k^2 G_k
+    the harm of a stale one; hence q_k = sqrt(a_k / (b_k + tau)), with tau by bisection. p_k are
+    shares of the data, as in FedAvg's weights. G_k is the norm of the last update that was
+    received, noise included; of a client not yet explored, ``optimism`` times the mean norm of the
+    last round. s_k is 0.1, and 1.1 after a late update (``stale_updates="next"``).
+
+    Not included: the event clock of the asynchronous server, and the norm of a late update, which
+    a policy does not see.
+
+    Attributes:
+      size_weight: beta, of large updates.
+      staleness_weight: gamma, of stale ones.
+      optimism: alpha, of clients that are not explored yet.
+    """
+
+    name: ClassVar[str] = "polaris"
+    summary: ClassVar[str] = "draws by size and staleness of the last update"
+    observes: ClassVar[str] = "norms of noised updates, lateness"
+    assumes: ClassVar[str] = "data sizes"
+    reference: ClassVar[str] = "Kang and Li 2024"
+
+    size_weight: float = number(default=1.0, above=0)
+    staleness_weight: float = number(default=1.0, at_least=0)
+    optimism: float = number(default=10.0, above=0)
+
+    def build(self, context: Context) -> Policy:
+        num_clients, m = context.num_clients, context.num_selected
+        # K p_k instead of p_k: a common factor of a and b leaves q as it is.
+        share = num_clients * context.data_size / jnp.sum(context.data_size)
+
+        def init() -> PolarisState:
+            every = jnp.ones(num_clients)
+            return PolarisState(0.5 * every, 0.01 * every, jnp.zeros(num_clients, bool))
+
+        def select(key: Array, state: PolarisState, round: Array, available: Array) -> Selected:
+            scaled = share**2 * state.bound
+            size = self.size_weight * scaled * state.bound
+            stale = self.staleness_weight * scaled * state.staleness**2
+            chance = optimal_chances(size, stale, available)
+            clients = draw_clients(chance, available, m, key)
+            return by_data_size(clients, available, context), no_info()
+
+        def update(
+            state: PolarisState, selection: Selection, observation: Observation
+        ) -> PolarisState:
+            clients, active = selection.clients, selection.active
+            received, late = active & observation.received, active & observation.late
+            norm = jnp.linalg.norm(observation.update, axis=1)
+            explored = state.explored | mask_of(clients, received, num_clients)
+            total = jnp.sum(jnp.where(received, norm, 0.0))
+            expected = self.optimism * total / jnp.maximum(jnp.sum(received), 1)
+            # A norm of 0 says nothing, and without learning there is no other.
+            bound = jnp.where(~explored & (expected > 0), expected, state.bound)
+            return PolarisState(
+                bound=store_active(bound, clients, norm, received & (norm > 0)),
+                staleness=store_active(state.staleness, clients, 0.1 + late, received | late),
+                explored=explored,
+            )
+
+        return Policy(init, select, update)
+
+
+def optimal_chances(size: Array, stale: Array, among: Array) -> Array:
+    """The q of sum one that minimise sum size / q + stale q, float [K]; 0 of others.
+
+    With delta = tau + min(stale) > 0, q = sqrt(size / (stale - min(stale) + delta)) falls in delta.
+    No q exceeds 1, so delta >= size of the client of least ``stale``; and delta = (sum of
+    sqrt(size))^2 gives at most 1 in all.
+
+    Args:
+      size: float [K], > 0.
+      stale: float [K], >= 0.
+      among: bool [K], who can be drawn.
+    """
+    size = jnp.where(among, size, 0.0)
+    above = jnp.where(among, stale - jnp.min(jnp.where(among, stale, jnp.inf)), 0.0)
+
+    def chances(log_delta: Array) -> Array:
+        delta = jnp.maximum(jnp.exp(log_delta), jnp.finfo(size.dtype).tiny)  # 0 if nobody is there
+        return jnp.sqrt(size / (above + delta))
+
+    def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        middle = (low + high) / 2
+        too_much = jnp.sum(chances(middle)) > 1
+        return jnp.where(too_much, middle, low), jnp.where(too_much, high, middle)
+
+    lowest = jnp.log(jnp.max(jnp.where(above == 0, size, 0.0)))
+    bracket = lowest, 2 * jnp.log(jnp.sum(jnp.sqrt(size)))
+    chance = chances(lax.fori_loop(0, _HALVINGS, halve, bracket)[1])
+    total = jnp.sum(chance)
+    return chance / jnp.where(total > 0, total, 1.0)

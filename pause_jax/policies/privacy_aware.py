@@ -1,0 +1,270 @@
+"""Policies for budgets that differ: a client of a small budget sends a noisy update.
+
+The rules are derived here, from the error of a cohort's average: nu_k, the expected squared noise
+of client k's next release, adds to it, and so does the bias of drawing clients by anything but
+their data. Papers on this question (arXiv 2408.08642, 2505.13655, 2602.21844, 2602.22633) solve
+programs of the same kind under other assumptions. These policies do not have their names, because
+they are not their rules. What is read are releases, which are noised, and budgets: nothing leaves
+a client for the sake of the choice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.bandit import Observation, Selection, no_info, store_active
+from pause_jax.base.struct import number, static
+from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
+from pause_jax.policies.choose import (
+    dep_round,
+    equal_weights,
+    inclusion_probabilities,
+    top_clients,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+BISECTION_STEPS = 60
+# A cost counts as at least this share of the mean: a client that costs nothing is drawn too.
+LEAST_COST = 1e-4
+
+
+class NoiseState(NamedTuple):
+    """State of noise sampling."""
+
+    counts: Int[Array, " K"]  # rounds in which each client took part
+    # Moving mean of |release|^2 - nu_k, not below 0: the square of the update itself.
+    square: Float[Array, " K"]
+    known: Bool[Array, " K"]  # whether a release of the client has arrived
+
+
+class NoiseSampling(PolicyConfig):
+    """Draw m clients with probabilities that weigh noise against bias.
+
+    The cost of client k is c_k = G_k^2 + nu_k, relative to the mean by data. nu_k is the expected
+    squared noise of its next release, and G_k^2 the moving mean of ``|release|^2 - nu_k``; of a
+    client that has released nothing it is the mean of the others.
+
+    ``biased``: q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m with
+    sum q = 1. Client k is drawn with probability m q_k, and all that are drawn weigh the same, so
+    its expected weight is q_k. A large lambda draws by data size, a small one always the m of least
+    cost.
+
+    ``unbiased``: pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m, which is
+    the error of an average with weights p_k / pi_k, if clients were drawn independently: pi_k is
+    min(1, s p_k sqrt(c_k)). Noisy clients are drawn more often. Weights are scaled to a sum of one,
+    as for every policy here, which leaves a bias of order 1 / m.
+
+    Attributes:
+      form: ``biased`` or ``unbiased``.
+      bias_weight: lambda, without a unit; not used by ``unbiased``.
+      step: weight of the newest release in G_k^2.
+    """
+
+    name: ClassVar[str] = "noise_sampling"
+    summary: ClassVar[str] = "probabilities that weigh each client's noise against the bias"
+    observes: ClassVar[str] = "released updates"
+    assumes: ClassVar[str] = "data sizes, budgets"
+    reference: ClassVar[str] = "derived; cf. arXiv 2602.22633"
+
+    form: str = static(default="biased", choices=("biased", "unbiased"))
+    bias_weight: float = number(default=1.0, at_least=1e-3)
+    step: float = number(default=0.2, above=0, at_most=1)
+
+    def build(self, context: Context) -> Policy:
+        num_clients, m = context.num_clients, context.num_selected
+
+        def init() -> NoiseState:
+            nobody = jnp.zeros(num_clients, bool)
+            return NoiseState(nobody.astype(jnp.int32), jnp.zeros(num_clients), nobody)
+
+        def select(key: Array, state: NoiseState, round: Array, available: Array) -> Selected:
+            noise = context.noise_power(state.counts)
+            among = available & jnp.isfinite(noise)
+            mean = jnp.sum(jnp.where(state.known, state.square, 0.0))
+            mean /= jnp.maximum(jnp.sum(state.known), 1)
+            square = jnp.where(state.known, state.square, mean)
+            share = share_among(context, among)
+            cost = relative(jnp.where(among, square + noise, 0.0), share)
+            if self.form == "unbiased":
+                weight = share * jnp.sqrt(cost)
+                return drawn_by(weight, share, among, m, key), no_info()
+            probability = biased_probabilities(cost, share, m, self.bias_weight)
+            clients = dep_round(probability, m, key)
+            return equal_weights(clients, filled_slots(clients, probability)), no_info()
+
+        def update(state: NoiseState, selection: Selection, observation: Observation) -> NoiseState:
+            clients = selection.clients
+            noise = context.noise_power(state.counts)[clients]
+            square = jnp.maximum(jnp.sum(observation.update**2, axis=1) - noise, 0.0)
+            old = state.square[clients]
+            square = jnp.where(state.known[clients], old + self.step * (square - old), square)
+            received = selection.active & observation.received
+            return NoiseState(
+                counted(state.counts, selection),
+                store_active(state.square, clients, square, received),
+                store_active(state.known, clients, jnp.ones_like(received), received),
+            )
+
+        return Policy(init, select, update)
+
+
+class TolerantFirst(PolicyConfig):
+    """The m available clients whose next release is the least noisy, with equal weights.
+
+    It is the limit of :class:`NoiseSampling` for a lambda of 0, with no regard to updates: q_k is
+    1 / m or 0. Which clients tolerate most depends on the schedule: under ``geometric`` each
+    release makes the next one noisier, so that clients take turns.
+    """
+
+    name: ClassVar[str] = "tolerant_first"
+    summary: ClassVar[str] = "the m clients of least noise"
+    assumes: ClassVar[str] = "budgets"
+    reference: ClassVar[str] = "derived; cf. arXiv 2602.21844"
+
+    def build(self, context: Context) -> Policy:
+        def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:
+            noise = context.noise_power(counts)
+            among = available & jnp.isfinite(noise)
+            clients = top_clients(-noise, among, context.num_selected, key)
+            return equal_weights(clients, among[clients]), no_info()
+
+        return Policy(lambda: jnp.zeros(context.num_clients, jnp.int32), select, _count)
+
+
+class BudgetGroups(PolicyConfig):
+    """Groups of clients with similar budgets, each sampled at its own ratio.
+
+    Groups are equal intervals of the logarithm of the budget. Of group g with n_g available
+    clients, w_g of their data and mean noise nu_g, each client is drawn with probability r_g: r
+    minimises sum w_g^2 nu_g / (r_g n_g), the noise of the average, with sum r_g n_g = m. So r_g n_g
+    is in proportion to w_g sqrt(nu_g), with r_g cut to 1. A client weighs w_g / (r_g n_g), scaled
+    to a sum of one.
+
+    Attributes:
+      num_groups: most groups; clients of one budget are one group.
+    """
+
+    name: ClassVar[str] = "budget_groups"
+    summary: ClassVar[str] = "groups by budget, each sampled at its own ratio"
+    assumes: ClassVar[str] = "data sizes, budgets"
+    reference: ClassVar[str] = "derived; cf. arXiv 2505.13655"
+
+    num_groups: int = static(default=3, at_least=1)
+
+    def build(self, context: Context) -> Policy:
+        group = groups_of(context.budget, self.num_groups)
+
+        def added(values: Array) -> Array:
+            """Sums of the groups, float [K], at each of their clients."""
+            return jax.ops.segment_sum(values, group, self.num_groups)[group]
+
+        def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:
+            noise = context.noise_power(counts)
+            among = available & jnp.isfinite(noise)
+            share = share_among(context, among)
+            # Of each client's group: its mean share and its mean noise.
+            size = jnp.maximum(added(among.astype(share.dtype)), 1.0)
+            each = added(share) / size
+            cost = relative(added(jnp.where(among, noise, 0.0)) / size, share)
+            weight = each * jnp.sqrt(cost)
+            return drawn_by(weight, each, among, context.num_selected, key), no_info()
+
+        return Policy(lambda: jnp.zeros(context.num_clients, jnp.int32), select, _count)
+
+
+def _count(counts: Array, selection: Selection, observation: Observation) -> Array:
+    return counted(counts, selection)
+
+
+def counted(counts: Array, selection: Selection) -> Array:
+    """Participations after one more round, int32 [K]."""
+    return counts.at[selection.clients].add(selection.active.astype(counts.dtype))
+
+
+def share_among(context: Context, among: Array) -> Array:
+    """Each client's share of the data of the clients ``among``, float [K]; 0 for the others."""
+    size = jnp.where(among, context.data_size, 0.0)
+    return size / jnp.maximum(jnp.sum(size), 1.0)
+
+
+def relative(cost: Array, share: Array) -> Array:
+    """Costs float [K] by their mean, weighted by ``share``; 1 for all if all are 0."""
+    mean = jnp.sum(share * cost)
+    return jnp.where(mean > 0, jnp.maximum(cost / jnp.where(mean > 0, mean, 1.0), LEAST_COST), 1.0)
+
+
+def filled_slots(clients: Array, probability: Array) -> Array:
+    """Which of a cohort's clients were drawn and do not only fill up, bool [m]."""
+    places = jnp.arange(clients.size, dtype=probability.dtype)
+    return (places + 0.5 < jnp.sum(probability)) & (probability[clients] > 0)
+
+
+def biased_probabilities(
+    cost: Array, share: Array, num_selected: int, bias_weight: Array | float
+) -> Array:
+    """Probabilities m q_k of :class:`NoiseSampling`, float [K]; their sum is min(m, clients).
+
+    q_k = p_k (1 - (c_k - tau) / (2 lambda)), cut to [0, 1 / m]: the conditions of Karush, Kuhn and
+    Tucker, with tau by bisection so that they sum to one.
+
+    Args:
+      cost: c, float [K].
+      share: p, float [K], summing to one; 0 for clients that cannot be drawn.
+      num_selected: m (static).
+      bias_weight: lambda > 0.
+    """
+    among = share > 0
+    count = jnp.maximum(jnp.minimum(num_selected, jnp.sum(among)), 1)
+
+    def at(tau: Array) -> Array:
+        return jnp.clip(share * (1 - (cost - tau) / (2 * bias_weight)), 0.0, 1 / count)
+
+    def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        middle = (low + high) / 2
+        short = jnp.sum(at(middle)) < 1
+        return jnp.where(short, middle, low), jnp.where(short, high, middle)
+
+    # Where all are 0, and where all have reached 1 / m.
+    low = jnp.min(cost) - 2 * bias_weight
+    high = jnp.max(cost + 2 * bias_weight * (1 / (count * jnp.where(among, share, 1.0)) - 1))
+    return count * at(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
+
+
+def drawn_by(weight: Array, share: Array, among: Array, num_selected: int, key: Array) -> Selection:
+    """Draw m clients with probabilities pi in proportion to ``weight``, which weigh share / pi.
+
+    Args:
+      weight: float [K], > 0 for clients ``among``.
+      share: float [K].
+      among: bool [K], who can be drawn.
+      num_selected: m (static).
+      key: of this draw.
+
+    Returns:
+      The selection; its weights are scaled to a sum of one.
+    """
+    count = jnp.minimum(num_selected, jnp.sum(among))
+    probability = inclusion_probabilities(weight, among, count)
+    clients = dep_round(probability, num_selected, key)
+    each = share[clients] / jnp.where(probability > 0, probability, 1.0)[clients]
+    each = jnp.where(filled_slots(clients, probability), each, 0.0)
+    return Selection(clients, each / jnp.maximum(jnp.sum(each), jnp.finfo(each.dtype).tiny))
+
+
+def groups_of(budget: Array, num_groups: int) -> Array:
+    """The group of each client, int32 [K]: equal intervals of log budget, from the least to most.
+
+    All clients are in group 0 if budgets are equal, or infinite.
+    """
+    log = jnp.log(jnp.where(jnp.isfinite(budget), budget, 1.0))
+    least, most = jnp.min(log), jnp.max(log)
+    # The margin keeps rounding from splitting one budget into groups.
+    place = num_groups * (log - least) / jnp.maximum(most - least, 1e-5)
+    return jnp.minimum(place + 1e-4, num_groups - 1).astype(jnp.int32)

@@ -1,0 +1,92 @@
+"""REFL: clients that are available now and hardly later, fewer of them while stragglers are due.
+
+Source: Abdelmoniem et al., "REFL: resource-efficient federated learning", EuroSys 2023.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.bandit import Observation, Selection, no_info
+from pause_jax.base.struct import number
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
+from pause_jax.policies.choose import by_data_size, mask_of, resource_request, top_clients
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+
+class ReflState(NamedTuple):
+    """State of REFL."""
+
+    clock: Float[Array, ""]  # seconds at the end of the last round; -1 if unknown
+    slot: Float[Array, ""]  # mu, moving mean of the rounds' durations, seconds
+    due: Int[Array, ""]  # late updates of the last round, which are averaged in the next
+
+
+class Refl(PolicyConfig):
+    """The clients least likely to be available in the next slot, ties at random.
+
+    The slot is [mu, 2 mu] from now, with mu <- (1 - alpha) D + alpha mu after a round of D seconds.
+    All available clients report their probability to be there; here it is the forecast of the
+    availability trace (``Context.forecast``), the smaller one of the slot's two ends. max(1, m -
+    stragglers due) clients are chosen: late updates count if they are averaged in the next round
+    (``stale_updates="next"``). Without a trace, or on a server without a clock, all are equal.
+
+    REFL's weights of stale updates are an option of the learner: ``Learning(stale_damping=0.35)``.
+
+    Attributes:
+      memory: alpha, of the mean duration.
+      query_seconds: what the reports before each choice cost, seconds a round.
+    """
+
+    name: ClassVar[str] = "refl"
+    summary: ClassVar[str] = "available now and not later; fewer while stragglers are due"
+    observes: ClassVar[str] = "reported forecasts, durations, stragglers"
+    assumes: ClassVar[str] = "expected latencies, forecasts of availability"
+    reference: ClassVar[str] = "Abdelmoniem et al. 2023"
+    alone: ClassVar[bool] = True
+
+    memory: float = number(default=0.25, at_least=0, at_most=1)
+    query_seconds: float = number(default=0.01, at_least=0)
+
+    def build(self, context: Context) -> Policy:
+        num_clients, m = context.num_clients, context.num_selected
+
+        def init() -> ReflState:
+            slot = jnp.mean(context.expected_latency).astype(jnp.float32)
+            return ReflState(jnp.zeros(()), slot, jnp.zeros((), jnp.int32))
+
+        def ask(
+            key: Array, state: ReflState, round: Array, available: Array
+        ) -> tuple[Array, Array]:
+            return jnp.arange(num_clients), available
+
+        def receive(state: ReflState, clients: Array, asked: Array, answer: Answer) -> ReflState:
+            return state
+
+        def select(key: Array, state: ReflState, round: Array, available: Array) -> Selected:
+            likely = jnp.ones(num_clients)
+            if context.forecast is not None:
+                ends = [context.forecast(state.clock, n * state.slot) for n in (1.0, 2.0)]
+                likely = jnp.where(state.clock >= 0, jnp.minimum(*ends), 1.0)
+            clients = top_clients(-likely, available, m, key)
+            wanted = jnp.arange(m) < jnp.maximum(m - state.due, 1)
+            chosen = available & mask_of(clients, wanted, num_clients)
+            return by_data_size(clients, chosen, context), no_info()
+
+        def update(state: ReflState, selection: Selection, observation: Observation) -> ReflState:
+            active = selection.active
+            lasted = jnp.max(jnp.where(active, observation.latency, 0.0))
+            slot = (1 - self.memory) * lasted + self.memory * state.slot
+            clock = jnp.asarray(observation.clock, jnp.float32)
+            return ReflState(
+                clock=jnp.where(jnp.isnan(clock), -1.0, clock),
+                slot=jnp.where(jnp.any(active), slot, state.slot),
+                due=jnp.sum(active & observation.late, dtype=jnp.int32),
+            )
+
+        return Policy(init, select, update, resource_request(ask, receive, self.query_seconds))

@@ -1,0 +1,60 @@
+"""Where the output layer stands in a flat update."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from pause_jax.learning import Cnn2, Gru, Linear, Mlp
+from pause_jax.learning.learner import LearnerState, output_layer
+
+
+def state_of(params):
+    return LearnerState(None, {"params": params}, None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "sample"),
+    [
+        (Linear(), jnp.zeros((1, 4))),
+        (Mlp(hidden=(3, 2)), jnp.zeros((1, 4))),
+        (Cnn2(), jnp.zeros((1, 8, 8, 1))),
+        (Gru(embedding=2, hidden=3), jnp.zeros((1, 5), jnp.int32)),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_the_places_are_the_bias_and_the_incoming_weights_of_each_output(model, sample):
+    params = model.network(7).init(jax.random.key(0), sample)["params"]
+    places, flat = output_layer(state_of(params)), ravel_pytree(params)[0]
+    last = params["output"]
+    np.testing.assert_array_equal(flat[places[:, 0]], last["bias"])
+    np.testing.assert_array_equal(flat[places[:, 1:]], last["kernel"].T)
+    assert places.shape == (7, 1 + last["kernel"].shape[0])
+
+
+def affine(inputs=2, outputs=3):
+    return {"kernel": jnp.zeros((inputs, outputs)), "bias": jnp.zeros(outputs)}
+
+
+@pytest.mark.parametrize(
+    ("params", "first"),
+    [
+        ({"Dense_0": affine()}, 0),
+        ({"norm": {"scale": jnp.zeros(5)}, "zoo": affine()}, 5),
+        ({"Dense_0": affine(), "Dense_1": affine()}, None),
+        ({"a": {"output": affine()}, "b": affine()}, 0),
+        ({"output": {"kernel": jnp.zeros((2, 3))}}, None),
+        ({"output": {"kernel": jnp.zeros((3, 3, 2, 3)), "bias": jnp.zeros(3)}}, None),
+    ],
+)
+def test_it_is_the_one_named_output_or_the_only_one(params, first):
+    places = output_layer(state_of(params))
+    if first is None:
+        assert places is None
+    else:
+        np.testing.assert_array_equal(places[:, 0], first + np.arange(3))
+
+
+def test_without_a_model_there_is_none():
+    assert output_layer(LearnerState(None, None, None, None)) is None  # type: ignore[arg-type]

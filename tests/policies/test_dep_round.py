@@ -1,0 +1,109 @@
+"""Cohorts of fixed size with given probabilities, against their oracles."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pause_jax.policies.choose import dep_round, draw_clients, inclusion_probabilities
+from tests.reference import inclusion as oracle
+
+P = np.array([0.9, 0.1, 0.55, 0.25, 1.0, 0.2, 0.0])
+M, DRAWS = 3, 30_000
+P8 = np.array([0.3, -0.3, 0.2, -0.2, 0.0, 0.0, 0.1, -0.1])
+
+
+def cohorts(probability, m, draws=DRAWS, draw=dep_round):
+    """Clients in each of many draws, bool [draws, K]."""
+    one = jax.vmap(lambda key: draw(jnp.asarray(probability, jnp.float32), m, key))
+    clients = np.asarray(jax.jit(one)(jax.random.split(jax.random.key(0), draws)))
+    members = np.zeros((draws, len(probability)), int)
+    np.add.at(members, (np.arange(draws)[:, None], clients), 1)
+    return members
+
+
+def off(members, expected):
+    """How many standard deviations the frequencies are off, [...]."""
+    expected = np.clip(expected, 1e-9, 1 - 1e-9)
+    return np.abs(members.mean(axis=0) - expected) / np.sqrt(
+        expected * (1 - expected) / len(members)
+    )
+
+
+def test_each_client_has_its_own_probability_and_cohorts_their_size():
+    members = cohorts(P, M)
+    assert off(members, P).max() < 4.5
+    np.testing.assert_array_equal(members.sum(axis=1), M)
+    assert members.max() == 1
+    # Negative control: draws in proportion to P, one after the other, have other probabilities.
+    proportional = cohorts(P, M, draw=lambda p, m, key: draw_clients(p, p >= 0, m, key))
+    assert off(proportional, P).max() > 20
+
+
+def test_pairs_repel_and_all_that_can_occur_do():
+    members = cohorts(P, M)
+    rng = np.random.default_rng(0)
+    slow = np.zeros((10_000, len(P)), int)
+    for row in slow:
+        row[oracle.dep_round(P, rng)] = 1
+    assert off(slow, P).max() < 4.5
+    for i, j in itertools.combinations(range(len(P)), 2):
+        both = (members[:, i] & members[:, j]).mean()
+        assert both <= P[i] * P[j] + 4.5 * (P[i] * P[j] / DRAWS) ** 0.5
+        # The pairs of the oracle are random too: its joint probabilities are ours.
+        expected = (slow[:, i] & slow[:, j]).mean()
+        assert abs(both - expected) < 0.02
+    # Without the random order, neighbours would never meet.
+    assert (members[:, 5] & members[:, 1]).any()
+
+
+def test_rounding_of_a_probability_does_not_change_who_is_drawn():
+    halves = np.full(8, 0.5)
+    nudged = halves + 1e-7 * np.asarray([1, -1, 1, -1, 2, -2, 1, -1])
+    one, other, moved = (cohorts(p, 4, draws=2000) for p in (halves, nudged, halves[::-1] + P8))
+    assert (one != other).any(axis=1).mean() < 0.01
+    assert (one != moved).any(axis=1).mean() > 0.1, "negative control: other probabilities"
+
+
+def test_fewer_than_m_come_first_and_the_others_only_fill_up():
+    p = jnp.asarray([1.0, 0.0, 0.5, 0.5, 0.0])
+    for seed in range(20):
+        clients = np.asarray(dep_round(p, 4, jax.random.key(seed)))
+        assert len(set(clients.tolist())) == 4
+        assert set(clients[:2].tolist()) in ({0, 2}, {0, 3})
+
+
+def test_many_clients_of_small_probability_keep_it():
+    weight = jnp.arange(1.0, 601.0)
+    p = np.asarray(inclusion_probabilities(weight, weight > 0, 16.0))
+    members = cohorts(p, 16, draws=2000)
+    np.testing.assert_array_equal(members.sum(axis=1), 16)
+    assert off(members, p).max() < 4.5
+    # Of each hundred neighbours together.
+    got, expected = members.sum(axis=0).reshape(6, 100).sum(axis=1), 2000 * p.reshape(6, 100)
+    expected = expected.sum(axis=1)
+    assert (np.abs(got - expected) < 4.5 * np.sqrt(expected)).all()
+
+
+WEIGHTS = st.lists(st.floats(0.01, 50), min_size=5, max_size=5)
+
+
+@settings(deadline=None)
+@given(WEIGHTS, st.lists(st.booleans(), min_size=5, max_size=5), st.floats(0.1, 5))
+def test_the_allocation_is_the_oracles(weight, among, total):
+    total = min(total, float(sum(among)))
+    got = np.asarray(
+        inclusion_probabilities(jnp.asarray(weight, jnp.float32), jnp.asarray(among), total)
+    )
+    np.testing.assert_allclose(got, oracle.allocation(weight, among, total), atol=2e-5)
+    np.testing.assert_allclose(got.sum(), total, rtol=1e-5, atol=1e-6)
+
+
+def test_nobody_or_too_few_can_be_drawn():
+    weight = jnp.asarray([3.0, 1.0, 2.0])
+    np.testing.assert_array_equal(inclusion_probabilities(weight, weight < 0, 2.0), 0)
+    np.testing.assert_array_equal(inclusion_probabilities(weight, weight > 1, 3.0), [1, 0, 1])
+    np.testing.assert_array_equal(inclusion_probabilities(weight, weight > 0, 0.0), 0)

@@ -1,0 +1,161 @@
+"""DivFL: the sweep, facility location against an oracle, weights, and what is kept."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, presets, simulate
+from pause_jax.base import memory
+from pause_jax.policies import DivFl, Selection
+from pause_jax.policies.divfl import greedy, neighbours
+from tests.reference import divfl as oracle
+from tests.support.network import context, observation
+
+pytestmark = pytest.mark.slow
+
+K, M, D = 8, 3, 4
+SIZES = np.array([4, 3, 9, 2, 4, 3, 1, 2])
+ROUND = jnp.asarray(1)
+EVERYONE = jnp.ones(K, bool)
+KEYS = [jax.random.key(seed) for seed in range(40)]
+
+
+def network(rng):
+    """(distances, known, among) of K clients, all of whom are known in half of the networks."""
+    points = rng.standard_normal((K, D))
+    apart = np.linalg.norm(points[:, None] - points[None], axis=2)
+    known = rng.random(K) < rng.choice([0.7, 1.0])
+    return apart, known, known & (rng.random(K) < 0.8)
+
+
+def names(mask):
+    return np.flatnonzero(mask).tolist()
+
+
+def learned(config, updates, m=M):
+    """(functions under jit, state) after each client's update was received, m at a time."""
+    updates = jnp.asarray(updates, jnp.float32)
+    policy = config.build(context(SIZES, m, update_size=updates.shape[1]))
+    state, update = policy.init(), jax.jit(policy.update)
+    for first in range(0, K, m):
+        clients = (first + jnp.arange(m)) % K
+        seen = observation(jnp.ones(m), update=updates[clients])
+        state = update(state, Selection(clients, jnp.full(m, 1 / m)), seen)
+    return policy._replace(select=jax.jit(policy.select), update=update), state
+
+
+def active(selection):
+    return np.asarray(selection.clients)[np.asarray(selection.weights) > 0].tolist()
+
+
+def test_the_choice_is_the_greedy_one_and_near_the_best():
+    rng, fast, better = np.random.default_rng(0), jax.jit(greedy, static_argnums=3), 0
+    for _ in range(40):
+        apart, known, among = network(rng)
+        rank = np.asarray(fast(apart, known, among, M, rng.permutation(K)))
+        found = np.argsort(-rank)[: (rank > 0).sum()].tolist()
+        slow = oracle.greedy(apart, names(known), names(among), M)
+        assert len(found) == len(set(found) & set(names(among))) == len(slow)
+        if not among.any():
+            continue
+        # Two clients may leave the same cost.
+        costs = [[oracle.cost(apart, names(known), each[:1]) for each in (found, slow)]]
+        costs += [[oracle.cost(apart, names(known), each) for each in (found, slow)]]
+        np.testing.assert_allclose(*np.transpose(costs), rtol=1e-5, atol=1e-5)
+        count, far = len(found), apart.max()
+        most = far * known.sum() - oracle.best(apart, names(known), names(among), count)
+        gained = far * known.sum() - oracle.cost(apart, names(known), found)
+        assert gained >= (1 - 1 / np.e) * most - 1e-4
+        some = rng.permutation(names(among))[:count]
+        better += oracle.cost(apart, names(known), some) > oracle.cost(apart, names(known), found)
+    # Negative control: cohorts at random stand worse for all.
+    assert better >= 25
+
+
+def test_weights_are_shares_of_nearest_neighbours():
+    rng, fast, differs = np.random.default_rng(1), jax.jit(neighbours), 0
+    for _ in range(40):
+        apart, known, _ = network(rng)
+        clients = rng.permutation(K)[:M]
+        if not known[clients].any():
+            continue
+        found = np.asarray(fast(apart, known, jnp.asarray(clients), jnp.ones(M, bool)))
+        expected = oracle.shares(apart, names(known), clients.tolist())
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        differs += np.abs(found - SIZES[clients] / SIZES[clients].sum()).max() > 0.05
+    # The program weighs by data size: the line that takes neighbours is commented out.
+    assert differs >= 20
+
+
+def test_everybody_is_received_once_before_anybody_is_compared():
+    # The program takes all gradients in its first round, and charges nothing.
+    policy = DivFl().build(context(SIZES, M, update_size=D))
+    state, rng, order = policy.init(), np.random.default_rng(2), []
+    for t in range(3):
+        selection, _ = policy.select(KEYS[t], state, ROUND, EVERYONE)
+        order.append(active(selection))
+        seen = observation(jnp.ones(M), update=jnp.asarray(rng.standard_normal((M, D))))
+        state = policy.update(state, selection, seen)
+    assert sorted(order[0] + order[1]) == sorted(set(order[0] + order[1]))
+    assert set(itertools.chain(*order)) == set(range(K))
+    assert (
+        len({tuple(active(policy.select(k, policy.init(), ROUND, EVERYONE)[0])) for k in KEYS}) > 9
+    )
+
+
+def test_a_run_of_select_is_the_oracles_over_those_who_are_available():
+    rng = np.random.default_rng(3)
+    updates = rng.standard_normal((K, D)).astype(np.float32)
+    apart = np.linalg.norm(updates[:, None] - updates[None], axis=2)
+    policy, state = learned(DivFl(), updates)
+    np.testing.assert_allclose(state.distance, apart, atol=1e-5)
+    by_size, _ = learned(DivFl(weighting="data"), updates)
+    for key in KEYS[:12]:
+        available = rng.random(K) < 0.6
+        expected = oracle.greedy(apart, range(K), names(available), M)
+        selection, _ = policy.select(key, state, ROUND, jnp.asarray(available))
+        assert active(selection) == expected
+        if expected:
+            found = np.asarray(selection.weights)[: len(expected)]
+            np.testing.assert_allclose(found, oracle.shares(apart, range(K), expected), rtol=1e-5)
+            selection, _ = by_size.select(key, state, ROUND, jnp.asarray(available))
+            assert active(selection) == expected
+            shares = SIZES[expected] / SIZES[expected].sum()
+            np.testing.assert_allclose(np.asarray(selection.weights)[: len(expected)], shares)
+
+
+def test_only_the_received_renew_their_update_and_its_distances():
+    updates = np.random.default_rng(4).standard_normal((K, D)).astype(np.float32)
+    policy, state = learned(DivFl(), updates)
+    selection = Selection(jnp.array([1, 6, 2]), jnp.array([0.5, 0.5, 0.0]))
+    seen = observation(jnp.ones(M), update=jnp.full((M, D), 9.0), received=[True, False, True])
+    new = policy.update(state, selection, seen)
+    updates[1] = 9
+    np.testing.assert_array_equal(new.updates, updates)
+    apart = np.linalg.norm(updates[:, None] - updates[None], axis=2)
+    np.testing.assert_allclose(new.distance, apart, atol=1e-5)
+
+
+def test_equal_updates_are_chosen_among_at_random_and_bad_ones_do_no_harm():
+    policy, state = learned(DivFl(), np.ones((K, D)))
+    first = [active(policy.select(key, state, ROUND, EVERYONE)[0])[0] for key in KEYS]
+    assert len(set(first)) >= 5
+    updates = np.random.default_rng(5).standard_normal((K, D))
+    updates[3], updates[5, 0] = np.nan, np.inf
+    policy, state = learned(DivFl(), updates)
+    selection, _ = policy.select(KEYS[0], state, ROUND, EVERYONE)
+    assert len(set(active(selection))) == M
+    np.testing.assert_allclose(np.sum(selection.weights), 1, rtol=1e-5)
+
+
+def test_a_state_beyond_the_memory_and_bad_settings_are_refused(monkeypatch):
+    config = presets.digits_small().replace(num_rounds=2, policy=DivFl())
+    with pytest.raises(ConfigError, match=r"weighting = 'size': must be one of"):
+        simulate(config.replace(policy=DivFl(weighting="size")), KEYS[0])
+    size = 4 * config.num_clients * 2410  # K d floats at least
+    monkeypatch.setattr(memory, "machine_bytes", lambda: size)
+    with pytest.raises(ConfigError, match=r"a round takes .* Simulate fewer clients"):
+        simulate(config, KEYS[0])

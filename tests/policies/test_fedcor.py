@@ -1,0 +1,221 @@
+"""FedCor: the Gaussian process and the choice against whole matrices, what is asked and charged."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, presets, simulate
+from pause_jax.policies import Answer, FedCor, Selection
+from pause_jax.policies.fedcor import correlated, surprise
+from tests.reference import fedcor as oracle
+from tests.support.network import context, observation
+
+pytestmark = pytest.mark.slow
+
+K, M, F = 7, 3, 4
+SIZES = np.array([5, 1, 9, 3, 20, 2, 10])
+SHARE = SIZES / SIZES.sum()
+EVERYONE = np.ones(K, bool)
+SMALL = FedCor(warmup=4, interval=3, features=F, steps=6, window=4)
+
+
+def embeddings(rng):
+    return rng.standard_normal((F, K)).astype(np.float32) / 2
+
+
+# --- the Gaussian process
+
+
+def test_the_likelihood_is_that_of_the_whole_matrix_and_so_is_its_gradient():
+    value, slope = jax.jit(surprise), jax.jit(jax.grad(surprise))
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        x, observed = embeddings(rng), rng.random(K) < 0.8
+        change = np.where(observed, 0.02 * rng.standard_normal(K), 0).astype(np.float32)
+        other = embeddings(rng)
+        # Up to a constant.
+        ours = float(value(x, change, observed) - value(other, change, observed))
+        slow = oracle.surprise(x.astype(float), change, observed)
+        slow -= oracle.surprise(other.astype(float), change, observed)
+        np.testing.assert_allclose(ours, slow, rtol=1e-3, atol=1e-2)
+        exact = oracle.gradient(x.astype(float), change, observed)
+        np.testing.assert_allclose(
+            slope(x, change, observed), exact, rtol=1e-2, atol=1e-3 * np.abs(exact).max()
+        )
+
+
+def test_the_oracles_gradient_is_that_of_its_likelihood():
+    rng, step = np.random.default_rng(1), 1e-6
+    x, observed = embeddings(rng).astype(float), np.arange(K) != 2
+    change = 0.1 * rng.standard_normal(K)
+    exact, moved = oracle.gradient(x, change, observed), np.zeros_like(x)
+    for i, k in np.ndindex(F, K):
+        both = []
+        for sign in (1, -1):
+            other = x.copy()
+            other[i, k] += sign * step
+            both.append(oracle.surprise(other, change, observed))
+        moved[i, k] = (both[0] - both[1]) / (2 * step)
+    np.testing.assert_allclose(exact, moved, rtol=1e-4, atol=1e-4 * np.abs(exact).max())
+
+
+def test_clients_are_chosen_greedily_each_given_those_before():
+    choose, rng = jax.jit(correlated, static_argnums=4), np.random.default_rng(2)
+    without, by_share = 0, 0
+    for _ in range(40):
+        x, among = embeddings(rng), rng.random(K) < 0.8
+        weight = 0.9 ** rng.integers(0, 4, K)
+        rank = np.asarray(choose(x, jnp.asarray(SHARE), jnp.asarray(weight), jnp.asarray(among), M))
+        found = np.argsort(-rank)[: (rank > 0).sum()].tolist()
+        who = np.flatnonzero(among).tolist()
+        assert found == oracle.chosen(x.astype(float), SHARE, weight, who, M)
+        sigma = oracle.covariance(x.astype(float))
+        gain = np.where(among, weight * (SHARE @ sigma) / np.sqrt(np.diag(sigma)), -np.inf)
+        without += set(found) != set(np.argsort(-gain)[: len(found)])
+        by_share += set(found) != set(sorted(who, key=lambda k: -SHARE[k])[:M])
+    # Negative controls: no conditioning, and the largest clients.
+    assert min(without, by_share) >= 10
+
+
+# --- a run, played by hand
+
+
+def played(config, rounds, rng, available=lambda t: EVERYONE, lost=()):
+    """[(asked, cohort, state before the choice, loss)] of each round, with losses at random.
+
+    ``lost`` are rounds in which nobody reports its loss.
+    """
+    policy = config.build(context(SIZES, M))
+    ask, receive, select, update = map(
+        jax.jit, (policy.query.ask, policy.query.receive, policy.select, policy.update)
+    )
+    state, seen = policy.init(), []
+    for t in range(1, rounds + 1):
+        here, key, round = jnp.asarray(available(t)), jax.random.key(t), jnp.asarray(t)
+        clients, asked = ask(key, state, round, here)
+        loss = rng.uniform(0, 1, K).astype(np.float32)
+        reported = jnp.full(K, t not in lost)
+        answer = Answer(jnp.where(reported, loss, jnp.nan), jnp.ones((K, 1)), reported)
+        state = receive(state, clients, asked, answer)
+        selection, _ = select(key, state, round, here)
+        seen.append((np.asarray(asked), selection, state, loss))
+        state = update(state, selection, observation(jnp.ones(M)))
+    return seen
+
+
+# Warm-up of 4 rounds, then every third.
+AT_RANDOM = {1, 2, 3, 4, 6, 9, 12}
+
+
+def test_all_are_asked_before_and_after_each_random_cohort_and_only_then():
+    seen = played(SMALL, 12, np.random.default_rng(3))
+    for t, (asked, *_) in enumerate(seen, start=1):
+        assert asked.all() == asked.any() == (t in AT_RANDOM or t - 1 in AT_RANDOM), t
+
+
+def test_the_changes_after_random_cohorts_are_fitted_as_in_the_oracle():
+    rng = np.random.default_rng(4)
+    # Client 2 is away in round 3, so two of its changes are not known; nobody reports in round 10.
+    away = np.arange(K) == 2
+    seen = played(SMALL, 10, rng, lambda t: ~away if t == 3 else EVERYONE, lost=(10,))
+    start = SMALL.build(context(SIZES, M)).init().embedding
+    x, data = np.asarray(start, float), []
+    for t in range(2, 11):
+        (_, _, before, old), (_, _, state, loss) = seen[t - 2], seen[t - 1]
+        assert before.round == t - 2
+        if t - 1 in AT_RANDOM and t != 10:
+            observed = ~away if t in (3, 4) else EVERYONE
+            data.append((t, np.where(observed, loss - old, 0.0), observed))
+            recent = [(0.8 ** (t - s), y, who) for s, y, who in data if t - s <= SMALL.window]
+            x = oracle.fitted(x, recent, SMALL.steps, 0.01)
+        np.testing.assert_allclose(state.embedding, x, atol=2e-3)
+        x = np.asarray(state.embedding, float)
+    assert len(data) == 5
+
+
+def test_random_rounds_are_random_and_the_others_the_oracles():
+    rng = np.random.default_rng(5)
+    here = np.arange(K) != 4
+    seen = played(SMALL, 12, rng, lambda t: here if t == 8 else EVERYONE)
+    taken, planned = np.zeros(K), 0
+    for t, (_, selection, state, _) in enumerate(seen, start=1):
+        if t - 1 in AT_RANDOM:
+            taken[:] = 0
+        np.testing.assert_array_equal(state.taken, taken)
+        np.testing.assert_allclose(selection.weights, 1 / M, rtol=1e-6)
+        who = np.flatnonzero(here if t == 8 else EVERYONE).tolist()
+        x = np.asarray(state.embedding, float)
+        slow = oracle.chosen(x, SHARE, 0.9**taken, who, M)
+        if t in AT_RANDOM:
+            planned += set(slow) == set(selection.clients.tolist())
+        else:
+            assert selection.clients.tolist() == slow
+            taken[slow] += 1
+    assert planned <= 3
+
+
+def test_many_random_rounds_choose_everybody_alike():
+    policy = SMALL.build(context(SIZES, M))
+    state = policy.init()
+
+    def one(key):
+        return policy.select(key, state, jnp.asarray(1), jnp.ones(K, bool))[0].clients
+
+    drawn = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 3000)))
+    found = np.bincount(drawn.ravel(), minlength=K) / len(drawn)
+    assert np.abs(found - M / K).max() < 4.5 * (M / K * (1 - M / K) / len(drawn)) ** 0.5
+    assert np.abs(found - np.minimum(M * SHARE, 1)).max() > 0.2
+
+
+def test_a_cohort_that_follows_correlated_losses_is_found():
+    """Losses of clients 0 to 3 move together, the others' each alone: the fit sees it."""
+    rng, policy = np.random.default_rng(6), FedCor(warmup=30, features=F, window=30, discount=1.0)
+    built = policy.build(context(np.ones(K), M))
+    receive, state, loss = jax.jit(built.query.receive), built.init(), np.ones(K)
+    for _ in range(19):
+        own = 0.3 * rng.standard_normal(K)
+        own[:4] = 0.3 * rng.standard_normal() + 0.02 * rng.standard_normal(4)
+        loss = loss + own
+        answer = Answer(jnp.asarray(loss, jnp.float32), jnp.ones((K, 1)))
+        state = receive(state, jnp.arange(K), jnp.ones(K, bool), answer)
+        nobody = Selection(jnp.arange(M), jnp.zeros(M))
+        state = built.update(state, nobody, observation(jnp.ones(M)))
+    x = np.asarray(state.embedding, float)
+    sigma = oracle.covariance(x)
+    scale = np.sqrt(np.diag(sigma))
+    correlation = np.abs(sigma / scale[:, None] / scale)
+    assert correlation[:4, :4].min() > 0.9
+    assert correlation[:4, 4:].max() < 0.8
+    rank = np.asarray(
+        built.select(jax.random.key(0), state._replace(), jnp.asarray(31), jnp.ones(K, bool))[
+            0
+        ].clients
+    )
+    assert rank[0] < 4
+    assert (np.asarray(rank) < 4).sum() == 1
+
+
+def test_questions_cost_time_and_release_losses():
+    config = presets.digits_small().replace(num_rounds=9, policy=SMALL, track_regret=False)
+    run = simulate(config, jax.random.key(0))
+    asks = np.array([t in AT_RANDOM or t - 1 in AT_RANDOM for t in range(1, 10)])
+    seconds = np.asarray(run.query_seconds)
+    assert ((seconds > 0) == asks).all()
+    assert (np.asarray(run.queried) == asks.sum()).all()
+    assert run.unnoised == ("the loss of each asked client",)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"interval": 1}, "interval = 1: must be a whole number, >= 2"),
+        ({"warmup": 0}, "warmup = 0: must be a whole number, >= 1"),
+        ({"discount": 1.5}, "discount = 1.5: must be a .*<= 1"),
+        ({"annealing": 0.0}, "annealing = 0.0: must be a .*> 0"),
+    ],
+)
+def test_bad_settings_are_refused(wrong, words):
+    config = presets.digits_small().replace(policy=FedCor(**wrong))
+    with pytest.raises(ConfigError, match=words):
+        simulate(config, jax.random.key(0))

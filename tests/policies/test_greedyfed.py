@@ -1,0 +1,237 @@
+"""GreedyFed: Shapley values against their definition, averages, choice, the server's samples."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from pause_jax import ConfigError, presets, simulate, sweep
+from pause_jax.learning import Mlp
+from pause_jax.policies import GreedyFed, Random, Selection
+from pause_jax.policies.greedyfed import coalition_value, permutations, shapley
+from pause_jax.rng import keys
+from pause_jax.run.record.quantity import quantity
+from pause_jax.run.setup import learner_of
+from tests.reference import greedyfed as oracle
+from tests.support.network import context, observation
+
+pytestmark = pytest.mark.slow
+
+K, M = 7, 4
+SIZES = np.array([5, 1, 9, 3, 20, 2, 10])
+KEY = jax.random.key(0)
+
+
+def game(rng, size=M):
+    """A value for every coalition, as (of masks, of frozensets)."""
+    table = jnp.asarray(rng.standard_normal(2**size), jnp.float32)
+    place = 2 ** np.arange(size)
+    return (lambda members: table[jnp.sum(jnp.where(members, place, 0))]), (
+        lambda some: float(table[sum(2**i for i in some)])
+    )
+
+
+def test_each_client_leads_equally_often():
+    orders = np.asarray(permutations(KEY, M, 3))
+    assert orders.shape == (3 * M, M)
+    assert (np.sort(orders, axis=1) == np.arange(M)).all()
+    assert np.bincount(orders[:, 0]).tolist() == [3] * M
+    many = np.asarray(permutations(KEY, M, 500))
+    last = np.bincount(many[:, -1], minlength=M) / len(many)
+    assert np.abs(last - 1 / M).max() < 0.05
+
+
+def test_values_are_those_of_the_permutations_and_truncated():
+    rng, fast, cut = np.random.default_rng(0), jax.jit(shapley, static_argnums=0), 0
+    for seed in range(8):
+        ours, slow = game(rng)
+        orders = permutations(jax.random.key(seed), M, 2)
+        found = {}
+        for tolerance in (0.0, 0.5, 4.0):
+            expected = oracle.along(slow, np.asarray(orders).tolist(), tolerance)
+            found[tolerance] = np.asarray(fast(ours, orders, tolerance))
+            np.testing.assert_allclose(found[tolerance], expected, atol=1e-5)
+        # What all add together is what all are worth.
+        everybody = slow(frozenset(range(M))) - slow(frozenset())
+        np.testing.assert_allclose(found[0.0].sum(), everybody, atol=1e-5)
+        cut += np.abs(found[0.5] - found[0.0]).max() > 1e-3
+    assert cut >= 3
+
+
+def test_many_permutations_come_to_the_definition_and_all_of_them_are_it():
+    rng = np.random.default_rng(1)
+    ours, slow = game(rng)
+    exact = np.array(oracle.exact(slow, M))
+    every = np.array([list(p) for p in itertools.permutations(range(M))])
+    np.testing.assert_allclose(shapley(ours, jnp.asarray(every), 0.0), exact, atol=1e-5)
+    few, many = (
+        np.abs(shapley(ours, permutations(KEY, M, sweeps), 0.0) - exact).max()
+        for sweeps in (1, 400)
+    )
+    assert many < 0.1
+    assert few > many
+
+
+def test_a_coalition_averages_its_own_received_updates():
+    weights, seen = jnp.asarray([0.1, 0.2, 0.3, 0.4]), []
+
+    def loss(own):
+        seen.append(np.asarray(own))
+        return jnp.asarray([0.5, jnp.nan][len(seen) == 3])
+
+    value = coalition_value(loss, weights, jnp.asarray([True, True, False, True]))
+    assert value(jnp.asarray([True, False, True, True])) == -0.5
+    np.testing.assert_allclose(seen[0], [0.2, 0, 0, 0.8], rtol=1e-6)
+    value(jnp.zeros(4, bool))
+    np.testing.assert_array_equal(seen[1], 0)
+    assert value(jnp.ones(4, bool)) < -1e5, "a model that is not finite is worth least"
+
+
+class Played:
+    """A policy whose losses are sums of a secret worth of each client."""
+
+    def __init__(self, config, worth):
+        self.policy = config.build(context(SIZES, M, update_size=2, validates=True))
+        self.worth, self.state = np.asarray(worth), self.policy.init()
+        self.select = jax.jit(self.policy.select)
+
+    def choose(self, seed, available=None):
+        here = np.ones(K, bool) if available is None else available
+        return self.select(jax.random.key(seed), self.state, jnp.asarray(1), jnp.asarray(here))[0]
+
+    def learn(self, selection, scale=1.0, received=True):
+        own = jnp.asarray(self.worth)[selection.clients]
+
+        def loss(weights):
+            return -scale * jnp.sum(jnp.where(weights > 0, own, 0.0))
+
+        seen = observation(jnp.ones(M), update=jnp.zeros((M, 2)), received=received)
+        seen = seen._replace(server_loss=loss)
+        self.state = self.policy.update(self.state, selection, seen)
+
+
+def active(selection):
+    return set(np.asarray(selection.clients)[np.asarray(selection.active)].tolist())
+
+
+def test_the_largest_averages_are_chosen_after_each_was_received():
+    worth = np.array([0.3, 0.9, -0.2, 0.5, 0.1, 0.7, 0.25])
+    played = Played(GreedyFed(), worth)
+    first = played.choose(0)
+    played.learn(first)
+    second = played.choose(1)
+    assert active(second) >= set(range(K)) - active(first), "the rest of the sweep comes first"
+    played.learn(second)
+    np.testing.assert_allclose(played.state.value, worth, atol=1e-5)
+    assert active(played.choose(2)) == {1, 5, 3, 0}
+    here = np.arange(K) % 2 == 0
+    assert active(played.choose(3, here)) == {0, 2, 4, 6}
+    np.testing.assert_allclose(
+        np.sort(played.choose(2).weights), np.sort(SIZES[[1, 5, 3, 0]] / 11), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("memory", [None, 0.75])
+def test_values_are_averaged_over_the_rounds_of_each_client(memory):
+    worth = np.array([0.3, 0.9, -0.2, 0.5, 0.1, 0.7, 0.25])
+    played = Played(GreedyFed(memory=memory), worth)
+    cohort = Selection(jnp.arange(M), jnp.asarray([0.5, 0.25, 0.25, 0.0]))
+    scales, average = [1.0, 3.0, 2.0], 0.0
+    for t, scale in enumerate(scales, start=1):
+        # Client 1's update is lost in round 2.
+        played.learn(cohort, scale, received=jnp.asarray([True, t != 2, True, True]))
+        keep = (t - 1) / t if memory is None else memory
+        average = scale if t == 1 else keep * average + (1 - keep) * scale
+    assert played.state.count.tolist() == [3, 2, 3, 0, 0, 0, 0]
+    np.testing.assert_allclose(played.state.value[0], average * worth[0], rtol=1e-5)
+    other = (1 + 2) / 2 if memory is None else 0.75 * 1 + 0.25 * 2
+    np.testing.assert_allclose(played.state.value[1], other * worth[1], rtol=1e-5)
+    assert (np.asarray(played.state.value[3:]) == 0).all()
+
+
+# --- the samples at the server
+
+
+HELD = (
+    presets.digits_small()
+    .replace(num_rounds=8, eval_every=1, track_regret=False)
+    .override({"learning.validation": 100, "learning.model": Mlp(hidden=())})
+)
+
+
+@quantity("round", "client")
+def value(r):
+    """The policy's averages."""
+    return r.after.policy.value
+
+
+@quantity("round")
+def whole(r):
+    """What all of the cohort's updates lower the loss at the server by."""
+    loss = r.learner.server_loss
+    both = (
+        loss(r.before.learning, r.trained.released, w)
+        for w in (0 * r.selection.weights, r.selection.weights)
+    )
+    before, after = both
+    return before - after
+
+
+def test_in_a_run_the_values_of_a_cohort_add_up_to_what_it_gained():
+    config = HELD.replace(policy=GreedyFed(tolerance=0.0))
+    run = simulate(config, KEY, record=("clients", "counts", value, whole))
+    first = np.asarray(run.value)[0]
+    assert (first != 0).sum() == config.num_selected
+    np.testing.assert_allclose(first.sum(), run.whole[0], rtol=1e-3, atol=1e-5)
+    assert np.unique(np.asarray(run.clients)[:6]).size == config.num_clients, "a sweep"
+
+
+def test_the_server_measures_the_model_before_the_round_plus_the_weighted_updates():
+    learning, data = HELD.learning, HELD.learning.load(HELD.num_clients)
+    learner = learner_of(HELD, data)
+    state = learner.init(keys.streams(KEY))
+    flat, restored = ravel_pytree(state.model["params"])
+    updates = 0.1 * jax.random.normal(KEY, (3, flat.size))
+    weights = np.array([0.25, 0.75, 0.0])
+    # A slot that sends nothing may hold anything.
+    found = learner.server_loss(state, updates.at[2].set(jnp.nan), jnp.asarray(weights))
+    params = restored(flat + weights @ np.asarray(updates))["output"]
+    x = np.asarray(data.to_input(data.x_test), float).reshape(len(data.x_test), -1)
+    score = x @ np.asarray(params["kernel"]) + np.asarray(params["bias"])
+    score -= score.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(score).sum(axis=1)) - score[np.arange(len(x)), data.y_test]
+    np.testing.assert_allclose(found, losses[-100:].mean(), rtol=1e-4)
+    moved = state._replace(variables={"params": restored(flat + weights @ np.asarray(updates))})
+    np.testing.assert_allclose(
+        learner.evaluate(moved)["test_loss"], losses[:-100].mean(), rtol=1e-4
+    )
+    plain = HELD.override({"learning.validation": 0})
+    whole = learner_of(plain, data)
+    assert whole.server_loss is None
+    np.testing.assert_allclose(whole.evaluate(moved)["test_loss"], losses.mean(), rtol=1e-4)
+    assert learning.validation == 100
+
+
+def test_held_samples_change_nothing_but_the_score_of_other_policies():
+    config = HELD.replace(policy=Random())
+    plain = config.override({"learning.validation": 0})
+    both = sweep({"held": config, "plain": plain}, KEY, progress=False).isel(seed=0)
+    held, all_scored = both.sel(config="held"), both.sel(config="plain")
+    np.testing.assert_array_equal(held.clients, all_scored.clients)
+    np.testing.assert_array_equal(held.train_loss, all_scored.train_loss)
+    assert (held.test_loss != all_scored.test_loss).any()
+
+
+def test_without_such_samples_and_with_bad_settings_it_is_refused():
+    for changes, words in (
+        ({"learning.validation": 0}, r"policy = greedyfed: the server has no validation samples"),
+        ({"learning.validation": 360}, r"learning.validation = 360: must be < 360"),
+        ({"policy.sweeps": 0}, r"sweeps = 0: must be a whole number, >= 1"),
+        ({"policy.memory": 1.5}, r"memory = 1.5: must be"),
+        ({"policy.tolerance": -1.0}, r"tolerance = -1.0: must be"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            simulate(HELD.replace(policy=GreedyFed()).override(changes), KEY)

@@ -1,0 +1,184 @@
+"""HiCS-FL: entropies, distances, clusters, the draws against an oracle, the sweep, its slice."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, presets, simulate
+from pause_jax.policies import HicsFl, Selection
+from pause_jax.policies.clustered import arccos
+from pause_jax.policies.hics_fl import cluster_means, draw_in_clusters, ward_labels
+from tests.reference import hics_fl as oracle
+from tests.support.network import context, observation
+
+pytestmark = pytest.mark.slow
+
+K, M, C, H = 8, 2, 5, 3
+SIZE = C * (1 + H) + 4
+# The output layer stands in the middle of the update.
+PLACES = 2 + np.concatenate(
+    [np.arange(C)[:, None], C + np.arange(H * C).reshape(H, C).T], axis=1
+).astype(np.int32)
+EVERYONE = jnp.ones(K, bool)
+DRAWS = 6000
+
+
+def network(m=M, **changes):
+    return context(np.arange(1, K + 1), m, update_size=SIZE, output_layer=PLACES, **changes)
+
+
+def labelled(rng):
+    """Updates of clients of one label (0 to 3) and of all (4 to 7), small as the output layer's."""
+    updates = 1e-4 * rng.standard_normal((K, SIZE))
+    updates[np.arange(4), 2 + np.arange(4)] += 0.02
+    return updates.astype(np.float32)
+
+
+def learned(config, updates, m=M):
+    policy = config.build(network(m))
+    state, update = policy.init(), jax.jit(policy.update)
+    for first in range(0, K, m):
+        clients = (first + jnp.arange(m)) % K
+        seen = observation(jnp.ones(m), update=jnp.asarray(updates)[clients])
+        state = update(state, Selection(clients, jnp.full(m, 1 / m)), seen)
+    return policy, state
+
+
+def frequencies(draw):
+    """How often each client is active in many independent draws of ``key -> Selection``."""
+
+    def one(key):
+        selection = draw(key)
+        return jnp.zeros(K).at[selection.clients].add(selection.active)
+
+    drawn = jax.jit(functools.partial(jax.lax.map, one))(jax.random.split(jax.random.key(5), DRAWS))
+    return np.asarray(drawn).mean(axis=0)
+
+
+def deviations(found, expected):
+    spread = np.sqrt(np.maximum(expected * (1 - expected), 1e-12) / DRAWS)
+    return np.abs(found - expected) / (spread + 1e-6)
+
+
+def groups_of(label):
+    return sorted(sorted(np.flatnonzero(label == c).tolist()) for c in set(np.asarray(label)))
+
+
+def test_the_entropy_is_that_of_the_output_layers_bias():
+    updates = labelled(np.random.default_rng(0))
+    for signal in ("bias", "weights"):
+        config = HicsFl(signal=signal, temperature=0.003)
+        _, state = learned(config, updates)
+        weights = updates[:, 2 + C : 2 + C + H * C].reshape(K, H, C)
+        shown = updates[:, 2 : 2 + C] if signal == "bias" else weights.mean(axis=1)
+        expected = [oracle.entropy(each, 0.003) for each in shown]
+        np.testing.assert_allclose(config.entropies(state.layer), expected, rtol=1e-4, atol=1e-5)
+        if signal == "bias":
+            assert max(expected[:4]) < 0.5 < 1.5 < min(expected[4:])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_clusters_are_wards_and_not_those_of_the_rows(seed):
+    rng = np.random.default_rng(seed)
+    layers, h = rng.standard_normal((12, C, 1 + H)), rng.random(12)
+    apart = np.asarray(arccos(jnp.asarray(layers.reshape(12, -1)))) + 2 * abs(h[:, None] - h)
+    np.testing.assert_allclose(apart, oracle.distance(layers, h, 2.0), atol=2e-3)
+    # The rows of the matrix as points, as in the program, give other clusters for most seeds.
+    for number in range(1, 7):
+        assert groups_of(ward_labels(apart, number)) == oracle.clusters(apart, number)
+
+
+def test_the_draws_have_the_chances_of_the_oracle():
+    # Three clusters, of a cohort of two: the program counts clusters in a list of m.
+    label, taste = jnp.asarray([0, 0, 0, 1, 1, 2, 2, 2]), jnp.asarray([0.3, -0.5, 1.5])
+    for m, here in ((2, range(K)), (4, [0, 3, 5, 6, 7]), (3, [1, 4])):
+        among = np.isin(np.arange(K), here)
+        groups = [[0, 1, 2], [3, 4], [5, 6, 7]]
+        chance = oracle.inclusion(groups, np.asarray(taste), set(here), m)
+        expected = np.array([chance[k] for k in range(K)])
+
+        def draw(key, m=m, among=among):
+            rank = draw_in_clusters(key, label, taste, jnp.asarray(among), m)
+            return Selection(jnp.arange(K), jnp.minimum(rank, 1.0))
+
+        found = frequencies(draw)
+        assert deviations(found, expected).max() < 4.5
+        assert found[~among].max(initial=0) == 0
+        if m == 2:
+            # Negative control: clients in proportion to their cluster's weight.
+            by_client = (
+                2 * np.exp(np.asarray(taste)[label]) / np.exp(np.asarray(taste)[label]).sum()
+            )
+            assert deviations(found, by_client).max() > 8
+
+
+def test_the_mean_entropy_of_a_cluster_is_over_the_known():
+    h, label = jnp.asarray([1.0, 2.0, 6.0, 5.0]), jnp.asarray([0, 0, 0, 2])
+    found = cluster_means(h, label, jnp.asarray([True, True, False, True]), 4)
+    np.testing.assert_allclose(found, [1.5, 0, 5, 0])
+
+
+@pytest.mark.parametrize("round", [1, 51, 100])
+def test_balanced_clients_are_preferred_and_less_so_towards_the_end(round):
+    updates = labelled(np.random.default_rng(1))
+    config = HicsFl(clusters=3, temperature=0.003, annealing=1.5)
+    policy, state = learned(config, updates)
+    layers = updates[:, PLACES]
+    h = np.array([oracle.entropy(each[:, 0], 0.003) for each in layers])
+    groups = oracle.clusters(oracle.distance(layers, h, 10.0), 3)
+    taste = [1.5 * (1 - (round - 1) / 100) * h[group].mean() for group in groups]
+    chance = oracle.inclusion(groups, taste, set(range(K)), M)
+    expected = np.array([chance[k] for k in range(K)])
+    found = frequencies(lambda key: policy.select(key, state, jnp.asarray(round), EVERYONE)[0])
+    assert deviations(found, expected).max() < 4.5
+    if round == 1:
+        assert found[4:].sum() > 3 * found[:4].sum()
+
+
+def test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clients():
+    # The program leaves out the last K mod m.
+    policy = HicsFl().build(network(3))
+    state, seen = policy.init(), []
+    for t in range(1, 4):
+        selection, _ = policy.select(jax.random.key(t), state, jnp.asarray(t), EVERYONE)
+        np.testing.assert_allclose(selection.weights, 1 / 3, rtol=1e-6)
+        seen += [selection.clients.tolist()]
+        update = jnp.ones((3, SIZE)) * (1.0 + selection.clients[:, None])
+        received = jnp.asarray([True, t != 1, True])
+        state = policy.update(
+            state, selection, observation(jnp.ones(3), update=update, received=received)
+        )
+    assert set(itertools.chain(*seen)) == set(range(K))
+    # Who was not received is chosen again, and nobody else.
+    assert sorted(seen[1] + seen[2]) == sorted(set(range(K)) - {seen[0][0], seen[0][2]})
+
+
+def test_absent_clients_are_not_drawn_and_bad_updates_do_no_harm():
+    updates = labelled(np.random.default_rng(2))
+    updates[2] = np.nan
+    updates[6, 3] = np.inf
+    policy, state = learned(HicsFl(), updates)
+    select = jax.jit(policy.select)
+    for seed in range(20):
+        available = np.random.default_rng(seed).random(K) < 0.4
+        selection, _ = select(jax.random.key(seed), state, jnp.asarray(3), jnp.asarray(available))
+        active = np.asarray(selection.clients)[np.asarray(selection.active)]
+        assert available[active].all()
+        assert len(set(active)) == min(M, available.sum())
+
+
+def test_bad_settings_and_a_model_without_an_output_layer_are_refused():
+    config = presets.digits_small().replace(num_rounds=2)
+    for wrong, words in (
+        ({"clusters": 0}, r"clusters = 0: must be a whole number, >= 1"),
+        ({"temperature": 0.0}, r"temperature = 0.0: must be a .*> 0"),
+        ({"signal": "kernel"}, r"signal = 'kernel': must be one of"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            simulate(config.replace(policy=HicsFl(**wrong)), jax.random.key(0))
+    with pytest.raises(ConfigError, match=r"hics_fl: which entries .* Name the model's last"):
+        HicsFl().build(network()._replace(output_layer=None))

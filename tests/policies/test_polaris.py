@@ -1,0 +1,147 @@
+"""Polaris against a slow oracle and a general solver, against errors, and at its limits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pause_jax import ConfigError, SimConfig, simulate
+from pause_jax.policies import Polaris
+from pause_jax.policies.polaris import optimal_chances
+from tests.reference import polaris as oracle
+from tests.reference.power_of_choice import inclusion
+from tests.support.network import context, observation
+
+pytestmark = pytest.mark.slow
+
+K, M, ROUNDS, SIZE = 6, 2, 40, 5
+SIZES = np.array([1, 2, 2, 3, 5, 8])
+CONFIG = Polaris(size_weight=0.5, staleness_weight=3.0, optimism=4.0)
+POSITIVE = st.lists(st.floats(0.05, 20), min_size=K, max_size=K)
+
+
+@settings(deadline=None, max_examples=40)
+@given(POSITIVE, POSITIVE, st.lists(st.booleans(), min_size=K, max_size=K))
+def test_the_closed_form_is_what_a_solver_finds(size, stale, among):
+    among[0] = True
+    here = np.flatnonzero(among)
+    size, stale = np.array(size), np.array(stale)
+    q = np.asarray(optimal_chances(jnp.asarray(size), jnp.asarray(stale), jnp.asarray(among)))
+    np.testing.assert_allclose(q.sum(), 1, rtol=1e-5)
+    np.testing.assert_array_equal(q > 0, among)
+    np.testing.assert_allclose(q[here], oracle.chances(size[here], stale[here]), atol=2e-3)
+    # The multiplier is the same for all: size / q^2 - stale.
+    slope = size[here] / q[here].astype(float) ** 2 - stale[here]
+    np.testing.assert_allclose(slope, slope.mean(), rtol=2e-3)
+
+
+def test_the_programs_constraint_gives_other_chances():
+    size, stale = np.array([4.0, 1.0, 1.0, 0.25]), np.array([0.1, 0.1, 5.0, 0.1])
+    right, wrong = oracle.chances(size, stale), oracle.chances(size, stale, in_logs=True)
+    assert np.abs(right - wrong).max() > 0.1
+    ours = optimal_chances(jnp.asarray(size), jnp.asarray(stale), jnp.ones(4, bool))
+    np.testing.assert_allclose(ours, right, atol=1e-3)
+
+
+def test_limits():
+    every, size = jnp.ones(4, bool), jnp.asarray([9.0, 4.0, 1.0, 1.0])
+    # Without staleness: in proportion to the norms.
+    np.testing.assert_allclose(
+        optimal_chances(size, 0 * size, every), np.array([3, 2, 1, 1]) / 7, rtol=1e-5
+    )
+    nobody = optimal_chances(size, size, every & False)
+    np.testing.assert_array_equal(nobody, 0)
+    one = optimal_chances(size, size, every.at[:3].set(False))
+    np.testing.assert_allclose(one, [0, 0, 0, 1], rtol=1e-6)
+    # Very different clients: still a distribution.
+    wide = optimal_chances(
+        jnp.logspace(-12, 12, 1000), jnp.logspace(8, -8, 1000), jnp.ones(1000) > 0
+    )
+    np.testing.assert_allclose(wide.sum(), 1, rtol=1e-4)
+
+
+@functools.cache
+def played():
+    """(available, updates received, late clients, state before) of every round of our run."""
+    policy = CONFIG.build(context(SIZES, M, update_size=SIZE))
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    rng, state, rounds = np.random.default_rng(0), policy.init(), []
+    for t in range(1, ROUNDS + 1):
+        available = rng.random(K) < 0.7
+        available[t % K] = True
+        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.asarray(available))
+        clients, weights = map(np.asarray, selection)
+        took_part = weights > 0
+        fate = rng.random(M)  # received, late, or lost
+        received, late = fate < 0.6, (fate >= 0.6) & (fate < 0.85)
+        updates = rng.normal(size=(M, SIZE)) * (1 + clients[:, None]) * received[:, None]
+        rounds.append(
+            (
+                available,
+                {int(clients[i]): updates[i] for i in np.flatnonzero(received & took_part)},
+                clients[late & took_part].tolist(),
+                state,
+            )
+        )
+        seen = observation(np.ones(M), update=updates.astype(np.float32), received=received)
+        state = update(state, selection, seen._replace(late=jnp.asarray(late)))
+    return tuple(rounds)
+
+
+def replay(bug=""):
+    slow = oracle.Polaris(SIZES, CONFIG.size_weight, CONFIG.staleness_weight, CONFIG.optimism, bug)
+    for available, received, late, state in played():
+        yield slow, available, state
+        slow.update(received, late)
+
+
+def test_what_it_knows_is_the_oracles():
+    seen = set()
+    for slow, _, state in replay():
+        np.testing.assert_allclose(state.bound, slow.bound, rtol=1e-4)
+        np.testing.assert_allclose(state.staleness, slow.staleness, rtol=1e-5)
+        assert np.flatnonzero(~np.asarray(state.explored)).tolist() == sorted(slow.unexplored)
+        seen |= set(np.round(slow.staleness, 2))
+    assert seen == {0.01, 0.1, 1.1}
+
+
+@pytest.mark.parametrize("bug", ["cohort", "forgets", "square"])
+def test_errors_give_other_chances(bug):
+    gaps = []
+    for (right, here, _), (wrong, *_) in zip(replay(), replay(bug), strict=True):
+        one, other = (oracle.chances(*(x[here] for x in slow.terms())) for slow in (right, wrong))
+        gaps.append(np.abs(one - other).max())
+    assert max(gaps) > 0.05
+
+
+def test_cohorts_are_drawn_by_these_chances():
+    *_, (_, available, state) = replay()
+    size, stale = (np.asarray(x) for x in (state.bound, state.staleness))
+    share = SIZES / SIZES.sum()
+    a = CONFIG.size_weight * share**2 * size**2
+    b = CONFIG.staleness_weight * share**2 * stale**2 * size
+    here = np.flatnonzero(available)
+    expected = np.zeros(K)
+    expected[here] = inclusion(oracle.chances(a[here], b[here]), M)
+    policy, draws = CONFIG.build(context(SIZES, M, update_size=SIZE)), 20_000
+
+    def choose(key):
+        return policy.select(key, state, jnp.asarray(1), jnp.asarray(available))[0].clients
+
+    clients = np.asarray(jax.jit(jax.vmap(choose))(jax.random.split(jax.random.key(1), draws)))
+    got = np.bincount(clients.ravel(), minlength=K) / draws
+    spread = 4.5 * np.sqrt(np.maximum(expected * (1 - expected), 1e-6) / draws)
+    assert (np.abs(got - expected) < spread + 1e-3).all()
+    uniform = np.where(available, M / len(here), 0)
+    assert (np.abs(got - uniform) > spread + 1e-3).any()
+
+
+def test_bad_parameters_are_refused():
+    config = SimConfig(num_clients=5, num_selected=2, num_rounds=3, learning=None)
+    for name, wrong in (("size_weight", 0.0), ("staleness_weight", -1.0), ("optimism", 0.0)):
+        with pytest.raises(ConfigError, match=rf"policy.{name} = {wrong}: must be"):
+            simulate(config.replace(policy=Polaris(**{name: wrong})), jax.random.key(0))

@@ -1,0 +1,261 @@
+"""Policies for budgets that differ, against a general solver, their limits, and samples."""
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from pause_jax import ConfigError, SimConfig, simulate, sweep
+from pause_jax.policies import BudgetGroups, NoiseSampling, TolerantFirst, named
+from pause_jax.policies.privacy_aware import biased_probabilities, groups_of
+from pause_jax.privacy import (
+    Budgeted,
+    Constant,
+    GaussianMechanism,
+    Geometric,
+    PerCoordinateLaplace,
+    Table,
+    Tiers,
+)
+from tests.reference import privacy_aware as oracle
+from tests.support.network import context, observation
+from tests.support.runs import LEARN
+
+K, M, DRAWS = 7, 3, 20_000
+SIZES = np.asarray([4.0, 1, 3, 2, 6, 2, 5])
+SHARE = SIZES / SIZES.sum()
+BUDGETS = np.asarray([1.0, 4.0, 4.0, 2.0, 8.0, 1.0, 8.0])
+PRIVATE = PerCoordinateLaplace(
+    sensitivity=0.5, budget=Constant(total_epsilon=jnp.asarray(BUDGETS), per_release=100.0)
+)
+NETWORK = context(SIZES, M, privacy=PRIVATE, update_size=3)
+NOISE = 2 * 3 * (0.5 / BUDGETS) ** 2
+EVERYBODY = jnp.ones(K, bool)
+FAMILY = [NoiseSampling(), NoiseSampling(form="unbiased"), TolerantFirst(), BudgetGroups()]
+
+
+def relative(cost, share=SHARE):
+    return cost / (share @ cost)
+
+
+def drawn(config, network=NETWORK, available=EVERYBODY, state=None, draws=DRAWS):
+    """(whether each client was drawn, its weight), each [draws, K], in many rounds."""
+    policy = config.build(network)
+    state = policy.init() if state is None else state
+
+    def one(key):
+        selection, _ = policy.select(key, state, jnp.asarray(1), available)
+        empty = jnp.zeros(network.num_clients)
+        return (
+            empty.at[selection.clients].add(selection.active),
+            empty.at[selection.clients].add(selection.weights),
+        )
+
+    both = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), draws))
+    return tuple(np.asarray(each, float) for each in both)
+
+
+def off(seen, expected):
+    """By how many standard errors the means are off, [K]; certain ones must be exact."""
+    error = np.maximum(np.sqrt(expected * (1 - expected) / len(seen)), 1e-5)
+    return np.abs(seen.mean(axis=0) - expected) / error
+
+
+probabilities = jax.jit(biased_probabilities)
+COSTS = st.lists(st.floats(0.0, 8.0), min_size=K, max_size=K)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(cost=COSTS, m=st.integers(1, K - 1), bias_weight=st.floats(0.02, 20.0))
+def test_the_closed_form_is_the_solvers(cost, m, bias_weight):
+    cost = np.asarray(cost)
+    got = probabilities(jnp.asarray(cost), jnp.asarray(SHARE), m, bias_weight)
+    q = np.asarray(got, float) / m
+    assert abs(q.sum() - 1) < 1e-4
+    assert ((q >= 0) & (q <= 1 / m + 1e-6)).all()
+
+    def objective(q):
+        return q @ cost + bias_weight * np.sum((q - SHARE) ** 2 / SHARE)
+
+    best = objective(oracle.biased(cost, SHARE, m, bias_weight))
+    assert objective(q) <= best + 1e-4 * (1 + abs(best))
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_a_large_weight_of_bias_draws_by_data_and_a_small_one_the_least_costs(m):
+    cost = relative(NOISE)
+    by_data = biased_probabilities(jnp.asarray(cost), jnp.asarray(SHARE), m, 1e4)
+    np.testing.assert_allclose(by_data, m * SHARE, atol=1e-3)
+    least = biased_probabilities(jnp.asarray([3.0, 1, 2, 5, 4]), jnp.full(5, 0.2), m, 1e-3)
+    np.testing.assert_allclose(least, [m > 2, 1, m > 1, 0, 0], atol=1e-5)
+    equal = biased_probabilities(jnp.ones(K), jnp.asarray(SHARE), 1, 1e-3)
+    np.testing.assert_allclose(equal, SHARE, rtol=1e-3)
+
+
+def test_a_few_clients_are_all_drawn():
+    share = jnp.asarray([0.0, 0.25, 0.0, 0.75])
+    probability = biased_probabilities(jnp.asarray([9.0, 2.0, 0.0, 1.0]), share, 3, 1.0)
+    np.testing.assert_allclose(probability, [0, 1, 0, 1], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_clients_are_drawn_with_the_solvers_probabilities():
+    chosen, weights = drawn(NoiseSampling(bias_weight=0.4))
+    expected = M * oracle.biased(relative(NOISE), SHARE, M, 0.4)
+    assert expected.min() < 1e-6, "the noisiest are left out"
+    assert off(chosen, np.clip(expected, 0, 1)).max() < 4.5
+    assert off(chosen, M * SHARE).max() > 20, "negative control: by data size alone"
+    np.testing.assert_allclose(weights.mean(axis=0), chosen.mean(axis=0) / M, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(chosen.sum(axis=1), M)
+
+    chosen, weights = drawn(NoiseSampling(form="unbiased"))
+    expected = oracle.unbiased(NOISE, SHARE, M)
+    assert off(chosen, expected).max() < 4.5
+    assert off(chosen, oracle.unbiased(1 / NOISE, SHARE, M)).max() > 20
+    # The noisiest of equal data is drawn more often, and weighs less for it.
+    assert expected[5] > expected[3]
+    ratio = np.where(chosen, SHARE / expected, 0.0)
+    np.testing.assert_allclose(weights, ratio / ratio.sum(axis=1, keepdims=True), atol=2e-5)
+
+
+def test_without_scaling_the_weights_would_be_unbiased():
+    chosen, _ = drawn(NoiseSampling(form="unbiased"))
+    raw = chosen * SHARE / oracle.unbiased(NOISE, SHARE, M)
+    error = np.maximum(raw.std(axis=0) / DRAWS**0.5, 1e-5)
+    assert (np.abs(raw.mean(axis=0) - SHARE) < 4.5 * error).all()
+
+
+@pytest.mark.slow
+def test_groups_are_sampled_at_the_solvers_ratios():
+    chosen, weights = drawn(BudgetGroups())
+    group = np.asarray(groups_of(jnp.asarray(BUDGETS), 3))
+    np.testing.assert_array_equal(group, [0, 2, 2, 1, 2, 0, 2])
+    size = np.bincount(group)
+    share = np.bincount(group, SHARE)
+    noise = np.bincount(group, NOISE) / size
+    ratio = oracle.ratios(noise, share, size.astype(float), M)
+    assert off(chosen, ratio[group]).max() < 4.5
+    assert off(chosen, np.full(K, M / K)).max() > 20, "negative control: at random"
+    each = np.where(chosen, (share / (ratio * size))[group], 0.0)
+    np.testing.assert_allclose(weights, each / each.sum(axis=1, keepdims=True), atol=2e-5)
+
+
+def test_groups_are_intervals_of_the_log_budget():
+    np.testing.assert_array_equal(groups_of(jnp.full(4, 3.0), 3), 0)
+    np.testing.assert_array_equal(groups_of(jnp.full(4, jnp.inf), 3), 0)
+    np.testing.assert_array_equal(groups_of(jnp.asarray([10.0, 50, 200, 10]), 3), [0, 1, 2, 0])
+    np.testing.assert_array_equal(groups_of(jnp.asarray([1.0, 2, 4, 8, 16]), 2), [0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(groups_of(jnp.asarray([1.0, 9.0]), 1), 0)
+
+
+def test_tolerant_first_takes_the_least_noise_and_ties_at_random():
+    chosen, weights = drawn(TolerantFirst(), draws=2000)
+    # Clients 4 and 6 have most; 1 and 2 tie for the last place.
+    np.testing.assert_allclose(chosen.mean(axis=0), [0, 0.5, 0.5, 0, 1, 0, 1], atol=0.06)
+    np.testing.assert_allclose(weights[chosen > 0], 1 / M, rtol=1e-6)
+    # Releases so far make the next one noisier.
+    fading = Geometric(total_epsilon=jnp.asarray(BUDGETS), decay=0.5)
+    network = NETWORK._replace(privacy=PRIVATE.replace(budget=fading))
+    counts = jnp.asarray([0, 0, 0, 0, 9, 0, 0], jnp.int32)
+    chosen, _ = drawn(TolerantFirst(), network, state=counts, draws=5)
+    np.testing.assert_array_equal(chosen, [[0, 1, 1, 0, 0, 0, 1]] * 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", FAMILY, ids=lambda c: f"{c.name}-{getattr(c, 'form', '')}")
+def test_absent_and_spent_clients_are_not_chosen(config):
+    ended = Table(total_epsilon=jnp.asarray(BUDGETS), shares=(0.5, 0.5))
+    network = NETWORK._replace(privacy=PRIVATE.replace(budget=ended))
+    available = jnp.asarray([True, True, False, True, True, False, True])
+    state = counts = jnp.asarray([0, 2, 0, 1, 0, 0, 2], jnp.int32)  # 1 and 6 are spent
+    if isinstance(config, NoiseSampling):
+        state = config.build(network).init()._replace(counts=counts)
+    chosen, weights = drawn(config, network, available, state, draws=200)
+    np.testing.assert_array_equal(chosen, [[1, 0, 0, 1, 1, 0, 0]] * 200)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
+    chosen, weights = drawn(config, network, jnp.zeros(K, bool), state, draws=3)
+    np.testing.assert_array_equal(weights, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", FAMILY[:2], ids=["biased", "unbiased"])
+def test_what_it_learns_of_updates_is_the_oracles(config):
+    config = config.replace(step=0.3)
+    fading = Geometric(total_epsilon=jnp.asarray(BUDGETS), decay=0.5)
+    network = NETWORK._replace(privacy=PRIVATE.replace(budget=fading))
+    policy, rng = config.build(network), np.random.default_rng(0)
+
+    def noise_power(k, n):
+        epsilon = BUDGETS[k] * (np.exp(0.5) - 1) * np.exp(-0.5 * (n + 1))
+        return 2 * 3 * (0.5 / epsilon) ** 2
+
+    account, state = oracle.Account(K, noise_power, 0.3), policy.init()
+    for round in range(1, 7):
+        selection, _ = policy.select(jax.random.key(round), state, jnp.asarray(round), EVERYBODY)
+        clients, received = np.asarray(selection.clients), rng.random(M) < 0.7
+        updates = rng.normal(size=(M, 3)) * 3
+        seen = observation(np.ones(M), update=updates.astype(np.float32), received=received)
+        state = policy.update(state, selection, seen)
+        account.tell(clients, updates, received)
+        np.testing.assert_array_equal(state.counts, account.counts)
+        known = [s is not None for s in account.square]
+        np.testing.assert_array_equal(state.known, known)
+        np.testing.assert_allclose(
+            state.square, [s or 0.0 for s in account.square], rtol=1e-4, atol=1e-5
+        )
+    cost, m = np.asarray(account.costs()), M
+    chosen, _ = drawn(config, network, state=state, draws=4000)
+    if config.form == "biased":
+        expected = m * oracle.biased(relative(cost), SHARE, m, 1.0)
+    else:
+        expected = oracle.unbiased(cost, SHARE, m)
+    assert off(chosen, np.clip(expected, 0, 1)).max() < 4.5
+
+
+@pytest.mark.slow
+def test_with_equal_budgets_and_no_learning_it_draws_by_data_like_any_other():
+    equal = PRIVATE.replace(budget=Constant(total_epsilon=9.0, per_release=3.0))
+    network = context(SIZES, M, privacy=equal)
+    for config in (NoiseSampling(), NoiseSampling(form="unbiased"), BudgetGroups()):
+        chosen, _ = drawn(config, network)
+        expected = np.full(K, M / K) if config.name == "budget_groups" else M * SHARE
+        assert off(chosen, np.clip(expected, 0, 1)).max() < 4.5, config
+    # Without privacy nobody is noisy.
+    chosen, _ = drawn(NoiseSampling(), context(SIZES, M))
+    assert off(chosen, M * SHARE).max() < 4.5
+
+
+@pytest.mark.slow
+def test_small_budgets_take_part_less_in_a_run_that_learns():
+    law = Tiers(values=(0.25, 4.0), shares=(0.5, 0.5))
+    budget = Geometric(total_epsilon=20.0, decay=0.01, law=law)
+    base = LEARN.replace(num_rounds=40, track_regret=False, eval_every=40)
+    base = base.replace(privacy=GaussianMechanism(budget=budget))
+    names = ("random", "noise_sampling", "noise_sampling_unbiased", "tolerant_first")
+    found = sweep({n: base.replace(policy=named(n)) for n in names}, jax.random.key(1))
+    small = found.budget.sel(config="random") < 20
+    part = found.counts.where(small).sum("client") / found.counts.sum("client")
+    part = part.isel(seed=0)
+    assert float(part.sel(config="noise_sampling")) < 0.7 * float(part.sel(config="random"))
+    assert float(part.sel(config="noise_sampling_unbiased")) > float(part.sel(config="random"))
+    assert float(part.sel(config="tolerant_first")) == 0
+    assert np.isfinite(found.test_loss.values[..., -1]).all()
+    assert not any(found.unnoised.values.tolist()), "it reads releases, which are noised"
+
+
+class Silent(Budgeted):
+    """A mechanism that does not say how noisy it is."""
+
+    unit = "update"
+
+    def privatize(self, key, update, epsilon):
+        return update
+
+
+def test_a_mechanism_without_a_noise_power_is_refused_in_one_line():
+    config = SimConfig(learning=None, policy=TolerantFirst(), privacy=Silent(), num_rounds=2)
+    with pytest.raises(ConfigError, match="Silent: has no noise_power"):
+        simulate(config, jax.random.key(0))

@@ -1,0 +1,156 @@
+"""REFL against a slow oracle, against errors, and beside chance on a fleet that comes and goes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, SimConfig, quantity, simulate
+from pause_jax.latency import LogNormal
+from pause_jax.policies import Random, Refl, Selection
+from pause_jax.testing import check_policy
+from pause_jax.world.availability import Diurnal, Intervals
+from tests.reference import refl as oracle
+from tests.support.network import context, observation
+
+pytestmark = pytest.mark.slow
+
+K, M, ROUNDS, PERIOD = 16, 4, 80, 40.0
+SIZES = np.arange(1, K + 1)
+CONFIG = Refl(memory=0.4)
+# Client k is present from 2.5 k on, for 10 to 34 seconds of every 40.
+START, STRETCH = 2.5 * np.arange(K), np.linspace(10, 34, K)
+
+
+def present(time):
+    return (time - START) % PERIOD < STRETCH
+
+
+def forecast(clock, ahead):
+    return ((clock + ahead - START) % PERIOD < STRETCH).astype(jnp.float32)
+
+
+NETWORK = context(SIZES, M, forecast=forecast)
+
+
+@functools.cache
+def played():
+    """(available, cohort, (lasted, late, lost, clock)) of every round of our run."""
+    policy = CONFIG.build(NETWORK)
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    rng, state, rounds, clock = np.random.default_rng(0), policy.init(), [], 0.0
+    for t in range(1, ROUNDS + 1):
+        available = present(clock)
+        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.asarray(available))
+        clients, weights = map(np.asarray, selection)
+        active = weights > 0
+        fate = rng.random(M)
+        late, lost = active & (fate < 0.3), active & (fate > 0.85)
+        latency = rng.uniform(0.5, 5.0, M).astype(np.float32)
+        lasted = float(latency[active].max()) if active.any() else None
+        clock = float(np.float32(clock + (lasted or 1.0)))
+        rounds.append(
+            (available, clients[active].tolist(), (lasted, late.sum(), lost.sum(), clock))
+        )
+        seen = observation(latency, received=active & ~late & ~lost)
+        state = update(
+            state, selection, seen._replace(late=jnp.asarray(late), clock=jnp.asarray(clock))
+        )
+    return tuple(rounds)
+
+
+def replay(bug=""):
+    slow = oracle.Refl(M, CONFIG.memory, float(jnp.mean(NETWORK.expected_latency)), bug)
+    for available, cohort, seen in played():
+        yield slow, available, cohort
+        slow.update(*seen)
+
+
+def misfits(bug):
+    """Rounds whose cohort the oracle would not choose."""
+    wrong = 0
+    for slow, available, cohort in replay(bug):
+        priority = slow.priority(present)
+        left = np.setdiff1d(np.flatnonzero(available), cohort)
+        size = len(cohort) == slow.target(available, priority)
+        first = not (len(left) and cohort) or priority[cohort].max() <= priority[left].min()
+        wrong += not (size and first and available[cohort].all())
+    return wrong
+
+
+def test_cohorts_are_the_oracles():
+    assert misfits("") == 0
+    sizes = {len(cohort) for _, _, cohort in replay()}
+    assert sizes >= {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("bug", ["never", "short", "lost", "now"])
+def test_errors_give_other_cohorts(bug):
+    assert misfits(bug) > 5
+
+
+def test_equal_clients_are_drawn_uniformly_also_without_a_clock():
+    policy = CONFIG.build(NETWORK)
+    unseen = Selection(jnp.arange(M), jnp.zeros(M))
+    state = policy.update(policy.init(), unseen, observation(np.ones(M)))
+    alone, everyone = CONFIG.build(context(SIZES, M)), jnp.ones(K, bool)
+    for built, before in ((policy, state), (alone, alone.init())):
+        choose = jax.vmap(built.select, in_axes=(0, None, None, None))
+        selection, _ = choose(jax.random.split(jax.random.key(0), 4000), before, 1, everyone)
+        counts = np.bincount(np.asarray(selection.clients).ravel(), minlength=K)
+        assert (np.abs(counts - 1000) < 4.5 * (4000 * 0.25 * 0.75) ** 0.5).all()
+
+
+@quantity("round", "client")
+def available(r):
+    return r.available
+
+
+FLEET = SimConfig(
+    num_clients=40, num_selected=4, num_rounds=300, learning=None, track_regret=False,
+    latency=LogNormal(), availability_trace=Diurnal(period=60.0, share=0.5),
+)  # fmt: skip
+
+
+def test_in_a_run_it_chooses_those_about_to_leave_and_pays_for_the_reports():
+    def leaving(policy):
+        """The share of the chosen who are away a slot later."""
+        record = ("clients", "clock", "latency", "queried", "query_seconds", available)
+        result = simulate(FLEET.replace(policy=policy), jax.random.key(0), record=record)
+        begins = np.append(0.0, np.asarray(result.clock)[:-1])
+        chosen = np.asarray(result.clients)
+        place = np.asarray(chosen * 0.6180339887498949) % 1
+        slot = float(np.mean(result.latency))
+        away = ((begins[:, None] + 2 * slot) / 60 - place) % 1 >= 0.5
+        return result, away[100:][chosen[100:] >= 0].mean()
+
+    result, ours = leaving(Refl())
+    _, random = leaving(Random())
+    assert ours > 3 * random
+    np.testing.assert_allclose(result.query_seconds, 0.01, rtol=1e-6)
+    np.testing.assert_array_equal(result.queried, result.available.sum(axis=0))
+
+
+def test_in_a_run_stragglers_that_are_due_make_room():
+    rules = {"deadline": 0.15, "policy": Refl(), "availability_trace": None}
+    result = simulate(FLEET.replace(stale_updates="next", **rules), jax.random.key(0))
+    active = np.asarray(result.clients) >= 0
+    late = (active & ~np.asarray(result.in_time)).sum(axis=1)
+    assert late.max() > 1
+    np.testing.assert_array_equal(active.sum(axis=1)[1:], np.maximum(4 - late[:-1], 1))
+    # Lost ones never come.
+    lost = simulate(FLEET.replace(stale_updates="lost", **rules), jax.random.key(0))
+    assert (np.asarray(lost.clients) >= 0).all()
+
+
+def test_it_keeps_the_contract_on_intervals_and_bad_parameters_are_refused():
+    check_policy(Refl())
+    trace = Intervals.of([[(0.0, 5.0 + k)] for k in range(40)], period=60.0)
+    simulate(
+        FLEET.replace(policy=Refl(), availability_trace=trace, num_rounds=3), jax.random.key(0)
+    )
+    for name, wrong in (("memory", 1.5), ("query_seconds", -1.0)):
+        with pytest.raises(ConfigError, match=rf"policy.{name} = {wrong}: must be"):
+            simulate(FLEET.replace(policy=Refl(**{name: wrong})), jax.random.key(0))
