@@ -31,7 +31,6 @@ SETUP = "pause_jax/run/setup.py"
 WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
-DEFERRED = "pause_jax/learning/deferred.py"
 ASYNCHRONOUS = "pause_jax/run/asynchronous.py"
 EVENTS = "pause_jax/run/events.py"
 FLIGHT = "pause_jax/run/flight.py"
@@ -416,8 +415,8 @@ MUTANTS = [
     Mutant(
         "polaris_late_counts_as_in_time",
         POLARIS,
-        "0.1 + late,",
-        "0.1 + 0 * late,",
+        "0.1 + late.astype",
+        "0.1 + 0 * late.astype",
         POLARIS_TEST,
     ),
     Mutant(
@@ -471,7 +470,7 @@ MUTANTS = [
     ),
     Mutant(
         "stale_updates_are_not_damped",
-        FEDAVG,
+        STALENESS,
         "before = before * damping(",
         "before = before + 0 * damping(",
         f"{ARRIVAL_TEST}::test_stale_updates_can_have_the_weights_of_refl",
@@ -1252,14 +1251,14 @@ MUTANTS = [
     ),
     Mutant(
         "late_updates_averaged_twice",
-        DEFERRED,
+        STALENESS,
         "now, before = jnp.where(is_stale, 0.0, weights), stale.weights",
         "now, before = weights, stale.weights",
         ARRIVAL_TEST,
     ),
     Mutant(
         "late_weights_not_scaled",
-        DEFERRED,
+        STALENESS,
         "both / jnp.where(total > 0, total, 1.0)",
         "both",
         ARRIVAL_TEST,
@@ -2513,8 +2512,8 @@ MUTANTS = [
     Mutant(
         "hics_stores_what_was_lost",
         HICS_FL,
-        "seen=store_active(state.seen, clients, True, received),",
-        "seen=store_active(state.seen, clients, True, selection.active),",
+        "seen=store_active(state.seen, clients, received, received),",
+        "seen=state.seen.at[clients].max(selection.active),",
         f"{HICS_TEST}::test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clients",
     ),
     Mutant(
@@ -2576,7 +2575,7 @@ MUTANTS = [
     Mutant(
         "shapley_averages_by_the_old_count",
         GREEDYFED,
-        "count, old = state.count[clients] + 1,",
+        "count, old = state.times[clients] + 1,",
         "count, old = state.round + 1 + 0 * clients,",
         f"{GREEDY_TEST}::test_values_are_averaged_over_the_rounds_of_each_client",
     ),

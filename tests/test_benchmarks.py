@@ -209,8 +209,10 @@ def test_the_table_of_a_device(tmp_path, capsys):
     ours, module = "tiny: pause_jax", "tiny: own Flax module, "
     sweep, product = "digits_small, 3 rounds: ", "32 products of 16 x 16 matrices, "
     usual, select = "tiny: as the library chooses", "K = 1,000, m = 1: "
-    others = ("1 clients side by side", "2 clients side by side", "2 steps a turn")
-    others += ("4 steps a turn", "8 steps a turn", "products in all bits")
+    others = (
+        *("1 clients side by side", "2 clients side by side", "2 steps a turn"),
+        *("4 steps a turn", "8 steps a turn", "products in all bits"),
+    )
     own, masked = "unequal clients: own steps", "unequal clients: equal steps, masked"
     base_of = {
         **{ours: ours, f"{module}float32": ours, f"{module}bfloat16": f"{module}float32"},

@@ -1,42 +1,34 @@
-"""Updates that are averaged later than they were trained: stale ones, and those in flight."""
+"""Local SGD in two halves, for updates that are averaged steps after they were trained."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
-from pause_jax.learning.learner import LearnerState, StaleUpdates
-from pause_jax.learning.staleness import damping
-
-
-def with_stale(
-    updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates, beta: Array | float | None
-) -> tuple[Any, Array, StaleUpdates]:
-    """Updates and weights to average now, in time and stale [2 m], and the next stale updates.
-
-    The weights to average by are scaled to a sum of one; ``beta`` is that of :func:`damping`.
-    """
-    now, before = jnp.where(is_stale, 0.0, weights), stale.weights
-    if beta is not None:
-        fresh, old = updates["params"], stale.updates["params"]
-        before = before * damping(beta, fresh, now > 0, old, before > 0)
-    both = jnp.concatenate([now, before])
-    total = jnp.sum(both)
-    joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), updates, stale.updates)
-    return joined, both / jnp.where(total > 0, total, 1.0), StaleUpdates(updates, weights - now)
+from pause_jax.bandit import Selection
+from pause_jax.learning.fedavg import averaged
+from pause_jax.learning.learner import Deferred, LearnerState, Release, Trained
+from pause_jax.learning.local_sgd import LocalSgd
+from pause_jax.learning.staleness import no_stale_updates, no_updates
 
 
-def no_updates(state: LearnerState, size: int) -> Any:
-    """As many updates of zeros, with flat ``params``."""
-    params, _ = ravel_pytree(state.model["params"])
-    model = {**state.model, "params": params}
-    return jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), model)
+def deferred_of(sgd: LocalSgd) -> Deferred:
+    """The two halves of a learner's round. A round of learning is a server step."""
 
+    def train(
+        key: Array, state: LearnerState, selection: Selection, release: Release
+    ) -> tuple[LearnerState, Trained, Any]:
+        # All of the cohort is stale, and nothing is averaged: the new model is the old one.
+        size = selection.clients.shape[0]
+        all_stale, none = jnp.ones(size, bool), no_stale_updates(state, size)
+        after, trained, stale = sgd.train_stale(key, state, selection, release, all_stale, none)
+        return state._replace(clients=after.clients), trained, stale.updates
 
-def no_stale_updates(state: LearnerState, num_selected: int) -> StaleUpdates:
-    """The stale updates before round 1: none."""
-    return StaleUpdates(no_updates(state, num_selected), jnp.zeros(num_selected))
+    def average(state: LearnerState, updates: Any, weights: Array) -> LearnerState:
+        variables, server = averaged(sgd.training.server, state, updates, weights)
+        rounds = jnp.asarray(state.rounds) + 1
+        return state._replace(variables=variables, server=server, rounds=rounds)
+
+    return Deferred(no_updates, train, average)

@@ -12,20 +12,15 @@ from jax.flatten_util import ravel_pytree
 from pause_jax.bandit import Selection, store_active
 from pause_jax.learning.client import LocalLoss, LocalTraining, Slot, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, kept_in_training, map_clients
-from pause_jax.learning.deferred import with_stale
-from pause_jax.learning.learner import (
-    LearnerState,
-    Release,
-    StaleUpdates,
-    Trained,
-    Variables,
-    trained_part,
-)
+from pause_jax.learning.learner import LearnerState, Release, Trained, Variables, trained_part
 from pause_jax.learning.optimizer import server_step
+from pause_jax.learning.staleness import with_stale
 from pause_jax.rng import draws, keys
 
 if TYPE_CHECKING:
     import optax
+
+    from pause_jax.learning.learner import StaleUpdates
 
 
 class RoundTraining(NamedTuple):
@@ -60,21 +55,6 @@ def train_cohort(
     Returns:
       (state after it, what the server saw, stale updates for the next round).
     """
-    state, trained, updates = train_clients(training, key, state, selection, release)
-    weights = selection.weights
-    if stale is not None and is_stale is not None:
-        beta = training.stale_damping
-        updates, weights, stale = with_stale(updates, weights, is_stale, stale, beta)
-    return average(training, state, updates, weights), trained, stale
-
-
-def train_clients(
-    training: RoundTraining, key: Array, state: LearnerState, selection: Selection, release: Release
-) -> tuple[LearnerState, Trained, Any]:
-    """The clients' half of :func:`train_cohort`: (state, what the server saw, updates [m, ...]).
-
-    Of the state only what clients keep changes. Of the updates ``params`` is flat, as released.
-    """
     clients, active = selection.clients, selection.active
     updates, opt_states, loss = _train_clients(training, key, state, selection)
     # Not inside the map: XLA fuses the concatenation into the write of the map's result, which
@@ -85,13 +65,19 @@ def train_clients(
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
     mean = jnp.sum(jnp.where(active, selection.weights * loss.mean, 0.0))
+    weights = selection.weights
+    if stale is not None and is_stale is not None:
+        beta = training.stale_damping
+        updates, weights, stale = with_stale(updates, weights, is_stale, stale, beta)
+    variables, server = averaged(training.server, state, updates, weights)
 
     def store(kept: Array, new: Array) -> Array:
         return store_active(kept, clients, new, active)
 
     kept = None if state.clients is None else jax.tree.map(store, state.clients, opt_states)
+    state = state._replace(variables=variables, server=server, clients=kept)
     shown = Trained(loss.mean, loss.square, released, jnp.where(jnp.any(active), mean, jnp.nan))
-    return state._replace(clients=kept), shown, updates
+    return state, shown, stale
 
 
 def _train_clients(
@@ -124,11 +110,11 @@ def _train_clients(
     return map_clients(train_one, slots, steps, batch, execution.mesh)
 
 
-def average(
-    training: RoundTraining, state: LearnerState, updates: Any, weights: Array
-) -> LearnerState:
-    """The server's half: adds the weighted sum of updates with flat ``params``, weights [m]."""
-    variables, server = state.model, training.server
+def averaged(
+    server: optax.GradientTransformation | None, state: LearnerState, updates: Any, weights: Array
+) -> tuple[Variables, Any]:
+    """The new model and server state, from updates with flat ``params`` and their weights [m]."""
+    variables = state.model
     mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
     mean["params"] = ravel_pytree(variables["params"])[1](mean["params"])
     averaged, server_state = added(variables, mean), state.server
@@ -137,7 +123,7 @@ def average(
         averaged["params"], server_state = server_step(
             server, variables["params"], server_state, mean["params"], received
         )
-    return state._replace(variables=averaged, server=server_state)
+    return averaged, server_state
 
 
 def mean_update(updates: Array, weights: Array) -> Array:

@@ -12,13 +12,7 @@ from jax import Array, lax
 from pause_jax.bandit import Selection
 from pause_jax.learning.cohort import kept_in_training
 from pause_jax.learning.evaluation import evaluate, local_loss, moved_loss
-from pause_jax.learning.fedavg import (
-    RoundTraining,
-    average,
-    mean_update,
-    train_clients,
-    train_cohort,
-)
+from pause_jax.learning.fedavg import RoundTraining, mean_update, train_cohort
 from pause_jax.learning.learner import LearnerState, Release, StaleUpdates, Trained, trained_part
 from pause_jax.learning.partition import PartitionConfig
 from pause_jax.rng import draws, keys
@@ -82,22 +76,9 @@ class LocalSgd(NamedTuple):
         stale: StaleUpdates | None = None,
     ) -> Any:
         round = jnp.asarray(state.rounds) + 1
-        training, before = self._training_at(round), state._replace(rounds=round)
-        return train_cohort(training, key, before, selection, release, is_stale, stale)
-
-    def train_later(
-        self, key: Array, state: LearnerState, selection: Selection, release: Release
-    ) -> tuple[LearnerState, Trained, Any]:
-        training = self._training_at(jnp.asarray(state.rounds) + 1)
-        return train_clients(training, key, state, selection, release)
-
-    def average(self, state: LearnerState, updates: Any, weights: Array) -> LearnerState:
-        counted = state._replace(rounds=jnp.asarray(state.rounds) + 1)
-        return average(self.training, counted, updates, weights)
-
-    def _training_at(self, round: Array) -> RoundTraining:
         now = self.training.local._replace(optimizer=self.optimizer_at(round))
-        return self.training._replace(local=now)
+        training, before = self.training._replace(local=now), state._replace(rounds=round)
+        return train_cohort(training, key, before, selection, release, is_stale, stale)
 
     def ask(self, key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
         def one(asked: tuple[Array, Array | None]) -> Array:

@@ -15,11 +15,7 @@ from pause_jax.base.registry import label
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
-from pause_jax.run.arguments import (
-    check_one_key,
-    checked_devices,
-    execution_of,
-)
+from pause_jax.run.arguments import check_one_key, checked_devices, execution_of
 from pause_jax.run.driver import single_run
 from pause_jax.run.host import is_traced
 from pause_jax.run.loop import init

@@ -113,7 +113,7 @@ def test_a_jax_for_a_gpu_is_kept(stored, plugin, monkeypatch):
     cell = next(cell.source for cell in stored.cells if "PACKAGE" in cell.source)
     found = {"jax": True, f"jax_{plugin}_plugin": True}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found.get(name))
-    names: dict = {}
+    names: dict[str, Any] = {}
     exec(re.sub(r"%pip install -q (.*)", r"installed = f\1", cell), names)
     wanted = Requirement(names["installed"])
     assert wanted.extras == {"plot", plugin} - {None}
