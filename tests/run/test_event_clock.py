@@ -124,10 +124,6 @@ def both(name: str):
     return simulate(config, KEY), queue
 
 
-def by_client(rows) -> list[tuple[int, ...]]:
-    return [sorted(row) for row in rows]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_run_is_what_the_event_queue_says(name):

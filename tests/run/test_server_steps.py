@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import Asynchronous, ConfigError, SimConfig, Synchronous, simulate
+from pause_jax import Asynchronous, ConfigError, Learning, SimConfig, Synchronous, simulate
 from pause_jax.bandit import Selection, no_info
 from pause_jax.base.struct import static
 from pause_jax.config import Equal, Hinge, Polynomial, config_file, validate
 from pause_jax.latency import Latency
-from pause_jax.learning import Learner
+from pause_jax.learning import Digits, Learner, Linear
 from pause_jax.policies import Context, Fastest, Policy, PolicyConfig, Random, named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
@@ -267,11 +267,11 @@ def test_a_policy_that_asks_and_a_learner_that_cannot_are_refused():
         with pytest.raises(ConfigError, match="asks clients before it chooses"):
             simulate(BANDIT.replace(policy=named(name), clock=clock), KEY)
 
-    class Old(type(LEARN.learning)):
+    class Old(Learning):
         def build(self, data, num_clients, execution=None) -> Learner:
             return super().build(data, num_clients, execution)._replace(deferred=None)
 
-    old = Old(**{f: getattr(LEARN.learning, f) for f in ("data", "partition", "model")})
+    old = Old(data=Digits(num_train=240), model=Linear())
     with pytest.raises(ConfigError, match="the learner of Old cannot average an update later"):
         simulate(LEARN.replace(learning=old, clock=clock), KEY)
 
