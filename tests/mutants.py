@@ -31,6 +31,14 @@ SETUP = "pause_jax/run/setup.py"
 WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
+ASYNCHRONOUS = "pause_jax/run/asynchronous.py"
+EVENTS = "pause_jax/run/events.py"
+FLIGHT = "pause_jax/run/flight.py"
+CLOCK = "pause_jax/config/clock.py"
+CONFIG_SUMMARY = "pause_jax/sweep/config_summary.py"
+STEPS_TEST = "tests/run/test_server_steps.py::"
+BY_HAND = f"{STEPS_TEST}test_the_ten_answers_of_the_guide"
+QUEUE = "tests/run/test_event_clock.py::test_a_run_is_what_the_event_queue_says[{}]"
 EVALUATION = "pause_jax/learning/evaluation.py"
 COHORT = "pause_jax/learning/cohort.py"
 LEARNING = "pause_jax/learning/config.py"
@@ -758,8 +766,8 @@ MUTANTS = [
     Mutant(
         "rounds_of_nobody_not_counted",
         LOCAL_SGD,
-        "jnp.asarray(state.rounds) + 1",
-        "jnp.asarray(state.rounds) + jnp.any(selection.active)",
+        "round = jnp.asarray(state.rounds) + 1",
+        "round = jnp.asarray(state.rounds) + jnp.any(selection.active)",
         "step_decay",
     ),
     Mutant(
@@ -1127,6 +1135,119 @@ MUTANTS = [
         "jnp.minimum(latency, end), jnp.where(end > 0",
         "latency, jnp.where(end > 0",
         ARRIVAL_TEST,
+    ),
+    Mutant(
+        "ties_by_place_not_by_start",
+        FLIGHT,
+        "jnp.argmin(jnp.where(first, slots.order, last))",
+        "jnp.argmax(first)",
+        BY_HAND,
+    ),
+    Mutant(
+        "staleness_counted_from_the_next_version",
+        FLIGHT,
+        "number - own.version, own",
+        "number - own.version + 1, own",
+        BY_HAND,
+    ),
+    Mutant(
+        "clock_of_slots_not_moved",
+        FLIGHT,
+        "slots.finish - seconds, 0.0",
+        "slots.finish, 0.0",
+        BY_HAND,
+    ),
+    Mutant(
+        "a_client_of_the_buffer_starts_again",
+        EVENTS,
+        "jnp.where(slots.occupied, slots.client",
+        "jnp.where(slots.under_way, slots.client",
+        BY_HAND,
+    ),
+    Mutant(
+        "last_answer_replaced_before_the_step",
+        EVENTS,
+        "(events.answers < plan.buffer) & some",
+        "((events.answers < plan.buffer) | may_start(events)) & some",
+        f"{STEPS_TEST}test_another_simulator_has_the_same_answers[ten_clients]",
+    ),
+    Mutant(
+        "starts_again_as_often_as_it_can",
+        EVENTS,
+        "(events.groups < plan.groups - 1)",
+        "(events.groups >= 0)",
+        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[base0-random]",
+    ),
+    Mutant(
+        "starts_charged_at_the_answer_of_nobody",
+        EVENTS,
+        "events.counts.at[clients].add(active.astype(jnp.int32))",
+        "events.counts",
+        f"{STEPS_TEST}test_nobody_is_under_way_twice_and_a_start_is_charged_at_once",
+    ),
+    Mutant(
+        "told_of_no_answer_before_the_step",
+        EVENTS,
+        "        if at_once:",
+        "        if False:",
+        QUEUE.format("fedbuff_pause"),
+    ),
+    Mutant(
+        "told_twice_of_an_answer",
+        EVENTS,
+        "reported=events.slots.answered)",
+        "reported=events.reported)",
+        QUEUE.format("fedbuff_pause"),
+    ),
+    Mutant(
+        "weights_of_a_group_not_by_its_size",
+        FLIGHT,
+        "own.weight * share, 0.0",
+        "own.weight, 0.0",
+        QUEUE.format("fedbuff"),
+    ),
+    Mutant(
+        "staleness_weighs_nothing",
+        ASYNCHRONOUS,
+        "chosen.weights * factor)",
+        "chosen.weights)",
+        QUEUE.format("fedbuff"),
+    ),
+    Mutant(
+        "too_old_is_averaged",
+        FLIGHT,
+        "averaged &= staleness <= bound",
+        "averaged &= staleness <= bound + 1",
+        QUEUE.format("bounded"),
+    ),
+    Mutant(
+        "lost_updates_are_averaged",
+        FLIGHT,
+        "own.answered & own.sends",
+        "own.answered",
+        QUEUE.format("dropouts"),
+    ),
+    Mutant(
+        "only_one_cohort_trains",
+        ASYNCHRONOUS,
+        "cohorts = -(-jnp.sum(_new(slots, number)) // plan.cohort)",
+        "cohorts = 1",
+        QUEUE.format("fedbuff"),
+    ),
+    Mutant(
+        "hinge_without_one",
+        CLOCK,
+        "self.grace, 0.0) + 1.0)",
+        "self.grace, 0.0) + 2.0)",
+        f"{STEPS_TEST}test_staleness_laws",
+    ),
+    Mutant(
+        "a_field_hides_a_quantity",
+        CONFIG_SUMMARY,
+        'f"{path}.name" if path in whole else path',
+        "path",
+        "tests/sweep/test_overlapping.py::"
+        "test_the_clock_of_a_run_and_the_clock_of_its_config_have_two_names",
     ),
     Mutant(
         "late_updates_averaged_twice",

@@ -15,6 +15,7 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
+from pause_jax.learning.deferred import deferred_of
 from pause_jax.learning.fedavg import RoundTraining
 from pause_jax.learning.learner import Learner, StaleTraining
 from pause_jax.learning.local_sgd import LocalSgd
@@ -158,6 +159,7 @@ class Learning(Config):
             max_samples=local.max_samples,
             kept=sgd.kept,
             stale=StaleTraining(no_stale_updates, sgd.train_stale),
+            deferred=deferred_of(sgd),
             server_loss=sgd.server_loss if self.validation else None,
         )
 

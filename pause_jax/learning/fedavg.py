@@ -69,7 +69,7 @@ def train_cohort(
     if stale is not None and is_stale is not None:
         beta = training.stale_damping
         updates, weights, stale = with_stale(updates, weights, is_stale, stale, beta)
-    variables, server = _averaged(training.server, state, updates, weights)
+    variables, server = averaged(training.server, state, updates, weights)
 
     def store(kept: Array, new: Array) -> Array:
         return store_active(kept, clients, new, active)
@@ -110,7 +110,7 @@ def _train_clients(
     return map_clients(train_one, slots, steps, batch, execution.mesh)
 
 
-def _averaged(
+def averaged(
     server: optax.GradientTransformation | None, state: LearnerState, updates: Any, weights: Array
 ) -> tuple[Variables, Any]:
     """The new model and server state, from updates with flat ``params`` and their weights [m]."""

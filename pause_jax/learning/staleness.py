@@ -61,9 +61,13 @@ def with_stale(
     return joined, both / jnp.where(total > 0, total, 1.0), StaleUpdates(updates, weights - now)
 
 
-def no_stale_updates(state: LearnerState, num_selected: int) -> StaleUpdates:
-    """The stale updates before round 1: none."""
+def no_updates(state: LearnerState, size: int) -> Any:
+    """As many updates of zeros, with flat ``params``."""
     params, _ = ravel_pytree(state.model["params"])
     model = {**state.model, "params": params}
-    like = jax.tree.map(lambda x: jnp.zeros((num_selected, *x.shape), x.dtype), model)
-    return StaleUpdates(like, jnp.zeros(num_selected))
+    return jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), model)
+
+
+def no_stale_updates(state: LearnerState, num_selected: int) -> StaleUpdates:
+    """The stale updates before round 1: none."""
+    return StaleUpdates(no_updates(state, num_selected), jnp.zeros(num_selected))
