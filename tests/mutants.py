@@ -1190,7 +1190,7 @@ MUTANTS = [
         EVENTS,
         "        if at_once:",
         "        if False:",
-        QUEUE.format("fedbuff_pause"),
+        QUEUE.format("round_robin"),
     ),
     Mutant(
         "told_twice_of_an_answer",

@@ -6,6 +6,7 @@ import pathlib
 import re
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ from pause_jax.base.struct import static
 from pause_jax.config import Equal, Hinge, Polynomial, config_file, validate
 from pause_jax.latency import Latency
 from pause_jax.learning import Digits, Learner, Linear
-from pause_jax.policies import Context, Fastest, Policy, PolicyConfig, Random, named
+from pause_jax.policies import POLICIES, Context, Fastest, Policy, PolicyConfig, Random, named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
-from tests.support.runs import BANDIT, KEY, LEARN, assert_same_bits
+from tests.support.runs import ASK, BANDIT, KEY, LEARN, assert_same_bits
 
 ROOT = pathlib.Path(__file__).parents[2]
 EVERYTHING = (*QUANTITIES, *STEP_QUANTITIES)
@@ -261,9 +262,18 @@ def test_what_cannot_run_is_refused_in_one_line(changes, message):
         validate(base.replace(**changes))
 
 
+@pytest.mark.parametrize("policy", [cls.name for cls in POLICIES if cls.name not in ASK])
+def test_every_policy_that_asks_nobody_has_server_steps(policy):
+    all_at_once = policy == "all"
+    clock = Asynchronous(concurrency=6, buffer=2, open_slots=None if all_at_once else 1)
+    config = BANDIT.replace(policy=named(policy), clock=clock)
+    result = jax.eval_shape(lambda key: simulate(config, key), KEY)  # traced, not compiled
+    assert result.clients.shape == result.staleness.shape == (config.num_rounds, 2)
+
+
 def test_a_policy_that_asks_and_a_learner_that_cannot_are_refused():
     clock = Asynchronous(concurrency=5, buffer=2, open_slots=1)
-    for name in ("power_of_choice", "fedcs", "rbcs_f"):
+    for name in sorted(ASK):
         with pytest.raises(ConfigError, match="asks clients before it chooses"):
             simulate(BANDIT.replace(policy=named(name), clock=clock), KEY)
 

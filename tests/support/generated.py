@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from pause_jax import Asynchronous, SimConfig, Synchronous
 from pause_jax.base.registry import choices
 from pause_jax.base.struct import Config, Rule, fields, is_node, is_static, nested
+from tests.support.runs import ASK
 
-# Policies that ask clients before they choose.
-ASK = {"power_of_choice", "rbcs_f", "fedcs"}
 # What fixes a shape or a loop is at most so much more than its least, so that runs are short.
 SMALL = 5
 LARGEST = float(np.finfo(np.float32).max)
