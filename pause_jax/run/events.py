@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.config import Asynchronous
 from pause_jax.learning import Trained
 from pause_jax.policies import learns_of_training
 from pause_jax.rng import keys
@@ -225,4 +226,6 @@ def seconds_of(setup: Setup, events: Events) -> Array:
 
 def plan_of_run(setup: Setup) -> Plan:
     """The sizes of a run's server steps."""
-    return plan_of(setup.config.clock, setup.context.num_selected)
+    clock = setup.config.clock
+    assert isinstance(clock, Asynchronous)
+    return plan_of(clock, setup.context.num_selected)

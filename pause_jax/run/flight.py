@@ -192,12 +192,14 @@ class Buffer(NamedTuple):
 
 def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buffer:
     """The buffer in server step ``number``."""
+    clock = config.clock
+    assert isinstance(clock, Asynchronous)
     places = jnp.argsort(~slots.answered, stable=True)[: plan.buffer].astype(jnp.int32)
     own = jax.tree.map(lambda leaf: leaf[places], slots)
     share = own.peers / jnp.maximum(jnp.sum(own.answered), 1)
     weights = jnp.where(own.answered, own.weight * share, 0.0)
     staleness, received = number - own.version, own.answered & own.sends
-    averaged, bound = received, config.clock.max_staleness
+    averaged, bound = received, clock.max_staleness
     if bound is not None:
         averaged &= staleness <= bound
     return Buffer(places, own, Selection(own.client, weights), staleness, received, averaged)

@@ -1,7 +1,7 @@
 """Rounds that overlap, against a queue of events in plain Python."""
 
 import functools
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +124,7 @@ def both(name: str):
     return simulate(config, KEY), queue
 
 
-def by_client(rows) -> list[tuple[int, ...]]:
+def by_client(rows) -> list[list[Any]]:
     return [sorted(row) for row in rows]
 
 

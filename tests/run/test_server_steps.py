@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import Asynchronous, ConfigError, SimConfig, Synchronous, simulate
+from pause_jax import Asynchronous, ConfigError, Learning, SimConfig, Synchronous, simulate
 from pause_jax.bandit import Selection, no_info
 from pause_jax.base.struct import static
 from pause_jax.config import Equal, Hinge, Polynomial, config_file, validate
@@ -267,7 +267,7 @@ def test_a_policy_that_asks_and_a_learner_that_cannot_are_refused():
         with pytest.raises(ConfigError, match="asks clients before it chooses"):
             simulate(BANDIT.replace(policy=named(name), clock=clock), KEY)
 
-    class Old(type(LEARN.learning)):
+    class Old(Learning):
         def build(self, data, num_clients, execution=None) -> Learner:
             return super().build(data, num_clients, execution)._replace(deferred=None)
 

@@ -83,6 +83,7 @@ def test_numbers_of_a_clock_can_be_tuned_and_its_sizes_cannot():
     assert axis.path == "clock.staleness.exponent"
     with pytest.raises(ConfigError, match=r"clock\.buffer is no number that can change"):
         space.axis_of("clock.buffer=1..5", STEPS)
+    assert isinstance(STEPS.clock, Asynchronous)
     assert STEPS.clock.staleness == Polynomial()
 
 
