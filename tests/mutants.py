@@ -1165,11 +1165,11 @@ MUTANTS = [
         BY_HAND,
     ),
     Mutant(
-        "last_answer_replaced_before_the_step",
+        "the_step_waits_for_one_answer_more",
         EVENTS,
         "(events.answers < plan.buffer) & some",
-        "((events.answers < plan.buffer) | may_start(events)) & some",
-        f"{STEPS_TEST}test_another_simulator_has_the_same_answers[ten_clients]",
+        "(events.answers <= plan.buffer) & some",
+        BY_HAND,
     ),
     Mutant(
         "starts_again_as_often_as_it_can",

@@ -19,8 +19,18 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.learning import LearnerState, Trained
 from pause_jax.rng import keys
 from pause_jax.run.arrival import can_miss_average, only_received
-from pause_jax.run.events import Events, heard, plan_of_run, play_events, seconds_of
-from pause_jax.run.flight import Buffer, Flight, Slots, Step, after_step, buffer_of, nobody
+from pause_jax.run.events import Events, heard, play_events, seconds_of
+from pause_jax.run.flight import (
+    Buffer,
+    Flight,
+    Slots,
+    Step,
+    after_step,
+    buffer_of,
+    clock_of,
+    nobody,
+    plan_of,
+)
 from pause_jax.run.horizon import advanced
 from pause_jax.run.record.recorder import Quantities, Record, record_round
 from pause_jax.run.round import release_of
@@ -45,7 +55,7 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
             f"{clock}: the learner of {type(config.learning).__name__} cannot average an update "
             "later than it was trained. Give it `deferred`."
         )
-    plan = plan_of_run(setup)
+    plan = plan_of(setup.config)
     return nobody(plan, setup.learner.deferred.none(learning, plan.slots))
 
 
@@ -68,7 +78,7 @@ def play(
     assert before.flight is not None
     events = play_events(setup, before, number)
     learning, flight = train(setup, before, events, own, number)
-    buffer = buffer_of(setup.config, plan_of_run(setup), events.slots, number)
+    buffer = buffer_of(setup.config, plan_of(setup.config), events.slots, number)
     learning, trained = average(setup, learning, flight, buffer)
     after = update(setup, before, events, flight, buffer, learning, trained, number)
     chosen, nobody = buffer.selection, setup.config.num_clients
@@ -111,7 +121,7 @@ def train(
     """
     assert before.flight is not None
     assert setup.learner.deferred is not None
-    plan, slots, learner = plan_of_run(setup), events.slots, setup.learner.deferred
+    plan, slots, learner = plan_of(setup.config), events.slots, setup.learner.deferred
     learning, nobody = before.learning, setup.config.num_clients
     order = jnp.nonzero(_new(slots, number), size=plan.slots, fill_value=plan.slots)[0]
 
@@ -153,8 +163,7 @@ def average(
     no share: it makes the whole step smaller.
     """
     assert setup.learner.deferred is not None
-    clock: Any = setup.config.clock
-    chosen = buffer.selection
+    clock, chosen = clock_of(setup.config), buffer.selection
     if can_miss_average(setup.config) or clock.max_staleness is not None:
         chosen = only_received(chosen, buffer.averaged)
     factor = clock.staleness.factor(buffer.staleness.astype(jnp.float32))

@@ -12,12 +12,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.bandit import Info, Observation, Selection, no_info
-from pause_jax.config import Asynchronous
 from pause_jax.learning import Trained
 from pause_jax.policies import learns_of_training
 from pause_jax.rng import keys
 from pause_jax.run.contract import broken, is_checked
-from pause_jax.run.flight import Buffer, Plan, Slots, buffer_of, next_answer, plan_of, started
+from pause_jax.run.flight import Buffer, Slots, buffer_of, next_answer, plan_of, started
 from pause_jax.run.horizon import advanced
 from pause_jax.run.round import ask, close_round, observe_world, select
 from pause_jax.run.setup import Setup
@@ -65,7 +64,7 @@ class Events(NamedTuple):
 def play_events(setup: Setup, before: State, number: Array) -> Events:
     """Play the events of a step, up to its B-th answer, or until nobody is under way."""
     assert before.flight is not None
-    plan, zero = plan_of_run(setup), jnp.zeros((), jnp.int32)
+    plan, zero = plan_of(setup.config), jnp.zeros((), jnp.int32)
     everyone = before.counts.shape
     at_once = not learns_of_training(setup.config.policy, setup.context)
     start = Events(
@@ -117,7 +116,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
     Everything is drawn with the keys of a round whose number is that of the decision. A release is
     charged now: the client's count rises at its start.
     """
-    plan, slots, decision = plan_of_run(setup), events.slots, events.decisions + 1
+    plan, slots, decision = plan_of(setup.config), events.slots, events.decisions + 1
     own = keys.of_round(
         before.keys, *(rows[0] for rows in keys.of_rounds(before.keys, decision[None]))
     )
@@ -165,7 +164,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
 
 def _report(setup: Setup, before: State, events: Events, number: Array) -> Events:
     """Report new answers to a policy that does not read what training shows."""
-    plan = plan_of_run(setup)
+    plan = plan_of(setup.config)
     nothing = jnp.zeros(plan.buffer)
     updates = jnp.zeros((plan.buffer, setup.context.update_size))
     trained = Trained(nothing, nothing, updates, jnp.asarray(jnp.nan))
@@ -222,10 +221,3 @@ def seconds_of(setup: Setup, events: Events) -> Array:
     if trace is None:
         return events.now
     return jnp.where(events.answers > 0, events.now, trace.recheck)
-
-
-def plan_of_run(setup: Setup) -> Plan:
-    """The sizes of a run's server steps."""
-    clock = setup.config.clock
-    assert isinstance(clock, Asynchronous)
-    return plan_of(clock, setup.context.num_selected)

@@ -45,8 +45,15 @@ class Plan(NamedTuple):
         return self.asked * self.groups
 
 
-def plan_of(clock: Asynchronous, asked: int) -> Plan:
-    """The sizes of a clock whose policy is asked for so many clients at a time."""
+def clock_of(config: SimConfig) -> Asynchronous:
+    """The clock of a config whose rounds overlap."""
+    assert isinstance(config.clock, Asynchronous)
+    return config.clock
+
+
+def plan_of(config: SimConfig) -> Plan:
+    """The sizes of a config's server steps."""
+    clock, asked = clock_of(config), config.cohort_size
     return Plan(clock.concurrency, clock.buffer, asked, -(-clock.buffer // asked))
 
 
@@ -192,14 +199,12 @@ class Buffer(NamedTuple):
 
 def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buffer:
     """The buffer in server step ``number``."""
-    clock = config.clock
-    assert isinstance(clock, Asynchronous)
     places = jnp.argsort(~slots.answered, stable=True)[: plan.buffer].astype(jnp.int32)
     own = jax.tree.map(lambda leaf: leaf[places], slots)
     share = own.peers / jnp.maximum(jnp.sum(own.answered), 1)
     weights = jnp.where(own.answered, own.weight * share, 0.0)
     staleness, received = number - own.version, own.answered & own.sends
-    averaged, bound = received, clock.max_staleness
+    averaged, bound = received, clock_of(config).max_staleness
     if bound is not None:
         averaged &= staleness <= bound
     return Buffer(places, own, Selection(own.client, weights), staleness, received, averaged)

@@ -1,7 +1,7 @@
 """Rounds that overlap, against a queue of events in plain Python."""
 
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -122,10 +122,6 @@ def both(name: str):
     config = CONFIGS[name]
     queue = EventQueue(config, KEY, config.learning.data.load()).play()
     return simulate(config, KEY), queue
-
-
-def by_client(rows) -> list[list[Any]]:
-    return [sorted(row) for row in rows]
 
 
 @pytest.mark.slow

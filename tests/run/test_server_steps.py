@@ -15,7 +15,7 @@ from pause_jax.bandit import Selection, no_info
 from pause_jax.base.struct import static
 from pause_jax.config import Equal, Hinge, Polynomial, config_file, validate
 from pause_jax.latency import Latency
-from pause_jax.learning import Learner
+from pause_jax.learning import Digits, Learner, Linear
 from pause_jax.policies import Context, Fastest, Policy, PolicyConfig, Random, named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
@@ -271,7 +271,7 @@ def test_a_policy_that_asks_and_a_learner_that_cannot_are_refused():
         def build(self, data, num_clients, execution=None) -> Learner:
             return super().build(data, num_clients, execution)._replace(deferred=None)
 
-    old = Old(**{f: getattr(LEARN.learning, f) for f in ("data", "partition", "model")})
+    old = Old(data=Digits(num_train=240), model=Linear())
     with pytest.raises(ConfigError, match="the learner of Old cannot average an update later"):
         simulate(LEARN.replace(learning=old, clock=clock), KEY)
 
