@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pause_jax.analysis import metrics, plotting, regret
     from pause_jax.bandit.reward import Reward
     from pause_jax.base.struct import ConfigError
-    from pause_jax.config import SimConfig, config_file, stack
+    from pause_jax.config import Asynchronous, SimConfig, Synchronous, config_file, stack
     from pause_jax.learning import Learning
     from pause_jax.run.record.quantities import QUANTITIES
     from pause_jax.run.record.quantity import Quantity, quantity
@@ -58,7 +58,7 @@ _PLACES: dict[str, tuple[str, ...] | None] = {
     **dict.fromkeys(("config.config_file", "sweep.distributed")),
     "bandit.reward": ("Reward",),
     "base.struct": ("ConfigError",),
-    "config": ("SimConfig", "stack"),
+    "config": ("Asynchronous", "SimConfig", "Synchronous", "stack"),
     "learning.config": ("Learning",),
     "run.record.quantities": ("QUANTITIES",),
     "run.record.quantity": ("Quantity", "quantity"),
@@ -116,6 +116,7 @@ if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
 
 __all__ = [
     "QUANTITIES",
+    "Asynchronous",
     "ConfigError",
     "Learning",
     "Quantity",
@@ -123,6 +124,7 @@ __all__ = [
     "Reward",
     "SimConfig",
     "SweepInterrupted",
+    "Synchronous",
     "bandit",
     "config_file",
     "distributed",

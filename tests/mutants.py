@@ -31,6 +31,14 @@ SETUP = "pause_jax/run/setup.py"
 WORLD = "pause_jax/run/world.py"
 CLIENT = "pause_jax/learning/client.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
+ASYNCHRONOUS = "pause_jax/run/asynchronous.py"
+EVENTS = "pause_jax/run/events.py"
+FLIGHT = "pause_jax/run/flight.py"
+CLOCK = "pause_jax/config/clock.py"
+CONFIG_SUMMARY = "pause_jax/sweep/config_summary.py"
+STEPS_TEST = "tests/run/test_server_steps.py::"
+BY_HAND = f"{STEPS_TEST}test_the_ten_answers_of_the_guide"
+QUEUE = "tests/run/test_event_clock.py::test_a_run_is_what_the_event_queue_says[{}]"
 EVALUATION = "pause_jax/learning/evaluation.py"
 COHORT = "pause_jax/learning/cohort.py"
 LEARNING = "pause_jax/learning/config.py"
@@ -407,8 +415,8 @@ MUTANTS = [
     Mutant(
         "polaris_late_counts_as_in_time",
         POLARIS,
-        "0.1 + late,",
-        "0.1 + 0 * late,",
+        "0.1 + late.astype",
+        "0.1 + 0 * late.astype",
         POLARIS_TEST,
     ),
     Mutant(
@@ -462,7 +470,7 @@ MUTANTS = [
     ),
     Mutant(
         "stale_updates_are_not_damped",
-        FEDAVG,
+        STALENESS,
         "before = before * damping(",
         "before = before + 0 * damping(",
         f"{ARRIVAL_TEST}::test_stale_updates_can_have_the_weights_of_refl",
@@ -758,8 +766,8 @@ MUTANTS = [
     Mutant(
         "rounds_of_nobody_not_counted",
         LOCAL_SGD,
-        "jnp.asarray(state.rounds) + 1",
-        "jnp.asarray(state.rounds) + jnp.any(selection.active)",
+        "round = jnp.asarray(state.rounds) + 1",
+        "round = jnp.asarray(state.rounds) + jnp.any(selection.active)",
         "step_decay",
     ),
     Mutant(
@@ -1129,15 +1137,128 @@ MUTANTS = [
         ARRIVAL_TEST,
     ),
     Mutant(
+        "ties_by_place_not_by_start",
+        FLIGHT,
+        "jnp.argmin(jnp.where(first, slots.order, last))",
+        "jnp.argmax(first)",
+        BY_HAND,
+    ),
+    Mutant(
+        "staleness_counted_from_the_next_version",
+        FLIGHT,
+        "number - own.version, own",
+        "number - own.version + 1, own",
+        BY_HAND,
+    ),
+    Mutant(
+        "clock_of_slots_not_moved",
+        FLIGHT,
+        "slots.finish - seconds, 0.0",
+        "slots.finish, 0.0",
+        BY_HAND,
+    ),
+    Mutant(
+        "a_client_of_the_buffer_starts_again",
+        EVENTS,
+        "jnp.where(slots.occupied, slots.client",
+        "jnp.where(slots.under_way, slots.client",
+        BY_HAND,
+    ),
+    Mutant(
+        "last_answer_replaced_before_the_step",
+        EVENTS,
+        "(events.answers < plan.buffer) & some",
+        "((events.answers < plan.buffer) | may_start(events)) & some",
+        f"{STEPS_TEST}test_another_simulator_has_the_same_answers[ten_clients]",
+    ),
+    Mutant(
+        "starts_again_as_often_as_it_can",
+        EVENTS,
+        "(events.groups < plan.groups - 1)",
+        "(events.groups >= 0)",
+        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[base0-random]",
+    ),
+    Mutant(
+        "starts_charged_at_the_answer_of_nobody",
+        EVENTS,
+        "events.counts.at[clients].add(active.astype(jnp.int32))",
+        "events.counts",
+        f"{STEPS_TEST}test_nobody_is_under_way_twice_and_a_start_is_charged_at_once",
+    ),
+    Mutant(
+        "told_of_no_answer_before_the_step",
+        EVENTS,
+        "        if at_once:",
+        "        if False:",
+        QUEUE.format("fedbuff_pause"),
+    ),
+    Mutant(
+        "told_twice_of_an_answer",
+        EVENTS,
+        "reported=events.slots.answered)",
+        "reported=events.reported)",
+        QUEUE.format("fedbuff_pause"),
+    ),
+    Mutant(
+        "weights_of_a_group_not_by_its_size",
+        FLIGHT,
+        "own.weight * share, 0.0",
+        "own.weight, 0.0",
+        QUEUE.format("fedbuff"),
+    ),
+    Mutant(
+        "staleness_weighs_nothing",
+        ASYNCHRONOUS,
+        "chosen.weights * factor)",
+        "chosen.weights)",
+        QUEUE.format("fedbuff"),
+    ),
+    Mutant(
+        "too_old_is_averaged",
+        FLIGHT,
+        "averaged &= staleness <= bound",
+        "averaged &= staleness <= bound + 1",
+        QUEUE.format("bounded"),
+    ),
+    Mutant(
+        "lost_updates_are_averaged",
+        FLIGHT,
+        "own.answered & own.sends",
+        "own.answered",
+        QUEUE.format("dropouts"),
+    ),
+    Mutant(
+        "only_one_cohort_trains",
+        ASYNCHRONOUS,
+        "cohorts = -(-jnp.sum(_new(slots, number)) // plan.cohort)",
+        "cohorts = 1",
+        QUEUE.format("fedbuff"),
+    ),
+    Mutant(
+        "hinge_without_one",
+        CLOCK,
+        "self.grace, 0.0) + 1.0)",
+        "self.grace, 0.0) + 2.0)",
+        f"{STEPS_TEST}test_staleness_laws",
+    ),
+    Mutant(
+        "a_field_hides_a_quantity",
+        CONFIG_SUMMARY,
+        'f"{path}.name" if path in whole else path',
+        "path",
+        "tests/sweep/test_overlapping.py::"
+        "test_the_clock_of_a_run_and_the_clock_of_its_config_have_two_names",
+    ),
+    Mutant(
         "late_updates_averaged_twice",
-        FEDAVG,
+        STALENESS,
         "now, before = jnp.where(is_stale, 0.0, weights), stale.weights",
         "now, before = weights, stale.weights",
         ARRIVAL_TEST,
     ),
     Mutant(
         "late_weights_not_scaled",
-        FEDAVG,
+        STALENESS,
         "both / jnp.where(total > 0, total, 1.0)",
         "both",
         ARRIVAL_TEST,
@@ -2391,8 +2512,8 @@ MUTANTS = [
     Mutant(
         "hics_stores_what_was_lost",
         HICS_FL,
-        "seen=store_active(state.seen, clients, True, received),",
-        "seen=store_active(state.seen, clients, True, selection.active),",
+        "seen=store_active(state.seen, clients, received, received),",
+        "seen=state.seen.at[clients].max(selection.active),",
         f"{HICS_TEST}::test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clients",
     ),
     Mutant(
@@ -2454,7 +2575,7 @@ MUTANTS = [
     Mutant(
         "shapley_averages_by_the_old_count",
         GREEDYFED,
-        "count, old = state.count[clients] + 1,",
+        "count, old = state.times[clients] + 1,",
         "count, old = state.round + 1 + 0 * clients,",
         f"{GREEDY_TEST}::test_values_are_averaged_over_the_rounds_of_each_client",
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 import house
 import pytest
 
-from pause_jax import learning, policies, presets, privacy
+from pause_jax import config, learning, policies, presets, privacy
 from pause_jax.bandit import search
 from pause_jax.world import availability, latency
 
@@ -137,7 +137,7 @@ def choices() -> set[str]:
         privacy.BUDGET_LAWS,
         *(latency.LATENCIES, availability.AVAILABILITY_TRACES, search.SEARCHES, learning.DATASETS),
         *(learning.MODELS, learning.PARTITIONS, learning.TASKS, learning.SCHEDULES),
-        learning.SERVER_OPTIMIZERS,
+        *(learning.SERVER_OPTIMIZERS, config.CLOCKS, config.STALENESS_WEIGHTS),
     )
     return {cls.__name__ for kind in kinds for cls in kind} | set(presets.PRESETS)
 

@@ -93,6 +93,43 @@ def write_csv(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     return path
 
 
+def write_answers(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
+    """Write ``answers.csv``: a line an answer of a client, in their order; return it.
+
+    ``start`` and ``finish`` are simulated seconds, ``version`` the server steps that the client's
+    model had seen, ``step`` the one that its answer belongs to. Another simulator can replay it.
+    Only where rounds overlap in one of the configs are there lines.
+    """
+    path = folder / "answers.csv"
+    runs = itertools.product(result.config.values, result.seed.values)
+
+    def table() -> Iterator[list[str | int]]:
+        yield ["config", "seed", "step", "client", "start", "finish", "version", "averaged"]
+        for config, seed in runs if "answered" in result else ():
+            run = result.sel(config=config, seed=seed)
+            finish = run["answered"].values.astype(float)
+            start, stale = finish - run["took"].values, run["staleness"].values
+            for i, row in enumerate(np.argsort(finish, axis=1, kind="stable")):
+                for slot in row[run["clients"].values[i, row] >= 0]:
+                    client, averaged = (
+                        run[name].values[i, slot] for name in ("clients", "in_time")
+                    )
+                    times = f"{start[i, slot]:.9g}", f"{finish[i, slot]:.9g}"
+                    version = i - int(stale[i, slot])
+                    yield [
+                        str(config),
+                        int(seed),
+                        i + 1,
+                        int(client),
+                        *times,
+                        version,
+                        int(averaged),
+                    ]
+
+    csv_file.write(path, table())
+    return path
+
+
 def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     """Write event files, a folder a config and seed, in ``tensorboard/``; return that folder.
 
@@ -117,6 +154,7 @@ def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
 WRITERS: dict[str, Callable[[xr.Dataset, pathlib.Path], pathlib.Path]] = {
     "tensorboard": write_tensorboard,
     "csv": write_csv,
+    "answers": write_answers,
 }
 
 

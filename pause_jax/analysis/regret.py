@@ -96,8 +96,11 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
     """
     for name, config in configs.items():
         validate(config)
-        if not config.track_regret:
-            raise ConfigError(f"{name}: track_regret = False: must be True to measure regret.")
+        if not config.track_regret or config.overlaps:
+            raise ConfigError(
+                f"{name}: track_regret = {config.track_regret}, clock = {config.clock.name!r}: "
+                "must be True, and rounds that do not overlap, to measure regret."
+            )
 
     def one(name: str, config: SimConfig) -> xr.DataArray:
         curve = cumulative(sweep({name: config}, keys, progress=False)).isel(config=0)

@@ -55,7 +55,7 @@ class Objective(NamedTuple):
 NEEDS = {
     "test_accuracy": "a task with an accuracy, such as a classification",
     "test_loss": "learning",
-    "regret": "track_regret = true",
+    "regret": "track_regret = true and rounds that do not overlap",
 }
 _KNOWN: dict[str, Objective] = {
     each.text: each
@@ -153,7 +153,7 @@ def check_defined(objective: Objective, config: SimConfig, data: Dataset | None 
       ConfigError: if it is not defined, with those that are.
     """
     config, loaded = prepare(config, data)
-    has = {""} | ({"regret"} if config.track_regret else set())
+    has = {""} | ({"regret"} if config.track_regret and not config.overlaps else set())
     if config.learning is not None:
         has |= set(learner_of(config, loaded).metrics)
     if objective.needs not in has:

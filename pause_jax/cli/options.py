@@ -65,7 +65,9 @@ Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 
 Report = Annotated[bool, typer.Option(help="Write report.html (needs the extra 'report').")]
 Log = Annotated[
     list[str] | None,
-    typer.Option("--log", help="Also write every round: tensorboard, csv. May be repeated."),
+    typer.Option(
+        "--log", help="Also write every round: tensorboard, csv, answers. May be repeated."
+    ),
 ]
 DataDir = Annotated[str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")]
 

@@ -1,9 +1,25 @@
 """The config of a simulation, its validation, presets and files."""
 
+from pause_jax.config.clock import CLOCKS as CLOCKS
+from pause_jax.config.clock import STALENESS_WEIGHTS as STALENESS_WEIGHTS
+from pause_jax.config.clock import (
+    Asynchronous,
+    Equal,
+    Hinge,
+    Polynomial,
+    StalenessWeight,
+    Synchronous,
+)
+from pause_jax.config.clock import (
+    Clock as Clock,
+)
 from pause_jax.config.sim_config import SimConfig, stack
 from pause_jax.config.sim_config import canonical as canonical
 from pause_jax.config.sim_config import loaded as loaded
 from pause_jax.config.sim_config import validate as validate
 from pause_jax.config.sim_config import with_budgets as with_budgets
 
-__all__ = ["SimConfig", "stack"]
+__all__ = [
+    "Asynchronous", "Equal", "Hinge", "Polynomial", "SimConfig", "StalenessWeight",
+    "Synchronous", "stack",
+]  # fmt: skip

@@ -13,6 +13,7 @@ from pause_jax.base.checks import check_fields, marked
 from pause_jax.base.renamed import renamed_fields
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError, Sizes, nested, node, number, static
+from pause_jax.config.clock import Clock, Synchronous
 from pause_jax.learning import Learning
 from pause_jax.policies import Pause, PolicyConfig
 from pause_jax.privacy import Mechanism, PerCoordinateLaplace
@@ -38,7 +39,8 @@ class SimConfig(Config):
     Attributes:
       num_clients: K (static).
       num_selected: m, clients chosen a round; the policy ``all`` chooses K (static).
-      num_rounds: T, rounds at most (static).
+      num_rounds: T, rounds at most; server steps of a clock that overlaps (static).
+      clock: when the server steps: round by round, or with updates as they come.
       max_seconds: simulated seconds after which no round starts; None for no such end. The last
         round is the one that passes it, as in the PAUSE authors' program. After it the run stands
         still: no training, no noise, no spending (``Result.played``).
@@ -72,6 +74,7 @@ class SimConfig(Config):
     num_clients: int = static(default=30, at_least=1)
     num_selected: int = static(default=5, at_least=1)
     num_rounds: int = static(default=200, at_least=1, at_most=2**30 - 1)  # keys fold 2 t in
+    clock: Clock = node(factory=Synchronous, of=Clock)
     max_seconds: float | None = number(default=None, above=0, optional=True)
     eval_every: int = static(default=10, at_least=1)
     track_regret: bool = static(default=True)
@@ -92,13 +95,24 @@ class SimConfig(Config):
 
     @property
     def cohort_size(self) -> int:
-        """Clients that this config's policy chooses a round."""
-        return self.policy.cohort_size(self.num_clients, self.num_selected)
+        """Clients that this config's policy is asked for at a time: in a round, each round."""
+        return self.policy.cohort_size(self.num_clients, self.clock.asked_for(self.num_selected))
+
+    @property
+    def num_slots(self) -> int:
+        """Answers of clients that a round, or a server step, waits for at most."""
+        return self.clock.answers(self.cohort_size)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether clients may start while others are under way."""
+        return self.clock.overlaps(self.cohort_size)
 
     @property
     def sizes(self) -> Sizes:
         """What the parts' own rules may need to know."""
-        return Sizes(self.num_clients, self.num_selected, self.cohort_size)
+        asked_for = self.clock.asked_for(self.num_selected)
+        return Sizes(self.num_clients, asked_for, self.cohort_size)
 
     def check(self, path: str, sizes: Sizes) -> None:
         if self.num_selected > self.num_clients:
@@ -106,6 +120,13 @@ class SimConfig(Config):
                 f"num_selected = {self.num_selected}: must be <= num_clients = {self.num_clients}. "
                 "Choose fewer clients a round or make the network larger."
             )
+        for name in ("deadline", "wait_for"):
+            if self.overlaps and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} = {getattr(self, name)}: ends a round, and clock = "
+                    f"{self.clock.name!r} has none. Leave it out; clock.buffer says when the "
+                    "server steps."
+                )
         if self.wait_for is not None and self.wait_for > self.cohort_size:
             raise ConfigError(
                 f"wait_for = {self.wait_for}: must be <= num_selected = {self.cohort_size}, the "

@@ -11,7 +11,8 @@ from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.files import Files
 from pause_jax.learning.label_skew import DirichletLabels, Shards
 from pause_jax.learning.learner import (
-    StaleUpdates as StaleUpdates, StaleTraining as StaleTraining, Learner, LearnerState,
+    Deferred as Deferred, StaleUpdates as StaleUpdates, StaleTraining as StaleTraining, Learner,
+    LearnerState,
     Release as Release, Trained, bandit_only as bandit_only,
 )  # fmt: skip
 from pause_jax.learning.models import Cnn2, Cnn3, Gru, Linear, Mlp, Model, ResNet18

@@ -15,13 +15,15 @@ from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits
 from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.fedavg import RoundTraining, no_stale_updates
+from pause_jax.learning.deferred import deferred_of
+from pause_jax.learning.fedavg import RoundTraining
 from pause_jax.learning.learner import Learner, StaleTraining
 from pause_jax.learning.local_sgd import LocalSgd
 from pause_jax.learning.models import Mlp, Model
 from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, is_transformation, made
 from pause_jax.learning.partition import Iid, PartitionConfig
 from pause_jax.learning.schedule import ConstantRate, RateSchedule
+from pause_jax.learning.staleness import no_stale_updates
 from pause_jax.learning.task import (
     Task,
     check_outputs,
@@ -157,6 +159,7 @@ class Learning(Config):
             max_samples=local.max_samples,
             kept=sgd.kept,
             stale=StaleTraining(no_stale_updates, sgd.train_stale),
+            deferred=deferred_of(sgd),
             server_loss=sgd.server_loss if self.validation else None,
         )
 

@@ -12,20 +12,15 @@ from jax.flatten_util import ravel_pytree
 from pause_jax.bandit import Selection, store_active
 from pause_jax.learning.client import LocalLoss, LocalTraining, Slot, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, kept_in_training, map_clients
-from pause_jax.learning.learner import (
-    LearnerState,
-    Release,
-    StaleUpdates,
-    Trained,
-    Variables,
-    trained_part,
-)
+from pause_jax.learning.learner import LearnerState, Release, Trained, Variables, trained_part
 from pause_jax.learning.optimizer import server_step
-from pause_jax.learning.staleness import damping
+from pause_jax.learning.staleness import with_stale
 from pause_jax.rng import draws, keys
 
 if TYPE_CHECKING:
     import optax
+
+    from pause_jax.learning.learner import StaleUpdates
 
 
 class RoundTraining(NamedTuple):
@@ -73,8 +68,8 @@ def train_cohort(
     weights = selection.weights
     if stale is not None and is_stale is not None:
         beta = training.stale_damping
-        updates, weights, stale = _with_stale(updates, weights, is_stale, stale, beta)
-    variables, server = _averaged(training.server, state, updates, weights)
+        updates, weights, stale = with_stale(updates, weights, is_stale, stale, beta)
+    variables, server = averaged(training.server, state, updates, weights)
 
     def store(kept: Array, new: Array) -> Array:
         return store_active(kept, clients, new, active)
@@ -115,7 +110,7 @@ def _train_clients(
     return map_clients(train_one, slots, steps, batch, execution.mesh)
 
 
-def _averaged(
+def averaged(
     server: optax.GradientTransformation | None, state: LearnerState, updates: Any, weights: Array
 ) -> tuple[Variables, Any]:
     """The new model and server state, from updates with flat ``params`` and their weights [m]."""
@@ -129,31 +124,6 @@ def _averaged(
             server, variables["params"], server_state, mean["params"], received
         )
     return averaged, server_state
-
-
-def _with_stale(
-    updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates, beta: Array | float | None
-) -> tuple[Any, Array, StaleUpdates]:
-    """Updates and weights to average now, in time and stale [2 m], and the next stale updates.
-
-    The weights to average by are scaled to a sum of one; ``beta`` is that of :func:`damping`.
-    """
-    now, before = jnp.where(is_stale, 0.0, weights), stale.weights
-    if beta is not None:
-        fresh, old = updates["params"], stale.updates["params"]
-        before = before * damping(beta, fresh, now > 0, old, before > 0)
-    both = jnp.concatenate([now, before])
-    total = jnp.sum(both)
-    joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), updates, stale.updates)
-    return joined, both / jnp.where(total > 0, total, 1.0), StaleUpdates(updates, weights - now)
-
-
-def no_stale_updates(state: LearnerState, num_selected: int) -> StaleUpdates:
-    """The stale updates before round 1: none."""
-    params, _ = ravel_pytree(state.model["params"])
-    model = {**state.model, "params": params}
-    like = jax.tree.map(lambda x: jnp.zeros((num_selected, *x.shape), x.dtype), model)
-    return StaleUpdates(like, jnp.zeros(num_selected))
 
 
 def mean_update(updates: Array, weights: Array) -> Array:

@@ -104,6 +104,24 @@ class StaleTraining(NamedTuple):
     ]
 
 
+class Deferred(NamedTuple):
+    """A learner's training in two halves, for updates that are averaged later.
+
+    Updates are a dict of arrays whose entry ``params`` is flat, [n, d], as the server received it.
+
+    Attributes:
+      none: (state, n) -> n updates of zeros.
+      train: as ``Learner.train``, and the updates [m, ...]; of the state only what clients keep
+        changes, and a client number K marks a slot that nobody has.
+      average: (state, updates [n, ...], weights [n]) -> state after a server step, which adds the
+        weighted sum of the updates.
+    """
+
+    none: Callable[[LearnerState, int], Any]
+    train: Callable[[Array, LearnerState, Selection, Release], tuple[LearnerState, Trained, Any]]
+    average: Callable[[LearnerState, Any, Array], LearnerState]
+
+
 class Learner(NamedTuple):
     """What the clients and the server do with data and model. Pure, for one run, never batched.
 
@@ -120,6 +138,7 @@ class Learner(NamedTuple):
       max_samples: samples that a client trains on in a round at most; None for all it has.
       kept: (state) -> bytes that a client in training keeps, to plan how many train side by side.
       stale: training for ``SimConfig.stale_updates = "next"``; None of a learner that cannot.
+      deferred: training for ``SimConfig.clock = Asynchronous()``; None of a learner that cannot.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
         of the model with the weighted sum of these updates added; None if it has none.
     """
@@ -132,6 +151,7 @@ class Learner(NamedTuple):
     max_samples: int | None = None
     kept: Callable[[LearnerState], int] = lambda state: 0
     stale: StaleTraining | None = None
+    deferred: Deferred | None = None
     server_loss: Callable[[LearnerState, Array, Array], Array] | None = None
 
 
@@ -202,6 +222,15 @@ def bandit_only(num_clients: int) -> Learner:
         nothing = jnp.zeros((selection.clients.size, 0))
         return state, Trained(one, one, nothing, jnp.asarray(jnp.nan))
 
+    def none(state: LearnerState, size: int) -> Any:
+        return {"params": jnp.zeros((size, 0))}
+
+    def train_later(
+        key: Array, state: LearnerState, selection: Selection, release: Release
+    ) -> tuple[LearnerState, Trained, Any]:
+        state, trained = train(key, state, selection, release)
+        return state, trained, {"params": trained.released}
+
     def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
         return jnp.ones(clients.shape)
 
@@ -209,4 +238,5 @@ def bandit_only(num_clients: int) -> Learner:
         nan = jnp.asarray(jnp.nan)
         return {"test_loss": nan, "test_accuracy": nan}
 
-    return Learner(init, train, ask, evaluate)
+    deferred = Deferred(none, train_later, lambda state, updates, weights: state)
+    return Learner(init, train, ask, evaluate, deferred=deferred)

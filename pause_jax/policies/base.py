@@ -259,6 +259,24 @@ def watched(
     return cls._make  # type: ignore[attr-defined]
 
 
+def learns_of_training(config: PolicyConfig, context: Context) -> bool:
+    """Whether ``update`` reads what is known once clients have trained: losses, updates."""
+    policy, found = built_by(config, context), set[str]()
+    late = (*UNNOISED, "update", "server_loss")
+    record, m = watched(Observation, late, found.add), context.num_selected
+    ones, clients = jnp.ones(m), jnp.arange(m, dtype=jnp.int32)
+    server_loss = (lambda weights: jnp.zeros(())) if context.validates else None
+
+    def look(state: Any) -> Any:
+        updates = jnp.ones((m, context.update_size))
+        seen = Observation(ones, ones, ones, updates, ones > 0, server_loss=server_loss)
+        seen = seen._replace(available=jnp.ones(context.num_clients, bool), late=ones < 0)
+        return policy.update(state, Selection(clients, ones / m), record(seen))
+
+    jax.eval_shape(look, jax.eval_shape(policy.init))
+    return bool(found)
+
+
 def _undeclared(name: str, deed: str) -> ConfigError:
     return ConfigError(
         f"{name}: {deed}, which clients send without noise, and `releases` is empty. Add the "

@@ -89,7 +89,7 @@ class DivFl(PolicyConfig):
             # An update that is not finite is far from all.
             rows = jnp.nan_to_num(rows, nan=_FAR, posinf=_FAR)
             distance = state.distance.at[clients].set(rows).at[:, clients].set(rows.T)
-            seen = store_active(state.seen, clients, True, received)
+            seen = store_active(state.seen, clients, received, received)
             return DivFlState(updates, distance, seen)
 
         return Policy(init, select, update)

@@ -74,7 +74,8 @@ class E3cs(PolicyConfig):
             available = jnp.broadcast_to(observation.available, (num_clients,))
             probability = probabilities(state, round, available)[clients]
             # (m - K sigma) / K = (1 - quota) m / K.
-            uniform = jnp.minimum(m / jnp.maximum(jnp.sum(available), 1), 1.0)
+            size = jnp.sum(available).astype(probability.dtype)
+            uniform = jnp.minimum(m / jnp.maximum(size, 1), 1.0)
             step = self.rate * (1 - self._quota(round, context.num_rounds)) * uniform
             learns = selection.active & observation.received & (probability < 1)
             gain = jnp.where(learns, step / jnp.where(learns, probability, 1.0), 0.0)

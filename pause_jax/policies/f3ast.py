@@ -44,7 +44,7 @@ class F3ast(PolicyConfig):
         share = context.data_size / jnp.sum(context.data_size)
 
         def next_rate(rate: Array, clients: Array, active: Array) -> Array:
-            chosen = mask_of(clients, active, num_clients)
+            chosen = mask_of(clients, active, num_clients).astype(rate.dtype)
             return rate + self.forgetting * (chosen - rate)
 
         def select(key: Array, rate: Array, round: Array, available: Array) -> Selected:

@@ -32,7 +32,7 @@ class GreedyState(NamedTuple):
 
     round: Int[Array, ""]  # rounds so far
     value: Float[Array, " K"]  # average Shapley value of each client
-    count: Int[Array, " K"]  # rounds that it is the average of
+    times: Int[Array, " K"]  # rounds that it is the average of
 
 
 class GreedyFed(PolicyConfig):
@@ -80,7 +80,7 @@ class GreedyFed(PolicyConfig):
             return GreedyState(jnp.zeros((), jnp.int32), jnp.zeros(num_clients), nothing)
 
         def select(key: Array, state: GreedyState, round: Array, available: Array) -> Selected:
-            rank = jnp.where(state.count > 0, state.value, jnp.inf)
+            rank = jnp.where(state.times > 0, state.value, jnp.inf)
             clients = top_clients(rank, available, m, key)
             return by_data_size(clients, available, context), no_info()
 
@@ -96,13 +96,13 @@ class GreedyFed(PolicyConfig):
                 permutations(order_key, m, self.sweeps),
                 self.tolerance,
             )
-            count, old = state.count[clients] + 1, state.value[clients]
+            count, old = state.times[clients] + 1, state.value[clients]
             kept = 1 - 1 / count if self.memory is None else self.memory
             new = jnp.where(count == 1, worth, kept * old + (1 - kept) * worth)
             return GreedyState(
                 round=state.round + 1,
                 value=store_active(state.value, clients, new, received),
-                count=store_active(state.count, clients, count, received),
+                times=store_active(state.times, clients, count, received),
             )
 
         return Policy(init, select, update)

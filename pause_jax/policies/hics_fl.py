@@ -105,7 +105,7 @@ class HicsFl(PolicyConfig):
             layer, clients = observation.update[:, places], selection.clients
             return HicsState(
                 layer=store_active(state.layer, clients, layer, received),
-                seen=store_active(state.seen, clients, True, received),
+                seen=store_active(state.seen, clients, received, received),
             )
 
         return Policy(init, select, update)

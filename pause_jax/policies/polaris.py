@@ -85,12 +85,14 @@ class Polaris(PolicyConfig):
             norm = jnp.linalg.norm(observation.update, axis=1)
             explored = state.explored | mask_of(clients, received, num_clients)
             total = jnp.sum(jnp.where(received, norm, 0.0))
-            expected = self.optimism * total / jnp.maximum(jnp.sum(received), 1)
+            expected = self.optimism * total / jnp.maximum(jnp.sum(received), 1).astype(norm.dtype)
             # A norm of 0 says nothing, and without learning there is no other.
             bound = jnp.where(~explored & (expected > 0), expected, state.bound)
             return PolarisState(
                 bound=store_active(bound, clients, norm, received & (norm > 0)),
-                staleness=store_active(state.staleness, clients, 0.1 + late, received | late),
+                staleness=store_active(
+                    state.staleness, clients, 0.1 + late.astype(norm.dtype), received | late
+                ),
                 explored=explored,
             )
 

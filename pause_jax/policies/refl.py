@@ -58,7 +58,7 @@ class Refl(PolicyConfig):
 
         def init() -> ReflState:
             slot = jnp.mean(context.expected_latency).astype(jnp.float32)
-            return ReflState(jnp.zeros(()), slot, jnp.zeros((), jnp.int32))
+            return ReflState(jnp.zeros((), jnp.float32), slot, jnp.zeros((), jnp.int32))
 
         def ask(
             key: Array, state: ReflState, round: Array, available: Array
@@ -85,7 +85,7 @@ class Refl(PolicyConfig):
             clock = jnp.asarray(observation.clock, jnp.float32)
             return ReflState(
                 clock=jnp.where(jnp.isnan(clock), -1.0, clock),
-                slot=jnp.where(jnp.any(active), slot, state.slot),
+                slot=jnp.where(jnp.any(active), slot, state.slot).astype(state.slot.dtype),
                 due=jnp.sum(active & observation.late, dtype=jnp.int32),
             )
 

@@ -36,17 +36,12 @@ class Mechanism(Config):
     budget: ClassVar[Budget] = Unlimited()
 
     def check(self, path: str, sizes: Sizes) -> None:
-        words = f"{path} = {type(self).__name__}(...) with unit = {self.unit!r}"
-        if isinstance(self.budget, Unlimited):
-            if self.unit != "none":
-                raise ConfigError(
-                    f"{words}: what spends no budget protects nothing. Subclass Budgeted, which "
-                    "has a schedule, or leave the unit out."
-                )
-        elif self.unit not in UNITS:
+        spends = not isinstance(self.budget, Unlimited)
+        if self.unit not in (UNITS if spends else ("none",)):
             raise ConfigError(
-                f"{words}: must be one of {', '.join(UNITS)}, what its epsilon protects, because "
-                "every figure of epsilon is printed with it."
+                f"{path} = {type(self).__name__}(...) with unit = {self.unit!r}: must be one of "
+                f"{', '.join(UNITS)}, what its epsilon protects, if it has a schedule. What spends "
+                "no budget protects nothing: Subclass Budgeted, or leave the unit out."
             )
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
@@ -68,14 +63,9 @@ class Mechanism(Config):
         raise NotImplementedError(f"{type(self).__name__} has no privatize(key, update, epsilon).")
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        """E ``|release - clipped update|^2`` of an update at the clip's bound, float [n].
+        """E ``|release - clipped update|^2``, [n], of d entries at the clip's bound.
 
-        Args:
-          epsilon: float [n] > 0, of each release.
-          dimension: d (static), entries of an update.
-
-        Raises:
-          ConfigError: if a custom mechanism does not say it.
+        ``epsilon`` is float [n] > 0, of each release. Raises ConfigError if a class lacks it.
         """
         raise ConfigError(
             f"privacy = {type(self).__name__}: has no noise_power(epsilon, dimension), which the "

@@ -15,6 +15,7 @@ from jax import Array, lax
 from pause_jax.config import SimConfig, with_budgets
 from pause_jax.learning import Execution
 from pause_jax.rng import keys
+from pause_jax.run import asynchronous
 from pause_jax.run.branch import when
 from pause_jax.run.horizon import Length, has_ended
 from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
@@ -43,6 +44,7 @@ def init(config: SimConfig, data: Any, key: Array) -> State:
         health=healthy(),
         availability_trace=setup.world.init(streams.world),
         stale=stale,
+        flight=asynchronous.init(setup, learning) if config.overlaps else None,
     )
 
 
@@ -78,7 +80,8 @@ def advance(
     # One trace serves the record's shapes and the loop.
     @functools.partial(jax.jit, inline=True)
     def one(before: State, own: keys.RoundKeys, round: Array) -> tuple[State, Record]:
-        return play(setup, before, own, round, quantities)
+        step = asynchronous.play if config.overlaps else play
+        return step(setup, before, own, round, quantities)
 
     first = keys.of_round(state.keys, *(rows[0] for rows in round_keys))
     _, like = jax.eval_shape(one, state, first, rounds[0])

@@ -15,11 +15,7 @@ from pause_jax.base.registry import label
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
-from pause_jax.run.arguments import (
-    check_one_key,
-    checked_devices,
-    execution_of,
-)
+from pause_jax.run.arguments import check_one_key, checked_devices, execution_of
 from pause_jax.run.driver import single_run
 from pause_jax.run.host import is_traced
 from pause_jax.run.loop import init
@@ -87,7 +83,8 @@ def simulate(
     check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
     config, data = prepare(config, data)
     if record is None:
-        quantities = with_metrics(quantities, learner_of(config, data).metrics, RESERVED)
+        names = learner_of(config, data).metrics
+        quantities = with_metrics(quantities, names, RESERVED, [config])
     check_size(config, data, quantities)
     ids = client_ids(config, data)
     if is_traced(config, data, key):

@@ -16,6 +16,7 @@ from pause_jax.learning.learner import all_finite
 from pause_jax.policies import Context
 from pause_jax.rng.keys import Streams
 from pause_jax.run.branch import when
+from pause_jax.run.flight import Flight, Step
 from pause_jax.run.horizon import Length, has_ended, is_evaluated
 from pause_jax.run.score import Score, score
 from pause_jax.world.latency import Work
@@ -76,6 +77,7 @@ class State(NamedTuple):
       health: what went wrong so far.
       availability_trace: the state of the availability trace.
       stale: stale updates, which are averaged in the next round; None if late ones are lost.
+      flight: who is under way, of a clock that overlaps; None with rounds.
     """
 
     keys: Streams
@@ -89,6 +91,7 @@ class State(NamedTuple):
     health: Health
     availability_trace: Any = ()
     stale: StaleUpdates | None = None
+    flight: Flight | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +118,7 @@ class Round:
       uploads: clients that sent an update, also one that was late.
       seconds: that the round lasted.
       query_seconds: those of them that the policy's questions took.
+      step: the answers of a server step, whose slots the others have; None of a round.
     """
 
     config: SimConfig
@@ -135,6 +139,7 @@ class Round:
     uploads: Int[Array, ""]
     seconds: Float[Array, ""]
     query_seconds: Float[Array, ""]
+    step: Step | None = None
 
     @functools.cached_property
     def score(self) -> Score:
@@ -145,8 +150,8 @@ class Round:
             self.latency,
             self.selection,
             self.available,
-            self.number,
-            with_genie=self.config.track_regret,
+            self.number if self.step is None else self.step.decision,
+            with_genie=self.config.track_regret and self.step is None,
         )
 
     @functools.cached_property

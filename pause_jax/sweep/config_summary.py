@@ -83,7 +83,7 @@ def summarised(
     label: str, config: SimConfig, toml: str, data: str, client_ids: Sequence[str]
 ) -> ConfigSummary:
     """The summary of a canonical config."""
-    sizes = {"round": config.num_rounds, "client": config.num_clients, "slot": config.cohort_size}
+    sizes = {"round": config.num_rounds, "client": config.num_clients, "slot": config.num_slots}
     values = {path: _plain(value) for path, value in _leaves(config)}
     evaluated = evaluated_rounds(config).tolist()
     return ConfigSummary(label, toml, data, sizes, evaluated, values, list(client_ids))
@@ -159,7 +159,9 @@ def labelled(
         compat="equals",
     )
     differing = _differing([each.fields for each in summaries])
-    whole = whole.assign_coords({name: ("config", values) for name, values in differing.items()})
+    # Some fields are called as a quantity is: `clock`, `latency`.
+    named = {f"{path}.name" if path in whole else path: v for path, v in differing.items()}
+    whole = whole.assign_coords({path: ("config", values) for path, values in named.items()})
     for name in ("epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"):
         if whole[name].ndim == 0:
             whole = whole.assign_coords({name: ("config", [whole[name].item()] * len(summaries))})

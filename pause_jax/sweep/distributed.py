@@ -65,7 +65,7 @@ def start(
             process_id,
             initialization_timeout=timeout,
             heartbeat_timeout_seconds=HEARTBEAT,
-            shutdown_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=timeout,
         )
     except (RuntimeError, ValueError) as error:
         if coordinator is None:

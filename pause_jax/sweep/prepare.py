@@ -105,7 +105,8 @@ def plan_sweep(
     groups = _groups(named, None if data is None else checked(data))
     if record is None:
         of_all = (learner_of(g[0].config, g[0].data).metrics for g in groups)
-        quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED)
+        names, configs = itertools.chain(*of_all), [group[0].config for group in groups]
+        quantities = with_metrics(quantities, names, RESERVED, configs)
     for group in groups:
         check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
     settings = {

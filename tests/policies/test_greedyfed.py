@@ -145,7 +145,7 @@ def test_values_are_averaged_over_the_rounds_of_each_client(memory):
         played.learn(cohort, scale, received=jnp.asarray([True, t != 2, True, True]))
         keep = (t - 1) / t if memory is None else memory
         average = scale if t == 1 else keep * average + (1 - keep) * scale
-    assert played.state.count.tolist() == [3, 2, 3, 0, 0, 0, 0]
+    assert played.state.times.tolist() == [3, 2, 3, 0, 0, 0, 0]
     np.testing.assert_allclose(played.state.value[0], average * worth[0], rtol=1e-5)
     other = (1 + 2) / 2 if memory is None else 0.75 * 1 + 0.25 * 2
     np.testing.assert_allclose(played.state.value[1], other * worth[1], rtol=1e-5)
@@ -197,6 +197,7 @@ def test_the_server_measures_the_model_before_the_round_plus_the_weighted_update
     updates = 0.1 * jax.random.normal(KEY, (3, flat.size))
     weights = np.array([0.25, 0.75, 0.0])
     # A slot that sends nothing may hold anything.
+    assert learner.server_loss is not None
     found = learner.server_loss(state, updates.at[2].set(jnp.nan), jnp.asarray(weights))
     params = restored(flat + weights @ np.asarray(updates))["output"]
     x = np.asarray(data.to_input(data.x_test), float).reshape(len(data.x_test), -1)

@@ -152,6 +152,9 @@ def test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clien
         state = policy.update(
             state, selection, observation(jnp.ones(3), update=update, received=received)
         )
+        # The second of the first round was lost.
+        known = set(itertools.chain(*seen[1:])) | {seen[0][0], seen[0][2]}
+        assert set(np.flatnonzero(state.seen).tolist()) == known
     assert set(itertools.chain(*seen)) == set(range(K))
     # Who was not received is chosen again, and nobody else.
     assert sorted(seen[1] + seen[2]) == sorted(set(range(K)) - {seen[0][0], seen[0][2]})

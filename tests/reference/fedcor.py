@@ -42,7 +42,8 @@ def fitted(x, data, steps, rate):
 
 def chosen(x, share, weight, among, count):
     """The greedy choice, each time with Sigma given all that were chosen before, from scratch."""
-    sigma, found = covariance(x), []
+    sigma = covariance(x)
+    found: list[int] = []
     while len(found) < min(count, len(among)):
         given = sigma
         if found:

@@ -38,7 +38,7 @@ def clusters(apart, number):
 
 def inclusion(groups, taste, among, count):
     """Chance of each client to be among ``count`` draws: of a cluster, then of a client in it."""
-    chance = collections.Counter()
+    chance: dict[int, float] = collections.defaultdict(float)
 
     def draw(left, probability, draws):
         if not (draws and left):

@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from pause_jax import SimConfig
+from pause_jax import Asynchronous, SimConfig, Synchronous
 from pause_jax.base.registry import choices
 from pause_jax.base.struct import Config, Rule, fields, is_node, is_static, nested
 
+# Policies that ask clients before they choose.
+ASK = {"power_of_choice", "rbcs_f", "fedcs"}
 # What fixes a shape or a loop is at most so much more than its least, so that runs are short.
 SMALL = 5
 LARGEST = float(np.finfo(np.float32).max)
@@ -150,6 +152,17 @@ def simulations(draw: st.DrawFn, learning: bool) -> SimConfig:
     clients = draw(st.integers(1, SMALL))
     parts["num_clients"], parts["num_selected"] = clients, draw(st.integers(1, clients))
     parts["wait_for"] = draw(st.none() | st.integers(1, clients))
+    clock, policy = parts["clock"], parts["policy"]
+    if policy.name in ASK:
+        clock = parts["clock"] = Synchronous()
+    if isinstance(clock, Asynchronous):
+        asked = policy.cohort_size(clients, parts["num_selected"])
+        parts["clock"] = clock = clock.replace(
+            concurrency=draw(st.integers(asked, clients)),
+            buffer=draw(st.integers(1, clients)),
+            open_slots=draw(st.none() | st.integers(1, asked)),
+        )
+        parts["deadline"] = parts["wait_for"] = None
     if parts["deadline"] is not None:
         parts["deadline"] = max(parts["deadline"], float(parts["latency"].min_latency))
     if (parts["deadline"], parts["wait_for"]) == (None, None):

@@ -17,6 +17,7 @@ import xarray as xr
 
 from pause_jax import (
     QUANTITIES,
+    Asynchronous,
     ConfigError,
     SweepInterrupted,
     presets,
@@ -448,7 +449,19 @@ def stop_after(monkeypatch, segments):
     return ticks
 
 
-@pytest.mark.parametrize("config", [LEARNED, bandit("clustered_size")], ids=["learned", "bandit"])
+OVERLAPPING = LEARNED.replace(
+    deadline=None,
+    stale_updates="lost",
+    clock=Asynchronous(concurrency=4, buffer=3, open_slots=1),
+    policy=Random(),
+)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [LEARNED, bandit("clustered_size"), OVERLAPPING],
+    ids=["learned", "bandit", "overlapping"],
+)
 def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "pause_jax")
     arguments = {"store": tmp_path, "progress": False, "max_batch": 1}

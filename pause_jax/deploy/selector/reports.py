@@ -10,8 +10,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.bandit import Observation
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig
+from pause_jax.config import SimConfig, loaded, validate
 from pause_jax.policies import Answer
+
+
+def served(config: SimConfig) -> SimConfig:
+    """The config with what it reads from files.
+
+    Raises:
+      ConfigError: if it cannot run, or its rounds overlap.
+    """
+    validate(config)
+    if config.overlaps:
+        raise ConfigError(
+            f"clock = {config.clock.name!r}: a Selector chooses round by round. Set clock = "
+            "Synchronous(); simulate and sweep know clocks that overlap."
+        )
+    return loaded(config)
 
 
 class Choice(NamedTuple):

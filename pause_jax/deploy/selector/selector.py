@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from pause_jax.bandit import Selection
 from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig, canonical, config_file, loaded, validate, with_budgets
+from pause_jax.config import SimConfig, canonical, config_file, with_budgets
 from pause_jax.deploy.selector.reports import (
     Choice,
     Question,
@@ -25,6 +25,7 @@ from pause_jax.deploy.selector.reports import (
     check_among,
     numbers,
     observation,
+    served,
     sizes,
 )
 from pause_jax.learning import Learning
@@ -80,9 +81,8 @@ class Selector:
         Raises:
           ConfigError: if the config cannot run, or sizes do not fit.
         """
-        validate(config)
         check_one_key(key, "Selector", "Make one selector for each.")
-        config = loaded(config)
+        config = served(config)
         warn_of_speeds(config)
         self.config, self.round = config, 0
         self._size = jnp.asarray(sizes(data_size, config.num_clients))

@@ -194,5 +194,52 @@ QUANTITIES: dict[str, Quantity] = {
     )
 }
 
+
+@quantity("round", "slot", gap=-1)
+def staleness(r: Round) -> Array:
+    """Server steps between the start of the slot's client and its answer, int32; 0 in rounds, -1
+    for an empty slot.
+    """
+    steps = 0 if r.step is None else r.step.staleness
+    return jnp.where(r.selection.active, steps, -1)
+
+
+@quantity("round", "slot", unit="s")
+def took(r: Round) -> Array:
+    """Seconds from the start of the slot's client to its answer."""
+    return jnp.where(r.selection.active, r.latency[r.selection.clients], jnp.nan)
+
+
+def _finish(r: Round) -> Array:
+    """Seconds from the last step to the answer of each slot, [slot]; NaN of an empty one."""
+    finish = r.query_seconds + took.value(r) if r.step is None else r.step.finish
+    return jnp.where(r.selection.active, finish, jnp.nan)
+
+
+@quantity("round", "slot", unit="s")
+def answered(r: Round) -> Array:
+    """Simulated seconds at which the slot's client answered."""
+    return r.before.clock + _finish(r)
+
+
+@quantity("round")
+def in_flight(r: Round) -> Array:
+    """Clients under way when the server stepped; 0 in rounds."""
+    return jnp.asarray(0 if r.step is None else r.step.under_way, jnp.float32)
+
+
+@quantity("round", unit="s")
+def waiting(r: Round) -> Array:
+    """Mean seconds from a client's answer to the server step; NaN without any."""
+    wait = jnp.maximum(r.seconds - _finish(r), 0.0)
+    number = jnp.sum(r.selection.active)
+    return jnp.nansum(wait) / jnp.where(number > 0, number, jnp.nan)
+
+
+# Recorded by default where rounds overlap; elsewhere by name.
+STEP_QUANTITIES: dict[str, Quantity] = {
+    each.name: each for each in (staleness, took, answered, in_flight, waiting)
+}
+
 # Those that a learner's metrics of the same names give.
 METRICS = ("test_loss", "test_accuracy")

@@ -19,19 +19,26 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, with_budgets
 from pause_jax.rng import keys
 from pause_jax.run.record.evaluations import evaluated_at, evaluated_rounds
-from pause_jax.run.record.quantities import METRICS, QUANTITIES
+from pause_jax.run.record.quantities import METRICS, QUANTITIES, STEP_QUANTITIES
 from pause_jax.run.record.quantity import Quantity, metric
 from pause_jax.run.state import Round, Run, State
 
 
 def with_metrics(
-    quantities: Quantities, names: Iterable[str], reserved: Sequence[str] = ()
+    quantities: Quantities,
+    names: Iterable[str],
+    reserved: Sequence[str] = (),
+    configs: Iterable[SimConfig] = (),
 ) -> Quantities:
     """The quantities, and those of the metrics among ``names`` that are not there yet.
+
+    And those of server steps, if rounds overlap in one of the configs.
 
     Raises:
       ConfigError: for a metric of a name that is reserved, or of what the library records.
     """
+    if any(config.overlaps for config in configs):
+        quantities = (*quantities, *STEP_QUANTITIES.values())
     known, names = {each.name for each in quantities}, tuple(dict.fromkeys(names))
     for name in names:
         if name in QUANTITIES and name not in METRICS:
@@ -62,14 +69,15 @@ def chosen(record: Iterable[str | Quantity] | None, reserved: Sequence[str] = ()
             f"record = {shown(record)}: must name one quantity at least; leave it out for all."
         )
     found: dict[str, Quantity] = {}
+    known = QUANTITIES | STEP_QUANTITIES
     for each in record:
         if isinstance(each, str):
-            if each not in QUANTITIES:
+            if each not in known:
                 raise ConfigError(
-                    f"record: {each!r} is no quantity of the library.{nearest(each, QUANTITIES)} "
-                    f"It has {', '.join(QUANTITIES)}; declare your own with @quantity(...)."
+                    f"record: {each!r} is no quantity of the library.{nearest(each, known)} "
+                    f"It has {', '.join(known)}; declare your own with @quantity(...)."
                 )
-            each = QUANTITIES[each]
+            each = known[each]
         if not isinstance(each, Quantity):
             raise ConfigError(
                 f"record: {each!r} must be a name or a quantity, a function below @quantity(...)."
@@ -132,7 +140,7 @@ def in_rounds(
 
 def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
     """Bytes of the record of a run, a quantity's own dimensions counted as 1."""
-    sizes = {"client": config.num_clients, "slot": config.cohort_size}
+    sizes = {"client": config.num_clients, "slot": config.num_slots}
     times = [config.num_rounds if q.per_round else 1 for q in quantities]
     each = [math.prod(sizes.get(dim, 1) for dim in q.dims) for q in quantities]
     return 4 * sum(map(math.prod, zip(times, each, strict=True)))
@@ -149,7 +157,7 @@ def _value(q: Quantity, of: Round | Run) -> Array:
         raise ConfigError(f"record: {q.name} returned nothing; it must return an array.")
     value = jnp.asarray(given)
     dims = q.dims[1:] if q.per_round else q.dims
-    sizes = {"client": of.config.num_clients, "slot": of.config.cohort_size}
+    sizes = {"client": of.config.num_clients, "slot": of.config.num_slots}
     fits = value.ndim == len(dims) and all(
         sizes.get(dim, size) == size for dim, size in zip(dims, value.shape, strict=True)
     )

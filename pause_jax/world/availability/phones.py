@@ -64,7 +64,9 @@ class Phones(AvailabilityTrace):
         """Probability of being there, float [K], ``since`` seconds after it was so or not."""
         share = self._share(clock, num_clients)
         # The chain leaves at the rate 1 / stretch, and forgets at that of leaving and coming.
-        return share + (before - share) * jnp.exp(-since / (self.stretch * (1 - share)))
+        return share + (before.astype(share.dtype) - share) * jnp.exp(
+            -since / (self.stretch * (1 - share))
+        )
 
     def _share(self, clock: Array, num_clients: int) -> Array:
         """Of the time around ``clock``, float [K]."""

@@ -1,0 +1,1 @@
+"""Rounds against server steps that overlap, at equal seconds and equal budget."""

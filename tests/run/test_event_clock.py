@@ -1,0 +1,158 @@
+"""Rounds that overlap, against a queue of events in plain Python."""
+
+import functools
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import Asynchronous, Learning, Reward, SimConfig, simulate
+from pause_jax.bandit import no_info, store_active
+from pause_jax.config import Equal, Hinge
+from pause_jax.latency import SpeedNormal
+from pause_jax.learning import Digits, Dirichlet, Linear
+from pause_jax.policies import (
+    Context,
+    Fastest,
+    Pause,
+    Policy,
+    PolicyConfig,
+    Random,
+    RoundRobin,
+    by_data_size,
+)
+from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace, Uniform
+from tests.reference.event_queue import EventQueue
+
+KEY = jax.random.key(29)
+
+
+class LargestLoss(PolicyConfig):
+    """The clients of largest loss when they last reported one; those that never did come first."""
+
+    name: ClassVar[str] = "largest_loss"
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        return ("the training loss of each chosen client",)
+
+    def build(self, context: Context) -> Policy:
+        def select(key, losses, round, available):
+            numbers = jnp.arange(context.num_clients)
+            score = jnp.where(available, losses + 1e-3 * numbers, -jnp.inf)
+            clients = jnp.lexsort((-numbers, -score))[: context.num_selected]
+            return by_data_size(clients.astype(jnp.int32), available, context), no_info()
+
+        def update(losses, selection, observation):
+            told = selection.active & observation.received
+            return store_active(losses, selection.clients, observation.loss, told)
+
+        return Policy(lambda: jnp.full(context.num_clients, jnp.inf), select, update)
+
+
+LEARNING = Learning(
+    data=Digits(num_train=70),
+    partition=Dirichlet(concentration=0.7, min_quality=0.3),
+    model=Linear(),
+    batch_size=4,
+    max_steps=5,
+)
+BASE = SimConfig(
+    num_clients=8,
+    num_selected=1,
+    num_rounds=7,
+    eval_every=7,
+    track_regret=False,
+    reward=Reward(alpha=0.8, beta=1.5, gamma=0.4),
+    privacy=PerCoordinateLaplace(sensitivity=0.03, budget=Geometric(total_epsilon=60.0, decay=0.4)),
+    learning=LEARNING,
+)
+
+
+def at(concurrency: int, buffer: int, open_slots: int | None = None, **rest) -> Asynchronous:
+    return Asynchronous(concurrency=concurrency, buffer=buffer, open_slots=open_slots, **rest)
+
+
+SPENT = PerCoordinateLaplace(sensitivity=0.03, budget=Uniform(total_epsilon=900.0, horizon=2.0))
+# One program a structure: what differs in numbers alone shares a compilation.
+CONFIGS = {
+    "fedasync": BASE.replace(policy=Random(), clock=at(4, 1)),
+    "one_under_way": BASE.replace(policy=Random(), clock=at(1, 2)),
+    "fedbuff": BASE.replace(policy=Random(), clock=at(5, 3)),
+    "fedbuff_pause": BASE.replace(policy=Pause(), clock=at(5, 3)),
+    "fedbuff_fastest": BASE.replace(policy=Fastest(), clock=at(5, 3)),
+    "round_robin": BASE.replace(policy=RoundRobin(), clock=at(5, 3)),
+    "losses": BASE.replace(policy=LargestLoss(), clock=at(4, 3)),
+    "buffer_above_concurrency": BASE.replace(policy=Random(), clock=at(2, 3)),
+    "buffer_of_concurrency": BASE.replace(policy=Pause(), clock=at(3, 3)),
+    "everybody_under_way": BASE.replace(policy=Random(), clock=at(8, 2)),
+    "pairs": BASE.replace(policy=Pause(), clock=at(5, 3, 2)),
+    "pairs_of_four": BASE.replace(policy=Random(), clock=at(6, 4, 2)),
+    "half_cohorts": BASE.replace(policy=Random(), clock=at(4, 2, 4)),
+    "more_slots_than_buffer": BASE.replace(policy=Pause(), clock=at(6, 2, 3)),
+    "dropouts": BASE.replace(policy=Random(), dropout=0.4, clock=at(5, 3)),
+    "absences": BASE.replace(policy=Random(), availability=0.35, clock=at(5, 3)),
+    "both_in_pairs": BASE.replace(
+        policy=Pause(), availability=0.4, dropout=0.3, num_rounds=9, clock=at(5, 4, 2)
+    ),
+    "hinge": BASE.replace(policy=Pause(), clock=at(6, 2, staleness=Hinge(slope=2.0, grace=1.0))),
+    "bounded": BASE.replace(
+        policy=Random(),
+        latency=SpeedNormal(),
+        clock=at(6, 2, staleness=Equal(), max_staleness=1.0),
+    ),
+    "spent_excluded": BASE.replace(policy=Fastest(), privacy=SPENT, clock=at(4, 3)),
+    "spent_dropped": BASE.replace(
+        policy=Fastest(), privacy=SPENT, when_spent="drop", clock=at(4, 3)
+    ),
+    "moments": BASE.replace(
+        policy=Random(),
+        privacy=NoPrivacy(),
+        dropout=0.3,
+        clock=at(5, 3),
+        learning=LEARNING.replace(keep_optimizer_state=True),
+    ),
+}
+
+
+@functools.cache
+def both(name: str):
+    config = CONFIGS[name]
+    queue = EventQueue(config, KEY, config.learning.data.load()).play()
+    return simulate(config, KEY), queue
+
+
+def by_client(rows) -> list[tuple[int, ...]]:
+    return [sorted(row) for row in rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_run_is_what_the_event_queue_says(name):
+    result, queue = both(name)
+    for s, answers in enumerate(queue.answers):
+        clients = np.asarray(result.clients)[s]
+        here = clients >= 0
+        order = np.argsort(clients[here])
+        expected = sorted(answers)
+        ours = {
+            "client": clients,
+            "staleness": result.staleness[s],
+            "averaged": result.in_time[s],
+        }
+        for field, values in ours.items():
+            wanted = [getattr(a, field) for a in expected]
+            assert np.asarray(values)[here][order].tolist() == wanted, (s, field)
+        for field, values in {"at": result.answered[s], "took": result.took[s]}.items():
+            wanted = [getattr(a, field) for a in expected]
+            np.testing.assert_allclose(np.asarray(values)[here][order], wanted, rtol=1e-5)
+    np.testing.assert_allclose(result.clock, queue.seconds, rtol=1e-5)
+    assert result.counts.tolist() == queue.counts
+    theirs = queue.learner.variables(queue.model)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        result.variables,
+        theirs,
+    )

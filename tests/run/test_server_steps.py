@@ -1,0 +1,285 @@
+"""Server steps: the guide's example, the limit of rounds, another simulator, what is refused."""
+
+import itertools
+import json
+import pathlib
+import re
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax import Asynchronous, ConfigError, SimConfig, Synchronous, simulate
+from pause_jax.bandit import Selection, no_info
+from pause_jax.base.struct import static
+from pause_jax.config import Equal, Hinge, Polynomial, config_file, validate
+from pause_jax.latency import Latency
+from pause_jax.learning import Learner
+from pause_jax.policies import Context, Fastest, Policy, PolicyConfig, Random, named
+from pause_jax.privacy import PerCoordinateLaplace, Uniform
+from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
+from tests.support.runs import BANDIT, KEY, LEARN, assert_same_bits
+
+ROOT = pathlib.Path(__file__).parents[2]
+EVERYTHING = (*QUANTITIES, *STEP_QUANTITIES)
+
+
+class Fixed(Latency):
+    """The same seconds in every round."""
+
+    name: ClassVar[str] = "fixed"
+
+    seconds: tuple[float, ...] = static(default=(1.0,))
+
+    def sample(self, key, num_clients):
+        return jnp.asarray(self.seconds)
+
+    def expected_speed(self, num_clients):
+        return self.min_latency / jnp.asarray(self.seconds)
+
+    def expected_latency(self, num_clients):
+        return jnp.asarray(self.seconds)
+
+
+class InOrder(PolicyConfig):
+    """One client a decision, as listed; nobody who is not available."""
+
+    name: ClassVar[str] = "in_order"
+
+    clients: tuple[int, ...] = static(default=(0,))
+
+    def build(self, context: Context) -> Policy:
+        listed = jnp.asarray(self.clients, jnp.int32)
+
+        def select(key, state, round, available):
+            client = listed[jnp.minimum(round, len(self.clients)) - 1][None]
+            return Selection(client, available[client].astype(jnp.float32)), no_info()
+
+        return Policy(lambda: (), select, lambda state, selection, observation: state)
+
+
+def of_clients(seconds, clock, **changes) -> SimConfig:
+    return SimConfig(
+        num_clients=len(seconds),
+        num_selected=1,
+        latency=Fixed(seconds=tuple(map(float, seconds))),
+        learning=None,
+        clock=clock,
+        **changes,
+    )
+
+
+def answers(result) -> list[tuple[int, float, float, int]]:
+    """(client, start, finish, staleness) of all answers, in their order within a step by time."""
+    rows = []
+    finish = np.asarray(result.answered, float)
+    for s in range(finish.shape[0]):
+        row = [
+            (
+                float(finish[s, b]),
+                int(result.clients[s, b]),
+                float(finish[s, b] - result.took[s, b]),
+                int(result.staleness[s, b]),
+            )
+            for b in range(finish.shape[1])
+            if result.clients[s, b] >= 0
+        ]
+        rows += [(client, start, end, stale) for end, client, start, stale in sorted(row)]
+    return rows
+
+
+def test_the_ten_answers_of_the_guide():
+    page = (ROOT / "docs" / "guides" / "event_clock.md").read_text(encoding="utf-8")
+    table = re.findall(
+        r"^\| \d+ \| (\d) s \| (\d) \| (\d) s \| (\d) \| (\d) \| ([\d.]+) \|", page, re.MULTILINE
+    )
+    assert len(table) == 10
+    clock = Asynchronous(concurrency=3, buffer=2)
+    result = simulate(of_clients((1, 2, 3, 4), clock, policy=Fastest(), num_rounds=5), KEY)
+    assert result.clock.tolist() == [2, 3, 5, 6, 7]
+    by_hand = [(int(k), float(at), float(t), int(s)) for t, k, at, _, s, _ in table]
+    pairs = [sorted(by_hand[i : i + 2], key=lambda row: row[2]) for i in range(0, 10, 2)]
+    assert {(i, *row) for i, pair in enumerate(pairs) for row in pair} == {
+        (i // 2, *row) for i, row in enumerate(answers(result))
+    }
+    for number, (_, _, _, version, staleness, weight) in enumerate(table):
+        assert number // 2 - int(version) == int(staleness)
+        factor = Polynomial().factor(jnp.float32(staleness))
+        assert f"{float(factor) / 2:.3f}" == weight
+    assert result.in_flight.tolist() == [2] * 5
+    # Answers 1 and 2 waited 1 s and none.
+    assert result.waiting.tolist() == [0.5, 0, 0.5, 0.5, 0]
+
+
+@pytest.mark.parametrize("example", ["two_clients", "ten_clients", "six_with_ties"])
+def test_another_simulator_has_the_same_answers(example):
+    path = ROOT / "tests" / "reference" / "appfl_events.json"
+    recorded = json.loads(path.read_text("utf-8"))[example]
+    config = of_clients(
+        recorded["seconds"],
+        Asynchronous(concurrency=recorded["in_flight"], buffer=1),
+        policy=InOrder(clients=tuple(recorded["starts"])),
+        num_rounds=len(recorded["events"]),
+    )
+    ours, theirs = answers(simulate(config, KEY)), recorded["events"]
+    assert [row[0] for row in ours] == [event[0] for event in theirs]
+    # Of two answers in one instant, there a client that starts after the first downloads the model
+    # after the second; here before it.
+    ties = {row[2] for row, other in itertools.pairwise(ours) if row[2] == other[2]}
+    between = [row[1] in ties and row[0] == 5 for row in ours]
+    assert sum(between) == (2 if example == "six_with_ties" else 0)
+    assert [row[3] - b for row, b in zip(ours, between, strict=True)] == [e[3] for e in theirs]
+    for place in (1, 2):
+        wanted = [event[place] for event in theirs]
+        np.testing.assert_allclose([row[place] for row in ours], wanted, atol=2e-5)
+
+
+# --- the limit of rounds
+
+ABSENT = BANDIT.replace(availability=0.6, dropout=0.3, track_regret=False)
+
+
+def test_the_clock_of_rounds_is_the_default_and_runs_the_same_program():
+    assert SimConfig().clock == Synchronous()
+    clock = Asynchronous(concurrency=4, buffer=4)
+    assert not BANDIT.replace(clock=clock).overlaps
+    one, other = (simulate(BANDIT.replace(clock=c), KEY) for c in (Synchronous(), clock))
+    assert_same_bits(one.values, other.values)
+
+
+class Events(Asynchronous):
+    """An asynchronous clock that goes through its events, also where they are those of rounds."""
+
+    def overlaps(self, cohort_size: int) -> bool:
+        return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["pause", "random", "oort", "round_robin", "md_sampling"])
+@pytest.mark.parametrize("base", [ABSENT, LEARN.replace(num_selected=4, track_regret=False)])
+def test_events_of_rounds_give_rounds_bit_for_bit(policy, base):
+    base = base.replace(policy=named(policy))
+    clock = Events(concurrency=4, buffer=4)
+    rounds = simulate(base, KEY, record=EVERYTHING)
+    steps = simulate(base.replace(clock=clock), KEY, record=EVERYTHING)
+    # Slots are filled by those that take part; sums over them are of the same numbers.
+    for name in ("clients", "in_time", "took", "answered", "staleness"):
+        one, other = (np.asarray(x.values[name]) for x in (rounds, steps))
+        np.testing.assert_array_equal(np.sort(one, axis=1), np.sort(other, axis=1), err_msg=name)
+    for name in EVERYTHING:
+        if "slot" not in {**QUANTITIES, **STEP_QUANTITIES}[name].dims:
+            assert_same_bits(rounds.values[name], steps.values[name])
+    assert_same_bits(rounds.variables, steps.variables)
+
+
+# --- weights
+
+
+@pytest.mark.parametrize(
+    ("law", "expected"),
+    [
+        (Equal(), [1, 1, 1, 1]),
+        (Polynomial(), [1, 2**-0.5, 3**-0.5, 0.1]),
+        (Polynomial(exponent=2.0), [1, 1 / 4, 1 / 9, 1e-4]),
+        (Hinge(slope=2.0, grace=1.0), [1, 1, 1 / 3, 1 / 197]),
+    ],
+)
+def test_staleness_laws(law, expected):
+    factor = law.factor(jnp.asarray([0.0, 1.0, 2.0, 99.0]))
+    assert factor[0] == 1
+    np.testing.assert_allclose(factor, expected, rtol=1e-5)
+
+
+# --- invariants
+
+
+def test_nobody_is_under_way_twice_and_a_start_is_charged_at_once():
+    budget = Uniform(total_epsilon=8.0, horizon=8.0)
+    config = BANDIT.replace(
+        num_clients=9,
+        num_selected=1,
+        num_rounds=40,
+        policy=Random(),
+        privacy=PerCoordinateLaplace(budget=budget),
+        clock=Asynchronous(concurrency=5, buffer=3),
+    )
+    result = simulate(config, KEY)
+    finish = np.asarray(result.answered, float).ravel()
+    start, clients = finish - np.asarray(result.took, float).ravel(), np.ravel(result.clients)
+    step_end = np.repeat(np.asarray(result.clock, float), 3)
+    there = clients >= 0
+    for k in range(9):
+        own = np.flatnonzero((clients == k) & there)
+        own = own[np.argsort(start[own])]
+        # It starts again only when the server has averaged its update.
+        assert np.all(start[own][1:] >= step_end[own][:-1] - 1e-4)
+    answered = np.bincount(clients[there], minlength=9)
+    under_way = int(result.in_flight[-1])
+    assert np.sum(result.counts) == answered.sum() + under_way
+    assert np.all((result.counts - answered >= 0) & (result.counts - answered <= 1))
+    np.testing.assert_allclose(result.spent, np.minimum(result.counts, 8), rtol=1e-5)
+    assert max(result.counts) <= 8  # and then it is excluded
+    assert np.max(result.in_flight) <= 5
+
+
+def test_a_faster_step_than_a_round():
+    clock = Asynchronous(concurrency=4, buffer=4, open_slots=1)
+    rounds = simulate(BANDIT.replace(policy=Random()), KEY)
+    steps = simulate(BANDIT.replace(policy=Random(), clock=clock), KEY)
+    assert steps.clock[-1] < rounds.clock[-1]
+
+
+def test_the_clock_ends_a_run():
+    config = BANDIT.replace(
+        policy=Random(), max_seconds=2.0, clock=Asynchronous(concurrency=5, buffer=2, open_slots=1)
+    )
+    result = simulate(config, KEY)
+    played = int(result.num_played)
+    assert result.clock[played - 2] < 2.0 <= result.clock[played - 1]
+    assert np.all(np.isnan(result.clock[played:]))
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clock": Asynchronous(concurrency=7)}, "clock.concurrency = 7: must be <= num_clients"),
+        ({"clock": Asynchronous(concurrency=4, buffer=7)}, "clock.buffer = 7: must be <= num_cl"),
+        ({"clock": Asynchronous(concurrency=3, buffer=1)}, "concurrency = 3: must be >= 4, the"),
+        ({"deadline": 3.0}, "deadline = 3.0: ends a round, and clock = 'asynchronous' has none"),
+        ({"wait_for": 2}, "wait_for = 2: ends a round, and clock = 'asynchronous' has none"),
+        ({"clock": Asynchronous(concurrency=0)}, "clock.concurrency = 0: must be a whole number"),
+        ({"clock": Asynchronous(open_slots=0)}, "clock.open_slots = 0: must be a whole number"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line(changes, message):
+    base = BANDIT.replace(clock=Asynchronous(concurrency=5, buffer=2))
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        validate(base.replace(**changes))
+
+
+def test_a_policy_that_asks_and_a_learner_that_cannot_are_refused():
+    clock = Asynchronous(concurrency=5, buffer=2, open_slots=1)
+    for name in ("power_of_choice", "fedcs", "rbcs_f"):
+        with pytest.raises(ConfigError, match="asks clients before it chooses"):
+            simulate(BANDIT.replace(policy=named(name), clock=clock), KEY)
+
+    class Old(type(LEARN.learning)):
+        def build(self, data, num_clients, execution=None) -> Learner:
+            return super().build(data, num_clients, execution)._replace(deferred=None)
+
+    old = Old(**{f: getattr(LEARN.learning, f) for f in ("data", "partition", "model")})
+    with pytest.raises(ConfigError, match="the learner of Old cannot average an update later"):
+        simulate(LEARN.replace(learning=old, clock=clock), KEY)
+
+
+def test_files_and_the_command_line_know_the_clock():
+    config = config_file.changed(
+        BANDIT, ["clock=asynchronous", "clock.buffer=3", "clock.staleness=hinge"]
+    )
+    assert config.clock == Asynchronous(buffer=3, staleness=Hinge())
+    again = config_file.loads(config_file.dumps(config))
+    assert again.clock == config.clock
