@@ -121,9 +121,9 @@ def test_a_piece_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
 def test_cohorts_that_differ_are_seen():
     def measure():
-        return {"clients": [[1, 2], [3, 4], [0, 2]], "seconds": 5.0}
+        return {"clients": [[2, 1], [4, 3], [0, 2]], "seconds": 5.0}
 
-    same = {"clients": [[2, 1], [3, 4], [2, 0]], "seconds": 4.0}  # their order means nothing
+    same = {"clients": [[1, 2], [3, 4], [2, 0]], "seconds": 4.0}  # their order means nothing
     assert pieces._beside(same, measure) == {"equal_rounds": 3, "rounds": 3, "seconds_apart": 1.0}
     other = {"clients": [[2, 1], [3, 5], [2, 0]], "seconds": 5.0}
     found = pieces._beside(other, measure)

@@ -86,7 +86,7 @@ def test_the_scripts_of_charts_are_bundled_once_and_anew_if_the_file_is_damaged(
         return page._bundle()
 
     monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path))
-    monkeypatch.setattr(page.vl_convert, "javascript_bundle", bundle)
+    monkeypatch.setattr("vl_convert.javascript_bundle", bundle)
     try:
         first = text()
         assert first.startswith("// Vega \u2264 ")

@@ -109,11 +109,10 @@ def test_processes_with_different_commands_refuse_to_mix(tmp_path):
 
 
 def test_a_process_that_dies_ends_the_others_and_finished_chunks_are_kept(tmp_path):
-    where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2")
+    where = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", "2", *BANDIT)
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         folder.mkdir()
-    where += BANDIT
     dying = command(folders[1], *where, "--process-id", "1", program=[str(PROGRAMS / "dying.py")])
     left = command(folders[0], *where, "--process-id", "0")
     _, error = left.communicate(timeout=600)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import altair
@@ -130,7 +131,7 @@ def _bundle() -> str:
     def made() -> Arrays:
         return {"text": np.frombuffer(str(bundle(vl_version=version)).encode(), np.uint8)}
 
-    kept = decoded(f"vega-lite-{version}", vl_convert.__version__, made)
+    kept = decoded(f"vega-lite-{version}", metadata.version("vl-convert-python"), made)
     return bytes(kept["text"]).decode()
 
 
