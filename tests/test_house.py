@@ -152,6 +152,11 @@ def public_names(package: Path) -> set[str]:
     return found
 
 
+def test_every_choice_is_public():
+    # Given stands for data that a caller passes in.
+    assert choices() - set(presets.PRESETS) - public_names(PACKAGE) == {"Given"}
+
+
 def nameless(package: Path) -> list[str]:
     return [path.name for path in package.rglob("*.py") if path.name in NAMES_THAT_SAY_NOTHING]
 

@@ -45,7 +45,7 @@ def train_cohort(
 
     Args:
       training: the fixed parts.
-      key: of this round's training, folded by client.
+      key: of this round's training; a client draws the words of its number.
       state: before the round.
       selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
       release: what leaves the clients of their flat updates.

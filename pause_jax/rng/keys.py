@@ -52,7 +52,7 @@ class RoundKeys(NamedTuple):
       latency: latencies of all clients, and the features that they report before the round.
       availability: who is available.
       policy: the policy's question and its choice.
-      training: of the cohort, to be folded by client.
+      training: of the cohort; a client draws the words of its number.
       privacy: of the cohort, to be folded by client.
       availability_trace: the availability trace.
       dropout: who would be lost within the round, if chosen.

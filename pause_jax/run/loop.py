@@ -75,7 +75,7 @@ def advance(
     """
     config = with_budgets(config, keys.budgets(state.keys.world))
     setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
-    round_keys = keys.of_rounds(state.keys, rounds)
+    key_rows = keys.of_rounds(state.keys, rounds)
 
     # One trace serves the record's shapes and the loop.
     @functools.partial(jax.jit, inline=True)
@@ -83,11 +83,11 @@ def advance(
         step = asynchronous.play if config.overlaps else play
         return step(setup, before, own, round, quantities)
 
-    first = keys.of_round(state.keys, *(rows[0] for rows in round_keys))
-    _, like = jax.eval_shape(one, state, first, rounds[0])
+    first = keys.of_round(state.keys, *(rows[0] for rows in key_rows))
+    _, shapes = jax.eval_shape(one, state, first, rounds[0])
 
     def until_the_end(before: State, own: keys.RoundKeys, round: Array) -> tuple[State, Record]:
-        unchanged = before, record_unplayed(quantities, like)
+        unchanged = before, record_unplayed(quantities, shapes)
         return when(~has_ended(config, before.clock), lambda: one(before, own, round), unchanged)
 
     step = one if config.max_seconds is None else until_the_end
@@ -95,11 +95,11 @@ def advance(
     def step_and_record(i: Array, so_far: tuple[State, Record]) -> tuple[State, Record]:
         state, record = so_far
         take = functools.partial(lax.dynamic_index_in_dim, index=i, keepdims=False)
-        own = keys.of_round(state.keys, *map(take, round_keys))
+        own = keys.of_round(state.keys, *map(take, key_rows))
         state, new = step(state, own, take(rounds))
         put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
         return state, jax.tree.map(put, record, new)
 
-    empty = jax.tree.map(lambda x: jnp.zeros((len(rounds), *x.shape), x.dtype), like)
+    empty = jax.tree.map(lambda x: jnp.zeros((len(rounds), *x.shape), x.dtype), shapes)
     count = len(rounds) if count is None else count
     return lax.fori_loop(0, count, step_and_record, (state, empty))

@@ -80,7 +80,8 @@ def all_ours(config: SimConfig, quantities: Quantities) -> bool:
 
 
 class Steps(NamedTuple):
-    """The pure steps of a run, or of a batch of them. ``policy`` is the number of its policy.
+    """The pure steps of a run, or of a batch of them. ``policy`` is its number in a
+    ``OneOf``, 0 without one.
 
     Attributes:
       init: (config, data, key, policy) -> state before round 1.

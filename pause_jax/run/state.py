@@ -69,7 +69,7 @@ class State(NamedTuple):
       keys: the key streams of the run.
       learning: data and model.
       policy: the policy's own state.
-      counts: int32 [K], rounds in which each client took part.
+      counts: int32 [K], rounds in which each client took part; what it has spent follows from it.
       queried: int32 [K], rounds in which the policy asked each client and had an answer.
       played: int32 scalar, rounds that were played.
       clock: scalar, simulated seconds, rounded once from the exact sum of all rounds.

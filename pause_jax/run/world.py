@@ -1,4 +1,4 @@
-"""The world of a run: what happens to the clients, whatever a policy does."""
+"""The world of a run: what happens to the clients, whatever a policy does by that time."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import pytest
 
 from pause_jax.latency import LogNormal
 from pause_jax.policies import NAMED
+from pause_jax.privacy import MECHANISMS
 from tests.support.pages import ROOT, blocks, play
 
 pytestmark = pytest.mark.slow
@@ -84,5 +85,8 @@ def test_every_choice_is_in_the_table_and_every_name_counted():
     text = (ROOT / "docs" / "guides" / "from_python.md").read_text(encoding="utf-8")
     (count,) = re.findall(r"lists (\d+) named policies", text)
     assert int(count) == len(NAMED)
+    assert f"[{count} named policies]" in (ROOT / "README.md").read_text(encoding="utf-8")
+    privacy = next(line for line in text.splitlines() if line.startswith("| `privacy` |"))
+    assert [m.__name__ for m in MECHANISMS if f"`{m.__name__}`" not in privacy] == []
     for policy in {type(policy).__name__ for policy in NAMED.values()}:
         assert f"`{policy}`" in text

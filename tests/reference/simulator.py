@@ -252,6 +252,7 @@ class Simulator:
             bound = float(privacy.clip_norm)
             clipped = update * min(1.0, bound / np.abs(update).sum())
             return clipped + threefry.laplace(key, update.shape) * (2 * bound / epsilon)
+        assert "Laplace" not in type(privacy).__name__, "write its noise out here"
         released = self.privatize(key, jnp.asarray(update, jnp.float32), jnp.float32(epsilon))
         return np.asarray(released, np.float64)
 
