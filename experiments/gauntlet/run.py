@@ -1,0 +1,139 @@
+"""The gauntlet: every policy on every fleet, accuracy after the same simulated time.
+
+python -m experiments.gauntlet.run
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from typing import Annotated
+
+import jax
+import pandas as pd
+import typer
+import xarray as xr
+from jax import Array
+
+from experiments.curves import changes
+from experiments.gauntlet.fleets import LEFT_OUT, MEANING, YARDSTICK, fleets, policies
+from experiments.gauntlet.picture import draw
+from experiments.gauntlet.verdicts import Judgement, best_of, judged
+from experiments.outcome import Outcome
+from pause_jax import SimConfig, sweep
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import validate
+from pause_jax.learning import Dataset
+from pause_jax.policies import named
+
+HERE = pathlib.Path(__file__).parent
+# The times at which all are compared: in them the yardstick plays about so many rounds.
+ROUNDS = {"early": 12, "late": 60}
+
+
+def times_for(config: SimConfig, data: Dataset | None, keys: Array) -> dict[str, float]:
+    """Simulated seconds in which the yardstick plays ``ROUNDS``, the mean of some runs."""
+    alone = config.replace(policy=named(YARDSTICK), num_rounds=max(ROUNDS.values()))
+    clock = sweep(alone, keys[:4], data=data, record=("clock",), progress=False).clock
+    return {when: float(clock.isel(round=rounds - 1).mean()) for when, rounds in ROUNDS.items()}
+
+
+def accuracy_at(result: xr.Dataset, seconds: float) -> xr.DataArray:
+    """Accuracy in %, [config, seed], at the last evaluation by then, or at the first of all."""
+    by_then = (result.eval_clock <= seconds).sum("eval_round")
+    last = result.test_accuracy.isel(eval_round=(by_then - 1).clip(0))
+    return 100 * last.drop_vars("eval_round")
+
+
+def accuracies(fleet: str, only: list[str], seeds: int, kept: pathlib.Path) -> pd.DataFrame:
+    """The accuracy of some policies on a fleet; those that the file ``kept`` lacks are played.
+
+    Returns:
+      One row a run: policy, seed, made_by, and the accuracy at each of the times. A policy that
+      cannot run on the fleet has none.
+    """
+    config, data = fleets()[fleet]
+    configs = {name: config.replace(policy=policies()[name]) for name in only}
+    made_by = {name: stamp(each, seeds) for name, each in configs.items()}
+    table = pd.read_csv(kept) if kept.exists() else pd.DataFrame(columns=["policy", "made_by"])
+    table = table[table.made_by.isin(made_by.values())]
+    missing = {n: c for n, c in configs.items() if made_by[n] not in set(table.made_by)}
+    for name in [name for name, each in missing.items() if not can_run(fleet, name, each)]:
+        del missing[name]
+    if missing:
+        keys = jax.random.split(jax.random.key(0), seeds)
+        times = times_for(config, data, keys)
+        longest = {n: c.replace(max_seconds=max(times.values())) for n, c in missing.items()}
+        found = sweep(longest, keys, data=data, record=("eval_clock", "test_accuracy"))
+        new = xr.Dataset({when: accuracy_at(found, at) for when, at in times.items()})
+        rows = new.to_dataframe()[list(times)].reset_index().rename(columns={"config": "policy"})
+        rows = rows.assign(made_by=rows.policy.map(made_by))
+        table = rows if table.empty else pd.concat([table, rows])
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        table.to_csv(kept, index=False, float_format="%.5g")
+        # A process has room for some hundred compiled programs.
+        jax.clear_caches()
+    return table
+
+
+def stamp(config: SimConfig, seeds: int) -> str:
+    """A hash of what makes a policy's rows: its config, where it is not the default, and seeds."""
+    return hashlib.sha256(f"{seeds} {changes(config)}".encode()).hexdigest()[:16]
+
+
+def can_run(fleet: str, name: str, config: SimConfig) -> bool:
+    """Whether a policy fits a fleet; says why not."""
+    try:
+        validate(config)
+    except ConfigError as error:
+        typer.echo(f"{fleet}: {name} cannot run. {error}", err=True)
+        return False
+    return True
+
+
+def main(
+    seeds: Annotated[int, typer.Option(help="Of each fleet.")] = 16,
+    only: Annotated[str, typer.Option(help="Fleets, with commas; all by default.")] = "",
+    choose: Annotated[str, typer.Option(help="Policies, with commas; all by default.")] = "",
+    out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
+) -> None:
+    """Play what is missing, print and write the tables and the picture."""
+    names = choose.split(",") if choose else list(policies())
+    found: dict[str, pd.DataFrame] = {}
+    for fleet in only.split(",") if only else fleets():
+        found[fleet] = accuracies(fleet, names, seeds, out / "kept" / f"{fleet}.csv")
+    verdicts = judged(found, list(ROUNDS), YARDSTICK)
+    report(verdicts, names, seeds, out)
+
+
+def report(
+    verdicts: dict[str, dict[str, dict[str, Judgement]]],
+    names: list[str],
+    seeds: int,
+    out: pathlib.Path,
+) -> None:
+    """Print and write tables and picture; ``verdicts`` are by time, fleet and policy."""
+    first = next(iter(verdicts.values()))
+    count = sum(len(each) - 1 for now in verdicts.values() for each in now.values())
+    outcome = Outcome(f"test accuracy in % on digits after the same simulated time, {seeds} seeds")
+    outcome.add(
+        f"+ and -: better and worse than {YARDSTICK}; all {count} intervals hold at once with 95 %",
+        f"times in which {YARDSTICK} plays about: "
+        + ", ".join(f"{when} {rounds} rounds" for when, rounds in ROUNDS.items()),
+        "",
+        *(f"{fleet:8} {MEANING[fleet]}" for fleet in first),
+        *(f"not played: {name}, {why}" for name, why in LEFT_OUT.items()),
+    )
+    for when, now in verdicts.items():
+        outcome.add("", f"{when:24}" + "".join(f"{fleet:>11}" for fleet in now))
+        for name in names:
+            cells = (str(each[name]) if name in each else "cannot " for each in now.values())
+            outcome.add(f"{name:24}" + "".join(f"{cell:>11}" for cell in cells))
+        outcome.add("", f"{when}: best, and those that cannot be told from it")
+        outcome.add(*(f"  {fleet:8} {', '.join(best_of(each))}" for fleet, each in now.items()))
+    draw(verdicts, names, out)
+    outcome.finish(out)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,89 @@
+"""What the gauntlet's accuracies show: paired with the yardstick, all intervals at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from experiments import claims
+
+
+class Judgement(NamedTuple):
+    """Of a policy on a fleet at a time, in percentage points.
+
+    Attributes:
+      each: accuracy in every seed [S].
+      ahead, half: of the yardstick in the same worlds, and half of its interval.
+      together: intervals that hold at once with 95 %, this one among them.
+    """
+
+    each: np.ndarray
+    ahead: float
+    half: float
+    together: int
+
+    @property
+    def mean(self) -> float:
+        """Accuracy, mean over the seeds."""
+        return float(self.each.mean())
+
+    @property
+    def mark(self) -> str:
+        """``+`` if it is ahead of the yardstick, ``-`` if it is behind, else empty."""
+        return "+" if self.ahead > self.half else "-" if self.ahead < -self.half else ""
+
+    def __str__(self) -> str:
+        error = self.each.std(ddof=1) / np.sqrt(self.each.size)
+        return f"{self.mean:.1f}±{error:.1f}{self.mark or ' '}"
+
+
+def judged(
+    found: Mapping[str, pd.DataFrame], times: Sequence[str], yardstick: str
+) -> dict[str, dict[str, dict[str, Judgement]]]:
+    """Compare every policy with the yardstick, by time, fleet and policy.
+
+    Args:
+      found: by fleet, one row a run: policy, seed, and a column for each of the times.
+      times: their names.
+      yardstick: the policy to compare with; every table has it.
+    """
+    together = len(times) * sum(table.policy.nunique() - 1 for table in found.values())
+    result: dict[str, dict[str, dict[str, Judgement]]] = {}
+    for when in times:
+        result[when] = {}
+        for fleet, table in found.items():
+            by_policy = table.pivot(index="seed", columns="policy", values=when)
+            own = by_policy[yardstick].to_numpy()
+            result[when][fleet] = {
+                str(name): _judgement(each.to_numpy(), own, together)
+                for name, each in by_policy.items()
+            }
+    return result
+
+
+def _judgement(each: np.ndarray, yardstick: np.ndarray, together: int) -> Judgement:
+    ahead, half = _apart(each, yardstick, together)
+    return Judgement(each, ahead, half, together)
+
+
+def _apart(one: np.ndarray, other: np.ndarray, together: int) -> tuple[float, float]:
+    """The mean difference of pairs, and half of its interval."""
+    claim = claims.mean("", one - other, "points")
+    low, high = claims.interval(claim, together)
+    return claim.found, (high - low) / 2
+
+
+def best_of(each: Mapping[str, Judgement]) -> list[str]:
+    """The best policy of a fleet, and those whose paired interval with it holds 0; best first.
+
+    Any policy might have been the best: all pairs of the fleet count, at both times and on all
+    fleets as many.
+    """
+    order = sorted(each, key=lambda name: -each[name].mean)
+    top = each[order[0]]
+    pairs = top.together * len(order) // 2
+    apart = {name: _apart(top.each, each[name].each, pairs) for name in order[1:]}
+    return [order[0], *(name for name in order[1:] if apart[name][0] <= apart[name][1])]
