@@ -159,6 +159,10 @@ def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]
     if last.asking > 0:
         asking = f"; answers to its question take {last.asking / last.seconds:.0%} of the time here"
     yield "costs", choice(policy) + asking
+    if asking:
+        yield "event clock", "refused, as nobody waits for answers to questions"
+    elif any(word in policy.observes for word in ("loss", "updates")):
+        yield "event clock", "receives losses and updates at server steps alone"
     yield "source", policy.reference
     best = max(point.accuracy for point in points)
     yield (
