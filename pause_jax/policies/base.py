@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from pause_jax.bandit import Info, Observation, Selection
@@ -21,7 +20,7 @@ from pause_jax.base.struct import Config, ConfigError, nested
 from pause_jax.privacy import Mechanism
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int
+    from jaxtyping import Bool, Float
 
 
 class Answer(NamedTuple):
@@ -114,8 +113,9 @@ class Context(NamedTuple):
       varying: (round) -> float [K], mu_k of a round; None if it is the same in all.
       forecast: (clock, ahead) -> float [K], probability that a client which is available at
         ``clock`` is so ``ahead`` seconds later; None if nobody can tell.
-      output_layer: int [C, 1 + H], for each of the C outputs the places in a flat update of its
-        bias and of its H incoming weights; None if the model's output layer is not known.
+      output_layer: () -> int [C, 1 + H], for each of the C outputs the places in a flat update of
+        its bias and of its H incoming weights, or None if the output layer is not known. None of a
+        server that does not know the model.
       validates: whether observations come with ``server_loss``.
     """
 
@@ -134,7 +134,7 @@ class Context(NamedTuple):
     expected_latency: Float[Array, " K"]
     varying: Callable[[Array], Array] | None = None
     forecast: Callable[[Array, Array], Array] | None = None
-    output_layer: Int[np.ndarray, "C P"] | None = None
+    output_layer: Callable[[], Any] | None = None
     validates: bool = False
 
     @property

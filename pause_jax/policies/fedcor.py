@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array, lax
 
 from pause_jax.bandit import Observation, Selection, no_info
@@ -160,6 +159,8 @@ class FedCor(PolicyConfig):
     def fitted(self, state: FedCorState, fits: Array) -> Array:
         """X [F, K] after a fit to the changes that are kept; as it was unless ``fits``."""
         weight = self.discount ** (state.round - state.when).astype(jnp.float32)
+        import optax  # a config needs none of it
+
         adam = optax.adam(self.step_size)
 
         def loss(embedding: Array) -> Array:

@@ -71,7 +71,7 @@ class HicsFl(PolicyConfig):
         num_clients, m = context.num_clients, context.num_selected
         if context.update_size == 0:
             return Random().build(context)
-        places = context.output_layer
+        places = context.output_layer() if context.output_layer is not None else None
         if places is None:
             raise ConfigError(
                 f"policy = {self.name}: which entries of an update are the output layer is not "

@@ -87,7 +87,7 @@ class NoiseSampling(PolicyConfig):
             noise = context.noise_power(state.counts)
             among = available & jnp.isfinite(noise)
             mean = jnp.sum(jnp.where(state.known, state.square, 0.0))
-            mean /= jnp.maximum(jnp.sum(state.known), 1)
+            mean /= jnp.maximum(jnp.sum(state.known, dtype=mean.dtype), 1.0)
             square = jnp.where(state.known, state.square, mean)
             share = share_among(context, among)
             cost = relative(jnp.where(among, square + noise, 0.0), share)
@@ -220,7 +220,7 @@ def biased_probabilities(
       bias_weight: lambda > 0.
     """
     among = share > 0
-    count = jnp.maximum(jnp.minimum(num_selected, jnp.sum(among)), 1)
+    count = jnp.clip(jnp.sum(among, dtype=share.dtype), 1.0, num_selected)
 
     def at(tau: Array) -> Array:
         return jnp.clip(share * (1 - (cost - tau) / (2 * bias_weight)), 0.0, 1 / count)
@@ -250,7 +250,7 @@ def drawn_by(weight: Array, share: Array, among: Array, num_selected: int, key: 
     Returns:
       The selection; its weights are scaled to a sum of one.
     """
-    count = jnp.minimum(num_selected, jnp.sum(among))
+    count = jnp.minimum(num_selected, jnp.sum(among, dtype=weight.dtype))
     probability = inclusion_probabilities(weight, among, count)
     clients = dep_round(probability, num_selected, key)
     each = share[clients] / jnp.where(probability > 0, probability, 1.0)[clients]

@@ -43,6 +43,7 @@ def use_cache() -> pathlib.Path | None:
     """
     if not jax.config.values["jax_enable_compilation_cache"]:
         return None
+    _quieten()
     folder = _folder()
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # Of the many small programs of a run each takes less than JAX's default of a second.

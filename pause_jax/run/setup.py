@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -94,7 +95,8 @@ def setup_of(
         num_rounds=length.num_rounds,
     )
     context = context._replace(
-        output_layer=output_layer(learning), validates=learner.server_loss is not None
+        output_layer=functools.partial(output_layer, learning),
+        validates=learner.server_loss is not None,
     )
     return Setup(
         config=config,

@@ -72,7 +72,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_result(undisturbed, tmp_pa
 
 def test_a_finished_run_is_not_played_again_unless_its_config_changed(undisturbed, monkeypatch):
     table, folder = undisturbed
-    monkeypatch.setattr(curves, "_play", lambda run, kept: pytest.fail("played again"))
+    monkeypatch.setattr(curves, "_play", lambda *given: pytest.fail("played again"))
     pd.testing.assert_frame_equal(play_all([RUN], folder), table)
     other = RUN._replace(config=CONFIG.replace(num_rounds=4))
     with pytest.raises(pytest.fail.Exception, match="played again"):

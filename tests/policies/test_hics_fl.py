@@ -28,7 +28,7 @@ DRAWS = 6000
 
 
 def network(m=M, **changes):
-    return context(np.arange(1, K + 1), m, update_size=SIZE, output_layer=PLACES, **changes)
+    return context(np.arange(1, K + 1), m, update_size=SIZE, output_layer=lambda: PLACES, **changes)
 
 
 def labelled(rng):

@@ -164,7 +164,9 @@ def test_no_private_mechanism_takes_an_unlimited_budget():
     with pytest.raises(ConfigError, match=r"privacy.inner.budget = .*class Schedule"):
         validate(small(Projected(inner=DuchiL2(budget=Unlimited()))))
     assert set(choices(Budget)) == set(choices(Schedule)) == {cls.name for cls in BUDGETS}
-    with pytest.raises(ConfigError, match=r"must be one of geometric, uniform, power, table"):
+    with pytest.raises(
+        ConfigError, match=r"must be one of geometric, uniform, constant, power, table"
+    ):
         config_file.loads('[privacy]\nname = "l1_vector"\nbudget = "unlimited"\n')
 
 
