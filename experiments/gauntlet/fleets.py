@@ -8,11 +8,11 @@ from pause_jax import SimConfig
 from pause_jax.learning import Dataset, Natural
 from pause_jax.policies import NAMED, PolicyConfig
 from pause_jax.privacy import (
-    Budget,
     Constant,
     LogNormalBudgets,
     PerClient,
     PerCoordinateLaplace,
+    Schedule,
     Tiers,
     Uniform,
 )
@@ -60,6 +60,6 @@ def fleets() -> dict[str, tuple[SimConfig, Dataset | None]]:
     }
 
 
-def private(budget: Budget, sensitivity: float = 0.003) -> SimConfig:
+def private(budget: Schedule, sensitivity: float = 0.003) -> SimConfig:
     """The basic fleet with the papers' noise; clients whose budget is spent are not chosen."""
     return BASE.replace(privacy=PerCoordinateLaplace(sensitivity=sensitivity, budget=budget))
