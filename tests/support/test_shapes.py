@@ -62,4 +62,5 @@ def test_a_planted_fault_in_the_library_is_found(monkeypatch):
 
     monkeypatch.setattr("pause_jax.run.loop.healthy", faulty)
     with pytest.raises((shapes.ShapeError, TypeError)):
-        simulate(BANDIT.replace(num_rounds=1), KEY)
+        # A size of its own: no other test has traced its program.
+        simulate(BANDIT.replace(num_clients=11, num_rounds=1), KEY)
