@@ -70,4 +70,5 @@ def no_updates(state: LearnerState, size: int) -> Any:
 
 def no_stale_updates(state: LearnerState, num_selected: int) -> StaleUpdates:
     """The stale updates before round 1: none."""
-    return StaleUpdates(no_updates(state, num_selected), jnp.zeros(num_selected))
+    weights = jnp.zeros(num_selected, jnp.float32)  # as a selection's, under x64 too
+    return StaleUpdates(no_updates(state, num_selected), weights)

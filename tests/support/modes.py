@@ -83,6 +83,7 @@ def settings():
     for mechanism, name in zip(mechanisms, itertools.cycle(READERS), strict=False):
         config = LEARN.replace(policy=NAMED[name], privacy=mechanism, track_regret=False)
         yield f"{name}, {mechanism}", config
+    yield "stale updates", LEARN.override({"deadline": 0.5, "stale_updates": "next"})
     yield (
         "silent clients, equal shares, regression by SGD",
         LEARN.override(
