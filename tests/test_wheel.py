@@ -185,11 +185,11 @@ def test_the_page_of_what_works_is_of_the_versions_that_are_allowed():
 def test_without_a_declared_dependency_it_does_not_run(environment, tmp_path):
     """The control: the environment of the tests does not shine through."""
     packages = next((environment.parent / "lib").glob("python*/site-packages"))
-    link = packages / "optax"
+    link = packages / "jax"
     target = link.readlink()
     link.unlink()
     try:
-        with pytest.raises(AssertionError, match="No module named 'optax'"):
+        with pytest.raises(AssertionError, match="No module named 'jax'"):
             run_as_user(environment / "python", "-c", PROGRAM, cwd=tmp_path)
     finally:
         link.symlink_to(target)
