@@ -35,6 +35,8 @@ def maximiser(context: Context, index: Index, search: Search, *, with_privacy: b
         return by_data_size(clients, available, context), info
 
     def update(state: Any, selection: Selection, observation: Observation) -> Any:
+        if index.observe is not None:
+            return index.observe(state, selection, observation)
         speed = context.min_latency / observation.latency
         return index.update(state, selection.clients, speed, selection.active)
 
@@ -46,7 +48,7 @@ class Pause(PolicyConfig):
 
     Attributes:
       search: how (14) is maximised: Exact(), Exhaustive() or Annealing() (SA-PAUSE).
-      index: the optimistic estimate of a speed: Ucb() as in the paper, KlUcb(), UcbV(), Thompson().
+      index: the optimistic estimate of a speed: Ucb() as in the paper, or another index rule.
     """
 
     name: ClassVar[str] = "pause"

@@ -56,7 +56,7 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
             "later than it was trained. Give it `deferred`."
         )
     plan = plan_of(setup.config)
-    return nobody(plan, setup.learner.deferred.none(learning, plan.slots))
+    return nobody(setup.config, plan, setup.learner.deferred.none(learning, plan.slots))
 
 
 def play(
@@ -204,7 +204,7 @@ def update(
         clock_rest=clock_rest,
         health=examined(before.health, number, learning.variables, events.rules),
         availability_trace=events.trace,
-        flight=flight._replace(slots=after_step(events.slots, seconds)),
+        flight=after_step(flight, seconds),
     )
 
 
