@@ -205,7 +205,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
     missing = new & ~buffer.averaged
     end = jnp.where(events.now > 0, events.now, 1.0)
     # As dispatched: a policy's own weights. An empty slot names a client that is not in the others.
-    clients = _distinct(buffer.slots.client, new, setup.config.num_clients)
+    clients = distinct(buffer.slots.client, new, setup.config.num_clients)
     selection = Selection(clients, jnp.where(new, buffer.slots.weight, 0.0))
     observation = Observation(
         latency=jnp.where(new, buffer.slots.latency, end),
@@ -222,7 +222,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
     return setup.policy.update(events.policy, selection, observation)
 
 
-def _distinct(clients: Array, active: Array, num_clients: int) -> Array:
+def distinct(clients: Array, active: Array, num_clients: int) -> Array:
     """The clients of active slots, int [B], and in the other slots some of the other clients."""
     taken = (
         jnp.zeros(num_clients, bool)
