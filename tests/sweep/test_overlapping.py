@@ -95,7 +95,7 @@ def test_numbers_of_a_clock_can_be_tuned_and_its_sizes_cannot():
     pace = np.asarray([trial.values["clock.pace"] for trial in found.trials])
     seconds = np.asarray([trial.mean for trial in found.trials])
     assert np.corrcoef(np.log(pace), seconds)[0, 1] < -0.5
-    assert found.best["clock.pace"] > 2.0
+    assert found.best.clock.pace > 2.0
 
 
 def test_its_sizes_are_a_grid():
