@@ -19,8 +19,8 @@ def test_it_runs_small(tmp_path, monkeypatch, capsys):
     run.main(seeds=2, rounds=3, only="tails", out=tmp_path)
     printed = capsys.readouterr().out
     assert (tmp_path / "output.txt").read_text() == printed
-    assert printed.count("\nok ") == 3
-    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == 3
+    assert printed.count("\nok ") == 4
+    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == 6
 
 
 def test_its_page_says_what_was_found():
