@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from pause_jax import Asynchronous, ConfigError, merge, run_shard, simulate, sweep
-from pause_jax.analysis import events, space, tuning
+from pause_jax.analysis import events, ledger_table, space, tuning
 from pause_jax.cli import settings
 from pause_jax.deploy.selector import AsynchronousSelector, Selector
 from pause_jax.policies import named
@@ -110,6 +110,19 @@ def test_its_sizes_are_a_grid():
         np.testing.assert_allclose(row.clock, alone.clock, rtol=1e-6)
         np.testing.assert_allclose(row.useful, alone.useful, rtol=1e-6)
     assert len(np.unique(grid.clock.isel(round=-1))) > 4
+
+
+def test_the_ledger_charges_starts():
+    run = sweep({"rounds": BASE.replace(learning=None), "steps": ALONE}, KEYS, progress=False)
+    books = ledger_table.ledgers(run)
+    answered = [int((run.clients.sel(config="steps", seed=s) >= 0).sum()) for s in (0, 1)]
+    under_way = run.in_flight.sel(config="steps").isel(round=-1).values
+    charged = books["steps"].participations.sum(axis=1)
+    assert charged.tolist() == (answered + under_way).tolist()
+    assert np.all(under_way > 0)
+    assert books["steps"].participations.max() <= ALONE.num_rounds
+    (note,) = [note for note in ledger_table.notes(books) if "when its client starts" in note]
+    assert note.startswith("steps: ")
 
 
 def test_shards_make_the_sweep(tmp_path):
