@@ -111,8 +111,8 @@ class Asynchronous(Clock):
       max_staleness: server steps; an older update is dropped. None for no such bound.
       pace: b of Pisces. The server also steps, with B answers not there, once a b-th of the longest
         last latency of the clients under way has passed since its last step: while latencies stay
-        the same, no update is staler than b. It waits for the first answer of each client. None to
-        wait for B answers.
+        the same, no update is staler than b, rounded up. It waits for the first answer of each
+        client. None to wait for B answers.
     """
 
     name: ClassVar[str] = "asynchronous"
