@@ -33,7 +33,7 @@ def draw(fleets: Mapping[str, tuple[xr.Dataset, float]], out: pathlib.Path) -> N
             each = at.sel(config=name).transpose("seed", "time").values
             figures.band(axes, each, str(name), times)
         axes.set(title=fleet, xlabel="simulated seconds", ylim=(0, 100))
-    panels[0][0].set_ylabel("test accuracy, %: mean, 10 to 90 % of the seeds")
+    panels[0][0].set_ylabel("test accuracy, %")
     handles = panels[0][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside right center", frameon=False, fontsize="small")
     figure.set_layout_engine("constrained")

@@ -38,6 +38,8 @@ CONTESTANTS = {
     "fedbuff, fastest": ("fastest", FEDBUFF),
     "fedbuff, pisces": ("pisces", FEDBUFF),
     "paced, pisces": ("pisces", PACED),
+    # No claim is about it: added after a first run, to tell the pace from the choice.
+    "paced, random": ("random", PACED),
 }
 # Of each fleet: the first one is above the second one.
 CLAIMS = (
