@@ -190,10 +190,11 @@ def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> A
       slots: now, some of which have answered.
       now: seconds since the last step.
     """
-    if flight.last is None:
+    pace = clock_of(config).pace
+    if flight.last is None or pace is None:  # both or none
         return jnp.asarray(jnp.inf)
     longest = jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))
-    due = jnp.maximum(now, longest / clock_of(config).pace)
+    due = jnp.maximum(now, longest / pace)
     next_finish = jnp.min(jnp.where(slots.under_way, slots.finish, jnp.inf))
     return jnp.where(jnp.any(slots.answered) & (due < next_finish), due, jnp.inf)
 

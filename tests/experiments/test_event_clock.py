@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from experiments.event_clock import run
+from experiments.event_clock import run, setting
 from pause_jax.learning import Digits, Learning, Linear
 
 HERE = pathlib.Path(run.__file__).parent
@@ -14,8 +14,8 @@ HERE = pathlib.Path(run.__file__).parent
 @pytest.mark.slow
 def test_it_runs_small(tmp_path, monkeypatch, capsys):
     learning = Learning(data=Digits(num_train=120), model=Linear(), max_steps=2)
-    small = run.FLEETS["tails"].replace(num_clients=20, num_rounds=60, learning=learning)
-    monkeypatch.setitem(run.FLEETS, "tails", small)
+    small = setting.FLEETS["tails"].replace(num_clients=20, num_rounds=60, learning=learning)
+    monkeypatch.setitem(setting.FLEETS, "tails", small)
     run.main(seeds=2, rounds=3, only="tails", out=tmp_path)
     printed = capsys.readouterr().out
     assert (tmp_path / "output.txt").read_text() == printed

@@ -108,6 +108,7 @@ def test_a_stale_update_is_less_useful_and_a_lost_one_is_not():
     index = UsefulRate(discount=0.7).build(context([1] * K, 3))
     selection = Selection(jnp.asarray([4, 1, 2]), jnp.asarray([0.5, 0.5, 0.0]))
     state = index.init()
+    assert index.observe is not None
     for stale, received in ((3, True), (0, False)):
         seen = observation([0.5, 0.25, 9.0], received=jnp.asarray([received, True, True]))
         state = index.observe(state, selection, seen._replace(staleness=jnp.full(3, stale)))

@@ -95,6 +95,8 @@ def test_numbers_of_a_clock_can_be_tuned_and_its_sizes_cannot():
     pace = np.asarray([trial.values["clock.pace"] for trial in found.trials])
     seconds = np.asarray([trial.mean for trial in found.trials])
     assert np.corrcoef(np.log(pace), seconds)[0, 1] < -0.5
+    assert isinstance(found.best.clock, Asynchronous)
+    assert found.best.clock.pace is not None
     assert found.best.clock.pace > 2.0
 
 
@@ -105,8 +107,8 @@ def test_its_sizes_are_a_grid():
     for name, config in configs.items():
         alone = simulate(config, KEYS[0])
         row = grid.sel(config=name, seed=0)
-        np.testing.assert_array_equal(row.clients[:, : config.clock.buffer], alone.clients)
-        assert np.all(row.clients[:, config.clock.buffer :] == -1)
+        np.testing.assert_array_equal(row.clients[:, : config.num_slots], alone.clients)
+        assert np.all(row.clients[:, config.num_slots :] == -1)
         np.testing.assert_allclose(row.clock, alone.clock, rtol=1e-6)
         np.testing.assert_allclose(row.useful, alone.useful, rtol=1e-6)
     assert len(np.unique(grid.clock.isel(round=-1))) > 4

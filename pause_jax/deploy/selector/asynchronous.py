@@ -274,5 +274,5 @@ class AsynchronousSelector(Selector):
 
 def _merged(one: Reports, other: Reports) -> Reports:
     """The reports of both."""
-    pairs = zip(one, other, strict=True)
+    pairs: Any = zip(one, other, strict=True)
     return Reports(*(b if a is None else {**a, **(b or {})} for a, b in pairs))
