@@ -104,8 +104,8 @@ def check(config, save=None):
     return result
 
 
-# Some read losses, and are told at server steps; the others are told before each decision.
-@pytest.mark.parametrize("policy", ["random", "pause", "pause_useful_rate", "oort", "pisces"])
+# Two read losses, and are told at server steps; the others are told before each decision.
+@pytest.mark.parametrize("policy", ["round_robin", "pause", "pause_useful_rate", "oort", "pisces"])
 def test_fed_with_a_simulation_it_chooses_what_simulate_chooses(policy):
     result = check(BASE.replace(policy=named(policy)))
     assert np.max(result.staleness) >= 2

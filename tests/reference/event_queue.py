@@ -228,8 +228,8 @@ class EventQueue(Simulator):
         key = keys.choice(self.streams.policy, t)
         if name == "random":
             score = jax.random.gumbel(jax.random.split(key)[0], (self.num_clients,))
-        elif name in ("largest_loss", "most_stale"):
-            known = self.losses if name == "largest_loss" else self.stale
+        elif name in ("largest_loss", "least_stale"):
+            known = self.losses if name == "largest_loss" else [-s for s in self.stale]
             score = jax.numpy.asarray(known) + 1e-3 * jax.numpy.arange(self.num_clients)
         else:
             cursor = self.cursor

@@ -65,13 +65,13 @@ class LargestLoss(Largest):
         return store_active(numbers, clients, observation.loss, told & observation.received)
 
 
-class MostStale(Largest):
-    """By the staleness of all answers, as far as it has been told of them."""
+class LeastStale(Largest):
+    """By the least staleness of all answers, as far as it has been told of them."""
 
-    name: ClassVar[str] = "most_stale"
+    name: ClassVar[str] = "least_stale"
 
     def number(self, numbers, clients, told, observation):
-        return numbers.at[clients].add(jnp.where(told, observation.staleness, 0))
+        return numbers.at[clients].add(-jnp.where(told, observation.staleness, 0))
 
 
 LEARNING = Learning(
@@ -107,7 +107,7 @@ CONFIGS = {
     "fedbuff_fastest": BASE.replace(policy=Fastest(), clock=at(5, 3)),
     "round_robin": BASE.replace(policy=RoundRobin(), clock=at(5, 3)),
     "losses": BASE.replace(policy=LargestLoss(), clock=at(4, 3)),
-    "stale": BASE.replace(policy=MostStale(), clock=at(4, 3)),
+    "stale": BASE.replace(policy=LeastStale(), num_rounds=12, clock=at(3, 2)),
     "buffer_above_concurrency": BASE.replace(policy=Random(), clock=at(2, 3)),
     "buffer_of_concurrency": BASE.replace(policy=Pause(), clock=at(3, 3)),
     "everybody_under_way": BASE.replace(policy=Random(), clock=at(8, 2)),

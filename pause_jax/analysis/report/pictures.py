@@ -101,25 +101,31 @@ def versions(result: xr.Dataset) -> Picture:
 
 
 def in_flight(result: xr.Dataset) -> Picture:
-    """Clients under way against simulated seconds."""
-    words = "Counted when the server steps: those that train an older model. 0 in rounds."
-    curves = over_time(result.in_flight, result.clock)
+    """Clients under way against simulated seconds, where rounds overlap."""
+    words = "Counted when the server steps: those that train an older model."
+    curves = _that_overlap(over_time(result.in_flight, result.clock), 0)
     labels = "simulated seconds", "clients under way"
     return _picture("Clients under way", words, curves, result, labels)
 
 
 def staleness(result: xr.Dataset) -> Picture:
-    """How many answers have which staleness."""
+    """How many answers have which staleness, where rounds overlap."""
     each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
     most = int(each.max())
     # An empty slot has -1.
     number = np.apply_along_axis(np.bincount, 2, each.values + 1, minlength=most + 2)[..., 1:]
     share = 100 * number / np.maximum(number.sum(axis=2, keepdims=True), 1)
     axes = {"config": result.config, "seed": result.seed, "round": np.arange(most + 1)}
-    curves = by_round(xr.DataArray(share, axes))
+    curves = _that_overlap(by_round(xr.DataArray(share, axes)), 1)
     words = "Staleness: server steps between a client's start and the average of its update."
     labels = "staleness, server steps", "% of the answers"
     return _picture("Staleness of the answers", words, curves, result, labels)
+
+
+def _that_overlap(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
+    """Curves that are not 0 from their place ``first`` on, or all if there are none."""
+    some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
+    return some or curves
 
 
 def styles(result: xr.Dataset) -> dict[str, tuple[str, list[float]]]:
