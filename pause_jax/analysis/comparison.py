@@ -1,4 +1,4 @@
-"""A comparison of configs: paired differences, and one sentence that says what they show."""
+"""A comparison of configs: paired differences, and two sentences that say what they show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Aim(NamedTuple):
     title: str  # of a column
     values: xr.DataArray  # [config, seed]; NaN where there is none
     sign: int  # 1 if more is better, -1 if less is
-    verb: str  # what a config with values did
+    noun: str  # what the values are
     better: str  # than another config
     worse: str
     missing: str  # what is said of a config without a value in some seed
@@ -36,7 +36,7 @@ class Comparison(NamedTuple):
     aims: tuple[Aim, ...]  # what they are judged by, the first one first
     comparisons: int  # differences that might have been asked for, which their intervals allow for
     differences: tuple[dict[str, Difference], ...]  # of each aim, by config
-    sentence: str  # what the first aim that ``against`` has values of shows
+    text: str  # by the first aim that ``against`` has values of: what was seen, what it shows
 
 
 def compare(result: xr.Dataset, target: float, against: str | None = None) -> Comparison:
@@ -70,7 +70,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     best = "" if against else ", the best"
     if against is None and len(candidates) < len(names):
         best += " of the configs whose epsilon covers all that clients send"
-    return Comparison(chosen, goals, comparisons, found, _sentence(goals, found, chosen, best))
+    return Comparison(chosen, goals, comparisons, found, _text(goals, found, chosen, best))
 
 
 def quoted(name: str) -> str:
@@ -78,12 +78,12 @@ def quoted(name: str) -> str:
     return name if name.replace("_", "").isalnum() else f"'{name}'"
 
 
-def listed(names: Sequence[str], number: int = _LISTED) -> str:
+def listed(names: Sequence[str], number: int = _LISTED, word: str = "and") -> str:
     """Names as a list: a, b and c; what is beyond ``number`` is counted."""
     shown = list(names)
     if len(shown) > number:
         shown = [*shown[:number], f"{len(shown) - number} more"]
-    return ", ".join(shown[:-1]) + (" and " if len(shown) > 1 else "") + shown[-1]
+    return ", ".join(shown[:-1]) + (f" {word} " if len(shown) > 1 else "") + shown[-1]
 
 
 def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
@@ -94,19 +94,19 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         title=f"s to {goal}",
         values=metrics.time_to_accuracy(result, target),
         sign=-1,
-        verb=f"reached {goal} test accuracy",
-        better="sooner than",
-        worse="later than",
+        noun=f"time to {goal} test accuracy",
+        better="sooner",
+        worse="later",
         missing=f"did not reach {goal} in every seed",
         unit=" s",
     )
     accuracy = Aim(
-        title="end accuracy, %",
+        title="end, %",
         values=100 * metrics.final_accuracy(result),
         sign=1,
-        verb="ended with a test accuracy",
-        better="higher than",
-        worse="lower than",
+        noun="test accuracy at the end",
+        better="higher",
+        worse="lower",
         missing=not_finite,
         unit=" %",
     )
@@ -114,9 +114,9 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         title="end loss",
         values=metrics.final_loss(result),
         sign=-1,
-        verb="ended with a test loss",
-        better="lower than",
-        worse="higher than",
+        noun="test loss at the end",
+        better="lower",
+        worse="higher",
         missing=not_finite,
         digits=4,
     )
@@ -124,15 +124,17 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
         title="regret",
         values=metrics.total_regret(result),
         sign=-1,
-        verb="had a regret",
-        better="less than",
-        worse="more than",
+        noun="regret",
+        better="lower",
+        worse="higher",
         missing="broke its contract",
     )
     seconds = regret._replace(
-        title="seconds in all",
+        title="s in all",
         values=metrics.simulated_seconds(result),
-        verb="took a simulated time",
+        noun="simulated time",
+        better="shorter",
+        worse="longer",
         unit=" s",
     )
     goals: tuple[Aim, ...] = (seconds,)
@@ -155,38 +157,61 @@ def _best(goals: Sequence[Aim], candidates: list[str]) -> str:
     return ""
 
 
-def _sentence(
+def _text(
     goals: Sequence[Aim], found: Sequence[dict[str, Difference]], against: str, best: str
 ) -> str:
-    """What the first aim that ``against`` has a value of in every seed shows."""
-    name = quoted(against)
+    """What was seen of the first aim that ``against`` has a value of in every seed, and which of
+    the differences the seeds settle.
+    """
     for goal, others in zip(goals, found, strict=True):
-        ours = goal.values.sel(config=against)
-        if bool(ours.notnull().all()):
-            seeds = f"mean of {ours.size} seeds" if ours.size > 1 else "one seed"
-            mean = f"{float(ours.mean()):,.{goal.digits}f}{goal.unit}"
-            parts = "; ".join(_parts(goal, others)) or "nothing to compare it with"
-            return f"{name} {goal.verb} ({mean}, {seeds}{best if others else ''}): {parts}."
-    return f"{name} {goals[0].missing}, so nothing is compared."
+        if bool(goal.values.sel(config=against).notnull().all()):
+            settled = f" {_settled(goal, others, against, best)}" if others else ""
+            return f"{_seen(goal)}.{settled}"
+    return f"{quoted(against)} {goals[0].missing}, so nothing is compared."
 
 
-def _parts(goal: Aim, others: dict[str, Difference]) -> list[str]:
-    """What the differences show, and what they do not."""
-    parts = []
-    for sign, words in ((-goal.sign, goal.better), (goal.sign, goal.worse)):
-        shown = [
-            f"{quoted(name)} (by {_interval(each, goal)})"
-            for name, each in others.items()
-            if each.shown == sign
-        ]
-        if shown:
-            parts.append(f"significantly {words} {listed(shown)}")
-    whole = {name: each for name, each in others.items() if each.pairs == each.seeds}
-    if undecided := [quoted(name) for name, each in whole.items() if not each.shown]:
-        parts.append(f"not significantly different from {listed(undecided)}")
-    if missing := [quoted(name) for name in others if name not in whole]:
-        parts.append(f"{listed(missing)} {goal.missing}")
-    return parts
+def _seen(goal: Aim) -> str:
+    """The means, the best first, of the configs that have a value in every seed."""
+    means = goal.sign * goal.values.mean("seed", skipna=False)
+    order = sorted(
+        means.config.values[means.notnull()], key=lambda name: -float(means.sel(config=name))
+    )
+    each = [
+        f"{abs(float(means.sel(config=name))):,.{goal.digits}f}{goal.unit} for {quoted(str(name))}"
+        for name in order
+    ]
+    seeds = goal.values.sizes["seed"]
+    start = f"Mean {goal.noun} over {seeds} seeds" if seeds > 1 else f"In one seed, {goal.noun}"
+    text = f"{start}: {listed(each)}"
+    if missing := [quoted(str(name)) for name in means.config.values if name not in order]:
+        text += f"; {listed(missing)} {goal.missing}"
+    return text
+
+
+def _settled(goal: Aim, others: dict[str, Difference], against: str, best: str) -> str:
+    """What the seeds settle, and what they do not."""
+    seeds = next(iter(others.values())).seeds
+    count = f"{seeds} seeds" if seeds > 1 else "one seed"
+    shown = [
+        f"{quoted(name)} {goal.better if each.shown == goal.sign else goal.worse} "
+        f"by {_interval(each, goal)}"
+        for name, each in others.items()
+        if each.shown
+    ]
+    undecided = [
+        quoted(name)
+        for name, each in others.items()
+        if each.pairs == each.seeds and not each.shown
+    ]
+    name = f"{quoted(against)}{best}"
+    if shown:
+        text = f"Against {name}, {count} show {listed(shown)} (95 % intervals)"
+        return text + (f"; they do not settle {listed(undecided)}." if undecided else ".")
+    if undecided:
+        does, comma = "do" if seeds > 1 else "does", "," if best else ""
+        start = f"{count[0].upper()}{count[1:]} {does} not settle"
+        return f"{start} whether {name}{comma} differs from {listed(undecided, word='or')}."
+    return f"No config is left to compare {name} with."
 
 
 def _interval(each: Difference, goal: Aim) -> str:
@@ -194,4 +219,4 @@ def _interval(each: Difference, goal: Aim) -> str:
     ends = sorted((abs(each.low), abs(each.high)))
     mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     unit = " points" if goal.unit == " %" else goal.unit
-    return f"{mean}{unit}, {low} to {high}"
+    return f"{mean}{unit} ({low} to {high})"

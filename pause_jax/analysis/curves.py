@@ -1,4 +1,4 @@
-"""Mean curves of configs with their errors, and their styles: what figures and reports draw."""
+"""Mean curves of configs with their errors: what figures and reports draw."""
 
 from __future__ import annotations
 
@@ -11,13 +11,6 @@ from numpy.typing import NDArray
 from pause_jax.analysis import metrics
 
 Floats = NDArray[np.float64]
-# Distinct for colour-blind readers too, and each 3:1 at least against its page.
-# The two lists are of the same hues: a page swaps them by the reader's colour scheme.
-LIGHT_PAGE, DARK_PAGE = "#FFFFFF", "#0F1419"
-LIGHT = ("#4459CA", "#F8636C", "#09803F", "#B68B07", "#289CE0", "#802E8C", "#6D5C6E", "#8E2B00")
-DARK = ("#7190EF", "#FF6671", "#39B781", "#EFC655", "#8BD5FF", "#C890C5", "#B1C5BF", "#DB944C")
-# Lengths of strokes and gaps, in widths of a line; the first is a line without gaps.
-DASHES = ((), (5, 2), (1, 1.5), (6, 2, 1, 2), (2, 3), (9, 2), (4, 1, 1, 1, 1, 1), (1, 4))
 
 
 class Curve(NamedTuple):
@@ -80,11 +73,8 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
     }
 
 
-def colour(place: int) -> str:
-    """The colour of the config at a place, on a light page."""
-    return LIGHT[place % len(LIGHT)]
-
-
-def dash(place: int) -> tuple[float, ...]:
-    """Its dashes: no two of the first 64 places have both the same."""
-    return DASHES[place // len(LIGHT) % len(DASHES)]
+def starts_at_zero(curves: dict[str, Curve]) -> bool:
+    """Whether an axis of these values helps more with 0 on it: where they come near it."""
+    means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
+    values = np.concatenate([*means, np.zeros(0)])
+    return bool(values.size and 0 <= values.min() <= values.max() / 2)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from pause_jax.analysis import curves as curves_of
-from pause_jax.analysis.curves import Curve, colour, dash
+from pause_jax.analysis import participation as taken
+from pause_jax.analysis.curves import Curve
+from pause_jax.analysis.styles import styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,8 +23,25 @@ __all__ = ["plot_accuracy", "plot_participation", "plot_regret", "plot_spent", "
 
 # More bands than these hide each other; then a bar stands at each curve's end.
 _FEW_BANDS = 6
-# Panels below each other, and names in a column of a legend.
-_PANELS, _NAMES = 12, 16
+# Names in a column of a legend, and labels at the ends of curves.
+_NAMES, _DIRECT = 16, 8
+# Markers of a curve, about.
+_MARKERS = 7
+_FORMATS = ("png", "pdf", "svg")
+# Text stays text in the files, and the same figure is the same bytes.
+_SAVED: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.titlelocation": "left",
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "pause_jax",
+}
 
 
 def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -> None:
@@ -29,7 +49,7 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
     accuracy = curves_of.classifies(result)
     curves = curves_of.progress(result)
     what = "test accuracy" if accuracy else "test loss"
-    title = f"{what.capitalize()} against simulated time{_draw(curves, result, axes, errors=True)}"
+    errors = _draw(curves, result, axes, errors=True)
     if target is not None and accuracy:
         axes.axhline(100 * target, color="0.6", lw=0.8, ls="--", zorder=0)
         axes.text(
@@ -46,38 +66,34 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
     if not accuracy:
         axes.set_yscale("log")
     axes.set(xlabel="simulated seconds", ylabel="test accuracy, %" if accuracy else what)
-    axes.set_title(title, fontsize="medium")
-    _legend(axes)
+    axes.set_xlim(left=0)
+    axes.set_title(f"{what.capitalize()} against simulated time{errors}")
+    _label(axes)
 
 
 def plot_spent(result: xr.Dataset, axes: Axes) -> None:
     """Largest budget spent by any client against rounds, mean over seeds.
 
-    Of curves that are the same the lower ones are wider, and the legend says so.
+    Of curves that are the same the lower ones are wider, and their labels say so.
     """
     curves = curves_of.by_round(result.max_spent)
     units = sorted(set(result.epsilon_unit.values.tolist()) - {"none"})
     _draw(curves, result, axes, errors=False)
-    axes.set(xlabel="round", ylabel=f"max spent epsilon, per {' or '.join(units) or '-'}")
-    axes.set_title("Privacy budget spent by the busiest client, mean over seeds", fontsize="medium")
-    if curves:
-        _legend(axes)
+    axes.set(xlabel="round", ylabel=f"spent epsilon, per {' or '.join(units) or '-'}")
+    axes.set_title("Privacy budget spent by the busiest client, mean over seeds")
+    _label(axes)
 
 
-def plot_participation(result: xr.Dataset, axes: Sequence[Axes]) -> None:
-    """Rounds in which each client took part, mean over seeds: a panel a config, one scale."""
-    counts = result.counts.where(result.counts >= 0).mean("seed")
-    highest = max(float(counts.max()), 1.0)
-    for i, (name, panel) in enumerate(zip(result.config.values, axes, strict=True)):
-        values = counts.sel(config=name).values
-        panel.bar(result.client.values, values, width=1.0, color=colour(i))
-        panel.set_title(_plain(str(name)), fontsize="small", loc="left", pad=2)
-        panel.set_ylim(0, 1.05 * highest)
-        panel.margins(x=0)
-    figure = axes[0].figure
-    figure.suptitle("Who took part, mean over seeds; one scale in all panels", fontsize="medium")
-    figure.supylabel("rounds in which a client took part", fontsize="medium")
-    figure.supxlabel("client", fontsize="medium")
+def plot_participation(result: xr.Dataset, axes: Axes) -> None:
+    """Share of the rounds in which each client took part, from the fastest to the slowest client.
+
+    A flat curve uses all clients alike; one that falls prefers fast clients.
+    """
+    found = taken.participation(result)
+    errors = _draw(taken.by_client(found), result, axes, errors=True)
+    axes.set(**dict(zip(("xlabel", "ylabel"), taken.labels(found), strict=True)))
+    axes.set_title(f"Who took part{errors}")
+    _label(axes)
 
 
 def plot_regret(curves: xr.DataArray, axes: Axes) -> None:
@@ -91,32 +107,33 @@ def plot_regret(curves: xr.DataArray, axes: Axes) -> None:
     }
     _draw(positive, curves, axes, errors=False)
     axes.set(xscale="log", yscale="log", xlabel="round n", ylabel="cumulative regret R(n)")
-    axes.set_title("Cumulative regret, mean over seeds", fontsize="medium")
-    _legend(axes)
+    axes.set_title("Cumulative regret, mean over seeds")
+    _label(axes)
 
 
 def _draw(
     curves: dict[str, Curve], result: xr.Dataset | xr.DataArray, axes: Axes, *, errors: bool
 ) -> str:
     """Draw curves, each in its config's style; return what a title says of their errors."""
-    places = {str(name): place for place, name in enumerate(result.config.values)}
+    looks = styles(result.config.values)
     same = {name: names for names in curves_of.hidden(curves) for name in names}
     banded = errors and any(np.isfinite(curve.error).any() for curve in curves.values())
     many = len(curves) > _FEW_BANDS
-    for name, (x, y, error) in curves.items():
-        style: dict[str, Any] = {"color": colour(places[name])}
+    for place, (name, (x, y, error)) in enumerate(curves.items()):
+        look = looks[name]
+        style: dict[str, Any] = {"color": look.colour}
         above = same.get(name, [name])
         under = len(above) - 1 - above.index(name)
-        # A run with one evaluation has one point, which a line alone would not show.
-        marker = "o" if np.isfinite(y).sum() < 5 else None
-        strokes = dash(places[name])
+        step = math.ceil(x.size / _MARKERS)
         axes.plot(
             x,
             y,
             label=_plain(name if len(above) == 1 else f"{name} (as {_others(above, name)})"),
-            lw=1.6 + 2.2 * min(under, 3),
-            ls=(0, strokes) if strokes else "-",
-            marker=marker,
+            lw=1.2 + 1.8 * min(under, 3),
+            ls=(0, look.dash) if look.dash else "-",
+            marker=look.marker,
+            ms=4 + 1.5 * min(under, 3),
+            markevery=(place % step, step),
             **style,
         )
         if banded and many:
@@ -124,9 +141,12 @@ def _draw(
             axes.errorbar(x[last], y[last], error[last], capsize=2, lw=1.2, **style)
         elif banded:
             axes.fill_between(x, y - error, y + error, alpha=0.2, lw=0, **style)
+    axes.margins(x=0)
+    if curves_of.starts_at_zero(curves):
+        axes.set_ylim(bottom=0)
     if not banded:
         return ""
-    return f"\n{'bars at the ends' if many else 'bands'}: ± standard error over seeds"
+    return f"; {'bars at the ends' if many else 'bands'}: ± standard error over seeds"
 
 
 def _plain(name: str) -> str:
@@ -139,56 +159,108 @@ def _others(names: list[str], name: str) -> str:
     return first + (f" and {len(more)} more" if more else "")
 
 
-def _legend(axes: Axes) -> None:
-    """Outside of the axes, so that it hides no curve."""
-    columns = math.ceil(len(axes.get_legend_handles_labels()[1]) / _NAMES)
+def _label(axes: Axes) -> None:
+    """Name the curves, outside of the axes so that no name hides a curve: at their ends if all end
+    together, else in a legend in the order of their ends.
+    """
+    lines, names = axes.get_legend_handles_labels()
+    ends = [_end(line.get_xdata(), line.get_ydata()) for line in lines]
+    if not ends:
+        return
+    order = sorted(range(len(ends)), key=lambda i: -ends[i][1])
+    if len(ends) <= _DIRECT and len({x for x, _ in ends}) == 1:
+        places = axes.transAxes.inverted().transform(axes.transData.transform(ends))[:, 1]
+        for i, height in zip(order, _apart(places[order], _line_height(axes)), strict=True):
+            axes.annotate(
+                names[i],
+                (1.0, places[i]),
+                (1.05, height),
+                xycoords="axes fraction",
+                va="center",
+                fontsize="small",
+                arrowprops={
+                    **{"arrowstyle": "-", "color": lines[i].get_color(), "lw": 0.8},
+                    **{"relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0},
+                },
+            )
+        return
     axes.legend(
+        [lines[i] for i in order],
+        [names[i] for i in order],
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
         borderaxespad=0,
         fontsize="small",
-        ncols=columns,
+        ncols=math.ceil(len(names) / _NAMES),
         frameon=False,
     )
+
+
+def _end(x: Any, y: Any) -> tuple[float, float]:
+    """The last point of a curve."""
+    there = np.flatnonzero(np.isfinite(x) & np.isfinite(y))[-1]
+    return float(x[there]), float(y[there])
+
+
+def _line_height(axes: Axes) -> float:
+    """Of a small label, as a share of the axes."""
+    from matplotlib.font_manager import FontProperties
+
+    points = FontProperties(size="small").get_size_in_points()
+    figure: Any = axes.figure
+    return 1.2 * points / (72 * axes.get_position().height * figure.get_figheight())
+
+
+def _apart(wished: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
+    """Heights that fall, at least ``gap`` apart and at most 1, near those that are wished."""
+    heights = np.minimum(wished, 1.0)
+    for i in range(1, heights.size):
+        heights[i] = min(heights[i], heights[i - 1] - gap)
+    # What fell below the axes pushes up what is above it.
+    if heights.size and heights[-1] < 0:
+        heights[-1] = 0.0
+        for i in range(heights.size - 2, -1, -1):
+            heights[i] = max(heights[i], heights[i + 1] + gap)
+    return heights
 
 
 def save_figures(
     result: xr.Dataset, folder: str | pathlib.Path, target: float | None = None
 ) -> list[pathlib.Path]:
-    """Write the figures of a comparison as PNG files.
+    """Write the figures of a comparison, each as PNG, PDF and SVG.
+
+    A config has one colour, marker and dash in all of them (``analysis.styles``).
 
     Args:
       result: from ``sweep``.
       folder: where to; created if need be.
-      target: accuracy that is marked; none for a regression.
+      target: accuracy that is marked; a regression has none.
 
     Returns:
-      The files: ``accuracy_vs_seconds.png`` (of a regression ``loss_vs_seconds.png``) if
-      something was learned, ``spent_budget_vs_rounds.png`` and ``participation_per_client.png``.
+      The files: ``accuracy_vs_seconds`` (of a regression ``loss_vs_seconds``) if something was
+      learned, ``spent_budget_vs_rounds`` if some config has a budget, and
+      ``participation_per_client``.
     """
+    import matplotlib
     from matplotlib.figure import Figure
 
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    number = result.sizes["config"]
-    curves: dict[str, Callable[[Axes], None]] = {}
+    drawn: dict[str, Callable[[Axes], None]] = {}
     if curves_of.learns(result):  # not the bandit alone
         what = "accuracy" if curves_of.classifies(result) else "loss"
-        curves[f"{what}_vs_seconds"] = lambda axes: plot_accuracy(result, axes, target)
-    curves["spent_budget_vs_rounds"] = lambda axes: plot_spent(result, axes)
-    drawn = {}
-    for name, draw in curves.items():
-        drawn[name] = Figure(figsize=(8 + 2 * (number > _NAMES), 4.4), layout="constrained")
-        draw(drawn[name].subplots())
-    columns = math.ceil(number / _PANELS)
-    rows = math.ceil(number / columns)
-    figure = Figure(figsize=(max(7, 4 * columns), max(4.2, 1.1 * rows)), layout="constrained")
-    grid: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    panels = list(grid.T.flat)
-    for empty in panels[number:]:
-        empty.set_axis_off()
-    plot_participation(result, panels[:number])
-    drawn["participation_per_client"] = figure
-    for name, figure in drawn.items():
-        figure.savefig(folder / f"{name}.png", dpi=150)
-    return [folder / f"{name}.png" for name in drawn]
+        drawn[f"{what}_vs_seconds"] = lambda axes: plot_accuracy(result, axes, target)
+    if curves_of.by_round(result.max_spent):
+        drawn["spent_budget_vs_rounds"] = lambda axes: plot_spent(result, axes)
+    drawn["participation_per_client"] = lambda axes: plot_participation(result, axes)
+    files = []
+    wide = 5.8 + 1.4 * (result.sizes["config"] > _NAMES)
+    with matplotlib.rc_context(_SAVED):
+        for name, draw in drawn.items():
+            figure = Figure(figsize=(wide, 3.1), layout="constrained")
+            draw(figure.subplots())
+            for form in _FORMATS:
+                files.append(folder / f"{name}.{form}")
+                date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form)
+                figure.savefig(files[-1], dpi=220, metadata=date)
+    return files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -83,8 +83,17 @@ def varied_fields(result: xr.Dataset) -> dict[str, xr.DataArray]:
     }
 
 
-def table(rows: list[dict[str, Any]], target: float) -> Sheet:
-    """The summary for a terminal, soonest to the target first."""
+class Merits(NamedTuple):
+    """What a terminal and a report show of a summary, the soonest to the target first."""
+
+    title: str
+    headings: tuple[str, ...]  # the first one is that of the configs' names
+    cells: list[tuple[str, ...]]  # a row a config
+    caption: str
+
+
+def merits(rows: list[dict[str, Any]], target: float) -> Merits:
+    """The figures of merit that readers look for, as words."""
     seeds = rows[0]["seeds"]
     units = {row["epsilon_unit"] for row in rows} - {"none"}
     one_unit = _UNIT_WORDS[units.pop()] if len(units) == 1 else None
@@ -101,7 +110,7 @@ def table(rows: list[dict[str, Any]], target: float) -> Sheet:
         if one_unit is None:
             spent += _UNIT_MARKS[row["epsilon_unit"]]
         seconds = _pm(row, "seconds", 1)
-        merits = {
+        each = {
             "accuracy": (
                 _pm(row, "accuracy", 1, 100),
                 _pm(row, "best_accuracy", 1, 100),
@@ -111,27 +120,32 @@ def table(rows: list[dict[str, Any]], target: float) -> Sheet:
             "bandit": (seconds, _pm(row, "regret", 1)),
         }[kind]
         empty = (f"{row['empty_rounds']}/{row['rounds']}",) if some_empty else ()
-        return row["config"], *merits, spent, _pm(row, "fairness", 2), *empty
+        return row["config"], *each, spent, _pm(row, "fairness", 2), *empty
 
     def soonest_first(row: dict[str, Any]) -> tuple[int, float]:
         return -row["reached"], row["seconds_to_target"] if row["reached"] else 0.0
 
     marks = ("spent eps", "fairness", "empty") if some_empty else ("spent eps", "fairness")
-    return make_table(
-        [label("policy"), *map(number, (*headings, *marks))],
+    return Merits(
+        f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
+        ("policy", *headings, *marks),
         [cells(row) for row in sorted(rows, key=soonest_first)],
-        title=f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
-        caption=(
-            f"end, best: test {kind}. "
-            * (kind != "bandit")
-            + "s: simulated seconds. eps: most budget spent by any client"
-            f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
-            + " empty: rounds of all seeds in which nobody took part" * some_empty
-            + "; regret counts them as 0" * (some_empty and kind == "bandit")
-            + "." * some_empty
-            + _own_rewards(rows) * (kind == "bandit")
-        ),
+        f"end, best: test {kind}. " * (kind != "bandit")
+        + "s: simulated seconds. eps: most budget spent by any client"
+        f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
+        + " empty: rounds of all seeds in which nobody took part" * some_empty
+        + "; regret counts them as 0" * (some_empty and kind == "bandit")
+        + "." * some_empty
+        + _own_rewards(rows) * (kind == "bandit"),
     )
+
+
+def table(rows: list[dict[str, Any]], target: float) -> Sheet:
+    """The summary for a terminal."""
+    shown = merits(rows, target)
+    first, *others = shown.headings
+    columns = [label(first), *map(number, others)]
+    return make_table(columns, shown.cells, title=shown.title, caption=shown.caption)
 
 
 def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:

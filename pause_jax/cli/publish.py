@@ -93,8 +93,9 @@ def _print(
     if sizes.max() > 1:  # without learning every client counts as one sample
         low, high = int(sizes.min()), int(sizes.max())
         console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
+    if len(rows) > 1:
+        console.print(compare(result, target).text, highlight=False, markup=False)
     console.print(summary.table(rows, target))
     console.print(ledger_table.table(books))
-    compared = [compare(result, target).sentence] if len(rows) > 1 else []
-    for sentence in (*compared, *ledger_table.notes(books), *summary.notes(result)):
+    for sentence in (*ledger_table.notes(books), *summary.notes(result)):
         console.print(f"- {sentence}", highlight=False, markup=False)

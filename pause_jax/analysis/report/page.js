@@ -12,3 +12,7 @@ for (const block of document.querySelectorAll('script[type="application/json"]')
     throw error;
   });
 }
+// What differs is printed too; the files lie beside the page.
+addEventListener("beforeprint", () => {
+  for (const part of document.querySelectorAll("details.printed")) part.open = true;
+});

@@ -19,9 +19,9 @@ import xarray as xr
 
 from pause_jax.analysis import ledger_table, metrics, summary
 from pause_jax.analysis.comparison import compare
-from pause_jax.analysis.curves import DARK, LIGHT
 from pause_jax.analysis.report import budgets, overlap, participation, pictures, tables
 from pause_jax.analysis.report.pictures import Picture
+from pause_jax.analysis.styles import DARK, LIGHT
 from pause_jax.base.struct import ConfigError
 from pause_jax.learning.decoded import Arrays, decoded
 
@@ -68,9 +68,10 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         data={name: _json(chart) for name, chart in charts.items() if chart},
         styles=pictures.styles(result),
         comparison=comparison,
+        merits=tables.merits(result, target),
+        judged=tables.judged(result, comparison),
         differing=tables.differing(result),
         common=same,
-        judged=tables.judged(result, comparison),
         thirds=thirds,
         ages=ages,
         privacy=books,

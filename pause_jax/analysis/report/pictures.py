@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -15,19 +16,21 @@ from pause_jax.analysis.curves import (
     Curve,
     by_round,
     classifies,
-    colour,
-    dash,
     hidden,
     learns,
     over_time,
     progress,
+    starts_at_zero,
 )
+from pause_jax.analysis.participation import Participation, by_client
+from pause_jax.analysis.participation import labels as labels_of
+from pause_jax.analysis.styles import Style
+from pause_jax.analysis.styles import styles as styles_of
 
-# Points of one curve at most.
-_POINTS = 150
+# Points of one curve at most, and its markers, about.
+_POINTS, _MARKERS = 150, 7
 # More bands than these hide each other.
 _FEW = 6
-_AXIS = alt.Axis(tickCount=7)
 
 
 class Picture(NamedTuple):
@@ -128,9 +131,17 @@ def _that_overlap(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
     return some or curves
 
 
-def styles(result: xr.Dataset) -> dict[str, tuple[str, list[float]]]:
-    """Colour and dashes of each config."""
-    return {str(n): (colour(i), list(dash(i))) for i, n in enumerate(result.config.values)}
+def participation(result: xr.Dataset, found: dict[str, Participation]) -> Picture:
+    """Share of the rounds in which each client took part."""
+    words = "A flat curve uses all clients alike; one that falls prefers fast clients."
+    if any(each.seconds is None for each in found.values()):
+        words = "Their expected speeds are not known here."
+    return _picture("Who took part", words, by_client(found), result, labels_of(found))
+
+
+def styles(result: xr.Dataset) -> dict[str, Style]:
+    """The look of each config."""
+    return styles_of(result.config.values)
 
 
 def _picture(
@@ -151,19 +162,25 @@ def _picture(
     """
     known = {name: style for name, style in styles(result).items() if name in curves}
     same = hidden(curves)
-    rows = [
-        row
-        for name, curve in curves.items()
-        for row in _rows(name, curve, same, even="x" not in log, numbers=numbers)
-    ]
+    places = {name: place for place, name in enumerate(known)}
+    rows = []
+    for name, curve in curves.items():
+        each = _rows(name, curve, same, even="x" not in log, numbers=numbers)
+        step = math.ceil(len(each) / _MARKERS)
+        for row in each[places[name] % step :: step]:
+            row["mark"] = 1
+        rows += each
     banded = any("low" in row for row in rows)
-    # A curve of few points shows them.
-    points = all(np.isfinite(curve.mean).sum() < 5 for curve in curves.values())
     more = [alt.Tooltip("number:Q", title=numbers[0])] if numbers else []
-    layers = _layers(known, labels, log, banded=banded, points=points, more=more)
+    scales = _scale("x" in log), _scale("y" in log, zero=starts_at_zero(curves))
+    layers = _layers(known, labels, scales, banded=banded, more=more)
     if rule:
         layers += _rule(*rule)
-    chart = alt.layer(*layers, data=alt.Data(values=rows)).properties(width="container", height=330)
+    # Again after every change, as the legend has more rows in a narrower chart.
+    size = alt.AutoSizeParams(type="fit-x", contains="padding", resize=True)
+    chart = alt.layer(*layers, data=alt.Data(values=rows)).properties(
+        width="container", height=330, autosize=size
+    )
     if banded:
         words += f" Band: ± standard error over {result.sizes['seed']} seeds."
     elif result.sizes["seed"] == 1:
@@ -172,35 +189,36 @@ def _picture(
         words += f" The same curve, one upon the other: {listed([*map(quoted, names)], 20)}."
     ends = "; ".join(f"{name} {_last(curve):.4g}" for name, curve in list(curves.items())[:20])
     description = f"{title}: {labels[1]} against {labels[0]}. Last values: {ends}."
-    return Picture(title, words, description, spec_of(chart, description))
+    return Picture(title, words, description, _spec(chart, description))
 
 
 def _layers(
-    known: dict[str, tuple[str, list[float]]],
+    known: dict[str, Style],
     labels: tuple[str, str],
-    log: str,
+    scales: tuple[alt.Scale, alt.Scale],
     *,
     banded: bool,
-    points: bool,
     more: list[alt.Tooltip],
 ) -> list[Any]:
-    """Bands, lines, and points to be hit by the mouse, of configs with these styles."""
+    """Bands, lines, markers, and points to be hit by the mouse, of configs with these styles."""
     names, legend = list(known), _legend(list(known))
-    colours = alt.Scale(domain=names, range=[style[0] for style in known.values()])
+    colours = alt.Scale(domain=names, range=[style.colour for style in known.values()])
+    shapes = alt.Scale(domain=names, range=[style.shape for style in known.values()])
     picked = alt.selection_point(fields=["config"], bind="legend")
     base = alt.Chart().encode(
-        x=alt.X("x:Q", title=labels[0], scale=_scale("x" in log), axis=_AXIS),
+        x=alt.X("x:Q", title=labels[0], scale=scales[0], axis=_axis(scales[0])),
         color=alt.Color("config:N", scale=colours, legend=legend),
     )
-    y = alt.Y("y:Q", title=labels[1], scale=_scale("y" in log), axis=_AXIS)
+    y = alt.Y("y:Q", title=labels[1], scale=scales[1], axis=_axis(scales[1]))
+    faint = alt.condition(picked, alt.value(1.0), alt.value(0.12))
     line = base.mark_line(aria=False).encode(
-        y=y,
-        opacity=alt.condition(picked, alt.value(1.0), alt.value(0.12)),
-        strokeWidth=alt.StrokeWidth("width:Q", scale=None),
+        y=y, opacity=faint, strokeWidth=alt.StrokeWidth("width:Q", scale=None)
     )
-    if any(style[1] for style in known.values()):
-        dashes = alt.Scale(domain=names, range=[style[1] or [1, 0] for style in known.values()])
+    if any(style.dash for style in known.values()):
+        dashes = alt.Scale(domain=names, range=[style.dash or (1, 0) for style in known.values()])
         line = line.encode(strokeDash=alt.StrokeDash("config:N", scale=dashes, legend=legend))
+    marks = base.transform_filter("datum.mark == 1").mark_point(filled=True, aria=False, size=55)
+    shape = alt.Shape("config:N", scale=shapes, legend=legend)
     tooltip = [
         alt.Tooltip("config:N"),
         alt.Tooltip("x:Q", title=labels[0], format=",.5~g"),
@@ -218,12 +236,17 @@ def _layers(
         bands = [band]
         tooltip.append(alt.Tooltip("error:Q", title="± standard error", format=".2~g"))
     seen = base.mark_point(filled=True, aria=False, size=60).encode(
-        y=y, opacity=alt.value(1.0 if points else 0.0), tooltip=tooltip
+        y=y, opacity=alt.value(0.0), tooltip=tooltip
     )
-    return [*bands, line, seen.add_params(picked)]
+    return [
+        *bands,
+        line,
+        marks.encode(y=y, opacity=faint, shape=shape),
+        seen.add_params(picked),
+    ]
 
 
-def spec_of(chart: Any, description: str) -> dict[str, Any]:
+def _spec(chart: Any, description: str) -> dict[str, Any]:
     """Vega-Lite of a chart, with what all charts of a page have in common."""
     return (
         chart.properties(description=description, background="white")
@@ -231,7 +254,7 @@ def spec_of(chart: Any, description: str) -> dict[str, Any]:
         .configure_axis(
             labelFontSize=12, titleFontSize=12, titleFontWeight="normal", titlePadding=8
         )
-        .configure_legend(labelFontSize=12, symbolStrokeWidth=3)
+        .configure_legend(labelFontSize=12)
         .to_dict()
     )
 
@@ -250,8 +273,13 @@ def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
     }
 
 
-def _scale(log: bool) -> alt.Scale:
-    return alt.Scale(type="log") if log else alt.Scale(zero=False, nice=True)
+def _scale(log: bool, *, zero: bool = False) -> alt.Scale:
+    return alt.Scale(type="log") if log else alt.Scale(zero=zero, nice=True)
+
+
+def _axis(scale: alt.Scale) -> alt.Axis:
+    """A grid for linear axes: that of a logarithmic one has too many lines."""
+    return alt.Axis(tickCount=7, grid=scale.to_dict().get("type") != "log")
 
 
 def _rows(
@@ -284,14 +312,15 @@ def _rows(
 
 
 def _legend(names: list[str]) -> alt.Legend:
-    longest = max(map(len, names))
+    """As many columns as the chart, which a reader may turn, has room for."""
+    longest = 32 + 7 * max(map(len, names))
     return alt.Legend(
         title=None,
         orient="bottom",
-        columns=max(1, min(len(names), 90 // (longest + 6))),
-        labelLimit=560,
-        symbolType="stroke",
+        columns=alt.ExprRef(f"clamp(floor(width / {longest}), 1, {len(names)})"),
+        labelLimit=alt.ExprRef("max(100, width - 20)"),
         symbolOpacity=1,
+        symbolSize=70,
     )
 
 

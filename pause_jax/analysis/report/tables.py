@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import xarray as xr
 
-from pause_jax.analysis import ledger_table, metrics, summary
-from pause_jax.analysis.comparison import Aim, Comparison
+from pause_jax.analysis import ledger_table, summary
+from pause_jax.analysis.comparison import Aim, Comparison, listed, quoted
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.paired import Difference
 from pause_jax.config import config_file
+
+# Fields of a table with a row a config.
+_COLUMNS = 3
 
 
 class Table(NamedTuple):
@@ -31,19 +33,36 @@ class Table(NamedTuple):
     caption: str
 
 
+def merits(result: xr.Dataset, target: float) -> Table:
+    """Accuracy, seconds, leakage and fairness, as the terminal shows them."""
+    found = summary.merits(summary.summary(result, target), target)
+    title = f"{found.title[0].upper()}{found.title[1:]}"
+    headings = ("config", *found.headings[1:])
+    return Table("Results", headings, tuple(found.cells), f"{title}. {found.caption}")
+
+
 def differing(result: xr.Dataset) -> Table:
-    """The fields in which configs differ: a row a config, or a row a field if these are more."""
+    """The fields in which configs differ: a row a config; a row a field if these are many."""
     columns = {
         name: tuple(map(_plain, values.values.tolist()))
         for name, values in summary.varied_fields(result).items()
     }
     names = tuple(map(str, result.config.values))
     words = "All other fields are the same." if columns else "No field differs."
-    if len(columns) > len(names):
-        rows = tuple((path, *cells) for path, cells in columns.items())
-        return Table("What differs", ("field", *names), rows, words)
+    if len(columns) > _COLUMNS:
+        rows = tuple((path, _shared(names, cells)) for path, cells in columns.items())
+        return Table("What differs", ("field", "values"), rows, words)
     rows = tuple(zip(names, *columns.values(), strict=True))
     return Table("What differs", ("config", *columns), rows, words)
+
+
+def _shared(names: tuple[str, ...], cells: tuple[str, ...]) -> str:
+    """Each value once, with the configs that have it."""
+    configs: dict[str, list[str]] = {}
+    for name, value in zip(names, cells, strict=True):
+        if value:
+            configs.setdefault(value, []).append(quoted(name))
+    return "; ".join(f"{value}: {listed(each, 20)}" for value, each in configs.items())
 
 
 def common(result: xr.Dataset) -> Table:
@@ -57,50 +76,35 @@ def common(result: xr.Dataset) -> Table:
     return Table("What is the same", ("field", "value"), tuple(same), "")
 
 
-def judged(result: xr.Dataset, comparison: Comparison) -> Table:
-    """Each config's figures, and their paired differences."""
-    against = comparison.against
-    headings = ["config"]
-    for aim in comparison.aims:
-        headings += [aim.title, *([f"difference from {against}"] if against else [])]
-    moments = [metrics.mean_and_error(aim.values) for aim in comparison.aims]
-    rows = []
-    for name in map(str, result.config.values):
-        cells = [name]
-        for aim, others, (mean, error) in zip(
-            comparison.aims, comparison.differences, moments, strict=True
-        ):
-            reached = int(aim.values.sel(config=name).notnull().sum())
-            value = _pm(float(mean.sel(config=name)), float(error.sel(config=name)), aim.digits)
-            seeds = result.sizes["seed"]
-            part = f" ({reached} of {seeds} seeds)" if 0 < reached < seeds else ""
-            cells.append(f"{value}{part}" if reached else "in no seed")
-            if against:
-                cells.append(_difference(others[name], aim) if name in others else "-")
-        rows.append(tuple(cells))
-    return Table(
-        "Configs in comparison", tuple(headings), tuple(rows), _judged_words(result, comparison)
+def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
+    """Paired differences from one config; None if nothing is compared."""
+    if not comparison.against or result.sizes["config"] == 1:
+        return None
+    headings = ("config", *(aim.title for aim in comparison.aims))
+    pairs = list(zip(comparison.aims, comparison.differences, strict=True))
+    rows = tuple(
+        (name, *(_difference(others[name], aim) for aim, others in pairs))
+        for name in map(str, result.config.values)
+        if name != comparison.against
     )
+    title = f"Differences from {quoted(comparison.against)}"
+    return Table(title, headings, rows, _judged_words(result, comparison))
 
 
 def _judged_words(result: xr.Dataset, comparison: Comparison) -> str:
-    seeds, others = result.sizes["seed"], result.sizes["config"] - 1
-    if seeds == 1:
-        return "One seed: no errors, and no difference can be told from chance. Run more seeds."
-    words = f"Mean ± standard error over {seeds} seeds."
-    if not comparison.against or not others:
-        return words
-    number = comparison.comparisons
+    if result.sizes["seed"] == 1:
+        return "One seed: no difference can be told from chance. Run more seeds."
+    number, others = comparison.comparisons, result.sizes["config"] - 1
     picked = (
         f", as {comparison.against} looked best; one that is named beforehand "
         f"(--against) has {others}, and narrower intervals"
     )
     return (
-        f"{words} Differences are paired, as the same seed is the same world: mean [paired "
+        "Differences are paired, as the same seed is the same world: mean [paired "
         "t-interval], the intervals of a column all right together with 95 % confidence "
         f"(Bonferroni over {number} comparisons{picked if number > others else ''}). "
-        "An interval with 0 in it shows no difference (~); one over fewer seeds than were run "
-        "shows none either, as those seeds were chosen by their outcome."
+        "An interval with 0 in it settles nothing (~); nor does one over fewer seeds than were "
+        "run, as those seeds were chosen by their outcome."
     )
 
 
@@ -148,9 +152,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:g}"
     return str(value)
-
-
-def _pm(mean: float, error: float, digits: int) -> str:
-    if not np.isfinite(mean):
-        return "-"
-    return f"{mean:,.{digits}f}" + (f" ± {error:,.{digits}f}" if np.isfinite(error) else "")

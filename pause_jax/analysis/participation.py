@@ -1,0 +1,95 @@
+"""Who took part: clients from the fastest to the slowest, by the configs' own latency models."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from pause_jax.analysis.curves import Curve
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import config_file
+from pause_jax.world.latency.base import Work
+
+Floats = NDArray[np.float64]
+
+# Points of one curve at most.
+_POINTS = 60
+
+
+class Participation(NamedTuple):
+    """Of one config's clients, from the fastest to the slowest; by number if that is not known.
+
+    Attributes:
+      share: [seed, K], of the played rounds those in which a client took part.
+      seconds: [K], what the latency model expects of each; None where it is not at hand.
+    """
+
+    share: Floats
+    seconds: Floats | None
+
+
+def participation(result: xr.Dataset) -> dict[str, Participation]:
+    """Who took part, by config: ordered by speed in all configs or in none.
+
+    Args:
+      result: from ``sweep``.
+    """
+    found = {str(name): _of_config(result.sel(config=name)) for name in result.config.values}
+    if all(each.seconds is not None for each in found.values()):
+        return {
+            name: Participation(each.share[:, order], each.seconds[order])
+            for name, each in found.items()
+            if each.seconds is not None
+            for order in [np.argsort(each.seconds, kind="stable")]
+        }
+    return {name: each._replace(seconds=None) for name, each in found.items()}
+
+
+def by_client(found: dict[str, Participation]) -> dict[str, Curve]:
+    """Per cent of the rounds against the place of a client in the order, 1 is the first."""
+    return {name: _curve(each.share) for name, each in found.items()}
+
+
+def labels(found: dict[str, Participation]) -> tuple[str, str]:
+    """Of the axes of those curves."""
+    ordered = all(each.seconds is not None for each in found.values())
+    where = "clients, fastest to slowest" if ordered else "clients by number"
+    most = max(each.share.shape[1] for each in found.values())
+    return where + (" (means of neighbours)" if most > _POINTS else ""), "% of rounds"
+
+
+def _curve(share: Floats) -> Curve:
+    seeds, number = share.shape
+    groups = np.array_split(np.arange(number), min(number, _POINTS))
+    each = 100 * np.stack([share[:, group].mean(axis=1) for group in groups], axis=1)
+    error = np.full(len(groups), np.nan)
+    if seeds > 1:
+        error = each.std(axis=0, ddof=1) / math.sqrt(seeds)
+    return Curve(np.asarray([group.mean() + 1.0 for group in groups]), each.mean(axis=0), error)
+
+
+def _of_config(one: xr.Dataset) -> Participation:
+    """In the order of the clients' numbers."""
+    counts = one.counts.where(one.counts >= 0) / one.num_played.where(one.num_played > 0)
+    share = counts.transpose("seed", "client").values.astype(np.float64)
+    share = share[:, np.isfinite(share).any(axis=0)]
+    share = share[np.isfinite(share).all(axis=1)]  # seeds of which something was played
+    return Participation(share, _expected_seconds(one, share.shape[1]))
+
+
+def _expected_seconds(one: xr.Dataset, num_clients: int) -> Floats | None:
+    """What the config's latency model expects of each client, [K]; None where it is not at hand: a
+    file of measurements that is elsewhere, a custom class.
+    """
+    size = 4.0 * float(one.num_parameters)
+    samples = one.data_size.mean("seed").values[:num_clients]
+    with contextlib.suppress(ConfigError):
+        model = config_file.loads(str(one.config_toml.item())).latency.loaded()
+        model, _ = model.given(Work(size, size, samples))
+        return np.asarray(model.expected_latency(num_clients), np.float64)
+    return None
