@@ -7,7 +7,13 @@ const options = {
 };
 for (const block of document.querySelectorAll('script[type="application/json"]')) {
   const place = document.getElementById(block.dataset.chart);
-  vegaEmbed(place, JSON.parse(block.textContent), options).catch((error) => {
+  const drawn = vegaEmbed(place, JSON.parse(block.textContent), options);
+  drawn.then(({ view }) => {
+    // Once more, as the rows of its legend follow from its width.
+    const fit = () => view.resize().runAsync();
+    addEventListener("resize", fit);
+    return fit();
+  }).catch((error) => {
     place.textContent = "This chart could not be drawn: " + error.message;
     throw error;
   });

@@ -176,11 +176,7 @@ def _picture(
     layers = _layers(known, labels, scales, banded=banded, more=more)
     if rule:
         layers += _rule(*rule)
-    # Again after every change, as the legend has more rows in a narrower chart.
-    size = alt.AutoSizeParams(type="fit-x", contains="padding", resize=True)
-    chart = alt.layer(*layers, data=alt.Data(values=rows)).properties(
-        width="container", height=330, autosize=size
-    )
+    chart = alt.layer(*layers, data=alt.Data(values=rows)).properties(width="container", height=330)
     if banded:
         words += f" Band: ± standard error over {result.sizes['seed']} seeds."
     elif result.sizes["seed"] == 1:
@@ -313,7 +309,7 @@ def _rows(
 
 def _legend(names: list[str]) -> alt.Legend:
     """As many columns as the chart, which a reader may turn, has room for."""
-    longest = 32 + 7 * max(map(len, names))
+    longest = 30 + 6 * max(map(len, names))
     return alt.Legend(
         title=None,
         orient="bottom",
