@@ -211,7 +211,7 @@ def _settled(goal: Aim, others: dict[str, Difference], against: str, best: str) 
         does, comma = "do" if seeds > 1 else "does", "," if best else ""
         start = f"{count[0].upper()}{count[1:]} {does} not settle"
         return f"{start} whether {name}{comma} differs from {listed(undecided, word='or')}."
-    return f"No config is left to compare {name} with."
+    return f"No other config is left to compare {quoted(against)} with."
 
 
 def _interval(each: Difference, goal: Aim) -> str:

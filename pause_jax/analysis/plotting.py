@@ -259,6 +259,8 @@ def save_figures(
         for name, draw in drawn.items():
             figure = Figure(figsize=(wide, 3.1), layout="constrained")
             draw(figure.subplots())
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # it is laid out, for all files
             for form in _FORMATS:
                 files.append(folder / f"{name}.{form}")
                 date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form)

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from pause_jax.analysis import curves
+from pause_jax.analysis import styles as looks
+from pause_jax.analysis.styles import KNOWN, style_at, styles
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 SEEN = {
@@ -41,7 +42,7 @@ def contrast(colour, page):
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("chosen", [curves.LIGHT, curves.DARK])
+@pytest.mark.parametrize("chosen", [looks.LIGHT, looks.DARK])
 def test_the_colour_blind_tell_them_apart(chosen):
     assert min(least_distance(chosen, seen) for seen in SEEN.values()) > 15
 
@@ -53,12 +54,31 @@ def test_a_common_cycle_would_fail_that():
 
 @pytest.mark.parametrize(
     ("chosen", "page"),
-    [(curves.LIGHT, curves.LIGHT_PAGE), (curves.DARK, curves.DARK_PAGE)],
+    [(looks.LIGHT, looks.LIGHT_PAGE), (looks.DARK, looks.DARK_PAGE)],
 )
 def test_they_are_seen_on_their_page(chosen, page):
     assert min(contrast(colour, page) for colour in chosen) >= 2.95
 
 
 def test_no_style_comes_twice_among_64():
-    styles = {(curves.colour(place), curves.dash(place)) for place in range(64)}
-    assert len(styles) == 64
+    each = [style_at(place) for place in range(64)]
+    assert len({(style.colour, style.dash) for style in each}) == 64
+    assert len({(style.marker, style.dash) for style in each}) == 64
+
+
+def test_eight_styles_are_told_apart_without_colour():
+    for start in range(0, 64, 8):
+        each = [style_at(start + place) for place in range(8)]
+        assert len({style.marker for style in each}) == 8
+        assert len({style.shape for style in each}) == 8
+
+
+def test_a_policy_looks_the_same_whatever_stands_beside_it():
+    alone = {name: styles([name])[name] for name in KNOWN}
+    assert len(set(alone.values())) == len(KNOWN)
+    found = styles(["mine", "random", "yours", "pause"])
+    assert (found["random"], found["pause"]) == (alone["random"], alone["pause"])
+    # The free places in their order: 0 and 2 are those of PAUSE and random choice.
+    assert (found["mine"], found["yours"]) == (style_at(1), style_at(3))
+    many = styles([*KNOWN, *map(str, range(40))])
+    assert len(set(many.values())) == 48

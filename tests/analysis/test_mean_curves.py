@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pause_jax.analysis.curves import Curve, by_round, hidden, progress
+from pause_jax.analysis.curves import Curve, by_round, hidden, progress, starts_at_zero
 from tests.support.results import made
 
 
@@ -41,3 +41,13 @@ def test_curves_hide_each_other_if_equal_in_place_and_height(part):
     assert hidden({"a": one, "b": other, "c": one, "d": one._replace(error=0 * one.x)}) == [
         ["a", "c", "d"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "zero"), [(0, 90, True), (40, 90, True), (60, 90, False), (-1, 90, False)]
+)
+def test_an_axis_begins_at_zero_where_the_values_come_near_it(low, high, zero):
+    x = np.arange(3.0)
+    two = {"a": Curve(x, np.asarray([high, 80, np.nan]), x), "b": Curve(x, low + 0 * x, x)}
+    assert starts_at_zero(two) == zero
+    assert not starts_at_zero({})

@@ -1,23 +1,38 @@
 """Figures: what they say of themselves, and what no longer hides anything."""
 
+import re
+
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from pause_jax.analysis import plotting
-from pause_jax.analysis.curves import LIGHT
+from pause_jax.analysis.styles import LIGHT, styles
 from tests.support.results import made
 
 pytestmark = pytest.mark.slow
 
 
 def drawn(draw, result, **options):
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    draw(result, axes, **options)
-    figure.canvas.draw()
+    with matplotlib.rc_context(plotting._SAVED):
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.subplots()
+        draw(result, axes, **options)
+        figure.draw_without_rendering()
     return axes
+
+
+def labels(axes):
+    """Texts of the curves that are labelled at their ends."""
+    return [text for text in axes.texts if getattr(text, "arrow_patch", None)]
+
+
+def boxes_of(axes):
+    """Of those texts, without their leaders."""
+    return [Text.get_window_extent(text) for text in labels(axes)]
 
 
 def bands(axes):
@@ -27,20 +42,20 @@ def bands(axes):
 @pytest.mark.parametrize("number", [2, 12])
 def test_accuracy_has_a_title_and_its_legend_outside(number):
     axes = drawn(plotting.plot_accuracy, made({f"config {i}": None for i in range(number)}))
-    assert axes.get_title().startswith("Test accuracy against simulated time")
+    assert axes.get_title(loc="left").startswith("Test accuracy against simulated time")
     assert axes.get_legend().get_window_extent().x0 > axes.get_window_extent().x1
     assert len(axes.get_legend().get_texts()) == number
 
 
 def test_bands_of_few_and_bars_of_many_are_explained():
     few = drawn(plotting.plot_accuracy, made({"a": None, "b": None}))
-    assert "bands: ± standard error" in few.get_title()
+    assert "bands: ± standard error" in few.get_title(loc="left")
     assert len(bands(few)) == 2
     many = drawn(plotting.plot_accuracy, made({f"config {i}": None for i in range(12)}))
-    assert "bars at the ends: ± standard error" in many.get_title()
+    assert "bars at the ends: ± standard error" in many.get_title(loc="left")
     assert not bands(many)
     one = drawn(plotting.plot_accuracy, made({"a": None, "b": None}, seeds=1))
-    assert "standard error" not in one.get_title()
+    assert "standard error" not in one.get_title(loc="left")
 
 
 def test_the_target_is_named():
@@ -51,8 +66,8 @@ def test_the_target_is_named():
 def test_a_loss_is_on_a_logarithmic_axis():
     axes = drawn(plotting.plot_accuracy, made({"a": None}, learning="loss"), target=0.8)
     assert axes.get_yscale() == "log"
-    assert axes.get_title().startswith("Test loss")
-    assert not axes.texts
+    assert axes.get_title(loc="left").startswith("Test loss")
+    assert not [text for text in axes.texts if "target" in text.get_text()]
 
 
 def test_styles_do_not_come_twice():
@@ -69,7 +84,8 @@ def test_a_config_keeps_its_colour_where_another_is_not_drawn():
     axes = drawn(plotting.plot_spent, result)
     (line,) = axes.lines
     assert to_hex(line.get_color()) == LIGHT[1].lower()
-    assert axes.get_title()
+    assert [text.get_text() for text in labels(axes)] == ["b"]
+    assert axes.get_title(loc="left")
 
 
 def test_a_curve_under_another_is_wider_and_said():
@@ -80,26 +96,73 @@ def test_a_curve_under_another_is_wider_and_said():
     assert widths["a (as c)"] > widths["c (as a)"] == widths["b"]
 
 
-@pytest.mark.parametrize("number", [2, 13])
-def test_panels_of_participation_have_one_scale(tmp_path, number, monkeypatch):
-    seen = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: seen.append(self))
-    result = made({f"config {i}": None for i in range(number)})
-    result["counts"][1] = 3
-    files = plotting.save_figures(result, tmp_path, target=0.8)
-    assert len(seen) == len(files) == 3
-    panels = [axes for axes in seen[2].axes if axes.patches]
-    assert len(panels) == number
-    np.testing.assert_allclose([axes.get_ylim() for axes in panels], [[0, 7 * 1.05]] * number)
-    assert [axes.get_title(loc="left") for axes in panels[:1]] == ["config 0"]
-    assert "one scale" in seen[2].get_suptitle()
+def test_a_policy_has_one_colour_and_marker_in_all_figures():
+    result = made({"mine": None, "random": None, "pause": None})
+    result["max_spent"] = result.max_spent.cumsum("round")
+    looks = styles(["mine", "random", "pause"])
+    for draw in (plotting.plot_accuracy, plotting.plot_spent, plotting.plot_participation):
+        lines = {line.get_label().split(" (")[0]: line for line in drawn(draw, result).lines}
+        for name, look in looks.items():
+            found = (to_hex(lines[name].get_color()).upper(), lines[name].get_marker())
+            assert found == (look.colour, look.marker), (draw, name)
 
 
-def test_regret_has_a_title_and_its_legend_outside():
+@pytest.mark.parametrize("learning", ["accuracy", "none"])
+def test_every_figure_is_a_picture_and_two_vector_files_with_text(tmp_path, learning):
+    result = made({"sa_pause": None, "b": None}, learning=learning)
+    files = plotting.save_figures(result, tmp_path / "figures", target=0.8)
+    names = ["accuracy_vs_seconds"] * (learning == "accuracy")
+    names += ["spent_budget_vs_rounds", "participation_per_client"]
+    assert [file.name for file in files] == [
+        f"{name}.{form}" for name in names for form in ("png", "pdf", "svg")
+    ]
+    for file in files:
+        kind = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[file.suffix]
+        assert file.read_bytes().startswith(kind)
+        if file.suffix == ".svg":
+            assert re.search(r"<text[^>]*>sa_pause[ <]", file.read_text("utf-8"))
+    again = plotting.save_figures(result, tmp_path / "again", target=0.8)
+    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(files, again, strict=True))
+
+
+def test_without_a_budget_there_is_no_figure_of_it(tmp_path):
+    result = made({"a": None}, learning="none")
+    result["max_spent"][:] = np.inf
+    files = plotting.save_figures(result, tmp_path)
+    assert {file.stem for file in files} == {"participation_per_client"}
+
+
+def test_curves_that_end_together_are_named_at_their_ends():
+    result = made({"a": None, "b": None, "c": None, "d": None})
+    result["max_spent"] = result.max_spent.cumsum("round")
+    result["max_spent"][2] += 0.01 * result.max_spent.max()  # two that end close to each other
+    axes = drawn(plotting.plot_spent, result)
+    assert axes.get_legend() is None
+    assert axes.get_ylim()[0] == 0
+    ends = {line.get_label(): line.get_ydata()[-1] for line in axes.lines}
+    order = [text.get_text() for text in labels(axes)]
+    assert order == sorted(ends, key=lambda name: -ends[name])
+    boxes = boxes_of(axes)
+    assert all(low.y1 <= high.y0 + 1 for high, low in zip(boxes, boxes[1:], strict=False))
+    assert all(box.x0 > axes.get_window_extent().x1 for box in boxes)
+
+
+@pytest.mark.parametrize("wished", [[1.2, 0.5, 0.5, 0.49], [0.05, 0.02, 0.01, 0.0], [0.9, 0.1]])
+def test_labels_keep_their_order_and_a_distance(wished):
+    found = plotting._apart(np.asarray(wished), 0.1)
+    assert found.max() <= 1
+    assert found.min() >= 0
+    assert (-np.diff(found) >= 0.1 - 1e-12).all()
+    np.testing.assert_allclose(plotting._apart(np.asarray([0.9, 0.1]), 0.1), [0.9, 0.1])
+
+
+def test_regret_has_a_title_and_its_names_outside():
     result = made({"a": None, "b": None})
     axes = drawn(plotting.plot_regret, result.regret.cumsum("round"))
-    assert axes.get_title()
-    assert axes.get_legend().get_window_extent().x0 > axes.get_window_extent().x1
+    assert axes.get_title(loc="left")
+    boxes = boxes_of(axes)
+    assert len(boxes) == 2
+    assert all(box.x0 > axes.get_window_extent().x1 for box in boxes)
 
 
 @pytest.mark.parametrize("name", ["$\\frac{$", "a$b", "$x$", "{"])
@@ -111,8 +174,5 @@ def test_the_name_of_a_config_is_no_formula(tmp_path, name):
 
 def test_the_picture_of_a_loss_needs_no_target_and_is_called_so(tmp_path):
     files = plotting.save_figures(made({"a": None}, learning="loss"), tmp_path)
-    assert [file.name for file in files] == [
-        "loss_vs_seconds.png",
-        "spent_budget_vs_rounds.png",
-        "participation_per_client.png",
-    ]
+    assert files[0].name == "loss_vs_seconds.png"
+    assert not any("accuracy" in file.name for file in files)

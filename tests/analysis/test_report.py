@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from pause_jax.analysis import report
+from pause_jax.analysis import report, summary
 from pause_jax.analysis.comparison import compare
+from pause_jax.analysis.participation import Participation, by_client, labels
 from pause_jax.analysis.report import budgets, overlap, page, participation, pictures, tables
 from pause_jax.base.struct import ConfigError
 from pause_jax.latency import Traces
@@ -207,17 +208,58 @@ def test_regret_below_zero_is_on_linear_axes():
     assert '"log"' not in json.dumps(pictures.regret(result).spec)
 
 
+def test_the_results_come_first_and_are_those_of_the_terminal(result):
+    text = shown(result, 0.5).text
+    found = summary.merits(summary.summary(result, 0.5), 0.5)
+    order = ["What to conclude", compare(result, 0.5).text, *(cell for cell in found.cells[0])]
+    order += [found.caption, "Test accuracy against simulated time", "Differences from 'clear'"]
+    order = [words.replace("'clear'", "good") for words in order]
+    order += ["Who took part", "Privacy", "What was compared", "How it was made"]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+
+
+def test_many_fields_are_a_row_each_with_the_configs_of_a_value():
+    result = made({"a": None, "b c": None, "d": None})
+    names = ("policy", "policy.search", "policy.index")
+    values = (["x", "y", "x"], ["", "z", ""], ["1", "2", "3"])
+    more = {name: ("config", each) for name, each in zip(names, values, strict=True)}
+    table = tables.differing(result.assign_coords(more))
+    assert table.headings == ("field", "values")
+    rows = dict(table.rows)
+    assert rows["policy"] == "x: a and d; y: 'b c'"
+    assert rows["policy.search"] == "z: 'b c'"
+    assert rows["reward.gamma"] == "0: a; 0.5: 'b c'; 1: d"
+    few = tables.differing(result)
+    assert (few.headings, few.rows[1]) == (("config", "reward.gamma"), ("b c", "0.5"))
+
+
 def test_clients_are_in_the_order_of_their_speed():
     result = made({"a": None})
     result["counts"][:] = np.array([12, 12, 6, 6, 3, 3])
+    result["counts"][0, 0] = np.array([12, 12, 0, 0, 3, 3])
     result["num_played"][:] = 12
     picture, table = participation.show(result)
-    bars = picture.spec["data"]["values"]
-    assert [bar["share"] for bar in bars] == [100, 100, 50, 50, 25, 25]
-    seconds = [bar["seconds"] for bar in bars]
-    assert seconds == sorted(seconds)
+    rows = picture.spec["data"]["values"]
+    np.testing.assert_allclose([row["y"] for row in rows], [100, 100, 100 / 3, 100 / 3, 25, 25],
+                               rtol=1e-4)  # fmt: skip
+    assert [row["x"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(rows[2]["error"], 50 / 3, rtol=1e-4)
+    assert "fastest to slowest" in picture.description
     cells = table.rows[0][1:4]
-    assert [cell.split(" %")[0] for cell in cells] == ["100.0", "50.0", "25.0"]
+    assert [cell.split(" %")[0] for cell in cells] == ["100.0", "33.3", "25.0"]
+    seconds = [float(cell.split("(")[1].split()[0]) for cell in cells]
+    assert seconds == sorted(seconds)
+
+
+def test_many_clients_are_drawn_as_means_of_neighbours():
+    share = np.linspace(1, 0, 240)[None].repeat(2, axis=0)
+    found = {"a": Participation(share, None)}
+    (curve,) = by_client(found).values()
+    assert curve.x.size == 60
+    np.testing.assert_allclose(curve.x[:2], [2.5, 6.5])
+    np.testing.assert_allclose(curve.mean[0], 100 * share[0, :4].mean())
+    assert labels(found)[0] == "clients by number (means of neighbours)"
 
 
 def test_a_table_that_is_elsewhere_leaves_clients_by_number(tmp_path):
@@ -249,8 +291,11 @@ def test_seeds_that_missed_the_target_are_counted():
     result = made({"good": None, "bad": None})
     result["test_accuracy"][1, 0] = 0.1
     table = tables.judged(result, compare(result, 0.5))
-    assert "(2 of 3 seeds)" in table.rows[1][1]
-    assert "(2 of 3 seeds)" in table.rows[1][2]
+    assert table.headings == ("config", "s to 50 %", "end, %")
+    ((name, seconds, end),) = table.rows
+    assert (name, "(2 of 3 seeds)" in seconds, "seeds" in end) == ("bad", True, False)
+    merits = tables.merits(result, 0.5)
+    assert "(2/3)" in merits.rows[1][3]
 
 
 def test_what_is_no_whole_result_is_refused(result, tmp_path):

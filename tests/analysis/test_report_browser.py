@@ -121,6 +121,8 @@ def test_labels_are_labels_and_many_configs_are_drawn(browser, odd):
         assert visit.complaints == []
         assert charts.first.locator("text", has_text=EVIL).count() == 1
         assert visit.page.locator("th", has_text=EVIL).count() >= 1
+        shapes = charts.first.locator(".role-legend-symbol path, .role-legend-symbol")
+        assert len({shape.get_attribute("d") for shape in shapes.all()} - {None}) >= 8
 
 
 def ink(visit, where, field="fill"):
@@ -136,7 +138,7 @@ def test_page_and_charts_go_with_the_readers_colours(browser, compared):
                 ink(visit, "body", "backgroundColor"),
                 ink(visit, ".chart .role-axis-label text"),
                 ink(visit, ".chart g.mark-line path", "stroke"),
-                ink(visit, "th .swatch line", "stroke"),
+                ink(visit, "th:has-text('random') .swatch line", "stroke"),
             ]
             visit.page.emulate_media(media="print")
             seen[f"{scheme}, printed"] = [
@@ -144,16 +146,57 @@ def test_page_and_charts_go_with_the_readers_colours(browser, compared):
                 ink(visit, ".chart g.mark-line path", "stroke"),
             ]
     assert all(a != b for a, b in zip(seen["light"], seen["dark"], strict=True))
-    assert seen["light"][2] == seen["light"][3] == "rgb(68, 89, 202)"
+    assert seen["light"][2] == seen["light"][3] == "rgb(9, 128, 63)"
     assert seen["dark"][2] == seen["dark"][3]
     assert seen["light, printed"] == seen["dark, printed"] == [seen["light"][0], seen["light"][2]]
 
 
-@pytest.mark.parametrize("width", [400, 1000])
-def test_nothing_is_wider_than_the_page(browser, compared, width):
-    with Visit(browser, compared, viewport={"width": width, "height": 800}) as visit:
+# Parts wider than the box that would cut them, or texts of a chart outside of its picture.
+CUT = """() => {
+  const wide = [...document.querySelectorAll(".scroll, .chart, p, figcaption")]
+    .filter((part) => part.scrollWidth > part.clientWidth);
+  const out = [...document.querySelectorAll(".chart svg.marks")].flatMap((chart) => {
+    const box = chart.getBoundingClientRect();
+    return [...chart.querySelectorAll("text")].filter((text) => {
+      const own = text.getBoundingClientRect();
+      return own.width && (own.left < box.left - 1 || own.right > box.right + 1
+        || own.top < box.top - 1 || own.bottom > box.bottom + 1);
+    });
+  });
+  return [...wide, ...out].map((part) => part.textContent.slice(0, 60));
+}"""
+
+
+@pytest.mark.parametrize("which", ["compared", "odd"])
+def test_nothing_is_cut_on_a_screen_or_a_phone_that_is_turned(browser, request, which):
+    path = request.getfixturevalue(which)
+    with Visit(browser, path, viewport={"width": 1280, "height": 800}) as visit:
         visit.drawn(4)
-        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+        for width in (1280, 390, 844, 390):
+            visit.page.set_viewport_size({"width": width, "height": 800})
+            visit.page.wait_for_function(f"({CUT})().length === 0", timeout=20_000)
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+        for part in visit.page.locator("summary").all():
+            if part.is_visible():
+                part.click()
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
+        names = visit.page.locator(".chart").first.locator(".role-legend-label text")
+        assert names.count() == {"compared": 2, "odd": 14}[which]
+
+
+def test_on_paper_what_differs_is_open_and_the_page_is_white(browser, compared):
+    with Visit(browser, compared, "dark", viewport={"width": 690, "height": 1000}) as visit:
+        visit.drawn(4)
+        details = visit.page.locator("details.printed")
+        assert not details.evaluate("part => part.open")
+        visit.page.pdf(format="A4")
+        assert details.evaluate("part => part.open")
+        visit.page.emulate_media(media="print")
+        assert ink(visit, "body", "backgroundColor") == "rgb(255, 255, 255)"
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 690
+        assert visit.page.evaluate(CUT) == []
+        hidden = visit.page.locator("section > details:not(.printed)")
+        assert not any(part.is_visible() for part in hidden.all())
 
 
 def test_the_mouse_finds_a_point(browser, compared):

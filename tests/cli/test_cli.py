@@ -1,6 +1,9 @@
 """The command line as a user meets it."""
 
+import contextlib
+import html
 import importlib
+import io
 import json
 import os
 import pathlib
@@ -38,6 +41,7 @@ def run(monkeypatch, tmp_path, *arguments):
     return stop.value.code or 0
 
 
+FIGURES = ("accuracy_vs_seconds", "spent_budget_vs_rounds", "participation_per_client")
 BANDIT = ("--set", "learning=none", "--rounds", "12", "--seeds", "2")
 
 
@@ -45,13 +49,25 @@ BANDIT = ("--set", "learning=none", "--rounds", "12", "--seeds", "2")
 def compared(tmp_path_factory):
     """One comparison with learning, whose files the tests look at."""
     folder = tmp_path_factory.mktemp("compare")
-    with pytest.MonkeyPatch.context() as patch:
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         status = run(
             patch, folder, "compare", "--policies", "random,all:none", "--rounds", "10",
             "--seeds", "2", "--target", "0.3", "--name", "mine",
         )  # fmt: skip
     assert status == 0
+    (folder / "printed.txt").write_text(printed.getvalue())
     return folder / "results" / "mine"
+
+
+def test_the_terminal_has_the_words_of_the_report_in_its_order(compared):
+    printed = " ".join((compared.parents[1] / "printed.txt").read_text().split())
+    page = " ".join(html.unescape((compared / "report.html").read_text()).split())
+    words = ["time to 30 % test accuracy", "fairness: Jain's index of participation.", "the busiest client of all seeds"]
+    words += ["NO GUARANTEE for all that a client sends"]
+    for text in (printed, page):
+        places = [text.index(each) for each in words]
+        assert places == sorted(places)
 
 
 def test_compare_writes_data_configs_figures_summary_and_versions(compared):
@@ -65,9 +81,7 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
         "report.html",
         "configs/random.toml",
         "configs/all__no_privacy.toml",
-        "figures/accuracy_vs_seconds.png",
-        "figures/spent_budget_vs_rounds.png",
-        "figures/participation_per_client.png",
+        *(f"figures/{name}.{form}" for name in FIGURES for form in ("png", "pdf", "svg")),
     }
     assert "digest" not in (compared / "summary.csv").read_text().splitlines()[0]
     data = xr.load_dataset(compared / "data.nc")
@@ -88,7 +102,8 @@ def test_a_report_is_made_again_from_the_data_alone(compared, monkeypatch, tmp_p
     again = (tmp_path / "mine" / "report.html").read_text()
     assert again == (compared / "report.html").read_text()
     assert run(monkeypatch, tmp_path, *arguments, "--against", "all, no privacy") == 0
-    assert "difference from all, no privacy" in (tmp_path / "mine" / "report.html").read_text()
+    words = "Differences from &#39;all, no privacy&#39;"
+    assert words in (tmp_path / "mine" / "report.html").read_text()
     for bad, word in (
         ("--against=nobody", "nobody"),
         ("--target=80", "80"),
