@@ -1521,6 +1521,58 @@ MUTANTS = [
         "text",
         "tests/analysis/test_report.py",
     ),
+    Mutant(
+        "looks_by_place_not_by_name",
+        "pause_jax/analysis/styles.py",
+        "style_at(KNOWN.index(label) if label in KNOWN else next(free))",
+        "style_at(next(free))",
+        "tests/analysis/test_colours.py::test_a_policy_looks_the_same_whatever_stands_beside_it",
+    ),
+    Mutant(
+        "slowest_clients_first",
+        "pause_jax/analysis/participation.py",
+        "np.argsort(each.seconds,",
+        "np.argsort(-each.seconds,",
+        "tests/analysis/test_report.py::test_clients_are_in_the_order_of_their_speed",
+    ),
+    Mutant(
+        "unsettled_by_the_seeds_left",
+        COMPARISON,
+        "if each.pairs == each.seeds and not each.shown",
+        "if not each.shown",
+        "tests/analysis/test_comparison.py::"
+        "test_who_missed_the_target_in_a_seed_is_not_compared_by_time",
+    ),
+    Mutant(
+        "more_is_always_better",
+        COMPARISON,
+        "goal.better if each.shown == goal.sign",
+        "goal.better if each.shown > 0",
+        "tests/analysis/test_comparison.py::test_a_clear_difference_is_said_with_its_interval",
+    ),
+    Mutant(
+        "legends_keep_the_height_of_one_row",
+        "pause_jax/analysis/report/page.js",
+        "return fit();",
+        "return view;",
+        "tests/analysis/test_report_browser.py::"
+        "test_nothing_is_cut_on_a_screen_or_a_phone_that_is_turned",
+    ),
+    Mutant(
+        "labels_on_each_other",
+        "pause_jax/analysis/plotting.py",
+        "min(heights[i], heights[i - 1] - gap)",
+        "min(heights[i], heights[i - 1])",
+        "tests/analysis/test_plotting.py",
+    ),
+    Mutant(
+        "text_of_figures_as_outlines",
+        "pause_jax/analysis/plotting.py",
+        '"svg.fonttype": "none"',
+        '"svg.fonttype": "path"',
+        "tests/analysis/test_plotting.py::"
+        "test_every_figure_is_a_picture_and_two_vector_files_with_text",
+    ),
     # --- files from elsewhere
     Mutant(
         "config_file_calls_anything",

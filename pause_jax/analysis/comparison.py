@@ -199,13 +199,11 @@ def _settled(goal: Aim, others: dict[str, Difference], against: str, best: str) 
         if each.shown
     ]
     undecided = [
-        quoted(name)
-        for name, each in others.items()
-        if each.pairs == each.seeds and not each.shown
+        quoted(name) for name, each in others.items() if each.pairs == each.seeds and not each.shown
     ]
     name = f"{quoted(against)}{best}"
     if shown:
-        text = f"Against {name}, {count} show {listed(shown)} (95 % intervals)"
+        text = f"Against {name}, {count} show {listed(shown)}"
         return text + (f"; they do not settle {listed(undecided)}." if undecided else ".")
     if undecided:
         does, comma = "do" if seeds > 1 else "does", "," if best else ""
@@ -219,4 +217,4 @@ def _interval(each: Difference, goal: Aim) -> str:
     ends = sorted((abs(each.low), abs(each.high)))
     mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     unit = " points" if goal.unit == " %" else goal.unit
-    return f"{mean}{unit} ({low} to {high})"
+    return f"{mean}{unit} ({low} to {high} at 95 %)"

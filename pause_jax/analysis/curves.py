@@ -74,7 +74,10 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Whether an axis of these values helps more with 0 on it: where they come near it."""
+    """Whether an axis helps more with 0 on it: where values come near it, or are all the same."""
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
-    return bool(values.size and 0 <= values.min() <= values.max() / 2)
+    if not values.size:
+        return False
+    low, high = values.min(), values.max()
+    return bool(0 <= low <= high / 2 or 0 < low == high)

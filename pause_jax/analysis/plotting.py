@@ -65,6 +65,8 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
         )
     if not accuracy:
         axes.set_yscale("log")
+    elif curves_of.starts_at_zero(curves):
+        axes.set_ylim(bottom=0)
     axes.set(xlabel="simulated seconds", ylabel="test accuracy, %" if accuracy else what)
     axes.set_xlim(left=0)
     axes.set_title(f"{what.capitalize()} against simulated time{errors}")
@@ -79,6 +81,8 @@ def plot_spent(result: xr.Dataset, axes: Axes) -> None:
     curves = curves_of.by_round(result.max_spent)
     units = sorted(set(result.epsilon_unit.values.tolist()) - {"none"})
     _draw(curves, result, axes, errors=False)
+    if curves_of.starts_at_zero(curves):
+        axes.set_ylim(bottom=0)
     axes.set(xlabel="round", ylabel=f"spent epsilon, per {' or '.join(units) or '-'}")
     axes.set_title("Privacy budget spent by the busiest client, mean over seeds")
     _label(axes)
@@ -91,6 +95,7 @@ def plot_participation(result: xr.Dataset, axes: Axes) -> None:
     """
     found = taken.participation(result)
     errors = _draw(taken.by_client(found), result, axes, errors=True)
+    axes.set_ylim(bottom=0)
     axes.set(**dict(zip(("xlabel", "ylabel"), taken.labels(found), strict=True)))
     axes.set_title(f"Who took part{errors}")
     _label(axes)
@@ -142,8 +147,6 @@ def _draw(
         elif banded:
             axes.fill_between(x, y - error, y + error, alpha=0.2, lw=0, **style)
     axes.margins(x=0)
-    if curves_of.starts_at_zero(curves):
-        axes.set_ylim(bottom=0)
     if not banded:
         return ""
     return f"; {'bars at the ends' if many else 'bands'}: ± standard error over seeds"
@@ -191,6 +194,7 @@ def _label(axes: Axes) -> None:
         bbox_to_anchor=(1.01, 1.0),
         borderaxespad=0,
         fontsize="small",
+        handlelength=3.2,
         ncols=math.ceil(len(names) / _NAMES),
         frameon=False,
     )

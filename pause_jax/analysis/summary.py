@@ -130,7 +130,8 @@ def merits(rows: list[dict[str, Any]], target: float) -> Merits:
         f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
         ("policy", *headings, *marks),
         [cells(row) for row in sorted(rows, key=soonest_first)],
-        f"end, best: test {kind}. " * (kind != "bandit")
+        f"end, best: test {kind}. "
+        * (kind != "bandit")
         + "s: simulated seconds. eps: most budget spent by any client"
         f"{', ' + one_unit if one_unit else ''}. fairness: Jain's index of participation."
         + " empty: rounds of all seeds in which nobody took part" * some_empty

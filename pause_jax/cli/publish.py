@@ -94,7 +94,7 @@ def _print(
         low, high = int(sizes.min()), int(sizes.max())
         console.print(f"{result.sizes['client']} clients, {low} to {high} samples each")
     if len(rows) > 1:
-        console.print(compare(result, target).text, highlight=False, markup=False)
+        console.print(compare(result, target).text + "\n", highlight=False, markup=False)
     console.print(summary.table(rows, target))
     console.print(ledger_table.table(books))
     for sentence in (*ledger_table.notes(books), *summary.notes(result)):

@@ -15,12 +15,11 @@ def test_a_clear_difference_is_said_with_its_interval():
     result["test_accuracy"][1] = result.test_accuracy[0].values
     found = compare(result, 0.5)
     apart = found.differences[0]["bad"]
-    interval = f"{apart.mean:.1f} s ({apart.low:.1f} to {apart.high:.1f})"
+    interval = f"{apart.mean:.1f} s ({apart.low:.1f} to {apart.high:.1f} at 95 %)"
     means = found.aims[0].values.mean("seed").values
     assert found.text == (
         f"Mean time to 50 % test accuracy over 4 seeds: {means[0]:.1f} s for good and "
-        f"{means[1]:.1f} s for bad. Against good, the best, 4 seeds show bad later by {interval} "
-        "(95 % intervals)."
+        f"{means[1]:.1f} s for bad. Against good, the best, 4 seeds show bad later by {interval}."
     )
     assert "show good sooner by" in compare(result, 0.5, against="bad").text
 
@@ -42,7 +41,7 @@ def test_what_is_settled_and_what_is_not_are_said_apart():
     result["test_accuracy"][1] = result.test_accuracy[0, [1, 2, 3, 0]].values
     found = compare(result, 0.99, against="one")
     assert "Against one, 4 seeds show bad lower by " in found.text
-    assert found.text.endswith("(95 % intervals); they do not settle two.")
+    assert found.text.endswith(" at 95 %); they do not settle two.")
 
 
 def test_one_seed_shows_nothing_however_large_the_difference():

@@ -51,3 +51,4 @@ def test_an_axis_begins_at_zero_where_the_values_come_near_it(low, high, zero):
     two = {"a": Curve(x, np.asarray([high, 80, np.nan]), x), "b": Curve(x, low + 0 * x, x)}
     assert starts_at_zero(two) == zero
     assert not starts_at_zero({})
+    assert starts_at_zero({"a": Curve(x, 0 * x + 100, x)})

@@ -1,5 +1,6 @@
 """Figures: what they say of themselves, and what no longer hides anything."""
 
+import itertools
 import re
 
 import matplotlib
@@ -66,6 +67,9 @@ def test_the_target_is_named():
 def test_a_loss_is_on_a_logarithmic_axis():
     axes = drawn(plotting.plot_accuracy, made({"a": None}, learning="loss"), target=0.8)
     assert axes.get_yscale() == "log"
+    low, high = axes.get_ylim()
+    values = np.concatenate([line.get_ydata() for line in axes.lines])
+    assert values.min() / 2 < low < values.min() < values.max() < high < 2 * values.max()
     assert axes.get_title(loc="left").startswith("Test loss")
     assert not [text for text in axes.texts if "target" in text.get_text()]
 
@@ -143,7 +147,7 @@ def test_curves_that_end_together_are_named_at_their_ends():
     order = [text.get_text() for text in labels(axes)]
     assert order == sorted(ends, key=lambda name: -ends[name])
     boxes = boxes_of(axes)
-    assert all(low.y1 <= high.y0 + 1 for high, low in zip(boxes, boxes[1:], strict=False))
+    assert all(low.y1 <= high.y0 + 1 for high, low in itertools.pairwise(boxes))
     assert all(box.x0 > axes.get_window_extent().x1 for box in boxes)
 
 

@@ -172,7 +172,10 @@ def _picture(
         rows += each
     banded = any("low" in row for row in rows)
     more = [alt.Tooltip("number:Q", title=numbers[0])] if numbers else []
-    scales = _scale("x" in log), _scale("y" in log, zero=starts_at_zero(curves))
+    scales = (
+        _scale("x" in log, zero=True, nice=False),
+        _scale("y" in log, zero=starts_at_zero(curves)),
+    )
     layers = _layers(known, labels, scales, banded=banded, more=more)
     if rule:
         layers += _rule(*rule)
@@ -269,8 +272,8 @@ def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
     }
 
 
-def _scale(log: bool, *, zero: bool = False) -> alt.Scale:
-    return alt.Scale(type="log") if log else alt.Scale(zero=zero, nice=True)
+def _scale(log: bool, *, zero: bool, nice: bool = True) -> alt.Scale:
+    return alt.Scale(type="log", nice=nice) if log else alt.Scale(zero=zero, nice=nice)
 
 
 def _axis(scale: alt.Scale) -> alt.Axis:
