@@ -29,7 +29,7 @@ _NAMES, _DIRECT = 16, 8
 _MARKERS = 7
 _FORMATS = ("png", "pdf", "svg")
 # Text stays text in the files, and the same figure is the same bytes.
-_SAVED: dict[str, Any] = {
+_SAVED: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.titlelocation": "left",
@@ -146,7 +146,7 @@ def _draw(
             axes.errorbar(x[last], y[last], error[last], capsize=2, lw=1.2, **style)
         elif banded:
             axes.fill_between(x, y - error, y + error, alpha=0.2, lw=0, **style)
-    axes.margins(x=0)
+    axes.margins(x=0.015)
     if not banded:
         return ""
     return f"; {'bars at the ends' if many else 'bands'}: ± standard error over seeds"
@@ -166,29 +166,31 @@ def _label(axes: Axes) -> None:
     """Name the curves, outside of the axes so that no name hides a curve: at their ends if all end
     together, else in a legend in the order of their ends.
     """
-    lines, names = axes.get_legend_handles_labels()
-    ends = [_end(line.get_xdata(), line.get_ydata()) for line in lines]
+    handles: Any
+    handles, names = axes.get_legend_handles_labels()
+    ends = [_end(line.get_xdata(), line.get_ydata()) for line in handles]
     if not ends:
         return
     order = sorted(range(len(ends)), key=lambda i: -ends[i][1])
     if len(ends) <= _DIRECT and len({x for x, _ in ends}) == 1:
-        places = axes.transAxes.inverted().transform(axes.transData.transform(ends))[:, 1]
-        for i, height in zip(order, _apart(places[order], _line_height(axes)), strict=True):
+        places = axes.transAxes.inverted().transform(axes.transData.transform(ends))
+        heights = _apart(places[order, 1], _line_height(axes))
+        for i, height in zip(order, heights, strict=True):
             axes.annotate(
                 names[i],
-                (1.0, places[i]),
+                places[i],
                 (1.05, height),
                 xycoords="axes fraction",
                 va="center",
                 fontsize="small",
                 arrowprops={
-                    **{"arrowstyle": "-", "color": lines[i].get_color(), "lw": 0.8},
+                    **{"arrowstyle": "-", "color": handles[i].get_color(), "lw": 0.8},
                     **{"relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0},
                 },
             )
         return
     axes.legend(
-        [lines[i] for i in order],
+        [handles[i] for i in order],
         [names[i] for i in order],
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
