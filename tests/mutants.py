@@ -1533,7 +1533,7 @@ MUTANTS = [
         "pause_jax/analysis/participation.py",
         "np.argsort(each.seconds,",
         "np.argsort(-each.seconds,",
-        "tests/analysis/test_report.py::test_clients_are_in_the_order_of_their_speed",
+        "tests/analysis/test_participation.py::test_clients_are_in_the_order_of_their_speed",
     ),
     Mutant(
         "unsettled_by_the_seeds_left",
