@@ -66,7 +66,6 @@ def draw(
     figure = Figure(figsize=(5.5 * len(panels), 4.6), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for (title, curves), panel in zip(panels.items(), axes, strict=True):
-        plot_regret(curves, panel)
+        plot_regret(curves, panel, scale)
         panel.set_title(title, fontsize="medium")
-        panel.set(xscale=scale, yscale=scale)
     figures.save(figure, out, name)

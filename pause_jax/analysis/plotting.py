@@ -101,8 +101,8 @@ def plot_participation(result: xr.Dataset, axes: Axes) -> None:
     _label(axes)
 
 
-def plot_regret(curves: xr.DataArray, axes: Axes) -> None:
-    """Cumulative regret [config, seed, round] on two logarithmic axes, mean over seeds."""
+def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
+    """Cumulative regret [config, seed, round] on two axes of a scale, mean over seeds."""
     n = curves["round"].values
     shown = np.unique(np.geomspace(1, n.size, 400).astype(int)) - 1
     every = {name: curve.at(shown) for name, curve in curves_of.by_round(curves).items()}
@@ -111,7 +111,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes) -> None:
         for name, curve in every.items()
     }
     _draw(positive, curves, axes, errors=False)
-    axes.set(xscale="log", yscale="log", xlabel="round n", ylabel="cumulative regret R(n)")
+    axes.set(xscale=scale, yscale=scale, xlabel="round n", ylabel="cumulative regret R(n)")
     axes.set_title("Cumulative regret, mean over seeds")
     _label(axes)
 

@@ -224,7 +224,7 @@ def test_many_fields_are_a_row_each_with_the_configs_of_a_value():
     more = {name: ("config", each) for name, each in zip(names, values, strict=True)}
     table = tables.differing(result.assign_coords(more))
     assert table.headings == ("field", "values")
-    rows = dict(table.rows)
+    rows: dict[str, str] = dict(table.rows)
     assert rows["policy"] == "x: a and d; y: 'b c'"
     assert rows["policy.search"] == "z: 'b c'"
     assert rows["reward.gamma"] == "0: a; 0.5: 'b c'; 1: d"
