@@ -1176,7 +1176,7 @@ MUTANTS = [
         EVENTS,
         "(events.groups < plan.groups - 1)",
         "(events.groups >= 0)",
-        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[base0-random]",
+        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[absent-random]",
     ),
     Mutant(
         "starts_charged_at_the_answer_of_nobody",
