@@ -19,7 +19,7 @@ from pause_jax.rng import keys
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.selector import Selector
 from tests.reference import round_keys
-from tests.support.runs import chosen_sets, endings, world_of
+from tests.support.runs import QUICK, chosen_sets, endings, world_of
 
 pytestmark = pytest.mark.slow
 
@@ -272,7 +272,7 @@ def test_spent_clients_are_never_asked_again():
 
 @pytest.mark.parametrize("name", ASKING)
 def test_a_policy_that_asks_first_chooses_what_simulate_chooses(name, tmp_path):
-    config = BASE.replace(policy=named(name), availability=0.7, latency=LinearContext())
+    config = BASE.replace(policy=QUICK[name], availability=0.7, latency=LinearContext())
     result = simulate(config, KEY)
     seconds, present = world(config, KEY, 25)
     stream, path = keys.streams(KEY).world, tmp_path / "selector.npz"

@@ -28,6 +28,7 @@ from pause_jax.learning import (
     Natural,
     Task,
 )
+from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
 from pause_jax.testing import check_learner
 from tests.test_contracts import TINY
@@ -45,7 +46,7 @@ def base(**learning) -> SimConfig:
     words = {"model": Linear(), "max_steps": 5, "batch_size": 5, **learning}
     return SimConfig(
         num_clients=3, num_selected=2, num_rounds=4, eval_every=2, learning=Learning(**words),
-        privacy=NoPrivacy(), track_regret=False,
+        policy=Random(), privacy=NoPrivacy(), track_regret=False,
     )  # fmt: skip
 
 
@@ -473,7 +474,7 @@ def test_a_metric_of_a_name_that_is_taken_is_refused(name, words):
 def test_characters_are_learnt_from_natural_clients():
     config = SimConfig(
         num_clients=20, num_selected=5, num_rounds=8, eval_every=8, track_regret=False,
-        privacy=NoPrivacy(),
+        policy=Random(), privacy=NoPrivacy(),
         learning=Learning(
             data=Characters(length=24), partition=Natural(), model=Gru(hidden=32),
             learning_rate=0.03, max_steps=20,

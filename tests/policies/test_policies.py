@@ -16,7 +16,7 @@ from pause_jax.policies import NAMED, Answer, Genie, Info, Policy, Random, Selec
 from pause_jax.rng import keys as named_keys
 from pause_jax.run.setup import learner_of, setup_of
 from tests.support.network import observation
-from tests.support.runs import MAY_LEAVE_EMPTY, WITH_REPETITION
+from tests.support.runs import MAY_LEAVE_EMPTY, QUICK, WITH_REPETITION
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def build(config: SimConfig, sizes: jax.Array) -> Policy:
 
 
 def network(policy: str) -> SimConfig:
-    return canonical(SimConfig(num_clients=K, num_selected=M, policy=NAMED[policy], learning=None))
+    return canonical(SimConfig(num_clients=K, num_selected=M, policy=QUICK[policy], learning=None))
 
 
 def ask(policy: Policy, key: Any, state: Any, round: Any, available: Any) -> Any:
@@ -254,9 +254,10 @@ def test_fastest_takes_the_least_expected_latencies_among_the_available():
     config = network("fastest")
     policy = build(config, jnp.asarray(SIZES, jnp.int32))
     expected = np.asarray(config.latency.expected_latency(K))
+    select = jax.jit(policy.select)
     for mask in itertools.product([True, False], repeat=K):
         available = np.asarray(mask)
-        selection, _ = policy.select(jax.random.key(0), (), jnp.asarray(1), jnp.asarray(available))
+        selection, _ = select(jax.random.key(0), (), 1, available)
         chosen = np.asarray(selection.clients)[np.asarray(selection.weights) > 0]
         order = [k for k in np.argsort(expected) if available[k]]
         assert set(chosen) == set(order[:M])
