@@ -112,7 +112,7 @@ def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
     assert "Traceback" not in error
     if kept.is_dir():  # it had played something
         assert "--resume goes on" in " ".join(error.split())
-    printed, error, code = here(*LONG, "--resume")
+    printed, error, code = run(tmp_path, cache, *LONG, "--resume")
     assert code == 0
     assert "goes on" in error or "starts anew" in error
     assert "Written to results/mine/" in printed
