@@ -156,13 +156,20 @@ def seen_clock(r):
     return r.after.policy[1].clock
 
 
+# One program serves all tests of what a policy observes.
+OBSERVED = (
+    *("in_time", "clock"),
+    *(available, seen_available, seen_late, seen_clock),
+    *(heard_loss, heard_square_loss, heard_update),
+)
+
+
 @pytest.mark.parametrize("late", ["lost", "next"])
 def test_a_policy_observes_who_was_there_who_is_late_and_the_time(late):
     config = LEARN.replace(
         policy=Listening(), deadline=0.3, dropout=0.3, stale_updates=late, availability=0.7
     )
-    seen = (seen_available, seen_late, seen_clock)
-    result = simulate(config, KEY, record=("in_time", "clock", available, *seen))
+    result = simulate(config, KEY, record=OBSERVED)
     np.testing.assert_array_equal(result.seen_available, result.available)
     np.testing.assert_array_equal(result.seen_clock, result.clock)
     assert not (np.asarray(result.seen_late) & np.asarray(result.in_time)).any()
@@ -174,8 +181,7 @@ def test_a_policy_observes_who_was_there_who_is_late_and_the_time(late):
 @pytest.mark.parametrize("late", ["lost", "next"])
 def test_a_policy_observes_no_loss_of_an_update_that_did_not_arrive(late):
     config = LEARN.replace(policy=Listening(), deadline=0.4, dropout=0.3, stale_updates=late)
-    record = ("in_time", heard_loss, heard_square_loss, heard_update)
-    result = simulate(config, KEY, record=record)
+    result = simulate(config, KEY, record=OBSERVED)
     in_time = np.asarray(result.in_time)
     assert in_time.any()
     assert not in_time.all()
