@@ -5,31 +5,41 @@ Source: Peleg et al. 2025, (10), (14), Algorithms 1 and 2; Ben Ami et al. 2025 (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Observation, Selection
 from pause_jax.bandit.reward import problem_of
 from pause_jax.bandit.search import Exact, Search
-from pause_jax.base.struct import node
+from pause_jax.base.struct import ConfigError, Sizes, node, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size
 from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
 
 
-def maximiser(context: Context, index: Index, search: Search, *, with_privacy: bool) -> Policy:
+def maximiser(
+    context: Context, index: Index, search: Search, *, left: Callable[[Array], Array] | None
+) -> Policy:
     """The policy that maximises ``min index + sum of g and p terms`` over cohorts by a search.
 
-    ``with_privacy`` says whether the privacy reward is a term. Its state is the index's.
+    Its state is the index's.
+
+    Args:
+      context: what is known of the network.
+      index: the estimate of a speed.
+      search: how the sum is maximised.
+      left: (participations [K]) -> p [K]; None without the privacy reward.
     """
 
     def select(key: Array, state: Any, round: Array, available: Array) -> Selected:
         m, counts = context.num_selected, index.counts(state)
         index_key, search_key = jax.random.split(key)
         value = index.value(index_key, state, round)
-        remaining = context.privacy.budget.remaining(counts) if with_privacy else None
+        remaining = None if left is None else left(counts)
         problem = problem_of(value, context.reward, counts, round, context.share, remaining, m)
         clients, info = search(search_key, problem, m, available)
         return by_data_size(clients, available, context), info
@@ -47,6 +57,9 @@ class Pause(PolicyConfig):
     Attributes:
       search: how (14) is maximised: Exact(), Exhaustive() or Annealing() (SA-PAUSE).
       index: the optimistic estimate of a speed: Ucb() as in the paper, KlUcb(), UcbV(), Thompson().
+      left_of: of which budget p_k is the share that is left (static): the client's ``own`` as in
+        (7), or the ``largest`` of all clients. The latter is ours: it prefers clients whose updates
+        carry less noise, and changes nothing where budgets are equal.
     """
 
     name: ClassVar[str] = "pause"
@@ -56,14 +69,22 @@ class Pause(PolicyConfig):
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "data sizes, tau_min"
     reference: ClassVar[str] = "Peleg et al. 2025"
-    with_privacy: ClassVar[bool] = True
 
     search: Search = node(factory=Exact, of=Search)
     index: IndexRule = node(factory=Ucb, of=IndexRule)
+    left_of: str = static(default="own", choices=("own", "largest"))
 
     def build(self, context: Context) -> Policy:
-        index = self.index.build(context)
-        return maximiser(context, index, self.search, with_privacy=self.with_privacy)
+        budget = context.privacy.budget
+
+        def of_the_largest(counts: Array) -> Array:
+            total = budget.total()
+            # Without a limit all budgets are infinite.
+            share = jnp.where(jnp.isfinite(total), total / jnp.max(total), 1.0)
+            return share * budget.remaining(counts)
+
+        left = budget.remaining if self.left_of == "own" else of_the_largest
+        return maximiser(context, self.index.build(context), self.search, left=left)
 
 
 class Bsfl(Pause):
@@ -72,7 +93,17 @@ class Bsfl(Pause):
     name: ClassVar[str] = "bsfl"
     summary: ClassVar[str] = "PAUSE without the privacy reward (gamma = 0)"
     reference: ClassVar[str] = "Ben Ami et al. 2025"
-    with_privacy: ClassVar[bool] = False
+
+    def build(self, context: Context) -> Policy:
+        return maximiser(context, self.index.build(context), self.search, left=None)
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        super().check(path, sizes)
+        if self.left_of != "own":
+            raise ConfigError(
+                f"{path}.left_of = {self.left_of!r}: has no effect, as Bsfl has no privacy reward. "
+                "Leave it out, or choose Pause."
+            )
 
 
 class Genie(PolicyConfig):
@@ -85,4 +116,4 @@ class Genie(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         index = from_stats(context, lambda key, stats, round: context.speed_at(round))
-        return maximiser(context, index, Exact(), with_privacy=True)
+        return maximiser(context, index, Exact(), left=context.privacy.budget.remaining)
