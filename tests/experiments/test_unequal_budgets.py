@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.unequal_budgets import run, settings
-from pause_jax.learning import Digits, FashionMnist, Learning, Linear
+from pause_jax.learning import Digits, FashionMnist, Learning, Linear, Natural
 from pause_jax.policies import NAMED
 
 HERE = pathlib.Path(run.__file__).parent
@@ -37,7 +37,7 @@ def test_who_holds_which_labels(images, setting):
 
 @pytest.mark.slow
 def test_it_runs_small(images, tmp_path, monkeypatch, capsys):
-    learning = Learning(data=Digits(), model=Linear(), max_steps=2, partition=settings.Natural())
+    learning = Learning(data=Digits(), model=Linear(), max_steps=2, partition=Natural())
     full = settings.config_of
     monkeypatch.setattr(
         run, "config_of", lambda *given, **named: full(*given, **named).replace(learning=learning)
