@@ -11,7 +11,7 @@ from tests.support.runs import ASK
 
 pytestmark = pytest.mark.slow
 
-RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort", "fedcor"}
+RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort", "pisces", "fedcor"}
 # For the others it does not matter whether anything is trained.
 TRAINED = [
     *sorted(ASK | RELEASE),
