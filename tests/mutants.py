@@ -1165,7 +1165,7 @@ MUTANTS = [
         ARRIVAL,
         "jnp.minimum(latency, end), jnp.where(end > 0",
         "latency, jnp.where(end > 0",
-        ARRIVAL_TEST,
+        f"{SELECTOR_TEST}::test_fed_with_a_simulation_it_chooses_what_simulate_chooses[pause]",
     ),
     Mutant(
         "ties_by_place_not_by_start",
