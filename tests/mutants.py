@@ -1412,8 +1412,8 @@ MUTANTS = [
         "lost_updates_counted_as_sent",
         ROUND,
         "jnp.sum(ending.in_time | ending.stale)",
-        "jnp.sum(active)",
-        ARRIVAL_TEST,
+        "jnp.sum(selection.active)",
+        f"{ARRIVAL_TEST}::test_bytes_are_those_of_the_model_times_who_received_and_sent_it",
     ),
     Mutant(
         "present_though_away",
