@@ -132,6 +132,10 @@ LAYERS_TEST = "tests/learning/test_layers.py::"
 DEP_ROUND_TEST = "tests/policies/test_dep_round.py"
 PRIVACY_AWARE = "pause_jax/policies/privacy_aware.py"
 PRIVACY_AWARE_TEST = "tests/policies/test_privacy_aware.py"
+PAUSE = "pause_jax/policies/pause.py"
+LEFT_OF_TEST = (
+    f"{PRIVACY_AWARE_TEST}::test_pause_weighs_what_is_left_of_the_own_or_of_the_largest_budget"
+)
 MECHANISM = "pause_jax/privacy/mechanisms.py"
 NOISE_TEST = "tests/privacy/test_noise_power.py"
 NEXT_RELEASE_TEST = (
@@ -184,6 +188,27 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     # --- cohorts of given probabilities
+    Mutant(
+        "pause_weighs_the_own_budget_whatever_it_is_told",
+        PAUSE,
+        'if self.left_of == "own" else of_the_largest',
+        "if self.left_of else of_the_largest",
+        LEFT_OF_TEST,
+    ),
+    Mutant(
+        "the_largest_budget_is_taken_for_the_mean",
+        PAUSE,
+        "total / jnp.max(total), 1.0)",
+        "total / jnp.mean(total), 1.0)",
+        LEFT_OF_TEST,
+    ),
+    Mutant(
+        "budgets_without_a_limit_are_divided",
+        PAUSE,
+        "jnp.where(jnp.isfinite(total), total / jnp.max(total), 1.0)",
+        "total / jnp.max(total)",
+        f"{PRIVACY_AWARE_TEST}::test_of_equal_or_no_budgets_both_are_the_same",
+    ),
     Mutant(
         "a pair over one is settled by the wrong client's room",
         CHOOSE,
@@ -1140,7 +1165,7 @@ MUTANTS = [
         ARRIVAL,
         "jnp.minimum(latency, end), jnp.where(end > 0",
         "latency, jnp.where(end > 0",
-        ARRIVAL_TEST,
+        f"{SELECTOR_TEST}::test_fed_with_a_simulation_it_chooses_what_simulate_chooses[pause]",
     ),
     Mutant(
         "ties_by_place_not_by_start",
@@ -1182,7 +1207,7 @@ MUTANTS = [
         EVENTS,
         "(events.groups < plan.groups - 1)",
         "(events.groups >= 0)",
-        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[base0-random]",
+        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[absent-random]",
     ),
     Mutant(
         "starts_charged_at_the_answer_of_nobody",
@@ -1387,8 +1412,8 @@ MUTANTS = [
         "lost_updates_counted_as_sent",
         ROUND,
         "jnp.sum(ending.in_time | ending.stale)",
-        "jnp.sum(active)",
-        ARRIVAL_TEST,
+        "jnp.sum(selection.active)",
+        f"{ARRIVAL_TEST}::test_bytes_are_those_of_the_model_times_who_received_and_sent_it",
     ),
     Mutant(
         "present_though_away",

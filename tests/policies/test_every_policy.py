@@ -37,7 +37,11 @@ LEARN = LEARN.override({"learning.model": Linear()})
 def learned():
     """All runs, in one sweep: many share a program."""
     configs = {name: LEARN.replace(policy=NAMED[name]) for name in TRAINED}
-    return sweep(configs, jax.random.key(0), progress=False).isel(seed=0)
+    record = (
+        *("clients", "counts", "clock", "latency", "query_seconds", "queried"),
+        *("test_accuracy", "train_loss"),
+    )
+    return sweep(configs, jax.random.key(0), record=record, progress=False).isel(seed=0)
 
 
 @pytest.mark.parametrize("name", TRAINED)
