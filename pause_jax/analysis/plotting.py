@@ -173,6 +173,7 @@ def _label(axes: Axes) -> None:
         return
     order = sorted(range(len(ends)), key=lambda i: -ends[i][1])
     if len(ends) <= _DIRECT and len({x for x, _ in ends}) == 1:
+        axes.autoscale_view()  # else the limits are those before the curves
         places = axes.transAxes.inverted().transform(axes.transData.transform(ends))
         heights = _apart(places[order, 1], _line_height(axes))
         for i, height in zip(order, heights, strict=True):

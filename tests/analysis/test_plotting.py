@@ -160,9 +160,16 @@ def test_labels_keep_their_order_and_a_distance(wished):
     np.testing.assert_allclose(plotting._apart(np.asarray([0.9, 0.1]), 0.1), [0.9, 0.1])
 
 
-def test_regret_has_a_title_and_its_names_outside():
+@pytest.mark.parametrize("scale", ["log", "linear"])
+def test_regret_has_a_title_and_its_names_at_the_ends(scale):
     result = made({"a": None, "b": None})
-    axes = drawn(plotting.plot_regret, result.regret.cumsum("round"))
+    axes = drawn(plotting.plot_regret, result.regret.cumsum("round"), scale=scale)
+    assert axes.get_yscale() == scale
+    named = {text.get_text(): text for text in labels(axes)}
+    for line in axes.lines:
+        text = named[line.get_label()]
+        end = axes.transData.transform((line.get_xdata()[-1], line.get_ydata()[-1]))
+        np.testing.assert_allclose(axes.transAxes.transform(text.xy), end, atol=0.5)
     assert axes.get_title(loc="left")
     boxes = boxes_of(axes)
     assert len(boxes) == 2
