@@ -72,6 +72,13 @@ def odd(tmp_path_factory):
     return report.write(result, tmp_path_factory.mktemp("odd") / "report.html")
 
 
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """A report whose legend has two columns in a phone's width, but one beside the labels."""
+    result = made({f"a policy with a name {i}": None for i in range(6)})
+    return report.write(result, tmp_path_factory.mktemp("named") / "report.html")
+
+
 class Visit:
     """A page that is open, and what it complained of and asked for."""
 
@@ -167,12 +174,13 @@ CUT = """() => {
 }"""
 
 
-@pytest.mark.parametrize("which", ["compared", "odd"])
+@pytest.mark.parametrize("which", ["compared", "odd", "named"])
 def test_nothing_is_cut_on_a_screen_or_a_phone_that_is_turned(browser, request, which):
     path = request.getfixturevalue(which)
     with Visit(browser, path, viewport={"width": 390, "height": 800}) as visit:
         visit.drawn(4)
-        for width in (390, 1280, 844, 390):
+        visit.page.wait_for_function(f"({CUT})().length === 0", timeout=20_000)
+        for width in (1280, 844, 390):
             visit.page.set_viewport_size({"width": width, "height": 800})
             visit.page.wait_for_function(f"({CUT})().length === 0", timeout=20_000)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -181,7 +189,7 @@ def test_nothing_is_cut_on_a_screen_or_a_phone_that_is_turned(browser, request, 
                 part.click()
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390
         names = visit.page.locator(".chart").first.locator(".role-legend-label text")
-        assert names.count() == {"compared": 2, "odd": 14}[which]
+        assert names.count() == {"compared": 2, "odd": 14, "named": 6}[which]
 
 
 def test_on_paper_what_differs_is_open_and_the_page_is_white(browser, compared):
