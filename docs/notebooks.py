@@ -1,7 +1,7 @@
 """Executes the notebooks and stores them with their outputs, so that they show pictures wherever
 they are opened.
 
-    python docs/notebooks.py            # all of them: two minutes on 2 cores
+    python docs/notebooks.py            # all of them: five minutes of processor time
     python docs/notebooks.py NAME ...   # some
 
 What differs from one execution to the next is left out: times, versions, random identifiers, what
