@@ -17,7 +17,9 @@ RELEASE_STAMP := $(RELEASE)/.installed
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
-# Python compiles a module when it is first imported; pip would compile all of them.
+# Python compiles a module when it is first imported; pip would compile all of them. Some images of
+# containers forbid it to keep what it compiled: each process of the tests then takes 5 s more.
+export PYTHONDONTWRITEBYTECODE :=
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 
 $(BIN)/pip:

@@ -1,6 +1,7 @@
 """The policy gallery: a card for each named policy, with its curve beside that of ``random``.
 
     python docs/policy_gallery.py    # plays docs/figures/gallery.csv anew: ten minutes on 2 cores
+    python docs/policy_gallery.py NAME ...    # plays these policies and keeps the others' numbers
 
 The cards are made from the code when the site is built (``write``); the curves are kept numbers.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 import csv
 import inspect
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,11 +80,11 @@ class Point(NamedTuple):
     regret: float
 
 
-def play() -> None:
-    """Play every named policy on one setting and the same seeds, and keep the means."""
-    configs = {name: SETTING.replace(policy=policy) for name, policy in NAMED.items()}
-    for name, policy in NAMED.items():
-        if isinstance(policy, GreedyFed):
+def play(names: Sequence[str]) -> None:
+    """Play named policies, or all, on one setting and the same seeds, and keep the means."""
+    configs = {name: SETTING.replace(policy=NAMED[name]) for name in names or NAMED}
+    for name in configs:
+        if isinstance(NAMED[name], GreedyFed):
             configs[name] = configs[name].override({"learning.validation": HELD})
     record = ("clock", "eval_clock", "test_accuracy", "query_seconds", "regret")
     result = sweep(configs, jax.random.split(jax.random.key(0), SEEDS), record=record)
@@ -92,14 +94,16 @@ def play() -> None:
         result[name].cumsum("round").mean("seed").sel(round=result.eval_round.values)
         for name in ("query_seconds", "regret")
     )
+    found = kept()
+    for name in configs:
+        columns = (a.sel(config=name).values for a in (seconds, accuracy, error, asking, regret))
+        each = zip(result.eval_round.values.tolist(), *columns, strict=True)
+        found[name] = [Point(*values) for values in each]
     with NUMBERS.open("w", encoding="utf-8", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(("policy", *Point._fields))
-        for name in configs:
-            columns = (
-                a.sel(config=name).values for a in (seconds, accuracy, error, asking, regret)
-            )
-            for round, *values in zip(result.eval_round.values, *columns, strict=True):
+        for name in NAMED:
+            for round, *values in found[name]:
                 out.writerow((name, round, *(f"{value:.4g}" for value in values)))
 
 
@@ -203,4 +207,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    play()
+    play(sys.argv[1:])

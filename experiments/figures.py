@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def band(axes: Axes, values: ArrayLike, label: str) -> None:
-    """Mean of curves [n, steps] and the band from their 10 % to their 90 % quantile."""
+def band(axes: Axes, values: ArrayLike, label: str, x: ArrayLike | None = None) -> None:
+    """Mean of curves [n, steps] and the band from their 10 % to their 90 % quantile; ``x`` [steps]
+    is where, 1, 2, ... by default.
+    """
     curves = np.asarray(values)
-    steps = np.arange(1, curves.shape[1] + 1)
+    steps = np.arange(1, curves.shape[1] + 1) if x is None else np.asarray(x)
     axes.plot(steps, curves.mean(axis=0), label=label, lw=1.2)
     low, high = np.quantile(curves, (0.1, 0.9), axis=0)
     axes.fill_between(steps, low, high, alpha=0.2, lw=0)

@@ -35,6 +35,12 @@ ASYNCHRONOUS = "pause_jax/run/asynchronous.py"
 EVENTS = "pause_jax/run/events.py"
 FLIGHT = "pause_jax/run/flight.py"
 CLOCK = "pause_jax/config/clock.py"
+PISCES = "pause_jax/policies/pisces.py"
+PISCES_TEST = "tests/policies/test_pisces.py"
+INDEX_RULES = "pause_jax/policies/index_rules.py"
+INDEX_TEST = "tests/policies/test_index.py::"
+ASYNCHRONOUS_SELECTOR = "pause_jax/deploy/selector/asynchronous.py"
+ASYNCHRONOUS_SELECTOR_TEST = "tests/deploy/test_asynchronous_selector.py::"
 CONFIG_SUMMARY = "pause_jax/sweep/config_summary.py"
 STEPS_TEST = "tests/run/test_server_steps.py::"
 BY_HAND = f"{STEPS_TEST}test_the_ten_answers_of_the_guide"
@@ -126,6 +132,10 @@ LAYERS_TEST = "tests/learning/test_layers.py::"
 DEP_ROUND_TEST = "tests/policies/test_dep_round.py"
 PRIVACY_AWARE = "pause_jax/policies/privacy_aware.py"
 PRIVACY_AWARE_TEST = "tests/policies/test_privacy_aware.py"
+PAUSE = "pause_jax/policies/pause.py"
+LEFT_OF_TEST = (
+    f"{PRIVACY_AWARE_TEST}::test_pause_weighs_what_is_left_of_the_own_or_of_the_largest_budget"
+)
 MECHANISM = "pause_jax/privacy/mechanisms.py"
 NOISE_TEST = "tests/privacy/test_noise_power.py"
 NEXT_RELEASE_TEST = (
@@ -178,6 +188,27 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     # --- cohorts of given probabilities
+    Mutant(
+        "pause_weighs_the_own_budget_whatever_it_is_told",
+        PAUSE,
+        'if self.left_of == "own" else of_the_largest',
+        "if self.left_of else of_the_largest",
+        LEFT_OF_TEST,
+    ),
+    Mutant(
+        "the_largest_budget_is_taken_for_the_mean",
+        PAUSE,
+        "total / jnp.max(total), 1.0)",
+        "total / jnp.mean(total), 1.0)",
+        LEFT_OF_TEST,
+    ),
+    Mutant(
+        "budgets_without_a_limit_are_divided",
+        PAUSE,
+        "jnp.where(jnp.isfinite(total), total / jnp.max(total), 1.0)",
+        "total / jnp.max(total)",
+        f"{PRIVACY_AWARE_TEST}::test_of_equal_or_no_budgets_both_are_the_same",
+    ),
     Mutant(
         "a pair over one is settled by the wrong client's room",
         CHOOSE,
@@ -1134,7 +1165,7 @@ MUTANTS = [
         ARRIVAL,
         "jnp.minimum(latency, end), jnp.where(end > 0",
         "latency, jnp.where(end > 0",
-        ARRIVAL_TEST,
+        f"{SELECTOR_TEST}::test_fed_with_a_simulation_it_chooses_what_simulate_chooses[pause]",
     ),
     Mutant(
         "ties_by_place_not_by_start",
@@ -1176,7 +1207,7 @@ MUTANTS = [
         EVENTS,
         "(events.groups < plan.groups - 1)",
         "(events.groups >= 0)",
-        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[base0-random]",
+        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[absent-random]",
     ),
     Mutant(
         "starts_charged_at_the_answer_of_nobody",
@@ -1235,6 +1266,106 @@ MUTANTS = [
         QUEUE.format("fedbuff"),
     ),
     Mutant(
+        "pace_of_the_fastest_under_way",
+        FLIGHT,
+        "jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))",
+        "jnp.min(jnp.where(slots.under_way, flight.last[slots.client], jnp.inf))",
+        QUEUE.format("paced"),
+    ),
+    Mutant(
+        "pace_does_not_wait_for_an_answer",
+        FLIGHT,
+        "jnp.any(slots.answered) & (due < next_finish)",
+        "(due < next_finish)",
+        QUEUE.format("paced"),
+    ),
+    Mutant(
+        "pace_of_latencies_never_learned",
+        FLIGHT,
+        'last.at[answered].set(slots.latency, mode="drop")',
+        "last",
+        f"{STEPS_TEST}test_at_a_pace_a_step_waits_for_the_first_answer_of_a_client",
+    ),
+    Mutant(
+        "pace_moves_no_clock",
+        EVENTS,
+        "jnp.where(jnp.isfinite(at), at, played.now)",
+        "played.now",
+        QUEUE.format("paced"),
+    ),
+    Mutant(
+        "a_policy_sees_no_staleness",
+        EVENTS,
+        "jnp.where(new, buffer.staleness, 0)",
+        "0 * buffer.staleness",
+        QUEUE.format("stale"),
+    ),
+    Mutant(
+        "pisces_lag_of_the_first_updates",
+        PISCES,
+        "jnp.column_stack([state.lag[clients][:, 1:], new])",
+        "state.lag[clients].at[:, 0].set(new)",
+        PISCES_TEST,
+    ),
+    Mutant(
+        "pisces_lag_not_by_what_is_known",
+        PISCES,
+        "jnp.sum(state.lag, axis=1) / known",
+        "jnp.mean(state.lag, axis=1)",
+        PISCES_TEST,
+    ),
+    Mutant(
+        "pisces_explores_whom_it_knows",
+        PISCES,
+        "rest = jnp.where(fresh, -1.0, self.scores(state))",
+        "rest = self.scores(state)",
+        PISCES_TEST,
+    ),
+    Mutant(
+        "pisces_exploration_does_not_fade",
+        PISCES,
+        "self.exploration * self.exploration_decay",
+        "self.exploration + 0 * self.exploration_decay",
+        PISCES_TEST,
+    ),
+    Mutant(
+        "a_lost_update_is_useful",
+        INDEX_RULES,
+        "jnp.where(observation.received, fresh, 0.0)",
+        "fresh",
+        f"{INDEX_TEST}test_a_stale_update_is_less_useful_and_a_lost_one_is_not",
+    ),
+    Mutant(
+        "useful_rate_is_the_mean_speed",
+        INDEX_RULES,
+        "jnp.where(active, 1.0 / speed, 0.0)",
+        "jnp.where(active, 1.0, 0.0)",
+        f"{INDEX_TEST}test_useful_rate_is_useful_updates_over_seconds",
+    ),
+    Mutant(
+        "a_server_is_told_of_answers_before_its_step_alone",
+        ASYNCHRONOUS_SELECTOR,
+        "if self._at_once and self._unheard:",
+        "if False:",
+        f"{ASYNCHRONOUS_SELECTOR_TEST}test_fed_with_a_simulation_it_chooses_what_simulate_chooses"
+        "[round_robin]",
+    ),
+    Mutant(
+        "a_server_starts_clients_of_its_buffer",
+        ASYNCHRONOUS_SELECTOR,
+        "present[[*self._starts, *self._buffer]] = False",
+        "present[[*self._starts]] = False",
+        f"{ASYNCHRONOUS_SELECTOR_TEST}test_fed_with_a_simulation_it_chooses_what_simulate_chooses"
+        "[pause]",
+    ),
+    Mutant(
+        "a_saved_server_forgets_who_is_under_way",
+        ASYNCHRONOUS_SELECTOR,
+        'for name in ("starts", "buffer")\n        )',
+        'for name in ("buffer", "buffer")\n        )',
+        f"{ASYNCHRONOUS_SELECTOR_TEST}test_saved_and_loaded_after_some_answers_it_goes_on[pause]",
+    ),
+    Mutant(
         "hinge_without_one",
         CLOCK,
         "self.grace, 0.0) + 1.0)",
@@ -1281,8 +1412,8 @@ MUTANTS = [
         "lost_updates_counted_as_sent",
         ROUND,
         "jnp.sum(ending.in_time | ending.stale)",
-        "jnp.sum(active)",
-        ARRIVAL_TEST,
+        "jnp.sum(selection.active)",
+        f"{ARRIVAL_TEST}::test_bytes_are_those_of_the_model_times_who_received_and_sent_it",
     ),
     Mutant(
         "present_though_away",
@@ -1754,8 +1885,8 @@ MUTANTS = [
     Mutant(
         "selector_epsilon_of_the_round_before",
         SELECTOR,
-        "jnp.asarray(self.counts + 1)\n        state",
-        "jnp.asarray(self.counts)\n        state",
+        "times = jnp.asarray(self.counts + 1)",
+        "times = jnp.asarray(self.counts)",
         f"{SELECTOR_TEST}::test_a_failed_client_has_spent_its_budget_unless_it_was_idle",
     ),
     Mutant(
@@ -1768,7 +1899,7 @@ MUTANTS = [
     Mutant(
         "loaded_selector_draws_from_another_key",
         SELECTOR,
-        '        made._key = jax.random.wrap_key_data(jnp.asarray(kept["key"]))\n',
+        '        self._key = jax.random.wrap_key_data(jnp.asarray(kept["key"]))\n',
         "",
         f"{SELECTOR_TEST}::test_a_loaded_selector_draws_on_from_its_key",
     ),
@@ -2323,8 +2454,8 @@ MUTANTS = [
     Mutant(
         "epsilon_of_the_participation_before",
         SELECTOR,
-        "self._present(available), jnp.asarray(self.counts + 1)",
-        "self._present(available), jnp.asarray(self.counts)",
+        "times = jnp.asarray(self.counts + 1)",
+        "times = jnp.asarray(self.counts)",
         SELECTOR_TEST + "::test_each_release_has_the_epsilon_of_its_clients_own_participation",
     ),
     Mutant(

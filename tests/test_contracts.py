@@ -10,7 +10,7 @@ from pause_jax import ConfigError, SimConfig, quantity, simulate
 from pause_jax.bandit import Selection, no_info
 from pause_jax.base.struct import number
 from pause_jax.learning import Digits, Dirichlet, Learner, Learning, Linear, LinearRegression, Mlp
-from pause_jax.policies import NAMED, Policy, PolicyConfig, Random
+from pause_jax.policies import Policy, PolicyConfig, Random
 from pause_jax.privacy import (
     MECHANISMS,
     Budgeted,
@@ -21,15 +21,16 @@ from pause_jax.privacy import (
     Uniform,
 )
 from pause_jax.testing import check_learner, check_mechanism, check_policy
+from tests.support.runs import QUICK
 
 pytestmark = pytest.mark.slow
 
 TINY = Digits(num_train=120)
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", QUICK)
 def test_every_policy_keeps_its_contract(name):
-    check_policy(NAMED[name])
+    check_policy(QUICK[name])
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,8 @@ import sys
 import jax, numpy as np
 import jax.numpy as jnp
 from pause_jax import Learning, SimConfig, sweep
-from pause_jax.learning import Dataset, Task
+from pause_jax.learning import Dataset, Linear, Task
+from pause_jax.policies import Random
 
 SCALE = float(sys.argv[1])
 
@@ -204,7 +205,10 @@ class Scaled(Task):
 
 rng = np.random.default_rng(0)
 data = Dataset.of(rng.normal(size=(60, 3)), rng.normal(size=60))
-config = SimConfig(num_clients=4, num_selected=2, num_rounds=3, learning=Learning(task=Scaled()))
+config = SimConfig(
+    num_clients=4, num_selected=2, num_rounds=3, policy=Random(), track_regret=False,
+    learning=Learning(task=Scaled(), model=Linear()),
+)
 keys = jax.random.split(jax.random.key(0), 2)
 result = sweep(config, keys, data=data, store="kept", progress=False)
 print(float(result.test_loss.isel(eval_round=0).mean()))

@@ -17,7 +17,7 @@ from experiments import regret_setting
 from experiments.outcome import Outcome
 from pause_jax import regret
 from pause_jax.latency import SpeedNormal, TwoGroups
-from pause_jax.policies import INDEX_RULES, Pause
+from pause_jax.policies import KlUcb, Pause, Thompson, Ucb, UcbV
 
 HERE = pathlib.Path(__file__).parent
 
@@ -36,7 +36,7 @@ def main(
         curves = regret.measure(
             {
                 rule.name: regret_setting.config(Pause(index=rule()), rounds, latency)
-                for rule in INDEX_RULES
+                for rule in (Ucb, KlUcb, UcbV, Thompson)
             },
             keys,
         )

@@ -45,8 +45,13 @@ def classifies(result: xr.Dataset) -> bool:
 def progress(result: xr.Dataset) -> dict[str, Curve]:
     """Test accuracy in per cent, else test loss, against the mean clock, as far as all seeds go."""
     values = 100 * result.test_accuracy if classifies(result) else result.test_loss
+    return over_time(values, result.eval_clock)
+
+
+def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
+    """Values against the mean clock, both [config, seed, n], as far as all seeds go."""
     mean, error = metrics.mean_and_error(values)
-    seconds = result.eval_clock.mean("seed", skipna=False)
+    seconds = clock.mean("seed", skipna=False)
     return _by_config(seconds, mean.where(seconds.notnull()), error)
 
 

@@ -55,6 +55,8 @@ class Ledger(NamedTuple):
         holds whatever the number of its participations depends on. NaN without learning.
       unnoised: all that left clients without noise.
       client_ids: of clients 0, ..., K - 1; empty where they are called by these numbers.
+      overlaps: whether rounds overlap. A release is charged when its client starts, and a client
+        starts at most once between two server steps, the rounds of this ledger.
     """
 
     mechanism: str
@@ -74,6 +76,7 @@ class Ledger(NamedTuple):
     tight_at_most: float
     unnoised: tuple[str, ...]
     client_ids: tuple[str, ...] = ()
+    overlaps: bool = False
 
     @property
     def warning(self) -> str:
@@ -144,6 +147,7 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
         else math.nan,
         unnoised=unnoised,
         client_ids=client_ids,
+        overlaps=config.overlaps,
     )
 
 

@@ -91,6 +91,11 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
     for name, book in books.items():
         if book.basic_delta:
             yield f"{name}: its sums of epsilon hold at delta {book.basic_delta:.2g} (also a sum)."
+    if started := [name for name, book in books.items() if book.overlaps]:
+        yield (
+            f"{', '.join(started)}: a release is charged when its client starts, so those of "
+            "clients under way at the end count."
+        )
     if any(math.isnan(book.tight) for book in books.values()):
         yield f"PLD -: {HINT}."
 

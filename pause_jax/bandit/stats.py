@@ -79,6 +79,7 @@ class Observation(NamedTuple):
       clock: simulated seconds at the end of the round; NaN if the server keeps none.
       server_loss: (aggregation weights [m]) -> loss on the server's validation samples of the model
         before the round plus these updates, so weighted; None if there are no such samples.
+      staleness: int [m], server steps between each client's start and the average; 0 in rounds.
     """
 
     latency: Float[Array, " m"]
@@ -90,6 +91,7 @@ class Observation(NamedTuple):
     late: Bool[Array, " m"] | bool = False
     clock: Float[Array, ""] | float = float("nan")
     server_loss: Callable[[Array], Array] | None = None
+    staleness: Int[Array, " m"] | int = 0
 
     @property
     def heard(self) -> Any:

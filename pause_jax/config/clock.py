@@ -100,7 +100,7 @@ class Asynchronous(Clock):
     """Clients start while others are under way; the server steps with every ``buffer``-th answer.
 
     ``SimConfig.num_rounds`` then counts server steps. With B = 1 clients come as in FedAsync, with
-    C > B as in FedBuff. B = C = O is the synchronous round, and runs its program.
+    C > B as in FedBuff. B = C = O without a pace is the synchronous round, and runs its program.
 
     Attributes:
       concurrency: C, clients under way at a time (static).
@@ -109,6 +109,10 @@ class Asynchronous(Clock):
         many. None for ``num_selected`` (static).
       staleness: how the weight of an update falls with its staleness.
       max_staleness: server steps; an older update is dropped. None for no such bound.
+      pace: b of Pisces. The server also steps, with B answers not there, once a b-th of the longest
+        last latency of the clients under way has passed since its last step: while latencies stay
+        the same, no update is staler than b, rounded up. It waits for the first answer of each
+        client. None to wait for B answers.
     """
 
     name: ClassVar[str] = "asynchronous"
@@ -119,6 +123,7 @@ class Asynchronous(Clock):
     open_slots: int | None = static(default=None, at_least=1, optional=True, kind=int)
     staleness: StalenessWeight = node(factory=Polynomial, of=StalenessWeight)
     max_staleness: float | None = number(default=None, at_least=0, optional=True)
+    pace: float | None = number(default=None, above=0, optional=True)
 
     def asked_for(self, num_selected: int) -> int:
         return num_selected if self.open_slots is None else self.open_slots
@@ -127,7 +132,7 @@ class Asynchronous(Clock):
         return self.buffer
 
     def overlaps(self, cohort_size: int) -> bool:
-        return not self.concurrency == self.buffer == cohort_size
+        return self.pace is not None or not self.concurrency == self.buffer == cohort_size
 
     def check(self, path: str, sizes: Sizes) -> None:
         clients = sizes.num_clients

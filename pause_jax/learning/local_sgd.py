@@ -83,10 +83,8 @@ class LocalSgd(NamedTuple):
     def ask(self, key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:
         def one(asked: tuple[Array, Array | None]) -> Array:
             client, bits = asked
-            local, partition = self.training.local, state.partition
-            return local_loss(
-                local, state.model, partition, client, bits, state.inputs, self.largest
-            )
+            local, model, inputs = self.training.local, state.model, state.inputs
+            return local_loss(local, model, state.partition, client, bits, inputs, self.largest)
 
         bits = None if batch_size is None else draws.bits_of(key, clients, batch_size)
         return lax.map(one, (clients, bits), batch_size=QUERY_BATCH)

@@ -15,6 +15,7 @@ from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
 from pause_jax.policies.choose import (
     by_data_size, draw_clients, equal_weights, stateless, top_clients,
 )  # fmt: skip
+from pause_jax.policies.bsfl import Bsfl
 from pause_jax.policies.clustered import ClusteredSimilarity
 from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
 from pause_jax.policies.divfl import DivFl
@@ -22,15 +23,17 @@ from pause_jax.policies.e3cs import E3cs
 from pause_jax.policies.f3ast import F3ast
 from pause_jax.policies.fedcor import FedCor
 from pause_jax.policies.fedcs import FedCs
+from pause_jax.policies.genie import Genie
 from pause_jax.policies.greedyfed import GreedyFed
 from pause_jax.policies.hics_fl import HicsFl
 from pause_jax.policies.index import IndexRule, Ucb
 from pause_jax.policies.index_rules import (
-    INDEX_RULES as INDEX_RULES, DiscountedUcb, KlUcb, Thompson, UcbV,
+    INDEX_RULES as INDEX_RULES, DiscountedUcb, KlUcb, Thompson, UcbV, UsefulRate,
 )  # fmt: skip
 from pause_jax.policies.one_of import OneOf as OneOf
 from pause_jax.policies.oort import Oort
-from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser as maximiser
+from pause_jax.policies.pause import Pause, maximiser as maximiser
+from pause_jax.policies.pisces import Pisces
 from pause_jax.policies.polaris import Polaris
 from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.privacy_aware import BudgetGroups, NoiseSampling, TolerantFirst
@@ -40,7 +43,7 @@ from pause_jax.policies.sampling import ClusteredSize, MdSampling
 
 POLICIES: tuple[type[PolicyConfig], ...] = (
     Pause, Bsfl, CsUcb, CsUcbQ, RbcsF, PowerOfChoice, Oort, FedCs, MdSampling, ClusteredSize,
-    ClusteredSimilarity, DivFl, HicsFl, FedCor, GreedyFed, E3cs, F3ast, Polaris, Refl,
+    ClusteredSimilarity, DivFl, HicsFl, FedCor, GreedyFed, E3cs, F3ast, Polaris, Refl, Pisces,
     NoiseSampling, TolerantFirst, BudgetGroups, Random, RoundRobin, Fastest, All, Genie,
 )  # fmt: skip
 
@@ -55,6 +58,7 @@ NAMED: dict[str, PolicyConfig] = {
     "pause_ucb_v": Pause(index=UcbV()),
     "pause_thompson": Pause(index=Thompson()),
     "pause_discounted": Pause(index=DiscountedUcb()),
+    "pause_useful_rate": Pause(index=UsefulRate()),
     "cpow_d": PowerOfChoice(loss="batch"),
     "rpow_d": PowerOfChoice(loss="stale"),
     "adapow_d": PowerOfChoice(schedule="linear"),
@@ -86,8 +90,8 @@ __all__ = [
     "NAMED", "All", "Answer", "Bsfl", "BudgetGroups", "ClusteredSimilarity", "ClusteredSize",
     "Context", "CsUcb", "CsUcbQ", "DiscountedUcb", "DivFl", "E3cs", "F3ast", "Fastest", "FedCor",
     "FedCs", "Genie", "GreedyFed", "HicsFl", "IndexRule", "Info", "KlUcb", "MdSampling",
-    "NoiseSampling", "Observation", "Oort", "Pause", "Polaris", "Policy", "PolicyConfig",
+    "NoiseSampling", "Observation", "Oort", "Pause", "Pisces", "Polaris", "Policy", "PolicyConfig",
     "PowerOfChoice", "Query", "Random", "RbcsF", "Refl", "RoundRobin", "Selection", "Thompson",
-    "TolerantFirst", "Ucb", "UcbV", "by_data_size", "draw_clients", "equal_weights", "named",
-    "no_info", "stateless", "top_clients",
+    "TolerantFirst", "Ucb", "UcbV", "UsefulRate", "by_data_size", "draw_clients", "equal_weights",
+    "named", "no_info", "stateless", "top_clients",
 ]  # fmt: skip

@@ -24,12 +24,14 @@ class Index(NamedTuple):
       value: (key, state, round) -> float [K].
       update: (state, clients [m], speed [m], active [m]) -> state.
       counts: state -> int [K], participations.
+      observe: (state, Selection, Observation) -> state, of a rule that reads more than speeds.
     """
 
     init: Callable[[], Any]
     value: Callable[[Array, Any, Array], Array]
     update: Callable[[Any, Array, Array, Array], Any]
     counts: Callable[[Any], Array]
+    observe: Callable[[Any, Any, Any], Any] | None = None
 
 
 class IndexRule(Config):

@@ -1,40 +1,49 @@
-"""PAUSE, BSFL and the genie: one maximisation with different indices.
-
-Source: Peleg et al. 2025, (10), (14), Algorithms 1 and 2; Ben Ami et al. 2025 (BSFL).
-"""
+"""PAUSE: the maximisation (14). Source: Peleg et al. 2025, Algorithms 1 and 2."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit import Observation, Selection
 from pause_jax.bandit.reward import problem_of
 from pause_jax.bandit.search import Exact, Search
-from pause_jax.base.struct import node
+from pause_jax.base.struct import node, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size
-from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
+from pause_jax.policies.index import Index, IndexRule, Ucb
 
 
-def maximiser(context: Context, index: Index, search: Search, *, with_privacy: bool) -> Policy:
+def maximiser(
+    context: Context, index: Index, search: Search, *, left: Callable[[Array], Array] | None
+) -> Policy:
     """The policy that maximises ``min index + sum of g and p terms`` over cohorts by a search.
 
-    ``with_privacy`` says whether the privacy reward is a term. Its state is the index's.
+    Its state is the index's.
+
+    Args:
+      context: what is known of the network.
+      index: the estimate of a speed.
+      search: how the sum is maximised.
+      left: (participations [K]) -> p [K]; None without the privacy reward.
     """
 
     def select(key: Array, state: Any, round: Array, available: Array) -> Selected:
         m, counts = context.num_selected, index.counts(state)
         index_key, search_key = jax.random.split(key)
         value = index.value(index_key, state, round)
-        remaining = context.privacy.budget.remaining(counts) if with_privacy else None
+        remaining = None if left is None else left(counts)
         problem = problem_of(value, context.reward, counts, round, context.share, remaining, m)
         clients, info = search(search_key, problem, m, available)
         return by_data_size(clients, available, context), info
 
     def update(state: Any, selection: Selection, observation: Observation) -> Any:
+        if index.observe is not None:
+            return index.observe(state, selection, observation)
         speed = context.min_latency / observation.latency
         return index.update(state, selection.clients, speed, selection.active)
 
@@ -46,7 +55,10 @@ class Pause(PolicyConfig):
 
     Attributes:
       search: how (14) is maximised: Exact(), Exhaustive() or Annealing() (SA-PAUSE).
-      index: the optimistic estimate of a speed: Ucb() as in the paper, KlUcb(), UcbV(), Thompson().
+      index: the optimistic estimate of a speed: Ucb() as in the paper, or another index rule.
+      left_of: of which budget p_k is the share that is left (static): the client's ``own`` as in
+        (7), or the ``largest`` of all clients. The latter is ours: it prefers clients whose updates
+        carry less noise, and changes nothing where budgets are equal.
     """
 
     name: ClassVar[str] = "pause"
@@ -56,33 +68,19 @@ class Pause(PolicyConfig):
     observes: ClassVar[str] = "latency"
     assumes: ClassVar[str] = "data sizes, tau_min"
     reference: ClassVar[str] = "Peleg et al. 2025"
-    with_privacy: ClassVar[bool] = True
 
     search: Search = node(factory=Exact, of=Search)
     index: IndexRule = node(factory=Ucb, of=IndexRule)
+    left_of: str = static(default="own", choices=("own", "largest"))
 
     def build(self, context: Context) -> Policy:
-        index = self.index.build(context)
-        return maximiser(context, index, self.search, with_privacy=self.with_privacy)
+        budget = context.privacy.budget
 
+        def of_the_largest(counts: Array) -> Array:
+            total = budget.total()
+            # Without a limit all budgets are infinite.
+            share = jnp.where(jnp.isfinite(total), total / jnp.max(total), 1.0)
+            return share * budget.remaining(counts)
 
-class Bsfl(Pause):
-    """BSFL: PAUSE without the privacy reward (gamma = 0), whatever ``reward.gamma`` says."""
-
-    name: ClassVar[str] = "bsfl"
-    summary: ClassVar[str] = "PAUSE without the privacy reward (gamma = 0)"
-    reference: ClassVar[str] = "Ben Ami et al. 2025"
-    with_privacy: ClassVar[bool] = False
-
-
-class Genie(PolicyConfig):
-    """The genie (10): the same maximisation with the true expected speeds."""
-
-    name: ClassVar[str] = "genie"
-    summary: ClassVar[str] = "maximises the reward with the true expected speeds"
-    assumes: ClassVar[str] = "expected speeds, data sizes"
-    reference: ClassVar[str] = "Peleg et al. 2025, (10)"
-
-    def build(self, context: Context) -> Policy:
-        index = from_stats(context, lambda key, stats, round: context.speed_at(round))
-        return maximiser(context, index, Exact(), with_privacy=True)
+        left = budget.remaining if self.left_of == "own" else of_the_largest
+        return maximiser(context, self.index.build(context), self.search, left=left)

@@ -16,7 +16,9 @@ from jax import Array, lax
 
 from pause_jax.bandit import Selection
 from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig
 from pause_jax.learning import LearnerState, Trained
+from pause_jax.policies import Policy
 from pause_jax.rng import keys
 from pause_jax.run.arrival import can_miss_average, only_received
 from pause_jax.run.events import Events, heard, play_events, seconds_of
@@ -44,19 +46,25 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
     Raises:
       ConfigError: if the policy or the learner cannot work with overlapping rounds.
     """
-    config, clock = setup.config, f"clock = {setup.config.clock.name!r}"
-    if setup.policy.query is not None:
-        raise ConfigError(
-            f"{clock}: {type(config.policy).__name__} asks clients before it chooses, and a server "
-            "that waits for nobody has no time to. Choose a policy that asks none."
-        )
+    check_asks_nobody(setup.config, setup.policy)
+    config = setup.config
     if setup.learner.deferred is None:
         raise ConfigError(
-            f"{clock}: the learner of {type(config.learning).__name__} cannot average an update "
-            "later than it was trained. Give it `deferred`."
+            f"clock = {config.clock.name!r}: the learner of {type(config.learning).__name__} "
+            "cannot average an update later than it was trained. Give it `deferred`."
         )
     plan = plan_of(setup.config)
-    return nobody(plan, setup.learner.deferred.none(learning, plan.slots))
+    return nobody(setup.config, plan, setup.learner.deferred.none(learning, plan.slots))
+
+
+def check_asks_nobody(config: SimConfig, policy: Policy) -> None:
+    """Raise ConfigError if the policy has a question."""
+    if policy.query is not None:
+        raise ConfigError(
+            f"clock = {config.clock.name!r}: {type(config.policy).__name__} asks clients before it "
+            "chooses, and a server that waits for nobody has no time to. Choose a policy that asks "
+            "none."
+        )
 
 
 def play(
@@ -204,7 +212,7 @@ def update(
         clock_rest=clock_rest,
         health=examined(before.health, number, learning.variables, events.rules),
         availability_trace=events.trace,
-        flight=flight._replace(slots=after_step(events.slots, seconds)),
+        flight=after_step(flight, seconds),
     )
 
 

@@ -74,7 +74,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
       FloatingPointError: if ``jax_debug_nans`` is on and a model holds NaN.
       RuntimeError: if another process died.
     """
-    given = runs.config, runs.data
+    given, cut = (runs.config, runs.data), functools.partial(first_rounds, batched=runs.batched)
     with watch.calling():
         state = runs.steps.init(*given, runs.key, runs.policy)
     advance = runs.steps.advance(runs.config, state)
@@ -83,9 +83,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     def shapes(segments: int, state: State = state) -> list[Any]:
         of = functools.partial(advance.eval_shape, *given, state)
         return [
-            first_rounds(
-                of(*runs.call(segment), runs.policy)[1], len(segment), batched=runs.batched
-            )
+            cut(of(*runs.call(segment), runs.policy)[1], len(segment))
             for segment in runs.segments[:segments]
         ]
 
@@ -94,7 +92,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
         with watch.calling():
             state, record = advance(*given, state, *runs.call(segment), runs.policy)
         record = jax.block_until_ready(record)
-        records.append(first_rounds(record, len(segment), batched=runs.batched))
+        records.append(cut(record, len(segment)))
         check_for_nan(state, f"{segment[0]} to {segment[-1]}")
         watch.played(number, len(runs.segments) - number, state, records)
     with watch.calling():

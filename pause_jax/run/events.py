@@ -16,7 +16,15 @@ from pause_jax.learning import Trained
 from pause_jax.policies import learns_of_training
 from pause_jax.rng import keys
 from pause_jax.run.contract import broken, is_checked
-from pause_jax.run.flight import Buffer, Slots, buffer_of, next_answer, plan_of, started
+from pause_jax.run.flight import (
+    Buffer,
+    Slots,
+    buffer_of,
+    next_answer,
+    paced_step,
+    plan_of,
+    started,
+)
 from pause_jax.run.horizon import advanced
 from pause_jax.run.round import ask, close_round, observe_world, select
 from pause_jax.run.setup import Setup
@@ -62,14 +70,18 @@ class Events(NamedTuple):
 
 
 def play_events(setup: Setup, before: State, number: Array) -> Events:
-    """Play the events of a step, up to its B-th answer, or until nobody is under way."""
+    """Play the events of a step, up to its B-th answer, or until nobody is under way.
+
+    A server that keeps a pace may end it earlier.
+    """
     assert before.flight is not None
+    flight = before.flight
     plan, zero = plan_of(setup.config), jnp.zeros((), jnp.int32)
     everyone = before.counts.shape
     at_once = not learns_of_training(setup.config.policy, setup.context)
     start = Events(
-        slots=before.flight.slots,
-        decisions=before.flight.decisions,
+        slots=flight.slots,
+        decisions=flight.decisions,
         groups=zero,
         waits=jnp.asarray(False),
         answers=zero,
@@ -89,8 +101,12 @@ def play_events(setup: Setup, before: State, number: Array) -> Events:
         again = (events.answers == 0) | (events.groups < plan.groups - 1)
         return (free >= plan.asked) & again & ~events.waits
 
+    def due(events: Events) -> Array:
+        at = paced_step(setup.config, flight, events.slots, events.now)
+        return jnp.where(events.answers < plan.buffer, at, jnp.inf)
+
     def goes_on(events: Events) -> Array:
-        some = may_start(events) | jnp.any(events.slots.under_way)
+        some = may_start(events) | (jnp.any(events.slots.under_way) & ~jnp.isfinite(due(events)))
         return (events.answers < plan.buffer) & some
 
     def start_clients(events: Events) -> Events:
@@ -107,7 +123,9 @@ def play_events(setup: Setup, before: State, number: Array) -> Events:
     def one_event(events: Events) -> Events:
         return lax.cond(may_start(events), start_clients, answer, events)
 
-    return lax.while_loop(goes_on, one_event, start)
+    played = lax.while_loop(goes_on, one_event, start)
+    at = due(played)
+    return played._replace(now=jnp.where(jnp.isfinite(at), at, played.now))
 
 
 def decide(setup: Setup, before: State, events: Events, number: Array) -> Events:
@@ -187,7 +205,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
     missing = new & ~buffer.averaged
     end = jnp.where(events.now > 0, events.now, 1.0)
     # As dispatched: a policy's own weights. An empty slot names a client that is not in the others.
-    clients = _distinct(buffer.slots.client, new, setup.config.num_clients)
+    clients = distinct(buffer.slots.client, new, setup.config.num_clients)
     selection = Selection(clients, jnp.where(new, buffer.slots.weight, 0.0))
     observation = Observation(
         latency=jnp.where(new, buffer.slots.latency, end),
@@ -199,11 +217,12 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
         late=jnp.zeros_like(new),
         clock=advanced(before.clock, before.clock_rest, seconds_of(setup, events))[0],
         server_loss=server_loss,
+        staleness=jnp.where(new, buffer.staleness, 0),
     )
     return setup.policy.update(events.policy, selection, observation)
 
 
-def _distinct(clients: Array, active: Array, num_clients: int) -> Array:
+def distinct(clients: Array, active: Array, num_clients: int) -> Array:
     """The clients of active slots, int [B], and in the other slots some of the other clients."""
     taken = (
         jnp.zeros(num_clients, bool)

@@ -102,6 +102,8 @@ class Flight(NamedTuple):
       decisions: int32, how often the policy was asked.
       loss, square_loss: float [S], see ``Trained``.
       updates: leaves [S, ...], what the server receives of each slot, as ``Deferred`` has them.
+      last: float [K], seconds that each client's last answer took, infinite before; None if the
+        server keeps no pace.
     """
 
     slots: Slots
@@ -109,6 +111,7 @@ class Flight(NamedTuple):
     loss: Float[Array, " S"]
     square_loss: Float[Array, " S"]
     updates: Any
+    last: Float[Array, " K"] | None
 
 
 class Step(NamedTuple):
@@ -127,7 +130,7 @@ class Step(NamedTuple):
     under_way: Int[Array, ""]
 
 
-def nobody(plan: Plan, updates: Any) -> Flight:
+def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
     """The flight before anybody started."""
     none, zero = jnp.zeros(plan.slots, bool), jnp.zeros(plan.slots)
     number = jnp.zeros(plan.slots, jnp.int32)
@@ -144,7 +147,9 @@ def nobody(plan: Plan, updates: Any) -> Flight:
         latency=zero,
         finish=zero,
     )
-    return Flight(slots, jnp.zeros((), jnp.int32), zero, zero, updates)
+    paced = clock_of(config).pace is not None
+    last = jnp.full(config.num_clients, jnp.inf) if paced else None
+    return Flight(slots, jnp.zeros((), jnp.int32), zero, zero, updates, last)
 
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
@@ -174,6 +179,24 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
     last = jnp.iinfo(slots.order.dtype).max
     place = jnp.argmin(jnp.where(first, slots.order, last))
     return slots._replace(answered=slots.answered.at[place].set(True)), now
+
+
+def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
+    """When the server steps before its buffer is full, in seconds; infinite if it does not.
+
+    Args:
+      config: the config.
+      flight: before the step.
+      slots: now, some of which have answered.
+      now: seconds since the last step.
+    """
+    pace = clock_of(config).pace
+    if flight.last is None or pace is None:  # both or none
+        return jnp.asarray(jnp.inf)
+    longest = jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))
+    due = jnp.maximum(now, longest / pace)
+    next_finish = jnp.min(jnp.where(slots.under_way, slots.finish, jnp.inf))
+    return jnp.where(jnp.any(slots.answered) & (due < next_finish), due, jnp.inf)
 
 
 class Buffer(NamedTuple):
@@ -210,11 +233,16 @@ def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buf
     return Buffer(places, own, Selection(own.client, weights), staleness, received, averaged)
 
 
-def after_step(slots: Slots, seconds: Array) -> Slots:
-    """The slots once the server has averaged, by the time of the next step."""
+def after_step(flight: Flight, seconds: Array) -> Flight:
+    """The flight once the server has averaged, by the time of the next step."""
+    slots, last = flight.slots, flight.last
     under_way = slots.under_way
-    return slots._replace(
+    if last is not None:
+        answered = jnp.where(slots.answered, slots.client, last.shape[0])
+        last = last.at[answered].set(slots.latency, mode="drop")
+    slots = slots._replace(
         occupied=under_way,
         answered=jnp.zeros_like(under_way),
         finish=jnp.where(under_way, slots.finish - seconds, 0.0),
     )
+    return flight._replace(slots=slots, last=last)

@@ -134,8 +134,7 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
     def finish_run(config: SimConfig, state: State) -> Result:
         return result_at_end(config, state, quantities)
 
-    step = _in_float32(advance_run)
-    first = _in_float32(init_run)
+    first, step = _in_float32(init_run), _in_float32(advance_run)
     return Steps(init=first, advance_soon=step, advance_fast=step, finish=finish_run)
 
 

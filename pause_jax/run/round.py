@@ -46,8 +46,7 @@ def play(
     ending = close_round(setup, seen, asked, selection, own, round)
     learned = train(setup, before, seen, selection, ending, own)
     after = update(setup, before, seen, asked, selection, ending, learned, round)
-    nowhere = setup.config.num_clients
-    trains = jnp.where(selection.active, selection.clients, nowhere)
+    trains = jnp.where(selection.active, selection.clients, setup.config.num_clients)
     reached = asked.reached.at[trains].set(True, mode="drop")
     played = Round(
         config=setup.config,

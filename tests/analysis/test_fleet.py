@@ -197,7 +197,9 @@ def test_the_model_and_the_measurements_agree_on_who_is_faster():
     seconds = seconds_of(LogNormal(sigma=0.4), num_clients=20, rounds=200)
     model = fleet.fit(measured(seconds)).laws[0].model(0.05)
     assert isinstance(model, LogNormal)
-    base = SimConfig(num_clients=20, num_selected=4, num_rounds=300, learning=None)
+    base = SimConfig(
+        num_clients=20, num_selected=4, num_rounds=300, learning=None, track_regret=False
+    )
     keys, ended = jax.random.split(jax.random.key(1), 4), {}
     for world, latency in (("model", model), ("trace", Traces.of(list(seconds.T)))):
         configs = {
@@ -370,7 +372,7 @@ def test_a_trace_is_played_in_order_and_from_the_start_again():
     model = Traces.of(rows).replace(order="played")
     config = SimConfig(
         num_clients=2, num_selected=2, num_rounds=7, learning=None, latency=model,
-        policy=named("all"),
+        policy=named("all"), track_regret=False,
     )  # fmt: skip
     result = simulate(config, jax.random.key(0))
     expected = [max(rows[0][t % 3], rows[1][t % 2]) for t in range(7)]
@@ -414,7 +416,7 @@ def test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out(tmp_path):
     np.testing.assert_allclose(model.expected_latency(2), seconds.mean(axis=0), rtol=1e-6)
     config = SimConfig(
         num_clients=2, num_selected=2, num_rounds=5, learning=None, latency=model,
-        policy=named("all"),
+        policy=named("all"), track_regret=False,
     )  # fmt: skip
     result = simulate(config, key)
     np.testing.assert_array_equal(result.in_time, np.stack([~gone, gone | True], axis=1))
@@ -553,7 +555,9 @@ def test_where_clients_change_the_index_that_forgets_has_less_regret(world):
 
 
 def test_without_forgetting_it_is_the_papers_index():
-    base = SimConfig(num_clients=10, num_selected=3, num_rounds=60, learning=None)
+    base = SimConfig(
+        num_clients=10, num_selected=3, num_rounds=60, learning=None, track_regret=False
+    )
     forgets = base.override({"policy.index": DiscountedUcb(discount=1.0, exploration=1.0)})
     one, other = (simulate(config, jax.random.key(0)) for config in (base, forgets))
     np.testing.assert_array_equal(one.clients, other.clients)

@@ -52,6 +52,7 @@ def test_femnist_of_leaf_is_what_it_was_and_trains_by_writer(tmp_path):
         num_rounds=20,
         eval_every=10,
         privacy=NoPrivacy(),
+        track_regret=False,
         learning=Learning(
             data=Files(path=path), partition=Natural(), model=Linear(), learning_rate=0.01
         ),

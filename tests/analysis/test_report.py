@@ -10,7 +10,7 @@ import pytest
 
 from pause_jax.analysis import report
 from pause_jax.analysis.comparison import compare
-from pause_jax.analysis.report import budgets, page, participation, pictures, tables
+from pause_jax.analysis.report import budgets, overlap, page, participation, pictures, tables
 from pause_jax.base.struct import ConfigError
 from pause_jax.latency import Traces
 from pause_jax.privacy import NoPrivacy
@@ -297,3 +297,58 @@ def test_spent_shares_are_shown_by_tier_or_by_third_where_budgets_differ():
     assert budgets.show(found) is None
     assert "Mean share of its own budget" not in shown(found).text
     assert budgets.show(found.drop_vars("budget")) is None
+
+
+def overlapping():
+    """A result of two configs whose rounds overlap and of one with rounds."""
+    found = made({"fedbuff": None, "pause": None, "rounds": None})
+    slots = ("config", "seed", "round", "slot")
+    stale = np.zeros((3, 3, 20, 2), np.int32)
+    stale[0] = np.arange(20)[:, None] % 4
+    stale[0, :, 19, 1] = -1  # an empty slot
+    stale[1, :, :, 1] = 2
+    found["staleness"] = (slots, stale)
+    found["in_flight"] = (slots[:3], np.asarray([7.0, 5.0, 0.0])[:, None, None] * np.ones((3, 20)))
+    found["waiting"] = (slots[:3], np.full((3, 3, 20), 0.25))
+    found["useful"] = (slots[:3], np.asarray([1.0, 2.0, 2.0])[:, None, None] * np.ones((3, 20)))
+    return found
+
+
+def test_rounds_that_overlap_have_a_section_of_their_own():
+    result = overlapping()
+    pictured, table = overlap.show(result)
+    rows = pictured["staleness"].spec["data"]["values"]
+    share = {(row["config"], row["x"]): row["y"] for row in rows}
+    # 39 answers, of which the last round's one has a staleness of 3.
+    assert share[("fedbuff", 0.0)] == pytest.approx(100 * 10 / 39, rel=1e-4)
+    assert share[("fedbuff", 3.0)] == pytest.approx(100 * 9 / 39, rel=1e-4)
+    assert [share[("pause", s)] for s in range(4)] == [50, 0, 50, 0]
+    assert len(share) == 8  # rounds have none
+    under_way = pictured["in_flight"].spec["data"]["values"]
+    assert {(row["config"], row["y"]) for row in under_way} == {
+        ("fedbuff", 7),
+        ("pause", 5),
+    }
+    steps = pictured["versions"].spec["data"]["values"]
+    seconds = result.clock.mean("seed").values
+    for row in steps:
+        place = result.config.values.tolist().index(row["config"])
+        assert row["x"] == pytest.approx(seconds[place, int(row["y"]) - 1], rel=1e-4)
+    cells = {row[0]: row[1:] for row in table.rows}
+    last = result.clock.values[0, :, -1]
+    assert cells["fedbuff"] == (
+        f"{(39 / last).mean():.3g}", f"{(20 / last).mean():.3g}", f"{57 / 39:.3g}", "0.25"
+    )  # fmt: skip
+    found = shown(result)
+    assert {"chart-versions", "chart-in_flight", "chart-staleness"} <= set(found.charts)
+    assert "Rounds that overlap" in found.text
+    assert table.caption in found.text
+    # A point of the accuracy says which version it is.
+    points = found.charts["chart-time"]["data"]["values"]
+    assert {row["number"] for row in points} == {5, 10, 15, 20}
+
+
+def test_rounds_alone_have_no_such_section(result):
+    found = shown(result)
+    assert "Rounds that overlap" not in found.text
+    assert set(found.charts) == {"chart-time", "chart-took_part", "chart-budget", "chart-regret"}

@@ -312,7 +312,8 @@ def test_a_damaged_cache_is_one_line_and_the_program_goes_on(tmp_path):
     file.write_bytes(b"")
     arguments = (
         "compare", "--policies", "random", "--rounds", "2", "--seeds", "1",
-        "--set", "learning.model=linear", "--no-figures", "--no-report",
+        "--set", "learning.model=linear", "--set", "track_regret=false", "--no-figures",
+        "--no-report",
     )  # fmt: skip
     done = process(tmp_path, "-m", "pause_jax", *arguments, **environment)
     assert [line for line in done.stderr.splitlines() if "warning" in line.lower()] == [

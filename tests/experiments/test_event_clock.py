@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from experiments.event_clock import run
+from experiments.event_clock import run, setting
 from pause_jax.learning import Digits, Learning, Linear
 
 HERE = pathlib.Path(run.__file__).parent
@@ -14,13 +14,13 @@ HERE = pathlib.Path(run.__file__).parent
 @pytest.mark.slow
 def test_it_runs_small(tmp_path, monkeypatch, capsys):
     learning = Learning(data=Digits(num_train=120), model=Linear(), max_steps=2)
-    small = run.FLEETS["tails"].replace(num_clients=20, num_rounds=60, learning=learning)
-    monkeypatch.setitem(run.FLEETS, "tails", small)
-    run.main(seeds=2, rounds=3, only="tails", out=tmp_path)
+    small = setting.FLEETS["tails"].replace(num_clients=20, num_rounds=900, learning=learning)
+    monkeypatch.setitem(setting.FLEETS, "tails", small)
+    run.main(seeds=2, rounds=20, only="tails", out=tmp_path)
     printed = capsys.readouterr().out
     assert (tmp_path / "output.txt").read_text() == printed
-    assert printed.count("\nok ") == 3
-    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == 3
+    assert printed.count("\nok ") == 4
+    assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == 6
 
 
 def test_its_page_says_what_was_found():
@@ -32,4 +32,23 @@ def test_its_page_says_what_was_found():
     assert re.findall(r"^(\w+) +\w+: fedbuff, pause above", output, re.MULTILINE) == ["open"] * 3
     verdicts = re.findall(r"^(\w+) +\w+: fedbuff, random above fedbuff, f", output, re.MULTILINE)
     assert verdicts == ["confirmed", "refuted", "open"]
+    for who in ("fedbuff, useful rate above fedbuff, pause", "fedbuff, pisces above fedbuff, r"):
+        assert re.findall(rf"^(\w+) +\w+: {who}", output, re.MULTILINE) == ["open"] * 3
+    paced = re.findall(
+        r"^(\w+) +\w+: paced, pisces above [\w ,]+: \+([\d.]+)", output, re.MULTILINE
+    )
+    assert paced == [("confirmed", "3.58"), ("confirmed", "1.48"), ("open", "1.42")]
+    assert "(+3.58)" in page
+    assert "(+1.48)" in page
+    ends = {
+        name: [float(x) for x in re.findall(rf"^  {name} +([\d.]+)±", output, re.MULTILINE)]
+        for name in ("fedbuff, random", "paced, random", "paced, pisces")
+    }
+    pace, choice = (
+        [round(a - b, 1) for a, b in zip(ends[one], ends[other], strict=True)]
+        for one, other in (("paced, random", "fedbuff, random"), ("paced, pisces", "paced, random"))
+    )
+    assert (pace, choice) == ([2.3, 0.8, 0.9], [1.3, 0.6, 0.5])
+    assert "2.3, 0.8 and 0.9 points above" in page
+    assert "1.3, 0.6 and 0.5 points left" in page
     assert "FAIL" not in output

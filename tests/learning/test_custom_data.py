@@ -23,6 +23,7 @@ from pause_jax.learning import (
     Shards,
 )
 from pause_jax.learning.task import task_of
+from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def base(**learning) -> SimConfig:
     words = {"model": Linear(), "max_steps": 3, **learning}
     return SimConfig(
         num_clients=4, num_selected=2, num_rounds=2, eval_every=1, learning=Learning(**words),
-        privacy=NoPrivacy(), track_regret=False,
+        policy=Random(), privacy=NoPrivacy(), track_regret=False,
     )  # fmt: skip
 
 

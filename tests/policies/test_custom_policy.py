@@ -60,7 +60,9 @@ def test_it_trains(policy):
 
 
 def test_its_number_is_swept_in_one_compilation_and_is_a_coordinate(policy):
-    base = SimConfig(num_clients=10, num_selected=3, num_rounds=40, learning=None)
+    base = SimConfig(
+        num_clients=10, num_selected=3, num_rounds=40, learning=None, track_regret=False
+    )
     shares = [0.0, 0.5, 1.0]
     configs = [base.replace(policy=policy(explore=share)) for share in shares]
     keys = jax.random.split(jax.random.key(1), 2)

@@ -11,7 +11,7 @@ from tests.support.runs import ASK
 
 pytestmark = pytest.mark.slow
 
-RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort", "fedcor"}
+RELEASE = {"power_of_choice", "cpow_d", "adapow_d", "rpow_d", "oort", "pisces", "fedcor"}
 # For the others it does not matter whether anything is trained.
 TRAINED = [
     *sorted(ASK | RELEASE),
@@ -37,7 +37,11 @@ LEARN = LEARN.override({"learning.model": Linear()})
 def learned():
     """All runs, in one sweep: many share a program."""
     configs = {name: LEARN.replace(policy=NAMED[name]) for name in TRAINED}
-    return sweep(configs, jax.random.key(0), progress=False).isel(seed=0)
+    record = (
+        *("clients", "counts", "clock", "latency", "query_seconds", "queried"),
+        *("test_accuracy", "train_loss"),
+    )
+    return sweep(configs, jax.random.key(0), record=record, progress=False).isel(seed=0)
 
 
 @pytest.mark.parametrize("name", TRAINED)

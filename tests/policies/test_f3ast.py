@@ -113,7 +113,9 @@ def test_without_absences_it_takes_part_in_proportion_to_the_data():
 
 
 def test_bad_parameters_are_refused():
-    config = SimConfig(num_clients=5, num_selected=2, num_rounds=3, learning=None)
+    config = SimConfig(
+        num_clients=5, num_selected=2, num_rounds=3, learning=None, track_regret=False
+    )
     for wrong in (0.0, 1.5):
         with pytest.raises(ConfigError, match=rf"policy.forgetting = {wrong}: must be"):
             simulate(config.replace(policy=F3ast(forgetting=wrong)), jax.random.key(0))

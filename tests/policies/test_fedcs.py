@@ -148,7 +148,9 @@ def test_candidates_are_uniform_among_the_available():
 
 
 def test_a_run_pays_for_its_requests():
-    config = SimConfig(num_clients=K, num_selected=M, num_rounds=20, learning=None)
+    config = SimConfig(
+        num_clients=K, num_selected=M, num_rounds=20, learning=None, track_regret=False
+    )
     result = simulate(config.replace(policy=FedCs(query_seconds=0.03)), jax.random.key(0))
     np.testing.assert_allclose(result.query_seconds, 0.03, rtol=1e-6)
     assert int(result.queried.sum()) == 20 * 2 * M

@@ -1,6 +1,7 @@
 """Index rules against slow oracles and statistics."""
 
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from pause_jax import SimConfig, policies, simulate
-from pause_jax.bandit import ClientStats
-from pause_jax.policies import INDEX_RULES, KlUcb, Thompson, Ucb, UcbV
+from pause_jax import Asynchronous, SimConfig, policies, simulate
+from pause_jax.bandit import ClientStats, Selection
+from pause_jax.latency import Latency
+from pause_jax.policies import INDEX_RULES, KlUcb, Thompson, Ucb, UcbV, UsefulRate
 from pause_jax.policies.index_rules import bernoulli_kl
 from pause_jax.reward import Reward
-from tests.support.network import context
+from tests.support.network import context, observation
 
 K = 6
 
@@ -91,6 +93,63 @@ def test_thompson_draws_from_its_posterior():
     assert stats.kstest(first, stats.beta(4, 8).cdf).pvalue > 1e-3
     assert stats.kstest(first, stats.beta(3, 7).cdf).pvalue < 1e-6
     assert (draws[:, 1] == math.inf).all()
+
+
+def test_useful_rate_is_useful_updates_over_seconds(history):
+    index, state = played(UsefulRate(speed_weight=3.0), history)
+    slow = [
+        3 * len(x) / (1 / x).sum() + math.sqrt(3 * math.log(50) / len(x)) if len(x) else math.inf
+        for x in history
+    ]
+    np.testing.assert_allclose(index.value(jax.random.key(0), state, jnp.asarray(50)), slow, 1e-5)
+
+
+def test_a_stale_update_is_less_useful_and_a_lost_one_is_not():
+    index = UsefulRate(discount=0.7).build(context([1] * K, 3))
+    selection = Selection(jnp.asarray([4, 1, 2]), jnp.asarray([0.5, 0.5, 0.0]))
+    state = index.init()
+    assert index.observe is not None
+    for stale, received in ((3, True), (0, False)):
+        seen = observation([0.5, 0.25, 9.0], received=jnp.asarray([received, True, True]))
+        state = index.observe(state, selection, seen._replace(staleness=jnp.full(3, stale)))
+    value = np.asarray(index.value(jax.random.key(0), state, jnp.asarray(9)))
+    bonus = math.sqrt(4 * math.log(9) / 2)
+    assert value[4] == pytest.approx(0.05 * 4**-0.7 / 1.0 + bonus, rel=1e-5)
+    assert value[1] == pytest.approx(0.05 * (4**-0.7 + 1) / 0.5 + bonus, rel=1e-5)
+    assert (value[[0, 2, 3, 5]] == math.inf).all()
+    np.testing.assert_array_equal(index.counts(state), [0, 2, 0, 0, 2, 0])
+
+
+class Erratic(Latency):
+    """Even clients take 0.5 s, odd ones 0.1 or 5 s: the larger mean speed, and fewer answers."""
+
+    name: ClassVar[str] = "erratic"
+
+    def sample(self, key, num_clients):
+        steady = jnp.arange(num_clients) % 2 == 0
+        odd = jnp.where(jax.random.bernoulli(key, shape=(num_clients,)), 0.1, 5.0)
+        return jnp.where(steady, 0.5, odd)
+
+    def expected_latency(self, num_clients):
+        return jnp.where(jnp.arange(num_clients) % 2 == 0, 0.5, 2.55)
+
+    def expected_speed(self, num_clients):
+        return jnp.where(jnp.arange(num_clients) % 2 == 0, 0.1, 0.255)
+
+
+@pytest.mark.slow
+def test_by_rate_more_useful_updates_come_a_second_than_by_mean_speed():
+    config = SimConfig(
+        num_clients=20, num_selected=1, num_rounds=600, latency=Erratic(), learning=None,
+        reward=Reward(alpha=0.0, gamma=0.0), clock=Asynchronous(concurrency=4, buffer=1),
+    )  # fmt: skip
+    found = {}
+    for rule in (Ucb, UsefulRate):
+        policy = policies.Pause(index=rule(speed_weight=20.0))
+        run = simulate(config.replace(policy=policy), jax.random.key(0), record=("useful", "clock"))
+        found[rule] = float(run.values["useful"].sum() / run.clock[-1])
+    # Four slots at two answers a second make eight at most.
+    assert 2 * found[Ucb] < found[UsefulRate] < 8
 
 
 @pytest.mark.slow

@@ -141,7 +141,9 @@ def test_cohorts_are_drawn_by_these_chances():
 
 
 def test_bad_parameters_are_refused():
-    config = SimConfig(num_clients=5, num_selected=2, num_rounds=3, learning=None)
+    config = SimConfig(
+        num_clients=5, num_selected=2, num_rounds=3, learning=None, track_regret=False
+    )
     for name, wrong in (("size_weight", 0.0), ("staleness_weight", -1.0), ("optimism", 0.0)):
         with pytest.raises(ConfigError, match=rf"policy.{name} = {wrong}: must be"):
             simulate(config.replace(policy=Polaris(**{name: wrong})), jax.random.key(0))

@@ -160,7 +160,7 @@ def test_stale_ranks_never_chosen_clients_first_and_then_by_the_latest_loss():
 
 
 def test_fewer_candidates_than_the_cohort_are_refused():
-    config = SimConfig(num_clients=9, num_selected=4, learning=None)
+    config = SimConfig(num_clients=9, num_selected=4, learning=None, track_regret=False)
     for wrong in (3, 10):
         with pytest.raises(ConfigError, match=rf"candidates = {wrong}: must be >= num_selected"):
             simulate(config.replace(policy=PowerOfChoice(candidates=wrong)), jax.random.key(0))

@@ -1,5 +1,7 @@
 """Policies for budgets that differ, against a general solver, their limits, and samples."""
 
+import itertools
+
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -8,17 +10,28 @@ import pytest
 from hypothesis import given, settings
 
 from pause_jax import ConfigError, SimConfig, simulate, sweep
-from pause_jax.policies import BudgetGroups, NoiseSampling, TolerantFirst, named
+from pause_jax.policies import (
+    Bsfl,
+    BudgetGroups,
+    NoiseSampling,
+    Pause,
+    Selection,
+    TolerantFirst,
+    named,
+)
+from pause_jax.policies.index import Ucb
 from pause_jax.policies.privacy_aware import biased_probabilities, groups_of
 from pause_jax.privacy import (
     Budgeted,
     Constant,
     GaussianMechanism,
     Geometric,
+    NoPrivacy,
     PerCoordinateLaplace,
     Table,
     Tiers,
 )
+from pause_jax.reward import Reward
 from tests.reference import privacy_aware as oracle
 from tests.support.network import context, observation
 from tests.support.runs import LEARN
@@ -259,3 +272,69 @@ def test_a_mechanism_without_a_noise_power_is_refused_in_one_line():
     config = SimConfig(learning=None, policy=TolerantFirst(), privacy=Silent(), num_rounds=2)
     with pytest.raises(ConfigError, match="Silent: has no noise_power"):
         simulate(config, jax.random.key(0))
+
+
+def left_by_hand(left_of, times):
+    """What is left of a budget that falls by e^-0.1 each time, as a share."""
+    factor = BUDGETS / BUDGETS.max() if left_of == "largest" else 1.0
+    return factor * np.exp(-0.1 * times)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left_of", ["own", "largest"])
+def test_pause_weighs_what_is_left_of_the_own_or_of_the_largest_budget(left_of):
+    """All clients are equally fast, so that the index is the same for the same participations."""
+    privacy = PerCoordinateLaplace(budget=Geometric(total_epsilon=jnp.asarray(BUDGETS), decay=0.1))
+    reward = Reward(alpha=0.3, gamma=2.0)
+    policy = Pause(left_of=left_of).build(context(SIZES, M, privacy=privacy, reward=reward))
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    state, times, told_apart = policy.init(), np.zeros(K), 0
+    seen = observation(np.full(M, 0.1))
+    every = [np.asarray(cohort) for cohort in itertools.combinations(range(K), M)]
+    for number in range(1, 31):
+        if number <= 3:  # first everybody once
+            clients = jnp.asarray([(3 * number + i) % K for i in range(M)])
+            chosen = Selection(clients, jnp.ones(M) / M)
+        else:
+            chosen, _ = select(jax.random.key(number), state, jnp.asarray(number), EVERYBODY)
+            x = M * SHARE - times / number
+            g, index = np.sign(x) * x**2, 0.5 + np.sqrt((M + 1) * np.log(number) / times)
+
+            def energy(cohort, left, g=g, index=index):
+                return index[cohort].min() + (0.3 * g + 2.0 * left)[cohort].mean()
+
+            best = {
+                each: max(energy(c, left_by_hand(each, times)) for c in every)
+                for each in ("own", "largest")
+            }
+            got = np.asarray(chosen.clients)
+            assert energy(got, left_by_hand(left_of, times)) > best[left_of] - 1e-4
+            other = "largest" if left_of == "own" else "own"
+            told_apart += energy(got, left_by_hand(other, times)) < best[other] - 1e-3
+        times[np.asarray(chosen.clients)] += 1
+        state = update(state, chosen, seen)
+    assert told_apart > 10
+
+
+@pytest.mark.parametrize("budget", [Geometric(), None])
+def test_of_equal_or_no_budgets_both_are_the_same(budget):
+    privacy = NoPrivacy() if budget is None else PerCoordinateLaplace(budget=budget)
+    network = context(SIZES, M, privacy=privacy)
+    chosen = [
+        Pause(left_of=each).build(network).select(
+            jax.random.key(0), state_after_all(network), jnp.asarray(9), EVERYBODY
+        )[0].clients
+        for each in ("own", "largest")
+    ]  # fmt: skip
+    np.testing.assert_array_equal(*chosen)
+
+
+def state_after_all(network):
+    """Of an index whose clients took part 1, 2, ... K times."""
+    stats = Ucb().build(network).init()
+    return stats._replace(counts=jnp.arange(1, K + 1, dtype=stats.counts.dtype))
+
+
+def test_bsfl_refuses_what_has_no_effect_there():
+    with pytest.raises(ConfigError, match=r"policy.left_of = 'largest': has no effect"):
+        simulate(SimConfig(policy=Bsfl(left_of="largest"), learning=None), jax.random.key(0))

@@ -50,7 +50,7 @@ class OneCoordinate(Budgeted):
         return jnp.zeros_like(update).at[at].set(update.size * value)
 '''
 KEY = jax.random.key(0)
-BANDIT = SimConfig(num_clients=6, num_selected=2, num_rounds=8, learning=None)
+BANDIT = SimConfig(num_clients=6, num_selected=2, num_rounds=8, learning=None, track_regret=False)
 
 
 @pytest.fixture(scope="module")

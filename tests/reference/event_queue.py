@@ -32,6 +32,7 @@ class Start(NamedTuple):
     sends: bool
     update: Any  # (theta, rest), released; None without learning
     loss: float
+    staleness: int = 0  # of its answer
 
 
 class Answer(NamedTuple):
@@ -68,6 +69,9 @@ class EventQueue(Simulator):
         self.answers: list[list[Answer]] = []
         self.seconds: list[float] = []
         self.unheard: list[Start] = []
+        self.stepped = 0.0
+        self.took: dict[int, float] = {}  # by each client's last answer
+        self.stale = [0] * self.num_clients  # server steps, over all answers that were reported
         self.reads_losses = config.policy.name == "largest_loss"
 
     def play(self) -> EventQueue:
@@ -87,13 +91,28 @@ class EventQueue(Simulator):
                 groups, asked = groups + 1, True
             if not self.queue:
                 break
+            due = self.due()
+            if self.buffer and due < self.queue[0][0]:
+                self.clock = due
+                break
             self.clock, _, start = heapq.heappop(self.queue)
+            self.took[start.client] = start.finish - start.at
+            start = start._replace(staleness=self.version - start.version)
             self.buffer.append(start)
             self.unheard.append(start)
             asked = False
         self.average()
         self.report()
         self.seconds.append(self.clock)
+        self.stepped = self.clock
+
+    def due(self) -> float:
+        """When a server that keeps a pace steps without waiting for another answer."""
+        pace = self.config.clock.pace
+        if pace is None:
+            return math.inf
+        longest = max(self.took.get(start.client, math.inf) for _, _, start in self.queue)
+        return max(self.clock, self.stepped + longest / float(pace))
 
     def free(self) -> int:
         return self.concurrency - len(self.queue)
@@ -155,7 +174,7 @@ class EventQueue(Simulator):
     def average(self) -> None:
         """Move the model by what is in the buffer."""
         clock, number = self.config.clock, len(self.buffer)
-        stale = [self.version - start.version for start in self.buffer]
+        stale = [start.staleness for start in self.buffer]
         bound = math.inf if clock.max_staleness is None else float(clock.max_staleness)
         plain = [start.weight * start.peers / number for start in self.buffer]
         comes = [start.sends and s <= bound for start, s in zip(self.buffer, stale, strict=True)]
@@ -192,6 +211,7 @@ class EventQueue(Simulator):
         for start in self.unheard:
             k, took = start.client, start.finish - start.at
             speed = float(self.config.latency.min_latency) / took
+            self.stale[k] += start.staleness
             self.heard_counts, self.mean_speed = oracles.update(
                 self.heard_counts, self.mean_speed, [k], [speed]
             )
@@ -208,8 +228,9 @@ class EventQueue(Simulator):
         key = keys.choice(self.streams.policy, t)
         if name == "random":
             score = jax.random.gumbel(jax.random.split(key)[0], (self.num_clients,))
-        elif name == "largest_loss":
-            score = jax.numpy.asarray(self.losses) + 1e-3 * jax.numpy.arange(self.num_clients)
+        elif name in ("largest_loss", "least_stale"):
+            known = self.losses if name == "largest_loss" else [-s for s in self.stale]
+            score = jax.numpy.asarray(known) + 1e-3 * jax.numpy.arange(self.num_clients)
         else:
             cursor = self.cursor
             choice = super().choose(t, available, latency, added)

@@ -11,13 +11,10 @@ from pause_jax.latency import LogNormal, Traces
 from pause_jax.learning import Dataset, Digits, FedAvgM, Linear, Natural
 from pause_jax.policies import NAMED, All, Policy, Random, RoundRobin, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
-from pause_jax.rng import keys
 from pause_jax.run.arrival import arrival
-from pause_jax.selector import Selector
 from tests.deploy.test_selector import PLAIN
 from tests.reference import refl as oracle
-from tests.reference import round_keys
-from tests.support.runs import assert_close, chosen_sets, world_of
+from tests.support.runs import assert_close, chosen_sets, endings, lost_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,31 +29,6 @@ RULES = {
     "dropout": {"dropout": 0.3},
     "all": {"deadline": 0.4, "wait_for": 3, "dropout": 0.3, "availability": 0.6},
 }
-
-
-def lost_of(config, key):
-    """Who would be lost, [T, K]."""
-    world, rounds = keys.streams(key).world, range(1, config.num_rounds + 1)
-    draws = [
-        jax.random.bernoulli(
-            round_keys.dropout(world, t), config.dropout or 0.0, (config.num_clients,)
-        )
-        for t in rounds
-    ]
-    return np.asarray(draws)
-
-
-def endings(config, result, key):
-    """(seconds, clients in time) of each round, client by client."""
-    latency, lost = world_of(config, key)[0], lost_of(config, key)
-    for t, chosen in enumerate(chosen_sets(result)):
-        arrivals = sorted((latency[t, k], k) for k in chosen if not lost[t, k])
-        end = max((latency[t, k] for k in chosen), default=0.0)
-        if config.wait_for is not None and len(arrivals) >= config.wait_for:
-            end = arrivals[config.wait_for - 1][0]
-        if config.deadline is not None:
-            end = min(end, config.deadline)
-        yield end, [k for seconds, k in arrivals if seconds <= end]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -103,31 +75,6 @@ def test_over_selection_is_faster_than_choosing_as_many_as_are_waited_for():
     assert (seconds.sel(config="over") < 0.7 * seconds.sel(config="plain")).all()
 
 
-RULED = BASE.replace(
-    num_selected=4, **RULES["all"] | {"wait_for": 2},
-    privacy=PerCoordinateLaplace(budget=Uniform(horizon=9.0)),
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ruled():
-    """The run of every plain policy, in one sweep: most of them share a program."""
-    configs = {name: RULED.replace(policy=named(name)) for name in PLAIN}
-    return sweep(configs, KEY, record=("clients", "counts"), progress=False).isel(seed=0)
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_selector_that_is_told_of_failures_chooses_what_simulate_chooses(name, ruled):
-    config, result = RULED.replace(policy=named(name)), ruled.sel(config=name)
-    selector, (latency, present) = Selector(config, KEY), world_of(config, KEY)
-    for t, (end, in_time) in enumerate(endings(config, result, KEY)):
-        choice = selector.ask(np.flatnonzero(present[t]))
-        assert set(choice.clients.tolist()) == set(chosen_sets(result)[t])
-        failed = {int(k): min(latency[t, k], end) for k in choice.clients if k not in in_time}
-        selector.tell({k: latency[t, k] for k in in_time}, failed=failed)
-    np.testing.assert_array_equal(selector.counts, result.counts)
-
-
 LEARN = BASE.replace(
     num_clients=6, num_selected=3, num_rounds=6, eval_every=1, policy=RoundRobin(),
     learning=Learning(data=Digits(num_train=60), model=Linear(), batch_size=5, max_steps=2),
@@ -135,7 +82,7 @@ LEARN = BASE.replace(
 
 
 def test_policies_that_read_losses_run_with_updates_that_do_not_arrive():
-    """The others meet these rules above, held against a selector."""
+    """The others meet such rules in test_selector, held against a selector."""
     rules = {"deadline": 0.3, "dropout": 0.4, "stale_updates": "next"}
     for name in set(NAMED) - set(PLAIN):
         config = LEARN.replace(policy=NAMED[name], **rules)
@@ -209,13 +156,20 @@ def seen_clock(r):
     return r.after.policy[1].clock
 
 
+# One program serves all tests of what a policy observes.
+OBSERVED = (
+    *("in_time", "clock"),
+    *(available, seen_available, seen_late, seen_clock),
+    *(heard_loss, heard_square_loss, heard_update),
+)
+
+
 @pytest.mark.parametrize("late", ["lost", "next"])
 def test_a_policy_observes_who_was_there_who_is_late_and_the_time(late):
     config = LEARN.replace(
         policy=Listening(), deadline=0.3, dropout=0.3, stale_updates=late, availability=0.7
     )
-    seen = (seen_available, seen_late, seen_clock)
-    result = simulate(config, KEY, record=("in_time", "clock", available, *seen))
+    result = simulate(config, KEY, record=OBSERVED)
     np.testing.assert_array_equal(result.seen_available, result.available)
     np.testing.assert_array_equal(result.seen_clock, result.clock)
     assert not (np.asarray(result.seen_late) & np.asarray(result.in_time)).any()
@@ -227,8 +181,7 @@ def test_a_policy_observes_who_was_there_who_is_late_and_the_time(late):
 @pytest.mark.parametrize("late", ["lost", "next"])
 def test_a_policy_observes_no_loss_of_an_update_that_did_not_arrive(late):
     config = LEARN.replace(policy=Listening(), deadline=0.4, dropout=0.3, stale_updates=late)
-    record = ("in_time", heard_loss, heard_square_loss, heard_update)
-    result = simulate(config, KEY, record=record)
+    result = simulate(config, KEY, record=OBSERVED)
     in_time = np.asarray(result.in_time)
     assert in_time.any()
     assert not in_time.all()

@@ -39,7 +39,14 @@ def chosen(clients, weights):
 
             return Policy(lambda: (), select, lambda state, selection, observation: state)
 
-    return SimConfig(num_clients=5, num_selected=3, num_rounds=7, learning=None, policy=Broken())
+    return SimConfig(
+        num_clients=5,
+        num_selected=3,
+        num_rounds=7,
+        learning=None,
+        track_regret=False,
+        policy=Broken(),
+    )
 
 
 def taking(bad):
@@ -54,7 +61,7 @@ def taking(bad):
 
     return SimConfig(
         num_clients=5, num_selected=3, num_rounds=7, learning=None, policy=Random(),
-        latency=Strange(),
+        latency=Strange(), track_regret=False,
     )  # fmt: skip
 
 
@@ -111,7 +118,14 @@ def test_good_parts_break_nothing_and_empty_slots_are_no_fault():
     class Own(TwoGroups):
         pass
 
-    base = SimConfig(num_clients=5, num_selected=3, num_rounds=40, learning=None, availability=0.3)
+    base = SimConfig(
+        num_clients=5,
+        num_selected=3,
+        num_rounds=40,
+        learning=None,
+        track_regret=False,
+        availability=0.3,
+    )
     for config in (base, base.replace(policy=Mine(), latency=Own())):
         result = simulate(config, KEY)
         assert int(result.first_broken_round) == int(result.broken_rules) == 0
@@ -185,7 +199,9 @@ def test_a_class_attribute_that_is_changed_after_a_run_counts_in_the_next(monkey
         def expected_latency(self, num_clients):
             return self.sample(None, num_clients)
 
-    config = SimConfig(num_clients=3, num_selected=3, num_rounds=2, learning=None)
+    config = SimConfig(
+        num_clients=3, num_selected=3, num_rounds=2, learning=None, track_regret=False
+    )
     config = config.replace(latency=Bench(min_latency=0.5))
 
     def seconds():
@@ -214,7 +230,9 @@ def test_an_index_that_is_no_number_is_refused_where_it_is_known(find):
 
 @pytest.mark.parametrize("gamma", [jnp.nan, -5.0])
 def test_under_vmap_every_number_of_a_config_is_checked(gamma):
-    config = SimConfig(num_clients=4, num_selected=2, num_rounds=2, learning=None)
+    config = SimConfig(
+        num_clients=4, num_selected=2, num_rounds=2, learning=None, track_regret=False
+    )
 
     def clock(gamma):
         return simulate(config.override({"reward.gamma": gamma}), KEY).clock[-1]

@@ -257,34 +257,30 @@ def test_a_compiler_option_is_asked_for_by_trial():
 
 
 SOON = """
-import sys
 import jax
 from pause_jax import SimConfig, simulate
 from pause_jax.run import programs
 from pause_jax.learning import Digits, Learning, Mlp
 from pause_jax.policies import Random
-programs.SMALL = int(sys.argv[1])
 learning = Learning(data=Digits(num_train=300), model=Mlp(hidden=(8,)), max_steps=2)
 config = SimConfig(
     num_clients=9, num_selected=3, num_rounds=12, eval_every=4, learning=learning,
     policy=Random(), track_regret=False,
 )
-result = simulate(config, jax.random.key(0))
-print(result.clients.tolist())
-print(jax.tree.map(lambda x: x.tolist(), [result.clock, *jax.tree.leaves(result.variables)]))
+for programs.SMALL in (programs.SMALL, 0):
+    result = simulate(config, jax.random.key(0))
+    print(result.clients.tolist())
+    print(jax.tree.map(lambda x: x.tolist(), [result.clock, *jax.tree.leaves(result.variables)]))
 """
 
 
 def test_a_program_that_is_compiled_sooner_plays_the_same_run():
-    def played(most: int) -> tuple[list[list[int]], np.ndarray]:
-        ran = subprocess.run(
-            [sys.executable, "-c", SOON, str(most)], text=True, timeout=600, check=True,
-            env=os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}, capture_output=True,
-        )  # fmt: skip
-        clients, numbers = map(json.loads, ran.stdout.splitlines())
-        return clients, np.concatenate([np.ravel(leaf) for leaf in numbers])
-
-    (soon, few), (later, many) = played(SMALL), played(0)
+    ran = subprocess.run(
+        [sys.executable, "-c", SOON], text=True, timeout=600, check=True,
+        env=os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}, capture_output=True,
+    )  # fmt: skip
+    soon, few, later, many = map(json.loads, ran.stdout.splitlines())
+    few, many = (np.concatenate([np.ravel(leaf) for leaf in each]) for each in (few, many))
     assert soon == later
     assert len(few) > 64 * 8
     np.testing.assert_allclose(few, many, rtol=1e-4, atol=1e-5)

@@ -29,27 +29,49 @@ from tests.reference.event_queue import EventQueue
 KEY = jax.random.key(29)
 
 
-class LargestLoss(PolicyConfig):
-    """The clients of largest loss when they last reported one; those that never did come first."""
+class Largest(PolicyConfig):
+    """The clients of the largest number, later ones first among equals."""
+
+    start: ClassVar[float] = 0.0
+
+    def number(self, numbers, clients, told, observation):
+        """The numbers [K] after an observation."""
+        raise NotImplementedError
+
+    def build(self, context: Context) -> Policy:
+        def select(key, numbers, round, available):
+            order = jnp.arange(context.num_clients)
+            score = jnp.where(available, numbers + 1e-3 * order, -jnp.inf)
+            clients = jnp.lexsort((-order, -score))[: context.num_selected]
+            return by_data_size(clients.astype(jnp.int32), available, context), no_info()
+
+        def update(numbers, selection, observation):
+            return self.number(numbers, selection.clients, selection.active, observation)
+
+        return Policy(lambda: jnp.full(context.num_clients, self.start), select, update)
+
+
+class LargestLoss(Largest):
+    """By the loss that they last reported; those that never did come first."""
 
     name: ClassVar[str] = "largest_loss"
+    start: ClassVar[float] = jnp.inf
 
     @property
     def releases(self) -> tuple[str, ...]:
         return ("the training loss of each chosen client",)
 
-    def build(self, context: Context) -> Policy:
-        def select(key, losses, round, available):
-            numbers = jnp.arange(context.num_clients)
-            score = jnp.where(available, losses + 1e-3 * numbers, -jnp.inf)
-            clients = jnp.lexsort((-numbers, -score))[: context.num_selected]
-            return by_data_size(clients.astype(jnp.int32), available, context), no_info()
+    def number(self, numbers, clients, told, observation):
+        return store_active(numbers, clients, observation.loss, told & observation.received)
 
-        def update(losses, selection, observation):
-            told = selection.active & observation.received
-            return store_active(losses, selection.clients, observation.loss, told)
 
-        return Policy(lambda: jnp.full(context.num_clients, jnp.inf), select, update)
+class LeastStale(Largest):
+    """By the least staleness of all answers, as far as it has been told of them."""
+
+    name: ClassVar[str] = "least_stale"
+
+    def number(self, numbers, clients, told, observation):
+        return numbers.at[clients].add(-jnp.where(told, observation.staleness, 0))
 
 
 LEARNING = Learning(
@@ -85,6 +107,7 @@ CONFIGS = {
     "fedbuff_fastest": BASE.replace(policy=Fastest(), clock=at(5, 3)),
     "round_robin": BASE.replace(policy=RoundRobin(), clock=at(5, 3)),
     "losses": BASE.replace(policy=LargestLoss(), clock=at(4, 3)),
+    "stale": BASE.replace(policy=LeastStale(), num_rounds=12, clock=at(3, 2)),
     "buffer_above_concurrency": BASE.replace(policy=Random(), clock=at(2, 3)),
     "buffer_of_concurrency": BASE.replace(policy=Pause(), clock=at(3, 3)),
     "everybody_under_way": BASE.replace(policy=Random(), clock=at(8, 2)),
@@ -102,6 +125,10 @@ CONFIGS = {
         policy=Random(),
         latency=SpeedNormal(),
         clock=at(6, 2, staleness=Equal(), max_staleness=1.0),
+    ),
+    "paced": BASE.replace(policy=Random(), num_rounds=14, clock=at(4, 5, pace=2.0)),
+    "paced_pairs": BASE.replace(
+        policy=Random(), num_rounds=14, dropout=0.3, clock=at(4, 8, 2, pace=3.0)
     ),
     "spent_excluded": BASE.replace(policy=Fastest(), privacy=SPENT, clock=at(4, 3)),
     "spent_dropped": BASE.replace(

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import pathlib
 import re
 from typing import ClassVar
@@ -111,6 +112,8 @@ def test_the_ten_answers_of_the_guide():
     assert result.in_flight.tolist() == [2] * 5
     # Answers 1 and 2 waited 1 s and none.
     assert result.waiting.tolist() == [0.5, 0, 0.5, 0.5, 0]
+    weights = np.asarray([float(row[5]) for row in table])
+    np.testing.assert_allclose(result.useful, 2 * weights.reshape(5, 2).sum(axis=1), atol=2e-3)
 
 
 @pytest.mark.parametrize("example", ["two_clients", "ten_clients", "six_with_ties"])
@@ -149,6 +152,9 @@ def test_the_clock_of_rounds_is_the_default_and_runs_the_same_program():
     assert_same_bits(one.values, other.values)
 
 
+LEARNT = LEARN.replace(num_selected=4, track_regret=False)
+
+
 class Events(Asynchronous):
     """An asynchronous clock that goes through its events, also where they are those of rounds."""
 
@@ -157,10 +163,16 @@ class Events(Asynchronous):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["pause", "random", "oort", "round_robin", "md_sampling"])
-@pytest.mark.parametrize("base", [ABSENT, LEARN.replace(num_selected=4, track_regret=False)])
-def test_events_of_rounds_give_rounds_bit_for_bit(policy, base):
-    base = base.replace(policy=named(policy))
+@pytest.mark.parametrize(
+    ("base", "policy"),
+    [
+        *itertools.product(["absent"], ["pause", "random", "oort", "round_robin", "md_sampling"]),
+        # To training it matters whether slots stay empty and losses are read, not who is chosen.
+        *itertools.product(["learning"], ["pause", "oort", "md_sampling"]),
+    ],
+)
+def test_events_of_rounds_give_rounds_bit_for_bit(base, policy):
+    base = {"absent": ABSENT, "learning": LEARNT}[base].replace(policy=named(policy))
     clock = Events(concurrency=4, buffer=4)
     rounds = simulate(base, KEY, record=EVERYTHING)
     steps = simulate(base.replace(clock=clock), KEY, record=EVERYTHING)
@@ -239,6 +251,32 @@ def test_the_clock_ends_a_run():
     played = int(result.num_played)
     assert result.clock[played - 2] < 2.0 <= result.clock[played - 1]
     assert np.all(np.isnan(result.clock[played:]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pace", [1.0, 2.0, 4.5])
+def test_at_a_pace_no_update_is_staler_than_its_bound(pace):
+    # Nobody waits in the buffer for long, so it is never full.
+    seconds = (0.3, 0.4, 0.55, 0.7, 1.1, 1.9, 3.2, 5.0)
+    clock = Asynchronous(concurrency=5, buffer=8, open_slots=1, pace=pace)
+    config = of_clients(seconds, clock, policy=Random(), num_rounds=120)
+    result = simulate(config, KEY)
+    known = next(s for s in range(120) if set(np.ravel(result.clients[:s])) >= set(range(8)))
+    late = np.asarray(result.staleness)[known + 8 :]
+    assert 0 < late.max() <= math.ceil(pace)
+    # Negative control: a server of single answers, as many steps, is far above the bound.
+    single = simulate(config.replace(clock=clock.replace(pace=None, buffer=1)), KEY)
+    assert np.max(single.staleness) > 2 * pace
+
+
+def test_at_a_pace_a_step_waits_for_the_first_answer_of_a_client():
+    clock = Asynchronous(concurrency=2, buffer=2, open_slots=1, pace=2.0)
+    result = simulate(of_clients((1, 6), clock, policy=Fastest(), num_rounds=3), KEY)
+    # Client 0 answers at 1 s, and the step waits for client 1's first answer. Then a step comes at
+    # the latest half of 6 s after the last one.
+    assert answers(result)[:2] == [(0, 0.0, 1.0, 0), (1, 0.0, 6.0, 0)]
+    assert result.clock.tolist() == [6.0, 9.0, 12.0]
+    assert answers(result)[2:] == [(0, 6.0, 7.0, 0), (0, 9.0, 10.0, 0), (1, 6.0, 12.0, 1)]
 
 
 # --- what is refused

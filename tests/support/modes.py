@@ -133,9 +133,13 @@ def weights(r):
 def kinds() -> None:
     """Model and releases stay float32, and whole numbers int32."""
     whole = ("clients", "counts", "queried", "data_size", "first_nonfinite_round")
-    for mechanism in (PerCoordinateLaplace(), PrivUnitG(), GaussianMechanism(budget=Power())):
-        record = (*QUANTITIES.values(), released, weights)
-        result = simulate(LEARN.replace(privacy=mechanism), jax.random.key(0), record=record)
+    record = (*QUANTITIES.values(), released, weights)
+    run = functools.partial(simulate, record=record)
+    # One is compiled and run; dtypes of the others are known once they are traced.
+    ways = run, functools.partial(jax.eval_shape, run), functools.partial(jax.eval_shape, run)
+    mechanisms = PerCoordinateLaplace(), PrivUnitG(), GaussianMechanism(budget=Power())
+    for way, mechanism in zip(ways, mechanisms, strict=True):
+        result = way(LEARN.replace(privacy=mechanism), jax.random.key(0))
         found = {name: result.values[name].dtype for name in whole}
         for name, dtype in {**found, "eval_rounds": result.eval_rounds.dtype}.items():
             if dtype != jnp.int32:

@@ -1,6 +1,8 @@
 """Small runs that several tests look at, and how to compare two results."""
 
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import chex
 import jax
@@ -20,6 +22,8 @@ from tests.reference import round_keys
 KEY = jax.random.key(0)
 # Every registered policy, and each search once; all names go through the contract in test_policies.
 POLICIES = [*(policy.name for policy in policies.POLICIES), "pause_exhaustive", "sa_pause"]
+# FedCor's own numbers fit a hundred steps a round, and choose nobody by them in the first 25.
+QUICK = {**NAMED, "fedcor": policies.FedCor(warmup=5, steps=5)}
 # Draws with repetition: a client that is drawn twice leaves a slot empty.
 WITH_REPETITION = {"md_sampling", "clustered_size", "clustered_similarity"}
 # Asks clients before it chooses.
@@ -76,6 +80,31 @@ def world_of(config: SimConfig, key: jax.Array) -> tuple[np.ndarray, np.ndarray]
 
 def chosen_sets(result: Result) -> list[list[int]]:
     return [[int(k) for k in row if k >= 0] for row in np.asarray(result.clients)]
+
+
+def lost_of(config: SimConfig, key: jax.Array) -> np.ndarray:
+    """Who would be lost, [T, K]."""
+    world, rounds = keys.streams(key).world, range(1, config.num_rounds + 1)
+    draws = [
+        jax.random.bernoulli(
+            round_keys.dropout(world, t), config.dropout or 0.0, (config.num_clients,)
+        )
+        for t in rounds
+    ]
+    return np.asarray(draws)
+
+
+def endings(config: SimConfig, result: Any, key: jax.Array) -> Iterator[tuple[float, list[int]]]:
+    """(seconds, clients in time) of each round, client by client."""
+    latency, lost = world_of(config, key)[0], lost_of(config, key)
+    for t, chosen in enumerate(chosen_sets(result)):
+        arrivals = sorted((latency[t, k], k) for k in chosen if not lost[t, k])
+        end = max((latency[t, k] for k in chosen), default=0.0)
+        if config.wait_for is not None and len(arrivals) >= config.wait_for:
+            end = arrivals[config.wait_for - 1][0]
+        if config.deadline is not None:
+            end = min(end, config.deadline)
+        yield end, [k for seconds, k in arrivals if seconds <= end]
 
 
 def assert_same_bits(one, other) -> None:

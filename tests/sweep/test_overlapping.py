@@ -5,10 +5,12 @@ import csv
 import jax
 import numpy as np
 import pytest
+import xarray as xr
 
-from pause_jax import Asynchronous, ConfigError, simulate, sweep
-from pause_jax.analysis import events, space
-from pause_jax.deploy.selector import Selector
+from pause_jax import Asynchronous, ConfigError, merge, run_shard, simulate, sweep
+from pause_jax.analysis import events, ledger_table, space, tuning
+from pause_jax.cli import settings
+from pause_jax.deploy.selector import AsynchronousSelector, Selector
 from pause_jax.policies import named
 from tests.support.runs import LEARN
 
@@ -77,14 +79,65 @@ def test_answers_are_a_table(result, tmp_path):
         assert row["averaged"] == str(int(run.in_time[i, slot]))
 
 
+ALONE = STEPS.replace(learning=None, track_regret=False, num_rounds=12)
+
+
 def test_numbers_of_a_clock_can_be_tuned_and_its_sizes_cannot():
-    axis = space.axis_of("clock.staleness.exponent=0..2", STEPS)
-    assert axis.path == "clock.staleness.exponent"
+    config = ALONE.replace(clock=CLOCK.replace(pace=2.0))
+    axes = [space.axis_of(f"clock.{path}", config) for path in ("staleness.exponent=0..2",
+                                                                "pace=log:0.5..8")]  # fmt: skip
     with pytest.raises(ConfigError, match=r"clock\.buffer is no number that can change"):
         space.axis_of("clock.buffer=1..5", STEPS)
+    search = tuning.Search(budget=8, seeds=2, method="random")
+    aim = space.objective_of("seconds")
+    found = tuning.tune(config, axes, aim, KEYS[0], search=search, progress=False)
+    # A faster pace steps earlier, and the exponent changes no second.
+    pace = np.asarray([trial.values["clock.pace"] for trial in found.trials])
+    seconds = np.asarray([trial.mean for trial in found.trials])
+    assert np.corrcoef(np.log(pace), seconds)[0, 1] < -0.5
+    assert isinstance(found.best.clock, Asynchronous)
+    assert found.best.clock.pace is not None
+    assert found.best.clock.pace > 2.0
 
 
-def test_a_selector_refuses_rounds_that_overlap():
-    with pytest.raises(ConfigError, match="clock = 'asynchronous': a Selector chooses round by"):
-        Selector(STEPS.replace(learning=None), KEYS[0])
+def test_its_sizes_are_a_grid():
+    configs = settings.grid(ALONE, ["clock.concurrency=3,5", "clock.buffer=1,4"])
+    assert len(configs) == 4
+    grid = sweep(configs, KEYS, progress=False)
+    for name, config in configs.items():
+        alone = simulate(config, KEYS[0])
+        row = grid.sel(config=name, seed=0)
+        np.testing.assert_array_equal(row.clients[:, : config.num_slots], alone.clients)
+        assert np.all(row.clients[:, config.num_slots :] == -1)
+        np.testing.assert_allclose(row.clock, alone.clock, rtol=1e-6)
+        np.testing.assert_allclose(row.useful, alone.useful, rtol=1e-6)
+    assert len(np.unique(grid.clock.isel(round=-1))) > 4
+
+
+def test_the_ledger_charges_starts():
+    run = sweep({"rounds": BASE.replace(learning=None), "steps": ALONE}, KEYS, progress=False)
+    books = ledger_table.ledgers(run)
+    answered = [int((run.clients.sel(config="steps", seed=s) >= 0).sum()) for s in (0, 1)]
+    under_way = run.in_flight.sel(config="steps").isel(round=-1).values
+    charged = books["steps"].participations.sum(axis=1)
+    assert charged.tolist() == (answered + under_way).tolist()
+    assert np.all(under_way > 0)
+    assert books["steps"].participations.max() <= ALONE.num_rounds
+    (note,) = [note for note in ledger_table.notes(books) if "when its client starts" in note]
+    assert note.startswith("steps: ")
+
+
+def test_shards_make_the_sweep(tmp_path):
+    configs = {"buffer": ALONE, "pace": ALONE.replace(clock=CLOCK.replace(pace=1.0))}
+    whole = sweep(configs, KEYS, progress=False)
+    for number in (1, 2):
+        run_shard(configs, KEYS, (number, 2), store=tmp_path, max_batch=1, progress=False)
+    xr.testing.assert_equal(merge(tmp_path), whole)
+
+
+def test_a_selector_says_which_one_takes_a_clock():
+    with pytest.raises(ConfigError, match=r"a Selector chooses round by round\. Take Asynch"):
+        Selector(ALONE, KEYS[0])
     assert Selector(BASE.replace(learning=None), KEYS[0]).round == 0
+    with pytest.raises(ConfigError, match="clock = 'synchronous': rounds do not overlap"):
+        AsynchronousSelector(BASE.replace(learning=None), KEYS[0])

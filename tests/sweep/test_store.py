@@ -24,7 +24,7 @@ from pause_jax import (
     quantity,
     sweep,
 )
-from pause_jax.learning import Dataset, FedAdam
+from pause_jax.learning import Dataset, FedAdam, Learning, Linear
 from pause_jax.policies import Random
 from pause_jax.privacy import PerCoordinateLaplace
 from pause_jax.sweep import batch, checkpoint, execute
@@ -41,6 +41,7 @@ def bandit(policy="pause", **changes):
 
 CONFIGS = {"one": bandit(), "two": bandit().override({"reward.gamma": 3.0}), "r": bandit("random")}
 SETTINGS = {"max_batch": 2, "progress": False}
+ON_DATA = bandit("random", num_rounds=1, num_clients=6, learning=Learning(model=Linear()))
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +99,7 @@ def test_a_result_says_what_it_was_made_by(undisturbed, keys):
     assert len(result.attrs["made_by"]) == 16
     assert result.data_digest.values.tolist() == ["", "", ""]
     mine = Dataset.of(np.eye(60, 4, dtype=np.float32), np.arange(60) % 3)
-    learned = presets.digits_small().replace(num_rounds=1, num_clients=6)
-    told = sweep(learned, keys[:1], data=mine, progress=False).data_digest
+    told = sweep(ON_DATA, keys[:1], data=mine, progress=False).data_digest
     assert told.values.tolist() == [mine.digest]
 
 
@@ -191,11 +191,10 @@ def test_other_code_is_named(kept, keys, name, value, words):
 
 
 def test_other_data_are_named(keys, tmp_path):
-    config = presets.digits_small().replace(num_rounds=1, num_clients=6)
     x, y = np.eye(60, 4, dtype=np.float32), np.arange(60) % 3
-    sweep(config, keys[:1], data=Dataset.of(x, y), store=tmp_path, progress=False)
+    sweep(ON_DATA, keys[:1], data=Dataset.of(x, y), store=tmp_path, progress=False)
     with pytest.raises(ConfigError, match="data of '0' are others"):
-        sweep(config, keys[:1], data=Dataset.of(x + 1, y), store=tmp_path, progress=False)
+        sweep(ON_DATA, keys[:1], data=Dataset.of(x + 1, y), store=tmp_path, progress=False)
 
 
 def test_a_custom_class_that_computes_something_else_is_named(keys, tmp_path):
@@ -425,7 +424,13 @@ def test_two_processes_do_not_run_the_same_whole_sweep(kept, keys):
 LEARNED = (
     presets.digits_small("sa_pause")
     .replace(num_rounds=20, eval_every=8, num_clients=8, deadline=0.3, stale_updates="next")
-    .override({"learning.server": FedAdam(), "learning.keep_optimizer_state": True})
+    .override(
+        {
+            "learning.model": Linear(),
+            "learning.server": FedAdam(),
+            "learning.keep_optimizer_state": True,
+        }
+    )
 )
 
 

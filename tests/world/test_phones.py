@@ -84,7 +84,7 @@ def test_a_stretch_lasts_as_long_whatever_the_rounds(week):
 
 @pytest.mark.slow
 def test_the_preset_has_phones_and_few_of_them_at_a_time():
-    config = presets.phones("random").replace(num_rounds=40, learning=None)
+    config = presets.phones("random").replace(num_rounds=40, learning=None, track_regret=False)
     config = config.override({"latency.samples": 50.0})
     result = simulate(config, jax.random.key(0))
     assert np.asarray(result.clients).max() > 100

@@ -20,7 +20,7 @@ import xarray as xr
 from pause_jax.analysis import ledger_table, metrics, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.curves import DARK, LIGHT
-from pause_jax.analysis.report import budgets, participation, pictures, tables
+from pause_jax.analysis.report import budgets, overlap, participation, pictures, tables
 from pause_jax.analysis.report.pictures import Picture
 from pause_jax.base.struct import ConfigError
 from pause_jax.learning.decoded import Arrays, decoded
@@ -46,11 +46,13 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
     comparison = compare(result, target, against)
     took_part, thirds = participation.show(result)
     books, notes = _privacy(result)
+    steps, ages = overlap.show(result)
     charts = {
         "time": pictures.against_time(result, target),
         "took_part": took_part,
         "budget": pictures.budget(result),
         "regret": pictures.regret(result),
+        **steps,
     }
     bundle, script = _bundle(), (_FOLDER / "page.js").read_text("utf-8")
     sizes = ("config", "seed", "round", "client")
@@ -70,6 +72,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         common=same,
         judged=tables.judged(result, comparison),
         thirds=thirds,
+        ages=ages,
         privacy=books,
         by_budget=budgets.show(result),
         notes=notes,

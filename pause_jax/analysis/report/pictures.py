@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import altair as alt
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from pause_jax.analysis import metrics
 from pause_jax.analysis.comparison import listed, quoted
@@ -18,6 +19,7 @@ from pause_jax.analysis.curves import (
     dash,
     hidden,
     learns,
+    over_time,
     progress,
 )
 
@@ -52,6 +54,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
         ("simulated seconds", f"{what}, %" if accuracy else what),
         rule=(f"target {100 * target:g} %", 100 * target) if accuracy else None,
         log="y" if not accuracy and positive else "",
+        numbers=("round, or server step", result.eval_round.values),
     )
 
 
@@ -89,6 +92,42 @@ def regret(result: xr.Dataset) -> Picture | None:
     return _picture("Cumulative regret", words, _positive(curves), result, labels, log="xy")
 
 
+def versions(result: xr.Dataset) -> Picture:
+    """Server steps against simulated seconds."""
+    words = "The versions of the model: a server step, or a round, makes one."
+    curves = over_time(result["round"].broadcast_like(result.clock), result.clock)
+    labels = "simulated seconds", "server steps"
+    return _picture("Server steps against simulated time", words, curves, result, labels)
+
+
+def in_flight(result: xr.Dataset) -> Picture:
+    """Clients under way against simulated seconds, where rounds overlap."""
+    words = "Counted when the server steps: those that train an older model."
+    curves = _that_overlap(over_time(result.in_flight, result.clock), 0)
+    labels = "simulated seconds", "clients under way"
+    return _picture("Clients under way", words, curves, result, labels)
+
+
+def staleness(result: xr.Dataset) -> Picture:
+    """How many answers have which staleness, where rounds overlap."""
+    each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
+    most = int(each.max())
+    # An empty slot has -1.
+    number = np.apply_along_axis(np.bincount, 2, each.values + 1, minlength=most + 2)[..., 1:]
+    share = 100 * number / np.maximum(number.sum(axis=2, keepdims=True), 1)
+    axes = {"config": result.config, "seed": result.seed, "round": np.arange(most + 1)}
+    curves = _that_overlap(by_round(xr.DataArray(share, axes)), 1)
+    words = "Staleness: server steps between a client's start and the average of its update."
+    labels = "staleness, server steps", "% of the answers"
+    return _picture("Staleness of the answers", words, curves, result, labels)
+
+
+def _that_overlap(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
+    """Curves that are not 0 from their place ``first`` on, or all if there are none."""
+    some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
+    return some or curves
+
+
 def styles(result: xr.Dataset) -> dict[str, tuple[str, list[float]]]:
     """Colour and dashes of each config."""
     return {str(n): (colour(i), list(dash(i))) for i, n in enumerate(result.config.values)}
@@ -103,21 +142,25 @@ def _picture(
     *,
     rule: tuple[str, float] | None = None,
     log: str = "",
+    numbers: tuple[str, NDArray[np.int_]] | None = None,
 ) -> Picture:
-    """A chart of curves over axes with ``labels``; ``rule`` is a level that is marked, ``log`` the
-    axes that are logarithmic.
+    """A chart of curves over axes with ``labels``.
+
+    ``rule`` is a level that is marked, ``log`` the axes that are logarithmic, ``numbers`` what else
+    a tooltip says of a curve's places.
     """
     known = {name: style for name, style in styles(result).items() if name in curves}
     same = hidden(curves)
     rows = [
         row
         for name, curve in curves.items()
-        for row in _rows(name, curve, same, even="x" not in log)
+        for row in _rows(name, curve, same, even="x" not in log, numbers=numbers)
     ]
     banded = any("low" in row for row in rows)
     # A curve of few points shows them.
     points = all(np.isfinite(curve.mean).sum() < 5 for curve in curves.values())
-    layers = _layers(known, labels, log, banded=banded, points=points)
+    more = [alt.Tooltip("number:Q", title=numbers[0])] if numbers else []
+    layers = _layers(known, labels, log, banded=banded, points=points, more=more)
     if rule:
         layers += _rule(*rule)
     chart = alt.layer(*layers, data=alt.Data(values=rows)).properties(width="container", height=330)
@@ -139,6 +182,7 @@ def _layers(
     *,
     banded: bool,
     points: bool,
+    more: list[alt.Tooltip],
 ) -> list[Any]:
     """Bands, lines, and points to be hit by the mouse, of configs with these styles."""
     names, legend = list(known), _legend(list(known))
@@ -161,6 +205,7 @@ def _layers(
         alt.Tooltip("config:N"),
         alt.Tooltip("x:Q", title=labels[0], format=",.5~g"),
         alt.Tooltip("y:Q", title=labels[1], format=",.4~g"),
+        *more,
     ]
     bands = []
     if banded:
@@ -209,7 +254,14 @@ def _scale(log: bool) -> alt.Scale:
     return alt.Scale(type="log") if log else alt.Scale(zero=False, nice=True)
 
 
-def _rows(name: str, curve: Curve, same: list[list[str]], *, even: bool) -> list[dict[str, Any]]:
+def _rows(
+    name: str,
+    curve: Curve,
+    same: list[list[str]],
+    *,
+    even: bool,
+    numbers: tuple[str, NDArray[np.int_]] | None,
+) -> list[dict[str, Any]]:
     """The points of a curve; under others that are the same a line is wider than theirs."""
     width = 2.0
     for names in same:
@@ -221,8 +273,10 @@ def _rows(name: str, curve: Curve, same: list[list[str]], *, even: bool) -> list
         shown = np.geomspace(1, there.size, _POINTS) - 1
     places = there[np.unique(np.round(shown).astype(int))]
     rows = []
-    for x, y, error in zip(*curve.at(places), strict=True):
+    for place, x, y, error in zip(places, *curve.at(places), strict=True):
         row = {"config": name, "x": _short(x), "y": _short(y), "width": width}
+        if numbers:
+            row["number"] = int(numbers[1][place])
         if np.isfinite(error):
             row |= {"low": _short(y - error), "high": _short(y + error), "error": _short(error)}
         rows.append(row)

@@ -14,17 +14,19 @@ from pause_jax.config import SimConfig, loaded, validate
 from pause_jax.policies import Answer
 
 
-def served(config: SimConfig) -> SimConfig:
+def served(config: SimConfig, *, overlaps: bool) -> SimConfig:
     """The config with what it reads from files.
 
     Raises:
-      ConfigError: if it cannot run, or its rounds overlap.
+      ConfigError: if it cannot run, or its rounds overlap and should not, or the other way round.
     """
     validate(config)
-    if config.overlaps:
+    if config.overlaps != overlaps:
+        name, rule = f"clock = {config.clock.name!r}", "chooses round by round"
+        if overlaps:
+            raise ConfigError(f"{name}: rounds do not overlap, and a Selector {rule}. Take that.")
         raise ConfigError(
-            f"clock = {config.clock.name!r}: a Selector chooses round by round. Set clock = "
-            "Synchronous(); simulate and sweep know clocks that overlap."
+            f"{name}: a Selector {rule}. Take AsynchronousSelector, or clock = Synchronous()."
         )
     return loaded(config)
 
@@ -103,12 +105,13 @@ def observation(
 ) -> tuple[Observation, NDArray[np.bool_]]:
     """What the policy sees of a round, and bool [m], of which clients it learns anything.
 
-    ``slots`` has the chosen clients' places in the cohort; ``update_size`` is d.
+    ``slots`` has the chosen clients' places in the cohort, or in the buffer of a server step;
+    ``update_size`` is d.
 
     Raises:
       ConfigError: for seconds that are not finite and > 0.
     """
-    m, took = config.cohort_size, {**reports.seconds, **(reports.failed or {})}
+    m, took = config.num_slots, {**reports.seconds, **(reports.failed or {})}
     latency = np.ones(m, np.float32)
     known, received = np.zeros(m, bool), np.zeros(m, bool)
     losses = {"loss": np.ones(m, np.float32), "square_loss": np.ones(m, np.float32)}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-import zipfile
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,6 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.bandit import Selection
-from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, canonical, config_file, with_budgets
 from pause_jax.deploy.selector.reports import (
@@ -28,10 +26,10 @@ from pause_jax.deploy.selector.reports import (
     served,
     sizes,
 )
+from pause_jax.deploy.selector.saved import read, with_kept_budgets, write
 from pause_jax.learning import Learning
 from pause_jax.learning.partition import Partition
 from pause_jax.policies import Context, check_selected, policy_of
-from pause_jax.privacy import PerClient, Schedule
 from pause_jax.rng import keys
 from pause_jax.run.arguments import check_one_key
 from pause_jax.run.context import context_of
@@ -60,6 +58,8 @@ class Selector:
       counts: int [K], rounds in which each client may have released something.
     """
 
+    overlaps: ClassVar[bool] = False
+
     def __init__(
         self,
         config: SimConfig,
@@ -82,7 +82,7 @@ class Selector:
           ConfigError: if the config cannot run, or sizes do not fit.
         """
         check_one_key(key, "Selector", "Make one selector for each.")
-        config = served(config)
+        config = served(config, overlaps=self.overlaps)
         warn_of_speeds(config)
         self.config, self.round = config, 0
         self._size = jnp.asarray(sizes(data_size, config.num_clients))
@@ -150,7 +150,7 @@ class Selector:
             answers that do not fit the question.
         """
         self._check_told()
-        present, times = self._present(available), jnp.asarray(self.counts + 1)
+        present = self._present(available)
         state, key = self._state, keys.choice(self._key, self.round + 1)
         query = self._policy.query
         if query is not None:
@@ -174,6 +174,11 @@ class Selector:
             raise ConfigError(
                 f"answers: policy = {self.config.policy.name} asks nobody. Leave them out."
             )
+        return self._choose(key, state, present)
+
+    def _choose(self, key: Array, state: Any, present: NDArray[np.bool_]) -> Choice:
+        """Let the policy choose among the present, bool [K]; the choice is pending."""
+        times = jnp.asarray(self.counts + 1)
         selected = self._select(key, state, jnp.int32(self.round + 1), present)
         self._state, self._asked, self._here = state, None, present
         self.round += 1
@@ -217,7 +222,7 @@ class Selector:
         clients, weights = map(np.asarray, self._pending)
         slots = {int(clients[i]): int(i) for i in np.flatnonzero(weights > 0)}
         spared = set(numbers("idle", idle, self.config.num_clients))
-        self._check_reports(reports, spared, slots)
+        self._check_reports(reports, spared, slots, f"chosen in round {self.round}")
         seen, known = observation(reports, slots, self.config, self._update_size)
         weights = np.where(known, weights, 0.0).astype(np.float32)
         answered = Selection(jnp.asarray(clients), jnp.asarray(weights))
@@ -231,11 +236,10 @@ class Selector:
             warn_if_far(float(self.config.latency.min_latency), self._fastest)
 
     def _check_reports(
-        self, reports: Reports, idle: Collection[int], slots: Mapping[int, int]
+        self, reports: Reports, idle: Collection[int], known: Collection[int], what: str
     ) -> None:
-        chosen = f"chosen in round {self.round}"
         for name, values in {**reports._asdict(), "idle": idle}.items():
-            check_among(name, values or (), slots, chosen)
+            check_among(name, values or (), known, what)
         for name, named in (("failed", reports.failed or ()), ("idle", idle)):
             if both := set(named) & set(reports.seconds):
                 raise ConfigError(
@@ -258,27 +262,10 @@ class Selector:
         """
         if self._pending is not None:
             raise ConfigError(f"round {self.round} is open: tell what came back of it, then save.")
-        leaves = {f"state_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(self._state))}
-        path = pathlib.Path(path)
-        try:
-            with written(path) as file:
-                np.savez(
-                    file,
-                    allow_pickle=False,
-                    config=np.asarray(config_file.dumps(self.config)),
-                    key=np.asarray(jax.random.key_data(self._key)),
-                    round=np.asarray(self.round),
-                    counts=self.counts,
-                    size=np.asarray(self._size),
-                    update_size=np.asarray(self._update_size),
-                    budget=np.asarray(self._canonical.privacy.budget.total()),
-                    **leaves,
-                )
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
+        write(pathlib.Path(path), self._arrays())
 
     @classmethod
-    def load(cls, path: str | pathlib.Path, config: SimConfig | None = None) -> Selector:
+    def load(cls, path: str | pathlib.Path, config: SimConfig | None = None) -> Self:
         """Load a saved selector.
 
         Args:
@@ -289,23 +276,34 @@ class Selector:
         Raises:
           ConfigError: if it cannot be read; import a custom policy first.
         """
-        try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                kept = dict(arrays)
-            text = str(kept["config"])
-            if config is None or config_file.dumps(config) != text:
-                config = config_file.loads(text)
-        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise ConfigError(f"{path}: is no saved selector ({error}).") from None
-        own, size = _with_kept_budgets(config, kept), int(kept["update_size"])
+        config, kept = read(path, config)
+        own, size = with_kept_budgets(config, kept), int(kept["update_size"])
         made = cls(own, jax.random.key(0), data_size=kept["size"], update_size=size)
         made.config = config
-        made._key = jax.random.wrap_key_data(jnp.asarray(kept["key"]))
-        made.round, made.counts = int(kept["round"]), kept["counts"]
-        like, form = jax.tree.flatten(made._state)
-        leaves = [jnp.asarray(kept[f"state_{i}"]) for i in range(len(like))]
-        made._state = jax.tree.unflatten(form, leaves)
+        made._restore(kept)
         return made
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """What a file holds of it."""
+        leaves = {f"state_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(self._state))}
+        return {
+            "config": np.asarray(config_file.dumps(self.config)),
+            "key": np.asarray(jax.random.key_data(self._key)),
+            "round": np.asarray(self.round),
+            "counts": self.counts,
+            "size": np.asarray(self._size),
+            "update_size": np.asarray(self._update_size),
+            "budget": np.asarray(self._canonical.privacy.budget.total()),
+            **leaves,
+        }
+
+    def _restore(self, kept: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what a file holds."""
+        self._key = jax.random.wrap_key_data(jnp.asarray(kept["key"]))
+        self.round, self.counts = int(kept["round"]), kept["counts"]
+        like, form = jax.tree.flatten(self._state)
+        leaves = [jnp.asarray(kept[f"state_{i}"]) for i in range(len(like))]
+        self._state = jax.tree.unflatten(form, leaves)
 
     def _check_told(self) -> None:
         if self._pending is not None:
@@ -339,12 +337,3 @@ class Selector:
             share=Partition(nowhere, nowhere, size, jnp.ones_like(size)).share,
             update_size=self._update_size,
         )
-
-
-def _with_kept_budgets(config: SimConfig, kept: Mapping[str, np.ndarray]) -> SimConfig:
-    """The config of a saved selector with the budgets that its key drew."""
-    budget = config.privacy.budget
-    if not isinstance(budget, Schedule) or budget.law is None:
-        return config
-    own = budget.replace(total_epsilon=1.0, law=PerClient(values=tuple(kept["budget"].tolist())))
-    return config.replace(privacy=config.privacy.with_budget(own))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax.config import Asynchronous
 from pause_jax.run.record.quantity import Quantity, quantity
 from pause_jax.run.state import Round, Run
 
@@ -236,9 +237,18 @@ def waiting(r: Round) -> Array:
     return jnp.nansum(wait) / jnp.where(number > 0, number, jnp.nan)
 
 
+@quantity("round")
+def useful(r: Round) -> Array:
+    """Updates that were averaged, each by the factor of its staleness."""
+    clock, factor = r.config.clock, jnp.ones(r.in_time.shape)
+    if r.step is not None and isinstance(clock, Asynchronous):
+        factor = clock.staleness.factor(r.step.staleness.astype(jnp.float32))
+    return jnp.sum(jnp.where(r.in_time, factor, 0.0))
+
+
 # Recorded by default where rounds overlap; elsewhere by name.
 STEP_QUANTITIES: dict[str, Quantity] = {
-    each.name: each for each in (staleness, took, answered, in_flight, waiting)
+    each.name: each for each in (staleness, took, answered, in_flight, waiting, useful)
 }
 
 # Those that a learner's metrics of the same names give.

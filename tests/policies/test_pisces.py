@@ -1,0 +1,139 @@
+"""Pisces against a slow oracle: scores, who is explored, who is exploited, what it learns of."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pause_jax.policies import Oort, Pisces
+from tests.reference import pisces as oracle
+from tests.support.network import context, observation
+
+pytestmark = pytest.mark.slow
+
+K, M = 12, 3
+SIZES = 2 + np.random.default_rng(3).permutation(K)
+CONFIG = Pisces(penalty=0.7, memory=3, exploration=0.6, exploration_decay=0.9, exploration_min=0.2)
+NETWORK = context(SIZES, M, local_samples=jnp.minimum(jnp.asarray(SIZES), 9.0))
+
+
+@functools.cache
+def played(rounds=40):
+    """(round, available, chosen, state before, oracle before, key) of every round of a run."""
+    policy = CONFIG.build(NETWORK)
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    slow = oracle.Pisces(np.minimum(SIZES, 9), penalty=0.7, memory=3)
+    state, rng, out = policy.init(), np.random.default_rng(0), []
+    for t in range(1, rounds + 1):
+        key, available = jax.random.key(t), rng.random(K) < 0.6
+        selection, _ = select(key, state, jnp.asarray(t), jnp.asarray(available))
+        chosen = np.asarray(selection.clients)[np.asarray(selection.active)]
+        fresh, known = slow.fresh(np.flatnonzero(available)), dict(slow.utility)
+        scores = {k: slow.score(k) for k in known}
+        out.append((t, available, chosen.tolist(), fresh, scores, np.asarray(scores_of(state))))
+        square = rng.uniform(0.5, 4, M).astype(np.float32)
+        stale, arrived = rng.integers(0, 8, M).astype(np.int32), rng.random(M) < 0.8
+        seen = observation(np.ones(M), square_loss=square, received=arrived)
+        state = update(state, selection, seen._replace(staleness=jnp.asarray(stale)))
+        for place in np.flatnonzero(np.asarray(selection.active) & arrived):
+            client = int(selection.clients[place])
+            slow.report(client, float(square[place]), int(stale[place]))
+    return out
+
+
+scores_of = jax.jit(CONFIG.scores)
+
+
+def test_scores_are_the_oracles():
+    compared = 0
+    for *_, scores, ours in played():
+        for k, score in scores.items():
+            assert ours[k] == pytest.approx(score, rel=1e-5)
+            compared += 1
+    assert compared > 200
+
+
+@pytest.mark.parametrize("part", ["lag", "memory", "exponent", "samples"])
+def test_every_part_of_the_score_matters(part):
+    """Negative controls: the oracle without one part is not ours."""
+    other = {
+        "lag": {"penalty": 0.0, "memory": 3},
+        "memory": {"penalty": 0.7, "memory": 1},
+        "exponent": {"penalty": 1.0, "memory": 3},
+        "samples": {"penalty": 0.7, "memory": 3},
+    }[part]
+    right = oracle.Pisces([5, 9], penalty=0.7, memory=3)
+    wrong = oracle.Pisces([1, 1] if part == "samples" else [5, 9], **other)
+    for slow in (right, wrong):
+        for lag in (2, 0, 4, 1):
+            slow.report(0, 2.0, lag)
+    assert wrong.score(0) != pytest.approx(right.score(0), rel=0.05)
+
+
+def test_it_exploits_the_best_and_explores_as_many_as_it_drew():
+    both = 0
+    for t, available, chosen, fresh, scores, _ in played():
+        here = np.flatnonzero(available)
+        share = max(0.6 * 0.9 ** (t - 1), 0.2)
+        number_key = jax.random.split(jax.random.key(t), 3)[0]
+        drawn = int(jax.random.bernoulli(number_key, jnp.float32(share), (M,)).sum())
+        known = sorted((k for k in here if k in scores), key=scores.__getitem__, reverse=True)
+        exploit = min(len(known), M - min(len(fresh), drawn))
+        explored = [k for k in chosen if k in fresh]
+        assert [k for k in chosen if k in scores] == known[:exploit]
+        assert len(explored) == min(len(fresh), M - exploit)
+        assert len(chosen) == min(len(here), M)
+        both += 0 < len(explored) < M
+    assert both >= 5
+
+
+def frequencies(state, round, rounds=4000):
+    """How often each client is chosen, over keys."""
+    policy = CONFIG.build(NETWORK)
+
+    def one(key):
+        return policy.select(key, state, jnp.asarray(round), jnp.ones(K, bool))[0].clients
+
+    chosen = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), rounds)))
+    return np.bincount(chosen.ravel(), minlength=K) / rounds
+
+
+def test_a_binomial_number_is_explored_and_all_fresh_ones_are_as_likely():
+    state = CONFIG.build(NETWORK).init()
+    state = state._replace(
+        reports=(jnp.arange(K) < 8).astype(jnp.int32), utility=jnp.arange(1.0, 13)
+    )
+    for round, share in ((1, 0.6), (2, 0.54), (60, 0.2)):
+        found = frequencies(state, round)
+        spread = np.sqrt(M * share / 4 * (1 - M * share / 4) / 4000)
+        assert np.abs(found[8:] - M * share / 4).max() < 5 * spread
+        assert found[:5].max() == 0
+        # Negative control: the number m * share, rounded down, is another mean.
+        assert abs(found[8:].sum() - int(M * share)) > 0.1
+
+
+def test_in_rounds_its_score_is_oorts_utility():
+    seen = observation(np.ones(M), square_loss=[4.0, 9.0, 0.25])
+    everyone, states = jnp.ones(K, bool), []
+    for config in (Pisces(exploration=1.0), Oort()):
+        policy = config.build(NETWORK)
+        selection, _ = policy.select(jax.random.key(0), policy.init(), jnp.asarray(1), everyone)
+        selection = selection._replace(clients=jnp.arange(M))
+        states.append(policy.update(policy.init(), selection, seen))
+    np.testing.assert_allclose(Pisces().scores(states[0]), states[1].utility, rtol=1e-6)
+
+
+def test_what_did_not_arrive_or_is_not_finite_makes_no_score():
+    policy = CONFIG.build(NETWORK)
+    selection, _ = policy.select(
+        jax.random.key(0), policy.init(), jnp.asarray(1), jnp.ones(K, bool)
+    )
+    square = np.asarray([np.nan, np.inf, 4.0])
+    seen = observation(np.ones(M), square_loss=square, received=[True, True, False])
+    state = policy.update(policy.init(), selection, seen._replace(staleness=jnp.asarray([1, 2, 3])))
+    clients = np.asarray(selection.clients)
+    assert np.asarray(state.reports)[clients].tolist() == [1, 1, 0]
+    np.testing.assert_array_equal(scores_of(state), 0)
+    assert np.asarray(state.lag)[clients].tolist() == [[0, 0, 1], [0, 0, 2], [0, 0, 0]]
