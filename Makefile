@@ -80,7 +80,7 @@ docs: $(STAMP) build/demo/report.html  ## build the site into build/site, with w
 	$(BIN)/python -m sphinx -c docs -b html -W --keep-going -q -d build/doctrees . build/site
 	cp build/demo/report.html build/site/example_report.html
 
-notebooks: $(STAMP)  ## execute the notebooks and store them with their outputs (three minutes; NAME=one of them)
+notebooks: $(STAMP)  ## execute the notebooks and store them with their outputs (five minutes of processor time; NAME=one of them)
 	$(BIN)/python docs/notebooks.py $(NAME)
 
 gallery: $(STAMP)  ## play the curves of the policy gallery anew (ten minutes)

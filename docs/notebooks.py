@@ -1,7 +1,7 @@
 """Executes the notebooks and stores them with their outputs, so that they show pictures wherever
 they are opened.
 
-    python docs/notebooks.py            # all of them: two minutes on 2 cores
+    python docs/notebooks.py            # all of them: five minutes of processor time
     python docs/notebooks.py NAME ...   # some
 
 What differs from one execution to the next is left out: times, versions, random identifiers, what
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import nbclient
@@ -25,7 +26,7 @@ IDENTIFIER = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 
 
 def execute(path: Path) -> None:
-    """Execute a notebook from its first cell to its last, and store it.
+    """Execute a notebook from its first cell to its last, in an empty folder, and store it.
 
     Raises:
       CellExecutionError: if a cell fails; the file is then as it was.
@@ -33,9 +34,14 @@ def execute(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         cell.metadata = {"tags": cell.metadata.tags} if "tags" in cell.metadata else {}
-    nbclient.NotebookClient(
-        notebook, timeout=600, kernel_name="python3", record_timing=False
-    ).execute()
+    with tempfile.TemporaryDirectory() as folder:
+        nbclient.NotebookClient(
+            notebook,
+            timeout=600,
+            kernel_name="python3",
+            record_timing=False,
+            resources={"metadata": {"path": folder}},
+        ).execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [x for x in cell.outputs if x.get("text") != COMPILING + "\n"]

@@ -1,7 +1,7 @@
 """Pages of the site that are made from the code: the reference, the gallery, the program's help.
 
     docs/api/           a page for each room of the package, with the names of every ``__all__``
-    docs/gallery/       a card for each named policy
+    docs/gallery/       a card for each named policy, and for each notebook
     docs/command_line/  the help of each command
 
 They are written when the site is built, and not kept.
@@ -10,6 +10,7 @@ They are written when the site is built, and not kept.
 from __future__ import annotations
 
 import ast
+import base64
 import functools
 import importlib
 import inspect
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import house
+import nbformat
 import policy_gallery
 import typer.testing
 from cross_references import PACKAGE, canonical
@@ -183,6 +185,27 @@ def help_page() -> str:
     return "\n".join(parts)
 
 
+def write_notebook_cards(folder: Path) -> None:
+    """Write ``notebooks.md``: of each notebook the title, the first words and the first picture."""
+    parts = [
+        "# Notebooks\n",
+        "Each runs in a minute or two on 2 CPU cores, without a download, and in Colab.\n",
+        "::::{grid} 1 2 2 3\n:gutter: 3\n",
+    ]
+    for path in sorted((house.ROOT / "notebooks").glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        title, words = notebook.cells[0].source.removeprefix("# ").split("\n\n")[:2]
+        outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+        pictures = (output.get("data", {}).get("image/png") for output in outputs)
+        first = next(filter(None, pictures))
+        (folder / f"{path.stem}.png").write_bytes(base64.b64decode(first))
+        parts.append(
+            f":::{{grid-item-card}} {title}\n:img-top: {path.stem}.png\n"
+            f":link: ../../notebooks/{path.stem}\n:link-type: doc\n\n{words}\n:::\n"
+        )
+    (folder / "notebooks.md").write_text("\n".join([*parts, "::::\n"]), "utf-8")
+
+
 def write() -> None:
     """Write all of them."""
     api = _empty(DOCS / "api")
@@ -198,7 +221,9 @@ def write() -> None:
         "utf-8",
     )
     (_empty(DOCS / "command_line") / "options.md").write_text(help_page(), "utf-8")
-    policy_gallery.write(_empty(DOCS / "gallery"))
+    gallery = _empty(DOCS / "gallery")
+    policy_gallery.write(gallery)
+    write_notebook_cards(gallery)
 
 
 def _empty(folder: Path) -> Path:

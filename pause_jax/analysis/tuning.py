@@ -215,7 +215,10 @@ def _check(axes: Sequence[Axis], search: Search) -> None:
     if search.method not in METHODS:
         raise ConfigError(f"--method {search.method}: must be one of {', '.join(METHODS)}.")
     try:
-        import optuna  # noqa: F401
+        with warnings.catch_warnings():
+            # Of its progress bar, which is not shown: a notebook may have no widgets.
+            warnings.simplefilter("ignore")
+            import optuna  # noqa: F401
     except ImportError:
         raise ConfigError("tune: needs Optuna, pip install 'pause_jax[tune]'.") from None
 

@@ -73,6 +73,18 @@ def test_a_card_says_what_the_policy_says_of_itself(tmp_path):
     )
 
 
+def test_every_notebook_has_a_card_and_a_place_in_the_contents(tmp_path):
+    site_pages.write_notebook_cards(tmp_path)
+    page = (tmp_path / "notebooks.md").read_text("utf-8")
+    contents = (ROOT / "docs" / "index.md").read_text("utf-8")
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        assert f":link: ../../notebooks/{path.stem}\n" in page
+        assert (tmp_path / f"{path.stem}.png").read_bytes().startswith(b"\x89PNG")
+        assert f"\n../notebooks/{path.stem}\n" in contents
+    # A card is a link, so it holds no other one.
+    assert "](" not in page
+
+
 @pytest.mark.parametrize(
     ("name", "where"),
     [
