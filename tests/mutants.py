@@ -156,6 +156,8 @@ STALENESS_TEST = "tests/learning/test_staleness.py"
 OBSERVED_TEST = f"{ARRIVAL_TEST}::test_a_policy_observes_who_was_there_who_is_late_and_the_time"
 FORECAST_TEST = f"{PRESENCE_TEST}::test_a_forecast_is_how_often_one_that_is_there_is_so_later"
 DIVFL = "pause_jax/policies/divfl.py"
+HOST = "pause_jax/policies/host.py"
+BASELINES = "pause_jax/policies/baselines.py"
 HICS_FL = "pause_jax/policies/hics_fl.py"
 FEDCOR = "pause_jax/policies/fedcor.py"
 GREEDYFED = "pause_jax/policies/greedyfed.py"
@@ -2649,6 +2651,28 @@ MUTANTS = [
         "covered = known & ~chosen &",
         "covered = known &",
         f"{DIVFL_TEST}::test_weights_are_shares_of_nearest_neighbours",
+    ),
+    Mutant(
+        "an_argument_for_the_host_is_copied_whole",
+        HOST,
+        "PIECE_BYTES = 64 * 1024",
+        "PIECE_BYTES = 1 << 30",
+        "tests/policies/test_host.py",
+    ),
+    Mutant(
+        "pieces_are_handed_over_one_short",
+        HOST,
+        "for _ in range(count)] for count in counts)",
+        "for _ in range(count)][: max(count - 1, 1)] for count in counts)",
+        "tests/policies/test_host.py::test_arguments_arrive_whole",
+    ),
+    Mutant(
+        "a_shuffled_order_begins_by_the_numbers",
+        BASELINES,
+        "distance = (place[selection.clients] - cursor) % num_clients",
+        "distance = (selection.clients - cursor) % num_clients",
+        "tests/policies/test_sampling.py::"
+        "test_round_robin_in_a_shuffled_order_has_everyone_once_and_mixes_the_numbers",
     ),
     Mutant(
         "hics_counts_clusters_in_a_cohort",

@@ -6,6 +6,7 @@ python -m experiments.gauntlet.run
 from __future__ import annotations
 
 import hashlib
+import math
 import pathlib
 from typing import Annotated
 
@@ -103,7 +104,17 @@ def main(
     for fleet in only.split(",") if only else fleets():
         found[fleet] = accuracies(fleet, names, seeds, out / "kept" / f"{fleet}.csv")
     verdicts = judged(found, list(ROUNDS), YARDSTICK)
-    report(verdicts, names, seeds, out)
+    report(verdicts, best_first(verdicts["late"], names), seeds, out)
+
+
+def best_first(now: dict[str, dict[str, Judgement]], names: list[str]) -> list[str]:
+    """Names by how far they are ahead of the yardstick, mean over the fleets they can run on."""
+
+    def ahead(name: str) -> float:
+        each = [by_policy[name].ahead for by_policy in now.values() if name in by_policy]
+        return sum(each) / len(each) if each else -math.inf
+
+    return sorted(names, key=ahead, reverse=True)
 
 
 def report(

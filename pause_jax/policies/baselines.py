@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pause_jax.bandit import Observation, Selection, no_info
@@ -74,22 +75,34 @@ class All(PolicyConfig):
 
 
 class RoundRobin(PolicyConfig):
-    """The next m available clients in a fixed cyclic order."""
+    """The next m available clients in a fixed cyclic order.
+
+    Neighbours form cohorts. Where clients are numbered by speed, as in the papers' fleets, each
+    cohort is of one speed, and rounds are shorter than those of random cohorts.
+
+    Attributes:
+      order: ``number``, or ``shuffled`` for an order that has nothing to do with the numbers.
+    """
 
     name: ClassVar[str] = "round_robin"
     summary: ClassVar[str] = "the next m available clients in cyclic order"
     reference: ClassVar[str] = "folklore"
 
+    order: str = static(default="number", choices=("number", "shuffled"))
+
     def build(self, context: Context) -> Policy:
         num_clients = context.num_clients
+        place = jnp.arange(num_clients)
+        if self.order == "shuffled":
+            place = jnp.asarray(np.random.default_rng(0).permutation(num_clients))
 
         def select(key: Array, cursor: Array, round: Array, available: Array) -> Selected:
-            distance = (jnp.arange(num_clients) - cursor) % num_clients
+            distance = (place - cursor) % num_clients
             clients = top_clients(-distance, available, context.num_selected, key)
             return by_data_size(clients, available, context), no_info()
 
         def update(cursor: Array, selection: Selection, observation: Observation) -> Array:
-            distance = (selection.clients - cursor) % num_clients
+            distance = (place[selection.clients] - cursor) % num_clients
             furthest = jnp.max(jnp.where(selection.active, distance, -1))
             return (cursor + furthest + 1) % num_clients
 

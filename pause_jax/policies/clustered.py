@@ -6,7 +6,7 @@ selection in federated learning", ICML 2021, Algorithm 2.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pause_jax.bandit import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
+from pause_jax.policies.host import call_on_host
 from pause_jax.policies.sampling import ClusteredSize, draw_from_rows
 
 
@@ -47,20 +48,16 @@ class ClusteredSimilarity(PolicyConfig):
         measure = {"arccos": arccos, "l2": euclidean, "l1": manhattan}[self.distance]
         rows_like = jax.ShapeDtypeStruct((m, num_clients), jnp.float32)
 
-        def distributions(*given: Array) -> NDArray[np.float32]:
-            distance, size, order = map(np.asarray, given)
+        def distributions(
+            distance: NDArray[Any], size: NDArray[Any], order: NDArray[Any]
+        ) -> NDArray[np.float32]:
             return similarity_distributions(distance, size, order, m).astype(np.float32)
 
         def select(key: Array, updates: Array, round: Array, available: Array) -> Selected:
             order_key, draw_key = jax.random.split(key)
-            rows = jax.pure_callback(
-                distributions,
-                rows_like,
-                measure(updates),
-                context.data_size,
-                jax.random.permutation(order_key, num_clients),
-                vmap_method="sequential",
-            )
+            order = jax.random.permutation(order_key, num_clients)
+            distance = measure(updates)
+            rows = call_on_host(distributions, rows_like, distance, context.data_size, order)
             return draw_from_rows(draw_key, rows, available, context), no_info()
 
         def update(updates: Array, selection: Selection, observation: Observation) -> Array:

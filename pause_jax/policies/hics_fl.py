@@ -20,6 +20,7 @@ from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.baselines import Random
 from pause_jax.policies.choose import equal_weights, top_clients
 from pause_jax.policies.clustered import arccos, ward_tree
+from pause_jax.policies.host import call_on_host
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -88,12 +89,7 @@ class HicsFl(PolicyConfig):
             h = self.entropies(state.layer)
             apart = arccos(state.layer.reshape(num_clients, -1))
             apart += self.entropy_weight * jnp.abs(h[:, None] - h[None, :])
-            label = jax.pure_callback(
-                lambda distance: ward_labels(np.asarray(distance), number),
-                like,
-                apart,
-                vmap_method="sequential",
-            )
+            label = call_on_host(lambda distance: ward_labels(distance, number), like, apart)
             left = jnp.maximum(1 - (round - 1) / context.num_rounds, 0.0)
             taste = self.annealing * left * cluster_means(h, label, state.seen, number)
             rank = draw_in_clusters(draw_key, label, taste, available & state.seen, m)

@@ -175,20 +175,20 @@ def compiling() -> Iterator[None]:
             unsay()
 
 
-def compiler_options(*, soon: bool) -> dict[str, Any] | None:
+def compiler_options(*, quickly: bool) -> dict[str, Any] | None:
     """What a program is compiled with.
 
     With LLVM's level 2 a CPU compiles it in four fifths of the time that level 3 takes, and runs
     it as fast. What ``XLA_FLAGS`` says comes first.
 
     Args:
-      soon: rather compiled soon than fast: by XLA's older emitters on a CPU, where there still are
-        any. They compile in half the time; on large arrays they are slower by a third.
+      quickly: by XLA's older emitters on a CPU, where there still are any. They compile in half
+        the time; on large arrays what they compile is slower by a third.
     """
     if _LEVEL in os.environ.get("XLA_FLAGS", "") or jax.default_backend() != "cpu":
         return None
     options = {_LEVEL: 2}
-    if soon and _takes(_EMITTERS, False):
+    if quickly and _takes(_EMITTERS, False):
         options[_EMITTERS] = False
     return options
 

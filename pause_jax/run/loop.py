@@ -79,24 +79,28 @@ def advance(
 
     # One trace serves the record's shapes and the loop.
     @functools.partial(jax.jit, inline=True)
-    def one(before: State, own: keys.RoundKeys, round: Array) -> tuple[State, Record]:
+    def one(before: State, round_keys: keys.RoundKeys, round: Array) -> tuple[State, Record]:
         step = asynchronous.play if config.overlaps else play
-        return step(setup, before, own, round, quantities)
+        return step(setup, before, round_keys, round, quantities)
 
     first = keys.of_round(state.keys, *(rows[0] for rows in key_rows))
     _, shapes = jax.eval_shape(one, state, first, rounds[0])
 
-    def until_the_end(before: State, own: keys.RoundKeys, round: Array) -> tuple[State, Record]:
+    def until_the_end(
+        before: State, round_keys: keys.RoundKeys, round: Array
+    ) -> tuple[State, Record]:
         unchanged = before, record_unplayed(quantities, shapes)
-        return when(~has_ended(config, before.clock), lambda: one(before, own, round), unchanged)
+        return when(
+            ~has_ended(config, before.clock), lambda: one(before, round_keys, round), unchanged
+        )
 
     step = one if config.max_seconds is None else until_the_end
 
     def step_and_record(i: Array, so_far: tuple[State, Record]) -> tuple[State, Record]:
         state, record = so_far
         take = functools.partial(lax.dynamic_index_in_dim, index=i, keepdims=False)
-        own = keys.of_round(state.keys, *map(take, key_rows))
-        state, new = step(state, own, take(rounds))
+        round_keys = keys.of_round(state.keys, *map(take, key_rows))
+        state, new = step(state, round_keys, take(rounds))
         put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
         return state, jax.tree.map(put, record, new)
 

@@ -85,14 +85,14 @@ class Steps(NamedTuple):
 
     Attributes:
       init: (config, data, key, policy) -> state before round 1.
-      advance_soon: :meth:`advance` for a small single run, and without learning.
-      advance_fast: for the others.
+      advance_quick: :meth:`advance`, compiled quickly: for small single runs, or no learning.
+      advance_full: compiled fully: for the others.
       finish: (config, state) -> :func:`pause_jax.run.record.result.result_at_end`.
     """
 
     init: Any
-    advance_soon: Any
-    advance_fast: Any
+    advance_quick: Any
+    advance_full: Any
     finish: Any
 
     def advance(self, config: SimConfig, state: State) -> Any:
@@ -101,8 +101,8 @@ class Steps(NamedTuple):
         :func:`pause_jax.run.loop.advance`. Compiled, it uses the given state up.
         """
         runs, weights = state.clock.size, update_size(state.learning) * config.cohort_size
-        soon = not weights or (runs == 1 and weights <= SMALL)
-        return self.advance_soon if soon else self.advance_fast
+        small = not weights or (runs == 1 and weights <= SMALL)
+        return self.advance_quick if small else self.advance_full
 
 
 def plain_steps(quantities: Quantities, execution: Execution | None, any_length: bool) -> Steps:
@@ -135,7 +135,7 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
         return result_at_end(config, state, quantities)
 
     first, step = _in_float32(init_run), _in_float32(advance_run)
-    return Steps(init=first, advance_soon=step, advance_fast=step, finish=finish_run)
+    return Steps(init=first, advance_quick=step, advance_full=step, finish=finish_run)
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,13 +160,13 @@ def compiled_steps(
     Devices do not communicate: each plays its own runs.
     """
     plain = plain_steps(quantities, execution, any_length)
-    soon, fast = compiler_options(soon=True), compiler_options(soon=False)
-    advance = _spread(mesh, plain.advance_fast, RUN, SAME, RUN, SAME, SAME, SAME, SAME)
+    quickly, fully = compiler_options(quickly=True), compiler_options(quickly=False)
+    advance = _spread(mesh, plain.advance_full, RUN, SAME, RUN, SAME, SAME, SAME, SAME)
     return Steps(
-        init=jax.jit(_spread(mesh, plain.init, RUN, SAME, RUN, SAME), compiler_options=soon),
-        advance_soon=jax.jit(advance, donate_argnums=2, compiler_options=soon),
-        advance_fast=jax.jit(advance, donate_argnums=2, compiler_options=fast),
-        finish=jax.jit(_spread(mesh, plain.finish, RUN, RUN), compiler_options=soon),
+        init=jax.jit(_spread(mesh, plain.init, RUN, SAME, RUN, SAME), compiler_options=quickly),
+        advance_quick=jax.jit(advance, donate_argnums=2, compiler_options=quickly),
+        advance_full=jax.jit(advance, donate_argnums=2, compiler_options=fully),
+        finish=jax.jit(_spread(mesh, plain.finish, RUN, RUN), compiler_options=quickly),
     )
 
 

@@ -89,7 +89,7 @@ SLOWER = LEARN.override({"learning.schedule": StepDecay(every=3, factor=0.5)})
 
 def test_the_numbers_of_a_schedule_are_swept_in_one_program():
     configs = [SLOWER.override({"learning.schedule.factor": f}) for f in (0.2, 0.5, 1.0)]
-    program = compiled_steps(None, chosen(None), Execution(), True).advance_soon
+    program = compiled_steps(None, chosen(None), Execution(), True).advance_quick
     jax.clear_caches()
     before = program._cache_size()
     swept = sweep(configs, KEY, progress=False)

@@ -96,3 +96,15 @@ def test_round_robin_takes_turns_and_skips_the_absent():
         state = policy.update(state, selection, observation([1.0, 1.0]))
         seen.append(selection.clients.tolist())
     assert seen == [[0, 1], [2, 3], [4, 0], [2, 3]]
+
+
+def test_round_robin_in_a_shuffled_order_has_everyone_once_and_mixes_the_numbers():
+    num_clients, m = 40, 4
+    policy = RoundRobin(order="shuffled").build(context(np.ones(num_clients), m=m))
+    state, everyone, seen = policy.init(), jnp.ones(num_clients, bool), []
+    for t in range(1, num_clients // m + 1):
+        selection, _ = policy.select(jax.random.key(t), state, jnp.asarray(t), everyone)
+        state = policy.update(state, selection, observation([1.0] * m))
+        seen.append(selection.clients.tolist())
+    assert sorted(np.ravel(seen)) == list(range(num_clients))
+    assert min(np.ptp(seen, axis=1)) > m - 1

@@ -230,25 +230,25 @@ def test_what_is_small_is_compiled_sooner(width, hidden):
         seen = jax.tree.map(lambda x: jnp.stack([x] * width), seen)
     state = jax.eval_shape(step.init, seen, data, keys, jnp.int32(0))
     soon = hidden == 0 or (hidden == 8 and width in (None, 1))
-    assert step.advance(seen, state) is (step.advance_soon if soon else step.advance_fast)
+    assert step.advance(seen, state) is (step.advance_quick if soon else step.advance_full)
     assert 5 * 64 * 8 < SMALL < 5 * 64 * 200
 
 
 def test_options_give_way_to_those_of_the_user_and_name_nothing_that_jax_does_not_know(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
-    assert compiler_options(soon=True) is None
+    assert compiler_options(quickly=True) is None
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(compilation, "_takes", lambda option, value: True)
-    assert compiler_options(soon=True) == {
+    assert compiler_options(quickly=True) == {
         "xla_backend_optimization_level": 2,
         "xla_cpu_use_fusion_emitters": False,
     }
     monkeypatch.setattr(compilation, "_takes", lambda option, value: False)
-    assert compiler_options(soon=True) == {"xla_backend_optimization_level": 2}
-    assert compiler_options(soon=False) == {"xla_backend_optimization_level": 2}
+    assert compiler_options(quickly=True) == {"xla_backend_optimization_level": 2}
+    assert compiler_options(quickly=False) == {"xla_backend_optimization_level": 2}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert compiler_options(soon=False) is None
+    assert compiler_options(quickly=False) is None
 
 
 def test_a_compiler_option_is_asked_for_by_trial():

@@ -35,7 +35,7 @@ def precisions(config: SimConfig, precision: str | None) -> Counter[str]:
     config = spec.config_of(config)
     state = jax.eval_shape(steps.init, config, data, key, policy)
     call = spec.call_arguments(config, 1, 1)
-    program = steps.advance_fast.lower(config, data, state, *call, policy).as_text()
+    program = steps.advance_full.lower(config, data, state, *call, policy).as_text()
     assert program.count("dot_general") + program.count("convolution") > 0
     return Counter(re.findall(r"precision = \[(\w+), \w+\]", program))
 

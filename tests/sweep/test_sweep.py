@@ -139,7 +139,7 @@ def test_a_failure_in_a_lane_ends_the_sweep(keys):
 
 def test_one_compilation_for_each_static_structure(keys):
     configs = [bandit(num_clients=12).override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0)]
-    advance = compiled_steps(None, *SETUP, True).advance_soon
+    advance = compiled_steps(None, *SETUP, True).advance_quick
     jax.clear_caches()
     before = advance._cache_size()
     sweep(configs, keys, progress=False)
@@ -324,7 +324,7 @@ def test_policies_of_one_cohort_size_share_a_program(keys):
     names = ("pause", "sa_pause", "random", "fastest", "md_sampling", "oort", "all")
     configs = {name: bandit(name, num_clients=11) for name in names}
     recorded = ("clients", "clock", "energy", "acceptance_rate", "counts")
-    advance = compiled_steps(None, chosen(recorded), Execution(), True).advance_soon
+    advance = compiled_steps(None, chosen(recorded), Execution(), True).advance_quick
     before = advance._cache_size()
     together = sweep(configs, keys, progress=False, record=recorded)
     # All chooses more clients, and oort reads losses; the five others are one program.

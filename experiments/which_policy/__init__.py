@@ -1,1 +1,0 @@
-"""Which policy for which fleet, measured."""
