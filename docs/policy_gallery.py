@@ -49,8 +49,8 @@ COSTS: dict[type[PolicyConfig], str] = {
 HEAD = """# Policy gallery
 
 The library has {number} named policies. `pause-jax policies` lists them, and `named("pause")` or
-`--policies pause` takes one. [Which policy?](../guides/which_policy.md) compares thirteen of them
-on nine fleets.
+`--policies pause` takes one. [Which policy?](../guides/which_policy.md) compares 42 of them
+on twelve fleets.
 
 All curves come from **one setting**, `digits_small`: {K} clients, {m} a round, {T} rounds, the
 papers' noise, `two_groups` latencies, {seeds} seeds. The line is the mean test accuracy against
