@@ -24,12 +24,12 @@ def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *give
       given: its arguments. Under ``vmap`` it is called for one after the other.
     """
     pieces = [_split(array) for array in given]
-    counts = [len(each) for each in pieces]
+    counts, shapes = [len(each) for each in pieces], [array.shape for array in given]
 
     def on_host(*flat: Array) -> Any:
         left = iter(flat)
         parts = ([np.asarray(next(left)) for _ in range(count)] for count in counts)
-        joined = (_join(each, a.shape) for each, a in zip(parts, given, strict=True))
+        joined = (_join(each, shape) for each, shape in zip(parts, shapes, strict=True))
         return function(*joined)
 
     flat = [piece for each in pieces for piece in each]
