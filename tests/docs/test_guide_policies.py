@@ -3,7 +3,10 @@
 import pathlib
 import re
 
+import pandas as pd
 import pytest
+
+from experiments.gauntlet.verdicts import judged
 
 ROOT = pathlib.Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "guides" / "which_policy.md").read_text(encoding="utf-8")
@@ -67,6 +70,17 @@ def test_the_gain_of_pause_is_that_of_turns_in_order_of_speed():
     assert where("+", "late", "round_robin") == late | {"large"}
     for when in TABLES:
         assert not where("+", when, "round_robin_shuffled")
+
+
+def test_pause_is_not_ahead_of_turns_in_order_of_speed():
+    kept = {path.stem: pd.read_csv(path) for path in (GAUNTLET / "kept").glob("*.csv")}
+    both = {f: each[each.policy.isin(("pause", "round_robin"))] for f, each in kept.items()}
+    found = judged(both, ("early", "late"), "round_robin")
+    marks = {w: {f: each["pause"].mark for f, each in now.items()} for w, now in found.items()}
+    assert found["late"]["alike"]["pause"].together == 24
+    assert set(marks["late"].values()) == {""}
+    behind = {"spent", "large", "tiers", "unequal"}
+    assert marks["early"] == {f: "-" if f in behind else "" for f in kept}
 
 
 def test_of_the_rivals_only_pisces_is_ahead_and_two_are_behind_on_several():
