@@ -81,7 +81,8 @@ class RoundRobin(PolicyConfig):
     cohort is of one speed, and rounds are shorter than those of random cohorts.
 
     Attributes:
-      order: ``number``, or ``shuffled`` for an order that has nothing to do with the numbers.
+      order: ``number``, or ``shuffled``: an order that has nothing to do with the numbers, the
+        same in every run.
     """
 
     name: ClassVar[str] = "round_robin"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *give
     def on_host(*flat: Array) -> Any:
         left = iter(flat)
         parts = ([np.asarray(next(left)) for _ in range(count)] for count in counts)
-        joined = (_join(each, shape) for each, shape in zip(parts, shapes, strict=True))
+        joined = (np.concatenate(p).reshape(shape) for p, shape in zip(parts, shapes, strict=True))
         return function(*joined)
 
     flat = [piece for each in pieces for piece in each]
@@ -39,7 +39,3 @@ def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *give
 def _split(array: Array) -> list[Array]:
     length = PIECE_BYTES // array.dtype.itemsize
     return jnp.split(array.ravel(), list(range(length, array.size, length)))
-
-
-def _join(pieces: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    return np.concatenate(pieces).reshape(shape)

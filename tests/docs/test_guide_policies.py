@@ -104,6 +104,14 @@ def test_of_the_rivals_only_pisces_is_ahead_and_two_are_behind_on_several():
         assert not where("+", "early", policy) | where("+", "late", policy)
 
 
+def test_thompson_sampling_ends_below_pause_as_the_other_guide_says():
+    late = TABLES["late"].values()
+    ahead = [round(each["pause"][0] - each["pause_thompson"][0], 1) for each in late]
+    assert (sum(points >= 0 for points in ahead), sum(points >= 2 for points in ahead)) == (10, 4)
+    early = {p for p, (_, mark) in TABLES["early"]["large"].items() if mark == "+"}
+    assert early == {"genie", "oort", "fastest", "fedcs", "round_robin"}
+
+
 def test_what_is_level_is_level():
     for fleet in ("alike", "tails", "drift"):
         late = {policy: mark for policy, (_, mark) in TABLES["late"][fleet].items()}
