@@ -93,9 +93,9 @@ class RoundRobin(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         num_clients = context.num_clients
-        place = jnp.arange(num_clients)
+        place = jnp.arange(num_clients, dtype=jnp.int32)
         if self.order == "shuffled":
-            place = jnp.asarray(np.random.default_rng(0).permutation(num_clients))
+            place = jnp.asarray(np.random.default_rng(0).permutation(num_clients), jnp.int32)
 
         def select(key: Array, cursor: Array, round: Array, available: Array) -> Selected:
             distance = (place - cursor) % num_clients
