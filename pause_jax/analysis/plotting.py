@@ -45,7 +45,13 @@ _SAVED: Any = {
 
 
 def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -> None:
-    """Test accuracy (or loss, for regression) against simulated seconds, mean +- standard error."""
+    """Draw test accuracy (or loss, for regression) against simulated seconds.
+
+    Args:
+      result: a run or a sweep; of several seeds, the mean +- standard error is drawn.
+      axes: where to draw.
+      target: an accuracy from 0 to 1, drawn as a line.
+    """
     accuracy = curves_of.classifies(result)
     curves = curves_of.progress(result)
     what = "test accuracy" if accuracy else "test loss"
@@ -102,7 +108,13 @@ def plot_participation(result: xr.Dataset, axes: Axes) -> None:
 
 
 def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
-    """Cumulative regret [config, seed, round] on two axes of a scale, mean over seeds."""
+    """Draw cumulative regret, mean over seeds.
+
+    Args:
+      curves: [config, seed, round].
+      axes: where to draw.
+      scale: of both axes, by Matplotlib's name.
+    """
     n = curves["round"].values
     shown = np.unique(np.geomspace(1, n.size, 400).astype(int)) - 1
     every = {name: curve.at(shown) for name, curve in curves_of.by_round(curves).items()}

@@ -128,9 +128,12 @@ class Learning(Config):
     def build(
         self, data: Dataset | None, num_clients: int, execution: Execution | None = None
     ) -> Learner:
-        """The learner for K clients, from what ``load`` returned.
+        """Return the learner.
 
-        ``execution`` says how cohorts are trained; the library chooses if left out.
+        Args:
+          data: what :meth:`load` returned.
+          num_clients: K.
+          execution: how cohorts are trained; the library chooses if left out.
         """
         assert data is not None, "Learning.load gives the data that Learning.build needs"
         largest = self.partition.max_size(self.num_samples(data), num_clients)

@@ -68,7 +68,16 @@ class PartitionConfig(Config):
         return num_samples
 
     def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
-        """Raise ConfigError if a client would have no sample, or the data lacks what is needed."""
+        """Check that the data set can be split in this way.
+
+        Args:
+          data: the data set.
+          num_samples: training samples in use.
+          num_clients: K.
+
+        Raises:
+          ConfigError: if a client would have no sample, or the data lacks what is needed.
+        """
         if num_samples < num_clients:
             raise ConfigError(
                 f"num_clients = {num_clients}: more clients than the {num_samples} training "

@@ -165,9 +165,13 @@ class Oort(PolicyConfig):
     ) -> tuple[Array, Array]:
         """Score of every client if it is exploited, and if it is explored, float [K] each.
 
-        (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty; ``prior``,
-        float [K], are the samples that a client trains on, ``round`` is R >= 1. Least, largest and
-        clipped utility are taken over ``available``, bool [K].
+        (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty.
+
+        Args:
+          state: the policy's.
+          prior: samples that a client trains on, float [K].
+          round: R >= 1.
+          available: bool [K]; least, largest and clipped utility are taken over them.
         """
         seen = state.last_round > 0
         score = self._scaled(jnp.where(seen, state.utility, prior), available)
@@ -203,9 +207,14 @@ class Oort(PolicyConfig):
         """The percentile after round R, between 5 and 100 if it has moved.
 
         The pacer looks every W rounds from 2 W on. With A the exploited utility of the W rounds
-        before the last W, and B that of the last W (``history``, float [2 W], oldest first): if it
-        has hardly changed, ``|B - A| <= 0.1 A``, slower clients are let in; if it has changed much,
+        before the last W, and B that of the last W: if it has hardly changed,
+        ``|B - A| <= 0.1 A``, slower clients are let in; if it has changed much,
         ``|B - A| >= 5 A``, fewer. (The paper: if A > B slower clients are let in.)
+
+        Args:
+          threshold: the percentile before, float scalar.
+          history: exploited utility of the last 2 W rounds, oldest first, float [2 W].
+          round: R >= 1.
         """
         step = self.pacer_step
         before, now = jnp.sum(history[:step]), jnp.sum(history[step:])

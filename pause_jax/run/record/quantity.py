@@ -62,6 +62,11 @@ def quantity(
 ) -> Callable[[Callable[[Any], Array]], Quantity]:
     """Declare a quantity: a decorator of its function, whose name and docstring it takes.
 
+    Args:
+      *dims: names of the value's axes, such as ``"round"`` or ``"client"``.
+      unit: of the value, for labels.
+      gap: what stands where no value is, such as in rounds that were not played.
+
     Raises:
       ConfigError: for a dimension that is nearly one of the library's, or without parentheses.
     """

@@ -46,15 +46,23 @@ class AvailabilityTrace(Config):
     def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
         """Clients that are connected in the next round, bool [K], and the state after it.
 
-        ``state`` is that after the round before, ``clock`` the simulated seconds at the round's
-        start, a scalar.
+        Args:
+          state: that after the round before.
+          key: of the round.
+          clock: simulated seconds at the round's start, a scalar.
+          num_clients: K.
         """
         raise NotImplementedError
 
     def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
-        """Probability that a client connected at ``clock`` is so ``ahead`` seconds later, [K].
+        """Probability that a client that is connected now will be so later, float [K].
 
         By default that of a trace which depends on the clock alone: override it for others.
+
+        Args:
+          clock: now, in simulated seconds, a scalar.
+          ahead: seconds from now.
+          num_clients: K.
         """
         here, _ = self.step((), jax.random.key(0), clock + ahead, num_clients)
         return here.astype(jnp.float32)

@@ -68,7 +68,13 @@ class Latency(Config):
         return False
 
     def at(self, key: Array, round: Array, num_clients: int) -> Array:
-        """Seconds of every client in round t >= 1, float [K] >= min_latency."""
+        """Seconds of every client in a round, float [K] >= min_latency.
+
+        Args:
+          key: of the round.
+          round: t >= 1, int32 scalar.
+          num_clients: K.
+        """
         return self.sample(key, num_clients)
 
     def expected_speed_at(self, round: Array, num_clients: int) -> Array:
@@ -81,7 +87,13 @@ class Latency(Config):
         return False
 
     def dropped(self, key: Array, round: Array, num_clients: int) -> Array:
-        """Who would not answer in round t, bool [K], drawn by the key of :meth:`at`."""
+        """Who would not answer in a round, bool [K].
+
+        Args:
+          key: the one that :meth:`at` gets in this round.
+          round: t >= 1, int32 scalar.
+          num_clients: K.
+        """
         return jnp.zeros(num_clients, bool)
 
     def features(self, key: Array, num_clients: int) -> Array:
