@@ -67,10 +67,13 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     others, rivals = len(names) - 1, len(candidates) - 1
     comparisons = others if against else others + rivals * (2 * others - rivals - 1) // 2
     found = tuple(differences(aim.values, chosen, comparisons=comparisons) for aim in goals)
-    best = "" if against else ", the best"
+    best, lead = "" if against else ", the best", ""
     if against is None and len(candidates) < len(names):
-        best += " of the configs whose epsilon covers all that clients send"
-    return Comparison(chosen, goals, comparisons, found, _text(goals, found, chosen, best))
+        best, lead = (
+            "",
+            f"{quoted(chosen)} is the best whose epsilon covers all that clients send. ",
+        )
+    return Comparison(chosen, goals, comparisons, found, _text(goals, found, chosen, best, lead))
 
 
 def quoted(name: str) -> str:
@@ -158,14 +161,18 @@ def _best(goals: Sequence[Aim], candidates: list[str]) -> str:
 
 
 def _text(
-    goals: Sequence[Aim], found: Sequence[dict[str, Difference]], against: str, best: str
+    goals: Sequence[Aim],
+    found: Sequence[dict[str, Difference]],
+    against: str,
+    best: str,
+    lead: str,
 ) -> str:
     """What was seen of the first aim that ``against`` has a value of in every seed, and which of
     the differences the seeds settle.
     """
     for goal, others in zip(goals, found, strict=True):
         if bool(goal.values.sel(config=against).notnull().all()):
-            settled = f" {_settled(goal, others, against, best)}" if others else ""
+            settled = f" {lead}{_settled(goal, others, against, best)}" if others else ""
             return f"{_seen(goal)}.{settled}"
     return f"{quoted(against)} {goals[0].missing}, so nothing is compared."
 

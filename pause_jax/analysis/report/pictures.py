@@ -185,7 +185,7 @@ def _picture(
     elif result.sizes["seed"] == 1:
         words += " One seed: no standard error."
     for names in same:
-        words += f" The same curve, one upon the other: {listed([*map(quoted, names)], 20)}."
+        words += f" {listed([*map(quoted, names)], 20)} have the same curve."
     ends = "; ".join(f"{name} {_last(curve):.4g}" for name, curve in list(curves.items())[:20])
     description = f"{title}: {labels[1]} against {labels[0]}. Last values: {ends}."
     return Picture(title, words, description, _spec(chart, description))
