@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reproduction.md"
-ORDER = ("confirmed", "refuted", "compatible", "open", "holds", "fails")
+ORDER = ("confirmed", "refuted", "compatible", "not decidable here", "open", "holds", "fails")
 
 
 class Row(NamedTuple):
@@ -106,6 +106,9 @@ where the papers give no number the bounds were set with the runs at hand.
 
 - **confirmed**: the whole interval lies where the claim says. **refuted**: none of it does.
 - **open**: the interval lies on both sides, or there is only one seed.
+- **not decidable here**: the same, with three seeds or more. Going by their mean and spread, more
+  than 20 seeds would be needed for a verdict with a probability of 80 %. The evidence says how
+  many. The number of seeds to add is fixed beforehand, not by how an interval looks.
 - **compatible**: a test that could have rejected the claim did not. This confirms nothing.
 - **holds**, **fails**: the number is computed exactly, without chance.
 

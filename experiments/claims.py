@@ -7,6 +7,8 @@ the claims depend on each other, and unlike Holm's rule it gives an interval for
 
 - ``confirmed``: the whole interval lies where the claim says; ``refuted``: none of it does.
 - ``open``: the interval lies on both sides, or there are fewer than two seeds.
+- ``not decidable here``: the same, and it would need more than ``DECIDABLE`` seeds to lie on one
+  side, if mean and spread are those of the three seeds or more that were played.
 - ``compatible``: a test that could have rejected the claim did not. That confirms nothing.
 - ``holds``, ``fails``: computed exactly; chance has no part in it.
 """
@@ -26,6 +28,10 @@ CONFIDENCE = 0.95
 # "Always": in at least this share of seeds. 20 seeds that all agree show at most 0.79 in a family
 # of three, so that a higher share could not be confirmed whatever they say.
 SHARE = 0.75
+DECIDABLE = 20
+# Seeds are counted so that the interval lies on one side with this probability.
+POWER = 0.8
+_PILOT = 3
 
 
 class Claim(NamedTuple):
@@ -59,7 +65,8 @@ class Verdict(NamedTuple):
 
     Attributes:
       claim: in words.
-      verdict: ``confirmed``, ``refuted``, ``open``, ``compatible``, ``holds`` or ``fails``.
+      verdict: ``confirmed``, ``refuted``, ``open``, ``not decidable here``, ``compatible``,
+        ``holds`` or ``fails``.
       evidence: the number with its interval.
     """
 
@@ -153,6 +160,23 @@ def interval(claim: Claim, together: int = 1) -> tuple[float, float]:
     return claim.found - half, claim.found + half
 
 
+def seeds_needed(claim: Claim, together: int = 1) -> float:
+    """Seeds with which the interval would probably lie on one side of the bounds: with ``POWER``,
+    if mean and spread stay what was found. Infinite if a bound was hit exactly.
+    """
+    spread = claim.error * math.sqrt(claim.seeds)
+    if claim.kind == "share":
+        spread = math.sqrt(claim.found * (1 - claim.found))
+    distance = min(abs(claim.found - bound) for bound in (claim.above, claim.below))
+    found, luck = claim.seeds, scipy.stats.norm.ppf(POWER)
+    while found < 1_000_000:
+        error = spread / math.sqrt(found)
+        if half_width(error, found, together) + luck * error <= distance:
+            return found
+        found += max(1, found // 50)
+    return math.inf
+
+
 def half_width(error: float, seeds: int, together: int = 1) -> float:
     """Half of Student's interval around the mean of some seeds with a standard error."""
     return float(error * scipy.stats.t.isf((1 - CONFIDENCE) / 2 / together, seeds - 1))
@@ -171,7 +195,14 @@ def _judged(claim: Claim, together: int) -> tuple[str, str]:
         verdict = "refuted"
     else:
         verdict = "open"
-    return verdict, _words(claim, low, high, together)
+    words = _words(claim, low, high, together)
+    if verdict == "open" and claim.seeds >= _PILOT and math.isfinite(claim.error):
+        needed = seeds_needed(claim, together)
+        words += (
+            f"; needs about {needed:,} seeds" if needed < math.inf else "; needs too many seeds"
+        )
+        verdict = verdict if needed <= DECIDABLE else "not decidable here"
+    return verdict, words
 
 
 def _words(claim: Claim, low: float, high: float, together: int) -> str:
