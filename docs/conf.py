@@ -31,6 +31,7 @@ include_patterns = [
     "docs/*/*.md",
     "docs/*/*.rst",
     "notebooks/*.ipynb",
+    "experiments/README.md",
     "experiments/*/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
