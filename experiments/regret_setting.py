@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pathlib
 
+import jax
+import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
 from experiments import figures
 from experiments.claims import Claim
-from pause_jax import Reward, SimConfig, regret
+from pause_jax import Reward, SimConfig, regret, simulate
 from pause_jax.analysis.plotting import plot_regret
 from pause_jax.latency import Latency, TwoGroups
-from pause_jax.policies import PolicyConfig
+from pause_jax.policies import Genie, PolicyConfig
 from pause_jax.privacy import NoPrivacy
 
 # Of a line the exponent d ln R / d ln n is 1; the edge is ours.
@@ -57,6 +60,26 @@ def config(policy: PolicyConfig, rounds: int, latency: Latency | None = None) ->
         privacy=NoPrivacy(),
         learning=None,
     )
+
+
+def second_best(rounds: np.ndarray) -> np.ndarray:
+    """How far the second best cohort is behind the best in some rounds of the genie's own history:
+    the least positive gap of each, float64.
+    """
+    own = config(Genie(), int(rounds.max()))
+    clients = np.asarray(simulate(own, jax.random.key(0), record=("clients",)).clients)
+    speed = np.asarray(own.latency.expected_speed(own.num_clients), np.float64)
+    m, alpha, beta = own.num_selected, float(own.reward.alpha), float(own.reward.beta)
+    sets = np.array(list(itertools.combinations(range(own.num_clients), m)))
+    slowest, gaps = speed[sets].min(axis=1), np.empty(len(rounds))
+    for i, t in enumerate(rounds):
+        counts = np.bincount(clients[: t - 1].ravel(), minlength=own.num_clients)
+        x = m / own.num_clients - counts / t
+        g = np.sign(x) * np.abs(x) ** beta
+        value = slowest + alpha / m * g[sets].sum(axis=1)
+        behind = value.max() - value
+        gaps[i] = behind[behind > 1e-12].min()
+    return gaps
 
 
 def draw(

@@ -105,8 +105,29 @@ def main(
     outcome.check(
         "pause is below the bound without gaps", (curves["pause"] <= bounds["gap_free"]).all()
     )
+    add_gaps(outcome, rounds, least_width=min(each.width[-1] for each in runs["pause"]))
     draw(n, curves, widths, bounds, out)
     outcome.finish(out)
+
+
+def add_gaps(outcome: Outcome, rounds: int, least_width: float) -> None:
+    """Add how the gap to the second best cohort is distributed in the last decade of rounds."""
+    sampled = np.unique(np.geomspace(rounds / 10, rounds, 1000).astype(int))
+    gaps = regret_setting.second_best(sampled)
+    outcome.add(f"gap to the second best cohort, {sampled.size} rounds of the genie's last decade")
+    at = 10.0 ** np.arange(-8, 0)
+    shares = [np.mean(gaps < x) for x in at]
+    outcome.add(
+        ", ".join(f"{share:.1%} below {x:.0e}" for x, share in zip(at, shares, strict=True))
+    )
+    low, high = np.quantile(gaps, [0.02, 0.2])
+    outcome.add(
+        f"share below x between {low:.1e} and {high:.1e}: x^{np.log(10) / np.log(high / low):.2f}"
+    )
+    outcome.check(
+        f"every gap is below the width, {least_width:.3g} at the end: exponent a = 0 there",
+        (gaps < least_width).all(),
+    )
 
 
 def two_widths(run: Measured) -> np.ndarray:
