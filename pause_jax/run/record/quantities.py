@@ -130,7 +130,9 @@ def regret(r: Round) -> Array:
 
 @quantity("round")
 def optimality_gap(r: Round) -> Array:
-    """Exact optimum minus ``energy``; NaN if the policy has no search."""
+    """Exact optimum minus ``energy``; NaN if the policy has no search, infinite where the search
+    missed an untried client, whose index is infinite.
+    """
     return r.info.optimality_gap
 
 
