@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+CHANCE = ("refuted", "confirmed", "not decidable here", "open")
 PAGE = ROOT / "docs" / "reproduction.md"
 ORDER = ("confirmed", "refuted", "compatible", "not decidable here", "open", "holds", "fails")
 
@@ -128,7 +129,22 @@ def page() -> str:
         parts.append("| figure | what | experiment | seeds | time | verdict |")
         parts.append("| --- | --- | --- | --- | --- | --- |")
         parts += [_line(row) for row in rows]
+    for verdict, found in _by_verdict().items():
+        parts.append(f"\n## {verdict.capitalize()}: {len(found)} claims\n")
+        parts += ["| paper | claim | evidence |", "| --- | --- | --- |", *found]
     return "\n".join(parts) + "\n"
+
+
+def _by_verdict() -> dict[str, list[str]]:
+    """Of each verdict that chance has a part in, the claims with their evidence, as lines."""
+    found: dict[str, list[str]] = {verdict: [] for verdict in CHANCE}
+    for paper, rows in (("PAUSE", PAUSE), ("BSFL", BSFL)):
+        for row in rows:
+            for each in _judged(row):
+                if each["verdict"] in found:
+                    line = f"| {paper} | {each['claim']} | {each['evidence']} |"
+                    found[each["verdict"]].append(line)
+    return found
 
 
 def _line(row: Row) -> str:
@@ -143,16 +159,16 @@ def _line(row: Row) -> str:
 
 
 def verdict_of(row: Row) -> str:
-    """What became of the claims that an experiment judges; those that name a figure or table count
-    for that one only.
-    """
-    path = ROOT / "experiments" / row.folder / "verdicts.jsonl"
-    if not path.exists():
-        return "not played yet"
-    judged = [json.loads(line) for line in path.read_text().splitlines()]
-    own = [each for each in judged if each["claim"].startswith(f"{row.name}:")]
-    counts = Counter(each["verdict"] for each in own)
+    """How many claims that name this figure or table have which verdict."""
+    counts = Counter(each["verdict"] for each in _judged(row))
     return ", ".join(f"{word}: {counts[word]}" for word in ORDER if counts[word])
+
+
+def _judged(row: Row) -> list[dict[str, str]]:
+    path = ROOT / "experiments" / row.folder / "verdicts.jsonl"
+    lines = path.read_text().splitlines() if row.folder and path.exists() else []
+    judged = [json.loads(line) for line in lines]
+    return [each for each in judged if each["claim"].startswith(f"{row.name}:")]
 
 
 def main() -> None:
