@@ -54,8 +54,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
-        # Names of files and lines in compiled programs: a twentieth of the time.
-        "jax_traceback_in_locations_limit": 0,
     }
     shapes.watch_all()
     for name, value in settings.items():
