@@ -822,14 +822,14 @@ MUTANTS = [
         SCHEDULE,
         "(1 + jnp.cos(jnp.pi * passed))",
         "(1 - jnp.cos(jnp.pi * passed))",
-        "cosine_decay",
+        "fedavg",
     ),
     Mutant(
         "cosine_a_round_late",
         SCHEDULE,
         "jnp.minimum((round - 1).astype(jnp.float32)",
         "jnp.minimum(round.astype(jnp.float32)",
-        "cosine_decay",
+        "fedavg",
     ),
     # --- budget
     Mutant(
@@ -1209,7 +1209,7 @@ MUTANTS = [
         EVENTS,
         "(events.groups < plan.groups - 1)",
         "(events.groups >= 0)",
-        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[absent-random]",
+        f"{STEPS_TEST}test_events_of_rounds_give_rounds_bit_for_bit[absent-pause]",
     ),
     Mutant(
         "starts_charged_at_the_answer_of_nobody",
@@ -1230,7 +1230,7 @@ MUTANTS = [
         EVENTS,
         "reported=events.slots.answered)",
         "reported=events.reported)",
-        QUEUE.format("fedbuff_pause"),
+        QUEUE.format("pairs"),
     ),
     Mutant(
         "weights_of_a_group_not_by_its_size",
@@ -1251,14 +1251,14 @@ MUTANTS = [
         FLIGHT,
         "averaged &= staleness <= bound",
         "averaged &= staleness <= bound + 1",
-        QUEUE.format("bounded"),
+        QUEUE.format("everybody_under_way"),
     ),
     Mutant(
         "lost_updates_are_averaged",
         FLIGHT,
         "own.answered & own.sends",
         "own.answered",
-        QUEUE.format("dropouts"),
+        QUEUE.format("moments"),
     ),
     Mutant(
         "only_one_cohort_trains",
@@ -1272,14 +1272,14 @@ MUTANTS = [
         FLIGHT,
         "jnp.max(jnp.where(slots.under_way, flight.last[slots.client], 0.0))",
         "jnp.min(jnp.where(slots.under_way, flight.last[slots.client], jnp.inf))",
-        QUEUE.format("paced"),
+        QUEUE.format("paced_pairs"),
     ),
     Mutant(
         "pace_does_not_wait_for_an_answer",
         FLIGHT,
         "jnp.any(slots.answered) & (due < next_finish)",
         "(due < next_finish)",
-        QUEUE.format("paced"),
+        QUEUE.format("paced_pairs"),
     ),
     Mutant(
         "pace_of_latencies_never_learned",
@@ -1293,7 +1293,7 @@ MUTANTS = [
         EVENTS,
         "jnp.where(jnp.isfinite(at), at, played.now)",
         "played.now",
-        QUEUE.format("paced"),
+        QUEUE.format("paced_pairs"),
     ),
     Mutant(
         "a_policy_sees_no_staleness",
@@ -1358,14 +1358,14 @@ MUTANTS = [
         "present[[*self._starts, *self._buffer]] = False",
         "present[[*self._starts]] = False",
         f"{ASYNCHRONOUS_SELECTOR_TEST}test_fed_with_a_simulation_it_chooses_what_simulate_chooses"
-        "[pause]",
+        "[round_robin]",
     ),
     Mutant(
         "a_saved_server_forgets_who_is_under_way",
         ASYNCHRONOUS_SELECTOR,
         'for name in ("starts", "buffer")\n        )',
         'for name in ("buffer", "buffer")\n        )',
-        f"{ASYNCHRONOUS_SELECTOR_TEST}test_saved_and_loaded_after_some_answers_it_goes_on[pause]",
+        f"{ASYNCHRONOUS_SELECTOR_TEST}test_saved_and_loaded_after_some_answers_it_goes_on",
     ),
     Mutant(
         "hinge_without_one",
@@ -1471,7 +1471,7 @@ MUTANTS = [
         SELECTOR,
         "keys.question_and_choice(self._key, self.round + 1)[0]",
         "keys.question_and_choice(self._key, self.round + 1)[1]",
-        SELECTOR_TEST,
+        f"{SELECTOR_TEST}::test_a_policy_that_asks_first_chooses_what_simulate_chooses",
     ),
     # --- the compiler
     Mutant(

@@ -1,19 +1,23 @@
 """The benchmarks' harness on a tiny workload, with our own driver as the only contender."""
 
+import contextlib
+import functools
+import io
 import pathlib
 import re
 import sys
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 import typer
 
-from benchmarks import gpu, report, run, storing, timing
+from benchmarks import choices, gpu, harness, report, run, storing, timing
 from benchmarks.alone import Timing, in_turns
 from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.drivers.pause import model_of
-from benchmarks.harness import Measured, Work, compare, largest_difference, measure
+from benchmarks.harness import Measured, Work, compare, largest_difference
 from benchmarks.workloads import (
     WORKLOADS,
     first_weights,
@@ -24,12 +28,17 @@ from benchmarks.workloads import (
     write_data,
     write_weights,
 )
+from pause_jax import presets
+from pause_jax.config import validate
+from pause_jax.learning import Linear
+from pause_jax.privacy import NoPrivacy
+from pause_jax.sweep import checkpoint
 
 pytestmark = pytest.mark.slow
 
 PYTHON = pathlib.Path(sys.executable)
 KINDS_OF_PRODUCT = ("default", "highest", "bfloat16")
-SWEPT = ("2 seeds in one sweep", "3 seeds in one sweep")
+SWEPT = ("3 seeds in one sweep", "4 seeds in one sweep")
 
 
 @pytest.mark.parametrize(
@@ -103,11 +112,53 @@ def test_weights_survive_the_file_and_a_difference_is_seen(tmp_path):
     assert largest_difference(weights, again) == 0.5
 
 
-def test_the_harness_measures_us_and_reports_who_fails():
-    broken = Contender("no_such_driver", None)
-    contenders = {OURS: (PYTHON, CONTENDERS[OURS]), "broken": (PYTHON, broken)}
-    said: list[str] = []
-    measured = measure("tiny", contenders, repeat=2, say=said.append)
+class Table(NamedTuple):
+    """The table of this device, and the harness behind it, with one more contender that fails."""
+
+    text: str
+    printed: str
+    measured: dict[str, Measured]
+    said: list[str]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    out = tmp_path_factory.mktemp("table") / "gpu.md"
+    printed, measured, said = io.StringIO(), dict[str, Measured](), list[str]()
+    preset = presets.digits_small
+
+    def with_a_broken_one(workload, contenders, repeat, say, where):
+        broken = {"broken": (PYTHON, Contender("no_such_driver", None))}
+        measured.update(harness.measure(workload, contenders | broken, 2, said.append, where))
+        return {name: measured[name] for name in contenders}
+
+    def small():
+        config = preset("random").replace(track_regret=False, privacy=NoPrivacy())
+        return config.override({"learning.model": Linear()})
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(gpu, "measure", with_a_broken_one)
+        patch.setattr(choices, "training", functools.partial(choices.training, unrolls=(2,)))
+        patch.setattr(choices, "PRODUCTS", 2)
+        patch.setattr(presets, "digits_small", small)
+        patch.setitem(presets.PRESETS, "digits_small", lambda data_dir=None: small())
+        gpu.main(
+            workloads="tiny",
+            preset_names="digits_small,mnist_small",
+            seed_counts="3,4",
+            rounds=3,
+            clients=1000,
+            size=16,
+            peers="",
+            repeat=1,
+            data_dir=None,
+            out=out,
+        )
+    return Table(out.read_text(), printed.getvalue(), measured, said)
+
+
+def test_the_harness_measures_us_and_reports_who_fails(table):
+    measured = table.measured
     assert len(measured[OURS].values) == 2
     assert measured[OURS].warmup > min(measured[OURS].values)
     assert measured[OURS].versions["jax"] == jax.__version__
@@ -116,7 +167,7 @@ def test_the_harness_measures_us_and_reports_who_fails():
     # Imports come before the first run, and only the first run traces and compiles.
     assert work.start > work.first > work.once > 2 * max(work.later)
     assert "no_such_driver" in measured["broken"].failure
-    assert any("2/2" in line for line in said)
+    assert any("2/2" in line for line in table.said)
 
 
 def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart():
@@ -186,32 +237,19 @@ def test_unknown_names_are_refused(tmp_path):
         gpu.main(peers="", data_dir=str(tmp_path / "nowhere"))
 
 
-def test_the_table_of_a_device(tmp_path, capsys):
-    out = tmp_path / "gpu.md"
-    gpu.main(
-        workloads="tiny",
-        preset_names="digits_small,mnist_small",
-        seed_counts="2,3",
-        rounds=3,
-        clients=1000,
-        size=16,
-        peers="",
-        repeat=1,
-        data_dir=None,
-        out=out,
-    )
-    text = out.read_text()
-    assert capsys.readouterr().out.strip() == text.strip()
+def test_the_table_of_a_device(table):
+    text = table.text
+    assert table.printed.strip() == text.strip()
     assert f"jax {jax.__version__}" in text
     assert "Device: 1 x cpu" in text
     lines = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
     rows = {what.strip(): [cell.strip() for cell in cells] for what, *cells in lines[2:]}
     ours, module = "tiny: pause_jax", "tiny: own Flax module, "
-    sweep, product = "digits_small, 3 rounds: ", "32 products of 16 x 16 matrices, "
+    sweep, product = "digits_small, 3 rounds: ", "2 products of 16 x 16 matrices, "
     usual, select = "tiny: as the library chooses", "K = 1,000, m = 1: "
     others = (
         *("1 clients side by side", "2 clients side by side", "2 steps a turn"),
-        *("4 steps a turn", "8 steps a turn", "products in all bits"),
+        "products in all bits",
     )
     own, masked = "unequal clients: own steps", "unequal clients: equal steps, masked"
     base_of = {
@@ -259,7 +297,14 @@ def test_a_call_that_fails_has_a_row_that_says_so():
         timing.here({"c": stop}, repeat=1)
 
 
-def test_what_a_store_costs_is_measured(capsys):
+def test_what_a_store_costs_is_measured(capsys, monkeypatch):
+    settings = list(storing.settings(1))
+    for config in [config for setting in settings for config in setting.configs.values()]:
+        validate(config)
+    bandit = {"tiny": settings[-1].configs["random"].replace(num_rounds=4, track_regret=False)}
+    small = [setting._replace(configs=bandit, seeds=1) for setting in settings]
+    monkeypatch.setattr(storing, "settings", lambda turns: small)
+    monkeypatch.setattr(checkpoint, "SAVE_EVERY", checkpoint.SAVE_EVERY)  # main changes it
     storing.main(turns=1)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3

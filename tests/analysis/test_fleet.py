@@ -1,5 +1,6 @@
 """A fleet's measurements: the law that made them is found, and what does not stay as it is."""
 
+import functools
 import sys
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from pause_jax import ConfigError, SimConfig, cli, config_file, regret, simulate, sweep
+from pause_jax import ConfigError, SimConfig, cli, config_file, simulate, sweep
 from pause_jax.analysis import fleet, laws
 from pause_jax.cli.fit import sentences
 from pause_jax.latency import (
@@ -34,11 +35,15 @@ MODELS = {
 }
 
 
+@functools.partial(jax.jit, static_argnums=3)
+def drawn(model, keys, numbers, num_clients):
+    return jax.vmap(lambda key, t: model.at(key, t, num_clients))(keys, numbers)
+
+
 def seconds_of(model, num_clients=20, rounds=60, seed=0):
     """[rounds, clients]"""
     keys = jax.random.split(jax.random.key(seed), rounds)
-    numbers = np.arange(1, rounds + 1)
-    return np.asarray(jax.vmap(lambda k, t: model.at(k, t, num_clients))(keys, numbers), float)
+    return np.asarray(drawn(model, keys, np.arange(1, rounds + 1), num_clients), float)
 
 
 def measured(seconds) -> Measured:
@@ -202,17 +207,15 @@ def test_the_model_and_the_measurements_agree_on_who_is_faster():
     )
     keys, ended = jax.random.split(jax.random.key(1), 4), {}
     for world, latency in (("model", model), ("trace", Traces.of(list(seconds.T)))):
-        configs = {
-            name: base.replace(policy=named(name), latency=latency)
-            for name in ("pause", "random", "all")
-        }
-        ended[world] = sweep(configs, keys, progress=False).clock[:, :, -1]
-    for one, other in (("pause", "random"), ("random", "all")):
-        for clock in ended.values():
-            assert (clock.sel(config=one) < clock.sel(config=other)).all()
+        configs = [base.replace(policy=named(n), latency=latency) for n in ("pause", "random")]
+        result = sweep(configs, keys, record=("clock",), progress=False)
+        pause, random = result.clock.isel(round=-1).values
+        everyone = seconds_of(latency, rounds=300).max(axis=1).sum()
+        assert (pause < random).all()
+        assert (random < everyone).all()
+        ended[world] = np.array([pause.mean(), random.mean(), everyone])
     # The figures themselves agree within a tenth.
-    ratio = ended["model"].mean("seed") / ended["trace"].mean("seed")
-    np.testing.assert_allclose(ratio, 1, atol=0.1)
+    np.testing.assert_allclose(ended["model"] / ended["trace"], 1, atol=0.1)
 
 
 def drifting(kind, rng, clients=20, rounds=60):
@@ -377,9 +380,9 @@ def test_a_trace_is_played_in_order_and_from_the_start_again():
     result = simulate(config, jax.random.key(0))
     expected = [max(rows[0][t % 3], rows[1][t % 2]) for t in range(7)]
     np.testing.assert_allclose(result.latency, expected)
-    for t in range(1, 8):
-        speed = [0.05 / rows[0][(t - 1) % 3], 0.05 / rows[1][(t - 1) % 2]]
-        np.testing.assert_allclose(model.expected_speed_at(t, 2), speed, rtol=1e-6)
+    found = jax.vmap(lambda t: model.expected_speed_at(t, 2))(np.arange(1, 8))
+    speed = [[0.05 / rows[0][t % 3], 0.05 / rows[1][t % 2]] for t in range(7)]
+    np.testing.assert_allclose(found, speed, rtol=1e-6)
     np.testing.assert_array_equal(model.expected_speed(2), Traces.of(rows).expected_speed(2))
 
 
@@ -388,8 +391,7 @@ def test_round_and_time_say_the_order(tmp_path):
         path = tmp_path / f"{column}.csv"
         path.write_text(f"client,{column},seconds\n0,3,0.3\n1,1,1.1\n0,1,0.1\n0,2,0.2\n")
         model = Traces(path=str(path), order="played")
-        found = [float(model.at(jax.random.key(0), t, 2)[0]) for t in (1, 2, 3)]
-        np.testing.assert_allclose(found, [0.1, 0.2, 0.3])
+        np.testing.assert_allclose(seconds_of(model, 2, 3)[:, 0], [0.1, 0.2, 0.3])
 
 
 LOG = """client,round,seconds
@@ -410,9 +412,9 @@ def test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out(tmp_path):
     seconds = np.array([[0.1, 1.2], [0.2, 1.2], [0.2, 1.2], [0.2, 1.4], [0.5, 1.4]])
     gone = np.arange(5) == 2
     key = jax.random.key(0)
-    for t in range(1, 11):
-        np.testing.assert_allclose(model.at(key, t, 2), seconds[(t - 1) % 5], rtol=1e-6)
-        np.testing.assert_array_equal(model.dropped(key, t, 2), [gone[(t - 1) % 5], False])
+    np.testing.assert_allclose(seconds_of(model, 2, 10), np.tile(seconds, (2, 1)), rtol=1e-6)
+    dropped = jax.vmap(lambda t: model.dropped(key, t, 2))(np.arange(1, 11))
+    np.testing.assert_array_equal(dropped, np.stack([np.tile(gone, 2), np.zeros(10)], axis=1))
     np.testing.assert_allclose(model.expected_latency(2), seconds.mean(axis=0), rtol=1e-6)
     config = SimConfig(
         num_clients=2, num_selected=2, num_rounds=5, learning=None, latency=model,
@@ -423,8 +425,9 @@ def test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out(tmp_path):
     np.testing.assert_allclose(result.latency, seconds.max(axis=1), rtol=1e-6)
     # By times instead of rounds a client's lines follow one another.
     path.write_text(LOG.replace("round", "time"))
-    found = [model.at(key, t, 2) for t in (1, 2, 3)]
-    np.testing.assert_allclose(found, [[0.1, 1.2], [0.2, 1.4], [0.2, 1.2]], rtol=1e-6)
+    np.testing.assert_allclose(
+        seconds_of(model, 2, 3), [[0.1, 1.2], [0.2, 1.4], [0.2, 1.2]], rtol=1e-6
+    )
     # The law is fitted to what was measured.
     answered = fleet.fit(parse(LOG.encode(), "log.csv"))
     np.testing.assert_array_equal(answered.measured, [3, 2])
@@ -470,15 +473,13 @@ def test_parquet_is_the_same_as_csv(tmp_path):
     table.sample(frac=1, random_state=0).to_parquet(tmp_path / "a.parquet")
     (tmp_path / "a.csv").write_text(text_of(seconds))
     models = [Traces(path=str(tmp_path / name), order="played") for name in ("a.csv", "a.parquet")]
-    for t in range(1, 6):
-        one, other = (model.at(jax.random.key(0), t, 3) for model in models)
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(*(seconds_of(model, 3, 5) for model in models))
     # A missing value is a drop-out, as an empty cell is.
     gone = table.assign(seconds=table.seconds.where(table["round"] != 2))
     gone.to_parquet(tmp_path / "gone.parquet")
     dropped = Traces(path=str(tmp_path / "gone.parquet"), order="played")
-    found = [bool(dropped.dropped(jax.random.key(0), t, 3).all()) for t in range(1, 6)]
-    assert found == [False, False, True, False, False]
+    found = jax.vmap(lambda t: dropped.dropped(jax.random.key(0), t, 3))(np.arange(1, 6))
+    np.testing.assert_array_equal(found, np.repeat([[0], [0], [1], [0], [0]], 3, axis=1))
     table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
     with pytest.raises(ConfigError, match=r"row 0.*seconds must be finite and > 0"):
         parse((tmp_path / "b.parquet").read_bytes(), "b.parquet")
@@ -490,9 +491,7 @@ def test_arrays_can_be_kept_in_a_file(tmp_path):
     arrays = Traces.of([[0.5, 0.1, 0.3], [1.0, 2.0]]).replace(order="played")
     kept = arrays.saved(str(tmp_path / "kept.csv"))
     assert config_file.loads(config_file.dumps(SimConfig(latency=kept))).latency == kept
-    for t in range(1, 7):
-        one, other = (model.at(jax.random.key(0), t, 2) for model in (arrays, kept))
-        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(*(seconds_of(model, 2, 6) for model in (arrays, kept)))
     with pytest.raises(ConfigError, match="cannot be written"):
         arrays.saved(str(tmp_path / "kept.csv"))
     with pytest.raises(ConfigError, match="is a file already"):
@@ -504,15 +503,17 @@ def test_switching_clients_change_places_and_the_genie_knows(num_clients):
     model = Switching(sigma=0.3, period=5, turn=0.5)
     still = LogNormal(sigma=0.3)
     step = round(0.5 * num_clients)
+    speed_at = jax.jit(jax.vmap(lambda t: model.expected_speed_at(t, num_clients)))
+    of_still = still.expected_speed(num_clients)
     for t in (1, 5, 6, 10, 11, 16):
         moved = (t - 1) // 5 * step % num_clients
-        expected = np.roll(still.expected_speed(num_clients), -moved)
+        expected = np.roll(of_still, -moved)
         np.testing.assert_array_equal(model.expected_speed_at(t, num_clients), expected)
         keys = jax.random.split(jax.random.key(t), 20_000)
-        seconds = jax.vmap(lambda key, t=t: model.at(key, t, num_clients))(keys)
+        seconds = np.asarray(drawn(model, keys, np.full(20_000, t), num_clients))
         np.testing.assert_allclose((0.05 / seconds).mean(axis=0), expected, rtol=0.02)
     rounds = np.arange(1, 5 * num_clients * 2 + 1)
-    over = np.mean([model.expected_speed_at(t, num_clients) for t in rounds], axis=0)
+    over = np.mean(speed_at(rounds), axis=0)
     np.testing.assert_allclose(model.expected_speed(num_clients), over, rtol=1e-5)
 
 
@@ -521,21 +522,24 @@ def test_the_genie_of_a_changing_world_has_no_regret():
         num_clients=10, num_selected=3, num_rounds=40, learning=None, policy=named("genie"),
         latency=Switching(period=10),
     )  # fmt: skip
+    both = [config, config.replace(policy=named("pause"))]
+    knows, blind = sweep(both, jax.random.key(0), record=("regret",), progress=False).regret
     # Not exactly 0: it and the score compute the speeds of a round each for itself.
-    np.testing.assert_allclose(simulate(config, jax.random.key(0)).regret, 0, atol=1e-6)
-    blind = config.replace(policy=named("pause"))
-    assert simulate(blind, jax.random.key(0)).regret.sum() > 0.1
+    np.testing.assert_allclose(knows, 0, atol=1e-6)
+    assert blind.sum() > 0.1
 
 
-@pytest.mark.parametrize("world", ["model", "trace"])
+@pytest.mark.parametrize("world", ["model", "trace", "still"])
 def test_where_clients_change_the_index_that_forgets_has_less_regret(world):
-    latency: Latency = Switching(sigma=0.3, period=300)
+    latency: Latency = Switching(sigma=0.3, period=200)
     if world == "trace":
-        rows = seconds_of(latency, num_clients=12, rounds=1500)
+        rows = seconds_of(latency, num_clients=12, rounds=600)
         latency = Traces.of(list(rows.T)).replace(order="played")
         assert not fleet.fit(measured(rows)).stationary
+    if world == "still":
+        latency = LogNormal(sigma=0.3)
     base = SimConfig(
-        num_clients=12, num_selected=3, num_rounds=1500, learning=None, latency=latency,
+        num_clients=12, num_selected=3, num_rounds=600, learning=None, latency=latency,
     ).override({"reward.gamma": 0.0, "reward.alpha": 0.1})  # fmt: skip
     policies = {
         "pause": named("pause"),
@@ -544,14 +548,13 @@ def test_where_clients_change_the_index_that_forgets_has_less_regret(world):
     }
     configs = {name: base.replace(policy=policy) for name, policy in policies.items()}
     keys = jax.random.split(jax.random.key(0), 6)
-    last = regret.measure(configs, keys).isel(round=-1)
+    last = sweep(configs, keys, record=("regret",), progress=False).regret.sum("round")
+    if world == "still":  # it is forgetting that costs
+        assert (last.sel(config="as bold") < last.sel(config="discounted")).all()
+        return
     for name in ("pause", "as bold"):
         behind = last.sel(config=name) - last.sel(config="discounted")
         assert behind.mean() > 3 * behind.std() / np.sqrt(6), name
-    # Where they do not change it is forgetting that costs.
-    still = {name: each.replace(latency=LogNormal(sigma=0.3)) for name, each in configs.items()}
-    last = regret.measure(still, keys).isel(round=-1)
-    assert (last.sel(config="as bold") < last.sel(config="discounted")).all()
 
 
 def test_without_forgetting_it_is_the_papers_index():
@@ -559,8 +562,8 @@ def test_without_forgetting_it_is_the_papers_index():
         num_clients=10, num_selected=3, num_rounds=60, learning=None, track_regret=False
     )
     forgets = base.override({"policy.index": DiscountedUcb(discount=1.0, exploration=1.0)})
-    one, other = (simulate(config, jax.random.key(0)) for config in (base, forgets))
-    np.testing.assert_array_equal(one.clients, other.clients)
+    found = sweep([base, forgets], jax.random.key(0), record=("clients",), progress=False)
+    np.testing.assert_array_equal(*found.clients)
 
 
 def test_the_discounted_index_is_that_of_its_formula():

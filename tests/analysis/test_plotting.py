@@ -176,11 +176,12 @@ def test_regret_has_a_title_and_its_names_at_the_ends(scale):
     assert all(box.x0 > axes.get_window_extent().x1 for box in boxes)
 
 
-@pytest.mark.parametrize("name", ["$\\frac{$", "a$b", "$x$", "{"])
-def test_the_name_of_a_config_is_no_formula(tmp_path, name):
-    plotting.save_figures(made({name: None, "b": None}), tmp_path)
-    axes = drawn(plotting.plot_accuracy, made({name: None, "b": None}))
-    assert axes.get_legend().get_texts()[0].get_text().replace("\\$", "$") == name
+def test_the_name_of_a_config_is_no_formula(tmp_path):
+    names = ["$\\frac{$", "a$b", "$x$", "{"]
+    plotting.save_figures(made(dict.fromkeys(names)), tmp_path)
+    axes = drawn(plotting.plot_accuracy, made(dict.fromkeys(names)))
+    shown = [text.get_text().replace("\\$", "$") for text in axes.get_legend().get_texts()]
+    assert shown == names
 
 
 def test_the_picture_of_a_loss_needs_no_target_and_is_called_so(tmp_path):

@@ -273,14 +273,14 @@ def test_temperature_scale_exceeds_every_energy_difference():
     with jax.enable_x64(True):
         for seed in range(10):
             rng = np.random.default_rng(seed)
-            index = jnp.asarray(rng.choice(FINITE, K))
-            terms = jnp.asarray(rng.choice(FINITE, (2, K)))
-            # One weight list equal to the index: its extreme sets reach the bound.
-            terms = terms.at[0].set(index).at[1].set(index)
-            problem = Problem(index, terms, jnp.asarray(1.0))
-            landscape = make_landscape(problem, M, jnp.ones(K, bool), "pause", jax.random.key(0))
-            energies = [oracles.energy(index, problem.weight, clients) for clients in SETS]
-            assert float(landscape.temperature_scale) > max(energies) - min(energies)
+            index = rng.choice(FINITE, K)
+            # The weight lists equal to the index: its extreme sets reach the bound.
+            problem = Problem(index, np.stack([index, index]), np.ones(()))
+            rows = jax.tree.map(lambda x: x[None], problem), np.ones((1, K), bool), keys_of(1)
+            landscape = batched_landscape("pause")(*rows)
+            assert landscape.temperature_scale.dtype == np.float64
+            energies = [oracles.energy(index, 2 * index, clients) for clients in SETS]
+            assert float(landscape.temperature_scale[0]) > max(energies) - min(energies)
 
 
 @pytest.mark.parametrize("neighbourhood", ["alsa", "vanilla"])
@@ -471,7 +471,7 @@ def test_a_walk_goes_on_where_neighbours_outnumber_int32(num_clients, num_select
     members = jnp.arange(num_clients) >= num_clients - num_selected
     num_neighbours = num_selected * (num_clients - num_selected)
     assert num_neighbours > 2**31
-    masks = neighbour_masks(landscape, members)
+    masks = jax.jit(neighbour_masks)(landscape, members)
     found = num_swaps(*masks[:2]) + num_swaps(*masks[2:])
     assert found == pytest.approx(num_neighbours)
 

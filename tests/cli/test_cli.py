@@ -17,7 +17,9 @@ import xarray as xr
 
 import pause_jax
 from pause_jax import cli, config_file, presets
-from pause_jax.cli import settings
+from pause_jax.cli import compare, settings
+from pause_jax.learning import Digits, Linear
+from pause_jax.learning import data as data_sets
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
     Budgeted,
@@ -42,7 +44,8 @@ def run(monkeypatch, tmp_path, *arguments):
 
 
 FIGURES = ("accuracy_vs_seconds", "spent_budget_vs_rounds", "participation_per_client")
-BANDIT = ("--set", "learning=none", "--rounds", "12", "--seeds", "2")
+BANDIT = ("--set", "learning=none", "--set", "track_regret=false", "--rounds", "12", "--seeds", "2")
+BARE = ("--no-figures", "--no-report")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def compared(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         status = run(
             patch, folder, "compare", "--policies", "random,all:none", "--rounds", "10",
-            "--seeds", "2", "--target", "0.3", "--name", "mine",
+            "--seeds", "2", "--target", "0.3", "--name", "mine", "--set", "learning.model=linear",
         )  # fmt: skip
     assert status == 0
     (folder / "printed.txt").write_text(printed.getvalue())
@@ -92,7 +95,8 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
     assert data.config.values.tolist() == ["random", "all, no privacy"]
     assert data.sizes["seed"] == 2
     config = config_file.load(compared / "configs" / "random.toml")
-    assert config == presets.digits_small("random").replace(num_rounds=10)
+    expected = presets.digits_small("random").replace(num_rounds=10)
+    assert config == expected.override({"learning.model": Linear()})
     assert {"jax", "pause_jax"} <= set(json.loads((compared / "versions.json").read_text()))
     assert (compared / "figures" / "accuracy_vs_seconds.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -170,18 +174,13 @@ def test_force_keeps_an_existing_result_when_nothing_can_run(compared, monkeypat
 
 
 def test_a_named_mechanism_takes_over_the_budget(monkeypatch, tmp_path):
+    found = {}
+    monkeypatch.setattr(compare, "execute", lambda configs, *_, **__: found.update(configs))
     names = ("per_coordinate", "gaussian", "projected", "none")
     policies = ("--policies", ",".join(f"random:{name}" for name in names))
     changes = ("--set", "privacy.budget.total_epsilon=7", "--set", "privacy.sensitivity=0.5")
-    arguments = (*policies, *BANDIT, *changes, "--name", "mine", "--no-figures", "--no-report")
-    assert run(monkeypatch, tmp_path, "compare", *arguments) == 0
-    labels = ("per_coordinate", "gaussian", "projected", "no_privacy")
-    same, gaussian, projected, none = (
-        config_file.load(
-            tmp_path / "results" / "mine" / "configs" / f"random__{label}.toml"
-        ).privacy
-        for label in labels
-    )
+    assert run(monkeypatch, tmp_path, "compare", *policies, *BANDIT, *changes) == 0
+    same, gaussian, projected, none = (config.privacy for config in found.values())
     assert isinstance(same, PerCoordinateLaplace)
     assert same.sensitivity == 0.5
     for mechanism, kind in ((same, PerCoordinateLaplace), (gaussian, GaussianMechanism)):
@@ -195,7 +194,7 @@ def test_a_named_mechanism_takes_over_the_budget(monkeypatch, tmp_path):
 
 def test_an_unnamed_result_is_numbered(monkeypatch, tmp_path, capsys):
     for _ in range(2):
-        arguments = ("compare", "--policies", "pause", *BANDIT)
+        arguments = ("compare", "--policies", "random", *BANDIT, *BARE)
         assert run(monkeypatch, tmp_path, *arguments) == 0
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [
         "compare-digits_small",
@@ -205,7 +204,8 @@ def test_an_unnamed_result_is_numbered(monkeypatch, tmp_path, capsys):
 
 
 def test_show_edit_run(monkeypatch, tmp_path, capsys):
-    assert run(monkeypatch, tmp_path, "show", "mnist_small", "--set", "learning=none") == 0
+    arguments = ("mnist_small", "--set", "policy=random", *BANDIT[:4])
+    assert run(monkeypatch, tmp_path, "show", *arguments) == 0
     text = capsys.readouterr().out
     file = tmp_path / "mine.toml"
     file.write_text(text.replace("num_rounds = 300", "num_rounds = 10"))
@@ -235,7 +235,8 @@ def test_policies_latencies_and_datasets_are_listed(monkeypatch, tmp_path, capsy
 
 def test_a_file_may_be_run_with_another_policy(monkeypatch, tmp_path):
     (tmp_path / "mine.toml").write_text('learning = "none"\nnum_rounds = 5\n')
-    assert run(monkeypatch, tmp_path, "run", "mine.toml", "--set", "policy=random") == 0
+    arguments = ("--set", "policy=random", *BANDIT[:4], *BARE)
+    assert run(monkeypatch, tmp_path, "run", "mine.toml", *arguments) == 0
     (kept,) = (tmp_path / "results").glob("*/configs/mine.toml")
     assert config_file.load(kept).policy.name == "random"
 
@@ -322,23 +323,26 @@ def test_a_start_imports_nothing_that_only_some_commands_need(tmp_path):
     assert python(tmp_path, "-c", program).strip() == "[]"
 
 
-def test_a_damaged_cache_is_one_line_and_the_program_goes_on(tmp_path):
-    (tmp_path / "cache").mkdir()
-    environment = {"PAUSE_JAX_CACHE": str(tmp_path / "cache"), "COLUMNS": "500"}
-    program = "from pause_jax.learning import Digits; Digits().load()"
-    python(tmp_path, "-c", program, **environment)
+def test_a_damaged_cache_is_one_line_and_the_program_goes_on(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "500")
+    data_sets._digits.cache_clear()
+    Digits().load()
     (file,) = (tmp_path / "cache").glob("digits-*.npz")
     file.write_bytes(b"")
+    data_sets._digits.cache_clear()
     arguments = (
         "compare", "--policies", "random", "--rounds", "2", "--seeds", "1",
-        "--set", "learning.model=linear", "--set", "track_regret=false", "--no-figures",
-        "--no-report",
+        "--set", "learning.model=linear", "--set", "track_regret=false", *BARE,
     )  # fmt: skip
-    done = process(tmp_path, "-m", "pause_jax", *arguments, **environment)
-    assert [line for line in done.stderr.splitlines() if "warning" in line.lower()] == [
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert run(monkeypatch, tmp_path, *arguments) == 0
+    printed, error = capsys.readouterr()
+    assert [line for line in error.splitlines() if "warning" in line.lower()] == [
         f"warning: {file} is damaged (EOFError), so digits is decoded anew."
     ]
-    assert "random" in done.stdout
+    assert "random" in printed
 
 
 def test_a_warning_is_one_line_and_is_said_once(monkeypatch, capsys):
@@ -371,8 +375,8 @@ def test_the_hint_for_a_missing_extra_is_printed_whole(monkeypatch, tmp_path, ca
 
 
 def test_a_preset_is_run_by_its_name_for_some_rounds(monkeypatch, tmp_path):
-    arguments = ("digits_small", "--set", "learning=none", "--rounds", "7", "--no-figures")
-    assert run(monkeypatch, tmp_path, "run", *arguments, "--no-report") == 0
+    arguments = ("digits_small", *BANDIT[:4], "--set", "policy=random", "--rounds", "7", *BARE)
+    assert run(monkeypatch, tmp_path, "run", *arguments) == 0
     data = xr.load_dataset(tmp_path / "results" / "digits_small" / "data.nc")
     assert data.sizes["round"] == 7
 
@@ -395,24 +399,28 @@ def test_a_loaded_file_can_import_its_neighbour(monkeypatch, tmp_path):
     assert config_file.loads('policy = "imported_its_neighbour"').policy.name
 
 
-@pytest.mark.parametrize("arguments", [("policies",), ("show", "digits_small")])
-def test_a_full_output_is_one_line(tmp_path, arguments):
-    program = [sys.executable, "-m", "pause_jax", *arguments]
+FULL = "error: standard output: cannot be written (No space left on device).\n"
+
+
+def test_a_full_output_is_one_line(monkeypatch, tmp_path, capsys):
+    program = [sys.executable, "-m", "pause_jax", "show", "digits_small"]
     with open("/dev/full", "w") as full:
         ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr == (
-        "error: standard output: cannot be written (No space left on device).\n"
-    )
+        assert (ended.returncode, ended.stderr) == (1, FULL)
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run(monkeypatch, tmp_path, "policies") == 1
+        assert capsys.readouterr().err == FULL
 
 
-@pytest.mark.parametrize("arguments", [("policies",), ("show", "digits_small")])
-def test_a_reader_that_has_gone_ends_the_program_in_silence(tmp_path, arguments):
+def test_a_reader_that_has_gone_ends_the_program_in_silence(monkeypatch, tmp_path, capsys):
     reading, writing = os.pipe()
     os.close(reading)
-    program = [sys.executable, "-m", "pause_jax", *arguments]
+    program = [sys.executable, "-m", "pause_jax", "show", "digits_small"]
     with os.fdopen(writing, "w") as closed:
         ended = subprocess.run(
             *(program,), stdout=closed, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+        assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert run(monkeypatch, tmp_path, "policies") == 128 + signal.SIGPIPE
+        assert capsys.readouterr().err == ""

@@ -20,9 +20,10 @@ COMMANDS = [
     line for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
     for line in block.splitlines()
 ]  # fmt: skip
+SMALL = "--set learning.model=linear --set learning.optimizer=sgd --set track_regret=false"
 FEWER = {
-    "--seeds 2": "--seeds 1 --rounds 10 --no-figures",
-    "--budget 16 --seeds 3": "--budget 3 --width 3 --seeds 1 --set num_rounds=5",
+    "--seeds 2": f"--seeds 1 --rounds 10 --no-figures {SMALL}",
+    "--budget 16 --seeds 3": f"--budget 3 --width 3 --seeds 1 --set num_rounds=5 {SMALL}",
     "clients=100": "clients=6",
 }
 

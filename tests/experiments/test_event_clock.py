@@ -13,7 +13,7 @@ HERE = pathlib.Path(run.__file__).parent
 
 @pytest.mark.slow
 def test_it_runs_small(tmp_path, monkeypatch, capsys):
-    learning = Learning(data=Digits(num_train=120), model=Linear(), max_steps=2)
+    learning = Learning(data=Digits(num_train=120), model=Linear(), optimizer="sgd", max_steps=2)
     small = setting.FLEETS["tails"].replace(num_clients=20, num_rounds=900, learning=learning)
     monkeypatch.setitem(setting.FLEETS, "tails", small)
     run.main(seeds=2, rounds=20, only="tails", out=tmp_path)

@@ -111,7 +111,7 @@ def test_every_form_of_convolution_is_that_of_float64(form):
         cases.append((*case, (0, 0 if own else None, 0)))
         arrays.append((x, kernel, dy))
         expected.append(tuple(map(np.stack, zip(*each, strict=True))))
-    single = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arrays)
+    single = jax.tree.map(np.float32, arrays)
     assert_near(found(form, tuple(cases), single), expected, 1e-5)
 
 
@@ -140,18 +140,19 @@ class Normalised(nn.Module):
 @pytest.mark.parametrize("shape", [(6, 3, 2, 16), (6, 16)])
 def test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up(shape):
     module = Normalised("batch")
-    variables = module.init(jax.random.key(0), jnp.zeros(shape))
+    variables = jax.jit(module.init)(jax.random.key(0), np.zeros(shape, np.float32))
     axes, keep = tuple(range(len(shape) - 1)), np.asarray([1, 1, 0, 1, 1, 0], bool)
     scale, bias = draw(1, 16), draw(2, 16)
-    clear = {"norm": {"scale": jnp.asarray(scale), "bias": jnp.asarray(bias)}}
-    variables = {**variables, "clear": jax.tree.map(jnp.float32, clear)}
+    clear = {"norm": {"scale": np.float32(scale), "bias": np.float32(bias)}}
+    variables = {**variables, "clear": clear}
     mean, var = np.zeros(16), np.ones(16)
+    apply = jax.jit(
+        lambda variables, x: module.apply(variables, x, True, keep, mutable=["batch_stats"])
+    )
     for step in range(6):
         x = 2 + 3 * draw(10 + step, *shape)
         x[~keep] = 1e3  # what fills up a batch
-        y, changed = module.apply(
-            variables, jnp.asarray(x, jnp.float32), True, jnp.asarray(keep), mutable=["batch_stats"]
-        )
+        y, changed = apply(variables, np.float32(x))
         variables = {**variables, **changed}
         of_batch = x[keep].mean(axis=axes), x[keep].var(axis=axes)
         mean, var = 0.9 * mean + 0.1 * of_batch[0], 0.9 * var + 0.1 * of_batch[1]
@@ -159,7 +160,7 @@ def test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up(sh
         assert_near(np.asarray(y)[keep], expected, 1e-5)
     statistics = variables["batch_stats"]["norm"]["statistics"]
     assert_near(dict(statistics), {"mean": mean, "var": var}, 1e-5)
-    predicted = module.apply(variables, jnp.asarray(x, jnp.float32))
+    predicted = jax.jit(module.apply)(variables, np.float32(x))
     assert_near(predicted, scale * (x - mean) / np.sqrt(var + 1e-5) + bias, 1e-5)
     # Statistics of all rows would be far from these.
     assert np.abs(x.mean(axis=axes) - mean).min() > 100
@@ -169,8 +170,8 @@ def test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up(sh
 def test_group_norm_standardises_groups_of_channels_of_one_sample(shape, groups):
     module, x = Normalised("group"), 2 + 3 * draw(0, *shape)
     scale, bias = draw(1, 16), draw(2, 16)
-    weights = {"norm": {"scale": jnp.asarray(scale), "bias": jnp.asarray(bias)}}
-    y = module.apply({"params": jax.tree.map(jnp.float32, weights)}, jnp.asarray(x, jnp.float32))
+    weights = {"norm": {"scale": np.float32(scale), "bias": np.float32(bias)}}
+    y = jax.jit(module.apply)({"params": weights}, np.float32(x))
     parts = x.reshape(5, -1, groups, 16 // groups)
     centred = parts - parts.mean(axis=(1, 3), keepdims=True)
     standard = centred / np.sqrt(parts.var(axis=(1, 3), keepdims=True) + 1e-6)
@@ -299,7 +300,7 @@ def networks(kind):
 
 @pytest.mark.parametrize(
     ("kind", "form"),
-    [("cnn3", "products"), ("cnn3", "direct"), ("resnet18", "products"), ("resnet18", "direct")],
+    [("cnn3", "products"), ("resnet18", "direct")],
 )
 def test_a_step_of_the_network_is_that_of_plain_flax(kind, form):
     """Outputs, gradients of all weights and running statistics; two rows fill up the batch."""

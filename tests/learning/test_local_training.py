@@ -1,3 +1,5 @@
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,6 @@ import pytest
 
 from pause_jax.bandit import Selection
 from pause_jax.learning import (
-    Cnn3,
     Dataset,
     Execution,
     LearnerState,
@@ -28,6 +29,7 @@ from pause_jax.learning.evaluation import evaluate
 from pause_jax.learning.fedavg import RoundTraining, added, mean_update, train_cohort
 from pause_jax.learning.learner import all_finite, trained_part
 from pause_jax.learning.network import linen_network
+from pause_jax.learning.normalisation import normalise
 from pause_jax.learning.task import Regression, task_of
 from pause_jax.rng import draws
 from tests.reference import sgd, threefry
@@ -130,8 +132,7 @@ def sample_order(training: LocalTraining, partition: Partition, client: int, key
     return own[threefry.order_of(lots, size, training.max_samples)]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize(("task", "optimizer"), [("classification", "adam"), ("regression", "sgd")])
 def test_update_and_loss_are_those_of_a_numpy_pass(task, optimizer):
     dataset = make_dataset(task)
     # 11 samples in batches of 4: the last batch is partial. Client 2 holds more than it may use.
@@ -210,7 +211,12 @@ def test_training_goes_on_from_the_given_moments():
         labels = dataset.y_train[rows]
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    gradient = jax.jit(jax.grad(loss))
+    @jax.jit
+    def by_hand(weights, moments, rows):
+        gradient = jax.grad(loss)(weights, rows)
+        step, moments = training.optimizer.update(gradient, moments, weights)
+        return optax.apply_updates(weights, step), moments
+
     start = trained_part(variables)
     moments, state = [training.optimizer.init(start)] * 2, None
     for participation in (1, 2):
@@ -219,11 +225,8 @@ def test_training_goes_on_from_the_given_moments():
         for client in (0, 1):
             order, weights = sample_order(training, partition, client, keys[client]), start
             for rows in (order[:4], order[4:]):
-                step, moments[client] = training.optimizer.update(
-                    gradient(weights, rows), moments[client], weights
-                )
-                weights = optax.apply_updates(weights, step)
-            expected = jax.tree.map(jnp.subtract, weights, start)
+                weights, moments[client] = by_hand(weights, moments[client], rows)
+            expected = jax.tree.map(np.subtract, weights, start)
             assert_close(row(updates, client), expected)
             assert_close(row(state, client), moments[client])
         np.testing.assert_array_equal(state[0].count, 2 * participation)
@@ -349,25 +352,25 @@ def test_input_noise_has_the_std_of_the_quality_and_is_fixed_for_a_sample():
     np.testing.assert_allclose(inputs(1), inputs(0), atol=1e-6)
 
 
+class _Normed(nn.Module):
+    """A layer of batch norm between two affine ones."""
+
+    @nn.compact
+    def __call__(self, x, train: bool = False, mask=None):
+        x = normalise(nn.Dense(6)(x), "batch", "norm", train, mask)
+        return nn.Dense(NUM_CLASSES)(x)
+
+
 def test_batch_statistics_of_a_partial_batch_are_those_of_its_own_samples():
-    rng = np.random.default_rng(5)
-    dataset = Dataset(
-        x_train=jnp.asarray(rng.integers(256, size=(5, 32, 32, 3)), jnp.uint8),
-        y_train=jnp.arange(5, dtype=jnp.int32) % NUM_CLASSES,
-        x_test=jnp.zeros((1, 32, 32, 3), jnp.uint8),
-        y_test=jnp.zeros(1, jnp.int32),
-        pixel_max=255,
-        num_classes=NUM_CLASSES,
-    )
-    partition = make_partition(5, total=5)
-    module = Cnn3(norm="batch").module(NUM_CLASSES)
+    dataset, partition = make_dataset("classification"), make_partition(5)
+    module = _Normed()
     training = make_training(dataset, batch_size=8, max_samples=5, module=module)
-    inputs = dataset.to_input(dataset.x_train)
+    inputs = dataset.x_train[partition.order[:5]]
     variables = jax.jit(module.init)(jax.random.key(7), inputs)
     update, *_ = run(training, variables, partition, [0], jax.random.split(jax.random.key(3), 1), 1)
     forward = jax.jit(lambda v, x: module.apply(v, x, train=True, mutable=["batch_stats"])[1])
     trained = forward(variables, inputs)["batch_stats"]
-    expected = jax.tree.map(jnp.subtract, trained, variables["batch_stats"])
+    expected = jax.tree.map(np.subtract, trained, variables["batch_stats"])
     actual = row(update["batch_stats"], 0)
     jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, atol=1e-4), actual, expected)
 
@@ -412,6 +415,7 @@ def round_of():
     selection = Selection(jnp.asarray([3, 0, 2, 1, 4]), weights)
     before = LearnerState(partition, variables, state, NOISE_KEY)
 
+    @functools.cache
     def play(client_batch: int, seed: int = 0):
         @jax.jit
         def run(key, before):
@@ -426,7 +430,7 @@ def round_of():
     return play
 
 
-@pytest.mark.parametrize("client_batch", [1, 2, 3, 4])
+@pytest.mark.parametrize("client_batch", [1, 2, 3])
 def test_a_round_is_the_same_however_many_clients_train_side_by_side(round_of, client_batch):
     assert_close(round_of(client_batch), round_of(5))
 

@@ -9,10 +9,9 @@ import pytest
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.config import validate
-from pause_jax.learning import Digits, ResNet18
+from pause_jax.learning import Dataset, ResNet18
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
-from pause_jax.rng import keys
 from tests.reference.resnet import ResNet
 
 pytestmark = pytest.mark.slow
@@ -57,7 +56,7 @@ def test_without_running_statistics_all_weights_are_released_ones(norm):
     assert count(tree) == 11_173_962 - (9_600 if norm == "none" else 0)
 
 
-@pytest.mark.parametrize("shape", [(28, 28, 1), (8, 8, 1), (64, 48, 3), (1, 1, 2)])
+@pytest.mark.parametrize("shape", [(64, 48, 3), (1, 1, 2)])
 def test_images_of_any_size_will_do(shape):
     model = ResNet18(width=8)
     module, tree = model.module(4), shapes(model, *shape, outputs=4)
@@ -67,17 +66,20 @@ def test_images_of_any_size_will_do(shape):
 
 
 @functools.cache
-def shaken(norm: str, form: str):
-    """(variables, a jitted pass); scales, biases and running statistics are moved at random."""
+def drawn(norm: str, form: str):
+    """(variables of no special values, a jitted pass)."""
     module = ResNet18(width=8, norm=norm, convolution=form).module(5)
-    variables = jax.jit(module.init)(jax.random.key(1), IMAGES)
     rng = np.random.default_rng(2)
 
-    def shake(leaf):
-        spread = 0.5 if leaf.ndim == 1 else 0.0
-        return leaf + jnp.asarray(rng.uniform(-spread, spread, leaf.shape), jnp.float32)
+    def fill(path, leaf):
+        if leaf.ndim > 1:
+            values = rng.standard_normal(leaf.shape) / np.sqrt(np.prod(leaf.shape[:-1]))
+        else:
+            values = rng.uniform(-0.5, 0.5, leaf.shape) + (path[-1].key in ("scale", "var"))
+        return np.asarray(values, np.float32)
 
-    variables = jax.tree.map(shake, variables)
+    tree = jax.eval_shape(module.init, jax.random.key(1), IMAGES)
+    variables = jax.tree_util.tree_map_with_path(fill, tree)
     kept = [name for name in variables if name == "batch_stats"]
 
     @functools.partial(jax.jit, static_argnums=0)
@@ -91,16 +93,14 @@ def shaken(norm: str, form: str):
     ("norm", "form", "train"),
     [
         ("batch", "products", True),
-        ("batch", "direct", True),
         ("batch", "products", False),
-        ("group", "products", True),
         ("none", "products", True),
         ("group", "xla", True),
     ],
 )
 def test_the_forward_pass_is_that_of_numpy(norm, form, train):
-    variables, run = shaken(norm, form)
-    reference = ResNet(jax.tree.map(np.asarray, variables), norm, train)
+    variables, run = drawn(norm, form)
+    reference = ResNet(variables, norm, train)
     expected = reference.outputs(IMAGES)
     outputs, changed = run(train, variables)
     assert np.ptp(expected) > 0.1
@@ -115,7 +115,7 @@ def test_the_forward_pass_is_that_of_numpy(norm, form, train):
 
 
 def test_rows_that_fill_up_a_batch_stay_out_of_batch_statistics():
-    variables, run = shaken("batch", "products")
+    variables, run = drawn("batch", "products")
     module = ResNet18(width=8, norm="batch").module(5)
     padded = jnp.concatenate([IMAGES, 7 + IMAGES[:1]])
     mask = jnp.asarray([True, True, False])
@@ -138,14 +138,28 @@ def test_a_round_moves_every_layer():
         num_rounds=1,
         policy=Random(),
         privacy=NoPrivacy(),
+        track_regret=False,
         learning=Learning(
-            data=Digits(num_train=8), model=ResNet18(width=8, norm="batch"), batch_size=3
+            model=ResNet18(width=8, norm="batch", convolution="xla"),
+            batch_size=3,
+            optimizer="sgd",
         ),
     )
-    result = simulate(config, jax.random.key(0), record=("test_loss",))
-    learner = config.learning.build(config.learning.load(2), 2)
-    before = jax.jit(learner.init)(keys.streams(jax.random.key(0))).model
-    moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), result.variables, before)
+    pixels = np.random.default_rng(0).integers(256, size=(8, 8, 8, 1), dtype=np.uint8)
+    data = Dataset.of(pixels, np.arange(8), pixels, np.arange(8))
+    result, still = (
+        simulate(
+            config.override({"learning.learning_rate": rate}),
+            jax.random.key(0),
+            data,
+            record=("test_loss",),
+        )
+        for rate in (0.1, 1e-30)
+    )
+    after, before = jax.device_get((result.variables, still.variables))
+    # Statistics start at 0 and 1, and move without a rate.
+    before["batch_stats"] = jax.tree.map(np.round, before["batch_stats"])
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), after, before)
     assert all(jax.tree.leaves(moved)), moved
     assert np.isfinite(result.test_loss[-1])
     assert {name.split("/")[0] for name in result.unnoised} == {"batch_stats", "clear"}

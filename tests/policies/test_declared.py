@@ -34,7 +34,9 @@ from tests.support.pages import block
 pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
-BASE = SimConfig(num_clients=5, num_selected=3, num_rounds=7, learning=None)
+BASE = SimConfig(
+    num_clients=5, num_selected=3, num_rounds=7, policy=Random(), learning=None, track_regret=False
+)
 
 
 class Reader(PolicyConfig):
@@ -350,7 +352,7 @@ def test_equal_keys_are_refused_wherever_there_are_several():
     keys = jnp.concatenate([keys, keys[1:2]])
     for several in (sweep, lambda c, k: regret.measure({"one": c}, k)):
         with pytest.raises(ConfigError, match=r"keys\[3\] equals keys\[1\]: keys must differ"):
-            several(BASE.replace(policy=Random()), keys)
+            several(BASE.replace(track_regret=True), keys)
 
 
 def test_an_observation_that_is_watched_is_still_an_observation():

@@ -77,6 +77,7 @@ def off(seen, expected):
 
 
 probabilities = jax.jit(biased_probabilities)
+groups = jax.jit(groups_of, static_argnums=1)
 COSTS = st.lists(st.floats(0.0, 8.0), min_size=K, max_size=K)
 
 
@@ -100,17 +101,17 @@ def test_the_closed_form_is_the_solvers(cost, m, bias_weight):
 @pytest.mark.parametrize("m", [1, 3])
 def test_a_large_weight_of_bias_draws_by_data_and_a_small_one_the_least_costs(m):
     cost = relative(NOISE)
-    by_data = biased_probabilities(jnp.asarray(cost), jnp.asarray(SHARE), m, 1e4)
+    by_data = probabilities(jnp.asarray(cost), jnp.asarray(SHARE), m, 1e4)
     np.testing.assert_allclose(by_data, m * SHARE, atol=1e-3)
-    least = biased_probabilities(jnp.asarray([3.0, 1, 2, 5, 4]), jnp.full(5, 0.2), m, 1e-3)
+    least = probabilities(jnp.asarray([3.0, 1, 2, 5, 4]), jnp.full(5, 0.2), m, 1e-3)
     np.testing.assert_allclose(least, [m > 2, 1, m > 1, 0, 0], atol=1e-5)
-    equal = biased_probabilities(jnp.ones(K), jnp.asarray(SHARE), 1, 1e-3)
+    equal = probabilities(jnp.ones(K), jnp.asarray(SHARE), 1, 1e-3)
     np.testing.assert_allclose(equal, SHARE, rtol=1e-3)
 
 
 def test_a_few_clients_are_all_drawn():
     share = jnp.asarray([0.0, 0.25, 0.0, 0.75])
-    probability = biased_probabilities(jnp.asarray([9.0, 2.0, 0.0, 1.0]), share, 3, 1.0)
+    probability = probabilities(jnp.asarray([9.0, 2.0, 0.0, 1.0]), share, 3, 1.0)
     np.testing.assert_allclose(probability, [0, 1, 0, 1], atol=1e-5)
 
 
@@ -157,11 +158,11 @@ def test_groups_are_sampled_at_the_solvers_ratios():
 
 
 def test_groups_are_intervals_of_the_log_budget():
-    np.testing.assert_array_equal(groups_of(jnp.full(4, 3.0), 3), 0)
-    np.testing.assert_array_equal(groups_of(jnp.full(4, jnp.inf), 3), 0)
-    np.testing.assert_array_equal(groups_of(jnp.asarray([10.0, 50, 200, 10]), 3), [0, 1, 2, 0])
-    np.testing.assert_array_equal(groups_of(jnp.asarray([1.0, 2, 4, 8, 16]), 2), [0, 0, 1, 1, 1])
-    np.testing.assert_array_equal(groups_of(jnp.asarray([1.0, 9.0]), 1), 0)
+    np.testing.assert_array_equal(groups(jnp.full(4, 3.0), 3), 0)
+    np.testing.assert_array_equal(groups(jnp.full(4, jnp.inf), 3), 0)
+    np.testing.assert_array_equal(groups(jnp.asarray([10.0, 50, 200, 10]), 3), [0, 1, 2, 0])
+    np.testing.assert_array_equal(groups(jnp.asarray([1.0, 2, 4, 8, 16]), 2), [0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(groups(jnp.asarray([1.0, 9.0]), 1), 0)
 
 
 def test_tolerant_first_takes_the_least_noise_and_ties_at_random():
@@ -206,12 +207,13 @@ def test_what_it_learns_of_updates_is_the_oracles(config):
         return 2 * 3 * (0.5 / epsilon) ** 2
 
     account, state = oracle.Account(K, noise_power, 0.3), policy.init()
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
     for round in range(1, 7):
-        selection, _ = policy.select(jax.random.key(round), state, jnp.asarray(round), EVERYBODY)
+        selection, _ = select(jax.random.key(round), state, jnp.asarray(round), EVERYBODY)
         clients, received = np.asarray(selection.clients), rng.random(M) < 0.7
         updates = rng.normal(size=(M, 3)) * 3
         seen = observation(np.ones(M), update=updates.astype(np.float32), received=received)
-        state = policy.update(state, selection, seen)
+        state = update(state, selection, seen)
         account.tell(clients, updates, received)
         np.testing.assert_array_equal(state.counts, account.counts)
         known = [s is not None for s in account.square]
@@ -248,7 +250,9 @@ def test_small_budgets_take_part_less_in_a_run_that_learns():
     base = LEARN.replace(num_rounds=40, track_regret=False, eval_every=40)
     base = base.replace(privacy=GaussianMechanism(budget=budget))
     names = ("random", "noise_sampling", "noise_sampling_unbiased", "tolerant_first")
-    found = sweep({n: base.replace(policy=named(n)) for n in names}, jax.random.key(1))
+    configs = {n: base.replace(policy=named(n)) for n in names}
+    record = ("counts", "budget", "test_loss")
+    found = sweep(configs, jax.random.key(1), record=record, progress=False)
     small = found.budget.sel(config="random") < 20
     part = found.counts.where(small).sum("client") / found.counts.sum("client")
     part = part.isel(seed=0)
@@ -321,7 +325,7 @@ def test_of_equal_or_no_budgets_both_are_the_same(budget):
     privacy = NoPrivacy() if budget is None else PerCoordinateLaplace(budget=budget)
     network = context(SIZES, M, privacy=privacy)
     chosen = [
-        Pause(left_of=each).build(network).select(
+        jax.jit(Pause(left_of=each).build(network).select)(
             jax.random.key(0), state_after_all(network), jnp.asarray(9), EVERYBODY
         )[0].clients
         for each in ("own", "largest")

@@ -106,11 +106,10 @@ def test_a_planted_fault_is_found(fault, at_least, key):
 # ---------------------------------------------------------------- honest mechanisms
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
 @by_name
-def test_an_honest_mechanism_is_not_accused(mechanism, epsilon, seed):
-    found = audit(mechanism, jax.random.key(seed), epsilon=epsilon, dimension=8, samples=6000)
+def test_an_honest_mechanism_is_not_accused(mechanism, epsilon):
+    found = audit(mechanism, jax.random.key(0), epsilon=epsilon, dimension=8, samples=6000)
     assert found.claim == mechanism.unit
     assert not found.violated
     assert found.lower_bound <= min(epsilon, found.resolution)

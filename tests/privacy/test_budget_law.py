@@ -37,6 +37,7 @@ from pause_jax.rng import keys
 from pause_jax.selector import Selector
 
 K, KEY = 10, jax.random.key(0)
+RECORDED = ("clients", "queried", "budget", "spent", "counts")
 EQUAL = PerClient(values=(1.0,) * K)
 
 
@@ -53,8 +54,10 @@ def config(budget, policy="random", **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", [EQUAL, Tiers(values=(1.0, 1.0), shares=(0.4, 0.6))])
-@pytest.mark.parametrize("policy", ["pause", "random"])
+@pytest.mark.parametrize(
+    ("law", "policy"),
+    [(EQUAL, "random"), (Tiers(values=(1.0, 1.0), shares=(0.4, 0.6)), "pause")],
+)
 def test_equal_budgets_are_the_number_bit_for_bit(law, policy):
     one, same = (
         simulate(config(Uniform(total_epsilon=20.0, horizon=9.0, law=each), policy), KEY)
@@ -119,8 +122,6 @@ def account(chosen, budgets, epsilons, when_spent):
     ("epsilons", "law", "when_spent", "policy"),
     [
         (constant, Tiers(values=(0.7, 5.0), shares=(0.3, 0.7)), "exclude", "random"),
-        (constant, PerClient(values=tuple(0.5 * k + 0.3 for k in range(K))), "drop", "fastest"),
-        (uniform, LogNormalBudgets(sigma=1.0), "drop", "random"),
         (geometric, Tiers(values=(0.1, 2.0), shares=(0.5, 0.5)), "exclude", "noise_sampling"),
         (power, PerClient(values=tuple(2.0**-k for k in range(K))), "exclude", "budget_groups"),
         (table, LogNormalBudgets(sigma=2.0), "drop", "tolerant_first"),
@@ -128,13 +129,14 @@ def account(chosen, budgets, epsilons, when_spent):
     ],
     ids=lambda x: getattr(x, "__name__", getattr(x, "name", x)),
 )
-@hypothesis.settings(max_examples=6, deadline=None)
+@hypothesis.settings(max_examples=4, deadline=None)
 @hypothesis.given(total=st.floats(0.5, 9), parameter=st.floats(0.2, 2), seed=st.integers(0, 2**31))
 def test_nobody_spends_more_than_its_own_budget_and_the_ledger_adds_up(
     epsilons, law, when_spent, policy, total, parameter, seed
 ):
     budget = SCHEDULES[epsilons](parameter).replace(total_epsilon=total, law=law)
-    result = simulate(config(budget, policy, when_spent=when_spent), jax.random.key(seed))
+    whole = config(budget, policy, when_spent=when_spent)
+    result = simulate(whole, jax.random.key(seed), record=RECORDED)
     book = ledger(result)
     own = {uniform: 1 + parameter, power: 1 + parameter}.get(epsilons, parameter)
     one = functools.partial(lambda own, budget: epsilons(budget, own), own)
@@ -148,15 +150,15 @@ def test_nobody_spends_more_than_its_own_budget_and_the_ledger_adds_up(
 def test_clients_of_a_small_budget_stop_first_and_all_policies_meet_the_same_budgets():
     law = Tiers(values=(2.0, 30.0), shares=(0.5, 0.5))
     budget = Constant(total_epsilon=1.0, per_release=1.0, law=law)
-    names = ("random", "fastest", "pause")
-    found = sweep({n: config(budget, n) for n in names}, jax.random.split(KEY, 3))
+    names = ("random", "pause")
+    found = sweep({n: config(budget, n) for n in names}, jax.random.split(KEY, 3), record=RECORDED)
     assert len(np.unique(found.budget, axis=0)) == 1
     assert len(np.unique(found.budget[0], axis=0)) == 3, "each seed draws its own"
     small = (found.budget == 2.0).values
     assert (small.sum(-1) == 5).all()
     assert (found.counts.values[small] <= 2).all()
     assert found.counts.values[~small].max() > 2
-    single = simulate(config(budget, "pause"), jax.random.split(KEY, 3)[1])
+    single = simulate(config(budget, "pause"), jax.random.split(KEY, 3)[1], record=RECORDED)
     np.testing.assert_array_equal(single.budget, found.budget.sel(config="pause")[1])
     book = ledger(found.sel(config="pause"))
     np.testing.assert_array_equal(book.budget, found.budget.sel(config="pause"))
@@ -194,7 +196,7 @@ def test_budgets_come_from_a_file_by_the_ids_of_its_clients(tmp_path):
     law = BudgetFile(path=str(path), column="eps")
     budget = Geometric(total_epsilon=2.0, law=law)
     assert law.loaded().client_ids == tuple(f"c{k}" for k in range(K))
-    result = simulate(config(budget, num_rounds=5), KEY)
+    result = simulate(config(budget, num_rounds=5), KEY, record=RECORDED)
     np.testing.assert_allclose(result.budget, 2.0 * np.arange(1, K + 1))
     assert result.client_ids == law.loaded().client_ids
     text = config_file.dumps(config(Geometric(law=law)))
@@ -243,7 +245,7 @@ def test_a_file_that_does_not_fit_is_refused_by_its_line(tmp_path, rows, message
 def test_a_selector_has_the_budgets_of_the_simulation_and_keeps_them(tmp_path):
     budget = Constant(total_epsilon=2.0, per_release=1.0, law=LogNormalBudgets(sigma=1.0))
     whole = config(budget, "fastest", num_rounds=12)
-    simulated = simulate(whole, KEY)
+    simulated = simulate(whole, KEY, record=RECORDED)
     selector = Selector(whole, KEY)
     for round, row in enumerate(np.asarray(simulated.clients)):
         chosen = selector.ask().clients

@@ -11,6 +11,7 @@ import pytest
 from pause_jax import ConfigError, SimConfig, cli, simulate, sweep
 from pause_jax.bandit import Selection
 from pause_jax.bandit.search import exact, exhaustive
+from pause_jax.base.struct import number
 from pause_jax.latency import Latency, TwoGroups
 from pause_jax.policies import Policy, PolicyConfig, Random, no_info
 from pause_jax.privacy import L1Laplace
@@ -24,64 +25,70 @@ KEY = jax.random.key(0)
 FROM = 4  # the round from which on the contract is broken
 
 
-def chosen(clients, weights):
-    """A policy that chooses well until round FROM, and this from then on."""
-
-    class Broken(PolicyConfig):
-        name = "broken"
-
-        def build(self, context):
-            def select(key, state, round, available):
-                good = jnp.arange(3, dtype=jnp.int32), jnp.full(3, 1 / 3)
-                bad = jnp.asarray(clients, jnp.int32), jnp.asarray(weights, jnp.float32)
-                pair = [jnp.where(round < FROM, a, b) for a, b in zip(good, bad, strict=True)]
-                return Selection(*pair), no_info()
-
-            return Policy(lambda: (), select, lambda state, selection, observation: state)
-
-    return SimConfig(
-        num_clients=5,
-        num_selected=3,
-        num_rounds=7,
-        learning=None,
-        track_regret=False,
-        policy=Broken(),
-    )
-
-
-def taking(bad):
-    """A latency model that is well until its draw says otherwise: here in every round."""
-
-    class Strange(TwoGroups):
-        name = "strange"
-
-        def at(self, key, round, num_clients):
-            good = self.sample(key, num_clients)
-            return good.at[0].set(jnp.where(round < FROM, good[0], bad))
-
-    return SimConfig(
-        num_clients=5, num_selected=3, num_rounds=7, learning=None, policy=Random(),
-        latency=Strange(), track_regret=False,
-    )  # fmt: skip
-
-
 THIRD = [1 / 3, 1 / 3, 1 / 3]
+# Of a round, and the rule that it breaks; the first breaks none.
+COHORTS = [
+    ([0, 1, 2], THIRD, None),
+    ([1, 1, 2], THIRD, 0),
+    ([0, 1, 5], THIRD, 1),
+    ([0, -2, 1], THIRD, 1),
+    ([0, 1, 2], [0.5, np.nan, 0.5], 3),
+    ([0, 1, 2], [1.5, -0.5, 0.0], 3),
+    ([0, 1, 2], [10.0, 10.0, 10.0], 4),
+]
+SECONDS = [(1.0, None), (np.nan, 5), (np.inf, 5), (-1.0, 6), (0.0, 6)]
+
+
+def bad(values, case, round):
+    """The first of some values until round FROM, and from then on that of a case."""
+    return jnp.asarray(values)[jnp.where(round < FROM, 0, jnp.int32(case))]
+
+
+class BrokenPolicy(PolicyConfig):
+    name = "broken"
+    case: float = number(default=0.0)
+
+    def build(self, context):
+        clients, weights, _ = zip(*COHORTS, strict=True)
+
+        def select(key, state, round, available):
+            chosen = (bad(values, self.case, round) for values in (clients, weights))
+            return Selection(*chosen), no_info()
+
+        return Policy(lambda: (), select, lambda state, selection, observation: state)
+
+
+class BrokenLatency(TwoGroups):
+    name = "strange"
+    case: float = number(default=0.0)
+
+    def at(self, key, round, num_clients):
+        seconds = bad([each for each, _ in SECONDS], self.case, round)
+        return self.sample(key, num_clients).at[0].set(seconds)
+
+
+# One program runs all cases.
+BROKEN = SimConfig(
+    num_clients=5,
+    num_selected=3,
+    num_rounds=7,
+    learning=None,
+    track_regret=False,
+    policy=BrokenPolicy(),
+    latency=BrokenLatency(),
+)
 CASES = [
-    (chosen([1, 1, 2], THIRD), 0),
-    (chosen([0, 1, 5], THIRD), 1),
-    (chosen([0, -2, 1], THIRD), 1),
-    (chosen([0, 1, 2], [0.5, np.nan, 0.5]), 3),
-    (chosen([0, 1, 2], [1.5, -0.5, 0.0]), 3),
-    (chosen([0, 1, 2], [10.0, 10.0, 10.0]), 4),
-    (taking(np.nan), 5),
-    (taking(np.inf), 5),
-    (taking(-1.0), 6),
-    (taking(0.0), 6),
+    *(({"policy.case": i}, rule) for i, (*_, rule) in enumerate(COHORTS)),
+    *(({"latency.case": i}, rule) for i, (_, rule) in enumerate(SECONDS)),
 ]
 
 
-@pytest.mark.parametrize(("config", "rule"), CASES)
-def test_what_is_broken_is_named_with_its_round(config, rule):
+@pytest.mark.parametrize(("change", "rule"), CASES)
+def test_what_is_broken_is_named_with_its_round(change, rule):
+    config = BROKEN.override(change)
+    if rule is None:
+        assert int(simulate(config, KEY).first_broken_round) == 0
+        return
     with pytest.warns(contract.BrokenContract, match=f"{contract.RULES[rule]}.* in round {FROM}"):
         result = simulate(config, KEY)
     assert int(result.first_broken_round) == FROM
@@ -91,8 +98,8 @@ def test_what_is_broken_is_named_with_its_round(config, rule):
 def test_what_is_named_was_broken_in_the_first_bad_round_though_others_follow():
     for rounds, expected in (([0, 0, 4, 0, 9, 0], [3, 4]), ([2, 0], [1, 2]), ([0, 0], [0, 0])):
         health = healthy()
-        for number, rules in enumerate(rounds, 1):
-            health = examined(health, jnp.asarray(number), None, jnp.asarray(rules))
+        for round, rules in enumerate(rounds, 1):
+            health = examined(health, jnp.asarray(round), None, jnp.asarray(rules))
         assert [int(health.first_broken), int(health.broken_rules)] == expected
 
 
@@ -104,7 +111,7 @@ def test_a_client_that_is_not_there():
 
             return Policy(lambda: (), select, lambda state, selection, observation: state)
 
-    config = SimConfig(num_clients=5, num_selected=3, num_rounds=20, learning=None, policy=Blind())
+    config = BROKEN.replace(num_rounds=20, policy=Blind(), latency=TwoGroups())
     assert int(simulate(config, KEY).first_broken_round) == 0
     with pytest.warns(contract.BrokenContract, match="not available"):
         result = simulate(config.replace(availability=0.8), KEY)
@@ -118,14 +125,7 @@ def test_good_parts_break_nothing_and_empty_slots_are_no_fault():
     class Own(TwoGroups):
         pass
 
-    base = SimConfig(
-        num_clients=5,
-        num_selected=3,
-        num_rounds=40,
-        learning=None,
-        track_regret=False,
-        availability=0.3,
-    )
+    base = BROKEN.replace(num_rounds=40, policy=Random(), latency=TwoGroups(), availability=0.3)
     for config in (base, base.replace(policy=Mine(), latency=Own())):
         result = simulate(config, KEY)
         assert int(result.first_broken_round) == int(result.broken_rules) == 0
@@ -202,7 +202,7 @@ def test_a_class_attribute_that_is_changed_after_a_run_counts_in_the_next(monkey
     config = SimConfig(
         num_clients=3, num_selected=3, num_rounds=2, learning=None, track_regret=False
     )
-    config = config.replace(latency=Bench(min_latency=0.5))
+    config = config.replace(policy=Random(), latency=Bench(min_latency=0.5))
 
     def seconds():
         return float(simulate(config, KEY).clock[-1])
@@ -231,8 +231,9 @@ def test_an_index_that_is_no_number_is_refused_where_it_is_known(find):
 @pytest.mark.parametrize("gamma", [jnp.nan, -5.0])
 def test_under_vmap_every_number_of_a_config_is_checked(gamma):
     config = SimConfig(
-        num_clients=4, num_selected=2, num_rounds=2, learning=None, track_regret=False
-    )
+        num_clients=4, num_selected=2, num_rounds=2, policy=Random(), learning=None,
+        track_regret=False,
+    )  # fmt: skip
 
     def clock(gamma):
         return simulate(config.override({"reward.gamma": gamma}), KEY).clock[-1]

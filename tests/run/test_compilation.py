@@ -52,7 +52,7 @@ def start(folder: pathlib.Path, **environment: str) -> str:
     ran = subprocess.run(
         [
             sys.executable, "-m", "pause_jax.cli", "compare", "--policies", "random",
-            "--rounds", "2", "--seeds", "1", "--set", "learning=none",
+            "--rounds", "2", "--seeds", "1", "--set", "learning=none", "--set", "privacy=none",
             "--set", "track_regret=false", "--no-figures", "--no-report",
         ],
         env={**settings, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(folder), **environment},
@@ -107,10 +107,12 @@ TWICE = """
 import sys
 import time
 import jax
-from pause_jax import presets, simulate
+from pause_jax import SimConfig, simulate
+from pause_jax.policies import Random
+from pause_jax.privacy import NoPrivacy
 from pause_jax.run.compilation import Compilations
 meter = Compilations()
-config = presets.digits_small("random").replace(num_rounds=2, learning=None, track_regret=False)
+config = SimConfig(policy=Random(), privacy=NoPrivacy(), learning=None, track_regret=False)
 simulate(config, jax.random.key(0))
 ours = meter.from_cache
 jax.jit(lambda x: x * 2 + 1)(3.0)
@@ -262,10 +264,11 @@ from pause_jax import SimConfig, simulate
 from pause_jax.run import programs
 from pause_jax.learning import Digits, Learning, Mlp
 from pause_jax.policies import Random
+from pause_jax.privacy import NoPrivacy
 learning = Learning(data=Digits(num_train=300), model=Mlp(hidden=(8,)), max_steps=2)
 config = SimConfig(
     num_clients=9, num_selected=3, num_rounds=12, eval_every=4, learning=learning,
-    policy=Random(), track_regret=False,
+    policy=Random(), privacy=NoPrivacy(), track_regret=False,
 )
 for programs.SMALL in (programs.SMALL, 0):
     result = simulate(config, jax.random.key(0))

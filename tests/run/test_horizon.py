@@ -16,6 +16,7 @@ from pause_jax import (
     sweep,
 )
 from pause_jax.config import validate
+from pause_jax.policies import NAMED
 from pause_jax.run.record.evaluations import evaluated_at
 from tests.support.runs import BANDIT, KEY, LEARN, assert_close, assert_same_bits
 
@@ -71,9 +72,10 @@ def test_a_round_starts_until_the_clock_has_reached_the_horizon():
 
 
 def test_runs_side_by_side_end_each_in_its_own_time():
-    clocks = [simulate(SHORT, key).clock for key in KEYS]
-    seconds = before_the_end_of(clocks[0], 4)
-    config = SHORT.replace(max_seconds=seconds)
+    clocks = [simulate(BANDIT, key).clock for key in KEYS]
+    # The fastest starts a fifth round, the others do not.
+    seconds = float(np.mean(sorted(clock[3] for clock in clocks)[:2]))
+    config = BANDIT.replace(max_seconds=seconds)
     expected = [int(np.sum(np.append(0, clock[:-1]) < seconds)) for clock in clocks]
     assert len(set(expected)) > 1, "choose other keys"
     batch = jax.vmap(lambda key: simulate(config, key))(KEYS)
@@ -119,7 +121,8 @@ COMPUTED: list[int] = []
 
 
 def test_no_round_is_computed_after_the_last_run_has_ended():
-    config = BANDIT.replace(max_seconds=before_the_end_of(simulate(BANDIT, KEY).clock, 5))
+    config = BANDIT.replace(policy=NAMED["random"], track_regret=False)
+    config = config.replace(max_seconds=before_the_end_of(simulate(config, KEY).clock, 5))
     record = ("num_played", counted)
     runs = {
         "alone": lambda: simulate(config, KEY, record=record).num_played,
@@ -149,7 +152,8 @@ def no_gap(r):
 
 def test_what_stands_in_rounds_that_were_not_played_is_a_gap():
     record = (whole_number, no_gap)
-    result = simulate(BANDIT.replace(max_seconds=1e-6), KEY, record=record)
+    config = BANDIT.replace(policy=NAMED["random"], track_regret=False, max_seconds=1e-6)
+    result = simulate(config, KEY, record=record)
     assert result.whole_number.tolist() == [1, *[7] * 19]
     assert result.no_gap.tolist() == [1, *[-1] * 19]
 

@@ -1,6 +1,7 @@
-"""The library's core under other modes of JAX, each in a process (tests/support/modes.py).
+"""The library's core under other modes of JAX, in a process (tests/support/modes.py).
 
-Two modes: 64-bit numbers, and JAX's check that no random key is used twice.
+Two modes: 64-bit numbers, under which model, releases and whole numbers keep their kinds, and JAX's
+check that no random key is used twice.
 """
 
 import os
@@ -15,30 +16,18 @@ from tests.support import modes
 
 pytestmark = pytest.mark.slow
 
-X64, KEY_REUSE = "JAX_ENABLE_X64", "JAX_DEBUG_KEY_REUSE"
 
-
-def run(program: str, *names: str) -> subprocess.CompletedProcess[str]:
+def test_every_part_runs_under_both_modes():
     env = {**os.environ, "JAX_NUMPY_RANK_PROMOTION": "raise", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    env |= dict.fromkeys(names, "1")
-    return subprocess.run(
-        [sys.executable, "-m", "tests.support.modes", program],
+    env |= dict.fromkeys(("JAX_ENABLE_X64", "JAX_DEBUG_KEY_REUSE"), "1")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.modes"],
         env=env,
         cwd=pathlib.Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=600,
     )
-
-
-def test_every_part_runs_under_both_modes():
-    done = run("core", X64, KEY_REUSE)
-    assert done.returncode == 0, done.stderr
-    assert not done.stdout, done.stdout
-
-
-def test_under_x64_model_releases_and_whole_numbers_keep_their_kinds():
-    done = run("kinds", X64)
     assert done.returncode == 0, done.stderr
     assert not done.stdout, done.stdout
 

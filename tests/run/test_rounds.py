@@ -28,7 +28,7 @@ from pause_jax.privacy import (
 )
 from pause_jax.run.loop import init
 from pause_jax.run.score import score
-from pause_jax.run.simulate import prepare
+from pause_jax.run.state import State
 from pause_jax.world.availability import OnOff
 from tests.support.network import context
 from tests.support.runs import (
@@ -37,7 +37,6 @@ from tests.support.runs import (
     KEY,
     LEARN,
     MAY_LEAVE_EMPTY,
-    POLICIES,
     WITH_REPETITION,
     K,
     M,
@@ -50,6 +49,13 @@ from tests.support.runs import (
 )
 
 pytestmark = pytest.mark.slow
+
+# Those that a round treats differently: who searches, asks, reads losses, knows the latencies,
+# leaves slots empty or has more of them. The contract of every policy is in test_policies.
+POLICIES = [
+    "pause", "random", "fastest", "all", "genie", "oort", "power_of_choice", "fedcs", "refl",
+    "md_sampling",
+]  # fmt: skip
 
 # --- the world is the same for all policies
 
@@ -79,10 +85,15 @@ def test_only_available_clients_are_chosen_and_as_many_as_fit(policy):
             assert len(chosen) == slots
 
 
-def test_all_policies_start_from_the_same_partition_and_model():
+@functools.cache
+def starts() -> list[State]:
     data = Digits().load()
     configs = [canonical(LEARN.replace(policy=NAMED[name])) for name in ("pause", "random", "all")]
-    states = jax.jit(lambda key: [init(config, data, key) for config in configs])(KEY)
+    return jax.jit(lambda key: [init(config, data, key) for config in configs])(KEY)
+
+
+def test_all_policies_start_from_the_same_partition_and_model():
+    states = starts()
     for state in states[1:]:
         assert_same_bits(state.learning.partition, states[0].learning.partition)
         assert_same_bits(state.learning.variables, states[0].learning.variables)
@@ -142,9 +153,7 @@ def test_with_hardly_anyone_available_slots_stay_empty_and_nothing_breaks(policy
 def test_a_model_that_nobody_trains_stays_as_it_was():
     result = learn_run(availability=1e-6)
     assert np.all(result.clients == -1)
-    config, data = prepare(LEARN)
-    start = jax.jit(init)(config, data, KEY)
-    assert_same_bits(result.variables, start.learning.variables)
+    assert_same_bits(result.variables, starts()[0].learning.variables)
     assert np.all(np.asarray(result.test_loss) == result.test_loss[0])
 
 
@@ -225,7 +234,8 @@ def budget_run(policy: str, schedule: str) -> Result:
     if schedule == "uniform":
         return bandit_run(policy, horizon=3.0)
     config = BANDIT.override({"privacy.budget": SCHEDULES[schedule][0], "track_regret": False})
-    return simulate(config.replace(policy=NAMED[policy]), KEY)
+    record = ("clients", "clock", "reward", "regret", "max_spent", "counts", "spent")
+    return simulate(config.replace(policy=NAMED[policy]), KEY, record=record)
 
 
 @pytest.mark.parametrize(("policy", "schedule"), BUDGET_RUNS)
@@ -287,7 +297,8 @@ def test_the_first_rounds_choose_every_client_exactly_once(policy, num_clients, 
         policy=NAMED[policy],
         learning=None,
     )
-    result = jax.vmap(lambda key: simulate(config, key))(jax.random.split(KEY, 40))
+    runs = jax.vmap(lambda key: simulate(config, key, record=("clients", "counts")))
+    result = runs(jax.random.split(KEY, 40))
     assert np.all(np.asarray(result.counts) == 1)
     if policy != "genie":
         first = {tuple(row) for row in np.asarray(result.clients[:, 0])}
@@ -298,7 +309,8 @@ def test_the_first_rounds_choose_every_client_exactly_once_in_a_larger_network()
     config = SimConfig(
         num_clients=60, num_selected=5, num_rounds=12, track_regret=False, learning=None
     )
-    result = jax.vmap(lambda key: simulate(config, key))(jax.random.split(KEY, 30))
+    runs = jax.vmap(lambda key: simulate(config, key, record=("counts",)))
+    result = runs(jax.random.split(KEY, 30))
     assert np.all(np.asarray(result.counts) == 1)
 
 
@@ -411,7 +423,8 @@ def test_pause_regrets_less_than_random_choice():
     keys = jax.random.split(KEY, 6)
 
     def total_regret(policy: str) -> np.ndarray:
-        run = jax.vmap(lambda key: simulate(config.replace(policy=NAMED[policy]), key).regret)
+        ours = config.replace(policy=NAMED[policy])
+        run = jax.vmap(lambda key: simulate(ours, key, record=("regret",)).regret)
         return np.asarray(run(keys)).sum(axis=1)
 
     assert np.all(total_regret("pause") < 0.5 * total_regret("random"))
@@ -423,15 +436,11 @@ def test_without_tracking_the_regret_is_not_computed():
     assert np.all(np.isfinite(result.reward))
 
 
-SECONDS = ("latency", "query_seconds", "clock")
-
-
 def test_a_question_takes_its_seconds_when_nobody_is_chosen_after_it():
     """FedCS asks, and no answer fits into its deadline."""
-    policy, record = FedCs(deadline=1e-4, query_seconds=0.25), ("clients", *SECONDS)
-    config = BANDIT.replace(policy=policy, num_rounds=3, track_regret=False)
+    config = BANDIT.replace(policy=FedCs(deadline=1e-4, query_seconds=0.25), num_rounds=3)
     for availability_trace, wait in ((None, 0.0), (OnOff(come=1.0, leave=1e-9, recheck=2.0), 2.0)):
-        result = simulate(config.replace(availability_trace=availability_trace), KEY, record=record)
+        result = simulate(config.replace(availability_trace=availability_trace), KEY)
         assert (np.asarray(result.clients) < 0).all()
         np.testing.assert_allclose(result.query_seconds, 0.25)
         np.testing.assert_allclose(result.latency, 0.25 + wait)

@@ -49,29 +49,20 @@ def test_another_key_gives_another_run():
         assert not np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
-def test_vmap_over_keys_gives_the_single_runs():
-    keys = jnp.stack([jax.random.key(seed) for seed in range(3)])
-    batched = jax.vmap(lambda key: simulate(LEARN, key))(keys)
-    for seed in range(3):
-        row = jax.tree.map(lambda leaf, i=seed: leaf[i], batched)
-        single = learn_run(seed)
+def test_vmap_over_keys_and_stacked_configs_gives_the_single_runs():
+    weights = [{"reward__alpha": 0.0, "reward__gamma": gamma} for gamma in (0.0, 0.5, 50.0, 50.0)]
+    seeds = (0, 1, 0, 2)
+    singles = [learn_run(seed, **each) for seed, each in zip(seeds, weights, strict=True)]
+    configs = stack(
+        [LEARN.override({k.replace("__", "."): v for k, v in w.items()}) for w in weights]
+    )
+    batched = jax.vmap(simulate)(configs, jnp.stack([jax.random.key(seed) for seed in seeds]))
+    batched = jax.tree.map(np.asarray, batched)
+    for i, single in enumerate(singles):
+        row = jax.tree.map(lambda leaf, i=i: leaf[i], batched)
         np.testing.assert_array_equal(row.clients, single.clients)
         np.testing.assert_allclose(row.latency, single.latency, rtol=1e-6)
         np.testing.assert_array_equal(row.data_size, single.data_size)
-        for name in ("train_loss", "test_loss", "test_accuracy", "variables", "regret", "spent"):
-            assert_close(getattr(row, name), getattr(single, name))
-
-
-def test_vmap_over_stacked_configs_gives_the_single_runs():
-    configs = [
-        BANDIT.override({"reward.alpha": 0.0, "reward.gamma": gamma}) for gamma in (0.0, 0.5, 50.0)
-    ]
-    batched = jax.vmap(lambda config: simulate(config, KEY))(stack(configs))
-    for i, config in enumerate(configs):
-        row = jax.tree.map(lambda leaf, i=i: leaf[i], batched)
-        single = simulate(config, KEY)
-        np.testing.assert_array_equal(row.clients, single.clients)
-        np.testing.assert_allclose(row.latency, single.latency, rtol=1e-6)
         assert_close(row, single)
     assert not np.array_equal(batched.clients[0], batched.clients[2]), "gamma has no effect"
 
@@ -94,7 +85,14 @@ def test_advancing_in_pieces_gives_the_whole_run():
 
 
 def test_without_jit_the_result_is_the_same():
-    config = BANDIT.replace(num_clients=3, num_selected=2, num_rounds=2, track_regret=False)
+    config = BANDIT.replace(
+        num_clients=3,
+        num_selected=2,
+        num_rounds=2,
+        track_regret=False,
+        policy=NAMED["random"],
+        privacy=NoPrivacy(),
+    )
     with jax.disable_jit():
         slow = simulate(config, KEY)
     assert_close(slow, simulate(config, KEY))
@@ -209,30 +207,21 @@ def test_optimizer_state_that_is_kept_matters_from_a_clients_second_round_on():
 
 class _Normed(nn.Module):
     num_outputs: int
-    clear: bool
 
     @nn.compact
     def __call__(self, x, train: bool = False, mask=None):
         x = x.reshape(x.shape[0], -1)
-        if self.clear:
-            return nn.Dense(self.num_outputs)(ClearBatchNorm(name="norm")(x, train, mask))
         norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, name="norm")
-        x = norm(x, mask=None if mask is None else mask[:, None])
+        normed = norm(x, mask=None if mask is None else mask[:, None])
+        x = normed + ClearBatchNorm(name="open")(x, train, mask)
         return nn.Dense(self.num_outputs)(x)
 
 
-class BatchNormed(Model):
-    """A small model with running statistics, whose other weights are all in ``params``."""
+class Normed(Model):
+    """A small model with two norms; the weights of one are in the clear."""
 
     def module(self, num_outputs: int) -> nn.Module:
-        return _Normed(num_outputs, clear=False)
-
-
-class ClearNormed(Model):
-    """The same with the norm's weights in the clear."""
-
-    def module(self, num_outputs: int) -> nn.Module:
-        return _Normed(num_outputs, clear=True)
+        return _Normed(num_outputs)
 
 
 def one_client(model: Model) -> SimConfig:
@@ -249,8 +238,15 @@ def one_client(model: Model) -> SimConfig:
 
 def test_batch_statistics_leave_without_noise_and_the_result_says_so():
     digits = Digits().load()
-    result = simulate(one_client(BatchNormed()), KEY)
-    assert result.unnoised == ("batch_stats/norm/mean", "batch_stats/norm/var")
+    result = simulate(one_client(Normed()), KEY)
+    assert sorted(result.unnoised) == [
+        "batch_stats/norm/mean",
+        "batch_stats/norm/var",
+        "batch_stats/open/statistics/mean",
+        "batch_stats/open/statistics/var",
+        "clear/open/bias",
+        "clear/open/scale",
+    ]
     # The noise on the parameters is enormous; none of it is on the statistics: they moved by a
     # tenth towards those of the one batch of 20 inputs.
     assert result.variables is not None
@@ -282,16 +278,14 @@ def test_cnn3_leaves_batch_statistics_unnoised_and_nothing_without_them(norm):
 
 
 def test_weights_in_the_clear_are_neither_clipped_nor_noised():
-    data = Digits().load()
-
-    def trained(privacy):
-        config = one_client(ClearNormed()).replace(privacy=privacy)
-        variables = simulate(config, KEY, data).variables
+    def trained(sensitivity):
+        config = one_client(Normed()).override({"privacy.sensitivity": sensitivity})
+        variables = simulate(config, KEY).variables
         assert variables is not None
         return variables["clear"]
 
-    noisy, plain = trained(PerCoordinateLaplace(sensitivity=1e-6)), trained(NoPrivacy())
-    # Up to rounding: the mechanism decides what XLA fuses with the steps.
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), noisy, plain)
+    # The one would be clipped to 1e-6, the other have an enormous noise.
+    clipped, noised = trained(1e-6), trained(1e6)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), clipped, noised)
     # A step of Adam moves each by its rate of 0.01, far beyond the clip.
-    assert np.median(np.abs(plain["norm"]["scale"] - 1)) > 1e-3
+    assert np.median(np.abs(clipped["open"]["scale"] - 1)) > 1e-3

@@ -68,7 +68,7 @@ def test_training_goes_on_and_only_spent_clients_stop():
     np.testing.assert_array_equal(silent.test_loss[:HORIZON], excluded.test_loss[:HORIZON])
 
 
-@pytest.mark.parametrize("name", ["random", "oort", "clustered_similarity"])
+@pytest.mark.parametrize("name", ["oort", "clustered_similarity"])
 def test_a_cohort_with_some_silent_clients_learns_from_the_others(name):
     budget = Table(total_epsilon=1e6, shares=(0.5,))
     config = LEARN.replace(
@@ -172,10 +172,8 @@ def test_a_silent_client_takes_its_time_and_does_not_tell_its_loss():
 
 
 def test_silence_changes_nothing_while_budgets_last():
-    geometric = LEARN.replace(privacy=PerCoordinateLaplace(budget=Geometric()), num_rounds=3)
-    first, second = (
-        simulate(geometric.replace(when_spent=how), KEY) for how in ("exclude", "drop")
-    )
+    lasting = LEARN.override({"privacy.budget.horizon": 50.0})
+    first, second = (simulate(lasting.replace(when_spent=how), KEY) for how in ("exclude", "drop"))
     for a, b in zip(
         jax.tree.leaves(first.variables), jax.tree.leaves(second.variables), strict=True
     ):
@@ -184,25 +182,16 @@ def test_silence_changes_nothing_while_budgets_last():
 
 
 @pytest.mark.parametrize("how", ["exclude", "drop"])
-def test_a_budget_that_never_ends_bars_and_silences_nobody(how):
+def test_a_budget_that_never_ends_bars_and_silences_nobody_and_its_last_is_noise(how):
     """With eta = 20 the fifth participation has e^-100 of the budget: 0 in float32."""
     endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
-    config = BANDIT.replace(num_rounds=30, privacy=endless, when_spent=how)
-    result = simulate(config, KEY)
+    result = simulate(LEARN.replace(num_rounds=30, privacy=endless, when_spent=how), KEY)
     assert result.counts.max() == 30
     assert (result.clients >= 0).all()
     book = ledger(result)
     assert not book.exhausted.any()
     np.testing.assert_array_equal(book.releases, book.participations)
     assert book.spent.max() == pytest.approx(200.0)
-
-
-@pytest.mark.parametrize("how", ["exclude", "drop"])
-def test_the_last_of_a_fading_budget_is_noise_and_no_bare_update(how):
-    endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
-    config = LEARN.replace(num_rounds=6, privacy=endless, when_spent=how)
-    result = simulate(config, KEY)
-    assert result.counts.max() == 6
     assert result.first_nonfinite_round == 0
     kernel = np.abs(np.asarray(jax.tree.leaves(result.variables)[-1], float))
     # Delta / (2^-100 eps_bar) is 2e25; an update without noise is within Delta / 2 = 0.0015.

@@ -92,10 +92,6 @@ RICH = SimConfig(
 # Here a client may be chosen in every round, and takes part in some.
 TURNS = RICH.replace(policy=RoundRobin(), num_rounds=6, eval_every=4)
 SGD = LEARNING.replace(optimizer="sgd", learning_rate=0.05, keep_optimizer_state=False)
-# One mechanism after the other; what they share has been looked at.
-SHORT = RICH.replace(
-    policy=All(), num_clients=3, num_selected=2, num_rounds=2, availability=1.0, learning=SGD
-)
 CONFIGS = {
     "pause": RICH,
     "spent_excluded": TURNS.replace(
@@ -112,8 +108,10 @@ CONFIGS = {
         policy=All(),
         availability=0.5,
         privacy=NoPrivacy(),
-        learning=LEARNING.replace(
-            partition=Iid(), model=Mlp(hidden=(7, 5)), keep_optimizer_state=False
+        learning=SGD.replace(
+            partition=Iid(),
+            model=Mlp(hidden=(7, 5)),
+            schedule=CosineDecay(horizon=4.0, final=0.2),
         ),
     ),
     "power_of_choice": RICH.replace(
@@ -129,32 +127,28 @@ CONFIGS = {
     "batch_norm": RICH.replace(
         policy=Fastest(),
         num_rounds=3,
+        privacy=DuchiL2(clip_norm=0.01, budget=Geometric(total_epsilon=500.0)),
         learning=SGD.replace(model=Normed()),
     ),
     "regression": RICH.replace(
         num_clients=5,
         policy=Fastest(),
         max_seconds=2.0,
+        privacy=PrivUnitG(clip_norm=0.5, budget=Geometric(total_epsilon=500.0)),
         learning=LEARNING.replace(data=LinearRegression(num_features=4, num_samples=60)),
     ),
     # Rounds without anybody count: see the end.
     "step_decay": RICH.replace(
         availability=0.3, learning=LEARNING.replace(schedule=StepDecay(every=2, factor=0.3))
     ),
-    "cosine_decay": TURNS.replace(
-        privacy=NoPrivacy(), learning=SGD.replace(schedule=CosineDecay(horizon=4.0, final=0.2))
-    ),
     "bandit": RICH.replace(learning=None, policy=All()),
-    "priv_unit_g": SHORT.replace(
-        privacy=PrivUnitG(clip_norm=0.5, budget=Geometric(total_epsilon=500.0))
-    ),
-    "duchi_l2": SHORT.replace(
-        privacy=DuchiL2(clip_norm=0.01, budget=Geometric(total_epsilon=500.0))
-    ),
-    "projected": SHORT.replace(
+    "projected": RICH.replace(
+        policy=All(),
+        num_rounds=2,
+        learning=SGD,
         privacy=Projected(
             inner=PrivUnitG(clip_norm=0.5, budget=Geometric(total_epsilon=500.0)), dimension=64
-        )
+        ),
     ),
 }
 

@@ -1,12 +1,11 @@
 """The library's core in a process of its own, under whatever mode of JAX its environment sets.
 
-``python -m tests.support.modes PROGRAM``; a program that meets no fault prints nothing.
+``python -m tests.support.modes`` prints nothing if it meets no fault.
 """
 
 import functools
 import gc
 import itertools
-import sys
 import warnings
 
 import jax
@@ -166,4 +165,5 @@ if __name__ == "__main__":
     gc.set_threshold(50_000, 20, 50)  # as in tests/conftest.py
     shapes.watch_all()
     warnings.simplefilter("error")
-    {"core": core, "kinds": kinds}[sys.argv[1]]()
+    core()
+    kinds()

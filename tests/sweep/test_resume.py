@@ -4,21 +4,26 @@
 """
 
 import json
+import logging
 import os
 import pathlib
 import random
-import shutil
+import re
+import resource
 import signal
 import subprocess
 import sys
 import time
 
+import jax
 import pytest
 import xarray as xr
 
-from pause_jax import cli
+from pause_jax import cli, merge, run_shard, sweep
+from pause_jax.analysis import result_folder
 from pause_jax.cli import stopping
-from tests.soak import environment, killed, killed_shards, same_bits
+from tests.soak import begun, ended, environment, killed, same_bits
+from tests.support.killed import CONFIGS, KEYS
 
 pytestmark = pytest.mark.slow
 
@@ -29,41 +34,52 @@ RUN = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """Compiled programs, so that each process compiles nothing but the first."""
-    return environment(tmp_path_factory.mktemp("compiled"))
+# As in tests/support/killed.py.
+SETTINGS = {"max_batch": 2, "progress": False}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, cache):
-    """The result, and how long a later process runs at least, which need not compile."""
-    folder = tmp_path_factory.mktemp("undisturbed") / "kept"
-    seconds = killed(folder, cache)
-    return xr.load_dataset(f"{folder}.nc"), 0.6 * seconds
+def cache():
+    """The environment of processes that share the tests' compiled programs."""
+    return environment(pathlib.Path(os.environ["JAX_COMPILATION_CACHE_DIR"]))
 
 
-def test_a_killed_sweep_goes_on_with_the_same_bits(undisturbed, cache, tmp_path):
+@pytest.fixture(scope="module")
+def keys():
+    return jax.random.split(jax.random.key(0), KEYS)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(keys):
+    """The result, and how long a process that need not compile runs at least."""
+    start = time.perf_counter()
+    whole = sweep(CONFIGS, keys, **SETTINGS)
+    return whole, 0.6 * (time.perf_counter() - start)
+
+
+def test_a_killed_sweep_goes_on_with_the_same_bits(undisturbed, keys, cache, tmp_path):
     whole, seconds = undisturbed
-    moment = random.Random(0).uniform(0.05, 0.95) * seconds
-    killed(tmp_path / "kept", cache, moment)
-    killed(tmp_path / "kept", cache)
-    same_bits(xr.load_dataset(tmp_path / "kept.nc"), whole)
+    killed(tmp_path, cache, random.Random(0).uniform(0.05, 0.95) * seconds)
+    same_bits(sweep(CONFIGS, keys, store=tmp_path, **SETTINGS), whole)
     assert not whole.in_time.sel(config="pause").all(), "no update was ever late"
-    assert not [path.name for path in (tmp_path / "kept").iterdir() if path.name[0] == "."]
+    assert not [path.name for path in tmp_path.iterdir() if path.name[0] == "."]
 
 
 def test_killed_shards_are_started_again_and_have_the_bits_of_one_process(
-    undisturbed, cache, tmp_path
+    undisturbed, keys, cache, tmp_path
 ):
     whole, seconds = undisturbed
-    merged = killed_shards(tmp_path, cache, random.Random(7), seconds, shards=2, dying=1)
-    same_bits(merged.drop_attrs(), whole.drop_attrs())
+    moment = random.Random(7).uniform(0.05, 0.5) * seconds
+    dying, left = begun(tmp_path, cache, moment, "1/2"), begun(tmp_path, cache, part="2/2")
+    for process in (dying, left):
+        ended(process)
+    run_shard(CONFIGS, keys, (1, 2), store=tmp_path, progress=False)
+    same_bits(merge(tmp_path).drop_attrs(), whole.drop_attrs())
 
 
-def program(folder, cache, *arguments, before=()):
+def program(folder, cache, *arguments):
     return subprocess.Popen(
-        [*before, sys.executable, "-m", "pause_jax", *arguments],
+        [sys.executable, "-m", "pause_jax", *arguments],
         cwd=folder,
         env=cache,
         stdout=subprocess.PIPE,
@@ -72,23 +88,19 @@ def program(folder, cache, *arguments, before=()):
     )
 
 
-def run(folder, cache, *arguments, before=()):
-    """Output, one line of errors, exit status."""
-    process = program(folder, cache, *arguments, before=before)
-    printed, error = process.communicate(timeout=600)
-    assert "Traceback" not in error
-    return printed, " ".join(error.split()), process.returncode
-
-
 @pytest.fixture
 def here(monkeypatch, tmp_path, capsys):
-    """The same in this process, which is in the test's folder: the next start of the program."""
+    """Output, one line of errors, exit status of the program in this process, which is in the
+    test's folder.
+    """
 
     def run_here(*arguments):
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
+        with monkeypatch.context() as patch:
+            patch.setattr(logging.getLogger(), "handlers", [])  # the program sets up its own
+            with pytest.raises(SystemExit) as stop:
+                cli.main()
         printed, error = capsys.readouterr()
         return printed, " ".join(error.split()), stop.value.code or 0
 
@@ -97,98 +109,101 @@ def here(monkeypatch, tmp_path, capsys):
     return run_here
 
 
-LONG = (*RUN, "--rounds", "4000", "--seeds", "4", "--name", "mine")
+LONG = (*RUN, "--rounds", "4000", "--seeds", "4")
+SHORT = (*RUN, "--rounds", "20", "--seeds", "1")
 
 
 def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
+    """And a start in the meantime takes a folder of its own."""
+    first, second = (tmp_path / "results" / f"compare-digits_small{end}" for end in ("", "-2"))
     process = program(tmp_path, cache, *LONG)
-    kept = tmp_path / "results" / "mine" / "unfinished"
-    while process.poll() is None and not (kept / "lock").exists():
-        time.sleep(0.05)
-    time.sleep(1)
+    while process.poll() is None and not list(first.glob("unfinished/chunk-*")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGSTOP)
+    assert here(*SHORT)[2] == 0
+    assert (second / "data.nc").exists()
+    process.send_signal(signal.SIGCONT)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=600)
     assert process.returncode == 143
     assert "Traceback" not in error
-    if kept.is_dir():  # it had played something
-        assert "--resume goes on" in " ".join(error.split())
-    printed, error, code = run(tmp_path, cache, *LONG, "--resume")
-    assert code == 0
-    assert "goes on" in error or "starts anew" in error
-    assert "Written to results/mine/" in printed
-    assert not kept.exists()
-    whole = xr.load_dataset(tmp_path / "results" / "mine" / "data.nc")
+    assert "--resume goes on" in " ".join(error.split())
+    printed, error, code = here(*LONG, "--resume")
+    assert (code, "of 8 chunks are finished" in error) == (0, True)
+    assert "Written to results/compare-digits_small/" in printed
+    assert not (first / "unfinished").exists()
+    whole = xr.load_dataset(first / "data.nc")
     assert whole.attrs["interrupted"] == "no"
     assert whole.attrs["command"].startswith("pause-jax compare")
     assert "--resume" not in whole.attrs["command"]
     printed, error, code = here(*LONG, "--resume")
-    assert (code, "mine is finished: nothing is left to play" in error) == (0, True)
+    assert (code, f"{first.name} is finished: nothing is left to play" in error) == (0, True)
     assert "fairness" in printed
 
 
-# A limit on the size of files, in KiB: what a full disk says, without being root.
-SMALL_DISK = ["bash", "-c", 'trap "" XFSZ; ulimit -f 60; exec "$@"', "-"]
+def test_starts_at_the_same_moment_have_folders_of_their_own(monkeypatch, tmp_path):
+    make = pathlib.Path.mkdir
+
+    def just_after_another(path, *arguments, **options):
+        if path.name == "mine":
+            os.makedirs(path, exist_ok=True)
+        make(path, *arguments, **options)
+
+    monkeypatch.setattr(pathlib.Path, "mkdir", just_after_another)
+    folder = result_folder.reserve(tmp_path, "mine", explicit=False, force=False)
+    assert folder.name == "mine-2"
 
 
 DISK = (*RUN, "--rounds", "200", "--seeds", "3", "--name", "mine")
 
 
-@pytest.fixture(scope="module")
-def on_a_full_disk(cache, tmp_path_factory):
-    """A folder in which DISK ran on a full disk, and what it said."""
-    folder = tmp_path_factory.mktemp("full")
-    return folder, run(folder, cache, *DISK, before=SMALL_DISK)
+def on_a_small_disk(here, kib):
+    """What DISK says where no file is larger, and its result elsewhere."""
+    assert here(*DISK, "--out", "elsewhere")[2] == 0  # its compiled programs are kept, too
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (kib * 1024, limits[1]))
+    try:
+        said = here(*DISK)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    return said, xr.load_dataset("elsewhere/mine/data.nc")
 
 
-def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(on_a_full_disk, here, tmp_path):
-    folder, (printed, error, code) = on_a_full_disk
+def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(here):
+    (printed, error, code), whole = on_a_small_disk(here, kib=60)
     assert code == 1
     assert "fairness" in printed
     assert "the result cannot be written (File too large)" in error
     assert "make room, and --resume writes the result" in error
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    printed, error, code = here(*DISK, "--resume")
-    assert (code, "Written to" in printed) == (0, True)
-
-
-def test_where_not_even_runs_can_be_stored_the_way_on_is_named(cache, tmp_path):
-    arguments = (*RUN, "--rounds", "2000", "--seeds", "8", "--name", "mine")
-    _, error, code = run(tmp_path, cache, *arguments, before=SMALL_DISK)
-    assert code == 1
-    assert "--resume runs what could not be stored" in " ".join(error.split())
-
-
-def test_a_changed_command_is_named_and_not_mixed_in(on_a_full_disk, here, tmp_path):
-    shutil.copytree(on_a_full_disk[0], tmp_path, dirs_exist_ok=True)
+    # A changed command is named and not mixed in.
     _, error, code = here(*DISK, "--set", "reward.gamma=3", "--resume")
     assert code == 2
     assert "reward.gamma of 'random' was" in error
     _, error, code = here(*DISK)
     assert (code, "It is unfinished: --resume goes on with it." in error) == (2, True)
+    printed, error, code = here(*DISK, "--resume")
+    assert (code, "Written to" in printed) == (0, True)
+    found = xr.load_dataset("results/mine/data.nc")
+    xr.testing.assert_identical(found.drop_attrs(), whole.drop_attrs())
 
 
-def test_starts_at_the_same_moment_have_folders_of_their_own(cache, tmp_path):
-    arguments = (*RUN, "--rounds", "20", "--seeds", "1")
-    processes = [program(tmp_path, cache, *arguments) for _ in range(2)]
-    for process in processes:
-        _, error = process.communicate(timeout=600)
-        assert process.returncode == 0, error[-2000:]
-    names = {path.name for path in (tmp_path / "results").iterdir()}
-    assert names == {f"compare-digits_small{end}" for end in ("", "-2")}
+def test_where_not_even_runs_can_be_stored_the_way_on_is_named(here):
+    (_, error, code), _ = on_a_small_disk(here, kib=20)
+    assert code == 1
+    assert "--resume runs what could not be stored" in error
 
 
 def test_force_leaves_nothing_of_the_result_before(here, tmp_path):
-    first = ("--rounds", "20", "--seeds", "1", "--name", "mine")
-    assert here(*RUN, *first)[2] == 0
+    assert here(*SHORT, "--name", "mine")[2] == 0
     mine = tmp_path / "results" / "mine"
     (mine / "notes.txt").write_text("of the user")
-    other = ("compare", "--policies", "fastest", *RUN[3:])
-    assert here(*other, *first, "--force")[2] == 0
+    other = ("compare", "--policies", "fastest", *SHORT[3:], "--name", "mine", "--force")
+    assert here(*other)[2] == 0
     assert [path.name for path in (mine / "configs").iterdir()] == ["fastest.toml"]
     assert (mine / "notes.txt").exists()
     (mine / "data.nc").unlink()
     (mine / "data.nc").mkdir()
-    _, error, code = here(*other, *first, "--force")
+    _, error, code = here(*other)
     assert (code, "data.nc is a folder: a file must go there" in error) == (2, True)
 
 
@@ -224,9 +239,11 @@ def test_the_job_array_of_slurm_runs_a_shard_and_queues_it_again(cache, here, tm
     assert code == 0
     for line in ("--array=1-3", "--time=2:00:00", "--requeue", "--signal=B:TERM@120", "--mem=4G"):
         assert f"#SBATCH {line}\n" in script
-    (tmp_path / "job.sh").write_text(script)
-    (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@" > requeued\n')
-    (tmp_path / "scontrol").chmod(0o755)
+    # What it starts is written down, and run here.
+    (tmp_path / "job.sh").write_text(re.sub(r"\S*pause-jax sweep", "./start sweep", script))
+    for name, file in (("scontrol", "requeued"), ("start", "started")):
+        (tmp_path / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {file}\n')
+        (tmp_path / name).chmod(0o755)
     task = {
         **cache,
         "SLURM_ARRAY_TASK_ID": "2",
@@ -234,6 +251,7 @@ def test_the_job_array_of_slurm_runs_a_shard_and_queues_it_again(cache, here, tm
         "PATH": f"{tmp_path}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=task, check=True, capture_output=True)
+    assert here(*(tmp_path / "started").read_text().splitlines())[2] == 0
     assert list((tmp_path / "kept").glob("chunk-*.npz"))
     assert not (tmp_path / "requeued").exists()
     # Of a long one that is told to stop.
@@ -248,7 +266,7 @@ def test_the_job_array_of_slurm_runs_a_shard_and_queues_it_again(cache, here, tm
     time.sleep(1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=300) == 143
-    assert (tmp_path / "requeued").read_text() == "requeue 77_2\n"
+    assert (tmp_path / "requeued").read_text() == "requeue\n77_2\n"
     process.communicate()
 
 

@@ -26,7 +26,7 @@ from pause_jax import (
 )
 from pause_jax.learning import Dataset, FedAdam, Learning, Linear
 from pause_jax.policies import Random
-from pause_jax.privacy import PerCoordinateLaplace
+from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace
 from pause_jax.sweep import batch, checkpoint, execute
 from pause_jax.sweep.prepare import plan_sweep
 from pause_jax.sweep.store import Kept, Store
@@ -41,7 +41,9 @@ def bandit(policy="pause", **changes):
 
 CONFIGS = {"one": bandit(), "two": bandit().override({"reward.gamma": 3.0}), "r": bandit("random")}
 SETTINGS = {"max_batch": 2, "progress": False}
-ON_DATA = bandit("random", num_rounds=1, num_clients=6, learning=Learning(model=Linear()))
+ON_DATA = bandit(
+    "random", num_rounds=1, num_clients=6, learning=Learning(model=Linear()), privacy=NoPrivacy()
+)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +217,7 @@ class Own(Random):
         module.write_text(text)
         names = {"__name__": "own"}
         exec(compile(text, str(module), "exec"), names)
-        config = bandit().replace(policy=names["Own"]())
+        config = bandit(policy=names["Own"](), privacy=NoPrivacy())
         return sweep(config, keys, store=tmp_path / "kept", progress=False)
 
     first = again(source)
@@ -282,7 +284,7 @@ def of_now(r):
 def test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew(keys):
     for factor in (2.0, 3.0):
         globals()["FACTOR"] = factor
-        result = sweep(bandit(), keys[:1], record=("clock", of_now), progress=False)
+        result = sweep(bandit("random"), keys[:1], record=("clock", of_now), progress=False)
         np.testing.assert_allclose(result.of_now, factor * result.clock, rtol=1e-6)
 
 
@@ -323,6 +325,7 @@ from pause_jax import presets
 from pause_jax.sweep.prepare import plan_sweep
 from pause_jax.sweep.provenance import fingerprint
 from pause_jax.learning import Classification, FlaxModel
+from pause_jax.privacy import NoPrivacy
 
 def planned(factor):
     @jax.custom_jvp
@@ -351,7 +354,9 @@ def planned(factor):
 def flat(x):
     return x.reshape(len(x), -1)
 
-base = presets.digits_small("random").replace(num_rounds=2, num_clients=5, track_regret=False)
+base = presets.digits_small("random").replace(
+    num_rounds=2, num_clients=5, track_regret=False, privacy=NoPrivacy()
+)
 for factor in sys.argv[1:]:
     planned(float(factor))
 """
@@ -459,12 +464,14 @@ OVERLAPPING = LEARNED.replace(
     stale_updates="lost",
     clock=Asynchronous(concurrency=4, buffer=3, open_slots=1),
     policy=Random(),
+    privacy=NoPrivacy(),
+    track_regret=False,
 )
 
 
 @pytest.mark.parametrize(
     "config",
-    [LEARNED, bandit("clustered_size"), OVERLAPPING],
+    [LEARNED, bandit("clustered_size", privacy=NoPrivacy()), OVERLAPPING],
     ids=["learned", "bandit", "overlapping"],
 )
 def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog):

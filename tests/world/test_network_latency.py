@@ -23,6 +23,12 @@ HEADER = (
 STILL = f"{HEADER}\nfast,0.25,0.001,0,80,0,8,0\nslow,0.75,0.01,0,8,0,0.8,0\n"
 
 
+drawn, seconds_expected, speed_expected = (
+    jax.jit(method, static_argnames="num_clients")
+    for method in (Network.sample, Network.expected_latency, Network.expected_speed)
+)
+
+
 @pytest.fixture
 def still(tmp_path):
     path = tmp_path / "devices.csv"
@@ -37,7 +43,7 @@ def seconds_of(fast, samples, down, up):
 
 def test_seconds_are_download_and_compute_and_upload(still):
     model = still.replace(download_bytes=1e6, upload_bytes=2e5, samples=100.0)
-    found = np.asarray(model.sample(KEY, 400))
+    found = np.asarray(drawn(model, KEY, num_clients=400))
     fast, slow = seconds_of(True, 100, 1e6, 2e5), seconds_of(False, 100, 1e6, 2e5)
     assert (fast, slow) == pytest.approx((0.1 + 0.1 + 0.2, 1 + 1 + 2))
     is_fast = found < 1
@@ -45,17 +51,18 @@ def test_seconds_are_download_and_compute_and_upload(still):
     # A quarter of all, and of every stretch of them.
     assert is_fast.sum() == pytest.approx(100, abs=1)
     assert all(8 <= part.sum() <= 12 for part in is_fast.reshape(10, 40))
-    np.testing.assert_allclose(model.expected_latency(40), model.sample(KEY, 40), rtol=1e-5)
-    np.testing.assert_allclose(model.expected_speed(40), 0.05 / model.sample(KEY, 40), rtol=1e-5)
+    few = np.asarray(drawn(model, KEY, num_clients=40))
+    np.testing.assert_allclose(seconds_expected(model, num_clients=40), few, rtol=1e-5)
+    np.testing.assert_allclose(speed_expected(model, num_clients=40), 0.05 / few, rtol=1e-5)
 
 
 def test_in_a_run_bytes_are_the_models_and_samples_those_of_training(still):
     config = SimConfig(
-        num_clients=8, num_rounds=3, policy=All(), latency=still, privacy=NoPrivacy(),
+        num_clients=8, num_rounds=2, policy=All(), latency=still, privacy=NoPrivacy(),
         track_regret=False,
         learning=Learning(
             data=Digits(num_train=120), partition=Dirichlet(), model=Linear(),
-            batch_size=4, max_steps=5,
+            batch_size=4, max_steps=5, optimizer="sgd",
         ),
     )  # fmt: skip
     result = simulate(config, KEY)
@@ -121,9 +128,10 @@ def test_expectations_are_those_of_a_quadrature_split_at_the_least_latency(tmp_p
         path=str(path), download_bytes=1e6, upload_bytes=1e6, samples=1.0, min_latency=least
     )
     speed = [expectation(lambda x: least / np.maximum(least, x), *part, least) for part in PARTS]
-    np.testing.assert_allclose(model.expected_speed(len(PARTS)), speed, atol=1e-5)
+    np.testing.assert_allclose(speed_expected(model, num_clients=len(PARTS)), speed, atol=1e-5)
     seconds = [expectation(lambda x: np.maximum(least, x), *part, least) for part in PARTS]
-    np.testing.assert_allclose(model.expected_latency(len(PARTS)), seconds, rtol=1e-5)
+    found = seconds_expected(model, num_clients=len(PARTS))
+    np.testing.assert_allclose(found, seconds, rtol=1e-5)
 
 
 def test_each_part_spreads_by_its_own_number(tmp_path):
@@ -146,7 +154,7 @@ def test_each_part_spreads_by_its_own_number(tmp_path):
 
 def test_more_clients_than_are_integrated_at_a_time_have_their_own_expectations():
     model = Network(download_bytes=1e6, upload_bytes=1e6, samples=30.0)
-    few, many = model.expected_speed(20), model.expected_speed(300)
+    few, many = (speed_expected(model, num_clients=number) for number in (20, 300))
     np.testing.assert_allclose(few, many[:20], rtol=1e-6)
 
 
