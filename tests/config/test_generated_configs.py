@@ -96,13 +96,13 @@ def kept(part):
     return part
 
 
-@examples(150)
+@examples(250)
 @given(generated.damaged())
 def test_a_value_that_no_field_has_a_rule_for_is_one_line(config):
     outcome("damaged", lambda: checked(config))
 
 
-@examples(150)
+@examples(250)
 @given(st.data())
 def test_a_misspelt_file_is_a_config_or_one_line(data):
     text = config_file.dumps(data.draw(generated.simulations(learning=True)))
@@ -122,7 +122,7 @@ def test_a_misspelt_change_of_the_command_line_is_one_line(data):
 
 # A valid config may have speeds that cannot be told apart: a run warns of it, and goes on.
 @pytest.mark.filterwarnings("ignore:latency.min_latency")
-@examples(12, share=0.2)
+@examples(20, share=0.2)
 @given(st.data())
 def test_what_is_valid_runs(data):
     """A structure with several numbers each, of which a run compiles nothing new."""

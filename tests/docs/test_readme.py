@@ -66,8 +66,7 @@ def test_own_arrays_own_module_own_latencies(own_world):
     lines = [line for line in block.splitlines() if line.strip()]
     assert len(lines) <= 25
     assert "SimConfig(num_clients=20," in block
-    few = "num_clients=20, num_rounds=20, eval_every=10, track_regret=False,"
-    names = play(page, smaller={"num_clients=20,": few})
+    names = play(page, smaller={"num_clients=20,": "num_clients=20, num_rounds=20, eval_every=10,"})
     assert (own_world / "figures" / "accuracy_vs_seconds.png").stat().st_size > 10_000
     result = names["result"]
     assert result.config.values.tolist() == ["pause", "pause_thompson", "random", "fastest"]

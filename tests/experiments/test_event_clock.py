@@ -13,7 +13,7 @@ HERE = pathlib.Path(run.__file__).parent
 
 @pytest.mark.slow
 def test_it_runs_small(tmp_path, monkeypatch, capsys):
-    learning = Learning(data=Digits(num_train=120), model=Linear(), optimizer="sgd", max_steps=2)
+    learning = Learning(data=Digits(num_train=120), model=Linear(), max_steps=2)
     small = setting.FLEETS["tails"].replace(num_clients=20, num_rounds=900, learning=learning)
     monkeypatch.setitem(setting.FLEETS, "tails", small)
     run.main(seeds=2, rounds=20, only="tails", out=tmp_path)
@@ -23,21 +23,29 @@ def test_it_runs_small(tmp_path, monkeypatch, capsys):
     assert len((tmp_path / "verdicts.jsonl").read_text().splitlines()) == 6
 
 
+UNDECIDED = "not decidable here"
+
+
+def verdicts_on(claim: str, output: str) -> list[str]:
+    """The verdicts on a claim, of the three fleets in turn."""
+    return re.findall(rf"^(\w+|{UNDECIDED}) +\w+: {claim}", output, re.MULTILINE)
+
+
 def test_its_page_says_what_was_found():
     output = (HERE / "output.txt").read_text(encoding="utf-8")
     page = (HERE / "README.md").read_text(encoding="utf-8")
     gains = re.findall(r"fedbuff, random above rounds, pause: \+([\d.]+)", output)
     assert [round(float(gain)) for gain in gains] == [11, 12, 14]
     assert "11 to 14 points" in page
-    assert re.findall(r"^(\w+) +\w+: fedbuff, pause above", output, re.MULTILINE) == ["open"] * 3
-    verdicts = re.findall(r"^(\w+) +\w+: fedbuff, random above fedbuff, f", output, re.MULTILINE)
-    assert verdicts == ["confirmed", "refuted", "open"]
+    assert verdicts_on("fedbuff, pause above", output) == [UNDECIDED] * 3
+    found = verdicts_on("fedbuff, random above fedbuff, f", output)
+    assert found == ["confirmed", "refuted", UNDECIDED]
     for who in ("fedbuff, useful rate above fedbuff, pause", "fedbuff, pisces above fedbuff, r"):
-        assert re.findall(rf"^(\w+) +\w+: {who}", output, re.MULTILINE) == ["open"] * 3
-    paced = re.findall(
-        r"^(\w+) +\w+: paced, pisces above [\w ,]+: \+([\d.]+)", output, re.MULTILINE
-    )
-    assert paced == [("confirmed", "3.58"), ("confirmed", "1.48"), ("open", "1.42")]
+        assert set(verdicts_on(who, output)) <= {UNDECIDED}
+    found = verdicts_on("paced, pisces above", output)
+    assert found == ["confirmed", "confirmed", UNDECIDED]
+    paced = re.findall(r"paced, pisces above [\w ,]+: \+([\d.]+)", output)
+    assert paced == ["3.58", "1.48", "1.42"]
     assert "(+3.58)" in page
     assert "(+1.48)" in page
     ends = {

@@ -17,17 +17,10 @@ HERE = pathlib.Path(run.__file__).parent
 SMALL = Learning(data=Digits(num_train=60), model=Mlp(hidden=()), optimizer="sgd", max_steps=1)
 
 
-def small(policy="pause", data_dir=None):
-    assert data_dir in ("folder", None)
-    config = presets.digits_small(policy)
-    return config.replace(num_clients=6, num_selected=2, track_regret=False, learning=SMALL)
-
-
-def test_mnist_mlp_30_5_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(presets, "mnist_small", small)
+def test_mnist_mlp_30_5_runs_small_and_its_checks_can_fail(shared, tmp_path, capsys):
     # Four rounds do not reach the authors' seconds: the checks must say so.
     with pytest.raises(typer.Exit):
-        run.main(data_dir="folder", seeds=3, rounds=4, out=tmp_path)
+        run.main(data_dir=str(shared / "data" / "tfds"), seeds=2, rounds=4, out=tmp_path)
     printed = capsys.readouterr().out
     assert (tmp_path / "output.txt").read_text() == printed
     assert printed.count("FAIL ") >= 6
@@ -61,6 +54,11 @@ def test_the_expected_numbers_are_the_authors(shared):
 
 
 def test_cifar10_small_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch, capsys):
+    def small(policy="pause", data_dir=None):
+        assert data_dir in ("folder", None)
+        config = presets.digits_small(policy)
+        return config.replace(num_clients=6, num_selected=2, track_regret=False, learning=SMALL)
+
     monkeypatch.setattr(presets, "cifar10_small", small)
     monkeypatch.setattr(cifar10_small, "Cnn3", lambda norm: Mlp(hidden=()))
     with pytest.raises(typer.Exit):
