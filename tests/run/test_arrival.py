@@ -85,7 +85,7 @@ LEARN = BASE.replace(
 
 
 def test_policies_that_read_losses_run_with_updates_that_do_not_arrive():
-    """The others meet such rules in test_selector, held against a selector.
+    """Of the others, those that differ in kind meet such rules in test_selector.
 
     `power_of_choice` and `adapow_d` ask as `cpow_d` does.
     """
