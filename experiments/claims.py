@@ -168,13 +168,16 @@ def seeds_needed(claim: Claim, together: int = 1) -> float:
     if claim.kind == "share":
         spread = math.sqrt(claim.found * (1 - claim.found))
     distance = min(abs(claim.found - bound) for bound in (claim.above, claim.below))
-    found, luck = claim.seeds, scipy.stats.norm.ppf(POWER)
-    while found < 1_000_000:
+    luck, z = scipy.stats.norm.ppf(POWER), scipy.stats.norm.isf((1 - CONFIDENCE) / 2 / together)
+    if not distance or (z + luck) * spread > 1000 * distance:
+        return math.inf
+    # Student's quantile is above the normal one, so it takes a few more.
+    found = max(claim.seeds, math.ceil(((z + luck) * spread / distance) ** 2))
+    while True:
         error = spread / math.sqrt(found)
         if half_width(error, found, together) + luck * error <= distance:
             return found
-        found += max(1, found // 50)
-    return math.inf
+        found += 1
 
 
 def half_width(error: float, seeds: int, together: int = 1) -> float:

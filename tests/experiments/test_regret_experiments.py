@@ -81,7 +81,7 @@ def test_a_round_of_pause_has_at_most_two_widths_of_regret(tmp_path):
     assert (
         text.count("\nok ")
         == (HERE / "regret_bound" / "output.txt").read_text().count("\nok ")
-        == 3
+        == 4
     )
     assert "outside its width: 0" in text
     assert (tmp_path / "figures" / "regret_bound.png").is_file()
