@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-CHANCE = ("refuted", "confirmed", "not decidable here", "open")
 PAGE = ROOT / "docs" / "reproduction.md"
 ORDER = ("confirmed", "refuted", "compatible", "not decidable here", "open", "holds", "fails")
+# Verdicts in which chance has a part: the page lists their claims.
+LISTED = ("refuted", "confirmed", "not decidable here", "open")
 
 
 class Row(NamedTuple):
@@ -121,10 +122,7 @@ PAPERS = {"PAUSE (Peleg et al., 2025)": PAUSE, "BSFL (Ben Ami et al., 2025)": BS
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
-    for title, rows in (
-        ("PAUSE (Peleg et al., 2025)", PAUSE),
-        ("BSFL (Ben Ami et al., 2025)", BSFL),
-    ):
+    for title, rows in PAPERS.items():
         parts.append(f"\n## {title}\n")
         parts.append("| figure | what | experiment | seeds | time | verdict |")
         parts.append("| --- | --- | --- | --- | --- | --- |")
@@ -136,14 +134,14 @@ def page() -> str:
 
 
 def _by_verdict() -> dict[str, list[str]]:
-    """Of each verdict that chance has a part in, the claims with their evidence, as lines."""
-    found: dict[str, list[str]] = {verdict: [] for verdict in CHANCE}
-    for paper, rows in (("PAUSE", PAUSE), ("BSFL", BSFL)):
-        for row in rows:
-            for each in _judged(row):
-                if each["verdict"] in found:
-                    line = f"| {paper} | {each['claim']} | {each['evidence']} |"
-                    found[each["verdict"]].append(line)
+    """Return the claims of each listed verdict with their evidence, as lines of a table."""
+    found: dict[str, list[str]] = {verdict: [] for verdict in LISTED}
+    each = (
+        (title.split()[0], one) for title in PAPERS for row in PAPERS[title] for one in _judged(row)
+    )
+    for paper, one in each:
+        if one["verdict"] in found:
+            found[one["verdict"]].append(f"| {paper} | {one['claim']} | {one['evidence']} |")
     return found
 
 
@@ -154,12 +152,12 @@ def _line(row: Row) -> str:
     data = f", {row.data}" if row.data else ""
     return (
         f"| {row.name} | {row.what} | {link}{data} | {row.seeds} | {row.time} "
-        f"| {row.verdict or verdict_of(row)} |"
+        f"| {row.verdict or verdict_of(row) or 'not run yet'} |"
     )
 
 
 def verdict_of(row: Row) -> str:
-    """How many claims that name this figure or table have which verdict."""
+    """Count the verdicts on the claims that name this figure or table."""
     counts = Counter(each["verdict"] for each in _judged(row))
     return ", ".join(f"{word}: {counts[word]}" for word in ORDER if counts[word])
 

@@ -28,10 +28,13 @@ CONFIDENCE = 0.95
 # "Always": in at least this share of seeds. 20 seeds that all agree show at most 0.79 in a family
 # of three, so that a higher share could not be confirmed whatever they say.
 SHARE = 0.75
+# The seeds of an experiment on images that a machine of two cores can play.
 DECIDABLE = 20
 # Seeds are counted so that the interval lies on one side with this probability.
 POWER = 0.8
+# Fewer seeds say nothing of the spread.
 _PILOT = 3
+_SHARES = 1000
 
 
 class Claim(NamedTuple):
@@ -161,12 +164,17 @@ def interval(claim: Claim, together: int = 1) -> tuple[float, float]:
 
 
 def seeds_needed(claim: Claim, together: int = 1) -> float:
-    """Seeds with which the interval would probably lie on one side of the bounds: with ``POWER``,
-    if mean and spread stay what was found. Infinite if a bound was hit exactly.
+    """Seeds with which the interval would probably lie on one side of the bounds, if what was
+    found stays: of a mean with ``POWER``, of a share at the share found. Infinite if that takes
+    too many, as where a bound was hit exactly.
     """
-    spread = claim.error * math.sqrt(claim.seeds)
     if claim.kind == "share":
-        spread = math.sqrt(claim.found * (1 - claim.found))
+        for seeds in range(claim.seeds, _SHARES):
+            low, high = interval(claim._replace(seeds=seeds), together)
+            if claim.above < low or high < claim.above:
+                return seeds
+        return math.inf
+    spread = claim.error * math.sqrt(claim.seeds)
     distance = min(abs(claim.found - bound) for bound in (claim.above, claim.below))
     luck, z = scipy.stats.norm.ppf(POWER), scipy.stats.norm.isf((1 - CONFIDENCE) / 2 / together)
     if not distance or (z + luck) * spread > 1000 * distance:

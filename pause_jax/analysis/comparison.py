@@ -67,12 +67,11 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     others, rivals = len(names) - 1, len(candidates) - 1
     comparisons = others if against else others + rivals * (2 * others - rivals - 1) // 2
     found = tuple(differences(aim.values, chosen, comparisons=comparisons) for aim in goals)
-    best, lead = "" if against else ", the best", ""
-    if against is None and len(candidates) < len(names):
-        best, lead = (
-            "",
-            f"{quoted(chosen)} is the best whose epsilon covers all that clients send. ",
-        )
+    best = lead = ""
+    if against is None and len(candidates) == len(names):
+        best = ", the best"
+    elif against is None:
+        lead = f"{quoted(chosen)} is the best config whose epsilon covers all that clients send. "
     return Comparison(chosen, goals, comparisons, found, _text(goals, found, chosen, best, lead))
 
 

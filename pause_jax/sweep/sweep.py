@@ -22,6 +22,7 @@ from pause_jax.sweep.store import Kept, Store
 from pause_jax.sweep.workers import Executor, Workers
 
 
+# Eleven arguments: all settings of a sweep, by keywords.
 def sweep(
     configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
     keys: Array,

@@ -58,7 +58,7 @@ def test_private_configs_are_compared_with_the_best_of_them():
     result = made({"all, no privacy": clear, "good": None, "bad": None}, spread=0.001)
     found = compare(result, 0.5)
     assert found.against == "good"
-    assert ". good is the best whose epsilon covers all that clients send. 3 s" in found.text
+    assert ". good is the best config whose epsilon covers all that clients send. 3 s" in found.text
     found = compare(result, 0.99)
     assert "show 'all, no privacy' higher by " in found.text
     result["unnoised"][1] = "losses"

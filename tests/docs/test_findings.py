@@ -9,14 +9,12 @@ ROOT = pathlib.Path(__file__).parents[2] / "experiments"
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 FINDINGS = re.split(r"\n(?=\d+\. \*\*)", TEXT)[1:]
 LINK = re.compile(r"\[[^\]]*\]\(([^)]*)\)")
-# Numbers that name a setting or a place, not a measurement.
-SETTINGS = {"10^6"}
 
 
-def numbers(text: str) -> set[str]:
+def numbers(text: str) -> set[float]:
     """The numbers of two digits and more."""
-    found = re.findall(r"(?<![\w^])-?\d[\d,.^e+]*\d", text)
-    return {number for number in found if number not in SETTINGS}
+    found = re.findall(r"(?<![\w^.])-?\d[\d,.]*\d(?:e\+?\d+)?", text)
+    return {float(number.replace(",", "")) for number in found}
 
 
 def test_there_are_ten():
@@ -28,8 +26,8 @@ def test_its_numbers_are_those_of_its_experiments(finding):
     folders = {ROOT / link.split("/")[0] for link in LINK.findall(finding) if "README" in link}
     assert folders
     kept = "\n".join((folder / "output.txt").read_text(encoding="utf-8") for folder in folders)
-    words = LINK.sub("", finding.split(".", 1)[1])
-    missing = {number for number in numbers(words) if number.rstrip(".,") not in kept}
+    words = LINK.sub("", finding.split(".", 1)[1]).replace("10^6", "1,000,000")
+    missing = numbers(words) - numbers(kept)
     assert not missing, f"{missing} not in {sorted(folder.name for folder in folders)}"
 
 

@@ -92,7 +92,13 @@ def test_always_has_the_interval_of_clopper_and_pearson():
 
 @pytest.mark.parametrize(
     ("held", "seeds", "expected"),
-    [(2, 2, "open"), (10, 10, "open"), (20, 20, "confirmed"), (19, 20, "open"), (5, 20, "refuted")],
+    [
+        (2, 2, "open"),
+        (10, 10, "open"),
+        (20, 20, "confirmed"),
+        (19, 20, UNDECIDED[1]),
+        (5, 20, "refuted"),
+    ],
 )
 def test_always_is_confirmed_by_many_seeds_only(held, seeds, expected):
     claim = claims.always("c", np.arange(seeds) < held, "so")
@@ -137,6 +143,18 @@ def test_with_the_seeds_that_are_needed_four_of_five_claims_are_decided(together
     effect, spread = pilot.found, pilot.error * math.sqrt(4)
     assert rate_of_decisions(int(needed), effect, spread, together) == pytest.approx(0.8, abs=0.05)
     assert rate_of_decisions(int(needed) // 2, effect, spread, together) < 0.6
+
+
+def test_seeds_that_a_share_needs_are_those_with_which_it_is_decided():
+    def all_of(seeds):
+        return claims.always("c", np.ones(seeds, bool), "so")
+
+    needed = int(claims.seeds_needed(all_of(10), 3))
+    assert needed > 10
+    verdicts = [verdict(all_of(seeds), together=3) for seeds in (needed - 1, needed)]
+    assert verdicts == ["open", "confirmed"]
+    half = claims.always("c", [True, True, True, False], "so")  # the claimed share itself
+    assert math.isinf(claims.seeds_needed(half))
 
 
 def test_what_needs_too_many_seeds_is_not_decidable_here():
