@@ -10,6 +10,7 @@ import typer
 import xarray as xr
 
 import experiments
+from experiments.best_mixture import run as best_mixture
 from experiments.bsfl_figs_7_10 import run as bsfl_figs_7_10
 from experiments.index_rules import run as index_rules
 from experiments.outcome import Outcome
@@ -85,6 +86,27 @@ def test_a_round_of_pause_has_at_most_two_widths_of_regret(tmp_path):
     )
     assert "outside its width: 0" in text
     assert (tmp_path / "figures" / "regret_bound.png").is_file()
+
+
+def test_the_best_mixture_earns_more_than_the_genie(tmp_path):
+    text = printed(best_mixture, tmp_path, rounds=10_000, seeds=1, starts=1)
+    kept = (HERE / "best_mixture" / "output.txt").read_text()
+    assert text.count("\nok ") == kept.count("\nok ") == 5
+
+
+def test_a_mixture_of_pairs_has_the_rate_of_its_definition():
+    slowest, faster = np.zeros((20,)), np.zeros((20, 20))
+    slowest[[5, 9]] = 0.25, 0.75
+    faster[5, :4], faster[9, [0, 1, 6, 7]] = 0.25, 0.75
+    cohorts = [(0, 1, 2, 3, 5)] + 3 * [(0, 1, 6, 7, 9)]
+    share = np.bincount(np.ravel(cohorts), minlength=20) / 4
+    rate = 0.0
+    for cohort in cohorts:
+        x = 5 / 20 - share[list(cohort)]
+        rate += (
+            best_mixture.SPEED[list(cohort)].min() + 3 / 5 * (np.sign(x) * abs(x) ** 1.2).sum()
+        ) / 4
+    assert best_mixture.Mixture(slowest, faster).rate == pytest.approx(rate)
 
 
 def test_regret_horizon_runs_small(tmp_path):

@@ -1,0 +1,1 @@
+"""The best stationary mixture of cohorts, beside the greedy genie."""
