@@ -52,7 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     settings = {
         "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        # Of smaller ones, writing takes as long as compiling.
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     shapes.watch_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -15,12 +16,17 @@ from pause_jax.learning.normalisation import normalise
 
 # PyTorch's default for linear and convolution kernels, which the authors' runs used:
 # uniform with variance 1 / (3 fan_in).
-kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+# Flax traces an initializer wherever a layer is used; under jit it is traced once for each shape.
+kernel_init = jax.jit(
+    nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"), static_argnums=(1, 2)
+)
 
 
+@functools.cache
 def _bias_init(fan_in: int) -> nn.initializers.Initializer:
     bound = fan_in**-0.5
 
+    @functools.partial(jax.jit, static_argnums=(1, 2))
     def init(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
