@@ -150,7 +150,7 @@ def main(
     selected: int = 25,
     rounds: int = 10_000,
     every: Annotated[int, typer.Option(help="Rounds of a period; divides rounds.")] = 500,
-    seeds: int = 3,
+    seeds: int = 20,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
     """Run, draw and check; exit status 1 if a check fails."""
