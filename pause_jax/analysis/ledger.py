@@ -103,7 +103,7 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
       then quote ``tight_at_most``, which holds in every case.
 
     Raises:
-      ConfigError: for several configs at once, or a bad delta.
+      ConfigError: for several configs at once, a run that recorded too little, or a bad delta.
 
     Examples:
       >>> import jax
@@ -164,14 +164,25 @@ def _read(run: Result | xr.Dataset) -> tuple[SimConfig, tuple[str, ...], tuple[s
         unnoised = tuple(filter(None, run.unnoised.item().split(", ")))
         named = run.client_id.values.tolist() if "client_id" in run.coords else []
         ids = tuple(named[: config.num_clients])
+    needed = ("counts", "queried", "spent", *["budget"] * _has_law(config.privacy.budget))
+    if missing := [name for name in needed if not hasattr(run, name)]:
+        raise ConfigError(
+            f"run has no {', '.join(missing)}: the ledger reads {', '.join(needed)}, so record "
+            "them (record=...)."
+        )
     if config.learning is not None:
         unnoised += ("updates", SIZES) if config.privacy.unit == "none" else (SIZES,)
     return config, unnoised, ids
 
 
+def _has_law(budget: Budget) -> bool:
+    """Whether clients have budgets of their own."""
+    return isinstance(budget, Schedule) and budget.law is not None
+
+
 def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, np.ndarray]:
     """The schedule with each client's own eps_bar, and these, of shape [K] or [S, K]."""
-    if not isinstance(budget, Schedule) or budget.law is None:
+    if not _has_law(budget):
         return budget, np.full(shape, np.asarray(budget.total()))
     own = np.asarray(run.budget)[..., : shape[-1]]
     return budget.replace(total_epsilon=jnp.asarray(own), law=None), own
@@ -197,7 +208,7 @@ def _total_if_known(
 ) -> float:
     """:func:`total_epsilon` of a client of this budget; NaN if dp-accounting is missing."""
     schedule = mechanism.budget
-    if isinstance(schedule, Schedule) and schedule.law is not None:
+    if _has_law(schedule):
         schedule = schedule.replace(total_epsilon=float(budget), law=None)
         mechanism = mechanism.with_budget(schedule)
     with contextlib.suppress(ModuleNotFoundError):

@@ -389,6 +389,12 @@ def test_several_configs_at_once_are_refused():
         ledger(batch)
 
 
+def test_a_run_without_what_the_ledger_reads_is_refused():
+    run = simulate(BANDIT, KEY, record=("counts", "clients"))
+    with pytest.raises(ConfigError, match=r"run has no queried, spent: .* record them"):
+        ledger(run)
+
+
 # ---------------------------------------------------------------- report
 
 
