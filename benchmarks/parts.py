@@ -38,7 +38,7 @@ def write(name: str, data: Dataset, folder: pathlib.Path, most: int = MOST) -> l
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}-{i + 1}-of-{count}.npz" for i in range(count)]
     for path, share in zip(paths, zip(*shares, strict=True), strict=True):
-        np.savez_compressed(path, allow_pickle=False, **dict(zip(_ARRAYS, share, strict=True)))
+        np.savez_compressed(path, **dict(zip(_ARRAYS, share, strict=True)))
     return paths
 
 

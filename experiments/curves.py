@@ -158,13 +158,13 @@ def _is_key(leaf: Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _save(path: pathlib.Path, made_by: str, state: State, record: dict[str, np.ndarray]) -> None:
+def _save(path: pathlib.Path, made_by: str, state: State, record: dict[str, Any]) -> None:
     leaves = [
         jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in jax.tree.leaves(state)
     ]
-    arrays = {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+    arrays: dict[str, Any] = {f"state_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     part = path.with_suffix(".part.npz")
-    np.savez(part, allow_pickle=False, made_by=np.asarray(made_by), **arrays, **record)
+    np.savez(part, made_by=np.asarray(made_by), **arrays, **record)
     part.rename(path)
 
 

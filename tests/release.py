@@ -35,7 +35,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 SHOWN = ("jax", "flax", "optax", "chex", "numpy", "scipy", "xarray", "scikit-learn", "typer")
 # Where the least version that we allow has no wheel for a Python, the first that has.
 FIRST_WHEELS = {
-    "3.13": {"scipy": "1.14.1"},
+    "3.13": {"numpy": "2.1", "scipy": "1.14.1"},
     "3.14": {"numpy": "2.3.2", "scipy": "1.16.1", "scikit-learn": "1.7.2"},
 }
 PROGRAM = """

@@ -34,7 +34,7 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written(path) as out:
-            np.savez(out, allow_pickle=False, **arrays)
+            np.savez(out, **arrays)
     except OSError as error:
         warnings.warn(
             f"{path} cannot be written ({error}), so {name} is decoded at every start. Name "

@@ -190,10 +190,10 @@ class Store:
             "num_parameters": rows.num_parameters,
             "unnoised": list(rows.unnoised),
         }
-        arrays = {f"value {name}": value for name, value in rows.values.items()}
+        arrays: dict[str, Any] = {f"value {name}": value for name, value in rows.values.items()}
         with self.tolerated(), _written_beside(path) as beside:
             with beside.open("wb") as file:
-                np.savez(file, allow_pickle=False, about=np.asarray(json.dumps(about)), **arrays)
+                np.savez(file, about=np.asarray(json.dumps(about)), **arrays)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)

@@ -102,7 +102,7 @@ class Imported(NamedTuple):
     """
 
     tables: dict[str, Rows]
-    arrays: dict[str, NDArray[Any]]
+    arrays: dict[str, Any]
     notes: tuple[str, ...] = ()
 
     def write(self, folder: pathlib.Path) -> list[pathlib.Path]:
@@ -121,7 +121,7 @@ class Imported(NamedTuple):
                 csv_file.write(folder / name, rows)
             if self.arrays:
                 with written(folder / DATA) as file:
-                    np.savez_compressed(file, allow_pickle=False, **self.arrays)
+                    np.savez_compressed(file, **self.arrays)
         except OSError as error:
             raise ConfigError(f"--out {folder}: cannot be written ({error.strerror}).") from None
         return paths

@@ -16,11 +16,11 @@ from pause_jax.config import SimConfig, config_file
 from pause_jax.privacy import PerClient, Schedule
 
 
-def write(path: pathlib.Path, arrays: dict[str, NDArray[Any]]) -> None:
+def write(path: pathlib.Path, arrays: dict[str, Any]) -> None:
     """Write arrays, whole or not at all. Raises ConfigError if the file cannot be written."""
     try:
         with written(path) as file:
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
 
