@@ -87,7 +87,7 @@ BSFL = (
     Row("Fig. 10 right", "the same: test loss", "bsfl_figs_7_10_right", seeds="20", time="3 min"),
     Row("Fig. 11", "Fashion-MNIST, non-i.i.d., 500/25", "bsfl_fig_11", "Fashion-MNIST", "3",
         "50 min"),
-    Row("Fig. 12", "CIFAR-10, non-i.i.d., 500/25", "bsfl_fig_12", "CIFAR-10", "1", "40 min"),
+    Row("Fig. 12", "CIFAR-10, non-i.i.d., 500/25", "bsfl_fig_12", "CIFAR-10", "3", "1.5 h"),
     Row("Table 1", "alpha varied, with cnn3 for ResNet-18", "bsfl_tables_1_2", "CIFAR-10", "1",
         "45 min"),
     Row("Table 2", "beta varied, with cnn3 for ResNet-18", "bsfl_tables_1_2", "CIFAR-10", "1",
