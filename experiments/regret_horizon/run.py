@@ -58,7 +58,7 @@ def family(curves: xr.DataArray) -> list[Claim]:
 
 def main(
     rounds: int = 1_000_000,
-    seeds: int = 8,
+    seeds: int = 20,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
     """Run, print and write growth by decade; exit status 1 if a check fails."""
