@@ -88,10 +88,10 @@ BSFL = (
     Row("Fig. 11", "Fashion-MNIST, non-i.i.d., 500/25", "bsfl_fig_11", "Fashion-MNIST", "5",
         "2.5 h"),
     Row("Fig. 12", "CIFAR-10, non-i.i.d., 500/25", "bsfl_fig_12", "CIFAR-10", "3", "2 h"),
-    Row("Table 1", "alpha varied, with cnn3 for ResNet-18", "bsfl_tables_1_2", "CIFAR-10", "1",
-        "45 min"),
-    Row("Table 2", "beta varied, with cnn3 for ResNet-18", "bsfl_tables_1_2", "CIFAR-10", "1",
-        "45 min"),
+    Row("Table 1", "alpha varied, with cnn3 for ResNet-18", "bsfl_tables_1_2", "CIFAR-10", "3",
+        "2 h"),
+    Row("Table 2", "beta varied, with cnn3 for ResNet-18", "bsfl_tables_1_2", "CIFAR-10", "3",
+        "2 h"),
     Row("Table 3", "settings: the presets `bsfl_*`"),
 )  # fmt: skip
 HEAD = """# Reproduction
