@@ -238,6 +238,26 @@ def test_seconds_are_those_to_the_target_that_is_given():
     assert claim.found == pytest.approx((seconds[0] - seconds[1]).mean())
 
 
+def test_a_rival_that_never_gets_there_counts_to_the_last_second_of_both():
+    labels = [*pause_learning.POLICIES, pause_learning.WITHOUT_PRIVACY]
+    found = curves(labels, 0.9)
+    table = found.table
+    stuck = (table.label == "random") & (table.seed == 1)
+    found.table = table.assign(test_accuracy=table.test_accuracy.where(~stuck, 0.1))
+    (claim,) = (
+        claim
+        for claim in pause_learning.accuracy_claims(found, 0.5)
+        if "random needs more seconds" in claim.text
+    )
+    ends = [
+        found.run(label, seed).clock.iloc[-1] for label in ("random", "PAUSE") for seed in (0, 1)
+    ]
+    rival, own = found.seconds_to("random", 0.5), found.seconds_to("PAUSE", 0.5)
+    assert rival[1] == math.inf
+    assert claim.found == pytest.approx((rival[0] - own[0] + min(ends) - own[1]) / 2)
+    assert claim.note == f"1 of 2 seeds of random need more than {min(ends):.0f} s"
+
+
 def test_the_targets_are_nine_tenths_of_the_authors_recorded_runs():
     folder = mnist_mlp_30_5.HERE.parent
     mnist = json.loads((folder / "mnist_mlp_30_5" / "expected.json").read_text())
