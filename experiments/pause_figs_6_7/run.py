@@ -41,7 +41,7 @@ def setting(data_dir: str | None, rounds: int) -> Setting:
 
 def main(
     data_dir: Annotated[str | None, typer.Option(help="Folder with prepared MNIST.")] = None,
-    seeds: int = 10,
+    seeds: int = 20,
     rounds: int = ROUNDS,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
