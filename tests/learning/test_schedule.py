@@ -92,7 +92,7 @@ def test_the_numbers_of_a_schedule_are_swept_in_one_program():
     program = compiled_steps(None, chosen(None), Execution(), True).advance_quick
     jax.clear_caches()
     before = program._cache_size()
-    swept = sweep(configs, KEY, progress=False)
+    swept = sweep(configs, KEY, max_batch=1, progress=False)
     assert program._cache_size() == before + 1
     loss = np.asarray(swept.train_loss[:, 0])
     np.testing.assert_allclose(loss[1], simulate(configs[1], KEY).train_loss, rtol=1e-4)

@@ -131,7 +131,7 @@ def test_the_ledger_charges_starts():
 
 def test_shards_make_the_sweep(tmp_path):
     configs = {"buffer": ALONE, "pace": ALONE.replace(clock=CLOCK.replace(pace=1.0))}
-    whole = sweep(configs, KEYS, progress=False)
+    whole = sweep(configs, KEYS, max_batch=1, progress=False)
     for number in (1, 2):
         run_shard(configs, KEYS, (number, 2), store=tmp_path, max_batch=1, progress=False)
     xr.testing.assert_equal(merge(tmp_path), whole)

@@ -48,6 +48,12 @@ def keys():
     return jax.random.split(jax.random.key(3), 3)
 
 
+@pytest.fixture
+def two_cores(monkeypatch):
+    """On any machine a sweep plays two chunks at a time."""
+    monkeypatch.setattr(preparing, "threads_of", lambda mesh: 2)
+
+
 @pytest.fixture(scope="module")
 def learned(keys):
     base = presets.digits_small("pause").replace(num_rounds=20, eval_every=8)
@@ -137,7 +143,7 @@ def test_a_failure_in_a_lane_ends_the_sweep(keys):
         list(parts)
 
 
-def test_one_compilation_for_each_static_structure(keys):
+def test_one_compilation_for_each_static_structure(keys, two_cores):
     """Neither one more seed, nor other values or more, nor another number of rounds or of
     evaluations compiles anything.
     """
@@ -316,7 +322,7 @@ def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatc
     assert stopped.value.finished is None
 
 
-def test_policies_of_one_cohort_size_share_a_program(keys):
+def test_policies_of_one_cohort_size_share_a_program(keys, two_cores):
     """Each with its own numbers, and with the bits of any sweep that it is alone in."""
     names = ("sa_pause", "random", "md_sampling", "oort", "all")
     configs = {name: bandit(name, num_clients=11) for name in names} | {
