@@ -144,7 +144,7 @@ time.sleep(60)
     monkeypatch.setattr(
         device, "command_of", lambda *_, **__: [sys.executable, "-c", program, str(tmp_path)]
     )
-    device.main(out=tmp_path, minutes=0.1)
+    device.main(out=tmp_path, minutes=0.05)
     assert capsys.readouterr().out.strip().endswith("start it again to go on")
     (line,) = pieces.ended(tmp_path)
     assert (line["step"], line["error"][:38]) == ("bad", "ended the process with status -6; see ")

@@ -96,9 +96,11 @@ def test_a_dask_cluster_of_which_a_worker_dies_and_one_is_added(whole, tmp_path)
     assert len({each.process for each in events(tmp_path)}) > 2
 
 
-def test_jobs_of_submitit_of_which_one_dies(tmp_path):
+def test_jobs_of_submitit_of_which_one_dies(tmp_path, monkeypatch):
     """A job is a start of Python, so there are few: two chunks, one of which runs again."""
     submitit = pytest.importorskip("submitit")
+    # Seconds for which a slow file system may still hide the result of a job that has ended.
+    monkeypatch.setattr(submitit.Job, "_results_timeout_s", 1)
     arguments = {"pause": CONFIGS["pause"]}, keys()[:2]
     executor = Watched(submitit.LocalExecutor(tmp_path / "jobs"), tmp_path, dying=(0, 0))
     result = sweep(*arguments, executor=executor, **SETTINGS)
