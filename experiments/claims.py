@@ -8,7 +8,8 @@ the claims depend on each other, and unlike Holm's rule it gives an interval for
 - ``confirmed``: the whole interval lies where the claim says; ``refuted``: none of it does.
 - ``open``: the interval lies on both sides, or there are fewer than two seeds.
 - ``not decidable here``: the same, and it would need more than ``DECIDABLE`` seeds to lie on one
-  side, if mean and spread are those of the three seeds or more that were played.
+  side, if mean and spread are those of the three seeds or more that were played; or what was
+  played is only the beginning of the figure, which more seeds of it do not make decidable.
 - ``compatible``: a test that could have rejected the claim did not. That confirms nothing.
 - ``holds``, ``fails``: computed exactly; chance has no part in it.
 """
@@ -42,7 +43,7 @@ class Claim(NamedTuple):
 
     Attributes:
       text: in words; does not depend on the runs.
-      kind: ``mean``, ``share``, ``test`` or ``exact``.
+      kind: ``mean``, ``share``, ``test``, ``exact`` or ``unplayed``.
       found: a mean; a share of the seeds; a p-value, corrected; 1 or 0 for what is exact.
       error: standard error of a mean, else 0.
       seeds: on which ``found`` rests.
@@ -132,6 +133,11 @@ def exact(claim: str, holds: object, note: str) -> Claim:
     return Claim(claim, "exact", float(bool(holds)), note=note)
 
 
+def unplayed(claim: Claim, note: str) -> Claim:
+    """A claim on the end of curves of which only the beginning was played: no evidence."""
+    return claim._replace(kind="unplayed", found=math.nan, error=math.inf, note=note)
+
+
 def from_record(record: Mapping[str, Any]) -> Claim:
     """A claim from a line of ``verdicts.jsonl``; null is no bound, no error or no value."""
     absent = {"found": math.nan, "error": math.inf, "above": -math.inf, "below": math.inf}
@@ -199,6 +205,8 @@ def _judged(claim: Claim, together: int) -> tuple[str, str]:
         return "holds" if claim.found else "fails", claim.note
     if claim.kind == "test":
         return "compatible" if claim.found >= claim.above else "refuted", claim.note
+    if claim.kind == "unplayed":
+        return "not decidable here", claim.note
     low, high = interval(claim, together)
     if claim.above < low and high < claim.below:
         verdict = "confirmed"
