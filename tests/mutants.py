@@ -1723,6 +1723,20 @@ MUTANTS = [
         f"{WORKERS_TEST}::test_a_shard_leaves_what_others_run_and_runs_damaged_chunks_again",
     ),
     Mutant(
+        "an_empty_lease_stays_for_ever",
+        "pause_jax/sweep/leases.py",
+        "return not found.st_size and now - since >= UNWRITTEN",
+        "return False",
+        f"{WORKERS_TEST}::test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken",
+    ),
+    Mutant(
+        "an_empty_lease_is_taken_at_once",
+        "pause_jax/sweep/leases.py",
+        "return not found.st_size and now - since >= UNWRITTEN",
+        "return not found.st_size",
+        f"{WORKERS_TEST}::test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken",
+    ),
+    Mutant(
         "a_finished_chunk_of_another_shard_runs",
         "pause_jax/sweep/execute.py",
         "if self._store.path(self._group, first).exists():",

@@ -325,6 +325,29 @@ def test_a_shard_leaves_what_others_run_and_runs_damaged_chunks_again(whole, tmp
     assert merge(tmp_path).attrs["interrupted"] == "no"
 
 
+def test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken(
+    whole, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(leases, "UNWRITTEN", 0.5)
+    monkeypatch.setattr(execute, "LOOK_EVERY", 0.1)
+    run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS)
+    (tmp_path / "chunk-000-0000005.npz").unlink()
+    path = tmp_path / "lease-000-0000005"
+    path.touch()
+    assert not leases.Leases().claim(path), "it may be about to be written"
+    assert run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS) == (1, 1, 0)
+    xr.testing.assert_identical(merge(tmp_path).drop_attrs(), whole.drop_attrs())
+    # One that is written within that time is not.
+    path.touch()
+    mine, other = leases.Leases(), leases.Leases()
+    assert not mine.claim(path)
+    path.unlink()
+    assert other.claim(path)
+    time.sleep(0.6)
+    assert not mine.claim(path)
+    other.close()
+
+
 def test_a_merge_says_what_is_missing(tmp_path):
     with pytest.raises(ConfigError, match="holds no kept sweep"):
         merge(tmp_path)
