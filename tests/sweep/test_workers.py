@@ -325,9 +325,7 @@ def test_a_shard_leaves_what_others_run_and_runs_damaged_chunks_again(whole, tmp
     assert merge(tmp_path).attrs["interrupted"] == "no"
 
 
-def test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken(
-    whole, tmp_path, monkeypatch
-):
+def test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken(whole, tmp_path, monkeypatch):
     monkeypatch.setattr(leases, "UNWRITTEN", 0.5)
     monkeypatch.setattr(execute, "LOOK_EVERY", 0.1)
     run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS)
