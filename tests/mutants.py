@@ -119,6 +119,9 @@ PROVENANCE = "pause_jax/sweep/provenance.py"
 JOBS = "pause_jax/sweep/prepare.py"
 CHECKPOINT = "pause_jax/sweep/checkpoint.py"
 STORE_TEST = "tests/sweep/test_store.py"
+CRASHES_TEST = (
+    "tests/sweep/test_crashes.py::test_a_death_before_any_change_of_the_folder_loses_nothing"
+)
 WORKERS_TEST = "tests/sweep/test_workers.py"
 CONSTANT = f"{STORE_TEST}::test_a_constant_of_custom_code_counts_wherever_it_comes_from[{{}}]"
 MIDDLE = "tests/sweep/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
@@ -1728,6 +1731,13 @@ MUTANTS = [
         "return not found.st_size and now - since >= UNWRITTEN",
         "return False",
         f"{WORKERS_TEST}::test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken",
+    ),
+    Mutant(
+        "a_chunk_is_written_in_place",
+        "pause_jax/sweep/store.py",
+        'with beside.open("wb") as file:',
+        'with path.open("wb") as file:',
+        f"{CRASHES_TEST}[a sweep]",
     ),
     Mutant(
         "an_empty_lease_is_taken_at_once",

@@ -87,12 +87,20 @@ class Checkpoint:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _save(path: pathlib.Path, point: Point) -> None:
+def _checkpointer() -> Any:
+    """Orbax's, which makes its folders at once: for one that it cannot make, as on a full disk, its
+    threads would wait for minutes, and the process with them at its end.
+    """
     import orbax.checkpoint as ocp
 
+    options = ocp.AsyncOptions(create_directories_asynchronously=False)
+    return ocp.StandardCheckpointer(async_options=options)
+
+
+def _save(path: pathlib.Path, point: Point) -> None:
     leaves = [_plain(leaf) for leaf in jax.tree.leaves((point.state, point.records))]
     tree = {**_by_number(leaves), "digest": _digest(leaves)}
-    with _ONE_AT_A_TIME, ocp.StandardCheckpointer() as checkpointer:
+    with _ONE_AT_A_TIME, _checkpointer() as checkpointer:
         try:
             checkpointer.save(path.absolute(), tree)
             checkpointer.wait_until_finished()
@@ -101,12 +109,10 @@ def _save(path: pathlib.Path, point: Point) -> None:
 
 
 def _restored(path: pathlib.Path, segments: int, state: Any, shapes: list[Any]) -> Point:
-    import orbax.checkpoint as ocp
-
     like, structure = jax.tree.flatten((state, shapes))
     wanted = [_plain(leaf) for leaf in like]
     tree = {**_by_number(wanted), "digest": _digest([])}
-    with _ONE_AT_A_TIME, ocp.StandardCheckpointer() as checkpointer:
+    with _ONE_AT_A_TIME, _checkpointer() as checkpointer:
         found = checkpointer.restore(path.absolute(), tree)
     leaves = [found.get(f"{i:04}", leaf) for i, leaf in enumerate(wanted)]
     if not np.array_equal(found["digest"], _digest(leaves)):
