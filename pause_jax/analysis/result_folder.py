@@ -269,8 +269,6 @@ def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
     content = result.to_netcdf(engine="h5netcdf")
     with written(folder / DATA) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def about(folder: pathlib.Path) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def check_regular(where: str, path: str | pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def written(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of ``path`` once it is whole.
+    """A file to write that takes the place of ``path`` once it is whole, and on the disk.
 
     Raises:
       OSError: if it cannot be written; ``path`` is then as before.
@@ -46,11 +46,24 @@ def written(path: pathlib.Path) -> Iterator[BinaryIO]:
     try:
         with part.open("wb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
+        sync_names(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+def sync_names(folder: pathlib.Path) -> None:
+    """Make the names in a folder outlive a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def expanded(where: str, path: str) -> pathlib.Path:

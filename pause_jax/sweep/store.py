@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import filelock
 import numpy as np
 
+from pause_jax.base.source_file import sync_names
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweep.chunks import Chunking
 from pause_jax.sweep.config_summary import ConfigSummary, Rows, Variable
@@ -197,7 +198,7 @@ class Store:
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
-            _sync(self.folder)
+            sync_names(self.folder)
 
     @contextlib.contextmanager
     def tolerated(self) -> Iterator[None]:
@@ -294,13 +295,3 @@ def _name_first(beside: pathlib.Path, path: pathlib.Path) -> None:
         pass
     except OSError:  # a file system without links
         beside.replace(path)
-
-
-def _sync(folder: pathlib.Path) -> None:
-    """Make the names in a folder outlive a power cut, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

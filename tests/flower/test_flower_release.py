@@ -1,5 +1,6 @@
 """The client's side: what leaves it is the mechanism's, on a budget that outlives everything."""
 
+import contextlib
 import json
 import multiprocessing
 import re
@@ -35,6 +36,7 @@ from pause_jax.privacy import (
 )
 from tests.flower import local  # noqa: F401, names this process to Flower
 from tests.flower.world import model
+from tests.support.disk import Disk
 
 THRICE = PerCoordinateLaplace(budget=Table(total_epsilon=10.0, shares=(0.5, 0.3, 0.2)))
 CONTEXT = Context(7, 100, {"partition-id": 4}, RecordDict(), {})
@@ -196,6 +198,22 @@ def test_the_clients_own_epsilon_counts_and_a_server_that_tells_another_is_named
     assert reply.content["metrics"]["pause-epsilon"] == pytest.approx(3.0)
     (words,) = warned
     assert "round 9: the server tells an epsilon of 500, and this client's release 2 has 3" in words
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_death_before_any_change_counts_no_release_too_few(tmp_path, number):
+    path, left = tmp_path / "kept" / "ledger", 0
+    refused = contextlib.suppress(OSError, ConfigError)
+    with Disk(tmp_path / "kept", number).watched() as disk, refused:
+        ledger = Ledger(path, THRICE)
+        while ledger.enter() is not None:
+            left += 1
+    assert disk.dead
+    counted = Ledger(path, THRICE).participations
+    assert left <= counted <= left + 1
+    while Ledger(path, THRICE).enter() is not None:
+        left += 1
+    assert left <= 3
 
 
 def test_a_ledger_of_another_mechanism_or_no_ledger_is_refused(tmp_path):
