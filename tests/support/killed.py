@@ -59,13 +59,14 @@ def main(folder: str, seconds: float, part: str) -> None:
     import jax  # after pause_jax
 
     keys = jax.random.split(jax.random.key(0), KEYS)
-    settings = {"store": folder, "progress": False}
+    # One cut of the runs for shards and the whole, on any number of cores: it is told by rounding.
+    settings = {"store": folder, "max_batch": 2, "progress": False}
     if "/" in part:
         number, shards = map(int, part.split("/"))
         run_shard(CONFIGS, keys, (number, shards), **settings)
     else:
         try:
-            whole = sweep(CONFIGS, keys, max_batch=2, **settings)
+            whole = sweep(CONFIGS, keys, **settings)
         except SweepInterrupted:
             distributed.leave(1)
         if distributed.is_first():
