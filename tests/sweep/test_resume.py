@@ -73,7 +73,7 @@ def test_killed_shards_are_started_again_and_have_the_bits_of_one_process(
     dying, left = begun(tmp_path, cache, moment, "1/2"), begun(tmp_path, cache, part="2/2")
     for process in (dying, left):
         ended(process)
-    run_shard(CONFIGS, keys, (1, 2), store=tmp_path, progress=False)
+    run_shard(CONFIGS, keys, (1, 2), store=tmp_path, **SETTINGS)
     same_bits(merge(tmp_path).drop_attrs(), whole.drop_attrs())
 
 
