@@ -37,6 +37,8 @@ CONFIGS = {
     "bandit": SMALL.replace(learning=None, num_rounds=400),
 }
 KEYS = 4
+# One cut of the runs for shards and the whole, on any number of cores: it is told by rounding.
+MAX_BATCH = 2
 
 
 def main(folder: str, seconds: float, part: str) -> None:
@@ -59,8 +61,7 @@ def main(folder: str, seconds: float, part: str) -> None:
     import jax  # after pause_jax
 
     keys = jax.random.split(jax.random.key(0), KEYS)
-    # One cut of the runs for shards and the whole, on any number of cores: it is told by rounding.
-    settings = {"store": folder, "max_batch": 2, "progress": False}
+    settings = {"store": folder, "max_batch": MAX_BATCH, "progress": False}
     if "/" in part:
         number, shards = map(int, part.split("/"))
         run_shard(CONFIGS, keys, (number, shards), **settings)

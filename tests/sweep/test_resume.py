@@ -23,7 +23,7 @@ from pause_jax import cli, merge, run_shard, sweep
 from pause_jax.analysis import result_folder
 from pause_jax.cli import stopping
 from tests.soak import begun, ended, environment, killed, same_bits
-from tests.support.killed import CONFIGS, KEYS
+from tests.support.killed import CONFIGS, KEYS, MAX_BATCH
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,7 @@ RUN = (
 )  # fmt: skip
 
 
-# As in tests/support/killed.py.
-SETTINGS = {"max_batch": 2, "progress": False}
+SETTINGS = {"max_batch": MAX_BATCH, "progress": False}
 
 
 @pytest.fixture(scope="module")
