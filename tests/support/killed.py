@@ -37,7 +37,7 @@ CONFIGS = {
     "bandit": SMALL.replace(learning=None, num_rounds=400),
 }
 KEYS = 4
-# One cut of the runs for shards and the whole, on any number of cores: it is told by rounding.
+# On two cores or more each run is a chunk, so shards are cut as the whole is: rounding tells.
 MAX_BATCH = 2
 
 
