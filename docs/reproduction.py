@@ -47,7 +47,7 @@ class Row(NamedTuple):
 PAUSE = (
     Row("Fig. 1", "generalization reward", "pause_fig_1", seeds="-", time="3 s"),
     Row("Fig. 2", "CIFAR-10, 30/5, i.i.d., eps_bar 40: accuracy", "pause_figs_2_3", "CIFAR-10",
-        "1", "2 h"),
+        "3", "5 h"),
     Row("Fig. 3", "the same: leakage", "pause_figs_2_3", "CIFAR-10", "20", "1 min"),
     Row("Fig. 4", "CIFAR-10, 30/5, non-i.i.d., eps_bar 100: accuracy", "pause_figs_4_5",
         "CIFAR-10", "1", "2 h"),
