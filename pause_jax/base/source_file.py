@@ -56,6 +56,18 @@ def written(path: pathlib.Path) -> Iterator[BinaryIO]:
         raise
 
 
+def write_through(path: pathlib.Path, content: bytes) -> None:
+    """Write a file that is on the disk when this returns.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def sync_names(folder: pathlib.Path) -> None:
     """Make the names in a folder outlive a power cut, where the system can."""
     with contextlib.suppress(OSError):

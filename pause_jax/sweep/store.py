@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import filelock
 import numpy as np
 
-from pause_jax.base.source_file import sync_names
+from pause_jax.base.source_file import sync_names, write_through
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweep.chunks import Chunking
 from pause_jax.sweep.config_summary import ConfigSummary, Rows, Variable
@@ -82,8 +82,9 @@ class Store:
                 text = json.dumps(kept._asdict(), indent=1)
                 # Of several processes that begin at the same moment one is the first.
                 with _written_beside(path) as beside:
-                    beside.write_text(text)
+                    write_through(beside, text.encode())
                     _name_first(beside, path)
+                    sync_names(folder)
         except OSError as error:
             raise ConfigError(
                 f"{folder}: cannot keep a sweep ({error.strerror}). Choose another folder."

@@ -19,16 +19,15 @@ from tests.support.watched import SMALL, keys
 pytestmark = pytest.mark.slow
 
 CONFIGS = {"pause": SMALL}
-KEYS = keys()[:2]
 SETTINGS = {"max_batch": 1, "progress": False}
 
 
-def as_a_sweep(folder, keys):
-    return sweep(CONFIGS, keys, store=folder, **SETTINGS).drop_attrs()
+def as_a_sweep(folder, chosen):
+    return sweep(CONFIGS, chosen, store=folder, **SETTINGS).drop_attrs()
 
 
-def as_a_shard(folder, keys):
-    run_shard(CONFIGS, keys, (1, 2), store=folder, **SETTINGS)
+def as_a_shard(folder, chosen):
+    run_shard(CONFIGS, chosen, (1, 2), store=folder, **SETTINGS)
     return merge(folder).drop_attrs()
 
 
@@ -53,15 +52,15 @@ def test_a_death_before_any_change_of_the_folder_loses_nothing(
     monkeypatch.setattr(leases, "EXPIRES", 0.1)
     monkeypatch.setattr(leases, "UNWRITTEN", 0.1)
     monkeypatch.setattr(execute, "LOOK_EVERY", 0.02)
-    keys = KEYS[:chunks]
+    chosen = keys()[:chunks]
     with Disk(tmp_path / "whole").watched() as disk:
-        whole = play(tmp_path / "whole", keys)
+        whole = play(tmp_path / "whole", chosen)
     assert len(disk.changes) >= least
     before = len(waiting())
     for number, change in enumerate(disk.changes):
         folder = tmp_path / str(number)
         with Disk(folder, number).watched() as dying, contextlib.suppress(ConfigError):
-            play(folder, keys)
+            play(folder, chosen)
         assert dying.dead, change
         assert len(waiting()) == before, f"dead before {change}, it would not end"
-        xr.testing.assert_identical(play(folder, keys), whole)
+        xr.testing.assert_identical(play(folder, chosen), whole)

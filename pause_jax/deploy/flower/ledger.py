@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pause_jax.base.source_file import sync_names
+from pause_jax.base.source_file import sync_names, write_through
 from pause_jax.base.struct import ConfigError
 from pause_jax.config.config_file import to_dict
 from pause_jax.privacy import Mechanism
@@ -110,10 +110,7 @@ class Ledger:
     def _create(self, head: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
-        with part.open("wb") as file:
-            file.write(head.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        write_through(part, head.encode())
         # A link, unlike a rename, does not overwrite what another program has just created.
         with contextlib.suppress(FileExistsError):
             os.link(part, self.path)
