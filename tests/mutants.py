@@ -1728,7 +1728,7 @@ MUTANTS = [
     Mutant(
         "an_empty_lease_stays_for_ever",
         "pause_jax/sweep/leases.py",
-        "return not found.st_size and now - since >= UNWRITTEN",
+        "return now - since >= UNWRITTEN",
         "return False",
         f"{WORKERS_TEST}::test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken",
     ),
@@ -1742,8 +1742,8 @@ MUTANTS = [
     Mutant(
         "an_empty_lease_is_taken_at_once",
         "pause_jax/sweep/leases.py",
-        "return not found.st_size and now - since >= UNWRITTEN",
-        "return not found.st_size",
+        "return now - since >= UNWRITTEN",
+        "return True",
         f"{WORKERS_TEST}::test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken",
     ),
     Mutant(

@@ -56,9 +56,11 @@ class Leases:
             found = path.stat()
         except OSError:
             return False
+        if found.st_size:
+            return False
         now = time.monotonic()
         since = self._empty.setdefault((path, found.st_ino, found.st_ctime_ns), now)
-        return not found.st_size and now - since >= UNWRITTEN
+        return now - since >= UNWRITTEN
 
     def release(self, path: pathlib.Path) -> None:
         """Release a lease, if this process holds it."""
