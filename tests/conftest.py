@@ -1,5 +1,6 @@
 """Strict JAX settings for every test, and the folder of real data and recorded runs."""
 
+import functools
 import gc
 import os
 import pathlib
@@ -8,6 +9,7 @@ import sys
 import hypothesis
 import jax
 import pytest
+from jax._src.interpreters import mlir
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile(
@@ -55,11 +57,24 @@ def pytest_configure(config: pytest.Config) -> None:
         # Of smaller ones, writing takes as long as compiling.
         "jax_persistent_cache_min_compile_time_secs": 0.1,
         "jax_persistent_cache_min_entry_size_bytes": -1,
+        # Innermost lines alone: whole stacks take a fiftieth of a compilation.
+        "jax_traceback_in_locations_limit": 1,
     }
     shapes.watch_all()
+    one_context()
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)  # for the processes that tests start
+
+
+def one_context() -> None:
+    """Let all programs of this process be lowered in one MLIR context.
+
+    JAX makes one for each, and fills it with all dialects: 4 of the 16 ms of a small program. It
+    is private in JAX; where a version has it not, tests take longer.
+    """
+    if make := getattr(mlir, "make_ir_context", None):
+        mlir.make_ir_context = functools.cache(make)
 
 
 # A process may have 65,530 memory maps on Linux; every compiled program takes some.
