@@ -77,6 +77,12 @@ def one_context() -> None:
         mlir.make_ir_context = functools.cache(make)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """What is left after pytest's own look for garbage is not looked at again: seconds each time."""
+    gc.freeze()
+
+
 # A process may have 65,530 memory maps on Linux; every compiled program takes some.
 MAX_MAPS = 10_000
 

@@ -184,7 +184,7 @@ def test_on_a_full_disk_the_table_is_printed_and_one_line_says_why(here):
     printed, error, code = here(*DISK, "--resume")
     assert (code, "Written to" in printed) == (0, True)
     found = xr.load_dataset("results/mine/data.nc")
-    xr.testing.assert_identical(found.drop_attrs(), whole.drop_attrs())
+    xr.testing.assert_equal(found, whole)
 
 
 def test_where_not_even_runs_can_be_stored_the_way_on_is_named(here):

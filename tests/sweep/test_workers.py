@@ -127,7 +127,7 @@ def test_shards_of_unequal_speed_do_not_idle_and_come_and_go(whole, tmp_path):
         printed, error = process.communicate(timeout=120)
         assert process.returncode == 0, error[-3000:]
         assert printed.split()[1] == "0", "chunks were left"
-    xr.testing.assert_identical(merge(tmp_path / "kept").drop_attrs(), whole.drop_attrs())
+    xr.testing.assert_equal(merge(tmp_path / "kept"), whole)
     assert_all_once(tmp_path)
     assert not list((tmp_path / "kept").glob("lease-*"))
     of_each = {each.process: 0.0 for each in events(tmp_path)}
@@ -247,7 +247,7 @@ def test_a_later_worker_of_another_processor_is_refused_and_finished_runs_are_ke
 def test_the_processor_of_the_client_does_not_matter(monkeypatch, whole):
     changed(monkeypatch, machine={"device": "H100", "platform": "gpu"})
     result = sweep(CONFIGS, keys(), executor=Inline(), **SETTINGS)
-    xr.testing.assert_identical(result.drop_attrs(), whole.drop_attrs())
+    xr.testing.assert_equal(result, whole)
     assert result.attrs["made_by"] != whole.attrs["made_by"]
 
 
@@ -283,7 +283,7 @@ def test_what_cannot_be_given_with_an_executor_is_refused():
 def test_a_shard_that_is_left_alone_runs_everything(whole, tmp_path):
     share = run_shard(CONFIGS, keys(), (2, 3), store=tmp_path, **SETTINGS)
     assert share == (CHUNKS, CHUNKS, 0)
-    xr.testing.assert_identical(merge(tmp_path).drop_attrs(), whole.drop_attrs())
+    xr.testing.assert_equal(merge(tmp_path), whole)
     assert run_shard(CONFIGS, keys(), (1, 3), store=tmp_path, **SETTINGS) == (0, 0, 0)
     with pytest.raises(ConfigError, match="shards was 3, is 5"):
         run_shard(CONFIGS, keys(), (1, 5), store=tmp_path, **SETTINGS)
@@ -302,7 +302,7 @@ def test_a_shard_skips_what_another_finished_after_it_looked(whole, tmp_path, mo
 
     monkeypatch.setattr(leases.Leases, "claim", late_claim)
     assert run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS) == (0, 0, 0)
-    xr.testing.assert_identical(merge(tmp_path).drop_attrs(), whole.drop_attrs())
+    xr.testing.assert_equal(merge(tmp_path), whole)
 
 
 def test_a_shard_leaves_what_others_run_and_runs_damaged_chunks_again(whole, tmp_path, monkeypatch):
@@ -321,7 +321,7 @@ def test_a_shard_leaves_what_others_run_and_runs_damaged_chunks_again(whole, tmp
     # A process that is no more is not waited for.
     other.close()
     assert run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS) == (1, 1, 0)
-    xr.testing.assert_identical(merge(tmp_path).drop_attrs(), whole.drop_attrs())
+    xr.testing.assert_equal(merge(tmp_path), whole)
     assert merge(tmp_path).attrs["interrupted"] == "no"
 
 
@@ -334,7 +334,7 @@ def test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken(whole, tmp
     path.touch()
     assert not leases.Leases().claim(path), "it may be about to be written"
     assert run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS) == (1, 1, 0)
-    xr.testing.assert_identical(merge(tmp_path).drop_attrs(), whole.drop_attrs())
+    xr.testing.assert_equal(merge(tmp_path), whole)
     # One that is written within that time is not.
     path.touch()
     mine, other = leases.Leases(), leases.Leases()
