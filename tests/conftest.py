@@ -29,6 +29,8 @@ UNUSED_PASSES = (
     "while-loop-constant-sinking",
     "reshape-mover",
 )
+# Of a program that is kept on disk: writing smaller ones takes as long as compiling them.
+LEAST_SECONDS = 0.1
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,8 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     settings = {
         "jax_compilation_cache_dir": str(config.cache.mkdir("compiled")),
-        # Of smaller ones, writing takes as long as compiling.
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_persistent_cache_min_compile_time_secs": LEAST_SECONDS,
         "jax_persistent_cache_min_entry_size_bytes": -1,
         # Innermost lines alone: whole stacks take a fiftieth of a compilation.
         "jax_traceback_in_locations_limit": 1,
@@ -79,7 +80,7 @@ def one_context() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """What is left after pytest's own look for garbage is not looked at again: seconds each time."""
+    """Look for garbage no more: pytest just did, and each look takes seconds."""
     gc.freeze()
 
 
@@ -90,6 +91,8 @@ MAX_MAPS = 10_000
 @pytest.fixture(scope="module", autouse=True)
 def bounded_compilations():
     """Drop compiled programs after a file if they take many memory maps, or none are counted."""
+    # The command line, which some tests call, keeps all programs.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
     yield
     maps = pathlib.Path("/proc/self/maps")
     if not maps.is_file() or maps.read_bytes().count(b"\n") > MAX_MAPS:

@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).parent
 
 def main(
     data_dir: Annotated[str | None, typer.Option(help="Folder of prepared data sets.")] = None,
-    seeds: int = 3,
+    seeds: int = 5,
     rounds: int = 400,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
