@@ -50,7 +50,7 @@ PAUSE = (
         "3", "5 h"),
     Row("Fig. 3", "the same: leakage", "pause_figs_2_3", "CIFAR-10", "20", "1 min"),
     Row("Fig. 4", "CIFAR-10, 30/5, non-i.i.d., eps_bar 100: accuracy", "pause_figs_4_5",
-        "CIFAR-10", "1", "2 h"),
+        "CIFAR-10", "3", "6 h"),
     Row("Fig. 5", "the same: leakage", "pause_figs_4_5", "CIFAR-10", "20", "1 min"),
     Row("Fig. 6", "MNIST, 300/15, eps_bar 20: accuracy", "pause_figs_6_7", "MNIST", "20", "2.5 h"),
     Row("Fig. 7", "the same: leakage", "pause_figs_6_7", "MNIST", "20", "20 min"),
