@@ -47,7 +47,7 @@ class Row(NamedTuple):
 PAUSE = (
     Row("Fig. 1", "generalization reward", "pause_fig_1", seeds="-", time="3 s"),
     Row("Fig. 2", "CIFAR-10, 30/5, i.i.d., eps_bar 40: accuracy", "pause_figs_2_3", "CIFAR-10",
-        "3", "5 h"),
+        "4", "6.5 h"),
     Row("Fig. 3", "the same: leakage", "pause_figs_2_3", "CIFAR-10", "20", "1 min"),
     Row("Fig. 4", "CIFAR-10, 30/5, non-i.i.d., eps_bar 100: accuracy", "pause_figs_4_5",
         "CIFAR-10", "3", "6 h"),
@@ -87,7 +87,7 @@ BSFL = (
     Row("Fig. 10 right", "the same: test loss", "bsfl_figs_7_10_right", seeds="20", time="3 min"),
     Row("Fig. 11", "Fashion-MNIST, non-i.i.d., 500/25", "bsfl_fig_11", "Fashion-MNIST", "5",
         "2.5 h"),
-    Row("Fig. 12", "CIFAR-10, non-i.i.d., 500/25", "bsfl_fig_12", "CIFAR-10", "3", "2 h"),
+    Row("Fig. 12", "CIFAR-10, non-i.i.d., 500/25", "bsfl_fig_12", "CIFAR-10", "5", "2 h"),
     Row("Table 1", "alpha varied, with cnn3 for ResNet-18", "bsfl_tables_1_2", "CIFAR-10", "3",
         "2 h"),
     Row("Table 2", "beta varied, with cnn3 for ResNet-18", "bsfl_tables_1_2", "CIFAR-10", "3",

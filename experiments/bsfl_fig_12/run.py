@@ -28,7 +28,7 @@ def preset(policy: str | PolicyConfig = "alsa", data_dir: str | None = None) -> 
 
 def main(
     data_dir: Annotated[str | None, typer.Option(help="Folder of prepared data sets.")] = None,
-    seeds: int = 3,
+    seeds: int = 5,
     rounds: int = 200,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
