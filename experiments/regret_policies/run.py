@@ -17,7 +17,7 @@ import typer
 from experiments import regret_setting
 from experiments.outcome import Outcome
 from pause_jax import regret
-from pause_jax.policies import NAMED, Pause, PolicyConfig
+from pause_jax.policies import NAMED, Pause, PolicyConfig, named
 from pause_jax.search import Annealing
 
 HERE = pathlib.Path(__file__).parent
@@ -40,10 +40,14 @@ DRAWN = (
 
 
 def policies(names: list[str], steps: int) -> dict[str, PolicyConfig]:
-    """The registry's policies by name; annealing with as many steps as asked for."""
+    """The registry's policies by name; annealing with as many steps as asked for.
+
+    Raises:
+      ConfigError: if there is no policy of a name.
+    """
     chosen = {}
     for name in names:
-        policy = NAMED[name]
+        policy = named(name)
         if isinstance(policy, Pause) and isinstance(policy.search, Annealing):
             policy = policy.replace(search=policy.search.replace(steps=steps))
         chosen[name] = policy
