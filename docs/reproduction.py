@@ -55,7 +55,7 @@ PAUSE = (
     Row("Fig. 6", "MNIST, 300/15, eps_bar 20: accuracy", "pause_figs_6_7", "MNIST", "20", "2.5 h"),
     Row("Fig. 7", "the same: leakage", "pause_figs_6_7", "MNIST", "20", "20 min"),
     Row("Fig. 8", "CIFAR-10, 300/15, non-i.i.d., eps_bar 10: accuracy", "pause_figs_8_9",
-        "CIFAR-10", "1", "3 h"),
+        "CIFAR-10", "3", "6 h"),
     Row("Fig. 9", "the same: leakage", "pause_figs_8_9", "CIFAR-10", "20", "20 min"),
     Row("Table I", "neighbours, time, connectivity", "pause_table_1", seeds="-", time="2 min"),
     Row("Theorem 3", "logarithmic regret, to 10^6 rounds", "regret_horizon", seeds="20",

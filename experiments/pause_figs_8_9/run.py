@@ -47,7 +47,7 @@ def setting(data_dir: str | None, rounds: int) -> Setting:
 
 def main(
     data_dir: Annotated[str | None, typer.Option(help="Folder with prepared CIFAR-10.")] = None,
-    seeds: int = 1,
+    seeds: int = 3,
     rounds: int = ROUNDS,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
