@@ -6,10 +6,10 @@ once with 95 % (Bonferroni; a claim without data counts too). Bonferroni needs n
 the claims depend on each other, and unlike Holm's rule it gives an interval for each of them.
 
 - ``confirmed``: the whole interval lies where the claim says; ``refuted``: none of it does.
-- ``open``: the interval lies on both sides, or there are fewer than two seeds.
-- ``not decidable here``: the same, and it would need more than ``DECIDABLE`` seeds to lie on one
-  side, if mean and spread are those of the three seeds or more that were played; or what was
-  played is only the beginning of the figure, which more seeds of it do not make decidable.
+- ``open``: the interval lies on both sides, or there are fewer than two seeds, or what was played
+  is only the beginning of the figure.
+- ``not decidable here``: the interval lies on both sides, and would need more than ``DECIDABLE``
+  seeds to lie on one, if mean and spread are those of the three seeds or more that were played.
 - ``compatible``: a test that could have rejected the claim did not. That confirms nothing.
 - ``holds``, ``fails``: computed exactly; chance has no part in it.
 """
@@ -206,7 +206,7 @@ def _judged(claim: Claim, together: int) -> tuple[str, str]:
     if claim.kind == "test":
         return "compatible" if claim.found >= claim.above else "refuted", claim.note
     if claim.kind == "unplayed":
-        return "not decidable here", claim.note
+        return "open", claim.note
     low, high = interval(claim, together)
     if claim.above < low and high < claim.below:
         verdict = "confirmed"

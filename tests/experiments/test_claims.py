@@ -169,11 +169,11 @@ def test_what_needs_too_many_seeds_is_not_decidable_here():
     assert "needs too many seeds" in tie.evidence
 
 
-def test_the_beginning_of_a_figure_decides_nothing_however_clear_it_is():
+def test_the_beginning_of_a_figure_leaves_a_claim_open_however_clear_it_is():
     claim = claims.larger("c", FEW, ZEROS, "s")
     assert verdict(claim) == "confirmed"
     (judged,) = judge([claims.unplayed(claim, "20 of 400 rounds were played")])
-    assert judged == ("c", "not decidable here", "20 of 400 rounds were played")
+    assert judged == ("c", "open", "20 of 400 rounds were played")
     first = pathlib.Path(bsfl_fig_9.__file__).parent / "verdicts.jsonl"
     kept = [json.loads(line) for line in first.read_text().splitlines()]
     assert [(each["kind"], each["found"]) for each in kept] == [("unplayed", None)] * 8
