@@ -107,11 +107,11 @@ together with 95 %: Bonferroni, by the number of its claims. The rule is younger
 where the papers give no number the bounds were set with the runs at hand.
 
 - **confirmed**: the whole interval lies where the claim says. **refuted**: none of it does.
-- **open**: the interval lies on both sides, or there is only one seed, or of a figure only the
-  first rounds were played.
-- **not decidable here**: the same, with three seeds or more. Going by their mean and spread, more
-  than 20 seeds would be needed for a verdict with a probability of 80 %. The evidence says how
-  many. The number of seeds to add is fixed beforehand, not by how an interval looks.
+- **open**: the interval lies on both sides, or there is only one seed, or only the first rounds of
+  the figure were played.
+- **not decidable here**: the interval lies on both sides, with three seeds or more. Going by their
+  mean and spread, more than 20 seeds would be needed for a verdict with a probability of 80 %. The
+  evidence says how many. The number of seeds to add is fixed beforehand, not by how an interval looks.
 - **compatible**: a test that could have rejected the claim did not. This confirms nothing.
 - **holds**, **fails**: the number is computed exactly, without chance.
 
