@@ -111,7 +111,8 @@ where the papers give no number the bounds were set with the runs at hand.
   the figure were played.
 - **not decidable here**: the interval lies on both sides, with three seeds or more. Going by their
   mean and spread, more than 20 seeds would be needed for a verdict with a probability of 80 %. The
-  evidence says how many. The number of seeds to add is fixed beforehand, not by how an interval looks.
+  evidence says how many. The number of seeds to add is fixed beforehand, not by how an interval
+  looks.
 - **compatible**: a test that could have rejected the claim did not. This confirms nothing.
 - **holds**, **fails**: the number is computed exactly, without chance.
 
