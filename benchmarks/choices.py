@@ -1,19 +1,17 @@
-"""What the library must choose for a kind of device, measured: shapes, loops, precision, kernels.
+"""What the library must choose for a kind of device, measured: shapes, precision, kernels.
 
 The rows say what to write into ``pause_jax/learning/device_choice.py``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +21,9 @@ from benchmarks.harness import Measured
 from benchmarks.selection import exact_calls
 from benchmarks.timing import Row, here
 from benchmarks.workloads import NUM_CLASSES, WORKLOADS, Workload, flops, read_data, write_data
-from pause_jax import Result, presets, simulate
-from pause_jax.learning import Dataset, Dirichlet, device_choice
-from pause_jax.learning.device_choice import DeviceChoice
+from pause_jax import Result, simulate
+from pause_jax.learning import Dataset
 
-UNROLLS = (2, 4, 8)
 # Of a product in float32: what the device does by itself, and all bits.
 PRECISIONS = ("default", "highest")
 PRODUCTS = 32  # matrix products of a measurement
@@ -44,35 +40,26 @@ class Training:
             x, y = read_data(str(path))
         self.data = Dataset.of(x, y, x[:NUM_TEST], y[:NUM_TEST], num_classes=NUM_CLASSES)
 
-    def run(self, *, client_batch: int | None = None, precision: str | None = None,
-            form: str = "", **choice: Any) -> Result:  # fmt: skip
+    def run(
+        self, *, client_batch: int | None = None, precision: str | None = None, form: str = ""
+    ) -> Result:
         """Play the rounds of a measurement, with other choices than the table's."""
         rounds = self.workload.rounds
         model = model_of(self.workload, form)
         config = config_of(self.workload, model, rounds, self.workload.learning_rate)
-        with jax.default_matmul_precision(precision), chosen(**choice):
+        with jax.default_matmul_precision(precision):
             result = simulate(config, self.key, self.data, client_batch=client_batch)
         return jax.block_until_ready(result)
 
 
-@contextlib.contextmanager
-def chosen(**changes: Any) -> Iterator[None]:
-    """Other choices for this device than the table's."""
-    choice = device_choice.device_choice()._replace(**changes)
-    table: dict[str, DeviceChoice] = {jax.default_backend(): choice}
-    with mock.patch.dict(device_choice.CHOICES, table):
-        yield
-
-
-def training(name: str, repeat: int, unrolls: Sequence[int] = UNROLLS) -> list[Row]:
+def training(name: str, repeat: int) -> list[Row]:
     """A round of a workload under each choice; seconds are of all rounds of a measurement."""
     workload = WORKLOADS[name]
     run = Training(workload).run
     usual = f"{name}: as the library chooses"
-    batches = sorted({1, min(4, workload.cohort), workload.cohort})
     calls: dict[str, Callable[[], object]] = {usual: run}
-    calls |= {f"{name}: {n} clients side by side": partial(run, client_batch=n) for n in batches}
-    calls |= {f"{name}: {n} steps a turn": partial(run, unroll=n) for n in unrolls}
+    for n in (1, workload.cohort):
+        calls[f"{name}: {n} clients side by side"] = partial(run, client_batch=n)
     calls[f"{name}: products in all bits"] = partial(run, precision="highest")
     if any(kind == "conv" for kind, _ in workload.layers):
         forms = {"products": "products", "xla": "XLA's"}
@@ -90,24 +77,6 @@ def training(name: str, repeat: int, unrolls: Sequence[int] = UNROLLS) -> list[R
             Row(title, each, None if title == usual else ("usual", found[usual]), note=note)
         )
     return rows
-
-
-def unequal(rounds: int, repeat: int) -> list[Row]:
-    """Rounds of clients with unequal data: each its own steps, or all the largest number."""
-    config = presets.digits_small().replace(num_rounds=rounds, eval_every=rounds)
-    config = config.override({"learning.partition": Dirichlet()})
-
-    def run(fixed_steps: bool) -> Result:
-        with chosen(fixed_steps=fixed_steps):
-            return jax.block_until_ready(simulate(config, jax.random.key(0)))
-
-    names = {False: "unequal clients: own steps", True: "unequal clients: equal steps, masked"}
-    found = here({name: partial(run, fixed) for fixed, name in names.items()}, repeat)
-    first = found[names[False]]
-    return [
-        Row(name, found[name], ("own steps", first) if fixed else None)
-        for fixed, name in names.items()
-    ]
 
 
 def usual(name: str, repeat: int) -> list[Row]:

@@ -163,7 +163,7 @@ def main(
         versions |= of_peers
     for name in chosen_presets:
         rows += seeds(name, data[name], counts, rounds, repeat)
-    rows += [*choices.unequal(rounds, repeat), *choices.products(size, repeat)]
+    rows += choices.products(size, repeat)
     rows += choices.selections(clients, max(1, clients // 1000), repeat)
     head = ["", "on", "s", "ratio", "to", "compiling, cpu s", ""]
     sections = [INTRO, _device(), "", report.machine(versions, repeat, load), ""]

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import pathlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import choices, gpu, parts
+from benchmarks.contenders import CONTENDERS, OURS
+from benchmarks.harness import ON_ACCELERATOR, measure
+from benchmarks.run import able, say
 from benchmarks.timing import Row
 from pause_jax import ConfigError, SimConfig, presets, simulate
 from pause_jax.config import validate
@@ -24,7 +29,8 @@ from pause_jax.learning import Dataset, Digits, Linear
 from pause_jax.policies import NAMED, named
 
 LINES = "lines.jsonl"
-SEEDS = (2, 16, 64, 256, 1024, 4096)
+SEEDS = (64, 1024, 4096)
+PEERS = ("PyTorch loop", "PyTorch channels_last", "torch.func")
 Found = dict[str, Any]
 
 
@@ -160,17 +166,30 @@ def _relative(found: jax.Array, right: np.ndarray) -> float:
 def speed(setting: Setting) -> Iterator[Step]:
     """What ``benchmarks.gpu`` measures of the library itself."""
     small, repeat = setting.small, 1 if setting.small else 3
-    unrolls, rounds = ((2,), 2) if small else (choices.UNROLLS, 100)
-    clients = 1000 if small else 1_000_000
+    rounds, clients = (2, 1000) if small else (30, 1_000_000)
     yield _rows("products", choices.products, 16 if small else 8192, repeat)
     for name in ("tiny",) if small else ("W2", "W4", "W3", "W1"):
-        yield _rows(name, choices.training, name, repeat, unrolls)
-    yield _rows("unequal clients", choices.unequal, rounds, repeat)
+        yield _rows(name, choices.training, name, repeat)
     yield _rows("selection", choices.selections, clients, clients // 1000, repeat)
     for preset, data in (("digits_small", Digits().load()), ("mnist_small", setting.read("mnist"))):
-        for count in SEEDS[: 1 if small else None] if data is not None else ():
-            name = f"{preset}, {count} seeds"
-            yield _rows(name, gpu.seeds, preset, data, [count], rounds, repeat)
+        if data is not None:
+            counts = [2] if small else list(SEEDS)
+            yield _rows(f"{preset}, seeds", gpu.seeds, preset, data, counts, rounds, repeat)
+
+
+def peers(setting: Setting) -> Iterator[Step]:
+    """Rounds beside PyTorch's, if this Python has it."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    here = pathlib.Path(sys.executable)
+    chosen = {name: (here, CONTENDERS[name]) for name in (OURS, *PEERS)}
+    for workload in ("tiny",) if setting.small else ("W2", "W4", "W3", "W1"):
+        yield _rows(workload, _turns, workload, able(workload, chosen), 1 if setting.small else 3)
+
+
+def _turns(workload: str, contenders: Any, repeat: int) -> list[Row]:
+    measured = measure(workload, contenders, repeat, say, ON_ACCELERATOR)
+    return [Row(name, found, note="a round") for name, found in measured.items()]
 
 
 def usual_speed(setting: Setting) -> Iterator[Step]:
@@ -257,6 +276,7 @@ PIECES: dict[str, Piece] = {
     "cohorts": Piece(agreement),
     "precision": Piece(precision),
     "speed": Piece(speed),
+    "peers": Piece(peers),
     "without_command_buffers": Piece(
         usual_speed, {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}
     ),

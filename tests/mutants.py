@@ -2847,17 +2847,10 @@ MUTANTS = [
         "tests/learning/test_device_choice.py",
     ),
     Mutant(
-        "unroll_forgotten",
-        LEARNING,
-        "local._replace(unroll=execution.unroll)",
-        "local._replace(unroll=1)",
-        "tests/learning/test_device_choice.py",
-    ),
-    Mutant(
-        "steps_not_masked",
-        CLIENT,
-        "if bound is not None:\n            is_own",
-        "if bound is not None and training.fixed_steps is None:\n            is_own",
+        "gpu_products_of_anything",
+        "pause_jax/learning/convolution.py",
+        "strides == _ONES and padding == _NO_PADS and patches",
+        "patches",
         "tests/learning/test_device_choice.py",
     ),
     Mutant(

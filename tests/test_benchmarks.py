@@ -1,7 +1,6 @@
 """The benchmarks' harness on a tiny workload, with our own driver as the only contender."""
 
 import contextlib
-import functools
 import io
 import pathlib
 import re
@@ -138,7 +137,6 @@ def table(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(gpu, "measure", with_a_broken_one)
-        patch.setattr(choices, "training", functools.partial(choices.training, unrolls=(2,)))
         patch.setattr(choices, "PRODUCTS", 2)
         patch.setattr(presets, "digits_small", small)
         patch.setitem(presets.PRESETS, "digits_small", lambda data_dir=None: small())
@@ -247,17 +245,12 @@ def test_the_table_of_a_device(table):
     ours, module = "tiny: pause_jax", "tiny: own Flax module, "
     sweep, product = "digits_small, 3 rounds: ", "2 products of 16 x 16 matrices, "
     usual, select = "tiny: as the library chooses", "K = 1,000, m = 1: "
-    others = (
-        *("1 clients side by side", "2 clients side by side", "2 steps a turn"),
-        "products in all bits",
-    )
-    own, masked = "unequal clients: own steps", "unequal clients: equal steps, masked"
+    others = ("1 clients side by side", "2 clients side by side", "products in all bits")
     base_of = {
         **{ours: ours, f"{module}float32": ours, f"{module}bfloat16": f"{module}float32"},
         **dict.fromkeys((usual, *(f"tiny: {other}" for other in others)), usual),
         **{f"{sweep}{n}": f"{sweep}1 seed" for n in ("1 seed", *SWEPT)},
         **{f"mnist_small, 3 rounds: {n}": None for n in ("1 seed", *SWEPT)},
-        **{own: own, masked: own},
         **{f"{product}{kind}": f"{product}default" for kind in KINDS_OF_PRODUCT},
         **{f"{select}{how}": f"{select}argsort" for how in ("argsort", "by number", "at random")},
     }

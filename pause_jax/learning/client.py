@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.learning.dataset import Dataset
-from pause_jax.learning.device_choice import loop
 from pause_jax.learning.learner import Variables, trained_part
 from pause_jax.learning.network import Network
 from pause_jax.learning.optimizer import moved
@@ -34,8 +33,6 @@ class LocalTraining(NamedTuple):
     equal_steps: int | None  # steps of every client if all make the same number (static), else None
     noisy_inputs: bool  # whether clients see noisy inputs (data quality below 1; static)
     proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no such term
-    fixed_steps: int | None = None  # steps of all clients, those beyond its own masked (static)
-    unroll: int = 1  # steps of one turn of the loop, where their number is static
 
 
 class Slot(NamedTuple):
@@ -84,7 +81,6 @@ def train_locally(
       (update h_k = local - global for every collection, optimiser state, losses on the way).
     """
     batch, size = training.batch_size, partition.size[slot.client]
-    bound = training.fixed_steps or bound
     steps, used = local_steps(training, size), jnp.minimum(size, training.max_samples)
     samples = visiting_order(training, partition, slot.client, slot.bits)
     center = trained_part(variables)
@@ -108,7 +104,7 @@ def train_locally(
 
     start = (variables, slot.opt_state, jnp.zeros(()), jnp.zeros(()))
     stop = steps if bound is None else bound
-    trained, opt_state, total, total_square = loop(stop, step, start, training.unroll)
+    trained, opt_state, total, total_square = lax.fori_loop(0, stop, step, start)
     loss = LocalLoss(
         mean=total / jnp.asarray(steps, total.dtype),
         square=total_square / jnp.asarray(used, total.dtype),

@@ -28,14 +28,11 @@ class Execution(NamedTuple):
       mesh: devices that share a cohort, with the one axis ``client``; one device if None.
       precision: of products in the clients' training, as in ``jax.default_matmul_precision``; None
         for the device's own. All other products have that of float32.
-      unroll, fixed_steps: as in :class:`pause_jax.learning.device_choice.DeviceChoice`.
     """
 
     client_batch: int | None = None
     mesh: Mesh | None = None
     precision: str | None = None
-    unroll: int = 1
-    fixed_steps: bool = False
 
 
 def fitting(kept: int) -> int:

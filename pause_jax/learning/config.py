@@ -139,9 +139,6 @@ class Learning(Config):
         largest = self.partition.max_size(self.num_samples(data), num_clients)
         execution = execution or Execution()
         local, server = self.local_training(data, largest), self.server.transformation()
-        local = local._replace(unroll=execution.unroll)
-        if execution.fixed_steps and local.equal_steps is None:
-            local = local._replace(fixed_steps=-(-local.max_samples // local.batch_size))
         training = RoundTraining(local, execution, server, self.stale_damping)
         sgd = LocalSgd(
             training=training,

@@ -1,9 +1,9 @@
-"""Convolution and max-pooling that are fast on a CPU, also inside a loop and with own weights.
+"""Convolution and max-pooling that are fast inside a loop and with own weights.
 
 On CPUs XLA computes the gradients of its convolution with plain loops inside ``scan`` and
-``fori_loop``, and any convolution with a kernel per client (``vmap``) as a grouped one. Here a
+``fori_loop``. On any device one with a kernel per client (``vmap``) becomes a grouped one. Here a
 convolution is one matrix product with the patches of its input, and so are its gradients; or, where
-the patches would not stay in the cache, XLA's convolution, and so are its gradients.
+the patches would not stay in a CPU's cache, XLA's convolution, and so are its gradients.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ FORMS = ("auto", "products", "direct", "xla")
 # Where ``auto`` is direct on a CPU: patches of so many bytes and more, kernels of so many channels
 # and more and of fewer features. Measured: docs/engineering_log.md.
 PATCHES, CHANNELS, FEATURES = 6 * 2**20, 16, 256
+# Bytes of patches up to which ``auto`` is products on a GPU: about twice what was measured.
+PATCHES_ON_GPU = 16 * 2**20
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 _ONES = (1, 1)
 _Pads = tuple[tuple[int, int], ...]
+_NO_PADS: _Pads = ((0, 0), (0, 0))
 
 
 def convolution(form: str) -> Callable[..., Array]:
     """What ``flax.linen.Conv`` takes as ``conv_general_dilated``.
 
-    ``auto`` is, on a CPU, products or direct by the size of the patches; XLA's elsewhere.
+    ``auto`` goes by the shapes, in the way of the device's row in ``device_choice``.
     """
     if (device_choice().convolution if form == "auto" else form) == "xla":
         return lax.conv_general_dilated
@@ -54,7 +57,7 @@ def conv(
 
     Input [B, H, W, C], kernel [kh, kw, C, O], two strides, ``SAME``, ``VALID`` or two (low, high)
     pairs of padding, no groups and no dilation; all else is handed to ``lax``. Products keep the
-    patches for the gradient: kh kw times the input. ``auto`` goes by the size of the patches.
+    patches for the gradient: kh kw times the input.
 
     Returns:
       [B, H', W', O].
@@ -65,25 +68,35 @@ def conv(
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(lhs.shape[1:3], rhs.shape[:2], window_strides, padding)
     strides = tuple(window_strides)
+    pads = tuple((int(low), int(high)) for low, high in padding)
     if form == "auto":
-        form = "direct" if _leaves_the_cache(lhs, rhs, strides, padding) else "products"
+        form = _best(lhs, rhs, strides, pads)
+    if form == "xla":
+        return lax.conv_general_dilated(lhs, rhs, strides, pads, **others)
     if form == "direct":
-        pads = tuple((int(low), int(high)) for low, high in padding)
         return _direct(lhs, rhs, strides, pads, precision)
     edges = [(low, high, 0) for low, high in ((0, 0), *padding, (0, 0))]
     x = lax.pad(lhs, jnp.zeros((), lhs.dtype), edges)
     return _valid_conv(x, rhs, strides, precision)
 
 
-def _leaves_the_cache(lhs: Array, rhs: Array, strides: tuple[int, ...], padding: Any) -> bool:
-    """Whether the patches are so large, for so few products, that moving them takes longest."""
+def _best(lhs: Array, rhs: Array, strides: tuple[int, ...], padding: _Pads) -> str:
+    """The form that ``auto`` is, for these shapes on this device.
+
+    On a CPU direct where the patches are so large, for so few products, that moving them takes
+    longest. On a GPU what was measured: XLA of JAX 0.11.2 aborts on the products of a ResNet-18.
+    """
     *size, channels, features = rhs.shape
     rows = math.prod(
         (n + low + high - k) // stride + 1
         for n, (low, high), k, stride in zip(lhs.shape[1:3], padding, size, strides, strict=True)
     )
     patches = lhs.shape[0] * rows * math.prod(size) * channels * lhs.dtype.itemsize
-    return patches >= PATCHES and channels >= CHANNELS and features < FEATURES
+    if device_choice().convolution == "cached":
+        leaves = patches >= PATCHES and channels >= CHANNELS and features < FEATURES
+        return "direct" if leaves else "products"
+    within = strides == _ONES and padding == _NO_PADS and patches <= PATCHES_ON_GPU
+    return "products" if within else "xla"
 
 
 def _is_plain(

@@ -74,8 +74,9 @@ class Cnn3(Model):
         ``batch`` (as in the authors' runs: neither its 896 weights nor its running statistics are
         clipped or noised, and the result says so) or ``none``.
       convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's,
-        with gradients that are such convolutions too) or ``auto``: on a CPU products, or direct
-        where they would leave the cache; else XLA's. Equal up to rounding.
+        with gradients that are such convolutions too) or ``auto``: on CPUs products, or direct
+        where they would leave the cache, on GPUs products or XLA's by the shapes. Equal up to
+        rounding.
     """
 
     name: ClassVar[str] = "cnn3"

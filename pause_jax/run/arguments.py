@@ -14,7 +14,6 @@ from jax.sharding import Mesh
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.learning import Execution
-from pause_jax.learning.device_choice import device_choice
 
 
 def check_key(key: Array) -> None:
@@ -124,7 +123,4 @@ def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Executio
       ConfigError: if ``client_batch`` is no number of clients.
     """
     precision = jax.config.values["jax_default_matmul_precision"]
-    choice = device_choice()
-    return Execution(
-        check_client_batch(client_batch), mesh, precision, choice.unroll, choice.fixed_steps
-    )
+    return Execution(check_client_batch(client_batch), mesh, precision)

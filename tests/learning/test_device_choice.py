@@ -1,47 +1,44 @@
-"""What the table of devices chooses changes programs, and no result."""
+"""What the table of devices chooses."""
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import pytest
 
-from pause_jax import presets, simulate
-from pause_jax.learning import Dirichlet, Iid, device_choice
-from pause_jax.learning.device_choice import CHOICES, ELSEWHERE, DeviceChoice
-from pause_jax.run.arguments import execution_of
+from pause_jax.learning import device_choice
+from pause_jax.learning.convolution import convolution
+from pause_jax.learning.device_choice import CHOICES, ELSEWHERE
 
 
 def test_a_device_that_is_not_in_the_table_has_a_row(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
-    assert device_choice.device_choice() == CHOICES["cpu"]
-    monkeypatch.setattr(jax, "default_backend", lambda: "new")
-    assert device_choice.device_choice() == ELSEWHERE
+    for name, expected in (*CHOICES.items(), ("new", ELSEWHERE)):
+        monkeypatch.setattr(jax, "default_backend", lambda name=name: name)
+        assert device_choice.device_choice() == expected
     # Memory that an accelerator has to spare is no cache of a CPU.
-    assert ELSEWHERE.kept > CHOICES["cpu"].kept
+    assert CHOICES["gpu"].kept == ELSEWHERE.kept > CHOICES["cpu"].kept
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("partition", "choice", "loop"),
+    ("shape", "strides", "padding", "expected"),
     [
-        (Iid(), DeviceChoice(kept=2**24, unroll=4), "unroll=4"),
-        (Dirichlet(), DeviceChoice(kept=2**24, fixed_steps=True), "length=6"),
+        ((20, 15, 15, 32), (1, 1), "VALID", "products"),  # cnn3, a step
+        ((10, 30, 30, 32), (1, 1), "VALID", "products"),  # cnn2, a step
+        ((500, 15, 15, 32), (1, 1), "VALID", "xla"),  # an evaluation
+        ((20, 32, 32, 32), (1, 1), "SAME", "xla"),  # ResNet-18
+        ((20, 32, 32, 32), (2, 2), "VALID", "xla"),
     ],
 )
-def test_loops_of_other_forms_train_the_same_models(monkeypatch, partition, choice, loop):
-    config = presets.digits_small("random").replace(num_clients=8, num_rounds=3, eval_every=3)
-    config = config.override({"learning.partition": partition, "learning.max_steps": 6})
-
-    def run():
-        result = simulate(config, jax.random.key(0), record=("clients", "test_accuracy"))
-        return jax.tree.leaves(result.variables), str(
-            jax.make_jaxpr(lambda key: simulate(config, key))(jax.random.key(0))
+def test_a_gpu_convolves_by_products_where_that_was_measured(
+    monkeypatch, shape, strides, padding, expected
+):
+    def program(backend):
+        monkeypatch.setattr(jax, "default_backend", lambda: backend)
+        return str(
+            jax.make_jaxpr(
+                lambda x, kernel: convolution("auto")(
+                    x, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+                )
+            )(jnp.zeros(shape), jnp.zeros((3, 3, shape[-1], 64)))
         )
 
-    expected, before = run()
-    monkeypatch.setitem(CHOICES, "cpu", choice)
-    assert execution_of(None)[-2:] == (choice.unroll, choice.fixed_steps)
-    found, after = run()
-    assert loop in after
-    assert after.count(loop) > before.count(loop)
-    for one, other in zip(expected, found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert ("conv_general_dilated" in program("gpu")) == (expected == "xla")
+    assert "conv_general_dilated" in program("new")
