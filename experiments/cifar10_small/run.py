@@ -77,7 +77,7 @@ def _at(curves: Curves, name: str, seed: int, round: int) -> float:
 
 def main(
     data_dir: Annotated[str | None, typer.Option(help="Folder with prepared CIFAR-10.")] = None,
-    seeds: int = 1,
+    seeds: int = 3,
     rounds: int = 300,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:

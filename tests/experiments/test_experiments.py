@@ -62,7 +62,7 @@ def test_cifar10_small_runs_small_and_its_checks_can_fail(tmp_path, monkeypatch,
     monkeypatch.setattr(presets, "cifar10_small", small)
     monkeypatch.setattr(cifar10_small, "Cnn3", lambda norm: Mlp(hidden=()))
     with pytest.raises(typer.Exit):
-        cifar10_small.main(data_dir="folder", rounds=2, out=tmp_path)
+        cifar10_small.main(data_dir="folder", seeds=1, rounds=2, out=tmp_path)
     printed = capsys.readouterr().out
     assert (tmp_path / "output.txt").read_text() in printed
     assert "FAIL pause at 70" in printed
