@@ -170,6 +170,13 @@ def compiled_steps(
     )
 
 
+def first_state(config: SimConfig, data: Any, quantities: Quantities) -> Any:
+    """Shapes of the state before round 1, by the step that a single run takes: traced once."""
+    spec = ProgramSpec(1, any_length=all_ours(config, quantities))
+    steps = compiled_steps(None, quantities, Execution(), spec.any_length)
+    return steps.init.eval_shape(spec.config_of(config), data, jax.random.key(0), np.int32(0))
+
+
 def _spread(
     mesh: Mesh | None, step: Callable[..., Any], *specs: PartitionSpec
 ) -> Callable[..., Any]:

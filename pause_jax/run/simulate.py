@@ -18,8 +18,8 @@ from pause_jax.run import contract
 from pause_jax.run.arguments import check_one_key, checked_devices, execution_of
 from pause_jax.run.driver import single_run
 from pause_jax.run.host import is_traced
-from pause_jax.run.loop import init
 from pause_jax.run.matching import client_ids
+from pause_jax.run.programs import first_state
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.recorder import Quantities, chosen, recorded_bytes, with_metrics
 from pause_jax.run.record.result import RESERVED, Result
@@ -112,8 +112,7 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
 
 
 _FEWER = "Simulate fewer clients, or a smaller model."
-# What was found to fit: tracing an initial state takes as long as a short run.
-_FITTING: set[Any] = set()
+_FITTING: set[Any] = set()  # what was found to fit
 
 
 def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
@@ -128,17 +127,14 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
     Raises:
       ConfigError: if a state, or what all of them record, does not fit.
     """
-    question = (
-        *(jax.tree.structure(config), quantities, num_runs),
-        tuple(np.shape(leaf) for leaf in jax.tree.leaves(data)),
-    )
+    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(data))
+    question = (jax.tree.structure(config), quantities, num_runs, shapes)
     if question in _FITTING:
         return
     sizes = f"num_clients = {config.num_clients}"
     if jax.default_backend() == "cpu":
-        state = jax.eval_shape(lambda: init(config, data, jax.random.key(0)))
-        # Before a round and after it.
-        check_memory(2 * tree_bytes(state), f"{sizes}: a round", _FEWER)
+        before_and_after = 2 * tree_bytes(first_state(config, data, quantities))
+        check_memory(before_and_after, f"{sizes}: a round", _FEWER)
     check_memory(
         num_runs * recorded_bytes(quantities, config),
         f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} such run"

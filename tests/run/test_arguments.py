@@ -12,6 +12,7 @@ from pause_jax import ConfigError, SimConfig, cli, presets, simulate, sweep
 from pause_jax.base import memory
 from pause_jax.learning import Characters, LinearRegression
 from pause_jax.policies import named
+from pause_jax.run import loop, programs
 from pause_jax.run.record.recorder import chosen
 from tests.config.test_config_errors import assert_clear
 
@@ -134,6 +135,18 @@ def test_how_much_fits_is_asked_of_the_machine(monkeypatch):
         else:
             with pytest.raises(ConfigError, match=f"the record of {runs} such runs"):
                 module.check_size(config, None, quantities, runs)
+
+
+def test_to_ask_how_much_fits_costs_a_run_no_second_trace(monkeypatch):
+    traced = []
+
+    def init(*given):
+        traced.append(given)
+        return loop.init(*given)
+
+    monkeypatch.setattr(programs, "init", init)
+    simulate(BANDIT.replace(num_clients=7), KEY, record=("clock",))
+    assert len(traced) == 1
 
 
 def test_a_container_may_take_less_than_the_machine_has(monkeypatch, tmp_path):
