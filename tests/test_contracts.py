@@ -51,7 +51,7 @@ def test_every_mechanism_keeps_its_contract(mechanism):
     [
         Learning(
             data=TINY, partition=Dirichlet(min_quality=0.5), keep_optimizer_state=True,
-            max_steps=2, model=Mlp(),
+            max_steps=2, model=Mlp(hidden=(3,)),
         ),
         Learning(data=LinearRegression(num_samples=90), optimizer="sgd", model=Linear()),
     ],

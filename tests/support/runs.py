@@ -21,9 +21,15 @@ from tests.reference import round_keys
 
 KEY = jax.random.key(0)
 # Every registered policy, and each search once; all names go through the contract in test_policies.
+WALKS = ("alsa", "sa_pause", "vanilla_sa")
 POLICIES = [*(policy.name for policy in policies.POLICIES), "pause_exhaustive", "sa_pause"]
-# FedCor's own numbers fit a hundred steps a round, and choose nobody by them in the first 25.
-QUICK = {**NAMED, "fedcor": policies.FedCor(warmup=5, steps=5)}
+# FedCor's own numbers fit a hundred steps a round, and choose nobody by them in the first 25. Walks
+# have 500 steps.
+QUICK = {
+    **NAMED,
+    "fedcor": policies.FedCor(warmup=5, steps=5),
+    **{name: NAMED[name].override({"search.steps": 30}) for name in WALKS},
+}
 # Draws with repetition: a client that is drawn twice leaves a slot empty.
 WITH_REPETITION = {"md_sampling", "clustered_size", "clustered_similarity"}
 # Asks clients before it chooses.
