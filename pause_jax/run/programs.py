@@ -161,12 +161,13 @@ def compiled_steps(
     """
     plain = plain_steps(quantities, execution, any_length)
     quickly, fully = compiler_options(quickly=True), compiler_options(quickly=False)
+    once = compiler_options(quickly=True, level=0)
     advance = _spread(mesh, plain.advance_full, RUN, SAME, RUN, SAME, SAME, SAME, SAME)
     return Steps(
-        init=jax.jit(_spread(mesh, plain.init, RUN, SAME, RUN, SAME), compiler_options=quickly),
+        init=jax.jit(_spread(mesh, plain.init, RUN, SAME, RUN, SAME), compiler_options=once),
         advance_quick=jax.jit(advance, donate_argnums=2, compiler_options=quickly),
         advance_full=jax.jit(advance, donate_argnums=2, compiler_options=fully),
-        finish=jax.jit(_spread(mesh, plain.finish, RUN, RUN), compiler_options=quickly),
+        finish=jax.jit(_spread(mesh, plain.finish, RUN, RUN), compiler_options=once),
     )
 
 

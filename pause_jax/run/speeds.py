@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax import Array
 
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig
-from pause_jax.run.compilation import compiling
+from pause_jax.run.compilation import compiler_options, compiling
 from pause_jax.world.latency import Latency
 
 # Share of the fastest client's latency. PAUSE with Thompson sampling (30 lognormal clients, 300
@@ -35,7 +36,7 @@ def warn_of_speeds(config: SimConfig) -> None:
     latency = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), latency)
     try:
         with compiling():
-            fastest = _fastest(latency, min(config.num_clients, _MOST))
+            fastest = _compiled()(latency, min(config.num_clients, _MOST))
     except ConfigError:  # what a round consists of is known in the run only
         return
     if not isinstance(fastest, jax.core.Tracer):
@@ -53,7 +54,13 @@ def warn_if_far(least: float, fastest: float) -> None:
         )
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@functools.cache
+def _compiled() -> Callable[[Latency, int], Array]:
+    """``_fastest``; not at import, where JAX must not start."""
+    options = compiler_options(quickly=True, level=0)
+    return jax.jit(_fastest, static_argnums=1, compiler_options=options)
+
+
 def _fastest(latency: Latency, num_clients: int) -> Array:
     """Expected seconds of the fastest client."""
     return jnp.min(latency.expected_latency(num_clients))

@@ -249,6 +249,7 @@ def test_options_give_way_to_those_of_the_user_and_name_nothing_that_jax_does_no
     monkeypatch.setattr(compilation, "_takes", lambda option, value: False)
     assert compiler_options(quickly=True) == {"xla_backend_optimization_level": 2}
     assert compiler_options(quickly=False) == {"xla_backend_optimization_level": 2}
+    assert compiler_options(quickly=True, level=0) == {"xla_backend_optimization_level": 0}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert compiler_options(quickly=False) is None
 
