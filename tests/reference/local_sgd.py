@@ -7,6 +7,7 @@ statistics (if it has any).
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -34,6 +35,22 @@ class Moments(NamedTuple):
     steps: int = 0
 
 
+# Learners of one structure share these programs.
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def assigned(partition, key, y, clients, sizes):
+    """Who holds what, of so many (samples, clients, classes)."""
+    number, num_clients, num_classes = sizes
+    return partition.assign(key, y, number, num_clients, num_classes, clients)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def initialised(module, key, x):
+    """The first variables."""
+    return module.init(key, x)
+
+
 def is_regression(data) -> bool:
     """Whether the targets are numbers."""
     return np.asarray(data.y_train).dtype == np.float32
@@ -47,11 +64,13 @@ class Learner:
         self.data, self.streams, self.noise = data, streams, {}
         self.criterion = half_squared_error if is_regression(data) else cross_entropy
         number = learning.data.num_train or len(data.y_train)
-        part = jax.jit(
-            lambda key: learning.partition.assign(
-                key, data.y_train, number, config.num_clients, data.num_classes, data.clients
-            )
-        )(streams.data)
+        part = assigned(
+            learning.partition,
+            streams.data,
+            data.y_train,
+            data.clients,
+            (number, config.num_clients, data.num_classes),
+        )
         order = np.asarray(part.order)
         slices = zip(np.asarray(part.start), np.asarray(part.size), strict=True)
         self.held = [order[start : start + size] for start, size in slices]
@@ -59,7 +78,7 @@ class Learner:
         self.most = learning.max_steps * learning.batch_size
         self.module = learning.model.module(data.num_classes)
         first = jnp.asarray(self.inputs(data.x_train[:1]), jnp.float32)
-        initial = to_numpy(dict(jax.jit(self.module.init)(streams.model, first)))
+        initial = to_numpy(dict(initialised(self.module, streams.model, first)))
         # In the order of their names: first what is trained and released in the clear, if any.
         trained = {name: initial.pop(name) for name in ("clear", "params") if name in initial}
         self.in_the_clear = sum(leaf.size for leaf in jax.tree.leaves(trained.get("clear")))

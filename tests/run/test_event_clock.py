@@ -116,8 +116,8 @@ CONFIGS = {
     # The buffer is above the concurrency.
     "losses": BASE.replace(policy=LargestLoss(), clock=at(2, 3)),
     "more_slots_than_buffer": BASE.replace(policy=Pause(), clock=at(6, 2, 3)),
-    "both_in_pairs": BASE.replace(
-        policy=Pause(), availability=0.4, dropout=0.3, num_rounds=9, clock=at(5, 4, 2)
+    "pairs": BASE.replace(
+        policy=Pause(), availability=0.4, dropout=0.3, num_rounds=9, clock=at(5, 3, 2)
     ),
     "paced_pairs": BASE.replace(
         policy=Random(), num_rounds=14, dropout=0.3, clock=at(4, 8, 2, pace=3.0)
@@ -133,7 +133,6 @@ CONFIGS = {
         learning=LEARNING.replace(keep_optimizer_state=True),
     ),
     "one_under_way": WITHOUT.replace(policy=Random(), clock=at(1, 2)),
-    "pairs": BASE.replace(policy=Pause(), clock=at(5, 3, 2)),
     "round_robin": WITHOUT.replace(policy=RoundRobin(), clock=at(5, 3)),
     # The buffer is the concurrency.
     "stale": WITHOUT.replace(policy=LeastStale(), num_rounds=12, clock=at(3, 3)),
@@ -159,11 +158,14 @@ def queue_of(config: SimConfig) -> EventQueue:
     return queue.play()
 
 
+RECORD = ("clients", "staleness", "in_time", "answered", "took", "clock", "counts")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_run_is_what_the_event_queue_says(name):
     config = CONFIGS[name]
-    result, queue = simulate(config, KEY), queue_of(config)
+    result, queue = simulate(config, KEY, record=RECORD), queue_of(config)
     for s, answers in enumerate(queue.answers):
         clients = np.asarray(result.clients)[s]
         here = clients >= 0
