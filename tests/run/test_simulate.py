@@ -180,7 +180,8 @@ def test_regression_without_privacy_learns_and_has_no_accuracy_and_infinite_epsi
             learning_rate=0.05,
         ),
     )
-    result = simulate(config, KEY)
+    record = ("max_spent", "spent", "counts", "test_loss", "test_accuracy")
+    result = simulate(config, KEY, record=(*record, "first_nonfinite_round"))
     assert result.epsilon_unit == "none"
     assert np.all(np.isposinf(result.max_spent))
     np.testing.assert_array_equal(np.isposinf(result.spent), result.counts > 0)
@@ -197,7 +198,8 @@ def test_optimizer_state_that_is_kept_matters_from_a_clients_second_round_on():
     quiet = {"privacy.sensitivity": 2.0, "privacy.budget.total_epsilon": 1e9}
     config = LEARN.override(quiet)
     fresh = simulate(config, KEY)
-    kept = simulate(config.override({"learning.keep_optimizer_state": True}), KEY)
+    keeping = config.override({"learning.keep_optimizer_state": True})
+    kept = simulate(keeping, KEY, record=("clients", "train_loss"))
     np.testing.assert_array_equal(fresh.clients, kept.clients)
     # Three rounds visit everyone for the first time, with the same start in both.
     np.testing.assert_array_equal(np.sort(np.ravel(fresh.clients[:3])), np.arange(6))
@@ -238,7 +240,7 @@ def one_client(model: Model) -> SimConfig:
 
 def test_batch_statistics_leave_without_noise_and_the_result_says_so():
     digits = Digits().load()
-    result = simulate(one_client(Normed()), KEY)
+    result = simulate(one_client(Normed()), KEY, record=("counts",))
     assert sorted(result.unnoised) == [
         "batch_stats/norm/mean",
         "batch_stats/norm/var",
@@ -280,7 +282,7 @@ def test_cnn3_leaves_batch_statistics_unnoised_and_nothing_without_them(norm):
 def test_weights_in_the_clear_are_neither_clipped_nor_noised():
     def trained(sensitivity):
         config = one_client(Normed()).override({"privacy.sensitivity": sensitivity})
-        variables = simulate(config, KEY).variables
+        variables = simulate(config, KEY, record=("counts",)).variables
         assert variables is not None
         return variables["clear"]
 
