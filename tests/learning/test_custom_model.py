@@ -18,7 +18,6 @@ from pause_jax.learning import (
     Characters,
     Dataset,
     FedAdam,
-    FedAvg,
     FedAvgM,
     FedYogi,
     FlaxModel,
@@ -26,6 +25,7 @@ from pause_jax.learning import (
     Linear,
     LinearRegression,
     Natural,
+    StepDecay,
     Task,
 )
 from pause_jax.policies import Random
@@ -49,6 +49,13 @@ def base(**learning) -> SimConfig:
         num_clients=3, num_selected=2, num_rounds=40, eval_every=20, learning=Learning(**words),
         policy=Random(), privacy=NoPrivacy(), track_regret=False,
     )  # fmt: skip
+
+
+RECORD = ("clients", "train_loss", "test_loss", "test_accuracy")
+
+
+def run(config, data=DATA):
+    return simulate(config, KEY, data, record=RECORD)
 
 
 class LinenNet(nn.Module):
@@ -111,15 +118,18 @@ NNX = FlaxModel.of(functools.partial(NnxNet, 8), rate=0.5)
 )
 def test_a_module_of_ones_own_learns(model):
     config = base(model=model, learning_rate=0.03)
-    result = simulate(config, KEY, DATA)
+    result = run(config)
     assert result.test_accuracy[-1] > 0.7
-    again = simulate(config, KEY, DATA)
+    again = run(config)
     np.testing.assert_array_equal(result.test_loss, again.test_loss)
 
 
-@pytest.mark.parametrize(("model", "server"), [(LINEN, FedYogi(rate=0.1)), (NNX, FedAvg())])
-def test_a_module_of_ones_own_keeps_the_contract(model, server):
-    check_learner(Learning(data=TINY, model=Widened(model), max_steps=2, server=server))
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [(LINEN, {"server": FedYogi(rate=0.1), "schedule": StepDecay(every=3)}), (NNX, {})],
+)
+def test_a_module_of_ones_own_keeps_the_contract_with_server_and_schedule_too(model, more):
+    check_learner(Learning(data=TINY, model=Widened(model), max_steps=2, **more))
 
 
 def Widened(model):  # noqa: N802
@@ -179,7 +189,7 @@ def test_dropout_is_drawn_in_training_alone_and_by_the_key(source):
 def test_two_steps_of_a_client_drop_other_units():
     # All samples alike and nothing learnt: only the dropout differs between rounds.
     alike = Dataset.of(np.ones((300, 5), np.float32), np.zeros(300, int), num_classes=3)
-    losses = simulate(base(model=LINEN, learning_rate=1e-30), KEY, alike).train_loss
+    losses = run(base(model=LINEN, learning_rate=1e-30), alike).train_loss
     assert len(set(np.asarray(losses).tolist())) > 10
 
 
@@ -192,7 +202,7 @@ def test_two_steps_of_a_client_drop_other_units():
     ],
 )
 def test_running_statistics_leave_in_the_clear_and_the_result_says_so(model, names):
-    result = simulate(base(model=model), KEY, DATA)
+    result = run(base(model=model))
     assert set(result.unnoised) == names
     assert result.variables is not None
     count = sum(leaf.size for leaf in jax.tree.leaves(result.variables["params"]))
@@ -251,7 +261,7 @@ def test_what_is_no_module_is_refused(make, words):
 )
 def test_a_model_that_does_not_fit_the_data_is_refused(model, words):
     with pytest.raises(ConfigError, match=words):
-        simulate(base(model=model), KEY, DATA)
+        run(base(model=model))
 
 
 def test_a_file_names_a_module_that_can_be_imported():
@@ -260,11 +270,11 @@ def test_a_file_names_a_module_that_can_be_imported():
     assert f'source = "{__name__}:LinenNet"' in text
     back = config_file.loads(text)
     assert back.learning.model.arguments == (("rate", 0.5), ("width", 4))
-    one, other = (simulate(each, KEY, DATA) for each in (config, back))
+    one, other = (run(each) for each in (config, back))
     np.testing.assert_array_equal(one.test_loss, other.test_loss)
     local = config_file.dumps(base(model=FlaxModel.of(lambda rngs: NnxNet(4, rngs=rngs))))
     with pytest.raises(ConfigError, match=r"has no .*<lambda>"):
-        simulate(config_file.loads(local), KEY, DATA)
+        run(config_file.loads(local))
     with pytest.raises(ConfigError, match="cannot be imported"):
         config_file.loads(local, trust=True)
 
@@ -290,9 +300,9 @@ def test_a_trusted_file_names_functions_too():
 
 def test_a_sweep_takes_modules_of_ones_own():
     configs = {"linen": base(model=LINEN), "nnx": base(model=NNX)}
-    swept = sweep(configs, jax.random.split(KEY, 2), data=DATA, progress=False)
+    swept = sweep(configs, jax.random.split(KEY, 2), data=DATA, record=RECORD, progress=False)
     for name, config in configs.items():
-        single = simulate(config, jax.random.split(KEY, 2)[1], DATA)
+        single = simulate(config, jax.random.split(KEY, 2)[1], DATA, record=RECORD)
         np.testing.assert_allclose(
             swept.test_loss.sel(config=name, seed=1), single.test_loss, rtol=1e-2
         )
@@ -349,7 +359,7 @@ def test_a_task_of_ones_own_is_learnt_and_its_metrics_are_recorded():
 def test_a_task_that_does_not_give_a_number_of_each_sample_is_refused(changes, words):
     wrong = type("Wrong", (Ordinal,), {"name": "wrong_task", **changes})
     with pytest.raises(ConfigError, match=words) as caught:
-        simulate(base(task=wrong()), KEY, DATA)
+        run(base(task=wrong()))
     assert "\n" not in str(caught.value)
 
 
@@ -433,7 +443,7 @@ def test_a_model_without_parameters_is_refused():
 
     for module in (First(), nn.Sequential([First()])):
         with pytest.raises(ConfigError, match=r"learning.model = flax: has no parameters"):
-            simulate(base(model=FlaxModel.of(module)), KEY, DATA)
+            run(base(model=FlaxModel.of(module)))
 
 
 def test_a_model_that_does_not_give_one_array_is_refused():
@@ -443,7 +453,7 @@ def test_a_model_that_does_not_give_one_array_is_refused():
             return {"out": nn.Dense(10)(x.reshape(len(x), -1))}
 
     with pytest.raises(ConfigError, match=r"gives a dict; must give one array"):
-        simulate(base(model=FlaxModel.of(Two())), KEY, DATA)
+        run(base(model=FlaxModel.of(Two())))
 
 
 @pytest.mark.parametrize(
@@ -474,7 +484,7 @@ def test_characters_are_learnt_from_natural_clients():
         ),
     )  # fmt: skip
     data = config.learning.load(20)
-    result = simulate(config, KEY)
+    result = simulate(config, KEY, record=("test_loss", "test_accuracy"))
     letters = np.bincount(np.asarray(data.y_train).ravel())
     always_the_commonest = letters.max() / letters.sum()
     assert result.test_accuracy[-1] > 1.3 * always_the_commonest
@@ -485,11 +495,11 @@ def test_characters_are_learnt_from_natural_clients():
 
 
 def test_any_optimiser_of_optax_by_name_and_one_of_ones_own():
-    named = simulate(base(optimizer="rmsprop"), KEY, DATA)
+    named = run(base(optimizer="rmsprop"))
     for own in (lambda rate: optax.rmsprop(rate), optax.rmsprop(0.01)):
-        result = simulate(base(optimizer=own), KEY, DATA)
+        result = run(base(optimizer=own))
         np.testing.assert_allclose(result.test_loss, named.test_loss, rtol=1e-5)
-    assert not np.allclose(named.test_loss, simulate(base(), KEY, DATA).test_loss)
+    assert not np.allclose(named.test_loss, run(base()).test_loss)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +534,7 @@ def test_the_proximal_term_is_that_of_fedprox():
     config = config.replace(num_clients=1, num_selected=1, num_rounds=1, eval_every=1)
     # The order of the samples is not known: all rows alike, so that it does not count.
     alike = Dataset.of(np.tile(FEATURES[:1], (8, 1)), np.ones(8), FEATURES[:1], np.ones(1))
-    start = simulate(config.override({"learning.learning_rate": 1e-30}), KEY, alike).variables
+    start = run(config.override({"learning.learning_rate": 1e-30}), alike).variables
     assert start is not None
     layer = start["params"]["output"]
     w, b = (np.asarray(layer[name], np.float64) for name in ("kernel", "bias"))
@@ -535,13 +545,13 @@ def test_the_proximal_term_is_that_of_fedprox():
             w - 0.1 * (np.outer(x, error) + 2.0 * (w - w0)),
             b - 0.1 * (error + 2.0 * (b - b0)),
         )
-    found = jax.tree.leaves(simulate(config, KEY, alike).variables)
+    found = jax.tree.leaves(run(config, alike).variables)
     np.testing.assert_allclose(found[1], w, rtol=1e-4)
     np.testing.assert_allclose(found[0], b, rtol=1e-4)
-    none = simulate(config.override({"learning.proximal": None}), KEY, alike)
-    zero = simulate(config.override({"learning.proximal": 0.0}), KEY, alike)
+    none = run(config.override({"learning.proximal": None}), alike)
+    zero = run(config.override({"learning.proximal": 0.0}), alike)
     np.testing.assert_allclose(none.test_loss, zero.test_loss, rtol=1e-6)
-    assert abs(none.test_loss[0] - simulate(config, KEY, alike).test_loss[0]) > 1e-4
+    assert abs(none.test_loss[0] - run(config, alike).test_loss[0]) > 1e-4
 
 
 def slow_server(config, updates):
@@ -582,14 +592,12 @@ def test_server_optimisers_are_those_of_their_formulas(server):
 
 
 def test_yogi_at_the_server_learns():
-    assert simulate(base(server=FedYogi(rate=0.1)), KEY, DATA).test_accuracy[-1] > 0.7
+    assert run(base(server=FedYogi(rate=0.1))).test_accuracy[-1] > 0.7
 
 
 def test_server_momentum_learns_and_without_it_at_rate_one_is_fedavg():
-    assert simulate(base(server=FedAvgM(rate=0.5)), KEY, DATA).test_accuracy[-1] > 0.7
-    plain, same = (
-        simulate(base(**words), KEY, DATA) for words in ({}, {"server": FedAvgM(momentum=0.0)})
-    )
+    assert run(base(server=FedAvgM(rate=0.5))).test_accuracy[-1] > 0.7
+    plain, same = (run(base(**words)) for words in ({}, {"server": FedAvgM(momentum=0.0)}))
     np.testing.assert_allclose(plain.test_loss, same.test_loss, rtol=1e-5)
     np.testing.assert_array_equal(plain.clients, same.clients)
 
@@ -600,7 +608,7 @@ def test_the_numbers_of_server_and_proximal_term_are_swept_in_one_program():
         for rate, mu in ((0.01, 0.0), (0.1, 0.0), (0.1, 5.0))
     ]
     assert len({jax.tree.structure(config) for config in configs}) == 1
-    swept = sweep(configs, KEY[None], data=DATA, progress=False)
+    swept = sweep(configs, KEY[None], data=DATA, record=RECORD, progress=False)
     losses = swept.test_loss[:, 0, -1].values
     assert len(set(losses.tolist())) == 3
     assert swept.test_accuracy[1, 0, -1] > 0.7

@@ -13,7 +13,6 @@ from pause_jax.learning import SCHEDULES, ConstantRate, CosineDecay, Learning, S
 from pause_jax.learning.cohort import Execution
 from pause_jax.run.programs import compiled_steps
 from pause_jax.run.record.recorder import chosen
-from pause_jax.testing import check_learner
 from tests.support.runs import KEY, LEARN, learn_run
 
 pytestmark = pytest.mark.slow
@@ -85,27 +84,25 @@ def test_a_bad_schedule_is_one_message(schedule, words):
 
 
 SLOWER = LEARN.override({"learning.schedule": StepDecay(every=3, factor=0.5)})
+RECORD = ("clients", "train_loss")
 
 
 def test_the_numbers_of_a_schedule_are_swept_in_one_program():
     configs = [SLOWER.override({"learning.schedule.factor": f}) for f in (0.2, 0.5, 1.0)]
-    program = compiled_steps(None, chosen(None), Execution(), True).advance_quick
+    program = compiled_steps(None, chosen(RECORD), Execution(), True).advance_quick
     jax.clear_caches()
     before = program._cache_size()
-    swept = sweep(configs, KEY, max_batch=1, progress=False)
+    swept = sweep(configs, KEY, record=RECORD, max_batch=1, progress=False)
     assert program._cache_size() == before + 1
     loss = np.asarray(swept.train_loss[:, 0])
-    np.testing.assert_allclose(loss[1], simulate(configs[1], KEY).train_loss, rtol=1e-4)
+    single = simulate(configs[1], KEY, record=RECORD)
+    np.testing.assert_allclose(loss[1], single.train_loss, rtol=1e-4)
     np.testing.assert_array_equal(loss[:, :3], np.stack([loss[0, :3]] * 3))
     # A round's loss is met on the way, and so depends on the rate of that round at once.
     assert len(set(loss[:, 3].tolist())) == 3
 
 
 def test_a_factor_of_one_is_the_constant_rate():
-    one = simulate(SLOWER.override({"learning.schedule.factor": 1.0}), KEY)
+    one = simulate(SLOWER.override({"learning.schedule.factor": 1.0}), KEY, record=RECORD)
     np.testing.assert_array_equal(one.clients, learn_run().clients)
     np.testing.assert_allclose(one.train_loss, learn_run().train_loss, rtol=1e-5)
-
-
-def test_a_learner_with_a_schedule_keeps_the_contract():
-    check_learner(SLOWER.learning)
