@@ -9,7 +9,7 @@ from pause_jax.analysis.ledger import ledger
 from pause_jax.base.struct import node, number
 from pause_jax.policies import Pause, Policy, PolicyConfig, Random
 from pause_jax.search import Annealing
-from tests.support.runs import BANDIT, LEARN
+from tests.support.runs import BANDIT
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,9 @@ def test_it_round_trips_through_toml():
 
 
 def test_it_sweeps_and_gets_its_ledger():
-    configs = {f"share {share:g}": LEARN.replace(policy=Mixed(share=share)) for share in (0.0, 1.0)}
+    configs = {
+        f"share {share:g}": BANDIT.replace(policy=Mixed(share=share)) for share in (0.0, 1.0)
+    }
     data = sweep(configs, jax.random.key(0), progress=False)
     np.testing.assert_array_equal(data["policy.share"], [0, 1])
     for name, config in configs.items():
@@ -68,5 +70,5 @@ def test_it_sweeps_and_gets_its_ledger():
         counts = data.counts.sel(config=name, seed=0)
         np.testing.assert_array_equal(book.participations, counts)
         assert book.spent.max() > 0
-        single = simulate(config, jax.random.key(0))
+        single = simulate(config, jax.random.key(0), record=("counts",))
         np.testing.assert_array_equal(single.counts, counts)

@@ -39,14 +39,15 @@ LEARN = SimConfig(
 @functools.cache
 def run(loss):
     policy = PowerOfChoice(loss=loss, candidates=4, batch_size=16, query_share=0.5)
-    return simulate(LEARN.replace(policy=policy), jax.random.key(2))
+    record = ("clients", "queried", "query_seconds", "latency", "data_size")
+    return simulate(LEARN.replace(policy=policy), jax.random.key(2), record=record)
 
 
 @functools.cache
 def network():
     """(training, learner, its state before round 1, bound on a client's samples) of LEARN."""
     config, data = prepare(LEARN)
-    state = init(config, data, jax.random.key(2)).learning
+    state = jax.jit(init)(config, data, jax.random.key(2)).learning
     learning, num_clients = config.learning, config.num_clients
     bound = learning.partition.max_size(learning.num_samples(data), num_clients)
     learner = learning.build(data, num_clients)
@@ -179,6 +180,7 @@ def test_stale_names_the_training_losses():
 
 def test_without_learning_nothing_is_released_but_queries_are_paid():
     config = SimConfig(num_clients=8, num_selected=2, num_rounds=3, learning=None)
-    result = simulate(config.replace(policy=PowerOfChoice()), jax.random.key(0))
+    config = config.replace(policy=PowerOfChoice())
+    result = simulate(config, jax.random.key(0), record=("query_seconds",))
     assert result.unnoised == ()
     assert (np.asarray(result.query_seconds) > 0).all()
