@@ -35,9 +35,19 @@ LEARN = BANDIT.replace(
 )
 
 
+RECORD = (
+    *("clients", "counts", "queried", "spent", "latency"),
+    *("test_loss", "train_loss", "first_nonfinite_round"),
+)
+
+
+def run(config):
+    return simulate(config, KEY, record=RECORD)
+
+
 def test_excluded_clients_are_replaced_and_silent_ones_are_not():
-    excluded = simulate(BANDIT, KEY)
-    silent = simulate(BANDIT.replace(when_spent="drop"), KEY)
+    excluded = run(BANDIT)
+    silent = run(BANDIT.replace(when_spent="drop"))
     np.testing.assert_array_equal(excluded.counts.max(), HORIZON)
     np.testing.assert_array_equal(np.sort(silent.counts), [0, 0, 0, 0, 8, 8])
     # The server waits for a client that it does not know to be spent.
@@ -47,7 +57,7 @@ def test_excluded_clients_are_replaced_and_silent_ones_are_not():
 
 
 def test_the_ledger_counts_what_a_silent_client_released():
-    book = ledger(simulate(BANDIT.replace(when_spent="drop"), KEY))
+    book = ledger(run(BANDIT.replace(when_spent="drop")))
     chosen = book.participations == 8
     assert chosen.sum() == 2
     assert (book.releases[chosen] == HORIZON).all()
@@ -57,8 +67,8 @@ def test_the_ledger_counts_what_a_silent_client_released():
 
 def test_training_goes_on_and_only_spent_clients_stop():
     """Two clients are spent after the third round: from then on the model stands still."""
-    silent = simulate(LEARN.replace(when_spent="drop"), KEY)
-    excluded = simulate(LEARN, KEY)
+    silent = run(LEARN.replace(when_spent="drop"))
+    excluded = run(LEARN)
     loss = np.asarray(silent.test_loss)
     assert np.isfinite(loss).all()
     assert (np.diff(loss[:HORIZON]) != 0).all()
@@ -77,7 +87,7 @@ def test_a_cohort_with_some_silent_clients_learns_from_the_others(name):
         when_spent="drop",
         privacy=L1Laplace(budget=budget, clip_norm=20.0),
     )
-    result = simulate(config, KEY)
+    result = run(config)
     assert int(result.first_nonfinite_round) == 0
     assert int(result.counts.sum()) > 6, "some were chosen twice or more"
     book = ledger(result)
@@ -173,7 +183,7 @@ def test_a_silent_client_takes_its_time_and_does_not_tell_its_loss():
 
 def test_silence_changes_nothing_while_budgets_last():
     lasting = LEARN.override({"privacy.budget.horizon": 50.0})
-    first, second = (simulate(lasting.replace(when_spent=how), KEY) for how in ("exclude", "drop"))
+    first, second = (run(lasting.replace(when_spent=how)) for how in ("exclude", "drop"))
     for a, b in zip(
         jax.tree.leaves(first.variables), jax.tree.leaves(second.variables), strict=True
     ):
@@ -185,7 +195,7 @@ def test_silence_changes_nothing_while_budgets_last():
 def test_a_budget_that_never_ends_bars_and_silences_nobody_and_its_last_is_noise(how):
     """With eta = 20 the fifth participation has e^-100 of the budget: 0 in float32."""
     endless = PerCoordinateLaplace(budget=Geometric(decay=20.0))
-    result = simulate(LEARN.replace(num_rounds=30, privacy=endless, when_spent=how), KEY)
+    result = run(LEARN.replace(num_rounds=30, privacy=endless, when_spent=how))
     assert result.counts.max() == 30
     assert (result.clients >= 0).all()
     book = ledger(result)
