@@ -108,18 +108,20 @@ def test_what_it_sends_goes_through_the_mechanism():
 # ---------------------------------------------------------------- speed settings
 
 
+FEW = ("clients", "train_loss", "test_loss", "counts")
+
+
 @pytest.mark.parametrize("client_batch", [1, 2])
 def test_clients_side_by_side_change_nothing_but_rounding(client_batch):
-    names = ("clients", "train_loss", "test_loss", "counts")
-    few = simulate(LEARN, jax.random.key(0), client_batch=client_batch, record=names)
-    assert_close(few.values, {name: learn_run().values[name] for name in names})
+    few = simulate(LEARN, jax.random.key(0), client_batch=client_batch, record=FEW)
+    assert_close(few.values, {name: learn_run().values[name] for name in FEW})
     assert_close(few.variables, learn_run().variables)
 
 
 def test_speed_settings_are_no_part_of_a_config():
     with pytest.raises(TypeError, match="client_batch"):
         Learning(client_batch=2)  # type: ignore[call-arg]
-    one = sweep(LEARN, KEY, record=("clients",), client_batch=1, progress=False)
+    one = sweep(LEARN, KEY, record=FEW, client_batch=1, progress=False)
     np.testing.assert_array_equal(one.clients[0, 0], learn_run().clients)
     assert "client_batch" not in one.config_toml.item()
 
