@@ -17,12 +17,12 @@ from pause_jax.policies import PolicyConfig, PowerOfChoice, Random
 Preset = Callable[..., SimConfig]
 
 
-def policies(num_clients: int, *, iid: bool) -> dict[str, str | PolicyConfig]:
+def policies(num_clients: int, *, iid: bool, exact: bool = True) -> dict[str, str | PolicyConfig]:
     """The policies of the figures. BSFL itself with exact search, and as published with ALSA; its
     power-of-choice ranks all clients by the loss of their latest training.
     """
     return {
-        "BSFL (exact)": "bsfl",
+        **({"BSFL (exact)": "bsfl"} if exact else {}),
         "BSFL (ALSA)": "alsa",
         **({"CS-UCB": "cs_ucb"} if iid else {"CS-UCB-Q": "cs_ucb_q"}),
         "RBCS-F": "rbcs_f",
@@ -39,12 +39,10 @@ def reproduce(
     *,
     iid: bool,
     seeds: int,
-    rounds: int,
+    exact: bool = True,
     out: pathlib.Path,
 ) -> None:
     """A figure of images: play what is missing, judge, draw and write.
-
-    Of fewer rounds than the figure has, nothing is judged.
 
     Args:
       figure: its name in the paper, say Fig. 8.
@@ -53,31 +51,25 @@ def reproduce(
       data_dir: where the data are.
       iid: which policies.
       seeds: how many.
-      rounds: at most.
+      exact: whether BSFL is shown with exact search too.
       out: where output is written.
     """
-    configs = {
-        label: config.replace(num_rounds=min(rounds, config.num_rounds))
-        for label, config in curves_of(preset, data_dir, iid=iid).items()
-    }
+    configs = curves_of(preset, data_dir, iid=iid, exact=exact)
     curves = Curves(play_all(runs_of(configs, seeds), out))
     outcome = Outcome(f"{title}; {seeds} seed{'s' * (seeds > 1)}")
     outcome.add(*curves.summary(), "")
-    family, whole = claims_of(curves, figure, accuracy=True), preset().num_rounds
-    if rounds < whole:
-        note = f"{rounds} of {whole} rounds were played"
-        family = [claims.unplayed(claim, note) for claim in family]
-    outcome.judge(family)
+    outcome.judge(claims_of(curves, figure, accuracy=True))
     draw({figure: curves}, out, figure.lower().replace(". ", "_"), accuracy=True)
     outcome.finish(out)
 
 
-def curves_of(preset: Preset, data_dir: str | None, *, iid: bool) -> dict[str, SimConfig]:
+def curves_of(
+    preset: Preset, data_dir: str | None, *, iid: bool, exact: bool = True
+) -> dict[str, SimConfig]:
     """A preset under each policy of the figures."""
-    num_clients = preset().num_clients
     return {
         label: preset(policy, data_dir=data_dir).replace(track_regret=False)
-        for label, policy in policies(num_clients, iid=iid).items()
+        for label, policy in policies(preset().num_clients, iid=iid, exact=exact).items()
     }
 
 

@@ -43,7 +43,7 @@ class Claim(NamedTuple):
 
     Attributes:
       text: in words; does not depend on the runs.
-      kind: ``mean``, ``share``, ``test``, ``exact`` or ``unplayed``.
+      kind: ``mean``, ``share``, ``test`` or ``exact``.
       found: a mean; a share of the seeds; a p-value, corrected; 1 or 0 for what is exact.
       error: standard error of a mean, else 0.
       seeds: on which ``found`` rests.
@@ -133,11 +133,6 @@ def exact(claim: str, holds: object, note: str) -> Claim:
     return Claim(claim, "exact", float(bool(holds)), note=note)
 
 
-def unplayed(claim: Claim, note: str) -> Claim:
-    """A claim on the end of curves of which only the beginning was played: no evidence."""
-    return claim._replace(kind="unplayed", found=math.nan, error=math.inf, note=note)
-
-
 def from_record(record: Mapping[str, Any]) -> Claim:
     """A claim from a line of ``verdicts.jsonl``; null is no bound, no error or no value."""
     absent = {"found": math.nan, "error": math.inf, "above": -math.inf, "below": math.inf}
@@ -205,8 +200,6 @@ def _judged(claim: Claim, together: int) -> tuple[str, str]:
         return "holds" if claim.found else "fails", claim.note
     if claim.kind == "test":
         return "compatible" if claim.found >= claim.above else "refuted", claim.note
-    if claim.kind == "unplayed":
-        return "open", claim.note
     low, high = interval(claim, together)
     if claim.above < low and high < claim.below:
         verdict = "confirmed"

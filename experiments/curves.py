@@ -24,7 +24,7 @@ from jax import Array
 import pause_jax
 from pause_jax import SimConfig, config_file
 from pause_jax.base.struct import Config, fields
-from pause_jax.learning import Dataset
+from pause_jax.learning import Dataset, Execution
 from pause_jax.run.loop import advance, init
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.recorder import Record
@@ -50,7 +50,8 @@ class Run(NamedTuple):
 
     @property
     def made_by(self) -> str:
-        """A hash of the seed and of what the config changes, but not of the folder of its data.
+        """A hash of the seed and of what the config changes, but not of the folder of its data nor
+        of how it convolves.
 
         What the config leaves at its default does not count: kept runs stay valid when a config
         gains a field, or a field that they do not set gets another name.
@@ -60,6 +61,8 @@ class Run(NamedTuple):
         here = self.config
         if hasattr(learning.data, "data_dir"):
             here = here.override({"learning.data.data_dir": None})
+        if hasattr(learning.model, "convolution"):
+            here = here.override({"learning.model.convolution": "auto"})
         text = json.dumps([self.seed, changes(here)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -91,23 +94,33 @@ def runs_of(configs: Mapping[str, SimConfig], seeds: int) -> list[Run]:
 
 
 def play_all(
-    runs: Iterable[Run], folder: pathlib.Path, data: Dataset | None = None
+    runs: Iterable[Run],
+    folder: pathlib.Path,
+    data: Dataset | None = None,
+    execution: Execution | None = None,
 ) -> pd.DataFrame:
     """Play what is missing in ``folder/runs``, and read everything.
 
-    ``data`` is the data set that the configs name, where it was read by other means.
+    Args:
+      runs: of an experiment.
+      folder: of the experiment.
+      data: the data set that the configs name, where it was read by other means.
+      execution: how cohorts are trained.
 
     Returns:
       One row a round, with the columns label, seed, round and ``RECORDED``.
     """
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    return pd.concat([_table(run, folder / "runs", data) for run in runs], ignore_index=True)
+    tables = [_table(run, folder / "runs", data, execution) for run in runs]
+    return pd.concat(tables, ignore_index=True)
 
 
-def _table(run: Run, folder: pathlib.Path, given: Dataset | None) -> pd.DataFrame:
+def _table(
+    run: Run, folder: pathlib.Path, given: Dataset | None, execution: Execution | None
+) -> pd.DataFrame:
     path = folder / f"{run.name}.csv"
     if not (path.exists() and path.read_text().startswith(f"# {run.made_by} ")):
-        table = _play(run, folder / f"{run.name}.npz", given)
+        table = _play(run, folder / f"{run.name}.npz", given, execution)
         part = path.with_suffix(".part")
         with part.open("w") as file:
             file.write(f"# {run.made_by} jax {jax.__version__} pause_jax {pause_jax.__version__}\n")
@@ -117,7 +130,9 @@ def _table(run: Run, folder: pathlib.Path, given: Dataset | None) -> pd.DataFram
     return pd.read_csv(path, comment="#").assign(label=run.label, seed=run.seed)
 
 
-def _play(run: Run, kept: pathlib.Path, given: Dataset | None) -> pd.DataFrame:
+def _play(
+    run: Run, kept: pathlib.Path, given: Dataset | None, execution: Execution | None
+) -> pd.DataFrame:
     config, data = prepare(run.config, given)
     state = _init(config, data, key_of(run.seed))
     record: dict[str, np.ndarray] = {}
@@ -131,7 +146,7 @@ def _play(run: Run, kept: pathlib.Path, given: Dataset | None) -> pd.DataFrame:
     ended = False
     while played < config.num_rounds and not ended:
         rounds = jnp.arange(played + 1, min(played + PIECE, config.num_rounds) + 1)
-        state, piece = _advance(config, data, state, rounds)
+        state, piece = _advance(config, data, state, rounds, execution)
         values = {name: np.asarray(value) for name, value in piece.items()}
         if played:
             values = {name: np.concatenate([record[name], values[name]]) for name in values}
@@ -149,9 +164,12 @@ def _play(run: Run, kept: pathlib.Path, given: Dataset | None) -> pd.DataFrame:
 _init = jax.jit(init)
 
 
-@functools.partial(jax.jit, donate_argnums=2)
-def _advance(config: SimConfig, data: Any, state: State, rounds: Array) -> tuple[State, Record]:
-    return advance(config, data, state, rounds, tuple(QUANTITIES[name] for name in RECORDED))
+@functools.partial(jax.jit, donate_argnums=2, static_argnames="execution")
+def _advance(
+    config: SimConfig, data: Any, state: State, rounds: Array, execution: Execution | None
+) -> tuple[State, Record]:
+    quantities = tuple(QUANTITIES[name] for name in RECORDED)
+    return advance(config, data, state, rounds, quantities, execution)
 
 
 def _is_key(leaf: Array) -> bool:

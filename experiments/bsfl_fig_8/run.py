@@ -19,7 +19,6 @@ HERE = pathlib.Path(__file__).parent
 def main(
     data_dir: Annotated[str | None, typer.Option(help="Folder of prepared data sets.")] = None,
     seeds: int = 5,
-    rounds: int = 400,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
     """Play what is missing, judge, draw and write."""
@@ -30,7 +29,6 @@ def main(
         data_dir,
         iid=True,
         seeds=seeds,
-        rounds=rounds,
         out=out,
     )
 

@@ -1,4 +1,4 @@
-"""BSFL Fig. 9: CIFAR-10, i.i.d., ResNet-18, K = 500, m = 25; 20 of the figure's 400 rounds.
+"""BSFL Fig. 9: CIFAR-10, i.i.d., ResNet-18, K = 500, m = 25, one seed; for an accelerator.
 
 python -m experiments.bsfl_fig_9.run --data-dir FOLDER
 """
@@ -19,7 +19,6 @@ HERE = pathlib.Path(__file__).parent
 def main(
     data_dir: Annotated[str | None, typer.Option(help="Folder of prepared data sets.")] = None,
     seeds: int = 1,
-    rounds: int = 20,
     out: Annotated[pathlib.Path, typer.Option(help="Where output is written.")] = HERE,
 ) -> None:
     """Play what is missing, judge, draw and write."""
@@ -30,7 +29,7 @@ def main(
         data_dir,
         iid=True,
         seeds=seeds,
-        rounds=rounds,
+        exact=False,
         out=out,
     )
 

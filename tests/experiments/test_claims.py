@@ -2,14 +2,13 @@
 
 import json
 import math
-import pathlib
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments import bsfl_fig_9, bsfl_learning, claims, pause_learning
+from experiments import bsfl_learning, claims, pause_learning
 from experiments.claims import judge
 from experiments.learning_figure import Curves
 from experiments.mnist_mlp_30_5 import run as mnist_mlp_30_5
@@ -169,16 +168,6 @@ def test_what_needs_too_many_seeds_is_not_decidable_here():
     assert "needs too many seeds" in tie.evidence
 
 
-def test_the_beginning_of_a_figure_leaves_a_claim_open_however_clear_it_is():
-    claim = claims.larger("c", FEW, ZEROS, "s")
-    assert verdict(claim) == "confirmed"
-    (judged,) = judge([claims.unplayed(claim, "20 of 400 rounds were played")])
-    assert judged == ("c", "open", "20 of 400 rounds were played")
-    first = pathlib.Path(bsfl_fig_9.__file__).parent / "verdicts.jsonl"
-    kept = [json.loads(line) for line in first.read_text().splitlines()]
-    assert [(each["kind"], each["found"]) for each in kept] == [("unplayed", None)] * 8
-
-
 def test_never_reaching_a_target_leaves_a_claim_open():
     (judged,) = judge([claims.larger("c", [math.inf, 9.0], [3.0, 4.0], "s")])
     assert judged.verdict == "open"
@@ -191,7 +180,6 @@ def test_an_outcome_keeps_the_numbers_of_its_verdicts(tmp_path):
         claims.larger("b", [math.inf], [1.0], "s"),
         claims.always("c", [True, True], "so"),
         claims.undetected("d", 0.5, "p"),
-        claims.unplayed(claims.larger("e", FEW, ZEROS, "s"), "half of it"),
     ]
     outcome = Outcome("title")
     outcome.judge(family)

@@ -53,11 +53,11 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_result(undisturbed, tmp_pa
     advance = curves._advance
     pieces: list[jax.Array] = []
 
-    def dies_at_the_third(config, data, state, rounds):
+    def dies_at_the_third(config, data, state, rounds, execution):
         if len(pieces) == 2:
             raise KeyboardInterrupt
         pieces.append(rounds)
-        return advance(config, data, state, rounds)
+        return advance(config, data, state, rounds, execution)
 
     monkeypatch.setattr(curves, "_advance", dies_at_the_third)
     with pytest.raises(KeyboardInterrupt):
