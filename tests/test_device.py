@@ -34,8 +34,14 @@ socket.socket.connect = socket.getaddrinfo = refuse
 from benchmarks import choices
 from benchmarks.device import take
 from benchmarks.pieces import PIECES, Setting
+from pause_jax import presets
+from pause_jax.learning import Linear
+from pause_jax.privacy import NoPrivacy
 
 choices.PRODUCTS = 1  # nobody reads their rate
+small = presets.digits_small().replace(track_regret=False, privacy=NoPrivacy())
+small = small.override({{"learning.model": Linear()}})
+presets.digits_small = presets.PRESETS["digits_small"] = lambda: small
 for piece in PIECES:
     take(piece, Setting(pathlib.Path({out!r}), None, True))
 """
