@@ -42,10 +42,9 @@ def free_port() -> int:
 
 
 SWEEP = (
-    "sweep", "digits_small", "--vary", "reward.gamma=0,5",
-    "--vary", "privacy.budget.decay=0.04,0.1", "--seeds", "3", "--max-batch", "4",
-    "--set", "num_rounds=4", "--set", "track_regret=false", "--name", "mine",
-    "--no-figures", "--no-report",
+    "sweep", "digits_small", "--vary", "reward.gamma=0,5", "--vary", "reward.alpha=1,2",
+    "--seeds", "3", "--max-batch", "4", "--set", "num_rounds=4", "--set", "privacy=none",
+    "--set", "track_regret=false", "--name", "mine", "--no-figures", "--no-report",
 )  # fmt: skip
 TRAINED = ("--set", "learning.model=linear", "--set", "eval_every=2")
 BANDIT = ("--set", "learning=none")
