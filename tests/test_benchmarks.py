@@ -15,7 +15,7 @@ import typer
 from benchmarks import choices, gpu, harness, report, run, storing, timing
 from benchmarks.alone import Timing, in_turns
 from benchmarks.contenders import CONTENDERS, OURS, Contender
-from benchmarks.drivers.pause import model_of
+from benchmarks.drivers.pause import Pause, model_of
 from benchmarks.harness import Measured, Work, compare, largest_difference
 from benchmarks.workloads import (
     WORKLOADS,
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 PYTHON = pathlib.Path(sys.executable)
 KINDS_OF_PRODUCT = ("default", "highest", "bfloat16")
-SWEPT = ("3 seeds in one sweep", "4 seeds in one sweep")
+SWEPT = "3 seeds in one sweep"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def table(tmp_path_factory):
         gpu.main(
             workloads="tiny",
             preset_names="digits_small,mnist_small",
-            seed_counts="3,4",
+            seed_counts="3,1",
             rounds=3,
             clients=1000,
             size=16,
@@ -168,10 +168,32 @@ def test_the_harness_measures_us_and_reports_who_fails(table):
     assert any("2/2" in line for line in table.said)
 
 
-def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart():
+class Here:
+    """Our driver in this process."""
+
+    def ask(self, do, **given):
+        if do == "setup":
+            names = ("data", "weights", "variant")
+            self.driver = Pause(WORKLOADS[given["workload"]], *map(given.get, names))
+        elif do == "run":
+            self.driver.run(given["rounds"])
+        else:
+            write_weights(self.driver.weights(), given["path"])
+
+    def close(self):
+        pass
+
+
+def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart(monkeypatch):
     ours = (PYTHON, CONTENDERS[OURS])
     # With `idle=False` a driver plays its round when it saves; ours then saves its first weights.
     idler = (PYTHON, CONTENDERS[OURS]._replace(idle=False))
+    start = harness.Running
+
+    def running(python, contender, where):
+        return Here() if contender == idler[1] else start(python, contender, where)
+
+    monkeypatch.setattr(harness, "Running", running)
     moved, found = compare("tiny", ours, {"idler": idler})
     # Three steps of Adam at 0.001.
     assert 0.0015 < moved < 0.0031
@@ -249,8 +271,8 @@ def test_the_table_of_a_device(table):
     base_of = {
         **{ours: ours, f"{module}float32": ours, f"{module}bfloat16": f"{module}float32"},
         **dict.fromkeys((usual, *(f"tiny: {other}" for other in others)), usual),
-        **{f"{sweep}{n}": f"{sweep}1 seed" for n in ("1 seed", *SWEPT)},
-        **{f"mnist_small, 3 rounds: {n}": None for n in ("1 seed", *SWEPT)},
+        **{f"{sweep}{n}": f"{sweep}1 seed" for n in ("1 seed", SWEPT)},
+        **{f"mnist_small, 3 rounds: {n}": None for n in ("1 seed", SWEPT)},
         **{f"{product}{kind}": f"{product}default" for kind in KINDS_OF_PRODUCT},
         **{f"{select}{how}": f"{select}argsort" for how in ("argsort", "by number", "at random")},
     }
