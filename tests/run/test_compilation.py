@@ -125,9 +125,9 @@ def test_programs_of_runs_are_kept_in_python_too_and_no_others(tmp_path):
     settings = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "TF_CPP_"))}
     settings |= {"PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(tmp_path)}
 
-    def start(**more: str) -> list[int]:
+    def start() -> list[int]:
         ran = subprocess.run(
-            [sys.executable, "-c", TWICE], env=settings | more, cwd=tmp_path,
+            [sys.executable, "-c", TWICE], env=settings, cwd=tmp_path,
             capture_output=True, text=True, timeout=600, check=True,
         )  # fmt: skip
         assert ran.stderr == ""
@@ -139,10 +139,25 @@ def test_programs_of_runs_are_kept_in_python_too_and_no_others(tmp_path):
     _, ours, all_of_them = start()
     assert ours >= 3
     assert all_of_them == ours
-    assert start(JAX_ENABLE_COMPILATION_CACHE="false")[1:] == [0, 0]
+
+
+def test_there_is_no_cache_where_nothing_is_to_be_kept_or_can_be(tmp_path, monkeypatch, restored):
+    own_cache = compilation._own_cache.__wrapped__  # what the first run of a process asks
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path))
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_enable_compilation_cache", False)
+    assert not own_cache()
+    jax.config.update("jax_enable_compilation_cache", True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "compiled").touch()  # no folder can be made of it
-    assert start(PAUSE_JAX_CACHE=str(tmp_path / "full"))[1:] == [0, 0]
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "full"))
+    assert not own_cache()
+    assert jax.config.values["jax_compilation_cache_dir"] is None
+    # Negative control.
+    monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path))
+    assert own_cache()
+    assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "compiled")
 
 
 def test_the_cache_takes_programs_while_any_thread_compiles(monkeypatch, restored):
@@ -272,7 +287,7 @@ config = SimConfig(
     policy=Random(), privacy=NoPrivacy(), track_regret=False,
 )
 for programs.SMALL in (programs.SMALL, 0):
-    result = simulate(config, jax.random.key(0))
+    result = simulate(config, jax.random.key(0), record=("clients", "clock"))
     print(result.clients.tolist())
     print(jax.tree.map(lambda x: x.tolist(), [result.clock, *jax.tree.leaves(result.variables)]))
 """
