@@ -80,6 +80,8 @@ def test_a_dask_cluster_of_which_a_worker_dies_and_one_is_added(whole, tmp_path)
     distributed = pytest.importorskip("distributed")
 
     def disturb(cluster):
+        for nanny in cluster.workers.values():
+            nanny.close_gracefully()  # starts no other: the one that is added is enough
         kill_one(tmp_path)
         cluster.scale(3)
 
@@ -97,17 +99,16 @@ def test_a_dask_cluster_of_which_a_worker_dies_and_one_is_added(whole, tmp_path)
 
 
 def test_jobs_of_submitit_of_which_one_dies(tmp_path, monkeypatch):
-    """A job is a start of Python, so there are few: two chunks, one of which runs again."""
+    """A job is a start of Python, so there is one chunk, which runs again."""
     submitit = pytest.importorskip("submitit")
     # Seconds for which a slow file system may still hide the result of a job that has ended.
     monkeypatch.setattr(submitit.Job, "_results_timeout_s", 1)
-    arguments = {"pause": CONFIGS["pause"]}, keys()[:2]
+    arguments = {"pause": CONFIGS["pause"]}, keys()[:1]
     executor = Watched(submitit.LocalExecutor(tmp_path / "jobs"), tmp_path, dying=(0, 0))
     result = sweep(*arguments, executor=executor, **SETTINGS)
     xr.testing.assert_identical(result, sweep(*arguments, **SETTINGS))
     assert (tmp_path / "died").exists()
-    assert set(ends(tmp_path).values()) == {1}
-    assert len(ends(tmp_path)) == 2
+    assert list(ends(tmp_path).values()) == [1]
 
 
 def shard(folder, number, seconds, dying=0):
