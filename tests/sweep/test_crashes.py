@@ -19,7 +19,7 @@ from tests.support.watched import SMALL, keys
 pytestmark = pytest.mark.slow
 
 CONFIGS = {"pause": SMALL}
-SETTINGS = {"max_batch": 1, "progress": False}
+SETTINGS = {"max_batch": 1, "record": ("clients", "clock", "counts"), "progress": False}
 
 
 def as_a_sweep(folder, chosen):

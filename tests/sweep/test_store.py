@@ -477,6 +477,12 @@ OVERLAPPING = LEARNED.replace(
 )
 
 
+RECORDED = (
+    *("clients", "in_time", "latency", "clock", "spent", "counts", "queried", "reward"),
+    *("train_loss", "test_loss", "test_accuracy"),
+)
+
+
 @pytest.mark.parametrize(
     "config",
     [LEARNED, bandit("clustered_size", privacy=NoPrivacy()), OVERLAPPING],
@@ -484,13 +490,15 @@ OVERLAPPING = LEARNED.replace(
 )
 def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "pause_jax")
-    arguments = {"store": tmp_path, "progress": False, "max_batch": 1}
-    whole = sweep(config, keys[:1], max_batch=1, progress=False)
-    monkeypatch.setattr(checkpoint, "SAVE_EVERY", 0.0)
-    monkeypatch.setattr(checkpoint, "SHARE", np.inf)  # however long saving takes
-    stop_after(monkeypatch, 7)
-    with pytest.raises(SweepInterrupted, match="0 of 1 runs"):
-        sweep(config, keys[:1], **arguments)
+    alone = {"max_batch": 1, "record": RECORDED, "progress": False}
+    arguments = {"store": tmp_path, **alone}
+    whole = sweep(config, keys[:1], **alone)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "SAVE_EVERY", 0.0)
+        patch.setattr(checkpoint, "SHARE", np.inf)  # however long saving takes
+        stop_after(patch, 7)
+        with pytest.raises(SweepInterrupted, match="0 of 1 runs"):
+            sweep(config, keys[:1], **arguments)
     (middle,) = tmp_path.glob("checkpoint-*")
     assert [path.name for path in middle.iterdir()] == ["6"]
     ticks = stop_after(monkeypatch, 0)
