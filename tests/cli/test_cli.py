@@ -403,7 +403,7 @@ FULL = "error: standard output: cannot be written (No space left on device).\n"
 
 
 def test_a_full_output_is_one_line(monkeypatch, tmp_path, capsys):
-    program = [sys.executable, "-m", "pause_jax", "show", "digits_small"]
+    program = [sys.executable, "-m", "pause_jax", "--help"]
     with open("/dev/full", "w") as full:
         ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert (ended.returncode, ended.stderr) == (1, FULL)

@@ -108,7 +108,7 @@ def here(monkeypatch, tmp_path, capsys):
     return run_here
 
 
-LONG = (*RUN, "--rounds", "4000", "--seeds", "4")
+LONG = (*RUN, "--rounds", "2000", "--seeds", "4")
 SHORT = (*RUN, "--rounds", "20", "--seeds", "1")
 
 
