@@ -333,7 +333,7 @@ def test_a_damaged_cache_is_one_line_and_the_program_goes_on(monkeypatch, tmp_pa
     data_sets._digits.cache_clear()
     arguments = (
         "compare", "--policies", "random", "--rounds", "2", "--seeds", "1",
-        "--set", "learning.model=linear", "--set", "track_regret=false", *BARE,
+        "--set", "learning.model=linear", *BARE,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("always")

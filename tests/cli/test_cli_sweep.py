@@ -60,7 +60,7 @@ def command(monkeypatch, folder, *arguments):
 
 @pytest.mark.slow
 def test_a_sweep_of_a_file_has_the_values_as_coordinates(monkeypatch, tmp_path):
-    config = presets.digits_small("random").replace(learning=None, num_rounds=4)
+    config = presets.digits_small("random").replace(learning=None, num_rounds=4, track_regret=False)
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))
     arguments = ("--vary", "reward.gamma=0,1,5", "--seeds", "2", "--no-figures", "--no-report")
     assert command(monkeypatch, tmp_path, "mine.toml", *arguments) == 0
@@ -109,7 +109,8 @@ def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
 
     monkeypatch.setattr(module, "run_chunks", interrupted)
     vary = ("--vary", "policy=random,round_robin", "--set", "learning=none")
-    arguments = (*vary, "--set", "num_rounds=4", "--seeds", "2", "--name", "mine", "--no-figures")
+    vary += ("--set", "track_regret=false", "--set", "num_rounds=4")
+    arguments = (*vary, "--seeds", "2", "--name", "mine", "--no-figures")
     assert command(monkeypatch, tmp_path, "digits_small", *arguments) == 130
     assert "(KeyboardInterrupt" in capsys.readouterr().err
     folder = tmp_path / "results" / "mine"

@@ -23,6 +23,7 @@ from pause_jax.sweep import execute
 SMALL = SimConfig(num_clients=6, num_selected=2, num_rounds=20, learning=None, track_regret=False)
 CONFIGS = {name: SMALL.replace(policy=named(name)) for name in ("pause", "random")}
 SEEDS = 6
+SETTINGS = {"max_batch": 1, "record": ("clients", "clock", "counts"), "progress": False}
 
 
 def keys() -> jax.Array:
@@ -105,7 +106,7 @@ def main(folder: pathlib.Path, shard: tuple[int, int], seconds: float, dying: in
         note(folder, "end", (self._group, first))
 
     keeper.claimed, keeper.finished = begin, end  # type: ignore[method-assign]
-    share = run_shard(CONFIGS, keys(), shard, store=folder / "kept", max_batch=1, progress=False)
+    share = run_shard(CONFIGS, keys(), shard, store=folder / "kept", **SETTINGS)
     print(share.chunks, share.open, flush=True)
 
 

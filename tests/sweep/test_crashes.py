@@ -14,12 +14,11 @@ import xarray as xr
 from pause_jax import ConfigError, merge, run_shard, sweep
 from pause_jax.sweep import checkpoint, execute, leases
 from tests.support.disk import Disk
-from tests.support.watched import SMALL, keys
+from tests.support.watched import SETTINGS, SMALL, keys
 
 pytestmark = pytest.mark.slow
 
 CONFIGS = {"pause": SMALL}
-SETTINGS = {"max_batch": 1, "record": ("clients", "clock", "counts"), "progress": False}
 
 
 def as_a_sweep(folder, chosen):

@@ -35,6 +35,7 @@ from pause_jax.sweep import prepare as preparing
 
 pytestmark = pytest.mark.slow
 
+RECORDED = ("clients", "clock", "spent", "reward", "counts")
 FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
 
 
@@ -81,10 +82,11 @@ def test_a_row_is_the_single_run(learned, keys):
 
 def test_chunks_change_nothing(keys):
     configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0, 50.0)]
-    whole = sweep(configs, keys, progress=False)
+    given = {"record": RECORDED, "progress": False}
+    whole = sweep(configs, keys, **given)
     for max_batch in (1, 2, 4):
         xr.testing.assert_allclose(
-            sweep(configs, keys, max_batch=max_batch, progress=False), whole, rtol=1e-6, atol=1e-5
+            sweep(configs, keys, max_batch=max_batch, **given), whole, rtol=1e-6, atol=1e-5
         )
 
 
@@ -93,7 +95,7 @@ def test_lanes_change_nothing(keys, monkeypatch):
     results = []
     for threads in (1, 2, 3):
         monkeypatch.setattr(preparing, "threads_of", lambda mesh, threads=threads: threads)
-        results.append(sweep(configs, keys, progress=False))
+        results.append(sweep(configs, keys, record=RECORDED, progress=False))
     for result in results[1:]:
         xr.testing.assert_allclose(result, results[0], rtol=1e-6, atol=1e-5)
 
@@ -365,7 +367,7 @@ def test_policies_that_need_a_program_of_their_own_say_so(name):
     def run(key):
         state = init(config, data, key)
         asks.append(setup_of(config, learner_of(config, data), state.learning).policy.query)
-        return single_run(config, data, key, SETUP[0])
+        return single_run(config, data, key, chosen(("clients",)))
 
     if not config.policy.alone:
         program = str(jax.make_jaxpr(run)(jax.random.key(0)))

@@ -19,12 +19,11 @@ import xarray as xr
 
 from pause_jax import ConfigError, SweepInterrupted, merge, run_shard, sweep
 from pause_jax.sweep import execute, leases, workers
-from tests.support.watched import CONFIGS, Watched, events, keys
+from tests.support.watched import CONFIGS, SETTINGS, Watched, events, keys
 
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[2]
-SETTINGS = {"max_batch": 1, "progress": False}
 CHUNKS = 12
 
 
