@@ -5,6 +5,7 @@ import io
 import pathlib
 import re
 import sys
+import time
 from typing import NamedTuple
 
 import jax
@@ -111,6 +112,35 @@ def test_weights_survive_the_file_and_a_difference_is_seen(tmp_path):
     assert largest_difference(weights, again) == 0.5
 
 
+class Here:
+    """Our driver in this process, asked as one of its own is."""
+
+    def ask(self, do, **given):
+        start, worked = time.perf_counter(), time.process_time()
+        if do == "setup":
+            names = ("data", "weights", "variant")
+            self.driver = Pause(WORKLOADS[given["workload"]], *map(given.get, names))
+            return {"versions": {}, "device": self.driver.device}
+        if do == "save":
+            return write_weights(self.driver.weights(), given["path"])
+        self.driver.run(given["rounds"])
+        seconds, now = time.perf_counter() - start, time.process_time()
+        return {"value": seconds / given["rounds"], "so_far": now, "processor": now - worked}
+
+    def close(self):
+        pass
+
+
+def in_this_process(patch, chosen):
+    """From now on contenders that are chosen run here: a start of Python takes a second."""
+    start = harness.Running
+
+    def running(python, contender, where):
+        return Here() if chosen(contender) else start(python, contender, where)
+
+    patch.setattr(harness, "Running", running)
+
+
 class Table(NamedTuple):
     """The table of this device, and the harness behind it, with one more contender that fails."""
 
@@ -137,6 +167,7 @@ def table(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(gpu, "measure", with_a_broken_one)
+        in_this_process(patch, lambda contender: contender.variant)
         patch.setattr(choices, "PRODUCTS", 2)
         patch.setattr(presets, "digits_small", small)
         patch.setitem(presets.PRESETS, "digits_small", lambda data_dir=None: small())
@@ -168,32 +199,11 @@ def test_the_harness_measures_us_and_reports_who_fails(table):
     assert any("2/2" in line for line in table.said)
 
 
-class Here:
-    """Our driver in this process."""
-
-    def ask(self, do, **given):
-        if do == "setup":
-            names = ("data", "weights", "variant")
-            self.driver = Pause(WORKLOADS[given["workload"]], *map(given.get, names))
-        elif do == "run":
-            self.driver.run(given["rounds"])
-        else:
-            write_weights(self.driver.weights(), given["path"])
-
-    def close(self):
-        pass
-
-
 def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart(monkeypatch):
     ours = (PYTHON, CONTENDERS[OURS])
     # With `idle=False` a driver plays its round when it saves; ours then saves its first weights.
     idler = (PYTHON, CONTENDERS[OURS]._replace(idle=False))
-    start = harness.Running
-
-    def running(python, contender, where):
-        return Here() if contender == idler[1] else start(python, contender, where)
-
-    monkeypatch.setattr(harness, "Running", running)
+    in_this_process(monkeypatch, lambda contender: contender == idler[1])
     moved, found = compare("tiny", ours, {"idler": idler})
     # Three steps of Adam at 0.001.
     assert 0.0015 < moved < 0.0031

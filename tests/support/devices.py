@@ -11,6 +11,11 @@ from pause_jax.privacy import L1Laplace
 
 jax.config.update("jax_num_cpu_devices", 8)
 
+RECORDED = (
+    *("clients", "counts", "data_size", "clock", "spent", "reward", "train_loss"),
+    *("test_loss", "test_accuracy"),
+)
+
 
 def main() -> None:
     assert len(jax.devices()) == 8
@@ -22,8 +27,8 @@ def main() -> None:
     rates = (0.001, 0.003, 0.01, 0.03)
     # Twelve runs: not a multiple of the devices.
     configs = {f"{rate:g}": asks.override({"learning.learning_rate": rate}) for rate in rates}
-    eight = sweep(configs, keys, progress=False)
-    third = sweep(configs, keys, devices=jax.devices()[2:3], progress=False)
+    eight = sweep(configs, keys, record=RECORDED, progress=False)
+    third = sweep(configs, keys, record=RECORDED, devices=jax.devices()[2:3], progress=False)
     for name in ("clients", "counts", "data_size", "seed"):
         np.testing.assert_array_equal(eight[name], third[name])
     xr.testing.assert_allclose(eight, third, rtol=1e-4, atol=1e-4)
@@ -37,8 +42,8 @@ def spread_a_cohort(base: SimConfig, key: jax.Array) -> None:
     """One run, its cohort of 11 clients shared by eight devices."""
     unequal = {"learning.partition": Dirichlet(), "learning.keep_optimizer_state": True}
     config = base.replace(num_clients=12, num_selected=11).override(unequal)
-    one = simulate(config, key)
-    eight = simulate(config, key, devices=jax.devices())
+    one = simulate(config, key, record=RECORDED)
+    eight = simulate(config, key, record=RECORDED, devices=jax.devices())
     np.testing.assert_array_equal(eight.clients, one.clients)
     assert len(jax.tree.leaves(eight.variables)[0].sharding.device_set) == 8
     for a, b in zip(jax.tree.leaves(eight), jax.tree.leaves(one), strict=True):

@@ -84,6 +84,7 @@ def test_answers_are_a_table(result, tmp_path):
 
 
 ALONE = STEPS.replace(learning=None, num_rounds=12)
+OF_LEDGER = ("clients", "clock", "counts", "queried", "spent", "in_flight")
 
 
 def test_numbers_of_a_clock_can_be_tuned_and_its_sizes_cannot():
@@ -122,7 +123,8 @@ def test_its_sizes_are_a_grid():
 
 
 def test_the_ledger_charges_starts():
-    run = sweep({"rounds": BASE.replace(learning=None), "steps": ALONE}, KEYS, progress=False)
+    configs = {"rounds": BASE.replace(learning=None), "steps": ALONE}
+    run = sweep(configs, KEYS, record=OF_LEDGER, progress=False)
     books = ledger_table.ledgers(run)
     answered = [int((run.clients.sel(config="steps", seed=s) >= 0).sum()) for s in (0, 1)]
     under_way = run.in_flight.sel(config="steps").isel(round=-1).values
@@ -136,9 +138,10 @@ def test_the_ledger_charges_starts():
 
 def test_shards_make_the_sweep(tmp_path):
     configs = {"buffer": ALONE, "pace": ALONE.replace(clock=CLOCK.replace(pace=1.0))}
-    whole = sweep(configs, KEYS, max_batch=1, progress=False)
+    given = {"max_batch": 1, "record": OF_LEDGER, "progress": False}
+    whole = sweep(configs, KEYS, **given)
     for number in (1, 2):
-        run_shard(configs, KEYS, (number, 2), store=tmp_path, max_batch=1, progress=False)
+        run_shard(configs, KEYS, (number, 2), store=tmp_path, **given)
     xr.testing.assert_equal(merge(tmp_path), whole)
 
 
