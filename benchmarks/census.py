@@ -25,6 +25,7 @@ from pause_jax.learning import Execution
 from pause_jax.run.programs import compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
+from pause_jax.run.sizes import first_state
 
 ROOT = pathlib.Path(pause_jax.__file__).parent
 
@@ -50,16 +51,17 @@ class Census(NamedTuple):
 
 
 def steps(config: SimConfig) -> dict[str, Any]:
-    """The lowered programs that ``simulate`` compiles for a config, by name."""
+    """The lowered programs that ``simulate`` compiles for a config with learning, by name."""
     config, data = prepare(config)
     quantities = chosen(None)
     spec, key, policy = program_spec(config, quantities), jax.random.key(0), np.int32(0)
     step = compiled_steps(None, quantities, Execution(), spec.any_length)
     seen = spec.config_of(config)
-    state = jax.eval_shape(step.init, seen, data, key, policy)
+    state = first_state(config, data, quantities)
     call = spec.call_arguments(config, 1, config.num_rounds)
     return {
-        "init": step.init.lower(seen, data, key, policy),
+        "learn": step.learn.lower(config.num_clients, seen.learning, data, key),
+        "init": step.init.lower(seen, data, key, policy, state.learning),
         "advance": step.advance(seen, state).lower(seen, data, state, *call, policy),
     }
 

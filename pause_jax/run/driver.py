@@ -76,7 +76,7 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     """
     given, cut = (runs.config, runs.data), functools.partial(first_rounds, batched=runs.batched)
     with watch.calling():
-        state = runs.steps.init(*given, runs.key, runs.policy)
+        state = runs.steps.first(*given, runs.key, runs.policy)
     advance = runs.steps.advance(runs.config, state)
 
     # For a chunk that goes on where it was stopped; of the state here, which the loop replaces.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.config import SimConfig, with_budgets
-from pause_jax.learning import Execution
+from pause_jax.learning import Execution, LearnerState
 from pause_jax.rng import keys
 from pause_jax.run import asynchronous
 from pause_jax.run.branch import when
@@ -24,11 +24,11 @@ from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.state import State, healthy
 
 
-def init(config: SimConfig, data: Any, key: Array) -> State:
-    """Create the state before round 1: partition, model, policy."""
+def init(config: SimConfig, data: Any, key: Array, learning: LearnerState | None = None) -> State:
+    """Create the state before round 1: partition, model, policy; from the learner's, if given."""
     streams, learner = keys.streams(key), learner_of(config, data)
     config = with_budgets(config, keys.budgets(streams.world))
-    learning = learner.init(streams)
+    learning = learner.init(streams) if learning is None else learning
     setup, stale = setup_of(config, learner, learning), None
     if config.stale_updates == "next" and learner.stale is not None:
         stale = learner.stale.init(learning, config.cohort_size)

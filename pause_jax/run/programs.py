@@ -18,14 +18,16 @@ from jax.sharding import Mesh, PartitionSpec
 
 from pause_jax.base.struct import is_ours, nested
 from pause_jax.config import SimConfig
-from pause_jax.learning import Execution
+from pause_jax.learning import Execution, LearnerState
 from pause_jax.learning.learner import update_size
 from pause_jax.policies import OneOf
+from pause_jax.rng.keys import streams
 from pause_jax.run.compilation import compiler_options
 from pause_jax.run.horizon import Length, length_of
 from pause_jax.run.loop import advance, init
 from pause_jax.run.record.recorder import Quantities, Record, recorded_bytes
 from pause_jax.run.record.result import Result, result_at_end
+from pause_jax.run.setup import built
 from pause_jax.run.state import State
 
 # Rounds that a call has room for: the first of these of which twenty are enough for the run.
@@ -84,16 +86,30 @@ class Steps(NamedTuple):
     ``OneOf``, 0 without one.
 
     Attributes:
-      init: (config, data, key, policy) -> state before round 1.
+      learn: (num_clients, learning, data, key) -> the learner's part of :meth:`first`, one program
+        for all policies.
+      init: (config, data, key, policy, that part) -> the whole.
       advance_quick: :meth:`advance`, compiled quickly: for small single runs, or no learning.
       advance_full: compiled fully: for the others.
       finish: (config, state) -> :func:`pause_jax.run.record.result.result_at_end`.
     """
 
+    learn: Any
     init: Any
     advance_quick: Any
     advance_full: Any
     finish: Any
+
+    def first(self, config: SimConfig, data: Any, key: Array, policy: Any) -> State:
+        """Return the state before round 1."""
+        learning = config.learning
+        if learning is not None:
+            learning = self.learn(config.num_clients, learning, data, key)
+        return self.init(config, data, key, policy, learning)
+
+    def shapes(self) -> Steps:
+        """Return steps of which :meth:`first` gives shapes alone; what it traces serves these."""
+        return self._replace(learn=self.learn.eval_shape, init=self.init.eval_shape)
 
     def advance(self, config: SimConfig, state: State) -> Any:
         """Choose the step for runs of that config and state (or shapes of one):
@@ -108,8 +124,13 @@ class Steps(NamedTuple):
 def plain_steps(quantities: Quantities, execution: Execution | None, any_length: bool) -> Steps:
     """Return the steps of a single run, not compiled: for a trace of the user's."""
 
-    def init_run(config: SimConfig, data: Any, key: Array, policy: Array) -> State:
-        return init(_of_policy(config, policy), data, key)
+    def learn_run(num_clients: int, learning: Any, data: Any, key: Array) -> LearnerState:
+        return built(learning, data, num_clients).init(streams(key))
+
+    def init_run(
+        config: SimConfig, data: Any, key: Array, policy: Array, learning: LearnerState | None
+    ) -> State:
+        return init(_of_policy(config, policy), data, key, learning)
 
     def advance_run(
         config: SimConfig,
@@ -134,8 +155,8 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
     def finish_run(config: SimConfig, state: State) -> Result:
         return result_at_end(config, state, quantities)
 
-    first, step = _in_float32(init_run), _in_float32(advance_run)
-    return Steps(init=first, advance_quick=step, advance_full=step, finish=finish_run)
+    step = _in_float32(advance_run)
+    return Steps(_in_float32(learn_run), _in_float32(init_run), step, step, finish_run)
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,19 +184,18 @@ def compiled_steps(
     quickly, fully = compiler_options(quickly=True), compiler_options(quickly=False)
     once = compiler_options(quickly=True, level=0)
     advance = _spread(mesh, plain.advance_full, RUN, SAME, RUN, SAME, SAME, SAME, SAME)
+
+    def learn_run(num_clients: int, *given: Any) -> LearnerState:
+        return _spread(mesh, functools.partial(plain.learn, num_clients), RUN, SAME, RUN)(*given)
+
+    start = _spread(mesh, plain.init, RUN, SAME, RUN, SAME, RUN)
     return Steps(
-        init=jax.jit(_spread(mesh, plain.init, RUN, SAME, RUN, SAME), compiler_options=once),
+        learn=jax.jit(learn_run, static_argnums=0, compiler_options=once),
+        init=jax.jit(start, donate_argnums=4, compiler_options=once),
         advance_quick=jax.jit(advance, donate_argnums=2, compiler_options=quickly),
         advance_full=jax.jit(advance, donate_argnums=2, compiler_options=fully),
         finish=jax.jit(_spread(mesh, plain.finish, RUN, RUN), compiler_options=once),
     )
-
-
-def first_state(config: SimConfig, data: Any, quantities: Quantities) -> Any:
-    """Shapes of the state before round 1, by the step that a single run takes: traced once."""
-    spec = ProgramSpec(1, any_length=all_ours(config, quantities))
-    steps = compiled_steps(None, quantities, Execution(), spec.any_length)
-    return steps.init.eval_shape(spec.config_of(config), data, jax.random.key(0), np.int32(0))
 
 
 def _spread(

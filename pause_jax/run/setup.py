@@ -55,17 +55,25 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
     """
     if config.learning is None:
         return bandit_only(config.num_clients)
-    name = type(config.learning).__name__
-    learner = config.learning.build(data, config.num_clients, execution)
-    if not isinstance(learner, Learner):
-        raise TypeError(
-            f"{name}.build returned {type(learner).__name__}: must be "
-            "Learner(init, train, ask, evaluate)."
-        )
+    learner = built(config.learning, data, config.num_clients, execution)
     if config.stale_updates == "next" and learner.stale is None:
+        name = type(config.learning).__name__
         raise ConfigError(
             f"stale_updates = 'next': the learner of {name} cannot average stale updates. Give it "
             "`stale`, or set stale_updates = 'lost'."
+        )
+    return learner
+
+
+def built(
+    learning: Any, data: Any, num_clients: int, execution: Execution | None = None
+) -> Learner:
+    """Build the learner of :func:`learner_of` that no other part of a config has a say in."""
+    learner = learning.build(data, num_clients, execution)
+    if not isinstance(learner, Learner):
+        raise TypeError(
+            f"{type(learning).__name__}.build returned {type(learner).__name__}: must be "
+            "Learner(init, train, ask, evaluate)."
         )
     return learner
 

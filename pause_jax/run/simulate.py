@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh
 
-from pause_jax.base.memory import check_memory, refused_if_too_large, tree_bytes
+from pause_jax.base.memory import refused_if_too_large
 from pause_jax.base.registry import label
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.learning import Dataset
@@ -19,11 +19,11 @@ from pause_jax.run.arguments import check_one_key, checked_devices, execution_of
 from pause_jax.run.driver import single_run
 from pause_jax.run.host import is_traced
 from pause_jax.run.matching import client_ids
-from pause_jax.run.programs import first_state
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.run.record.recorder import Quantities, chosen, recorded_bytes, with_metrics
+from pause_jax.run.record.recorder import chosen, with_metrics
 from pause_jax.run.record.result import RESERVED, Result
 from pause_jax.run.setup import learner_of
+from pause_jax.run.sizes import FEWER, check_size
 from pause_jax.run.speeds import warn_of_speeds
 
 
@@ -89,7 +89,7 @@ def simulate(
     ids = client_ids(config, data)
     if is_traced(config, data, key):
         return _traced_run(config, data, key, quantities, execution).replace(client_ids=ids)
-    with refused_if_too_large(f"num_clients = {config.num_clients}", _FEWER):
+    with refused_if_too_large(f"num_clients = {config.num_clients}", FEWER):
         result = single_run(config, data, key, quantities, execution)
     if set(contract.RECORDED) <= set(result.values):
         found = contract.finding(*(result.values[name] for name in contract.RECORDED))
@@ -109,39 +109,6 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
     given = None if config.learning is None else config.learning.load(config.num_clients, data)
     client_ids(config, given)
     return canonical(config), given
-
-
-_FEWER = "Simulate fewer clients, or a smaller model."
-_FITTING: set[Any] = set()  # what was found to fit
-
-
-def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
-    """Refuse runs that are larger than the machine: the system would end the program.
-
-    Args:
-      config: canonical, one of the runs'.
-      data: its data set.
-      quantities: what is recorded.
-      num_runs: runs whose records are kept.
-
-    Raises:
-      ConfigError: if a state, or what all of them record, does not fit.
-    """
-    shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(data))
-    question = (jax.tree.structure(config), quantities, num_runs, shapes)
-    if question in _FITTING:
-        return
-    sizes = f"num_clients = {config.num_clients}"
-    if jax.default_backend() == "cpu":
-        before_and_after = 2 * tree_bytes(first_state(config, data, quantities))
-        check_memory(before_and_after, f"{sizes}: a round", _FEWER)
-    check_memory(
-        num_runs * recorded_bytes(quantities, config),
-        f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} such run"
-        + "s" * (num_runs > 1),
-        "Simulate fewer clients, rounds or seeds, or record less (record=...).",
-    )
-    _FITTING.add(question)
 
 
 # One trace for all calls within a trace of the user's, which have no host to look at the length.

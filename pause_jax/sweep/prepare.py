@@ -25,7 +25,8 @@ from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.recorder import Quantities, chosen, with_metrics
 from pause_jax.run.record.result import RESERVED
 from pause_jax.run.setup import learner_of
-from pause_jax.run.simulate import check_size, prepare
+from pause_jax.run.simulate import prepare
+from pause_jax.run.sizes import check_size
 from pause_jax.sweep import distributed, provenance
 from pause_jax.sweep.batch import Batch, mesh_of
 from pause_jax.sweep.chunks import Chunking, Limits, chunking_of, threads_of

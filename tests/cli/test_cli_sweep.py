@@ -109,8 +109,8 @@ def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
 
     monkeypatch.setattr(module, "run_chunks", interrupted)
     vary = ("--vary", "policy=random,round_robin", "--set", "learning=none")
-    vary += ("--set", "track_regret=false", "--set", "num_rounds=4")
-    arguments = (*vary, "--seeds", "2", "--name", "mine", "--no-figures")
+    quick = ("--set", "track_regret=false", "--set", "num_rounds=4")
+    arguments = (*vary, *quick, "--seeds", "2", "--name", "mine", "--no-figures")
     assert command(monkeypatch, tmp_path, "digits_small", *arguments) == 130
     assert "(KeyboardInterrupt" in capsys.readouterr().err
     folder = tmp_path / "results" / "mine"

@@ -6,6 +6,7 @@ import pytest
 import typer
 
 import experiments
+from experiments import instances
 from experiments.bsfl_fig_4 import run as fig_4
 from experiments.pause_table_1 import graphs
 from experiments.pause_table_1 import run as table_1
@@ -52,8 +53,9 @@ def test_bsfl_fig_4_runs_small(tmp_path):
 
 
 def test_pause_table_1_runs_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(graphs, "SHAPES", ((5, 2), (8, 4)))
-    text = run_small(table_1, tmp_path, largest=540, sets=20, graph_instances=2)
+    monkeypatch.setattr(graphs, "SHAPES", ((8, 4),))
+    monkeypatch.setattr(instances, "KINDS", ("uniform",))
+    text = run_small(table_1, tmp_path, largest=540, sets=20, graph_instances=4)
     assert "ok   vanilla: slope 2 for m = K/6" in text
     assert "ok   worst case: the set of the m highest ucb has all m (K - m) neighbours" in text
     assert "ok   pause: 4 of 4 enumerated graphs are connected" in text

@@ -122,7 +122,7 @@ def test_the_command_line_refuses_it_in_one_message(monkeypatch, tmp_path, capsy
 
 def test_how_much_fits_is_asked_of_the_machine(monkeypatch):
     """What is refused is what exceeds it: not a byte less, and of all runs together."""
-    module = importlib.import_module("pause_jax.run.simulate")
+    module = importlib.import_module("pause_jax.run.sizes")
     quantities = chosen(("clock", "counts"))
     config = BANDIT.replace(num_rounds=1000)
     needed = 4 * (1000 + 6)  # of one run: the clock of each round, the counts of each client

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from benchmarks import census
-from pause_jax import presets
-from pause_jax.learning import Execution, Mlp
+from pause_jax import SimConfig, presets, simulate
+from pause_jax.learning import Digits, Dirichlet, Execution, Learning, Linear, Mlp
+from pause_jax.policies import named
 from pause_jax.run import compilation
 from pause_jax.run.compilation import Compilations, compiler_options, use_cache
 from pause_jax.run.programs import SMALL, compiled_steps, program_spec
@@ -245,7 +246,7 @@ def test_what_is_small_is_compiled_sooner(width, hidden):
     if width is not None:
         keys = jax.random.split(keys, width)
         seen = jax.tree.map(lambda x: jnp.stack([x] * width), seen)
-    state = jax.eval_shape(step.init, seen, data, keys, jnp.int32(0))
+    state = step.shapes().first(seen, data, keys, jnp.int32(0))
     soon = hidden == 0 or (hidden == 8 and width in (None, 1))
     assert step.advance(seen, state) is (step.advance_quick if soon else step.advance_full)
     assert 5 * 64 * 8 < SMALL < 5 * 64 * 200
@@ -306,7 +307,8 @@ def test_a_program_that_is_compiled_sooner_plays_the_same_run():
 
 
 @pytest.mark.parametrize(
-    ("name", "kernels", "loops", "draws"), [("init", 99, 16, 10), ("advance", 260, 19, 11)]
+    ("name", "kernels", "loops", "draws"),
+    [("learn", 93, 16, 10), ("init", 15, 1, 1), ("advance", 260, 19, 11)],
 )
 def test_what_a_run_is_compiled_into_does_not_creep(name, kernels, loops, draws):
     """A fifth more than when it was counted is too much: each kernel takes its time to compile.
@@ -321,3 +323,26 @@ def test_what_a_run_is_compiled_into_does_not_creep(name, kernels, loops, draws)
     assert found.draws <= 1.2 * draws
     # Most can be told from the code that asks for them.
     assert found.lines_of["elsewhere"] < found.kernels / 2
+
+
+def test_policies_share_the_program_that_begins_learning(monkeypatch):
+    traced, build = [], Learning.build
+
+    def counted(learning, *given):
+        learner = build(learning, *given)
+
+        def init(streams):
+            traced.append(learning)
+            return learner.init(streams)
+
+        return learner._replace(init=init)
+
+    monkeypatch.setattr(Learning, "build", counted)
+    learning = Learning(data=Digits(num_train=40), model=Linear(), max_steps=1)
+    config = SimConfig(num_clients=7, num_selected=2, num_rounds=1, learning=learning)
+    for policy in map(named, ("random", "round_robin")):
+        simulate(config.replace(policy=policy), jax.random.key(0), record=("clock",))
+    assert len(traced) == 1
+    other = config.override({"learning.partition": Dirichlet()})
+    simulate(other, jax.random.key(0), record=("clock",))
+    assert len(traced) == 2

@@ -15,6 +15,7 @@ from pause_jax.run.arguments import execution_of
 from pause_jax.run.programs import compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
+from pause_jax.run.sizes import first_state
 
 SMALL = SimConfig(
     num_clients=4,
@@ -31,11 +32,10 @@ def precisions(config: SimConfig, precision: str | None) -> Counter[str]:
     quantities = chosen(("clients", "test_loss"))
     spec = program_spec(config, quantities)
     steps = compiled_steps(None, quantities, Execution(precision=precision), spec.any_length)
-    key, policy = jax.random.key(0), np.int32(0)
+    state = first_state(config, data, quantities)
     config = spec.config_of(config)
-    state = jax.eval_shape(steps.init, config, data, key, policy)
     call = spec.call_arguments(config, 1, 1)
-    program = steps.advance_full.lower(config, data, state, *call, policy).as_text()
+    program = steps.advance_full.lower(config, data, state, *call, np.int32(0)).as_text()
     assert program.count("dot_general") + program.count("convolution") > 0
     return Counter(re.findall(r"precision = \[(\w+), \w+\]", program))
 
