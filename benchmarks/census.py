@@ -58,10 +58,10 @@ def steps(config: SimConfig) -> dict[str, Any]:
     step = compiled_steps(None, quantities, Execution(), spec.any_length)
     seen = spec.config_of(config)
     state = first_state(config, data, quantities)
-    call = spec.call_arguments(config, 1, config.num_rounds)
+    call = spec.call_arguments(config, np.arange(1, config.num_rounds + 1))
     return {
         "learn": step.learn.lower(config.num_clients, seen.learning, data, key),
-        "init": step.init.lower(seen, data, key, policy, state.learning),
+        "init": step.init.lower(seen, data, state.keys, policy, state.learning),
         "advance": step.advance(seen, state).lower(seen, data, state, *call, policy),
     }
 

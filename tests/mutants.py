@@ -61,6 +61,7 @@ CHOOSE = "pause_jax/policies/choose.py"
 KEYS = "pause_jax/rng/keys.py"
 DRAWS = "pause_jax/rng/draws.py"
 SIMULATE = "pause_jax/run/simulate.py"
+SIZES = "pause_jax/run/sizes.py"
 SPEED = "pause_jax/world/latency/speed.py"
 TAILS = "pause_jax/world/latency/tails.py"
 TRACES = "pause_jax/world/latency/traces.py"
@@ -1502,7 +1503,7 @@ MUTANTS = [
     ),
     Mutant(
         "memory_of_one_run",
-        SIMULATE,
+        SIZES,
         "num_runs * recorded_bytes(quantities, config),",
         "recorded_bytes(quantities, config),",
         "tests/run/test_arguments.py::test_how_much_fits_is_asked_of_the_machine",

@@ -131,7 +131,7 @@ def single_run(
         key=key,
         policy=np.int32(0),
         segments=np.split(np.arange(1, config.num_rounds + 1), starts),
-        call=functools.partial(call_of, spec, config),
+        call=functools.partial(spec.call_arguments, config),
         batched=False,
     )
     result, record = drive(runs, Watch())
@@ -139,8 +139,3 @@ def single_run(
         return with_rounds(result, config, record, quantities)
     result = result.replace(eval_rounds=np.asarray(result.eval_rounds))
     return jax.device_put(with_rounds(result, config, record, quantities))
-
-
-def call_of(spec: ProgramSpec, config: SimConfig, segment: np.ndarray) -> tuple[Any, ...]:
-    """Return the arguments of a call that plays a segment: (rounds, count, length)."""
-    return spec.call_arguments(config, int(segment[0]), len(segment))

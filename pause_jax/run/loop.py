@@ -24,11 +24,18 @@ from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.state import State, healthy
 
 
-def init(config: SimConfig, data: Any, key: Array, learning: LearnerState | None = None) -> State:
-    """Create the state before round 1: partition, model, policy; from the learner's, if given."""
-    streams, learner = keys.streams(key), learner_of(config, data)
+def init(config: SimConfig, data: Any, key: Array) -> State:
+    """Create the state before round 1: partition, model, policy."""
+    streams = keys.streams(key)
+    return init_after(config, data, streams, learner_of(config, data).init(streams))
+
+
+def init_after(
+    config: SimConfig, data: Any, streams: keys.Streams, learning: LearnerState
+) -> State:
+    """Create the state before round 1 when the learner has begun."""
+    learner = learner_of(config, data)
     config = with_budgets(config, keys.budgets(streams.world))
-    learning = learner.init(streams) if learning is None else learning
     setup, stale = setup_of(config, learner, learning), None
     if config.stale_updates == "next" and learner.stale is not None:
         stale = learner.stale.init(learning, config.cohort_size)

@@ -21,10 +21,10 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Execution, LearnerState
 from pause_jax.learning.learner import update_size
 from pause_jax.policies import OneOf
-from pause_jax.rng.keys import streams
+from pause_jax.rng.keys import Streams, streams
 from pause_jax.run.compilation import compiler_options
 from pause_jax.run.horizon import Length, length_of
-from pause_jax.run.loop import advance, init
+from pause_jax.run.loop import advance, init_after
 from pause_jax.run.record.recorder import Quantities, Record, recorded_bytes
 from pause_jax.run.record.result import Result, result_at_end
 from pause_jax.run.setup import built
@@ -38,6 +38,7 @@ MOST_ROOM = 16 * 2**20
 # Weights of a cohort in training: a run of fewer waits for the compiler, not for the rounds.
 SMALL = 20_000
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
+Begun = tuple[Streams, LearnerState]
 
 
 class ProgramSpec(NamedTuple):
@@ -57,11 +58,11 @@ class ProgramSpec(NamedTuple):
         return config.replace(num_rounds=1, eval_every=1) if self.any_length else config
 
     def call_arguments(
-        self, config: SimConfig, first: int, count: int
+        self, config: SimConfig, segment: np.ndarray
     ) -> tuple[np.ndarray, np.int32, Length]:
-        """Return the arguments (rounds, count, length) of a call from round ``first`` on."""
-        rounds = np.arange(first, first + self.room, dtype=np.int32)
-        return rounds, np.int32(count), jax.tree.map(np.int32, length_of(config))
+        """Return the arguments (rounds, count, length) of a call that plays a segment."""
+        rounds = np.arange(segment[0], segment[0] + self.room, dtype=np.int32)
+        return rounds, np.int32(len(segment)), jax.tree.map(np.int32, length_of(config))
 
 
 def program_spec(
@@ -86,9 +87,9 @@ class Steps(NamedTuple):
     ``OneOf``, 0 without one.
 
     Attributes:
-      learn: (num_clients, learning, data, key) -> the learner's part of :meth:`first`, one program
-        for all policies.
-      init: (config, data, key, policy, that part) -> the whole.
+      learn: (num_clients, learning, data, key) -> (streams of keys, the learner's state), one
+        program for all policies.
+      init: (config, data, streams, policy, that state) -> state before round 1.
       advance_quick: :meth:`advance`, compiled quickly: for small single runs, or no learning.
       advance_full: compiled fully: for the others.
       finish: (config, state) -> :func:`pause_jax.run.record.result.result_at_end`.
@@ -102,10 +103,8 @@ class Steps(NamedTuple):
 
     def first(self, config: SimConfig, data: Any, key: Array, policy: Any) -> State:
         """Return the state before round 1."""
-        learning = config.learning
-        if learning is not None:
-            learning = self.learn(config.num_clients, learning, data, key)
-        return self.init(config, data, key, policy, learning)
+        streams, learning = self.learn(config.num_clients, config.learning, data, key)
+        return self.init(config, data, streams, policy, learning)
 
     def shapes(self) -> Steps:
         """Return steps of which :meth:`first` gives shapes alone; what it traces serves these."""
@@ -124,13 +123,14 @@ class Steps(NamedTuple):
 def plain_steps(quantities: Quantities, execution: Execution | None, any_length: bool) -> Steps:
     """Return the steps of a single run, not compiled: for a trace of the user's."""
 
-    def learn_run(num_clients: int, learning: Any, data: Any, key: Array) -> LearnerState:
-        return built(learning, data, num_clients).init(streams(key))
+    def learn_run(num_clients: int, learning: Any, data: Any, key: Array) -> Begun:
+        begun = streams(key)
+        return begun, built(learning, data, num_clients).init(begun)
 
     def init_run(
-        config: SimConfig, data: Any, key: Array, policy: Array, learning: LearnerState | None
+        config: SimConfig, data: Any, streams: Streams, policy: Array, learning: LearnerState
     ) -> State:
-        return init(_of_policy(config, policy), data, key, learning)
+        return init_after(_of_policy(config, policy), data, streams, learning)
 
     def advance_run(
         config: SimConfig,
@@ -185,7 +185,7 @@ def compiled_steps(
     once = compiler_options(quickly=True, level=0)
     advance = _spread(mesh, plain.advance_full, RUN, SAME, RUN, SAME, SAME, SAME, SAME)
 
-    def learn_run(num_clients: int, *given: Any) -> LearnerState:
+    def learn_run(num_clients: int, *given: Any) -> Begun:
         return _spread(mesh, functools.partial(plain.learn, num_clients), RUN, SAME, RUN)(*given)
 
     start = _spread(mesh, plain.init, RUN, SAME, RUN, SAME, RUN)
@@ -207,7 +207,8 @@ def _spread(
     batched = [spec == RUN for spec in specs]
 
     def on_device(*given: Any) -> Any:
-        number = jax.tree.leaves(given[batched.index(True)])[0].shape[0]
+        own = [x for x, each in zip(given, batched, strict=True) if each]
+        number = jax.tree.leaves(own)[0].shape[0]
         if number > 1:
             return jax.vmap(step, in_axes=tuple(0 if each else None for each in batched))(*given)
         one = (

@@ -53,10 +53,9 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
       TypeError: if ``build`` returns something else.
       ConfigError: if the learner cannot average the stale updates that the config asks for.
     """
-    if config.learning is None:
-        return bandit_only(config.num_clients)
     learner = built(config.learning, data, config.num_clients, execution)
-    if config.stale_updates == "next" and learner.stale is None:
+    asks = config.learning is not None and config.stale_updates == "next"
+    if asks and learner.stale is None:
         name = type(config.learning).__name__
         raise ConfigError(
             f"stale_updates = 'next': the learner of {name} cannot average stale updates. Give it "
@@ -69,6 +68,8 @@ def built(
     learning: Any, data: Any, num_clients: int, execution: Execution | None = None
 ) -> Learner:
     """Build the learner of :func:`learner_of` that no other part of a config has a say in."""
+    if learning is None:
+        return bandit_only(num_clients)
     learner = learning.build(data, num_clients, execution)
     if not isinstance(learner, Learner):
         raise TypeError(

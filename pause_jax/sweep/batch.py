@@ -18,7 +18,7 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.policies import OneOf
 from pause_jax.run.compilation import kept
-from pause_jax.run.driver import Runs, Watch, call_of, drive
+from pause_jax.run.driver import Runs, Watch, drive
 from pause_jax.run.host import collected
 from pause_jax.run.programs import RUN, SAME, compiled_steps, program_spec
 from pause_jax.run.record.recorder import Quantities, Record
@@ -144,7 +144,7 @@ def _chunks(batch: Batch, key_data: np.ndarray) -> Callable[[int], tuple[Runs, S
     data, policy = put((batch.data, _policy(configs)), SAME)
 
     def call(segment: np.ndarray) -> tuple[Any, ...]:
-        return put(call_of(spec, configs, segment), SAME)
+        return put(spec.call_arguments(configs, segment), SAME)
 
     def chunk(first: int) -> tuple[Runs, SimConfig]:
         # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.

@@ -140,11 +140,11 @@ def test_how_much_fits_is_asked_of_the_machine(monkeypatch):
 def test_to_ask_how_much_fits_costs_a_run_no_second_trace(monkeypatch):
     traced = []
 
-    def init(*given):
+    def init_after(*given):
         traced.append(given)
-        return loop.init(*given)
+        return loop.init_after(*given)
 
-    monkeypatch.setattr(programs, "init", init)
+    monkeypatch.setattr(programs, "init_after", init_after)
     simulate(BANDIT.replace(num_clients=7), KEY, record=("clock",))
     assert len(traced) == 1
 

@@ -34,7 +34,7 @@ def precisions(config: SimConfig, precision: str | None) -> Counter[str]:
     steps = compiled_steps(None, quantities, Execution(precision=precision), spec.any_length)
     state = first_state(config, data, quantities)
     config = spec.config_of(config)
-    call = spec.call_arguments(config, 1, 1)
+    call = spec.call_arguments(config, np.arange(1, 2))
     program = steps.advance_full.lower(config, data, state, *call, np.int32(0)).as_text()
     assert program.count("dot_general") + program.count("convolution") > 0
     return Counter(re.findall(r"precision = \[(\w+), \w+\]", program))
