@@ -44,7 +44,7 @@ demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no 
 quick: $(STAMP)  ## run the quick tests, at every save (two minutes at most; ARGS=... for pytest)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
 
-test: $(STAMP)  ## run all tests (a quarter of an hour at first; ARGS=... for pytest)
+test: $(STAMP)  ## run all tests (ten minutes or more at first; ARGS=... for pytest)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # Flower, with its data sets, wants older versions of these five than the other tests run with.
