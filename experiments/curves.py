@@ -161,7 +161,14 @@ def _play(
     return pd.DataFrame({"round": np.arange(1, played + 1), **record})
 
 
-_init = jax.jit(init)
+# As in ``simulate``: products but those of training have all bits on any device.
+_ALL_BITS = "highest"
+
+
+@jax.jit
+def _init(config: SimConfig, data: Any, key: Array) -> State:
+    with jax.default_matmul_precision(_ALL_BITS):
+        return init(config, data, key)
 
 
 @functools.partial(jax.jit, donate_argnums=2, static_argnames="execution")
@@ -169,7 +176,8 @@ def _advance(
     config: SimConfig, data: Any, state: State, rounds: Array, execution: Execution | None
 ) -> tuple[State, Record]:
     quantities = tuple(QUANTITIES[name] for name in RECORDED)
-    return advance(config, data, state, rounds, quantities, execution)
+    with jax.default_matmul_precision(_ALL_BITS):
+        return advance(config, data, state, rounds, quantities, execution)
 
 
 def _is_key(leaf: Array) -> bool:
