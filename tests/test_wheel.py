@@ -142,7 +142,7 @@ def test_its_command_runs(environment, tmp_path):
 def test_the_sdist_makes_the_same_wheel(wheel):
     """From a copy that the wheel was built from, as ``python -m build`` does."""
     folder = wheel.parent
-    build = "import setuptools.build_meta as b; print(b.build_sdist('.'))"
+    build = "import flit_core.buildapi as b; print(b.build_sdist('.'))"
     name = run(sys.executable, "-c", build, cwd=folder / "source").splitlines()[-1]
     with tarfile.open(folder / "source" / name) as archive:
         held = {each.partition("/")[2] for each in archive.getnames()}
