@@ -40,12 +40,17 @@ $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no download)
 	$(BIN)/pause-jax compare
 
-# worksteal: a worker gets neighbouring tests, which share fixtures and compiled programs.
-quick: $(STAMP)  ## run the quick tests, at every save (two minutes at most; ARGS=... for pytest)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+# worksteal: a worker gets neighbouring tests, which share fixtures and compiled programs. With two
+# workers two cores are idle for 6 s in a hundred. Threads of OpenBLAS that wait for a core spin:
+# beside other work one test took 25 s of processor time for 7.
+TEST := -m pytest -n 3 --dist worksteal
+quick test: export OPENBLAS_NUM_THREADS := 1
 
-test: $(STAMP)  ## run all tests (ten minutes or more at first; ARGS=... for pytest)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+quick: $(STAMP)  ## run the quick tests, at every save (two minutes at most; ARGS=... for pytest)
+	$(BIN)/python $(TEST) -m "not slow" $(ARGS)
+
+test: $(STAMP)  ## run all tests (ten minutes or so at first; ARGS=... for pytest)
+	$(BIN)/python $(TEST) $(ARGS)
 
 # Flower, with its data sets, wants older versions of these five than the other tests run with.
 $(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt

@@ -20,6 +20,7 @@ from pause_jax.latency import SpeedNormal, TwoGroups
 from pause_jax.policies import KlUcb, Pause, Thompson, Ucb, UcbV
 
 HERE = pathlib.Path(__file__).parent
+RULES = (Ucb, KlUcb, UcbV, Thompson)
 
 
 def main(
@@ -36,7 +37,7 @@ def main(
         curves = regret.measure(
             {
                 rule.name: regret_setting.config(Pause(index=rule()), rounds, latency)
-                for rule in (Ucb, KlUcb, UcbV, Thompson)
+                for rule in RULES
             },
             keys,
         )

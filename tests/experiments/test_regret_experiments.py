@@ -70,7 +70,8 @@ def test_regret_policies_runs_small(tmp_path):
     assert text.count(" is sublinear: exponent") == 1
 
 
-def test_index_rules_runs_small(tmp_path):
+def test_index_rules_runs_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_rules, "RULES", index_rules.RULES[::2])
     text = printed(index_rules, tmp_path, rounds=200, seeds=2)
     assert text.count("ucb_v ") == 2
     assert "less regret at" not in text, "the rounds asked for lie beyond the run"
