@@ -40,10 +40,10 @@ $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no download)
 	$(BIN)/pause-jax compare
 
-# worksteal: a worker gets neighbouring tests, which share fixtures and compiled programs. With two
-# workers two cores are idle for 6 s in a hundred. Threads of OpenBLAS that wait for a core spin:
-# beside other work one test took 25 s of processor time for 7.
-TEST := -m pytest -n 3 --dist worksteal
+# worksteal: a worker gets neighbouring tests, which share fixtures and compiled programs. Three on
+# two cores compile more twice: 11 % longer. Threads of OpenBLAS that wait for a core spin: beside
+# other work one test took 25 s of processor time for 7.
+TEST := -m pytest -n 2 --dist worksteal
 quick test: export OPENBLAS_NUM_THREADS := 1
 
 quick: $(STAMP)  ## run the quick tests, at every save (two minutes at most; ARGS=... for pytest)
