@@ -40,9 +40,9 @@ $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no download)
 	$(BIN)/pause-jax compare
 
-# worksteal: a worker gets neighbouring tests, which share fixtures and compiled programs. Three on
-# two cores compile more twice: 11 % longer. Threads of OpenBLAS that wait for a core spin: beside
-# other work one test took 25 s of processor time for 7.
+# worksteal: a worker gets neighbouring tests, which share fixtures and compiled programs. A third
+# worker on two cores would compile many of them again. Threads of OpenBLAS that wait for a core
+# spin: beside other work one test took 26 s of processor time for 8.
 TEST := -m pytest -n 2 --dist worksteal
 quick test: export OPENBLAS_NUM_THREADS := 1
 

@@ -107,8 +107,7 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     one, again = run(config, key), run(config, key)
     _same(one, again, "the same config and key gave two results: it is not pure")
     several = jax.random.split(key, 3)
-    cohorts = jax.jit(jax.vmap(lambda config, key: run(config, key).clients, in_axes=(None, 0)))
-    batched = np.asarray(cohorts(config, several))
+    batched = np.asarray(jax.vmap(run, in_axes=(None, 0))(config, several).clients)
     for row, one in zip(batched, several, strict=True):
         np.testing.assert_array_equal(
             row,
