@@ -51,10 +51,15 @@ def test_the_package_loads_no_laboratory_no_plotting_no_accounting():
     assert loaded == [], f"`import pause_jax` also loads {', '.join(loaded)}"
 
 
-def test_one_run_needs_no_labelled_arrays():
-    imports = "from pause_jax import SimConfig, presets, simulate"
+def test_runs_need_no_labelled_arrays_before_their_end():
+    imports = "from pause_jax import SimConfig, presets, simulate, sweep"
     loaded = loaded_early(imports, (*LATER, "flax", "optax", "orbax", "pandas", "xarray"))
     assert loaded == [], f"`{imports}` also loads {', '.join(loaded)}"
+
+
+def test_a_command_begins_without_labelled_arrays():
+    imports = "import pause_jax.cli.compare, pause_jax.cli.shards, pause_jax.cli.sweep"
+    assert loaded_early(imports, ("pandas", "scipy", "xarray")) == []
 
 
 @pytest.mark.parametrize("arguments", ["['--help']", "['--version']", "[]"])

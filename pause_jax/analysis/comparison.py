@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import xarray as xr
 
 from pause_jax.analysis import metrics
 from pause_jax.analysis.paired import Difference, differences
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 # Names listed one by one; the rest is counted.
 _LISTED = 4

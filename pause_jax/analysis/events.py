@@ -6,14 +6,16 @@ import importlib.util
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import xarray as xr
 
 from pause_jax.analysis import csv_file
 from pause_jax.base.struct import ConfigError
 from pause_jax.run.record.quantities import QUANTITIES
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["rows"]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from pause_jax.analysis import csv_file
 from pause_jax.analysis.ledger import HINT, Ledger, ledger
 from pause_jax.analysis.table import Sheet, label, make_table, number, word
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 COLUMNS = (
     "policy", "seed", "client", "client_id", "mechanism", "unit", "participations", "releases",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import xarray as xr
-from scipy import special
 
 from pause_jax.base.struct import ConfigError
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["Difference", "differences"]
 
@@ -61,6 +62,8 @@ def differences(
     Raises:
       ConfigError: if there is no such config.
     """
+    from scipy import special
+
     names = [str(name) for name in values.config.values]
     if against not in names:
         raise ConfigError(f"against = {against!r}: must be one of {', '.join(names)}.")

@@ -9,16 +9,19 @@ import pathlib
 import platform
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-import xarray as xr
 
 from pause_jax.base.source_file import written
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import version
 from pause_jax.sweep import provenance
 from pause_jax.sweep.store import discard_store
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
 SUMMARY, LEDGER, EVENTS, REPORT = "summary.csv", "ledger.csv", "events.csv", "report.html"
@@ -149,6 +152,8 @@ def manifest(folder: pathlib.Path) -> set[str]:
 
 def _unlisted(folder: pathlib.Path) -> list[str]:
     names = [*FILES, "best.toml", "trials.csv", "response.png"]
+    import xarray as xr
+
     names += [f"figures/{name}.png" for name in _OLD_FIGURES]
     with contextlib.suppress(Exception), xr.open_dataset(folder / DATA, engine="h5netcdf") as data:
         names += [f"configs/{_file_name(str(label))}.toml" for label in data.config.values]
@@ -285,7 +290,7 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         **provenance.versions(),
-        "xarray": xr.__version__,
+        "xarray": version("xarray"),
         "devices": ", ".join(str(device) for device in jax.devices()),
     }
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import pathlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import xarray as xr
 
 from pause_jax.analysis import csv_file, metrics
 from pause_jax.analysis.table import Sheet, label, make_table, number
 from pause_jax.config import config_file
 from pause_jax.run import contract
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 # Coordinates of a config that are no fields of it.
 _NO_FIELDS = (

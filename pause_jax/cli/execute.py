@@ -8,11 +8,10 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import jax
 import typer
-import xarray as xr
 from rich.console import Console
 from rich.markup import escape
 
@@ -30,6 +29,9 @@ from pause_jax.sweep.prepare import SweepPlan
 from pause_jax.sweep.provenance import different, fingerprint
 from pause_jax.sweep.store import Store, discard_store, store_is_empty
 from pause_jax.sweep.sweep import opened_store, planned
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 class Played(NamedTuple):

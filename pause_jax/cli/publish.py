@@ -5,15 +5,15 @@ from __future__ import annotations
 import pathlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import xarray as xr
+from typing import TYPE_CHECKING, Any
 
 from pause_jax.analysis import events, ledger_table, result_folder, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.cli.output import Output
-from pause_jax.cli.report import write_beside
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def publish(
@@ -51,6 +51,8 @@ def publish(
         for kind in log:
             _log(kind, result, folder)
         if report:
+            from pause_jax.cli.report import write_beside
+
             said = write_beside(result, folder, target)
     except OSError as error:
         failure = error
@@ -80,6 +82,8 @@ def _log(kind: str, result: xr.Dataset, folder: pathlib.Path) -> None:
 
 def show_again(folder: pathlib.Path, target: float) -> None:
     """Print the tables of a result that is finished."""
+    import xarray as xr
+
     with xr.open_dataset(folder / result_folder.DATA, engine="h5netcdf") as file:
         result = file.load()
     _print(result, summary.summary(result, target), ledger_table.ledgers(result), target)

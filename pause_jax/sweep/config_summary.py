@@ -7,11 +7,10 @@ set nor the user's classes (:mod:`pause_jax.sweep.merge`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-import xarray as xr
 
 from pause_jax.base.client_ids import plain
 from pause_jax.base.spelling import shortest
@@ -21,6 +20,9 @@ from pause_jax.run.record.evaluations import evaluated_rounds
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.result import Result
 from pause_jax.sweep.provenance import without_addresses
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 class ConfigSummary(NamedTuple):
@@ -149,6 +151,8 @@ def labelled(
       keys: uint32 [S, words], data of the seeds' keys.
       attributes: of the whole.
     """
+    import xarray as xr
+
     whole = xr.concat(
         [_of_config(each, finished[each.label], variables) for each in summaries],
         dim=xr.Variable("config", [each.label for each in summaries]),
@@ -177,6 +181,8 @@ def labelled(
 def _of_config(
     each: ConfigSummary, finished: Finished, variables: Sequence[Variable]
 ) -> xr.Dataset:
+    import xarray as xr
+
     rows = finished.rows
     return xr.Dataset(
         {v.name: (("seed", *v.dims), rows.values[v.name][finished.places]) for v in variables},

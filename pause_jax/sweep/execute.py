@@ -6,10 +6,9 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import xarray as xr
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -32,6 +31,9 @@ from pause_jax.sweep.merge import chunks_of, join
 from pause_jax.sweep.prepare import SweepPlan
 from pause_jax.sweep.store import LOG, Store
 from pause_jax.sweep.workers import Workers
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Chunk = tuple[int, int]  # its group and its first run
 

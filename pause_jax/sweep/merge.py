@@ -7,10 +7,9 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweep.chunks import Chunking
@@ -25,6 +24,9 @@ from pause_jax.sweep.config_summary import (
 )
 from pause_jax.sweep.provenance import fingerprint
 from pause_jax.sweep.store import Store
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 class Joined(NamedTuple):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-import xarray as xr
 from jax import Array
 
 from pause_jax.base.struct import ConfigError
@@ -20,6 +19,9 @@ from pause_jax.sweep.execute import Share, SweepRun
 from pause_jax.sweep.prepare import SweepPlan, plan_sweep
 from pause_jax.sweep.store import Kept, Store
 from pause_jax.sweep.workers import Executor, Workers
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 # Eleven arguments: all settings of a sweep, by keywords.

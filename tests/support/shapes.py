@@ -80,6 +80,7 @@ def watch(cls: type) -> bool:
     make = getattr(cls, name)
     if not shapes or hasattr(make, "watches"):
         return bool(shapes)
+    right: set[Any] = set()  # what was checked, as a check takes long
 
     def checked(this: Any, *args: Any, **kwargs: Any) -> Any:
         made = make(this, *args, **kwargs)
@@ -87,7 +88,12 @@ def watch(cls: type) -> bool:
             values = {field: getattr(this if made is None else made, field) for field in shapes}
             # What a compiled program hands to the library's code is no tracer, and may be a batch.
             if any(isinstance(value, jax.core.Tracer) for value in values.values()):
-                check(cls, values, shapes)
+                leaves, structure = jax.tree.flatten(values)
+                kinds = ((type(x), getattr(x, "shape", 0), getattr(x, "dtype", 0)) for x in leaves)
+                seen = structure, *kinds
+                if seen not in right:
+                    check(cls, values, shapes)
+                    right.add(seen)
         return made
 
     checked.watches = True  # type: ignore[attr-defined]
