@@ -10,6 +10,8 @@ import hypothesis
 import jax
 import pytest
 from jax._src.interpreters import mlir
+from jax._src.lax import lax, slicing
+from jax.extend.core import Primitive
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile(
@@ -63,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     }
     shapes.watch_all()
     one_context()
+    lower_in_place()
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)  # for the processes that tests start
@@ -76,6 +79,19 @@ def one_context() -> None:
     """
     if make := getattr(mlir, "make_ir_context", None):
         mlir.make_ir_context = functools.cache(make)
+
+
+def lower_in_place() -> None:
+    """Let every operation be lowered where it stands.
+
+    JAX makes a function of each kind of them first and copies it to its places, which takes a sixth
+    longer in programs as small as these. Private too.
+    """
+    if not hasattr(mlir, "_uncacheable_primitives"):
+        return
+    for module in (lax, slicing):
+        known = [each for each in vars(module).values() if isinstance(each, Primitive)]
+        mlir._uncacheable_primitives.update(p for p in known if not p.multiple_results)
 
 
 @pytest.hookimpl(trylast=True)

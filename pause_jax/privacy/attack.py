@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 # Of the bounds that choose an attack. It is the best of thousands, so a lax bound would favour luck
 # in a thin tail.
@@ -63,16 +63,22 @@ class Attack(NamedTuple):
     bound: float  # the lower bound on epsilon that it reached on the releases that chose it
 
 
-def clopper_pearson(hits: Any, trials: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-    """Exact two-sided interval (low, high) of a probability (Clopper and Pearson 1934).
+def low_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
+    """The low end of the exact two-sided interval of a probability (Clopper and Pearson 1934).
 
     ``hits`` are whole numbers of any shape, each of ``trials`` >= 1; the interval holds the
     probability with ``confidence`` in (0, 1).
     """
-    tail, hits = (1 - confidence) / 2, np.asarray(hits)
-    low = beta.ppf(tail, np.maximum(hits, 1), trials - np.maximum(hits, 1) + 1)
-    high = beta.ppf(1 - tail, np.minimum(hits, trials - 1) + 1, np.maximum(trials - hits, 1))
-    return np.where(hits > 0, low, 0.0), np.where(hits < trials, high, 1.0)
+    some = np.maximum(hits, 1)
+    low = betaincinv(some, trials - some + 1, (1 - confidence) / 2)
+    return np.where(np.asarray(hits) > 0, low, 0.0)
+
+
+def high_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
+    """The high end of the same interval."""
+    some = np.minimum(hits, trials - 1)
+    high = betaincinv(some + 1, trials - some, 1 - (1 - confidence) / 2)
+    return np.where(np.asarray(hits) < trials, high, 1.0)
 
 
 def epsilon_bound(
@@ -84,8 +90,8 @@ def epsilon_bound(
     under the other, each in ``trials`` releases. Each rate leaves the side of its interval that
     matters with probability (1 - confidence) / 2, so both hold with the confidence.
     """
-    gain = clopper_pearson(true, trials, confidence)[0] - delta
-    return np.log(np.maximum(gain / clopper_pearson(false, trials, confidence)[1], 1.0))
+    gain = low_end(true, trials, confidence) - delta
+    return np.log(np.maximum(gain / high_end(false, trials, confidence), 1.0))
 
 
 def two_point(
