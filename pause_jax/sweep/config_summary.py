@@ -151,7 +151,7 @@ def labelled(
       keys: uint32 [S, words], data of the seeds' keys.
       attributes: of the whole.
     """
-    import xarray as xr
+    import xarray as xr  # with pandas it takes a second
 
     whole = xr.concat(
         [_of_config(each, finished[each.label], variables) for each in summaries],
