@@ -64,24 +64,27 @@ def losses(configs, keys):
 
 
 def test_it_is_as_good_as_a_full_grid_of_eight_times_its_budget():
-    """Behind by 0.4 +- 1.1 % of the loss in 12 searches, and a random search by 61 %; one is asked
-    for 5 %.
+    """Behind by 0.4 +- 1.1 % of the loss in 12 searches, and a random search by 61 %; two are
+    asked for 5 %.
     """
-    axes = axes_of()
+    axes, compared = axes_of(), []
     points = itertools.product(np.linspace(0, 1, 6), repeat=3)
     grid = [
         BASE.override({axis.path: at(axis, share) for axis, share in zip(axes, point, strict=True)})
         for point in points
     ]
     assert len(grid) == 8 * 27
-    of_grid = losses(grid, jax.random.split(jax.random.split(KEY)[0], 4)).mean(1)
-    found = tune(BASE, axes, LOSS, KEY, budget=27, seeds=4)
-    assert len(found.trials) == 27
-    began, chosen = found.finalists[-1][1], found.finalists[found.chosen][1]
-    assert chosen.mean < began.mean
-    compared = [grid[np.argmin(of_grid)], found.best, grid[np.argsort(of_grid)[10]]]
+    own = [jax.random.split(jax.random.split(jax.random.key(seed))[0], 4) for seed in range(2)]
+    of_grids = np.split(losses(grid, jax.numpy.concatenate(own)), 2, axis=1)
+    for seed, of_grid in enumerate(of_grids):
+        found = tune(BASE, axes, LOSS, jax.random.key(seed), budget=27, seeds=4)
+        assert len(found.trials) == 27
+        best, worse = (grid[place] for place in np.argsort(of_grid.mean(1))[[0, 10]])
+        compared += [best, found.best, worse]
+        began, chosen = found.finalists[-1][1], found.finalists[found.chosen][1]
+        assert chosen.mean < began.mean
     fresh = losses(compared, jax.random.split(jax.random.key(100), 90)).mean(1)
-    best, ours, worse = fresh
+    best, ours, worse = fresh.reshape(2, 3).mean(0)
     assert ours < 1.05 * best, fresh
     # Negative control: the eleventh best of the grid is not as good.
     assert worse > 1.05 * best
