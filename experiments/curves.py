@@ -25,7 +25,8 @@ import pause_jax
 from pause_jax import SimConfig, config_file
 from pause_jax.base.struct import Config, fields
 from pause_jax.learning import Dataset, Execution
-from pause_jax.run.loop import advance, init
+from pause_jax.run.loop import advance
+from pause_jax.run.programs import plain_steps
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.recorder import Record
 from pause_jax.run.simulate import prepare
@@ -167,8 +168,7 @@ _ALL_BITS = "highest"
 
 @jax.jit
 def _init(config: SimConfig, data: Any, key: Array) -> State:
-    with jax.default_matmul_precision(_ALL_BITS):
-        return init(config, data, key)
+    return plain_steps((), None, any_length=False).first(config, data, key, 0)
 
 
 @functools.partial(jax.jit, donate_argnums=2, static_argnames="execution")

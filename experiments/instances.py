@@ -11,7 +11,8 @@ from jax import Array, lax
 from pause_jax import SimConfig
 from pause_jax.bandit import ClientStats, ucb_index
 from pause_jax.reward import Reward, additive_terms, cohort_problem, problem_of
-from pause_jax.run.loop import advance, init
+from pause_jax.run.loop import advance
+from pause_jax.run.programs import plain_steps
 from pause_jax.run.simulate import prepare
 from pause_jax.run.state import State
 from pause_jax.search import Problem
@@ -65,7 +66,7 @@ def from_run(config: SimConfig, key: Array, rounds: Array) -> Problem:
     config, _ = prepare(config)
     m, num_clients = config.cohort_size, config.num_clients
     run_key, size_key = jax.random.split(key)
-    state = init(config, None, run_key)
+    state = plain_steps((), None, any_length=False).first(config, None, run_key, 0)
     # Data sizes as in the authors' large network: Dirichlet(2) shares of 60,000 samples.
     drawn = 60_000 * jax.random.dirichlet(size_key, jnp.full(num_clients, 2.0))
     size = jnp.maximum(jnp.round(drawn), 1).astype(jnp.int32)

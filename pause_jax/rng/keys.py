@@ -8,7 +8,7 @@ client draws does not depend on who is chosen beside it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,8 @@ class RoundKeys(NamedTuple):
       policy: the policy's question and its choice.
       training: of the cohort; a client draws the words of its number.
       privacy: of the cohort, to be folded by client.
-      availability_trace: the availability trace.
+      availability_trace: the availability trace. This one and the next two are None in a run that
+        has no use for any of them.
       dropout: who would be lost within the round, if chosen.
       answers: to the policy's question, to be folded by client.
     """
@@ -64,14 +65,14 @@ class RoundKeys(NamedTuple):
     policy: Key[Array, ""]
     training: Key[Array, ""]
     privacy: Key[Array, ""]
-    availability_trace: Key[Array, ""]
-    dropout: Key[Array, ""]
-    answers: Key[Array, ""]
+    availability_trace: Any = None
+    dropout: Any = None
+    answers: Any = None
 
 
-def of_rounds(run: Streams, rounds: Array) -> tuple[Array, Array]:
-    """The data of the keys of many rounds at once, rows for :func:`of_round`: separate draws would
-    each be a loop to compile. uint32 [R, 5, W], and [R, 3, W] of those that few runs need.
+def of_rounds(run: Streams, rounds: Array, *, rare: bool = True) -> tuple[Array, ...]:
+    """The data of the keys of many rounds at once, rows for :func:`of_round`, as separate draws
+    would each be a loop to compile: uint32 [R, 5, W] and, if asked for, [R, 3, W] of the rare ones.
     """
     world, policy, training, privacy = map(
         jax.random.key_data, (run.world, run.policy, run.training, run.privacy)
@@ -88,16 +89,17 @@ def of_rounds(run: Streams, rounds: Array) -> tuple[Array, Array]:
         jnp.stack([world, world, policy, training, privacy]),
         jnp.stack([2 * rounds, 2 * rounds + 1, rounds, rounds, rounds], axis=1),
     )
+    if not rare:
+        return (every,)
     # Folded with a number that no round has, 0 or 1, then with the round.
     within = jax.vmap(fold)(jnp.stack([world, world, training]), jnp.array([0, 1, 0]))
-    rare = of_all(within, jnp.stack([rounds] * 3, axis=1))
-    return every, rare
+    return every, of_all(within, jnp.stack([rounds] * 3, axis=1))
 
 
-def of_round(run: Streams, every: Array, rare: Array) -> RoundKeys:
-    """The keys of a round from its row of :func:`of_rounds`."""
+def of_round(run: Streams, *rows: Array) -> RoundKeys:
+    """The keys of a round from its rows of :func:`of_rounds`."""
     kind = jax.random.key_impl(run.world)
-    return RoundKeys(*(jax.random.wrap_key_data(row, impl=kind) for row in (*every, *rare)))
+    return RoundKeys(*(jax.random.wrap_key_data(row, impl=kind) for each in rows for row in each))
 
 
 def availability_trace(world: Array, round: Array | int) -> Array:

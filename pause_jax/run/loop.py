@@ -20,19 +20,11 @@ from pause_jax.run.branch import when
 from pause_jax.run.horizon import Length, has_ended
 from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
 from pause_jax.run.round import play
-from pause_jax.run.setup import learner_of, setup_of
+from pause_jax.run.setup import draws_rarely, learner_of, setup_of
 from pause_jax.run.state import State, healthy
 
 
-def init(config: SimConfig, data: Any, key: Array) -> State:
-    """Create the state before round 1: partition, model, policy."""
-    streams = keys.streams(key)
-    return init_after(config, data, streams, learner_of(config, data).init(streams))
-
-
-def init_after(
-    config: SimConfig, data: Any, streams: keys.Streams, learning: LearnerState
-) -> State:
+def init(config: SimConfig, data: Any, streams: keys.Streams, learning: LearnerState) -> State:
     """Create the state before round 1 when the learner has begun."""
     learner = learner_of(config, data)
     config = with_budgets(config, keys.budgets(streams.world))
@@ -82,7 +74,7 @@ def advance(
     """
     config = with_budgets(config, keys.budgets(state.keys.world))
     setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
-    key_rows = keys.of_rounds(state.keys, rounds)
+    key_rows = keys.of_rounds(state.keys, rounds, rare=draws_rarely(setup))
 
     # One trace serves the record's shapes and the loop.
     @functools.partial(jax.jit, inline=True)

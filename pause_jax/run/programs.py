@@ -24,7 +24,7 @@ from pause_jax.policies import OneOf
 from pause_jax.rng.keys import Streams, streams
 from pause_jax.run.compilation import compiler_options
 from pause_jax.run.horizon import Length, length_of
-from pause_jax.run.loop import advance, init_after
+from pause_jax.run.loop import advance, init
 from pause_jax.run.record.recorder import Quantities, Record, recorded_bytes
 from pause_jax.run.record.result import Result, result_at_end
 from pause_jax.run.setup import built
@@ -130,7 +130,7 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
     def init_run(
         config: SimConfig, data: Any, streams: Streams, policy: Array, learning: LearnerState
     ) -> State:
-        return init_after(_of_policy(config, policy), data, streams, learning)
+        return init(_of_policy(config, policy), data, streams, learning)
 
     def advance_run(
         config: SimConfig,

@@ -118,6 +118,12 @@ def setup_of(
     )
 
 
+def draws_rarely(setup: Setup) -> bool:
+    """Whether a run has a use for the rare keys of ``keys.of_rounds``."""
+    users = (setup.config.availability_trace, setup.config.dropout, setup.policy.query)
+    return any(each is not None for each in users)
+
+
 def _samples(learner: Learner, learning: LearnerState) -> tuple[Array, Array]:
     """Samples that each client has, and that it trains on in a round, float [K] each."""
     data_size = learning.partition.size.astype(jnp.float32)

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from pause_jax.base.memory import tree_bytes
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
-from pause_jax.run.loop import init
+from pause_jax.run.programs import compiled_steps, program_spec
 from pause_jax.run.record.recorder import Quantities, recorded_bytes
 from pause_jax.run.setup import learner_of
 from pause_jax.run.state import State
@@ -98,7 +99,10 @@ def chunking_of(
     """
     threads = min(limits.threads, num_runs)
     if limits.max_batch is None:
-        state = jax.eval_shape(init, config, data, jax.random.key(0))
+        # By the steps that will be compiled: what is traced here serves them.
+        spec = program_spec(config, quantities)
+        steps = compiled_steps(None, quantities, execution, spec.any_length).shapes()
+        state = steps.first(spec.config_of(config), data, jax.random.key(0), np.int32(0))
         fitting = limits.memory * 2**30 / _run_bytes(config, state, quantities)
         threads = max(1, min(threads, int(fitting)))
         width = int(fitting / threads)

@@ -30,6 +30,15 @@ def test_no_two_draws_of_a_run_share_a_key():
     assert not distinct([*drawn, drawn[-1]])
 
 
+def test_a_run_without_rare_draws_has_the_same_other_keys():
+    run, rounds = keys.streams(jax.random.key(0)), jnp.asarray(ROUNDS)
+    (few,), (every, _) = keys.of_rounds(run, rounds, rare=False), keys.of_rounds(run, rounds)
+    np.testing.assert_array_equal(few, every)
+    own = keys.of_round(run, few[0])
+    assert own.latency is not None
+    assert [own.availability_trace, own.dropout, own.answers] == 3 * [None]
+
+
 def test_runs_share_no_stream():
     runs = [keys.streams(key) for key in jax.random.split(jax.random.key(0), 5)]
     assert distinct(list(itertools.chain(*runs)))

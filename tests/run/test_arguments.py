@@ -140,11 +140,11 @@ def test_how_much_fits_is_asked_of_the_machine(monkeypatch):
 def test_to_ask_how_much_fits_costs_a_run_no_second_trace(monkeypatch):
     traced = []
 
-    def init_after(*given):
+    def init(*given):
         traced.append(given)
-        return loop.init_after(*given)
+        return loop.init(*given)
 
-    monkeypatch.setattr(programs, "init_after", init_after)
+    monkeypatch.setattr(programs, "init", init)
     simulate(BANDIT.replace(num_clients=7), KEY, record=("clock",))
     assert len(traced) == 1
 

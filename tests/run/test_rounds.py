@@ -26,7 +26,6 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
-from pause_jax.run.loop import init
 from pause_jax.run.score import score
 from pause_jax.run.state import State
 from pause_jax.world.availability import OnOff
@@ -44,6 +43,7 @@ from tests.support.runs import (
     assert_same_bits,
     bandit_run,
     chosen_sets,
+    first_state,
     learn_run,
     world_of,
 )
@@ -89,7 +89,7 @@ def test_only_available_clients_are_chosen_and_as_many_as_fit(policy):
 def starts() -> list[State]:
     data = Digits().load()
     configs = [canonical(LEARN.replace(policy=NAMED[name])) for name in ("pause", "random", "all")]
-    return jax.jit(lambda key: [init(config, data, key) for config in configs])(KEY)
+    return jax.jit(lambda key: [first_state(config, data, key) for config in configs])(KEY)
 
 
 def test_all_policies_start_from_the_same_partition_and_model():

@@ -20,7 +20,7 @@ from pause_jax.privacy import (
     NoPrivacy,
     PerCoordinateLaplace,
 )
-from pause_jax.run.loop import advance, init
+from pause_jax.run.loop import advance
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.record.result import result_at_end, with_rounds
 from pause_jax.run.simulate import prepare
@@ -30,6 +30,7 @@ from tests.support.runs import (
     LEARN,
     assert_close,
     assert_same_bits,
+    first_state,
     learn_run,
 )
 
@@ -71,7 +72,7 @@ def test_advancing_in_pieces_gives_the_whole_run():
     config, data = prepare(LEARN)
     quantities = chosen(None)
     jit_advance = jax.jit(advance, static_argnums=4)
-    state = jax.jit(init)(config, data, KEY)
+    state = jax.jit(first_state)(config, data, KEY)
     records = []
     for first in (1, 5):
         state, record = jit_advance(config, data, state, jnp.arange(first, first + 4), quantities)

@@ -17,6 +17,8 @@ from pause_jax.privacy import (
     Uniform,
 )
 from pause_jax.rng import keys
+from pause_jax.run.programs import plain_steps
+from pause_jax.run.state import State
 from tests.reference import round_keys
 
 KEY = jax.random.key(0)
@@ -71,6 +73,11 @@ def learn_run(seed: int = 0, **changes: float) -> Result:
     """LEARN with some traced numbers changed: all runs share one compilation."""
     changes = {path.replace("__", "."): value for path, value in changes.items()}
     return simulate(LEARN.override(changes), jax.random.key(seed))
+
+
+def first_state(config: SimConfig, data: Any, key: jax.Array) -> State:
+    """The state before round 1."""
+    return plain_steps((), None, any_length=False).first(config, data, key, 0)
 
 
 def world_of(config: SimConfig, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:

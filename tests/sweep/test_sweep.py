@@ -25,13 +25,13 @@ from pause_jax.learning import Execution
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run.compilation import Compilations
 from pause_jax.run.driver import single_run
-from pause_jax.run.loop import init
 from pause_jax.run.programs import ROOMS, compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import prepare
 from pause_jax.sweep import batch, chunks, execute
 from pause_jax.sweep import prepare as preparing
+from tests.support.runs import first_state
 
 pytestmark = pytest.mark.slow
 
@@ -365,7 +365,7 @@ def test_policies_that_need_a_program_of_their_own_say_so(name):
     asks = []
 
     def run(key):
-        state = init(config, data, key)
+        state = first_state(config, data, key)
         asks.append(setup_of(config, learner_of(config, data), state.learning).policy.query)
         return single_run(config, data, key, chosen(("clients",)))
 
