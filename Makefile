@@ -60,7 +60,7 @@ $(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt
 	@touch $@
 
 flower: $(FLOWER_STAMP)  ## run the tests on real Flower simulations, in an environment of their own (three minutes)
-	$(FLOWER)/bin/python -m pytest -o cache_dir=$(FLOWER)/.pytest_cache tests/flower
+	$(FLOWER)/bin/python -m pytest -n 2 --dist loadfile -o cache_dir=$(FLOWER)/.pytest_cache tests/flower
 
 mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (half an hour; NAME=one of tests/mutants.py)
 	$(BIN)/python -m tests.mutants $(NAME)

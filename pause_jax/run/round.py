@@ -46,8 +46,7 @@ def play(
     ending = close_round(setup, seen, asked, selection, own, round)
     learned = train(setup, before, seen, selection, ending, own)
     after = update(setup, before, seen, asked, selection, ending, learned, round)
-    trains = jnp.where(selection.active, selection.clients, setup.config.num_clients)
-    reached = asked.reached.at[trains].set(True, mode="drop")
+    newly_reached = selection.active & ~asked.reached[selection.clients]
     played = Round(
         config=setup.config,
         length=setup.length,
@@ -63,7 +62,7 @@ def play(
         trained=learned.trained,
         in_time=ending.in_time,
         work=setup.work,
-        downloads=jnp.sum(reached),
+        downloads=jnp.sum(asked.reached) + jnp.sum(newly_reached),
         uploads=jnp.sum(ending.in_time | ending.stale),
         seconds=ending.seconds,
         query_seconds=asked.seconds,
