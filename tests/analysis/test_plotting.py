@@ -125,8 +125,9 @@ def test_every_figure_is_a_picture_and_two_vector_files_with_text(tmp_path, lear
         assert file.read_bytes().startswith(kind)
         if file.suffix == ".svg":
             assert re.search(r"<text[^>]*>sa_pause[ <]", file.read_text("utf-8"))
-    again = plotting.save_figures(result, tmp_path / "again", target=0.8)
-    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(files, again, strict=True))
+    if learning == "accuracy":  # it has the figures of the other case too
+        again = plotting.save_figures(result, tmp_path / "again", target=0.8)
+        assert all(a.read_bytes() == b.read_bytes() for a, b in zip(files, again, strict=True))
 
 
 def test_without_a_budget_there_is_no_figure_of_it(tmp_path):
@@ -184,7 +185,8 @@ def test_the_name_of_a_config_is_no_formula(tmp_path):
     assert shown == names
 
 
-def test_the_picture_of_a_loss_needs_no_target_and_is_called_so(tmp_path):
+def test_the_picture_of_a_loss_needs_no_target_and_is_called_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(plotting, "_FORMATS", ("png",))
     files = plotting.save_figures(made({"a": None}, learning="loss"), tmp_path)
     assert files[0].name == "loss_vs_seconds.png"
     assert not any("accuracy" in file.name for file in files)

@@ -55,11 +55,21 @@ def shown(result, target=0.8, **options):
     return Page(page.render(result, target, options.get("against"), "my result"))
 
 
-@pytest.fixture
-def result():
+def three():
     found = made({"good": None, EVIL: None, "clear": small_config(privacy=NoPrivacy())})
     found["max_spent"][2] = np.inf
     return found
+
+
+@pytest.fixture
+def result():
+    return three()
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The page of that result, which no test changes."""
+    return shown(three())
 
 
 def test_it_is_whole_and_small(result, tmp_path):
@@ -98,8 +108,8 @@ def test_the_scripts_of_charts_are_bundled_once_and_anew_if_the_file_is_damaged(
         page._bundle.cache_clear()
 
 
-def test_it_says_what_was_compared_and_what_to_conclude(result):
-    text = shown(result).text
+def test_it_says_what_was_compared_and_what_to_conclude(found):
+    text = found.text
     for words in (
         "What to conclude",
         "3 configs, 3 seeds, 20 rounds, 6 clients",
@@ -115,8 +125,7 @@ def test_it_says_what_was_compared_and_what_to_conclude(result):
         assert words in text, words
 
 
-def test_a_label_stays_a_label(result):
-    found = shown(result)
+def test_a_label_stays_a_label(found):
     assert len(found.scripts) == 2
     assert EVIL in found.text
     assert any(EVIL in json.dumps(chart) for chart in found.charts.values())
@@ -125,8 +134,7 @@ def test_a_label_stays_a_label(result):
     assert not any("<" in data for data in found.raw)
 
 
-def test_it_can_be_read_without_the_charts(result):
-    found = shown(result)
+def test_it_can_be_read_without_the_charts(found):
     tags = [tag for tag, _ in found.elements]
     assert "noscript" in tags
     assert ("html", {"lang": "en"}) in found.elements
@@ -138,8 +146,8 @@ def test_it_can_be_read_without_the_charts(result):
     assert set(scopes) == {"col", "row"}
 
 
-def test_every_attribute_is_shown_and_an_interrupt_at_the_top(result):
-    assert "Not all was played" not in shown(result).text
+def test_every_attribute_is_shown_and_an_interrupt_at_the_top(result, found):
+    assert "Not all was played" not in found.text
     result.attrs |= {"command": "pause-jax compare", "interrupted": "after 3 of 9 runs", "own": 7}
     text = shown(result).text
     assert "Not all was played: after 3 of 9 runs" in text
@@ -162,11 +170,11 @@ def colours_of(spec):
     return found
 
 
-def test_a_config_has_one_colour_in_all_charts(result):
-    each = [colours_of(chart) for chart in shown(result).charts.values()]
-    assert {len(found) for found in each} == {2, 3}  # without a budget `clear` has no such curve
-    for found in each:
-        assert found.items() <= each[0].items()
+def test_a_config_has_one_colour_in_all_charts(found):
+    each = [colours_of(chart) for chart in found.charts.values()]
+    assert {len(own) for own in each} == {2, 3}  # without a budget `clear` has no such curve
+    for own in each:
+        assert own.items() <= each[0].items()
 
 
 def test_curves_are_thinned_and_keep_their_ends():
@@ -354,7 +362,6 @@ def test_rounds_that_overlap_have_a_section_of_their_own():
     assert {row["number"] for row in points} == {5, 10, 15, 20}
 
 
-def test_rounds_alone_have_no_such_section(result):
-    found = shown(result)
+def test_rounds_alone_have_no_such_section(found):
     assert "Rounds that overlap" not in found.text
     assert set(found.charts) == {"chart-time", "chart-took_part", "chart-budget", "chart-regret"}

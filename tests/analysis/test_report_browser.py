@@ -52,8 +52,9 @@ def compared(tmp_path_factory):
     """The report at the end of a real comparison on digits."""
     folder = tmp_path_factory.mktemp("report")
     arguments = (
-        "pause-jax", "compare", "--policies", "random,all:none", "--rounds", "10", "--seeds", "2",
-        "--target", "0.3", "--name", "mine", "--no-figures",
+        "pause-jax", "compare", "--policies", "random,fastest", "--rounds", "10", "--seeds", "2",
+        "--target", "0.3", "--name", "mine", "--no-figures", "--set", "learning.model=linear",
+        "--set", "learning.optimizer=sgd", "--set", "learning.max_steps=1",
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

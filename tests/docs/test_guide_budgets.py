@@ -10,6 +10,7 @@ from pause_jax import presets
 from pause_jax.cli.settings import changed
 from pause_jax.config import validate
 from pause_jax.privacy import Tiers
+from tests.support.pages import play
 
 GUIDE = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "budgets.md"
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
@@ -17,7 +18,9 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), 
 
 @pytest.mark.slow
 def test_its_python_runs(capsys):
-    exec("\n".join(code for language, code in BLOCKS if language == "python"), {})
+    play(
+        "docs/guides/budgets.md", smaller={"num_rounds=100,": "num_rounds=100, track_regret=False,"}
+    )
     assert "50." in capsys.readouterr().out
 
 

@@ -19,10 +19,12 @@ GUIDE = (
     pathlib.Path(__file__).parents[2] / "docs" / "guides" / "from_fleet_to_production.md"
 ).read_text()
 # As it stands there it takes minutes.
+SMALL = "--set learning.model=linear --set learning.optimizer=sgd --set track_regret=false"
 SMALLER = {
-    "--seeds 5": "--seeds 2 --rounds 10 --no-figures",
+    "pause,pause_thompson,pause_discounted,random": "pause_thompson,random",
+    "--seeds 5": f"--seeds 2 --rounds 10 --no-figures {SMALL}",
     "--budget 32": "--budget 4 --seeds 1 --width 4 --no-figures",
-    "> mine.toml": "--set num_rounds=10 --set eval_every=5 > mine.toml",
+    "> mine.toml": f"--set num_rounds=10 --set eval_every=5 {SMALL} > mine.toml",
 }
 
 

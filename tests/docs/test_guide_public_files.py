@@ -23,7 +23,9 @@ COMMANDS = [
 SMALL = "--set learning.model=linear --set learning.optimizer=sgd --set track_regret=false"
 FEWER = {
     "--seeds 2": f"--seeds 1 --rounds 10 --no-figures {SMALL}",
-    "--budget 16 --seeds 3": f"--budget 3 --width 3 --seeds 1 --set num_rounds=5 {SMALL}",
+    "--budget 16 --seeds 3": f"--budget 3 --width 3 --seeds 1 --set num_rounds=5 {SMALL} "
+    "--no-figures",
+    "--name femnist": "--name femnist --no-report",
     "clients=100": "clients=6",
 }
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from pause_jax.analysis import plotting
 from pause_jax.latency import LogNormal
 from pause_jax.policies import NAMED
 from pause_jax.privacy import MECHANISMS
@@ -41,7 +42,9 @@ def test_it_takes_two_minutes_to_read_and_begins_with_the_picture():
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/from_python.md"])
 def test_the_first_program_runs(page, capsys):
-    smaller = {'policy="pause")': 'policy="pause").replace(num_rounds=10, eval_every=5)'}
+    small = '"learning.optimizer": "sgd", "learning.max_steps": 1, "track_regret": False'
+    small = f".replace(num_rounds=10, eval_every=5).override({{{small}}})"
+    smaller = {'(policy="pause")': f'(policy="pause"){small}'}
     smaller |= {"random.key(0), 5)": "random.key(0), 2)"}
     names = play(page, only="presets.digits_small", smaller=smaller)
     assert dict(names["data"].sizes)["seed"] == 2
@@ -51,6 +54,7 @@ def test_the_first_program_runs(page, capsys):
 
 def test_the_laboratory_runs(capsys):
     smaller = {"num_rounds=2000": "num_rounds=200", "random.key(0), 8)": "random.key(0), 2)"}
+    smaller["curves ="] = 'del configs["random"]\ncurves ='  # a program less to compile
     play("docs/guides/laboratories.md", smaller=smaller)
     assert "pause_thompson" in capsys.readouterr().out
 
@@ -60,13 +64,19 @@ def test_a_search_is_called_alone():
     assert len(set(names["clients"].tolist())) == 5
 
 
-def test_own_arrays_own_module_own_latencies(own_world):
+def test_own_arrays_own_module_own_latencies(own_world, monkeypatch):
+    monkeypatch.setattr(plotting, "_FORMATS", ("png",))  # tests/analysis/test_plotting.py has all
     page = "docs/guides/all_your_own.md"
     (block,) = blocks(page)
     lines = [line for line in block.splitlines() if line.strip()]
     assert len(lines) <= 25
     assert "SimConfig(num_clients=20," in block
-    names = play(page, smaller={"num_clients=20,": "num_clients=20, num_rounds=20, eval_every=10,"})
+    small = "num_clients=20, num_rounds=20, eval_every=10, track_regret=False,"
+    smaller = {
+        "num_clients=20,": small,
+        "Learning(": "Learning(optimizer='sgd', learning_rate=0.2, ",
+    }
+    names = play(page, smaller=smaller)
     assert (own_world / "figures" / "accuracy_vs_seconds.png").stat().st_size > 10_000
     result = names["result"]
     assert result.config.values.tolist() == ["pause", "pause_thompson", "random", "fastest"]

@@ -20,7 +20,10 @@ CONFIG = SimConfig(
     num_selected=2,
     num_rounds=5,
     eval_every=2,
-    learning=Learning(data=Digits(num_train=60), model=Mlp(hidden=()), keep_optimizer_state=True),
+    track_regret=False,
+    learning=Learning(
+        data=Digits(num_train=60), model=Mlp(hidden=()), max_steps=1, keep_optimizer_state=True
+    ),
 )
 RUN = Run("pause, small", 3, CONFIG)
 
