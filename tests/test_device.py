@@ -39,6 +39,8 @@ from pause_jax.learning import Linear
 from pause_jax.privacy import NoPrivacy
 
 choices.PRODUCTS = 1  # nobody reads their rate
+if {as_tests_run}:  # tests/test_benchmarks.py trains by each choice in these versions
+    choices.training = choices.usual
 small = presets.digits_small().replace(track_regret=False, privacy=NoPrivacy())
 small = small.override({{"learning.model": Linear()}})
 presets.digits_small = presets.PRESETS["digits_small"] = lambda: small
@@ -53,7 +55,8 @@ def lines_of(out: pathlib.Path) -> list[dict[str, Any]]:
 
 def every_piece(python: str, out: pathlib.Path) -> list[dict[str, Any]]:
     """The lines of all pieces in their least form, in one process that lacks packages."""
-    program = PROGRAM.format(missing=MISSING, out=str(out))
+    given = {"missing": MISSING, "out": str(out), "as_tests_run": python == sys.executable}
+    program = PROGRAM.format(**given)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(out / "cache")}
     if python != sys.executable:
         del env["XLA_FLAGS"]  # another JAX may end at a flag that it does not know

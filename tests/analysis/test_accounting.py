@@ -24,7 +24,7 @@ from pause_jax import (
 )
 from pause_jax.analysis import ledger_table
 from pause_jax.analysis.ledger import SIZES, _composed, ledger, total_epsilon
-from pause_jax.learning import Cnn3, Dataset
+from pause_jax.learning import Cnn3, Dataset, Linear
 from pause_jax.policies import FedCs, PowerOfChoice
 from pause_jax.privacy import (
     Budgeted,
@@ -214,6 +214,12 @@ def text_of(books):
     return file.getvalue()
 
 
+def digits(policy="random", **changes):
+    """Of a small model and without the genie: of no interest to a ledger, and dear to trace."""
+    config = presets.digits_small(policy).replace(track_regret=False, num_rounds=2)
+    return config.override({"learning.model": Linear()}).replace(**changes)
+
+
 def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
     config = presets.mnist_small("random").replace(num_rounds=2, track_regret=False)
     book = ledger(played(config, [0] * 28 + [60, 300], images(28, 1, 2000)))
@@ -233,7 +239,7 @@ def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
 
 
 def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():
-    config = presets.digits_small("random").replace(privacy=geometric(10, L1Laplace), num_rounds=2)
+    config = digits(privacy=geometric(10, L1Laplace))
     book = ledger(played(config, [60] * 30))
     assert book.unit == "update"
     np.testing.assert_array_equal(book.whole_update, book.per_coordinate)
@@ -242,7 +248,7 @@ def test_an_epsilon_of_the_whole_update_is_also_that_of_a_coordinate():
 
 
 def test_the_total_at_most_is_that_of_a_client_in_every_round():
-    config = presets.digits_small("random").replace(num_rounds=60, eval_every=60)
+    config = digits(num_rounds=60, eval_every=60)
     book = ledger(played(config, [3] * 30))
     assert book.tight == total_epsilon(config.privacy, 3, DELTA) < 30
     assert book.tight_at_most == total_epsilon(config.privacy, 60, DELTA)
@@ -270,7 +276,7 @@ def test_batch_statistics_void_the_guarantee(norm):
 
 
 def test_losses_void_the_guarantee_and_count_as_releases():
-    config = presets.digits_small(PowerOfChoice()).replace(num_rounds=2)
+    config = digits(PowerOfChoice())
     result = recorded(played(config, [1] * 30), queried=np.full(30, 4))
     book = ledger(result)
     assert book.unnoised == ("the loss of each asked client", SIZES)
@@ -280,13 +286,13 @@ def test_losses_void_the_guarantee_and_count_as_releases():
 
 
 def test_a_report_of_resources_is_no_release():
-    config = presets.digits_small(FedCs()).replace(num_rounds=2)
+    config = digits(FedCs())
     book = ledger(recorded(played(config, [1] * 30), queried=np.full(30, 4)))
     assert (book.releases == 1).all()
 
 
 def test_a_sum_of_gaussian_releases_is_told_with_its_delta():
-    config = presets.digits_small("random").replace(privacy=geometric(10, L1Laplace), num_rounds=2)
+    config = digits(privacy=geometric(10, L1Laplace))
     result = played(config, [0, 1, *[2] * 27, 3])
     book = ledger(result.replace(config=config.replace(privacy=geometric(10, Gaussian))))
     assert book.basic_delta == pytest.approx(3e-6)
@@ -305,7 +311,7 @@ def test_participations_after_the_end_of_a_budget_release_nothing():
 
 
 def test_without_noise_the_updates_are_named():
-    config = presets.digits_small("random").replace(privacy=NoPrivacy(), num_rounds=2)
+    config = digits(privacy=NoPrivacy())
     book = ledger(played(config, [0] * 29 + [2]))
     assert book.unnoised == ("updates", SIZES)
     assert "updates" in book.warning

@@ -529,6 +529,11 @@ def test_the_genie_of_a_changing_world_has_no_regret():
     assert blind.sum() > 0.1
 
 
+# Both tests below play it by one program.
+CHANGING = SimConfig(num_clients=12, num_selected=3, learning=None)
+READ = ("clients", "regret")
+
+
 @pytest.mark.parametrize("world", ["model", "trace", "still"])
 def test_where_clients_change_the_index_that_forgets_has_less_regret(world):
     latency: Latency = Switching(sigma=0.3, period=200)
@@ -538,17 +543,18 @@ def test_where_clients_change_the_index_that_forgets_has_less_regret(world):
         assert not fleet.fit(measured(rows)).stationary
     if world == "still":
         latency = LogNormal(sigma=0.3)
-    base = SimConfig(
-        num_clients=12, num_selected=3, num_rounds=600, learning=None, latency=latency,
-    ).override({"reward.gamma": 0.0, "reward.alpha": 0.1})  # fmt: skip
+    base = CHANGING.replace(num_rounds=600, latency=latency)
+    base = base.override({"reward.gamma": 0.0, "reward.alpha": 0.1})
     policies = {
         "pause": named("pause"),
         "as bold": Pause(index=DiscountedUcb(discount=1.0)),
         "discounted": named("pause_discounted"),
     }
+    if world == "still":
+        del policies["pause"]  # a longer program, of which nothing is read there
     configs = {name: base.replace(policy=policy) for name, policy in policies.items()}
     keys = jax.random.split(jax.random.key(0), 6)
-    last = sweep(configs, keys, record=("regret",), progress=False).regret.sum("round")
+    last = sweep(configs, keys, record=READ, progress=False).regret.sum("round")
     if world == "still":  # it is forgetting that costs
         assert (last.sel(config="as bold") < last.sel(config="discounted")).all()
         return
@@ -558,11 +564,9 @@ def test_where_clients_change_the_index_that_forgets_has_less_regret(world):
 
 
 def test_without_forgetting_it_is_the_papers_index():
-    base = SimConfig(
-        num_clients=10, num_selected=3, num_rounds=60, learning=None, track_regret=False
-    )
+    base = CHANGING.replace(num_rounds=60, latency=Switching(sigma=0.3, period=200))
     forgets = base.override({"policy.index": DiscountedUcb(discount=1.0, exploration=1.0)})
-    found = sweep([base, forgets], jax.random.key(0), record=("clients",), progress=False)
+    found = sweep([base, forgets], jax.random.key(0), record=READ, progress=False)
     np.testing.assert_array_equal(*found.clients)
 
 

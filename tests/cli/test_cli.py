@@ -57,6 +57,7 @@ def compared(tmp_path_factory):
         status = run(
             patch, folder, "compare", "--policies", "random,all:none", "--rounds", "10",
             "--seeds", "2", "--target", "0.3", "--name", "mine", "--set", "learning.model=linear",
+            "--set", "track_regret=false",
         )  # fmt: skip
     assert status == 0
     (folder / "printed.txt").write_text(printed.getvalue())
@@ -95,7 +96,7 @@ def test_compare_writes_data_configs_figures_summary_and_versions(compared):
     assert data.config.values.tolist() == ["random", "all, no privacy"]
     assert data.sizes["seed"] == 2
     config = config_file.load(compared / "configs" / "random.toml")
-    expected = presets.digits_small("random").replace(num_rounds=10)
+    expected = presets.digits_small("random").replace(num_rounds=10, track_regret=False)
     assert config == expected.override({"learning.model": Linear()})
     assert {"jax", "pause_jax"} <= set(json.loads((compared / "versions.json").read_text()))
     assert (compared / "figures" / "accuracy_vs_seconds.png").read_bytes()[:4] == b"\x89PNG"
@@ -209,7 +210,7 @@ def test_show_edit_run(monkeypatch, tmp_path, capsys):
     text = capsys.readouterr().out
     file = tmp_path / "mine.toml"
     file.write_text(text.replace("num_rounds = 300", "num_rounds = 10"))
-    assert run(monkeypatch, tmp_path, "run", str(file), "--seeds", "2") == 0
+    assert run(monkeypatch, tmp_path, "run", str(file), "--seeds", "2", *BARE) == 0
     data = xr.load_dataset(tmp_path / "results" / "mine" / "data.nc")
     assert data.sizes["round"] == 10
     assert data.config.values.tolist() == ["mine"]

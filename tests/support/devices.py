@@ -45,7 +45,7 @@ def main() -> None:
 def spread_a_cohort(base: SimConfig, key: jax.Array) -> None:
     """One run, its cohort of 11 clients shared by eight devices."""
     unequal = {"learning.partition": Dirichlet(), "learning.keep_optimizer_state": True}
-    config = base.replace(num_clients=12, num_selected=11).override(unequal)
+    config = base.replace(num_clients=12, num_selected=11, policy=named("random")).override(unequal)
     one = simulate(config, key, record=RECORDED)
     eight = simulate(config, key, record=RECORDED, devices=jax.devices())
     np.testing.assert_array_equal(eight.clients, one.clients)

@@ -34,7 +34,9 @@ SMALL = SimConfig(
 # Each is a program that every process traces anew.
 CONFIGS = {
     "pause": SMALL.replace(policy=named("pause"), track_regret=False),
-    "bandit": SMALL.replace(learning=None, num_rounds=400),
+    "bandit": SMALL.replace(
+        policy=named("random"), learning=None, num_rounds=400, track_regret=False
+    ),
 }
 KEYS = 4
 # On two cores or more each run is a chunk, so shards are cut as the whole is: rounding tells.

@@ -18,7 +18,8 @@ from tests.support.watched import SETTINGS, SMALL, keys
 
 pytestmark = pytest.mark.slow
 
-CONFIGS = {"pause": SMALL}
+# Eight rounds change the folder as often as twenty, and each death plays them twice.
+CONFIGS = {"pause": SMALL.replace(num_rounds=8)}
 
 
 def as_a_sweep(folder, chosen):

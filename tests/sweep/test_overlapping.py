@@ -85,6 +85,12 @@ def test_answers_are_a_table(result, tmp_path):
 
 ALONE = STEPS.replace(learning=None, num_rounds=12)
 OF_LEDGER = ("clients", "clock", "counts", "queried", "spent", "in_flight")
+BOTH_KINDS = {"rounds": BASE.replace(learning=None), "steps": ALONE}
+
+
+@pytest.fixture(scope="module")
+def without_learning():
+    return sweep(BOTH_KINDS, KEYS, max_batch=1, record=OF_LEDGER, progress=False)
 
 
 def test_numbers_of_a_clock_can_be_tuned_and_its_sizes_cannot():
@@ -122,9 +128,8 @@ def test_its_sizes_are_a_grid():
     assert len(np.unique(grid.clock.isel(round=-1))) == 4
 
 
-def test_the_ledger_charges_starts():
-    configs = {"rounds": BASE.replace(learning=None), "steps": ALONE}
-    run = sweep(configs, KEYS, record=OF_LEDGER, progress=False)
+def test_the_ledger_charges_starts(without_learning):
+    run = without_learning
     books = ledger_table.ledgers(run)
     answered = [int((run.clients.sel(config="steps", seed=s) >= 0).sum()) for s in (0, 1)]
     under_way = run.in_flight.sel(config="steps").isel(round=-1).values
@@ -136,13 +141,11 @@ def test_the_ledger_charges_starts():
     assert note.startswith("steps: ")
 
 
-def test_shards_make_the_sweep(tmp_path):
-    configs = {"buffer": ALONE, "pace": ALONE.replace(clock=CLOCK.replace(pace=1.0))}
+def test_shards_make_the_sweep(without_learning, tmp_path):
     given = {"max_batch": 1, "record": OF_LEDGER, "progress": False}
-    whole = sweep(configs, KEYS, **given)
     for number in (1, 2):
-        run_shard(configs, KEYS, (number, 2), store=tmp_path, **given)
-    xr.testing.assert_equal(merge(tmp_path), whole)
+        run_shard(BOTH_KINDS, KEYS, (number, 2), store=tmp_path, **given)
+    xr.testing.assert_equal(merge(tmp_path), without_learning)
 
 
 def test_a_selector_says_which_one_takes_a_clock():

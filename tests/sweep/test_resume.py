@@ -13,6 +13,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -28,10 +29,11 @@ from tests.support.killed import CONFIGS, KEYS, MAX_BATCH
 pytestmark = pytest.mark.slow
 
 # The page, the ledger and the genie take a process most of its time, and are of no interest here.
-RUN = (
-    "compare", "--policies", "random,pause", "--set", "learning=none", "--set", "privacy=none",
-    "--set", "track_regret=false", "--no-figures", "--no-report",
+# One program serves all tests of the command line; sweeps of several policies: test_store.py.
+SIMPLE = (
+    "--set", "learning=none", "--set", "privacy=none", "--set", "track_regret=false",
 )  # fmt: skip
+RUN = ("compare", "--policies", "random", *SIMPLE, "--no-figures", "--no-report")
 
 
 SETTINGS = {"max_batch": MAX_BATCH, "progress": False}
@@ -69,9 +71,15 @@ def test_killed_shards_are_started_again_and_have_the_bits_of_one_process(
 ):
     whole, seconds = undisturbed
     moment = random.Random(7).uniform(0.05, 0.5) * seconds
-    dying, left = begun(tmp_path, cache, moment, "1/2"), begun(tmp_path, cache, part="2/2")
-    for process in (dying, left):
-        ended(process)
+    dying = begun(tmp_path, cache, moment, "1/2")
+    # A dead child counts as alive until it is waited for.
+    waiting = threading.Thread(target=dying.wait)
+    waiting.start()
+    while waiting.is_alive() and not list(tmp_path.glob("lease-*")):
+        time.sleep(0.01)
+    run_shard(CONFIGS, keys, (2, 2), store=tmp_path, **SETTINGS)
+    waiting.join()
+    ended(dying)
     run_shard(CONFIGS, keys, (1, 2), store=tmp_path, **SETTINGS)
     same_bits(merge(tmp_path).drop_attrs(), whole.drop_attrs())
 
@@ -108,7 +116,7 @@ def here(monkeypatch, tmp_path, capsys):
     return run_here
 
 
-LONG = (*RUN, "--rounds", "2000", "--seeds", "4")
+LONG = (*RUN, "--rounds", "4000", "--seeds", "8")
 SHORT = (*RUN, "--rounds", "20", "--seeds", "1")
 
 
@@ -207,8 +215,8 @@ def test_force_leaves_nothing_of_the_result_before(here, tmp_path):
     assert (code, "data.nc is a folder: a file must go there" in error) == (2, True)
 
 
-SWEEP = ("sweep", "digits_small", "--set", "learning=none", "--set", "num_rounds=20",
-         "--set", "track_regret=false", "--vary", "reward.gamma=0,5")  # fmt: skip
+SWEEP = ("sweep", "digits_small", "--set", "policy=random", *SIMPLE, "--set", "num_rounds=20",
+         "--vary", "reward.gamma=0,5")  # fmt: skip
 
 
 def test_shards_from_the_command_line(here, tmp_path):
@@ -264,7 +272,7 @@ def test_the_job_array_of_slurm_runs_a_shard_and_queues_it_again(cache, here, tm
     )
     while process.poll() is None and not list((tmp_path / "long").glob("lease-*")):
         time.sleep(0.05)
-    time.sleep(1)
+    time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=300) == 143
     assert (tmp_path / "requeued").read_text() == "requeue\n77_2\n"

@@ -29,6 +29,7 @@ LONG = SimConfig(
     num_selected=3,
     num_rounds=300,
     eval_every=50,
+    track_regret=False,
     availability=0.9,
     privacy=PerCoordinateLaplace(
         sensitivity=1e-3, budget=Uniform(total_epsilon=300.0, horizon=300.0)
@@ -74,6 +75,7 @@ TIED = SimConfig(
     latency=Traces.of(SECONDS[:, None]),
     privacy=NoPrivacy(),
     learning=None,
+    track_regret=False,
 )
 
 

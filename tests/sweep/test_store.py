@@ -437,6 +437,7 @@ def test_two_processes_do_not_run_the_same_whole_sweep(kept, keys):
 LEARNED = (
     presets.digits_small("sa_pause")
     .replace(num_rounds=20, eval_every=8, num_clients=8, deadline=0.3, stale_updates="next")
+    .replace(track_regret=False)
     .override(
         {
             "learning.model": Linear(),
