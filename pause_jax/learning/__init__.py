@@ -4,7 +4,7 @@
 # ruff: noqa: I001
 
 from pause_jax.learning.cohort import Execution
-from pause_jax.learning.config import Learning
+from pause_jax.learning.config import Learning, of_any_data as of_any_data
 from pause_jax.learning.custom_model import FlaxModel
 from pause_jax.learning.data import Characters, DataConfig, Digits, Given as Given, LinearRegression
 from pause_jax.learning.dataset import Dataset

@@ -13,7 +13,7 @@ from pause_jax.base.struct import Config, ConfigError, Reference, Sizes, node, n
 from pause_jax.learning.arrays import form
 from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
-from pause_jax.learning.data import DataConfig, Digits
+from pause_jax.learning.data import DataConfig, Digits, Given
 from pause_jax.learning.dataset import Dataset, checked
 from pause_jax.learning.deferred import deferred_of
 from pause_jax.learning.fedavg import RoundTraining
@@ -239,3 +239,12 @@ class Learning(Config):
             raise ConfigError(f"{where}: {of} are too small for it. Use the model mlp.")
         check_outputs(task, data, outputs, where)
         _FITTING.add(question)
+
+
+def of_any_data(learning: Any) -> Any:
+    """A learning that does not say whose data it learns, nor from where: arrays of one shape share
+    programs. One's own class, which may read that, stays as it is.
+    """
+    if type(learning) is not Learning:
+        return learning
+    return learning.replace(data=Given(num_train=learning.data.num_train))

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from pause_jax.base.struct import is_ours, nested
 from pause_jax.config import SimConfig
-from pause_jax.learning import Execution, LearnerState
+from pause_jax.learning import Execution, LearnerState, of_any_data
 from pause_jax.learning.learner import update_size
 from pause_jax.policies import OneOf
 from pause_jax.rng.keys import Streams, streams
@@ -54,8 +54,9 @@ class ProgramSpec(NamedTuple):
     any_length: bool
 
     def config_of(self, config: SimConfig) -> SimConfig:
-        """Return the config that the program gets: without the length, if that is an argument."""
-        return config.replace(num_rounds=1, eval_every=1) if self.any_length else config
+        """Return the config that the program gets: if it serves many, without what it ignores."""
+        ignored = {"num_rounds": 1, "eval_every": 1, "learning": of_any_data(config.learning)}
+        return config.replace(**ignored) if self.any_length else config
 
     def call_arguments(
         self, config: SimConfig, segment: np.ndarray
