@@ -32,8 +32,9 @@ def text_of(value: Any) -> str:
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
     """The object that a text ``module:name`` names, of a loaded module or a file of ``--load``.
 
-    Imports no module (but ``flax.nnx`` and ours) and calls nothing. ``where`` is the config's field,
-    for messages; ``admits`` says, without calling it, whether an object is of the expected ``kind``.
+    Imports no module (but ``flax.nnx`` and ours) and calls nothing. ``where`` is the config's
+    field, for messages; ``admits`` says, without calling it, whether an object is of the expected
+    ``kind``.
 
     Raises:
       ConfigError: if nothing of that name is loaded, or it is of another kind.

@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from pause_jax.base.memory import tree_bytes
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
-from pause_jax.run.programs import compiled_steps, program_spec
 from pause_jax.run.record.recorder import Quantities, recorded_bytes
 from pause_jax.run.setup import learner_of
+from pause_jax.run.sizes import first_state
 from pause_jax.run.state import State
 
 # Segments of a run: after each, progress shows, an interrupt is noticed, a checkpoint can be saved.
@@ -99,10 +98,7 @@ def chunking_of(
     """
     threads = min(limits.threads, num_runs)
     if limits.max_batch is None:
-        # By the steps that will be compiled: what is traced here serves them.
-        spec = program_spec(config, quantities)
-        steps = compiled_steps(None, quantities, execution, spec.any_length).shapes()
-        state = steps.first(spec.config_of(config), data, jax.random.key(0), np.int32(0))
+        state = first_state(config, data, quantities)
         fitting = limits.memory * 2**30 / _run_bytes(config, state, quantities)
         threads = max(1, min(threads, int(fitting)))
         width = int(fitting / threads)

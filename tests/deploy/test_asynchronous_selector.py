@@ -92,7 +92,7 @@ class Server:
                 self.start()
                 groups -= 1
             self.told += 1
-            if self.save and self.told in (5, 13):  # a loaded one compiles anew
+            if self.save and self.told == 8:  # a loaded one compiles anew
                 self.selector.save(self.save)
                 self.selector = AsynchronousSelector.load(self.save)
         average = self.selector.step()
@@ -104,12 +104,12 @@ class Server:
 
 def check(config, save=None):
     record = ("clock", "clients", "in_time", "staleness", "counts")
-    result, server = simulate(config, KEY, record=record), Server(config, save)
+    result, server = jax.device_get(simulate(config, KEY, record=record)), Server(config, save)
     for s in range(STEPS):
         server.step()
         assert server.now == pytest.approx(float(result.clock[s]), rel=1e-5)
         clients, staleness, weights = server.steps[-1]
-        row, averaged = np.asarray(result.clients[s]), np.asarray(result.in_time[s])
+        row, averaged = result.clients[s], result.in_time[s]
         expected = zip(row[averaged].tolist(), result.staleness[s][averaged].tolist(), strict=True)
         assert sorted(zip(clients, staleness, strict=True)) == sorted(expected)
         # Equal data: all that started alone weigh the same, but for their staleness.

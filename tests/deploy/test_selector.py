@@ -110,14 +110,21 @@ def test_where_the_law_varies_the_genie_knows_what_that_of_a_simulation_knows():
     assert play(blind, seconds[:12], present[:12]) != chosen[:12]
 
 
+LEARNING = Learning(
+    data=Digits(num_train=200), partition=Dirichlet(), model=Linear(), batch_size=4, max_steps=5
+)
+
+
+@pytest.fixture(scope="module")
+def learning_state():
+    learner = learner_of(canonical(BASE.replace(learning=LEARNING)), LEARNING.load(8))
+    return jax.jit(learner.init)(keys.streams(KEY))
+
+
 @pytest.mark.parametrize("latency", [Switching(), Network(), LinearContext()], ids=lambda x: x.name)
-def test_its_policy_is_built_from_what_that_of_a_simulation_is(latency):
-    learning = Learning(
-        data=Digits(num_train=200), partition=Dirichlet(), model=Linear(), batch_size=4, max_steps=5
-    )
-    config = canonical(BASE.replace(latency=latency, learning=learning))
-    learner = learner_of(config, learning.load(8))
-    state = jax.jit(learner.init)(keys.streams(KEY))
+def test_its_policy_is_built_from_what_that_of_a_simulation_is(latency, learning_state):
+    config, state = canonical(BASE.replace(latency=latency, learning=LEARNING)), learning_state
+    learner = learner_of(config, LEARNING.load(8))
     expected = setup_of(config, learner, state).context
     size = np.asarray(state.partition.size)
     assert size.min() < 20 < size.max()
@@ -270,7 +277,7 @@ def test_spent_clients_are_never_asked_again():
 @pytest.mark.parametrize("name", ASKING)
 def test_a_policy_that_asks_first_chooses_what_simulate_chooses(name, tmp_path):
     config = BASE.replace(policy=named(name), availability=0.7, latency=LinearContext())
-    result = simulate(config, KEY)
+    result = simulate(config, KEY, record=("clients", "queried"))
     seconds, present = world(config, KEY, 25)
     stream, path = keys.streams(KEY).world, tmp_path / "selector.npz"
     selector = Selector(config, KEY)

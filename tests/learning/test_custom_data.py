@@ -38,11 +38,15 @@ NAMES = np.asarray(["cora", "ann", "bo", "ann", "dora"] * 10)
 
 
 def base(**learning) -> SimConfig:
-    words = {"model": Linear(), "max_steps": 3, **learning}
+    words = {"model": Linear(), "max_steps": 3, "optimizer": "sgd", **learning}
     return SimConfig(
         num_clients=4, num_selected=2, num_rounds=2, eval_every=1, learning=Learning(**words),
         policy=Random(), privacy=NoPrivacy(), track_regret=False,
     )  # fmt: skip
+
+
+RECORD = ("test_loss", "test_accuracy", "data_size")
+run = functools.partial(simulate, record=RECORD)
 
 
 def test_one_line_makes_a_data_set():
@@ -50,7 +54,7 @@ def test_one_line_makes_a_data_set():
     assert (data.x_train.dtype, data.y_train.dtype) == (jnp.float32, jnp.int32)
     assert (data.pixel_max, data.num_classes) == (0, 3)
     np.testing.assert_allclose(data.to_input(data.x_train), FEATURES[:40].astype(np.float32))
-    result = simulate(base(), KEY, data)
+    result = run(base(), KEY, data)
     assert np.isfinite(result.test_accuracy).all()
 
 
@@ -88,7 +92,7 @@ def test_without_a_test_set_a_share_is_drawn_that_the_seed_fixes():
 def test_the_targets_say_what_is_learnt(y, task):
     data = Dataset.of(FEATURES, y)
     assert isinstance(task_of(data), task)
-    result = simulate(base(), KEY, data)
+    result = run(base(), KEY, data)
     assert np.isfinite(result.test_loss).all()
     assert np.isfinite(result.test_accuracy).all() == (task is Classification)
 
@@ -96,7 +100,7 @@ def test_the_targets_say_what_is_learnt(y, task):
 def test_a_column_of_targets_is_learnt_as_the_plain_targets():
     # As y[:, None] against outputs [B, 1] of y: once broadcast to [B, B], a loss of another size.
     column, plain = (Dataset.of(FEATURES, y) for y in (FEATURES[:, :1], FEATURES[:, 0]))
-    losses = [simulate(base(), KEY, data).test_loss for data in (column, plain)]
+    losses = [run(base(), KEY, data).test_loss for data in (column, plain)]
     np.testing.assert_array_equal(*losses)
 
 
@@ -106,7 +110,7 @@ def test_floats_between_zero_and_one_are_learnt_as_they_are():
     images, labels = load_digits(return_X_y=True)
     data = Dataset.of(images / 16, labels)
     config = base(max_steps=100).replace(num_rounds=40, eval_every=40)
-    assert simulate(config, KEY, data).test_accuracy[-1] > 0.8
+    assert run(config, KEY, data).test_accuracy[-1] > 0.8
 
 
 NAN = FEATURES.copy()
@@ -220,7 +224,7 @@ def test_a_data_set_made_by_hand_passes_the_same_door(data, words):
 def test_a_data_set_made_by_hand_is_that_of_the_door():
     made = Dataset.of(FEATURES[:40], LABELS[:40], FEATURES[40:], LABELS[40:])
     by_hand = raw()
-    one, other = (simulate(base(), KEY, data) for data in (made, by_hand))
+    one, other = (run(base(), KEY, data) for data in (made, by_hand))
     np.testing.assert_array_equal(one.test_loss, other.test_loss)
 
 
@@ -246,8 +250,8 @@ def test_one_label_is_nothing_to_learn():
 
 def test_the_task_can_be_said_and_must_fit():
     data = Dataset.of(FEATURES, LABELS)
-    said = simulate(base(task=Classification()), KEY, data)
-    np.testing.assert_array_equal(said.test_loss, simulate(base(), KEY, data).test_loss)
+    said = run(base(task=Classification()), KEY, data)
+    np.testing.assert_array_equal(said.test_loss, run(base(), KEY, data).test_loss)
     with pytest.raises(ConfigError, match=r"regression: y_train is int32 .*floats"):
         simulate(base(task=Regression()), KEY, data)
 
@@ -261,7 +265,7 @@ def test_natural_clients_hold_what_came_from_them():
     held = held_by(partition)
     for name, rows in zip(["ann", "bo", "cora", "dora"], held, strict=True):
         np.testing.assert_array_equal(np.sort(rows), np.flatnonzero(name == NAMES))
-    result = simulate(base(partition=Natural()), KEY, data)
+    result = run(base(partition=Natural()), KEY, data)
     np.testing.assert_array_equal(result.data_size, [20, 10, 10, 10])
 
 
@@ -402,7 +406,7 @@ def test_one_file_is_a_data_set(tmp_path):
     direct = Dataset.of(PIXELS, LABELS, PIXELS[:5], LABELS[:5], clients=NAMES)
     assert data.digest == direct.digest
     text = config_file.dumps(base(data=Files(path=str(path)), partition=Natural()))
-    assert simulate(config_file.loads(text), KEY).data_size.sum() == 50
+    assert run(config_file.loads(text), KEY).data_size.sum() == 50
 
 
 def test_a_folder_has_a_file_a_client(tmp_path):
@@ -474,17 +478,18 @@ def test_characters_come_with_a_client_a_topic():
 
 def test_a_sweep_says_that_arrays_were_given_and_their_file_says_so_too():
     data = Dataset.of(FEATURES, LABELS)
-    swept = sweep({"mine": base()}, jax.random.split(KEY, 1), data=data, progress=False)
+    seeds = jax.random.split(KEY, 1)
+    swept = sweep({"mine": base()}, seeds, data=data, record=RECORD, progress=False)
     text = swept.config_toml.item()
     assert "digits" not in text
     assert f'digest = "{data.digest}"' in text
     with pytest.raises(ConfigError, match="the arrays were handed over in Python"):
         simulate(config_file.loads(text), KEY)
-    again = simulate(config_file.loads(text), jax.random.split(KEY, 1)[0], data)
+    again = run(config_file.loads(text), seeds[0], data)
     np.testing.assert_allclose(again.test_loss, swept.test_loss[0, 0], rtol=1e-5)
 
 
 def test_data_may_be_traced():
     data = Dataset.of(FEATURES, LABELS)
-    inside = jax.jit(lambda data: simulate(base(), KEY, data).test_loss)(data)
-    np.testing.assert_allclose(inside, simulate(base(), KEY, data).test_loss, rtol=1e-5)
+    inside = jax.jit(lambda data: run(base(), KEY, data).test_loss)(data)
+    np.testing.assert_allclose(inside, run(base(), KEY, data).test_loss, rtol=1e-5)

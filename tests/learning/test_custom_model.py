@@ -22,6 +22,7 @@ from pause_jax.learning import (
     FedYogi,
     FlaxModel,
     Gru,
+    Iid,
     Linear,
     LinearRegression,
     Natural,
@@ -44,7 +45,10 @@ DATA = Dataset.of(FEATURES, LABELS)
 
 
 def base(**learning) -> SimConfig:
-    words = {"model": Linear(), "max_steps": 5, "batch_size": 5, **learning}
+    words = {
+        "model": Linear(), "partition": Iid(), "max_steps": 5, "batch_size": 5, "optimizer": "sgd",
+        "learning_rate": 0.1, **learning,
+    }  # fmt: skip
     return SimConfig(
         num_clients=3, num_selected=2, num_rounds=40, eval_every=20, learning=Learning(**words),
         policy=Random(), privacy=NoPrivacy(), track_regret=False,
@@ -117,7 +121,7 @@ NNX = FlaxModel.of(functools.partial(NnxNet, 8), rate=0.5)
     [LINEN, LINEN_NORM, NNX, FlaxModel.of(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(3)]))],
 )
 def test_a_module_of_ones_own_learns(model):
-    config = base(model=model, learning_rate=0.03)
+    config = base(model=model)
     result = run(config)
     assert result.test_accuracy[-1] > 0.7
     again = run(config)
@@ -495,9 +499,9 @@ def test_characters_are_learnt_from_natural_clients():
 
 
 def test_any_optimiser_of_optax_by_name_and_one_of_ones_own():
-    named = run(base(optimizer="rmsprop"))
+    named = run(base(optimizer="rmsprop", learning_rate=0.01))
     for own in (lambda rate: optax.rmsprop(rate), optax.rmsprop(0.01)):
-        result = run(base(optimizer=own))
+        result = run(base(optimizer=own, learning_rate=0.01))
         np.testing.assert_allclose(result.test_loss, named.test_loss, rtol=1e-5)
     assert not np.allclose(named.test_loss, run(base()).test_loss)
 

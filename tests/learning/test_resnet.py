@@ -152,7 +152,7 @@ def test_a_round_moves_every_layer():
             config.override({"learning.learning_rate": rate}),
             jax.random.key(0),
             data,
-            record=("test_loss",),
+            record=("clock",),
         )
         for rate in (0.1, 1e-30)
     )
@@ -161,7 +161,7 @@ def test_a_round_moves_every_layer():
     before["batch_stats"] = jax.tree.map(np.round, before["batch_stats"])
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), after, before)
     assert all(jax.tree.leaves(moved)), moved
-    assert np.isfinite(result.test_loss[-1])
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
     assert {name.split("/")[0] for name in result.unnoised} == {"batch_stats", "clear"}
 
 

@@ -60,7 +60,11 @@ def config(budget, policy="random", **changes):
 )
 def test_equal_budgets_are_the_number_bit_for_bit(law, policy):
     one, same = (
-        simulate(config(Uniform(total_epsilon=20.0, horizon=9.0, law=each), policy), KEY)
+        simulate(
+            config(Uniform(total_epsilon=20.0, horizon=9.0, law=each), policy),
+            KEY,
+            record=(*RECORDED, "clock", "reward", "max_spent"),
+        )
         for each in (None, law)
     )
     for name, values in one.values.items():

@@ -1,6 +1,8 @@
-"""What every mechanism keeps: independent noise, one compilation, finite output, files, rounds."""
+"""What every mechanism keeps: independent noise, one compilation, finite output, files.
 
-import functools
+A whole run with each stands in ``tests/run/test_whole_round.py``.
+"""
+
 import math
 
 import dp_accounting
@@ -9,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, config_file, presets, simulate
+from pause_jax import ConfigError, config_file, presets
 from pause_jax.base.registry import choices
 from pause_jax.config import validate
-from pause_jax.learning import Digits, Mlp
+from pause_jax.learning import Mlp
 from pause_jax.privacy import (
     BUDGETS,
     MECHANISMS,
@@ -118,22 +120,6 @@ def test_a_config_with_it_survives_a_file(mechanism):
     assert back.privacy == mechanism
     assert jax.tree.structure(back) == jax.tree.structure(config)
     validate(config)
-
-
-@functools.cache
-def three_rounds(cls):
-    recorded = ("test_loss", "first_nonfinite_round")
-    return simulate(small(cls()), jax.random.key(0), Digits().load(), record=recorded)
-
-
-@pytest.mark.parametrize("cls", MECHANISMS, ids=lambda cls: cls.name)
-def test_three_rounds_of_learning(cls):
-    result = three_rounds(cls)
-    assert int(result.first_nonfinite_round) == 0
-    assert np.isfinite(np.asarray(result.test_loss)).all()
-    assert result.epsilon_unit == cls.unit
-    without_noise = three_rounds(NoPrivacy).test_loss
-    assert np.array_equal(result.test_loss, without_noise) == (cls is NoPrivacy)
 
 
 def test_only_the_gaussian_has_a_delta():

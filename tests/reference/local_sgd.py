@@ -61,7 +61,9 @@ class Learner:
 
     def __init__(self, config, streams, data):
         learning = self.learning = config.learning
-        self.data, self.streams, self.noise = data, streams, {}
+        # In NumPy: JAX would compile the rows of each size of a batch.
+        data = self.data = jax.tree.map(np.asarray, data)
+        self.streams, self.noise = streams, {}
         self.criterion = half_squared_error if is_regression(data) else cross_entropy
         number = learning.data.num_train or len(data.y_train)
         part = assigned(

@@ -7,6 +7,7 @@ noise of the mechanisms without Laplace in their name. All else is written out h
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -32,6 +33,12 @@ class Choice(NamedTuple):
     waited: float = 0.0
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def expectations(latency, num_clients):
+    """Expected speed and seconds of each client."""
+    return latency.expected_speed(num_clients), latency.expected_latency(num_clients)
+
+
 class Simulator:
     """One run of a config.
 
@@ -46,6 +53,10 @@ class Simulator:
         self.config, self.streams = config, keys.streams(key)
         self.num_clients = config.num_clients
         self.m = self.num_clients if config.policy.name == "all" else config.num_selected
+        self.expected_speed, self.expected_latency = (
+            [float(x) for x in np.asarray(values)]
+            for values in expectations(config.latency, self.num_clients)
+        )
         self.epsilon = schedule(config.privacy)
         self.privatize = jax.jit(config.privacy.privatize)
         self.counts, self.mean_speed = [0] * self.num_clients, [0.0] * self.num_clients
@@ -117,7 +128,7 @@ class Simulator:
 
         # Reward (9) and the genie's (10), (15): with the history that the policy had.
         speed = [float(config.latency.min_latency) / tau for tau in latency]
-        expected = [float(mu) for mu in config.latency.expected_speed(self.num_clients)]
+        expected = self.expected_speed
         genie, best = best_cohort(expected, added, available, self.m)
 
         # 7. Statistics (12) and budget.
@@ -181,8 +192,7 @@ class Simulator:
             ucb = oracles.ucb(self.counts, self.mean_speed, t, self.m, zeta)
             cohort, energy = best_cohort(ucb, added, available, self.m)
         elif name == "fastest":
-            seconds = self.config.latency.expected_latency(self.num_clients)
-            cohort = sorted(available, key=lambda k: float(seconds[k]))[: self.m]
+            cohort = sorted(available, key=lambda k: self.expected_latency[k])[: self.m]
         elif name == "round_robin":
             turn = sorted(available, key=lambda k: (k - self.cursor) % self.num_clients)
             cohort = turn[: self.m]

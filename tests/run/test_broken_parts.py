@@ -77,6 +77,7 @@ BROKEN = SimConfig(
     policy=BrokenPolicy(),
     latency=BrokenLatency(),
 )
+RECORD = ("clients", "first_broken_round", "broken_rules")
 CASES = [
     *(({"policy.case": i}, rule) for i, (*_, rule) in enumerate(COHORTS)),
     *(({"latency.case": i}, rule) for i, (_, rule) in enumerate(SECONDS)),
@@ -87,10 +88,10 @@ CASES = [
 def test_what_is_broken_is_named_with_its_round(change, rule):
     config = BROKEN.override(change)
     if rule is None:
-        assert int(simulate(config, KEY).first_broken_round) == 0
+        assert int(simulate(config, KEY, record=RECORD).first_broken_round) == 0
         return
     with pytest.warns(contract.BrokenContract, match=f"{contract.RULES[rule]}.* in round {FROM}"):
-        result = simulate(config, KEY)
+        result = simulate(config, KEY, record=RECORD)
     assert int(result.first_broken_round) == FROM
     assert contract.RULES[rule] in contract.words(int(result.broken_rules))
 
@@ -112,9 +113,9 @@ def test_a_client_that_is_not_there():
             return Policy(lambda: (), select, lambda state, selection, observation: state)
 
     config = BROKEN.replace(num_rounds=20, policy=Blind(), latency=TwoGroups())
-    assert int(simulate(config, KEY).first_broken_round) == 0
+    assert int(simulate(config, KEY, record=RECORD).first_broken_round) == 0
     with pytest.warns(contract.BrokenContract, match="not available"):
-        result = simulate(config.replace(availability=0.8), KEY)
+        result = simulate(config.replace(availability=0.8), KEY, record=RECORD)
     assert contract.words(int(result.broken_rules)) == contract.RULES[2]
 
 
@@ -127,7 +128,7 @@ def test_good_parts_break_nothing_and_empty_slots_are_no_fault():
 
     base = BROKEN.replace(num_rounds=40, policy=Random(), latency=TwoGroups(), availability=0.3)
     for config in (base, base.replace(policy=Mine(), latency=Own())):
-        result = simulate(config, KEY)
+        result = simulate(config, KEY, record=RECORD)
         assert int(result.first_broken_round) == int(result.broken_rules) == 0
         assert (result.clients == -1).any()
 
@@ -174,7 +175,10 @@ def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):
     )
     monkeypatch.chdir(tmp_path)
     arguments = ("compare", "--load", "mine.py", "--policies", "random", "--seeds", "1")
-    changes = ("latency=backwards", "learning=none", "num_rounds=3")
+    changes = (
+        *("latency=backwards", "learning=none", "num_rounds=3"),
+        *("num_clients=5", "num_selected=2", "privacy=none", "track_regret=false"),
+    )
     words = [word for change in changes for word in ("--set", change)]
     monkeypatch.setattr(sys, "argv", ["pause-jax", *arguments, *words, *NO_PICTURES])
     with pytest.raises(SystemExit) as stop:
@@ -205,7 +209,7 @@ def test_a_class_attribute_that_is_changed_after_a_run_counts_in_the_next(monkey
     config = config.replace(policy=Random(), latency=Bench(min_latency=0.5))
 
     def seconds():
-        return float(simulate(config, KEY).clock[-1])
+        return float(simulate(config, KEY, record=("clock",)).clock[-1])
 
     assert seconds() == 6
     monkeypatch.setattr(Bench, "factor", 2.0)

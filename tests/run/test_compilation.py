@@ -17,14 +17,16 @@ import numpy as np
 import pytest
 
 from benchmarks import census
-from pause_jax import SimConfig, presets, simulate
-from pause_jax.learning import Digits, Dirichlet, Execution, Learning, Linear, Mlp
+from pause_jax import SimConfig, presets, simulate, sweep
+from pause_jax.learning import Dataset, Digits, Dirichlet, Execution, Iid, Learning, Linear, Mlp
 from pause_jax.policies import named
+from pause_jax.privacy import NoPrivacy
 from pause_jax.run import compilation
 from pause_jax.run.compilation import Compilations, compiler_options, use_cache
 from pause_jax.run.programs import SMALL, compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
+from pause_jax.run.sizes import first_state
 from pause_jax.sweep.batch import mesh_of
 
 pytestmark = pytest.mark.slow
@@ -282,7 +284,9 @@ from pause_jax.run import programs
 from pause_jax.learning import Digits, Learning, Mlp
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
-learning = Learning(data=Digits(num_train=300), model=Mlp(hidden=(8,)), max_steps=2)
+learning = Learning(
+    data=Digits(num_train=300), model=Mlp(hidden=(8,)), max_steps=2, optimizer="sgd"
+)
 config = SimConfig(
     num_clients=9, num_selected=3, num_rounds=12, eval_every=4, learning=learning,
     policy=Random(), privacy=NoPrivacy(), track_regret=False,
@@ -337,11 +341,36 @@ def test_policies_share_the_program_that_begins_learning(monkeypatch):
         return learner._replace(init=init)
 
     monkeypatch.setattr(Learning, "build", counted)
-    learning = Learning(data=Digits(num_train=40), model=Linear(), max_steps=1)
-    config = SimConfig(num_clients=7, num_selected=2, num_rounds=1, learning=learning)
+    learning = Learning(
+        data=Digits(num_train=40), model=Linear(), max_steps=1, optimizer="sgd", partition=Iid()
+    )
+    config = SimConfig(
+        num_clients=7, num_selected=2, num_rounds=1, learning=learning, privacy=NoPrivacy(),
+        track_regret=False,
+    )  # fmt: skip
     for policy in map(named, ("random", "round_robin")):
         simulate(config.replace(policy=policy), jax.random.key(0), record=("clock",))
     assert len(traced) == 1
-    other = config.override({"learning.partition": Dirichlet()})
-    simulate(other, jax.random.key(0), record=("clock",))
+    # What begins the run of another partition is traced anew.
+    other, data = prepare(config.override({"learning.partition": Dirichlet()}))
+    first_state(other, data, chosen(("clock",)))
     assert len(traced) == 2
+
+
+def test_arrays_of_one_shape_share_programs_in_runs_and_sweeps():
+    learning = Learning(model=Linear(), max_steps=1, optimizer="sgd")
+    config = SimConfig(
+        num_clients=6, num_selected=2, num_rounds=2, learning=learning, privacy=NoPrivacy(),
+        policy=named("random"), track_regret=False,
+    )  # fmt: skip
+    draw, key, record = np.random.default_rng(0), jax.random.key(0), ("test_loss",)
+    ours, other = (Dataset.of(draw.normal(size=(50, 4)), draw.integers(0, 3, 50)) for _ in range(2))
+    single = simulate(config, key, ours, record=record)
+    of_run = Compilations()
+    row = sweep(config, key, data=ours, record=record, max_batch=1, progress=False)
+    assert of_run.programs <= 1  # what makes the keys of a sweep
+    of_sweep = Compilations()
+    another = sweep(config, key, data=other, record=record, max_batch=1, progress=False)
+    assert of_sweep.programs == 0
+    np.testing.assert_array_equal(row.test_loss[0, 0], single.test_loss)
+    assert (another.test_loss != row.test_loss).all()

@@ -82,6 +82,8 @@ LEARNING = Learning(
     model=Linear(),
     batch_size=4,
     max_steps=5,
+    optimizer="sgd",
+    learning_rate=0.05,
 )
 BASE = SimConfig(
     num_clients=8,
@@ -130,7 +132,7 @@ CONFIGS = {
         privacy=NoPrivacy(),
         dropout=0.3,
         clock=at(5, 3),
-        learning=LEARNING.replace(keep_optimizer_state=True),
+        learning=LEARNING.replace(optimizer="adam", learning_rate=0.01, keep_optimizer_state=True),
     ),
     "one_under_way": WITHOUT.replace(policy=Random(), clock=at(1, 2)),
     "round_robin": WITHOUT.replace(policy=RoundRobin(), clock=at(5, 3)),
@@ -143,18 +145,19 @@ CONFIGS = {
 
 
 @functools.cache
-def learner() -> Learner:
-    """The oracle's, which is the same for all configs: `keep_optimizer_state` is the queue's."""
-    return Learner(BASE, keys.streams(KEY), LEARNING.data.load())
+def learner(name: str) -> Learner:
+    """The oracle's, of which all configs of one learning have one."""
+    learning = CONFIGS[name].learning
+    return Learner(BASE.replace(learning=learning), keys.streams(KEY), learning.data.load())
 
 
 def queue_of(config: SimConfig) -> EventQueue:
     queue = EventQueue(config.replace(learning=None), KEY)
     queue.config = config
     if config.learning is not None:
-        queue.learner = learner()
-        queue.size = [len(held) for held in learner().held]
-        queue.quality, queue.model = learner().quality, learner().initial
+        own = learner("moments" if config.learning.keep_optimizer_state else "fedbuff")
+        queue.learner, queue.size = own, [len(held) for held in own.held]
+        queue.quality, queue.model = own.quality, own.initial
     return queue.play()
 
 
@@ -165,9 +168,9 @@ RECORD = ("clients", "staleness", "in_time", "answered", "took", "clock", "count
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_run_is_what_the_event_queue_says(name):
     config = CONFIGS[name]
-    result, queue = simulate(config, KEY, record=RECORD), queue_of(config)
+    result, queue = jax.device_get(simulate(config, KEY, record=RECORD)), queue_of(config)
     for s, answers in enumerate(queue.answers):
-        clients = np.asarray(result.clients)[s]
+        clients = result.clients[s]
         here = clients >= 0
         order = np.argsort(clients[here])
         expected = sorted(answers)
@@ -178,10 +181,10 @@ def test_a_run_is_what_the_event_queue_says(name):
         }
         for field, values in ours.items():
             wanted = [getattr(a, field) for a in expected]
-            assert np.asarray(values)[here][order].tolist() == wanted, (s, field)
+            assert values[here][order].tolist() == wanted, (s, field)
         for field, values in {"at": result.answered[s], "took": result.took[s]}.items():
             wanted = [getattr(a, field) for a in expected]
-            np.testing.assert_allclose(np.asarray(values)[here][order], wanted, rtol=1e-5)
+            np.testing.assert_allclose(values[here][order], wanted, rtol=1e-5)
     np.testing.assert_allclose(result.clock, queue.seconds, rtol=1e-5)
     assert result.counts.tolist() == queue.counts
     if queue.learner is not None:

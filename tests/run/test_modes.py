@@ -12,6 +12,8 @@ import sys
 import jax
 import pytest
 
+from pause_jax import ConfigError
+from pause_jax.policies import Random
 from tests.support import modes
 
 pytestmark = pytest.mark.slow
@@ -33,7 +35,15 @@ def test_every_part_runs_under_both_modes():
 
 
 def test_a_policy_that_uses_a_key_twice_is_refused_in_the_mode_alone():
-    config = modes.BANDIT.replace(policy=modes.Twice())
-    with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
-        modes.traced(config)
-    modes.traced(config)
+    config = modes.BANDIT.replace(policy=modes.Twice(), track_regret=False)
+    for policies in ((), (Random(), modes.Twice())):
+        with jax.debug_key_reuse(True), pytest.raises(jax.errors.KeyReuseError):
+            modes.traced(config, policies)
+        modes.traced(config, policies)
+
+
+def test_a_policy_whose_numbers_widen_is_refused_in_the_mode_alone():
+    config, policies = modes.BANDIT.replace(track_regret=False), (Random(), modes.Widening())
+    with jax.enable_x64(True), pytest.raises(ConfigError, match="is float64"):
+        modes.traced(config, policies)
+    modes.traced(config, policies)

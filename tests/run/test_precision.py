@@ -41,17 +41,17 @@ def precisions(config: SimConfig, precision: str | None) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "mechanism",
-    [L1Laplace(), PrivUnitG(), Projected(inner=L1Laplace(), dimension=4)],
-    ids=["l1", "sphere", "projection"],
-)
-def test_the_products_of_training_alone_have_less(mechanism):
-    config = SMALL.replace(privacy=mechanism)
+def test_the_products_of_training_alone_have_less():
+    config = SMALL.replace(privacy=L1Laplace())
     default, high = (precisions(config, name) for name in (None, "tensorfloat32"))
     assert default.keys() == {"DEFAULT", "HIGHEST"}
     assert high == {"HIGH": default["DEFAULT"], "HIGHEST": default["HIGHEST"]}
     assert precisions(config, "highest").keys() == {"HIGHEST"}
+    # Training is the same with other mechanisms, and their products have no less.
+    for mechanism in (PrivUnitG(), Projected(inner=L1Laplace(), dimension=4)):
+        found = precisions(SMALL.replace(privacy=mechanism), None)
+        assert found.keys() == {"DEFAULT", "HIGHEST"}
+        assert found["DEFAULT"] == default["DEFAULT"]
 
 
 @pytest.mark.slow

@@ -102,7 +102,8 @@ def test_dropping_a_quantity_changes_no_other():
 
 def test_a_result_is_a_pytree_whose_values_are_attributes_under_vmap_too():
     keys = jax.random.split(KEY, 2)
-    batched = jax.vmap(lambda key: simulate(BANDIT, key, record=(*QUANTITIES, mean_seconds)))(keys)
+    record = ("clients", "clock", "regret", mean_seconds)
+    batched = jax.vmap(lambda key: simulate(BANDIT, key, record=record))(keys)
     chex.assert_shape([batched.mean_seconds, batched.clients], [(2,), (2, T, M)])
     assert "regret" in dir(batched)
     again = jax.tree.unflatten(*reversed(jax.tree.flatten(batched)))

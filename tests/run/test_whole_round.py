@@ -119,6 +119,7 @@ CONFIGS = {
         num_selected=2,
         latency=SpeedNormal(),
         privacy=GaussianMechanism(clip_norm=0.5, budget=Power(total_epsilon=400.0)),
+        # Noise that no quality keeps small: else what the questions are told without it is as good.
         learning=SGD.replace(
             partition=Dirichlet(concentration=0.7, min_quality=0.0),
             model=Mlp(hidden=(7,)),
@@ -147,7 +148,7 @@ CONFIGS = {
         num_rounds=2,
         learning=SGD,
         privacy=Projected(
-            inner=PrivUnitG(clip_norm=0.5, budget=Geometric(total_epsilon=500.0)), dimension=64
+            inner=L1Laplace(clip_norm=0.5, budget=Geometric(total_epsilon=500.0)), dimension=64
         ),
     ),
 }

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from pause_jax import Learning, SimConfig, simulate, sweep
 from pause_jax.bandit import no_info
+from pause_jax.config import canonical
 from pause_jax.latency import Network, Traces
 from pause_jax.learning import (
     CosineDecay,
@@ -23,7 +24,7 @@ from pause_jax.learning import (
     LinearRegression,
     StepDecay,
 )
-from pause_jax.policies import NAMED, Policy, PolicyConfig
+from pause_jax.policies import NAMED, Policy, PolicyConfig, check_selected
 from pause_jax.policies.choose import equal_weights
 from pause_jax.privacy import (
     MECHANISMS,
@@ -33,8 +34,11 @@ from pause_jax.privacy import (
     PrivUnitG,
     Uniform,
 )
+from pause_jax.run.driver import single_run
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import quantity
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.simulate import prepare
 from pause_jax.world.latency import LATENCIES
 from tests.support import shapes
 
@@ -62,17 +66,22 @@ READERS = (
 
 
 def settings():
-    """(what it is, config): every policy, latency model and mechanism at least once."""
+    """(what it is, config, policies beside its own in one program): every policy, latency model and
+    mechanism at least once.
+    """
     measured = Traces.of([[0.1 * (k + 1), 0.5] for k in range(BANDIT.num_clients)])
     phones = Network(download_bytes=1e6, upload_bytes=1e6)
     given = {Traces: measured, Network: phones}
-    latencies = itertools.cycle(given.get(cls) or cls() for cls in LATENCIES)
-    others = [name for name in NAMED if name not in READERS]
-    for name, latency in zip(others, latencies, strict=False):
+    latencies = [given.get(cls) or cls() for cls in LATENCIES]
+    alone = [name for name in NAMED if name not in READERS and not together(name)]
+    assert len(alone) < len(latencies)
+    for name, latency in itertools.zip_longest(alone, latencies, fillvalue="random"):
         # The genie's choice is the same whoever plays beside it.
         with_genie = name in ("random", "genie")
         config = BANDIT.replace(policy=NAMED[name], latency=latency, track_regret=with_genie)
-        yield f"{name}, {latency.name}", config
+        yield f"{name}, {latency.name}", config, ()
+    names = [name for name in NAMED if together(name)]
+    yield str(names), BANDIT.replace(track_regret=False), tuple(NAMED[name] for name in names)
     mechanisms = [
         *(mechanism() for mechanism in MECHANISMS),
         PrivUnitG(norm="fixed"),
@@ -80,8 +89,8 @@ def settings():
     ]  # and another kind of budget in ``kinds``
     for mechanism, name in zip(mechanisms, itertools.cycle(READERS), strict=False):
         config = LEARN.replace(policy=NAMED[name], privacy=mechanism, track_regret=False)
-        yield f"{name}, {mechanism}", config
-    yield "stale updates", LEARN.override({"deadline": 0.5, "stale_updates": "next"})
+        yield f"{name}, {mechanism}", config, ()
+    yield "stale updates", LEARN.override({"deadline": 0.5, "stale_updates": "next"}), ()
     yield (
         "silent clients, equal shares, regression by SGD",
         LEARN.override(
@@ -95,19 +104,64 @@ def settings():
                 "learning.keep_optimizer_state": False,
             }
         ),
+        (),
     )
 
 
-def traced(config: SimConfig) -> None:
-    """Trace a whole run without compiling it: JAX checks dtypes and keys while it traces."""
-    jax.eval_shape(functools.partial(simulate, config), jax.random.key(0))
+def together(name: str) -> bool:
+    """Whether :class:`Together` can hold the policy."""
+    policy = NAMED[name]
+    sizes = BANDIT.num_clients, BANDIT.num_selected
+    return not (policy.alone or policy.releases) and policy.cohort_size(*sizes) == sizes[1]
+
+
+class Together(PolicyConfig):
+    """Policies of one run: each chooses and learns in every round, and the first's choice counts.
+
+    Unlike ``OneOf`` it leaves the dtypes of their states as they come.
+    """
+
+    policies: tuple[PolicyConfig, ...]
+
+    def build(self, context):
+        built = [policy.build(context) for policy in self.policies]
+
+        def select(key, states, round, available):
+            selected = []
+            for place, (policy, state) in enumerate(zip(built, states, strict=True)):
+                own = jax.random.fold_in(key, place)
+                choice = policy.select(own, state, round, available)
+                selected.append(check_selected(choice, context.num_selected))
+            return selected[0]
+
+        def update(states, selection, observation):
+            return tuple(
+                policy.update(state, selection, observation)
+                for policy, state in zip(built, states, strict=True)
+            )
+
+        return Policy(lambda: tuple(policy.init() for policy in built), select, update)
+
+
+def traced(config: SimConfig, policies: tuple[PolicyConfig, ...] = ()) -> None:
+    """Trace a whole run without compiling it: JAX checks dtypes and keys while it traces.
+
+    Policies take the place of the config's own, all in one run: most of a trace is the rest of it.
+    """
+    if not policies:
+        jax.eval_shape(functools.partial(simulate, config), jax.random.key(0))
+        return
+    numbers = tuple(canonical(config.replace(policy=policy)).policy for policy in policies)
+    config, data = prepare(config)
+    config = config.replace(policy=Together(policies=numbers))
+    jax.eval_shape(lambda key: single_run(config, data, key, chosen(None)), jax.random.key(0))
 
 
 def core() -> None:
     """Trace every setting, and run a sweep in which two configs meet one world."""
-    for label, config in settings():
+    for label, config, policies in settings():
         try:
-            traced(config)
+            traced(config, policies)
         except Exception as error:
             print(f"{label}: {type(error).__name__}: {error}")
     configs = [BANDIT.replace(policy=NAMED[name]) for name in ("pause", "round_robin")]
@@ -129,10 +183,11 @@ def weights(r):
 def kinds() -> None:
     """Model and releases stay float32, and whole numbers int32."""
     whole = ("clients", "counts", "queried", "data_size", "first_nonfinite_round")
-    record = (*QUANTITIES.values(), released, weights)
-    run = functools.partial(simulate, record=record)
+    lean = (*whole, released, weights)
+    full = (*QUANTITIES.values(), released, weights)
     # One is compiled and run; dtypes of the others are known once they are traced.
-    ways = run, functools.partial(jax.eval_shape, run), functools.partial(jax.eval_shape, run)
+    run, trace = (functools.partial(simulate, record=record) for record in (lean, full))
+    ways = run, functools.partial(jax.eval_shape, trace), functools.partial(jax.eval_shape, trace)
     mechanisms = PerCoordinateLaplace(), PrivUnitG(), GaussianMechanism(budget=Power())
     for way, mechanism in zip(ways, mechanisms, strict=True):
         result = way(LEARN.replace(privacy=mechanism), jax.random.key(0))
@@ -156,6 +211,20 @@ class Twice(PolicyConfig):
             return equal_weights(clients, available[clients]), no_info()
 
         return Policy(lambda: (), select, lambda state, selection, observation: state)
+
+
+class Widening(PolicyConfig):
+    """Adds a number of JAX's widest kind to its state."""
+
+    def build(self, context):
+        def select(key, state, round, available):
+            clients = jnp.arange(context.num_selected, dtype=jnp.int32)
+            return equal_weights(clients, available[clients]), no_info()
+
+        def update(state, selection, observation):
+            return state + jnp.asarray(0.5, jnp.result_type(float))
+
+        return Policy(lambda: jnp.float32(0), select, update)
 
 
 if __name__ == "__main__":

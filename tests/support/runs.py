@@ -64,8 +64,9 @@ LEARN = SimConfig(
 
 @functools.cache
 def bandit_run(policy: str, availability: float = 1.0, horizon: float = 50.0) -> Result:
+    """In NumPy, whose operations compile nothing."""
     config = BANDIT.replace(policy=NAMED[policy], availability=availability)
-    return simulate(config.override({"privacy.budget.horizon": horizon}), KEY)
+    return jax.device_get(simulate(config.override({"privacy.budget.horizon": horizon}), KEY))
 
 
 @functools.cache

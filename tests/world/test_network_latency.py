@@ -65,7 +65,8 @@ def test_in_a_run_bytes_are_the_models_and_samples_those_of_training(still):
             batch_size=4, max_steps=5, optimizer="sgd",
         ),
     )  # fmt: skip
-    result = simulate(config, KEY)
+    record = ("data_size", "latency", "clock", "downloaded", "uploaded")
+    result = simulate(config, KEY, record=record)
     samples = np.minimum(np.asarray(result.data_size), 20)
     assert samples.min() < 20
     fast = np.asarray(
@@ -75,7 +76,7 @@ def test_in_a_run_bytes_are_the_models_and_samples_those_of_training(still):
     np.testing.assert_allclose(result.latency, slowest, rtol=1e-5)
     np.testing.assert_array_equal(result.downloaded, 8 * 2600.0)
     # A compressed update: what is fixed is what is counted.
-    less = simulate(config.override({"latency.upload_bytes": 260.0}), KEY)
+    less = simulate(config.override({"latency.upload_bytes": 260.0}), KEY, record=record)
     np.testing.assert_array_equal(less.uploaded, 8 * 260.0)
     assert float(less.clock[-1]) < float(result.clock[-1])
 
