@@ -667,9 +667,24 @@ MUTANTS = [
     Mutant(
         "answers_named_as_training",
         KEYS,
-        "    return every, rare",
+        "    return every, of_all(within, jnp.stack([rounds] * 3, axis=1))",
+        "    rare = of_all(within, jnp.stack([rounds] * 3, axis=1))\n"
         "    return every, rare.at[:, 2].set(every[:, 3])",
         KEYS_TEST,
+    ),
+    Mutant(
+        "chosen_after_a_question_receive_twice",
+        ROUND,
+        "selection.active & ~asked.reached[selection.clients]",
+        "selection.active",
+        "tests/run/test_arrival.py::test_who_is_asked_for_a_loss_receives_the_model_once",
+    ),
+    Mutant(
+        "programs_forget_how_many_samples_are_used",
+        LEARNING,
+        "Given(num_train=learning.data.num_train)",
+        "Given()",
+        "pause",
     ),
     # --- local training
     Mutant(
