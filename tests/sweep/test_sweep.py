@@ -81,14 +81,17 @@ def test_a_row_is_the_single_run(learned, keys):
         assert_row_is_single_run(row, config, keys[1])
 
 
-def test_chunks_change_nothing(keys):
+def test_chunks_change_nothing(keys, monkeypatch):
+    # In several threads so few runs would all be played one by one.
+    monkeypatch.setattr(preparing, "threads_of", lambda mesh: 1)
     configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0, 50.0)]
-    given = {"record": RECORDED, "progress": False}
-    whole = sweep(configs, keys, **given)
-    for max_batch in (1, 2, 4):
-        xr.testing.assert_allclose(
-            sweep(configs, keys, max_batch=max_batch, **given), whole, rtol=1e-6, atol=1e-5
-        )
+    assert preparing.plan_sweep(configs, keys, record=RECORDED).plans[0].batch > 2
+    whole = sweep(configs, keys, record=RECORDED, progress=False)
+    for width in (1, 2):
+        given = {"record": RECORDED, "max_batch": width}
+        assert preparing.plan_sweep(configs, keys, **given).plans[0].batch == width
+        found = sweep(configs, keys, progress=False, **given)
+        xr.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-5)
 
 
 def test_lanes_change_nothing(keys, monkeypatch):
