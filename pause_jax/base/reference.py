@@ -32,9 +32,8 @@ def text_of(value: Any) -> str:
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
     """The object that a text ``module:name`` names, of a loaded module or a file of ``--load``.
 
-    Imports no module (but ``flax.nnx`` and ours) and calls nothing. ``where`` is the config's
-    field, for messages; ``admits`` says, without calling it, whether an object is of the expected
-    ``kind``.
+    Imports no module (but ``flax.nnx``) and calls nothing. ``where`` is the config's field, for
+    messages; ``admits`` says, without calling it, whether an object is of the expected ``kind``.
 
     Raises:
       ConfigError: if nothing of that name is loaded, or it is of another kind.
@@ -52,8 +51,6 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
                 f"imports no code. Load it (--load {name}), or trust the file as code (--trust, "
                 "in Python trust=True)."
             )
-        if module.partition(".")[0] == "pause_jax":  # names of ours are loaded when asked for
-            getattr(found, path.partition(".")[0], None)
         table = vars(found)
     # By the tables, as getattr may run a module's or a class's own code.
     first, *inner = path.split(".")

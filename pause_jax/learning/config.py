@@ -242,8 +242,9 @@ class Learning(Config):
 
 
 def of_any_data(learning: Any) -> Any:
-    """A learning that does not say whose data it learns, nor from where: arrays of one shape share
-    programs. One's own class, which may read that, stays as it is.
+    """The learning without the name, digest or place of its data set, which no program depends on:
+    data sets of equal shapes share programs. A class of one's own is kept whole, as it may read
+    them.
     """
     if type(learning) is not Learning:
         return learning

@@ -70,7 +70,7 @@ class RoundKeys(NamedTuple):
     answers: Any = None
 
 
-def of_rounds(run: Streams, rounds: Array, *, rare: bool = True) -> tuple[Array, ...]:
+def of_rounds(run: Streams, rounds: Array, *, rare: bool) -> tuple[Array, ...]:
     """The data of the keys of many rounds at once, rows for :func:`of_round`, as separate draws
     would each be a loop to compile: uint32 [R, 5, W] and, if asked for, [R, 3, W] of the rare ones.
     """

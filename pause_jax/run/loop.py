@@ -20,7 +20,7 @@ from pause_jax.run.branch import when
 from pause_jax.run.horizon import Length, has_ended
 from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
 from pause_jax.run.round import play
-from pause_jax.run.setup import draws_rarely, learner_of, setup_of
+from pause_jax.run.setup import learner_of, needs_rare_keys, setup_of
 from pause_jax.run.state import State, healthy
 
 
@@ -74,7 +74,7 @@ def advance(
     """
     config = with_budgets(config, keys.budgets(state.keys.world))
     setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
-    key_rows = keys.of_rounds(state.keys, rounds, rare=draws_rarely(setup))
+    key_rows = keys.of_rounds(state.keys, rounds, rare=needs_rare_keys(setup))
 
     # One trace serves the record's shapes and the loop.
     @functools.partial(jax.jit, inline=True)

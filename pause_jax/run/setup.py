@@ -118,7 +118,7 @@ def setup_of(
     )
 
 
-def draws_rarely(setup: Setup) -> bool:
+def needs_rare_keys(setup: Setup) -> bool:
     """Whether a run has a use for the rare keys of ``keys.of_rounds``."""
     users = (setup.config.availability_trace, setup.config.dropout, setup.policy.query)
     return any(each is not None for each in users)

@@ -12,11 +12,11 @@ import pytest
 import xarray as xr
 from typer.testing import CliRunner
 
-import pause_jax
 from pause_jax import ConfigError, config_file
+from pause_jax import SimConfig as SimConfig  # named in a case: names of ours load when asked for
 from pause_jax.analysis import csv_file, events, ledger_table, result_folder, summary
 from pause_jax.analysis.ledger import ledger
-from pause_jax.base.reference import LOADED, resolved
+from pause_jax.base.reference import LOADED
 from pause_jax.cli import program
 from pause_jax.config import validate
 from pause_jax.learning import Files
@@ -138,14 +138,6 @@ CONFIGS = {
     "a data set elsewhere": (
         '[learning.data]\nname = "tfds"\ndataset = "../../etc"', "learning.data.dataset"),
 }  # fmt: skip
-
-
-def test_a_name_of_ours_is_there_before_anybody_asked_for_it(monkeypatch):
-    monkeypatch.delitem(vars(pause_jax), "SimConfig", raising=False)
-    found = resolved("source", "pause_jax:SimConfig", lambda value: isinstance(value, type), "one")
-    assert found is pause_jax.SimConfig
-    with pytest.raises(ConfigError, match="has no 'Nothing'"):
-        resolved("source", "pause_jax:Nothing", lambda value: True, "one")
 
 
 @pytest.mark.parametrize("case", CONFIGS)

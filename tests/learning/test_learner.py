@@ -137,7 +137,7 @@ def test_a_bad_client_batch_is_one_message(bad):
 def test_quality_and_input_noise_have_keys_of_their_own():
     streams = keys.streams(KEY)
     drawn = [*streams, *jax.random.split(streams.data)]
-    together = keys.of_rounds(streams, jnp.arange(1, 5))
+    together = keys.of_rounds(streams, jnp.arange(1, 5), rare=True)
     for i in range(4):
         own = keys.of_round(streams, *(data[i] for data in together))
         drawn += [*own, *keys.asking_and_choosing(own.policy)]

@@ -19,7 +19,7 @@ from pause_jax.run.simulate import prepare
 from tests.reference import power_of_choice as oracle
 from tests.reference import round_keys
 from tests.support.network import context
-from tests.support.runs import first_state
+from tests.support.runs import initial_state
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def run(loss):
 def network():
     """(training, learner, its state before round 1, bound on a client's samples) of LEARN."""
     config, data = prepare(LEARN)
-    state = jax.jit(first_state)(config, data, jax.random.key(2)).learning
+    state = jax.jit(initial_state)(config, data, jax.random.key(2)).learning
     learning, num_clients = config.learning, config.num_clients
     bound = learning.partition.max_size(learning.num_samples(data), num_clients)
     learner = learning.build(data, num_clients)

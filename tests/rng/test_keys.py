@@ -20,7 +20,7 @@ def distinct(drawn: list[jax.Array]) -> bool:
 def test_no_two_draws_of_a_run_share_a_key():
     run = keys.streams(jax.random.key(0))
     drawn = [run.data, run.model, run.inputs]
-    together = keys.of_rounds(run, jnp.asarray(ROUNDS))
+    together = keys.of_rounds(run, jnp.asarray(ROUNDS), rare=True)
     for i, _ in enumerate(ROUNDS):
         own = keys.of_round(run, *(data[i] for data in together))
         drawn += [own.latency, own.availability, own.availability_trace, own.dropout]
@@ -32,7 +32,10 @@ def test_no_two_draws_of_a_run_share_a_key():
 
 def test_a_run_without_rare_draws_has_the_same_other_keys():
     run, rounds = keys.streams(jax.random.key(0)), jnp.asarray(ROUNDS)
-    (few,), (every, _) = keys.of_rounds(run, rounds, rare=False), keys.of_rounds(run, rounds)
+    (few,), (every, _) = (
+        keys.of_rounds(run, rounds, rare=False),
+        keys.of_rounds(run, rounds, rare=True),
+    )
     np.testing.assert_array_equal(few, every)
     own = keys.of_round(run, few[0])
     assert own.latency is not None
@@ -46,7 +49,7 @@ def test_runs_share_no_stream():
 
 def test_the_keys_of_many_rounds_are_those_of_each():
     run, rounds = keys.streams(jax.random.key(3)), jnp.arange(1, 8)
-    together = keys.of_rounds(run, rounds)
+    together = keys.of_rounds(run, rounds, rare=True)
     for i, t in enumerate(rounds):
         alone = keys.RoundKeys(
             latency=round_keys.latency(run.world, t),

@@ -43,7 +43,7 @@ from tests.support.runs import (
     assert_same_bits,
     bandit_run,
     chosen_sets,
-    first_state,
+    initial_state,
     learn_run,
     world_of,
 )
@@ -94,7 +94,7 @@ def expected_speed(latency, num_clients):
 def starts() -> list[State]:
     data = Digits().load()
     configs = [canonical(LEARN.replace(policy=NAMED[name])) for name in ("pause", "all")]
-    return jax.jit(lambda key: [first_state(config, data, key) for config in configs])(KEY)
+    return jax.jit(lambda key: [initial_state(config, data, key) for config in configs])(KEY)
 
 
 def test_all_policies_start_from_the_same_partition_and_model():

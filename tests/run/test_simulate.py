@@ -30,7 +30,7 @@ from tests.support.runs import (
     LEARN,
     assert_close,
     assert_same_bits,
-    first_state,
+    initial_state,
     learn_run,
 )
 
@@ -72,7 +72,7 @@ def test_advancing_in_pieces_gives_the_whole_run():
     config, data = prepare(LEARN)
     quantities = chosen(None)
     jit_advance = jax.jit(advance, static_argnums=4)
-    state = jax.jit(first_state)(config, data, KEY)
+    state = jax.jit(initial_state)(config, data, KEY)
     records = []
     for first in (1, 5):
         state, record = jit_advance(config, data, state, jnp.arange(first, first + 4), quantities)

@@ -76,7 +76,7 @@ def learn_run(seed: int = 0, **changes: float) -> Result:
     return simulate(LEARN.override(changes), jax.random.key(seed))
 
 
-def first_state(config: SimConfig, data: Any, key: jax.Array) -> State:
+def initial_state(config: SimConfig, data: Any, key: jax.Array) -> State:
     """The state before round 1."""
     return plain_steps((), None, any_length=False).first(config, data, key, 0)
 

@@ -31,7 +31,7 @@ from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import prepare
 from pause_jax.sweep import batch, chunks, execute
 from pause_jax.sweep import prepare as preparing
-from tests.support.runs import first_state
+from tests.support.runs import initial_state
 
 pytestmark = pytest.mark.slow
 
@@ -369,7 +369,7 @@ def test_policies_that_need_a_program_of_their_own_say_so(name):
     asks = []
 
     def run(key):
-        state = first_state(config, data, key)
+        state = initial_state(config, data, key)
         asks.append(setup_of(config, learner_of(config, data), state.learning).policy.query)
         return single_run(config, data, key, chosen(("clients",)))
 
