@@ -1,6 +1,5 @@
 """Server steps: the guide's example, the limit of rounds, another simulator, what is refused."""
 
-import functools
 import itertools
 import json
 import math
@@ -21,7 +20,11 @@ from pause_jax.latency import Latency
 from pause_jax.learning import Digits, Learner, Linear
 from pause_jax.policies import POLICIES, Context, Fastest, Policy, PolicyConfig, Random, named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
+from pause_jax.run.driver import single_run
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.simulate import prepare
+from tests.support.modes import Together
 from tests.support.runs import ASK, BANDIT, KEY, LEARN, assert_same_bits
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -77,7 +80,7 @@ def of_clients(seconds, clock, **changes) -> SimConfig:
 
 def answers(result) -> list[tuple[int, float, float, int]]:
     """(client, start, finish, staleness) of all answers, in their order within a step by time."""
-    rows = []
+    rows, result = [], jax.device_get(result)
     finish = np.asarray(result.answered, float)
     for s in range(finish.shape[0]):
         row = [
@@ -153,7 +156,8 @@ def test_the_clock_of_rounds_is_the_default_and_runs_the_same_program():
     assert SimConfig().clock == Synchronous()
     clock = Asynchronous(concurrency=4, buffer=4)
     assert not BANDIT.replace(clock=clock).overlaps
-    one, other = (simulate(BANDIT.replace(clock=c), KEY) for c in (Synchronous(), clock))
+    base = BANDIT.replace(policy=Random(), track_regret=False)
+    one, other = (simulate(base.replace(clock=c), KEY) for c in (Synchronous(), clock))
     assert_same_bits(one.values, other.values)
 
 
@@ -223,7 +227,8 @@ def test_nobody_is_under_way_twice_and_a_start_is_charged_at_once():
         privacy=PerCoordinateLaplace(budget=budget),
         clock=Asynchronous(concurrency=5, buffer=3),
     )
-    result = simulate(config, KEY, record=("clock", "in_flight", "counts", "spent", *ANSWERS))
+    record = ("clock", "in_flight", "counts", "spent", *ANSWERS)
+    result = jax.device_get(simulate(config, KEY, record=record))
     finish = np.asarray(result.answered, float).ravel()
     start, clients = finish - np.asarray(result.took, float).ravel(), np.ravel(result.clients)
     step_end = np.repeat(np.asarray(result.clock, float), 3)
@@ -244,13 +249,12 @@ def test_nobody_is_under_way_twice_and_a_start_is_charged_at_once():
 
 def test_a_step_is_faster_than_a_round_and_the_clock_ends_a_run():
     clock = Asynchronous(concurrency=4, buffer=4, open_slots=1)
-    config = BANDIT.replace(policy=Random(), track_regret=False, max_seconds=1e6)
-    record = ("clock", "num_played")
-    rounds = simulate(config, KEY, record=record)
-    steps = simulate(config.replace(clock=clock), KEY, record=record)
+    base = BANDIT.replace(policy=Random(), track_regret=False, max_seconds=1e6)
+    configs = base, base.replace(clock=clock), base.replace(clock=clock, max_seconds=2.0)
+    runs = [simulate(config, KEY, record=("clock", "num_played")) for config in configs]
+    rounds, steps, result = jax.device_get(runs)
     assert steps.num_played == rounds.num_played == BANDIT.num_rounds
     assert steps.clock[-1] < rounds.clock[-1]
-    result = simulate(config.replace(clock=clock, max_seconds=2.0), KEY, record=record)
     played = int(result.num_played)
     assert 2 <= played < BANDIT.num_rounds
     assert result.clock[played - 2] < 2.0 <= result.clock[played - 1]
@@ -265,7 +269,7 @@ def test_at_a_pace_no_update_is_staler_than_its_bound(pace):
     clock = Asynchronous(concurrency=5, buffer=8, open_slots=1, pace=pace)
     config = of_clients(seconds, clock, policy=Random(), num_rounds=120)
     record = ("clients", "staleness")
-    result = simulate(config, KEY, record=record)
+    result = jax.device_get(simulate(config, KEY, record=record))
     known = next(s for s in range(120) if set(np.ravel(result.clients[:s])) >= set(range(8)))
     late = np.asarray(result.staleness)[known + 8 :]
     assert 0 < late.max() <= math.ceil(pace)
@@ -306,13 +310,26 @@ def test_what_cannot_run_is_refused_in_one_line(changes, message):
         validate(base.replace(**changes))
 
 
-@pytest.mark.parametrize("policy", [cls.name for cls in POLICIES if cls.name not in ASK])
-def test_every_policy_that_asks_nobody_has_server_steps(policy):
-    all_at_once = policy == "all"
-    clock = Asynchronous(concurrency=6, buffer=2, open_slots=None if all_at_once else 1)
-    config = BANDIT.replace(policy=named(policy), clock=clock, track_regret=False)
-    run = functools.partial(simulate, config, record=("clients", "staleness"))
-    result = jax.eval_shape(run, KEY)  # traced, not compiled
+ASK_NOBODY = [named(cls.name) for cls in POLICIES if cls.name not in ASK]
+# Of one cohort size, and reading no losses: they share a trace.
+ALIKE = [each for each in ASK_NOBODY if each.name != "all" and not each.releases]
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [[each] for each in ASK_NOBODY if each not in ALIKE] + [ALIKE],
+    ids=lambda policies: policies[0].name if len(policies) == 1 else "others",
+)
+def test_every_policy_that_asks_nobody_has_server_steps(policies):
+    """Traced, not compiled: most of a trace is the rest of a step."""
+    clock = Asynchronous(concurrency=6, buffer=2, open_slots=1)
+    if policies[0].name == "all":
+        clock = clock.replace(open_slots=None)
+    config, data = prepare(BANDIT.replace(policy=policies[0], clock=clock, track_regret=False))
+    if len(policies) > 1:
+        config = config.replace(policy=Together(policies=tuple(policies)))
+    quantities = chosen(("clients", "staleness"))
+    result = jax.eval_shape(lambda key: single_run(config, data, key, quantities), KEY)
     assert result.clients.shape == result.staleness.shape == (config.num_rounds, 2)
 
 
