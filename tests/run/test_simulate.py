@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pause_jax import Learning, SimConfig, simulate, stack
-from pause_jax.learning import Cnn3, Dataset, Digits, Linear, LinearRegression
+from pause_jax.learning import Cnn3, Dataset, Digits, Execution, Linear, LinearRegression
 from pause_jax.learning import data as data_module
 from pause_jax.learning.models import Model
 from pause_jax.learning.normalisation import ClearBatchNorm
@@ -21,16 +21,18 @@ from pause_jax.privacy import (
     PerCoordinateLaplace,
 )
 from pause_jax.run.loop import advance
+from pause_jax.run.programs import compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.record.result import result_at_end, with_rounds
 from pause_jax.run.simulate import prepare
+from pause_jax.run.sizes import first_state
+from tests.run.test_server_steps import Fixed
 from tests.support.runs import (
     BANDIT,
     KEY,
     LEARN,
     assert_close,
     assert_same_bits,
-    initial_state,
     learn_run,
 )
 
@@ -72,13 +74,15 @@ def test_advancing_in_pieces_gives_the_whole_run():
     config, data = prepare(LEARN)
     quantities = chosen(None)
     jit_advance = jax.jit(advance, static_argnums=4)
-    state = jax.jit(initial_state)(config, data, KEY)
+    steps = compiled_steps(None, quantities, Execution(), any_length=True)
+    spec = program_spec(config, quantities)
+    state = steps.first(spec.config_of(config), data, KEY, np.int32(0))
     records = []
     for first in (1, 5):
-        state, record = jit_advance(config, data, state, jnp.arange(first, first + 4), quantities)
+        state, record = jit_advance(config, data, state, np.arange(first, first + 4), quantities)
         records.append(record)
-    record = jax.tree.map(lambda *parts: jnp.concatenate(parts), *records)
-    ended = result_at_end(config, state, quantities)
+    record = jax.tree.map(lambda *parts: np.concatenate(parts), *records)
+    ended = steps.finish(spec.config_of(config), state)
     pieces, whole = with_rounds(ended, config, record, quantities), learn_run()
     np.testing.assert_array_equal(pieces.clients, whole.clients)
     np.testing.assert_allclose(pieces.latency, whole.latency, rtol=1e-6)
@@ -93,6 +97,7 @@ def test_without_jit_the_result_is_the_same():
         track_regret=False,
         policy=NAMED["random"],
         privacy=NoPrivacy(),
+        latency=Fixed(seconds=(0.1, 0.3, 0.2)),
     )
     with jax.disable_jit():
         slow = simulate(config, KEY)
@@ -264,20 +269,23 @@ def test_batch_statistics_leave_without_noise_and_the_result_says_so():
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 def test_cnn3_leaves_batch_statistics_unnoised_and_nothing_without_them(norm):
     data = Dataset.of(
-        x=jnp.zeros((40, 32, 32, 3), jnp.uint8),
-        y=jnp.arange(40, dtype=jnp.int32) % 10,
-        x_test=jnp.zeros((4, 32, 32, 3), jnp.uint8),
-        y_test=jnp.arange(4, dtype=jnp.int32),
+        x=np.zeros((40, 32, 32, 3), np.uint8),
+        y=np.arange(40, dtype=np.int32) % 10,
+        x_test=np.zeros((4, 32, 32, 3), np.uint8),
+        y_test=np.arange(4, dtype=np.int32),
         num_classes=10,
     )
-    config = one_client(Cnn3(norm=norm))
-    shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)
+    config, given = prepare(one_client(Cnn3(norm=norm)), data)
+    quantities = chosen(("counts",))
+    # What a result says of its model is known before the first round: none is traced.
+    state = first_state(config, given, quantities)
+    result = jax.eval_shape(lambda state: result_at_end(config, state, quantities), state)
     clear = [f"clear/norm_{i}/{name}" for i in range(6) for name in ("bias", "scale")]
     statistics = [
         f"batch_stats/norm_{i}/statistics/{name}" for i in range(6) for name in ("mean", "var")
     ]
-    assert sorted(shapes.unnoised) == (sorted(clear + statistics) if norm == "batch" else [])
-    assert shapes.num_parameters == (170_474 if norm == "group" else 169_578)
+    assert sorted(result.unnoised) == (sorted(clear + statistics) if norm == "batch" else [])
+    assert result.num_parameters == (170_474 if norm == "group" else 169_578)
 
 
 def test_weights_in_the_clear_are_neither_clipped_nor_noised():

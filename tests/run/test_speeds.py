@@ -57,9 +57,10 @@ def test_a_server_that_tells_milliseconds_is_warned_after_ten_rounds():
                 selector.tell({int(k): unit * (0.2 + int(k)) for k in choice.clients})
         return [str(each.message) for each in said]
 
-    (message,) = rounds(Selector(BASE, jax.random.key(0)), 1000.0)
+    config = BASE.replace(latency=Traces.of([[0.2], [1.2], [2.2], [3.2]]))
+    (message,) = rounds(Selector(config, jax.random.key(0)), 1000.0)
     assert "is far below the" in message
-    assert rounds(Selector(BASE, jax.random.key(0)), 1.0) == []
+    assert rounds(Selector(config, jax.random.key(0)), 1.0) == []
 
 
 def test_memory_that_runs_out_is_one_clear_error():

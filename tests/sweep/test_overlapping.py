@@ -11,12 +11,15 @@ from pause_jax import Asynchronous, ConfigError, merge, run_shard, simulate, swe
 from pause_jax.analysis import events, ledger_table, space, tuning
 from pause_jax.cli import settings
 from pause_jax.deploy.selector import AsynchronousSelector, Selector
+from pause_jax.latency import Traces
+from pause_jax.learning import Iid
 from pause_jax.policies import named
 from tests.support.runs import LEARN
 
 KEYS = jax.random.split(jax.random.key(3), 2)
 CLOCK = Asynchronous(concurrency=4, buffer=3, open_slots=1)
 BASE = LEARN.replace(policy=named("random"), dropout=0.2, track_regret=False)
+BASE = BASE.override({"learning.partition": Iid()})
 STEPS = BASE.replace(clock=CLOCK)
 CONFIGS = {
     "rounds": BASE,
@@ -115,9 +118,9 @@ def test_its_sizes_are_a_grid():
     configs = settings.grid(ALONE, ["clock.concurrency=3,5", "clock.buffer=1,4"])
     assert len(configs) == 4
     record = ("clients", "clock", "useful")
-    # The smallest and the largest: each is a program of its own.
+    # The smallest and the largest: each is a program of its own, of the sweep and of single runs.
     configs = {name: configs[name] for name in (min(configs), max(configs))}
-    grid = sweep(configs, KEYS, progress=False, record=record)
+    grid = sweep(configs, KEYS, progress=False, record=record, max_batch=1)
     for name, config in configs.items():
         alone = simulate(config, KEYS[0], record=record)
         row = grid.sel(config=name, seed=0)
@@ -151,6 +154,7 @@ def test_shards_make_the_sweep(without_learning, tmp_path):
 def test_a_selector_says_which_one_takes_a_clock():
     with pytest.raises(ConfigError, match=r"a Selector chooses round by round\. Take Asynch"):
         Selector(ALONE, KEYS[0])
-    assert Selector(BASE.replace(learning=None), KEYS[0]).round == 0
+    quick = BASE.replace(learning=None, latency=Traces.of([[0.1]] * BASE.num_clients))
+    assert Selector(quick, KEYS[0]).round == 0
     with pytest.raises(ConfigError, match="clock = 'synchronous': rounds do not overlap"):
         AsynchronousSelector(BASE.replace(learning=None), KEYS[0])

@@ -4,6 +4,7 @@ import itertools
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -22,16 +23,13 @@ from pause_jax import (
     sweep,
 )
 from pause_jax.learning import Execution, Linear
-from pause_jax.privacy import NoPrivacy
 from pause_jax.run.compilation import Compilations
-from pause_jax.run.driver import single_run
 from pause_jax.run.programs import ROOMS, compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
-from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import prepare
 from pause_jax.sweep import batch, chunks, execute
 from pause_jax.sweep import prepare as preparing
-from tests.support.runs import initial_state
+from tests.support.network import context, observation
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +102,7 @@ def test_lanes_change_nothing(keys, monkeypatch):
         xr.testing.assert_allclose(result, results[0], rtol=1e-6, atol=1e-5)
 
 
-SETUP = (chosen(None), Execution())
+SETUP = (chosen(RECORDED), Execution())
 
 
 def chunking_for(config, data, num_runs, num_devices, threads, memory_limit, max_batch):
@@ -158,7 +156,7 @@ def test_one_compilation_for_each_static_structure(keys, two_cores):
     others = [value.override({"reward.alpha": 3.0}) for value in values]
     longer = config.replace(num_rounds=300, eval_every=7)
     five, one = jax.random.split(keys[0], 5), keys[1]
-    advance = compiled_steps(None, *SETUP, True).advance_quick
+    advance = compiled_steps(None, chosen(None), Execution(), True).advance_quick
     simulate(config, keys[0])
     before = advance._cache_size()
     sweep(config, keys, progress=False)
@@ -228,20 +226,20 @@ def test_a_plan_plays_every_run(num_runs, num_devices, threads, max_batch, round
 
 def test_labels_and_gaps(keys):
     configs = {
-        "pause": bandit(),
+        "fastest": bandit("fastest"),
         "all": bandit("all").replace(num_rounds=10),
-        "small": bandit(num_clients=6, num_selected=2),
+        "small": bandit("fastest", num_clients=6, num_selected=2),
     }
     data = sweep(configs, keys, progress=False)
     assert dict(data.sizes) == {
         "config": 3, "seed": 3, "round": 20, "slot": 30, "client": 30, "eval_round": 4,
         "word": 2,
     }  # fmt: skip
-    assert data.config.values.tolist() == ["pause", "all", "small"]
+    assert data.config.values.tolist() == ["fastest", "all", "small"]
     assert data["num_rounds"].values.tolist() == [20, 10, 20]
-    assert data["policy"].values.tolist() == ["pause", "all", "pause"]
+    assert data["policy"].values.tolist() == ["fastest", "all", "fastest"]
     assert "reward.gamma" not in data.coords
-    assert (data.clients.sel(config="pause").isel(slot=slice(5, None)) == -1).all()
+    assert (data.clients.sel(config="fastest").isel(slot=slice(5, None)) == -1).all()
     assert (data.counts.sel(config="small").isel(client=slice(6, None)) == -1).all()
     assert data.clock.sel(config="all", round=slice(11, None)).isnull().all()
     assert data.clock.sel(config="all", round=10).notnull().all()
@@ -291,11 +289,16 @@ def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError("out of memory")])
 def test_an_interrupt_keeps_what_is_finished(keys, monkeypatch, failure):
     fail_in_chunk(monkeypatch, 4, failure)
+    configs = {"first": bandit(), "second": bandit().override({"reward.gamma": 1.0})}
     with pytest.raises(SweepInterrupted, match="4 of 6 runs, 1 of 2 configs") as stopped:
-        sweep({"first": bandit(), "second": bandit("random")}, keys, max_batch=1, progress=False)
+        sweep(configs, keys, **ONE_BY_ONE)
     assert stopped.value.finished.config.values.tolist() == ["first"]
     assert stopped.value.finished.sizes["seed"] == 3
     assert stopped.value.finished.clock.notnull().all()
+
+
+# One program serves the three of them, and the run one by one of test_chunks_change_nothing.
+ONE_BY_ONE = {"max_batch": 1, "record": RECORDED, "progress": False}
 
 
 def fail_in_chunk(monkeypatch, number, failure):
@@ -313,10 +316,10 @@ def fail_in_chunk(monkeypatch, number, failure):
 
 
 def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeypatch):
-    whole = sweep({"only": bandit()}, keys, max_batch=1, progress=False)
+    whole = sweep({"only": bandit()}, keys, **ONE_BY_ONE)
     fail_in_chunk(monkeypatch, 2, KeyboardInterrupt)
     with pytest.raises(SweepInterrupted, match="2 of 3 runs, 0 of 1 configs") as stopped:
-        sweep({"only": bandit()}, keys, max_batch=1, progress=False)
+        sweep({"only": bandit()}, keys, **ONE_BY_ONE)
     part = whole.isel(seed=slice(2)).assign_attrs(interrupted="after 2 of 3 runs, 0 of 1 configs")
     xr.testing.assert_identical(stopped.value.finished, part)
 
@@ -324,7 +327,7 @@ def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeyp
 def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatch):
     fail_in_chunk(monkeypatch, 0, KeyboardInterrupt)
     with pytest.raises(SweepInterrupted, match="0 of 3 runs") as stopped:
-        sweep(bandit(), keys, max_batch=1, progress=False)
+        sweep(bandit(), keys, **ONE_BY_ONE)
     assert stopped.value.finished is None
 
 
@@ -365,18 +368,21 @@ def test_policies_of_one_cohort_size_share_a_program(keys, two_cores):
 
 @pytest.mark.parametrize("name", policies.NAMED)
 def test_policies_that_need_a_program_of_their_own_say_so(name):
-    config, data = prepare(bandit(name, privacy=NoPrivacy()))
-    asks = []
+    own, asks = policies.NAMED[name], []
+    m = own.cohort_size(6, 3)
 
-    def run(key):
-        state = initial_state(config, data, key)
-        asks.append(setup_of(config, learner_of(config, data), state.learning).policy.query)
-        return single_run(config, data, key, chosen(("clients",)))
+    def choose_and_learn(key):
+        policy = own.build(context([10] * 6, m, update_size=4))
+        asks.append(policy.query)
+        state = policy.init()
+        selection, _ = policy.select(key, state, jnp.int32(1), jnp.ones(6, bool))
+        seen = observation(jnp.ones(m), update=jnp.ones((m, 4)))
+        return policy.update(state, selection, seen)
 
-    if not config.policy.alone:
-        program = str(jax.make_jaxpr(run)(jax.random.key(0)))
+    if not own.alone:
+        program = str(jax.make_jaxpr(choose_and_learn)(jax.random.key(0)))
         assert asks == [None]
         assert "pure_callback" not in program
     names = {"power_of_choice", "rbcs_f", "fedcs", "clustered_similarity", "refl"}
     names |= {"divfl", "hics_fl", "fedcor", "greedyfed"}
-    assert config.policy.alone == (config.policy.name in names)
+    assert own.alone == (own.name in names)
