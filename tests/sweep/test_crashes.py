@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 from pause_jax import ConfigError, merge, run_shard, sweep
+from pause_jax.policies import named
 from pause_jax.sweep import checkpoint, execute, leases
 from tests.support.disk import Disk
 from tests.support.watched import SETTINGS, SMALL, keys
@@ -19,7 +20,7 @@ from tests.support.watched import SETTINGS, SMALL, keys
 pytestmark = pytest.mark.slow
 
 # Eight rounds change the folder as often as twenty, and each death plays them twice.
-CONFIGS = {"pause": SMALL.replace(num_rounds=8)}
+CONFIGS = {"random": SMALL.replace(num_rounds=8, policy=named("random"))}
 
 
 def as_a_sweep(folder, chosen):

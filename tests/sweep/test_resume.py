@@ -32,6 +32,7 @@ pytestmark = pytest.mark.slow
 # One program serves all tests of the command line; sweeps of several policies: test_store.py.
 SIMPLE = (
     "--set", "learning=none", "--set", "privacy=none", "--set", "track_regret=false",
+    "--set", "latency=lognormal",
 )  # fmt: skip
 RUN = ("compare", "--policies", "random", *SIMPLE, "--no-figures", "--no-report")
 

@@ -39,7 +39,8 @@ def bandit(policy="pause", **changes):
     return base.replace(**changes)
 
 
-CONFIGS = {"one": bandit(), "two": bandit().override({"reward.gamma": 3.0}), "r": bandit("random")}
+FASTEST = bandit("fastest")
+CONFIGS = {"one": FASTEST, "two": FASTEST.override({"reward.gamma": 3.0}), "r": bandit("random")}
 SETTINGS = {"max_batch": 2, "progress": False}
 ON_DATA = bandit(
     "random", num_rounds=1, num_clients=6, learning=Learning(model=Linear()), privacy=NoPrivacy()
@@ -146,8 +147,8 @@ def mine(r):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (bandit().override({"reward.gamma": 4.0}), "reward.gamma of 'two' was 3.0, is 4.0"),
-        (bandit("fastest"), "policy of 'two' was pause, is fastest"),
+        (FASTEST.override({"reward.gamma": 4.0}), "reward.gamma of 'two' was 3.0, is 4.0"),
+        (bandit("pause"), "policy of 'two' was fastest, is pause"),
     ],
 )
 def test_another_config_is_named_and_not_mixed_in(kept, keys, config, words):
