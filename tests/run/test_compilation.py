@@ -348,12 +348,15 @@ def test_policies_share_the_program_that_begins_learning(monkeypatch):
         num_clients=7, num_selected=2, num_rounds=1, learning=learning, privacy=NoPrivacy(),
         track_regret=False,
     )  # fmt: skip
+
+    def begin(config):
+        first_state(*prepare(config), chosen(("clock",)))  # traced by the steps of a run
+
     for policy in map(named, ("random", "round_robin")):
-        simulate(config.replace(policy=policy), jax.random.key(0), record=("clock",))
+        begin(config.replace(policy=policy))
     assert len(traced) == 1
     # What begins the run of another partition is traced anew.
-    other, data = prepare(config.override({"learning.partition": Dirichlet()}))
-    first_state(other, data, chosen(("clock",)))
+    begin(config.override({"learning.partition": Dirichlet()}))
     assert len(traced) == 2
 
 

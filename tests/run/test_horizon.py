@@ -18,11 +18,13 @@ from pause_jax import (
 from pause_jax.config import validate
 from pause_jax.policies import NAMED
 from pause_jax.run.record.evaluations import evaluated_at
-from tests.support.runs import BANDIT, KEY, LEARN, assert_close, assert_same_bits
+from tests.support import runs
+from tests.support.runs import KEY, assert_close, assert_same_bits
 
 pytestmark = pytest.mark.slow
 
-SHORT = LEARN.replace(num_rounds=6, eval_every=2)
+BANDIT = runs.BANDIT.replace(policy=NAMED["random"], track_regret=False)
+SHORT = runs.LEARN.replace(num_rounds=6, eval_every=2)
 KEYS = jax.random.split(KEY, 3)
 PER_ROUND = [name for name, q in QUANTITIES.items() if q.dims[:1] == ("round",)]
 
@@ -78,7 +80,7 @@ def test_runs_side_by_side_end_each_in_its_own_time():
     config = BANDIT.replace(max_seconds=seconds)
     expected = [int(np.sum(np.append(0, clock[:-1]) < seconds)) for clock in clocks]
     assert len(set(expected)) > 1, "choose other keys"
-    batch = jax.vmap(lambda key: simulate(config, key))(KEYS)
+    batch = jax.device_get(jax.vmap(lambda key: simulate(config, key))(KEYS))
     for i, played in enumerate(expected):
         row = jax.tree.map(lambda leaf, i=i: leaf[i], batch)
         assert_nothing_after(row, played)
@@ -121,17 +123,16 @@ COMPUTED: list[int] = []
 
 
 def test_no_round_is_computed_after_the_last_run_has_ended():
-    config = BANDIT.replace(policy=NAMED["random"], track_regret=False)
-    config = config.replace(max_seconds=before_the_end_of(simulate(config, KEY).clock, 5))
+    config = BANDIT.replace(max_seconds=before_the_end_of(simulate(BANDIT, KEY).clock, 5))
     record = ("num_played", counted)
-    runs = {
+    ways = {
         "alone": lambda: simulate(config, KEY, record=record).num_played,
         "vmap": lambda: jax.vmap(lambda key: simulate(config, key, record=record).num_played)(KEYS),
         "two axes": lambda: jax.vmap(
             lambda one: jax.vmap(lambda key: simulate(one, key, record=record).num_played)(KEYS)
         )(stack([config, config])),
     }
-    for name, run in runs.items():
+    for name, run in ways.items():
         COMPUTED.clear()
         played = np.asarray(jax.block_until_ready(run()))
         jax.effects_barrier()
@@ -152,7 +153,7 @@ def no_gap(r):
 
 def test_what_stands_in_rounds_that_were_not_played_is_a_gap():
     record = (whole_number, no_gap)
-    config = BANDIT.replace(policy=NAMED["random"], track_regret=False, max_seconds=1e-6)
+    config = BANDIT.replace(max_seconds=1e-6)
     result = simulate(config, KEY, record=record)
     assert result.whole_number.tolist() == [1, *[7] * 19]
     assert result.no_gap.tolist() == [1, *[-1] * 19]

@@ -22,6 +22,8 @@ SMALL = SimConfig(
     num_selected=2,
     num_rounds=2,
     eval_every=1,
+    track_regret=False,
+    policy=named("random"),
     learning=Learning(data=Digits(num_train=40), model=Mlp(hidden=(8,))),
 )
 

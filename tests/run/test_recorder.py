@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pause_jax import QUANTITIES, ConfigError, Result, quantity, simulate, stack, sweep
+from pause_jax.policies import NAMED
 from tests.support.pages import play
 from tests.support.runs import BANDIT, KEY, LEARN, K, M, T, assert_same_bits, learn_run
 
@@ -66,7 +67,8 @@ def test_a_quantity_of_ones_own_is_recorded_beside_the_librarys():
 
 
 def test_a_sweep_labels_it_with_its_dimensions_its_unit_and_its_gap():
-    configs = [BANDIT, BANDIT.replace(num_rounds=T // 2)]
+    whole = BANDIT.replace(policy=NAMED["random"])
+    configs = [whole, whole.replace(num_rounds=T // 2)]
     data = sweep(configs, KEY, record=("clock", *OWN[:3]), progress=False)
     assert set(data.data_vars) == {"clock", "idle_seconds", "everyones_latency", "twice_counted"}
     assert data.idle_seconds.dims == ("config", "seed", "round")
@@ -102,10 +104,11 @@ def test_dropping_a_quantity_changes_no_other():
 
 def test_a_result_is_a_pytree_whose_values_are_attributes_under_vmap_too():
     keys = jax.random.split(KEY, 2)
-    record = ("clients", "clock", "regret", mean_seconds)
-    batched = jax.vmap(lambda key: simulate(BANDIT, key, record=record))(keys)
+    record = ("clients", "clock", "reward", mean_seconds)
+    config = BANDIT.replace(policy=NAMED["random"])
+    batched = jax.vmap(lambda key: simulate(config, key, record=record))(keys)
     chex.assert_shape([batched.mean_seconds, batched.clients], [(2,), (2, T, M)])
-    assert "regret" in dir(batched)
+    assert "reward" in dir(batched)
     again = jax.tree.unflatten(*reversed(jax.tree.flatten(batched)))
     assert_same_bits(again, batched)
     assert jnp.shape(stack([BANDIT, BANDIT]).reward.alpha) == (2,)
@@ -169,6 +172,7 @@ def test_a_bad_record_is_one_message_before_any_run(record, words):
 
 
 def test_the_example_of_the_guide_runs(capsys):
-    smaller = {"digits_small()": "digits_small().replace(num_rounds=3)"}
+    fewer = "num_rounds=3, learning=None, track_regret=False"
+    smaller = {"digits_small()": f'digits_small("random").replace({fewer})'}
     play("docs/guides/own_figure.md", only="@quantity", smaller=smaller)
     assert float(capsys.readouterr().out) > 0

@@ -11,7 +11,7 @@ from pause_jax import simulate, sweep
 from pause_jax.config import canonical
 from pause_jax.latency import Traces, Work
 from pause_jax.learning import LinearRegression
-from pause_jax.policies import POLICIES, FedCs, Oort, PowerOfChoice, RbcsF
+from pause_jax.policies import POLICIES, FedCs, Oort, PowerOfChoice, Random, RbcsF
 from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivacy, Power
 from pause_jax.privacy.budget import BUDGETS
 from pause_jax.run.driver import single_run
@@ -102,13 +102,14 @@ def test_latencies_and_mechanisms_mix_no_dtypes(strict):
 
 def test_healthy_runs_pass_all_modes_at_once():
     with jax.numpy_dtype_promotion("strict"), jax.debug_nans(True), jax.enable_checks(True):
-        for config in (BANDIT, LEARN):
+        for config in (BANDIT, LEARN.replace(policy=Random())):
             assert np.isfinite(simulate(config, KEY).clock).all()
         sweep({"one": BANDIT}, KEY[None], progress=False)
 
 
 def test_debug_nans_refuses_a_model_that_is_not_a_number():
-    config = LEARN.replace(privacy=NoPrivacy()).override({"learning.learning_rate": 1e38})
+    config = LEARN.replace(privacy=NoPrivacy(), policy=Random())
+    config = config.override({"learning.learning_rate": 1e38})
     assert simulate(config, KEY).first_nonfinite_round > 0
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match="rounds 1 to 2: the model"):
         simulate(config, KEY)
@@ -116,7 +117,7 @@ def test_debug_nans_refuses_a_model_that_is_not_a_number():
 
 def test_a_number_out_of_its_range_inside_of_a_jit_gives_nan():
     def reward(gamma):
-        config = BANDIT.override({"reward.gamma": gamma})
+        config = BANDIT.replace(policy=Random()).override({"reward.gamma": gamma})
         return simulate(config, KEY, record=("reward",)).reward
 
     compiled = jax.jit(reward)

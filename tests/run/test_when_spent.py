@@ -42,7 +42,7 @@ RECORD = (
 
 
 def run(config):
-    return simulate(config, KEY, record=RECORD)
+    return jax.device_get(simulate(config, KEY, record=RECORD))
 
 
 def test_excluded_clients_are_replaced_and_silent_ones_are_not():
