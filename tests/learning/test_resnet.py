@@ -3,29 +3,29 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.config import validate
-from pause_jax.learning import Dataset, ResNet18
+from pause_jax.learning import Dataset, Iid, ResNet18
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
 from tests.reference.resnet import ResNet
 
 pytestmark = pytest.mark.slow
 
-# Two colour images of odd size: a stride of 2 meets both an odd and an even number of pixels.
-IMAGES = jnp.asarray(np.random.default_rng(0).standard_normal((2, 9, 6, 3)), jnp.float32)
+# Colour images of odd size: a stride of 2 meets both an odd and an even number of pixels.
+IMAGES = np.random.default_rng(0).standard_normal((3, 9, 6, 3)).astype(np.float32)
 
 
 def count(tree) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
-def shapes(model: ResNet18, *shape: int, outputs: int = 10):
-    return jax.eval_shape(model.module(outputs).init, jax.random.key(0), jnp.zeros((1, *shape)))
+def shapes(model: ResNet18, *shape: int):
+    images = np.zeros((1, *shape), np.float32)
+    return jax.eval_shape(model.module(10).init, jax.random.key(0), images)
 
 
 def test_its_layers_have_the_published_numbers_of_weights():
@@ -58,9 +58,8 @@ def test_without_running_statistics_all_weights_are_released_ones(norm):
 
 @pytest.mark.parametrize("shape", [(64, 48, 3), (1, 1, 2)])
 def test_images_of_any_size_will_do(shape):
-    model = ResNet18(width=8)
-    module, tree = model.module(4), shapes(model, *shape, outputs=4)
-    outputs = jax.eval_shape(module.apply, tree, jnp.zeros((3, *shape)))
+    module, images = ResNet18(width=8).module(4), np.zeros((3, *shape), np.float32)
+    outputs, tree = jax.eval_shape(module.init_with_output, jax.random.key(0), images)
     assert outputs.shape == (3, 4)
     assert tree["params"]["output"]["kernel"].shape == (64, 4)
 
@@ -83,10 +82,27 @@ def drawn(norm: str, form: str):
     kept = [name for name in variables if name == "batch_stats"]
 
     @functools.partial(jax.jit, static_argnums=0)
-    def run(train, variables):
-        return module.apply(variables, IMAGES, train=train, mutable=kept)
+    def run(train, variables, images, mask):
+        return module.apply(variables, images, train=train, mask=mask, mutable=kept)
 
     return variables, run
+
+
+def check_pass(norm: str, form: str, train: bool, images: np.ndarray, mask: np.ndarray) -> None:
+    """Compare outputs and running statistics of the images of the mask with NumPy's."""
+    variables, run = drawn(norm, form)
+    reference = ResNet(variables, norm, train)
+    expected = reference.outputs(images[mask])
+    outputs, changed = jax.device_get(run(train, variables, images, mask))
+    assert np.ptp(expected) > 0.1
+    np.testing.assert_allclose(outputs[mask], expected, rtol=1e-3, atol=1e-4)
+    assert len(reference.seen) == (20 if norm == "batch" and train else 0)
+    for place, (mean, var) in reference.seen.items():
+        tree = changed["batch_stats"]
+        for name in filter(None, place.split("/")):
+            tree = tree[name]
+        np.testing.assert_allclose(tree["statistics"]["mean"], mean, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(tree["statistics"]["var"], var, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -99,36 +115,12 @@ def drawn(norm: str, form: str):
     ],
 )
 def test_the_forward_pass_is_that_of_numpy(norm, form, train):
-    variables, run = drawn(norm, form)
-    reference = ResNet(variables, norm, train)
-    expected = reference.outputs(IMAGES)
-    outputs, changed = run(train, variables)
-    assert np.ptp(expected) > 0.1
-    np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-4)
-    assert len(reference.seen) == (20 if norm == "batch" and train else 0)
-    for place, (mean, var) in reference.seen.items():
-        tree = changed["batch_stats"]
-        for name in filter(None, place.split("/")):
-            tree = tree[name]
-        np.testing.assert_allclose(tree["statistics"]["mean"], mean, rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(tree["statistics"]["var"], var, rtol=1e-3, atol=1e-4)
+    check_pass(norm, form, train, IMAGES, np.asarray([True] * 3))
 
 
 def test_rows_that_fill_up_a_batch_stay_out_of_batch_statistics():
-    variables, run = drawn("batch", "products")
-    module = ResNet18(width=8, norm="batch").module(5)
-    padded = jnp.concatenate([IMAGES, 7 + IMAGES[:1]])
-    mask = jnp.asarray([True, True, False])
-    outputs, changed = jax.jit(
-        lambda x: module.apply(variables, x, train=True, mask=mask, mutable=["batch_stats"])
-    )(padded)
-    expected, expected_changed = run(True, variables)
-    np.testing.assert_allclose(outputs[:2], expected, rtol=1e-3, atol=1e-4)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
-        changed,
-        expected_changed,
-    )
+    padded = np.concatenate([IMAGES[:2], 7 + IMAGES[:1]])
+    check_pass("batch", "products", True, padded, np.asarray([True, True, False]))
 
 
 def test_a_round_moves_every_layer():
@@ -141,6 +133,7 @@ def test_a_round_moves_every_layer():
         track_regret=False,
         learning=Learning(
             model=ResNet18(width=8, norm="batch", convolution="xla"),
+            partition=Iid(),
             batch_size=3,
             optimizer="sgd",
         ),
@@ -152,6 +145,7 @@ def test_a_round_moves_every_layer():
             config.override({"learning.learning_rate": rate}),
             jax.random.key(0),
             data,
+            client_batch=1,
             record=("clock",),
         )
         for rate in (0.1, 1e-30)
