@@ -8,7 +8,7 @@ import pytest
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.config import validate
-from pause_jax.learning import Dataset, Iid, ResNet18
+from pause_jax.learning import Dataset, ResNet18
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
 from tests.reference.resnet import ResNet
@@ -133,7 +133,6 @@ def test_a_round_moves_every_layer():
         track_regret=False,
         learning=Learning(
             model=ResNet18(width=8, norm="batch", convolution="xla"),
-            partition=Iid(),
             batch_size=3,
             optimizer="sgd",
         ),
