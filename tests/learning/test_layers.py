@@ -30,7 +30,7 @@ def assert_near(actual, expected, rtol: float) -> None:
 
     def check(a, e):
         assert np.shape(a) == np.shape(e)
-        assert np.abs(a - e).max() <= rtol * np.abs(e).max()
+        assert np.abs(np.asarray(a) - e).max() <= rtol * np.abs(e).max()
 
     jax.tree.map(check, actual, expected)
 

@@ -43,7 +43,7 @@ class MeanOfNumbers(Learning):
     name = "mean_of_numbers"
 
     def load(self, num_clients, data=None):
-        return jnp.arange(float(num_clients))
+        return np.arange(num_clients, dtype=np.float32)
 
     def build(self, data, num_clients, execution=None):
         def init(streams):
