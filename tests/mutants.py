@@ -1368,16 +1368,14 @@ MUTANTS = [
         ASYNCHRONOUS_SELECTOR,
         "if self._at_once and self._unheard:",
         "if False:",
-        f"{ASYNCHRONOUS_SELECTOR_TEST}test_fed_with_a_simulation_it_chooses_what_simulate_chooses"
-        "[round_robin]",
+        f"{ASYNCHRONOUS_SELECTOR_TEST}test_fed_with_a_simulation_it_chooses_what_simulate_chooses",
     ),
     Mutant(
         "a_server_starts_clients_of_its_buffer",
         ASYNCHRONOUS_SELECTOR,
         "present[[*self._starts, *self._buffer]] = False",
         "present[[*self._starts]] = False",
-        f"{ASYNCHRONOUS_SELECTOR_TEST}test_fed_with_a_simulation_it_chooses_what_simulate_chooses"
-        "[round_robin]",
+        f"{ASYNCHRONOUS_SELECTOR_TEST}test_fed_with_a_simulation_it_chooses_what_simulate_chooses",
     ),
     Mutant(
         "a_saved_server_forgets_who_is_under_way",
