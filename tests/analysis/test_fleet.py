@@ -12,7 +12,6 @@ from pause_jax import ConfigError, SimConfig, cli, config_file, simulate, sweep
 from pause_jax.analysis import fleet, laws
 from pause_jax.cli.fit import sentences
 from pause_jax.latency import (
-    Latency,
     LogNormal,
     Pareto,
     ShiftedExponential,
@@ -38,6 +37,12 @@ MODELS = {
 @functools.partial(jax.jit, static_argnums=3)
 def drawn(model, keys, numbers, num_clients):
     return jax.vmap(lambda key, t: model.at(key, t, num_clients))(keys, numbers)
+
+
+def dropped(model, key, rounds, num_clients):
+    """[rounds, clients]"""
+    of_round = jax.vmap(lambda t: model.dropped(key, t, num_clients))
+    return np.asarray(jax.jit(of_round)(np.arange(1, rounds + 1)))
 
 
 def seconds_of(model, num_clients=20, rounds=60, seed=0):
@@ -321,7 +326,9 @@ def test_the_command_prints_and_writes_a_model_that_runs(monkeypatch, tmp_path, 
         "sigma = 0.",
     ):
         assert words in printed
-    config = config_file.loads(out.read_text()).replace(learning=None, num_rounds=3)
+    config = config_file.loads(out.read_text()).replace(
+        learning=None, num_rounds=3, policy=named("random"), track_regret=False
+    )
     fastest = seconds_of(MODELS["lognormal"]).mean(axis=0).min()
     assert config.latency.min_latency == pytest.approx(fastest / 2, rel=1e-5)
     assert isinstance(config.latency, LogNormal)
@@ -380,10 +387,16 @@ def test_a_trace_is_played_in_order_and_from_the_start_again():
     result = simulate(config, jax.random.key(0))
     expected = [max(rows[0][t % 3], rows[1][t % 2]) for t in range(7)]
     np.testing.assert_allclose(result.latency, expected)
-    found = jax.vmap(lambda t: model.expected_speed_at(t, 2))(np.arange(1, 8))
+
+    @jax.jit
+    def speeds(rounds):
+        at_round = jax.vmap(lambda t: model.expected_speed_at(t, 2))(rounds)
+        return at_round, *(each.expected_speed(2) for each in (model, Traces.of(rows)))
+
+    found, *of_all = speeds(np.arange(1, 8))
     speed = [[0.05 / rows[0][t % 3], 0.05 / rows[1][t % 2]] for t in range(7)]
     np.testing.assert_allclose(found, speed, rtol=1e-6)
-    np.testing.assert_array_equal(model.expected_speed(2), Traces.of(rows).expected_speed(2))
+    np.testing.assert_array_equal(*of_all)
 
 
 def test_round_and_time_say_the_order(tmp_path):
@@ -413,9 +426,10 @@ def test_rounds_of_a_log_stay_aligned_and_an_empty_cell_is_a_drop_out(tmp_path):
     gone = np.arange(5) == 2
     key = jax.random.key(0)
     np.testing.assert_allclose(seconds_of(model, 2, 10), np.tile(seconds, (2, 1)), rtol=1e-6)
-    dropped = jax.vmap(lambda t: model.dropped(key, t, 2))(np.arange(1, 11))
-    np.testing.assert_array_equal(dropped, np.stack([np.tile(gone, 2), np.zeros(10)], axis=1))
-    np.testing.assert_allclose(model.expected_latency(2), seconds.mean(axis=0), rtol=1e-6)
+    expected = np.stack([np.tile(gone, 2), np.zeros(10)], axis=1)
+    np.testing.assert_array_equal(dropped(model, key, 10, 2), expected)
+    expected = jax.jit(model.expected_latency, static_argnums=0)(2)
+    np.testing.assert_allclose(expected, seconds.mean(axis=0), rtol=1e-6)
     config = SimConfig(
         num_clients=2, num_selected=2, num_rounds=5, learning=None, latency=model,
         policy=named("all"), track_regret=False,
@@ -438,8 +452,8 @@ def test_a_drop_out_is_drawn_as_often_as_it_was_seen(tmp_path):
     path.write_text("client,seconds\n0,0.3\n0,\n0,0.1\n0,0.4\n1,0.5\n")
     model = Traces(path=str(path))
     keys = jax.random.split(jax.random.key(0), 4000)
-    both = jax.vmap(lambda key: (model.dropped(key, 1, 2), model.sample(key, 2)))(keys)
-    gone, seconds = map(np.asarray, both)
+    both = jax.vmap(lambda key: (model.dropped(key, 1, 2), model.sample(key, 2)))
+    gone, seconds = jax.device_get(jax.jit(both)(keys))
     assert gone[:, 0].mean() == pytest.approx(0.25, abs=0.03)
     np.testing.assert_allclose(seconds[gone[:, 0], 0], 0.3)
     assert (seconds[~gone[:, 0], 0] == seconds.min()).mean() == pytest.approx(1 / 3, abs=0.04)
@@ -477,8 +491,9 @@ def test_parquet_is_the_same_as_csv(tmp_path):
     # A missing value is a drop-out, as an empty cell is.
     gone = table.assign(seconds=table.seconds.where(table["round"] != 2))
     gone.to_parquet(tmp_path / "gone.parquet")
-    dropped = Traces(path=str(tmp_path / "gone.parquet"), order="played")
-    found = jax.vmap(lambda t: dropped.dropped(jax.random.key(0), t, 3))(np.arange(1, 6))
+    found = dropped(
+        Traces(path=str(tmp_path / "gone.parquet"), order="played"), jax.random.key(0), 5, 3
+    )
     np.testing.assert_array_equal(found, np.repeat([[0], [0], [1], [0], [0]], 3, axis=1))
     table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
     with pytest.raises(ConfigError, match=r"row 0.*seconds must be finite and > 0"):
@@ -503,79 +518,82 @@ def test_switching_clients_change_places_and_the_genie_knows(num_clients):
     model = Switching(sigma=0.3, period=5, turn=0.5)
     still = LogNormal(sigma=0.3)
     step = round(0.5 * num_clients)
-    speed_at = jax.jit(jax.vmap(lambda t: model.expected_speed_at(t, num_clients)))
-    of_still = still.expected_speed(num_clients)
+
+    @jax.jit
+    def speeds(rounds):
+        at_round = jax.vmap(lambda t: model.expected_speed_at(t, num_clients))
+        return at_round(rounds), *(x.expected_speed(num_clients) for x in (model, still))
+
+    found = speeds(np.arange(1, 5 * num_clients * 2 + 1))
+    of_rounds, of_all, of_still = map(np.asarray, found)
     for t in (1, 5, 6, 10, 11, 16):
         moved = (t - 1) // 5 * step % num_clients
         expected = np.roll(of_still, -moved)
-        np.testing.assert_array_equal(model.expected_speed_at(t, num_clients), expected)
+        np.testing.assert_array_equal(of_rounds[t - 1], expected)
         keys = jax.random.split(jax.random.key(t), 20_000)
         seconds = np.asarray(drawn(model, keys, np.full(20_000, t), num_clients))
         np.testing.assert_allclose((0.05 / seconds).mean(axis=0), expected, rtol=0.02)
-    rounds = np.arange(1, 5 * num_clients * 2 + 1)
-    over = np.mean(speed_at(rounds), axis=0)
-    np.testing.assert_allclose(model.expected_speed(num_clients), over, rtol=1e-5)
+    np.testing.assert_allclose(of_all, of_rounds.mean(axis=0), rtol=1e-5)
+
+
+CHANGING = SimConfig(num_clients=12, num_selected=3, num_rounds=600, learning=None).override(
+    {"reward.gamma": 0.0, "reward.alpha": 0.1}
+)
+POLICIES = {
+    "pause": named("pause"),
+    "genie": named("genie"),
+    "as pause": Pause(index=DiscountedUcb(discount=1.0, exploration=1.0)),
+    "as bold": Pause(index=DiscountedUcb(discount=1.0)),
+    "discounted": named("pause_discounted"),
+}
+
+
+@functools.cache
+def played(latency, *names):
+    """These policies in a world of 600 rounds, with 6 seeds."""
+    configs = {name: CHANGING.replace(policy=POLICIES[name], latency=latency) for name in names}
+    keys = jax.random.split(jax.random.key(0), 6)
+    return sweep(configs, keys, record=("clients", "regret"), progress=False)
+
+
+def changing():
+    return played(Switching(sigma=0.3, period=200), *POLICIES)
 
 
 def test_the_genie_of_a_changing_world_has_no_regret():
-    config = SimConfig(
-        num_clients=10, num_selected=3, num_rounds=40, learning=None, policy=named("genie"),
-        latency=Switching(period=10),
-    )  # fmt: skip
-    both = [config, config.replace(policy=named("pause"))]
-    knows, blind = sweep(both, jax.random.key(0), record=("regret",), progress=False).regret
+    regret = changing().regret
     # Not exactly 0: it and the score compute the speeds of a round each for itself.
-    np.testing.assert_allclose(knows, 0, atol=1e-6)
-    assert blind.sum() > 0.1
+    np.testing.assert_allclose(regret.sel(config="genie"), 0, atol=1e-6)
+    assert regret.sel(config="pause").sum() > 0.1
 
 
-# Both tests below play it by one program.
-CHANGING = SimConfig(num_clients=12, num_selected=3, learning=None)
-READ = ("clients", "regret")
-
-
-@pytest.mark.parametrize("world", ["model", "trace", "still"])
-def test_where_clients_change_the_index_that_forgets_has_less_regret(world):
-    latency: Latency = Switching(sigma=0.3, period=200)
-    if world == "trace":
-        rows = seconds_of(latency, num_clients=12, rounds=600)
-        latency = Traces.of(list(rows.T)).replace(order="played")
-        assert not fleet.fit(measured(rows)).stationary
-    if world == "still":
-        latency = LogNormal(sigma=0.3)
-    base = CHANGING.replace(num_rounds=600, latency=latency)
-    base = base.override({"reward.gamma": 0.0, "reward.alpha": 0.1})
-    policies = {
-        "pause": named("pause"),
-        "as bold": Pause(index=DiscountedUcb(discount=1.0)),
-        "discounted": named("pause_discounted"),
-    }
-    if world == "still":
-        del policies["pause"]  # a longer program, of which nothing is read there
-    configs = {name: base.replace(policy=policy) for name, policy in policies.items()}
-    keys = jax.random.split(jax.random.key(0), 6)
-    last = sweep(configs, keys, record=READ, progress=False).regret.sum("round")
-    if world == "still":  # it is forgetting that costs
-        assert (last.sel(config="as bold") < last.sel(config="discounted")).all()
-        return
-    for name in ("pause", "as bold"):
-        behind = last.sel(config=name) - last.sel(config="discounted")
-        assert behind.mean() > 3 * behind.std() / np.sqrt(6), name
+def test_where_clients_change_the_index_that_forgets_has_less_regret():
+    rows = seconds_of(Switching(sigma=0.3, period=200), num_clients=12, rounds=600)
+    assert not fleet.fit(measured(rows)).stationary
+    trace = Traces.of(list(rows.T)).replace(order="played")
+    of_trace = played(trace, "as bold", "discounted")
+    for found, names in ((changing(), ("pause", "as bold")), (of_trace, ("as bold",))):
+        last = found.regret.sum("round")
+        for name in names:
+            behind = last.sel(config=name) - last.sel(config="discounted")
+            assert behind.mean() > 3 * behind.std() / np.sqrt(6), name
+    # It is forgetting that costs, where they stay as they are.
+    last = played(LogNormal(sigma=0.3), "as bold", "discounted").regret.sum("round")
+    assert (last.sel(config="as bold") < last.sel(config="discounted")).all()
 
 
 def test_without_forgetting_it_is_the_papers_index():
-    base = CHANGING.replace(num_rounds=60, latency=Switching(sigma=0.3, period=200))
-    forgets = base.override({"policy.index": DiscountedUcb(discount=1.0, exploration=1.0)})
-    found = sweep([base, forgets], jax.random.key(0), record=READ, progress=False)
-    np.testing.assert_array_equal(*found.clients)
+    clients = changing().clients
+    np.testing.assert_array_equal(clients.sel(config="as pause"), clients.sel(config="pause"))
 
 
 def test_the_discounted_index_is_that_of_its_formula():
     index = DiscountedUcb(discount=0.9, exploration=0.5).build(context([1, 1, 1, 1], 2))
+    value_of, updated = jax.jit(index.value), jax.jit(index.update)
     rng, state = np.random.default_rng(0), index.init()
     weight, total, rounds = np.zeros(4), np.zeros(4), 0.0
     for t in range(1, 30):
-        value = np.asarray(index.value(jax.random.key(0), state, np.int32(t)))
+        value = np.asarray(value_of(jax.random.key(0), state, np.int32(t)))
         for k in range(4):
             if weight[k] == 0:
                 assert value[k] == np.inf
@@ -584,7 +602,7 @@ def test_the_discounted_index_is_that_of_its_formula():
             np.testing.assert_allclose(value[k], expected, rtol=1e-4)
         clients, speed = rng.choice(3, 2, replace=False), rng.random(2).astype(np.float32)
         active = rng.random(2) < 0.8
-        state = index.update(state, clients, speed, active)
+        state = updated(state, clients, speed, active)
         weight, total, rounds = 0.9 * weight, 0.9 * total, 0.9 * rounds + 1
         for k, x, here in zip(clients, speed, active, strict=True):
             weight[k], total[k] = weight[k] + here, total[k] + here * x
