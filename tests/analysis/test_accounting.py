@@ -7,7 +7,6 @@ import math
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
@@ -24,7 +23,8 @@ from pause_jax import (
 )
 from pause_jax.analysis import ledger_table
 from pause_jax.analysis.ledger import SIZES, _composed, ledger, total_epsilon
-from pause_jax.learning import Cnn3, Dataset, Linear
+from pause_jax.learning import Dataset, FlaxModel, Linear
+from pause_jax.learning.networks import ConvolutionalNetwork
 from pause_jax.policies import FedCs, PowerOfChoice
 from pause_jax.privacy import (
     Budgeted,
@@ -92,8 +92,7 @@ def test_the_schedule_of_the_paper_over_60_participations(kind, total, basic, ti
 def test_100_equal_releases(each, tight):
     mechanism = L1Laplace(budget=Uniform(total_epsilon=100 * each, horizon=100.0))
     # The budget is spent after 100: further rounds release nothing.
-    for n in (100, 250):
-        assert total_epsilon(mechanism, n, DELTA) == pytest.approx(tight, rel=5e-3)
+    assert total_epsilon(mechanism, 250, DELTA) == pytest.approx(tight, rel=5e-3)
 
 
 def test_laplace_equals_the_accountants_composition_of_events():
@@ -106,7 +105,7 @@ def test_laplace_equals_the_accountants_composition_of_events():
 
 def test_gaussian_equals_the_accountants_composition_of_events():
     mechanism = geometric(10, Gaussian)
-    epsilon = np.asarray(mechanism.budget.epsilon(jnp.arange(1, 9)))
+    epsilon = np.asarray(mechanism.budget.epsilon(np.arange(1, 9)))
     theirs = composed([dp.GaussianDpEvent(5.0 / e) for e in epsilon.tolist()])
     ours = total_epsilon(mechanism, 8, DELTA)
     assert ours == pytest.approx(theirs, rel=1e-3)
@@ -154,11 +153,11 @@ def test_spreading_a_distance_over_coordinates_is_no_worse_than_one_coordinate()
 @pytest.mark.parametrize("budget", [Geometric(total_epsilon=8.0), Power(total_epsilon=8.0)])
 def test_totals_grow_with_n_and_fall_with_delta(kind, budget):
     mechanism = kind(budget=budget)
-    totals = [total_epsilon(mechanism, n, DELTA) for n in (0, 1, 2, 5, 20, 60)]
+    totals = [total_epsilon(mechanism, n, DELTA) for n in (0, 1, 2, 20, 60)]
     assert totals[0] == 0
     assert (np.diff(totals) > 0).all()
     if kind is not Gaussian:
-        for n, total in zip((1, 2, 5, 20, 60), totals[1:], strict=True):
+        for n, total in zip((1, 2, 20, 60), totals[1:], strict=True):
             assert total <= total_epsilon(mechanism, n, 0.0)
         assert totals[-1] < total_epsilon(mechanism, 60, 0.0)
     by_delta = [total_epsilon(mechanism, 20, delta) for delta in (1e-9, 1e-7, 1e-5, 1e-3, 0.1)]
@@ -182,13 +181,13 @@ def test_no_privacy_has_no_total_and_a_bad_delta_is_refused():
 # ---------------------------------------------------------------- ledger
 
 
-def images(side, channels, count=40):
-    shape = (side, side, channels) if channels > 1 else (side, side)
+def images(side, count=40):
+    shape = side, side
     return Dataset.of(
-        x=jnp.zeros((count, *shape), jnp.uint8),
-        y=jnp.arange(count, dtype=jnp.int32) % 10,
-        x_test=jnp.zeros((4, *shape), jnp.uint8),
-        y_test=jnp.arange(4, dtype=jnp.int32),
+        x=np.zeros((count, *shape), np.uint8),
+        y=np.arange(count, dtype=np.int32) % 10,
+        x_test=np.zeros((4, *shape), np.uint8),
+        y_test=np.arange(4, dtype=np.int32),
         num_classes=10,
     )
 
@@ -197,7 +196,7 @@ def played(config, counts, data=None):
     """A result with these participation counts, without the run: shapes are real, all else 0."""
     shapes = jax.eval_shape(lambda key: simulate(config, key, data), KEY)
     result = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-    spent = np.asarray(config.privacy.budget.spent(jnp.asarray(counts)))
+    spent = np.asarray(config.privacy.budget.spent(np.asarray(counts)))
     return recorded(result.replace(config=config), counts=np.asarray(counts), spent=spent)
 
 
@@ -222,7 +221,7 @@ def digits(policy="random", **changes):
 
 def test_the_authors_setting_spends_25818_times_its_budget_on_whole_updates():
     config = presets.mnist_small("random").replace(num_rounds=2, track_regret=False)
-    book = ledger(played(config, [0] * 28 + [60, 300], images(28, 1, 2000)))
+    book = ledger(played(config, [0] * 28 + [60, 300], images(28, 2000)))
     assert book.num_parameters == 25_818
     assert (book.unit, book.mechanism) == ("coordinate", "per_coordinate")
     assert book.per_coordinate.max() <= 200
@@ -262,17 +261,22 @@ def test_the_total_at_most_is_that_of_a_client_in_every_round():
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_batch_statistics_void_the_guarantee(norm):
+    # One hidden layer: what Cnn3 sends un-noised is tested where it is simulated.
+    network = FlaxModel.of(
+        ConvolutionalNetwork, widths=(), pooled=(), hidden=(8,), norm=norm, convolution="auto",
+        num_outputs=10,
+    )  # fmt: skip
     config = SimConfig(
         num_clients=2, num_selected=1, num_rounds=1, track_regret=False,
-        policy=policies.named("random"), learning=Learning(model=Cnn3(norm=norm), max_steps=1),
+        policy=policies.named("random"), learning=Learning(model=network, max_steps=1),
     )  # fmt: skip
-    book = ledger(played(config, [1, 0], images(32, 3)))
+    book = ledger(played(config, [1, 0], images(4)))
     text = text_of({"mine": book})
     assert ("clear/norm_0/scale" in book.unnoised) == (norm == "batch")
     assert book.unnoised[-1] == SIZES
     assert bool(book.warning) == (norm == "batch")
     assert ("NO GUARANTEE" in text) == ("(!)" in text) == (norm == "batch")
-    assert ("batch_stats/norm_5/statistics/var" in text) == (norm == "batch")
+    assert ("batch_stats/norm_0/statistics/var" in text) == (norm == "batch")
 
 
 def test_losses_void_the_guarantee_and_count_as_releases():
@@ -396,7 +400,7 @@ def test_several_configs_at_once_are_refused():
 
 
 def test_a_run_without_what_the_ledger_reads_is_refused():
-    run = simulate(BANDIT, KEY, record=("counts", "clients"))
+    run = jax.eval_shape(lambda key: simulate(BANDIT, key, record=("counts", "clients")), KEY)
     with pytest.raises(ConfigError, match=r"run has no queried, spent: .* record them"):
         ledger(run)
 
@@ -423,6 +427,7 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
     arguments = (
         "pause-jax", "compare", "--policies", "power_of_choice", "--rounds", "3",
         "--seeds", "2", "--set", "learning.model=linear", "--set", "track_regret=false",
+        "--set", "learning.partition=iid",
         "--no-figures", "--no-report", "--name", "mine",
     )  # fmt: skip
     monkeypatch.setattr(sys, "argv", list(arguments))
