@@ -1,12 +1,13 @@
 """The search for good numbers: what is asked, what is found, and whether it holds."""
 
+import contextlib
 import csv
 import functools
+import io
 import itertools
 import pathlib
 import subprocess
 import sys
-import time
 
 import jax
 import numpy as np
@@ -29,7 +30,7 @@ from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegressi
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
-from pause_jax.sweep import batch, execute
+from pause_jax.sweep import batch, execute, leases
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +168,7 @@ def test_the_best_of_many_equal_configs_is_too_good_to_be_true():
     curses = []
     for seed in range(3):
         found = tune(
-            config, axes, space.objective_of("seconds"), jax.random.key(seed), budget=16,
+            config, axes, space.objective_of("seconds"), jax.random.key(seed), budget=8,
             seeds=4, method="random",
         )  # fmt: skip
         assert len({trial.mean for trial in found.trials}) == 1, "the same worlds for all"
@@ -464,15 +465,28 @@ def command(monkeypatch, folder, *arguments):
     return stop.value.code or 0
 
 
-def test_the_command_writes_config_trials_and_picture(monkeypatch, tmp_path, capsys):
-    (tmp_path / "mine.toml").write_text(config_file.dumps(BASE))
-    arguments = ("mine.toml", "--vary", VARY[0], "--vary", VARY[1], "--objective", "loss")
-    assert command(monkeypatch, tmp_path, *arguments, "--budget", "16", "--seeds", "4") == 0
-    printed = " ".join(capsys.readouterr().out.split())
+SEARCH = (
+    "mine.toml", "--vary", VARY[0], "--vary", VARY[1], "--objective", "loss",
+    "--budget", "16", "--seeds", "4",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def searched_in_store(tmp_path_factory):
+    """(folder, what was printed) after a search by the command, with a store in the folder."""
+    folder, printed = tmp_path_factory.mktemp("tune"), io.StringIO()
+    (folder / "mine.toml").write_text(config_file.dumps(BASE))
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        assert command(patch, folder, *SEARCH, "--store", "kept") == 0
+    return folder, " ".join(printed.getvalue().split())
+
+
+def test_the_command_writes_config_trials_and_picture(searched_in_store):
+    root, printed = searched_in_store
     assert "never" not in printed
     for words in ("initial", "fresh seeds", "Of 16 configs the best promised", "learning_rate"):
         assert words in printed
-    folder = tmp_path / "results" / "tune-mine"
+    folder = root / "results" / "tune-mine"
     best = config_file.load(folder / "best.toml")
     with (folder / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -485,7 +499,7 @@ def test_the_command_writes_config_trials_and_picture(monkeypatch, tmp_path, cap
 def test_the_command_says_never(monkeypatch, tmp_path, capsys):
     """99 % in 3 rounds: nothing reaches it, and no seconds are printed."""
     config = BASE.replace(num_rounds=3, eval_every=3).override(
-        {"learning": Learning(data=Digits(num_train=120), model=Linear(), max_steps=1)}
+        {"learning.data": Digits(num_train=120), "learning.max_steps": 1}
     )
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))
     arguments = ["mine.toml", "--vary", VARY[0], "--objective", "seconds to 99 %"]
@@ -511,12 +525,11 @@ def test_a_command_that_cannot_run_leaves_no_folder(monkeypatch, tmp_path, capsy
     assert not list((tmp_path / "results").glob("*")) if (tmp_path / "results").exists() else True
 
 
-def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tmp_path, capsys):
+def test_a_search_that_was_stopped_goes_on_with_the_same_figures(
+    searched_in_store, monkeypatch, tmp_path, capsys
+):
     (tmp_path / "mine.toml").write_text(config_file.dumps(BASE))
-    arguments = ["mine.toml", "--vary", VARY[0], "--objective", "loss", "--no-figures",
-                 "--budget", "16", "--seeds", "4"]  # fmt: skip
-    assert command(monkeypatch, tmp_path, *arguments, "--name", "whole") == 0
-    arguments += ["--name", "stopped"]
+    arguments = [*SEARCH, "--no-figures", "--name", "stopped"]
     generations, play = itertools.count(), batch.run_chunks
 
     def stopped(*args):
@@ -532,96 +545,93 @@ def test_a_search_that_was_stopped_goes_on_with_the_same_figures(monkeypatch, tm
     assert command(monkeypatch, tmp_path, *other) == 2
     assert "stopped was started by: pause-jax tune" in " ".join(capsys.readouterr().err.split())
     assert command(monkeypatch, tmp_path, *arguments, "--resume") == 0
-    results = tmp_path / "results"
+    whole, stopped = searched_in_store[0] / "results/tune-mine", tmp_path / "results/stopped"
     for name in ("trials.csv", "best.toml"):
-        assert (results / "stopped" / name).read_text() == (results / "whole" / name).read_text()
-    assert not (results / "stopped" / "unfinished").exists()
-
-
-def tune_together(folder, seconds, say):
-    """The trials of a search in a store, in which each generation takes some seconds longer; the
-    names of those that this process runs are said.
-    """
-
-    def slow(configs, keys, **arguments):
-        say(arguments["store"].name)
-        time.sleep(seconds)
-        return sweep(configs, keys, **arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "sweep", slow)
-        found = tuning.tune(
-            BASE, axes_of(), LOSS, KEY, search=TOGETHER, store=folder / "kept", progress=False
-        )
-    return repr([sorted(each.values.items()) for each in found.trials])
+        assert (stopped / name).read_text() == (whole / name).read_text()
+    assert not (stopped / "unfinished").exists()
 
 
 TOGETHER = tuning.Search(budget=32, seeds=4, method="random")
+
+
+def tune_together(folder, begin):
+    """The trials of a search in a store; ``begin`` gets the name of each generation before this
+    process runs it.
+    """
+
+    def listening(configs, keys, **arguments):
+        begin(arguments["store"].name)
+        return sweep(configs, keys, **arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "sweep", listening)
+        patch.setattr(leases, "EXPIRES", 3.0)  # seconds until a process counts as dead
+        found = tuning.tune(
+            BASE, axes_of(), LOSS, KEY, search=TOGETHER, store=folder / "kept", progress=False
+        )
+    return [each.values for each in found.trials]
+
+
 CHILD = """
-import functools, pathlib, sys, time
+import pathlib, sys, time
 from pause_jax.run.compilation import use_cache
 from tests.analysis.test_tuning import tune_together
 
-folder, own = pathlib.Path(sys.argv[1]), sys.argv[2]
+def begin(name):
+    print(name, flush=True)
+    if name == "001":
+        time.sleep(600)
+
 use_cache()
-(folder / f"ready-{own}").touch()
-while len(list(folder.glob("ready-*"))) < 2:
-    time.sleep(0.01)
-print(tune_together(folder, float(sys.argv[3]), functools.partial(print, flush=True)))
+tune_together(pathlib.Path(sys.argv[1]), begin)
 """
 
 
 def test_processes_tune_together_and_one_that_dies_is_replaced(tmp_path):
     """Each generation is run to its end once; all processes find what one finds alone."""
-
-    def process(own, seconds):
-        words = [sys.executable, "-c", CHILD, str(tmp_path), own, str(seconds)]
-        return subprocess.Popen(
-            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    dying, other = process("dying", 2.0), process("other", 0.1)
-    begun = dying.stdout.readline().strip()
-    time.sleep(0.5)
-    dying.kill()
-    dying.communicate()
+    other = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     ran = list[str]()
-    mine = tune_together(tmp_path, 0.1, ran.append)
-    printed, error = other.communicate(timeout=120)
-    assert other.returncode == 0, error[-3000:]
-    *others, theirs = printed.splitlines()
-    assert mine == theirs
-    ran += others
-    assert begun in ran
-    assert sorted(set(ran)) == [f"{i:03}" for i in range(4)] + ["finalists"]
-    assert ran.count("finalists") == 2, "the second one reads what the first one has run"
-    assert len(set(ran)) == len(ran) - 1
+
+    def begin(name):
+        ran.append(name)
+        if name == "003":
+            other.kill()
+
+    try:
+        assert [other.stdout.readline().strip() for _ in range(2)] == ["000", "001"]
+        mine = tune_together(tmp_path, begin)
+    finally:
+        other.kill()
+        _, error = other.communicate()
+    assert not error
+    assert ran == ["002", "003", "001", "finalists"], "the other's first is read, its second run"
     # What is proposed at random does not depend on who is sooner.
     alone = tune(BASE, axes_of(), LOSS, KEY, **TOGETHER._asdict())
-    assert repr([sorted(each.values.items()) for each in alone.trials]) == mine
+    assert [each.values for each in alone.trials] == mine
 
 
-def test_another_search_in_a_store_is_named(tmp_path, monkeypatch):
-    given = {"search": tuning.Search(**SMALL), "store": tmp_path}
-    first = tuning.tune(BASE, axes_of(), LOSS, KEY, progress=False, **given)
+def test_another_search_in_a_store_is_named(searched_in_store, monkeypatch):
+    folder, _ = searched_in_store
+    given = {"search": tuning.Search(**SMALL), "store": folder / "kept"}
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "sweep", None)
         with pytest.raises(ConfigError, match="holds another search: axes differ"):
-            tuning.tune(BASE, axes_of(VARY[:2]), LOSS, KEY, progress=False, **given)
-    again = tuning.tune(BASE, axes_of(), LOSS, KEY, progress=False, **given)
-    assert [each.values for each in again.trials] == [each.values for each in first.trials]
-    for one, other in zip(again.trials, first.trials, strict=True):
-        np.testing.assert_array_equal(one.scores, other.scores)
-
-
-def test_the_command_shares_a_store(monkeypatch, tmp_path, capsys):
-    (tmp_path / "mine.toml").write_text(config_file.dumps(BASE))
-    arguments = ["mine.toml", "--vary", VARY[0], "--objective", "loss", "--no-figures",
-                 "--budget", "16", "--seeds", "4", "--store", "kept"]  # fmt: skip
-    assert command(monkeypatch, tmp_path, *arguments) == 0
+            tuning.tune(BASE, axes_of(VARY[:1]), LOSS, KEY, progress=False, **given)
     monkeypatch.setattr(execute, "run_chunks", lambda *_: pytest.fail("a run was repeated"))
-    assert command(monkeypatch, tmp_path, *arguments) == 0
-    one, two = (tmp_path / "results" / name for name in ("tune-mine", "tune-mine-2"))
+    again = tuning.tune(BASE, axes_of(VARY[:2]), LOSS, KEY, progress=False, **given)
+    with (folder / "results" / "tune-mine" / "trials.csv").open() as file:
+        means = [float(row["mean"]) for row in csv.DictReader(file)]
+    np.testing.assert_allclose([each.mean for each in again.trials], means, rtol=1e-5)
+
+
+def test_the_command_shares_a_store(searched_in_store, monkeypatch):
+    folder, _ = searched_in_store
+    monkeypatch.setattr(execute, "run_chunks", lambda *_: pytest.fail("a run was repeated"))
+    assert command(monkeypatch, folder, *SEARCH, "--store", "kept", "--no-figures") == 0
+    one, two = (folder / "results" / name for name in ("tune-mine", "tune-mine-2"))
     assert (one / "trials.csv").read_text() == (two / "trials.csv").read_text()
     assert (one / "best.toml").read_text() == (two / "best.toml").read_text()
-    assert (tmp_path / "kept" / "trials.log").exists()
+    assert (folder / "kept" / "trials.log").exists()
