@@ -98,8 +98,13 @@ def _numbers(rule: Rule) -> st.SearchStrategy[float]:
     low = rule.above if rule.at_least is None else rule.at_least
     least = -LARGEST if low is None else float(np.float32(low))
     most = LARGEST if rule.at_most is None else float(np.float32(rule.at_most))
-    usual = st.floats(max(least, -10.0), min(most, 10.0), width=32)
-    return (usual | st.floats(least, most, width=32)).filter(lambda x: rule.admits(np.asarray(x)))
+
+    def between(low: float, high: float) -> st.SearchStrategy[float]:
+        """Ends that the rule does not admit are left out."""
+        no_low, no_high = (not rule.admits(np.asarray(end)) for end in (low, high))
+        return st.floats(low, high, width=32, exclude_min=no_low, exclude_max=no_high)
+
+    return between(max(least, -10.0), min(most, 10.0)) | between(least, most)
 
 
 def _whole(rule: Rule) -> st.SearchStrategy[int]:
