@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pause_jax import ConfigError, SimConfig, simulate, sweep
+from pause_jax import ConfigError, SimConfig, sweep
 from pause_jax import regret as lab
 from pause_jax.analysis.summary import summary
 from pause_jax.policies import named
-from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
+from pause_jax.privacy import PerCoordinateLaplace, Uniform
 from pause_jax.reward import Reward
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,8 @@ def test_measured_regret_lies_below_the_bounds_and_pause_grows_slower_than_cs_uc
     )
     configs = {name: base.replace(policy=named(name)) for name in ("pause", "cs_ucb", "random")}
     keys = jax.random.split(jax.random.key(0), 4)
-    curves = lab.cumulative(sweep(configs, keys, progress=False))
+    record = ("regret", "clients", "played")
+    curves = lab.cumulative(sweep(configs, keys, record=record, progress=False))
     fits = {name: lab.growth(curves.sel(config=name)) for name in configs}
     # At 2,000 rounds CS-UCB is still half exploring: linear growth shows later.
     assert fits["pause"].exponent < 0.75 < fits["cs_ucb"].exponent
@@ -99,15 +100,19 @@ def test_decade_ratios_of_known_curves():
 
 
 def test_measure_is_the_sum_of_each_runs_own_regret():
-    base = SimConfig(num_clients=10, num_selected=3, num_rounds=60, learning=None)
-    configs = {name: base.replace(policy=named(name)) for name in ("pause", "random")}
+    always = SimConfig(
+        num_clients=10, num_selected=3, num_rounds=60, learning=None, policy=named("random")
+    )
+    # One program: they differ in a number.
+    configs = {"always": always, "seldom": always.replace(availability=0.5)}
     keys = jax.random.split(jax.random.key(3), 3)
     curves = lab.measure(configs, keys)
     assert curves.dims == ("config", "seed", "round")
     assert curves.dtype == np.float64
-    one = simulate(configs["random"], keys[2])
-    summed = np.cumsum(np.asarray(one.regret, np.float64))
-    np.testing.assert_allclose(curves.sel(config="random", seed=2), summed, rtol=1e-5)
+    for name, config in configs.items():
+        regret = sweep(config, keys, progress=False).regret.isel(config=0).values
+        summed = np.cumsum(regret, axis=1, dtype=np.float64)
+        np.testing.assert_allclose(curves.sel(config=name), summed, rtol=1e-5)
 
 
 def test_measure_refuses_before_it_runs():
@@ -125,12 +130,14 @@ SPENT = SimConfig(
     privacy=PerCoordinateLaplace(budget=Uniform(horizon=5.0)),
     learning=None,
 )
+# The same program with a budget that lasts.
+LASTS = SPENT.override({"privacy.budget.horizon": 100.0})
 
 
 def test_rounds_without_clients_are_counted_and_said():
     """Four clients of five rounds fill ten rounds; in the other fifty nobody is left."""
     keys = jax.random.split(jax.random.key(1), 2)
-    both = {"lasts": SPENT.replace(privacy=NoPrivacy()), "ends": SPENT}
+    both = {"lasts": LASTS, "ends": SPENT}
     with pytest.warns(UserWarning, match=r"ends: nobody took part in 100 of 120 rounds") as seen:
         curves = lab.measure(both, keys)
     assert len(seen) == 1
@@ -146,14 +153,13 @@ def test_rounds_without_clients_are_counted_and_said():
 
 
 def test_regret_stops_where_the_clock_ends_a_run():
-    config = SPENT.replace(privacy=NoPrivacy())
     keys = jax.random.split(jax.random.key(1), 2)
-    whole = lab.measure({"a": config}, keys)
-    clock = sweep(config, keys, progress=False).clock.isel(config=0)
+    whole = lab.measure({"a": LASTS}, keys)
+    clock = sweep(LASTS, keys, progress=False).clock.isel(config=0)
     seconds = float(clock.sel(round=40).mean())
     played = 1 + (clock < seconds).sum("round").values
     assert played[0] != played[1], "choose other keys"
-    ended = lab.measure({"a": config.replace(max_seconds=seconds)}, keys)
+    ended = lab.measure({"a": LASTS.replace(max_seconds=seconds)}, keys)
     for seed, number in enumerate(played):
         curve = ended[0, seed]
         np.testing.assert_allclose(curve[:number], whole[0, seed, :number])
