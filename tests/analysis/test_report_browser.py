@@ -55,6 +55,7 @@ def compared(tmp_path_factory):
         "pause-jax", "compare", "--policies", "random,fastest", "--rounds", "10", "--seeds", "2",
         "--target", "0.3", "--name", "mine", "--no-figures", "--set", "learning.model=linear",
         "--set", "learning.optimizer=sgd", "--set", "learning.max_steps=1",
+        "--set", "learning.partition=iid", "--set", "latency=pareto",
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

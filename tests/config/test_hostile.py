@@ -607,6 +607,7 @@ def test_a_script_for_slurm_has_no_line_of_a_files_name():
 
 def test_a_second_run_with_force_keeps_the_users_files():
     text = 'learning = "none"\nnum_rounds = 4\nnum_clients = 6\npolicy = "random"\n'
+    text += "track_regret = false\n"
     pathlib.Path("a.toml").write_text(text)
     command = ("run", "a.toml", "--no-report", "--log", "csv", "--name", "mine")
     place = pathlib.Path("results/mine")
