@@ -375,10 +375,12 @@ def test_a_good_config_passes():
 
 
 def test_a_deadline_that_nobody_can_meet_is_refused():
-    config = SimConfig(learning=None, deadline=0.04)
+    config = SimConfig(
+        learning=None, deadline=0.04, policy=named("random"), track_regret=False, num_rounds=3
+    )
     with pytest.raises(ConfigError, match=r"deadline = 0.04: no update can be in time"):
         simulate(config, jax.random.key(0))
-    assert simulate(config.replace(deadline=0.06, num_rounds=3), jax.random.key(0)).num_played == 3
+    assert simulate(config.replace(deadline=0.06), jax.random.key(0)).num_played == 3
 
 
 def test_a_field_of_what_is_not_there_says_what_to_choose_first():
