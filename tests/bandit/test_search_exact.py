@@ -25,7 +25,7 @@ from tests.reference import oracles
 pytestmark = pytest.mark.slow
 
 # Every (K, m) is a compilation; hypothesis shrinks in two of them, batches cover the corners.
-DRAWN_SHAPES = [(7, 3), (9, 5)]
+DRAWN_SHAPES = [(6, 3), (9, 5)]
 BATCHED_SHAPES = [(4, 1), (5, 5), (9, 4)]
 # Few and dyadic: ties are common, and float32 sums are exact in any order.
 FINITE = [-2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 3.0]
@@ -105,7 +105,7 @@ def test_exact_equals_exhaustive_equals_oracle_on_continuous_values(num_clients,
     available = np.ones(index.shape, bool)
     keys = jax.random.split(jax.random.key(2), 100)
     fast, slow = (
-        jitted(name, num_selected, batched=True)(index, weight, available, keys)
+        jax.device_get(jitted(name, num_selected, batched=True)(index, weight, available, keys))
         for name in SEARCHES
     )
     # Without ties the optimum is unique, so sets are equal and energies equal to the bit.
@@ -143,7 +143,7 @@ def test_fewer_available_than_wanted_takes_all_of_them(name):
     assert energy == 1.0 + 1.0 + 4.0
     clients, energy = solve(name, index, weight, 3, [False] * 6)
     assert len(set(clients)) == 3
-    assert jnp.isneginf(energy)
+    assert np.isneginf(energy)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -154,25 +154,20 @@ def test_unavailable_clients_are_not_chosen_however_good(name):
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_result_types_and_jit_equals_no_jit(name):
-    index, weight, available = map(jnp.asarray, (a[0] for a in random_instances(6, 1, "ties")))
-    available = available.at[:3].set(True)
-    key = jax.random.key(1)
-    clients, energy = SEARCHES[name](index, weight, 2, available=available, key=key)
+def test_plain_numpy_and_lists_are_taken_and_the_types_are_right(name):
+    index, weight = np.array([3.0, 1.0, 2.0, -9.0, -9.0, -9.0]), [0.0, 9.0, 1.0, 0.0, 0.0, 0.0]
+    clients, energy = jax.jit(lambda: SEARCHES[name](index, weight, 2))()
     chex.assert_shape([clients, energy], [(2,), ()])
     chex.assert_type([clients, energy], [jnp.int32, jnp.float32])
-    found = jitted(name, 2)(index, weight, available, key)
-    np.testing.assert_array_equal(found[0], clients)
-    np.testing.assert_array_equal(found[1], energy)
+    assert clients.tolist() == [1, 2]
+    assert float(energy) == 11.0
 
 
-@pytest.mark.parametrize(
-    ("num_clients", "num_selected"), [(14, 4), (12, 6), (11, 3), (10, 9), (6, 1)]
-)
+@pytest.mark.parametrize(("num_clients", "num_selected"), [(14, 4), (12, 6), (10, 9), (6, 1)])
 def test_exact_equals_exhaustive_on_ten_thousand_instances(num_clients, num_selected):
-    # 2,000 for each shape: ties, infinities of both signs, masks; sums of dyadics have no rounding.
+    # 2,500 for each shape: ties, infinities of both signs, masks; sums of dyadics have no rounding.
     parts = [
-        random_instances(num_clients, 1000, kind, seed=11) for kind in ("ties", "mostly_untried")
+        random_instances(num_clients, 1250, kind, seed=11) for kind in ("ties", "mostly_untried")
     ]
     index, weight, available = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     keys = jax.random.split(jax.random.key(3), len(index))
@@ -256,12 +251,12 @@ def test_first_rounds_choose_every_client_exactly_once(name):
         seen, state = [], empty_stats(num_clients)
         for t in range(1, num_clients // num_selected + 1):
             # Weights that favour repetition must not matter while a client is untried.
-            weight = jnp.where(state.counts > 0, 50.0, 0.0)
+            weight = np.where(np.asarray(state.counts) > 0, 50, 0).astype(np.float32)
             index = play[0](state, t, num_selected)
             key = jax.random.fold_in(jax.random.key(seed), t)
             clients, _ = jitted(name, num_selected)(index, weight, np.ones(6, bool), key)
             seen += clients.tolist()
-            state = play[1](state, clients, jnp.full(num_selected, 0.5))
+            state = play[1](state, clients, np.full(num_selected, 0.5, np.float32))
         assert sorted(seen) == list(range(num_clients))
         orders.add(tuple(seen))
     assert len(orders) > 1
@@ -307,10 +302,11 @@ def test_exhaustive_chunk_size_does_not_matter(chunk_size):
 
 def test_exhaustive_refuses_with_the_count_in_the_message():
     with pytest.raises(ConfigError, match=r"118,264,581,564,861,424 sets .*search = exact"):
-        exhaustive(jnp.ones(60), jnp.ones(60), 30)
+        exhaustive(np.ones(60), np.ones(60), 30)
     with pytest.raises(ConfigError, match=r"15 sets a round \(num_clients = 6, num_selected = 2\)"):
-        exhaustive(jnp.ones(6), jnp.ones(6), 2, max_sets=14)
-    assert exhaustive(jnp.ones(6), jnp.ones(6), 2, max_sets=15)[1] == 3.0
+        exhaustive(np.ones(6), np.ones(6), 2, max_sets=14)
+    clients, _ = jax.eval_shape(lambda u: exhaustive(u, u, 2, max_sets=15), np.ones(6))
+    assert clients.shape == (2,)
 
 
 def test_exhaustive_config_refuses_before_any_work():
@@ -327,28 +323,20 @@ def test_exhaustive_config_refuses_before_any_work():
 @pytest.mark.parametrize("name", SEARCHES)
 def test_bad_shapes_and_sizes_raise(name, num_index, num_weight, num_selected):
     with pytest.raises(ValueError, match=f"num_selected = {num_selected}"):
-        SEARCHES[name](jnp.ones(num_index), jnp.ones(num_weight), num_selected)
+        SEARCHES[name](np.ones(num_index), np.ones(num_weight), num_selected)
 
 
 @pytest.mark.parametrize("search", [Exact(), Exhaustive()])
 def test_search_configs_sum_the_terms_and_report_no_gap(search):
-    terms = jnp.array([[0.0, 1.0, 1.0, 2.0, 0.0, 0.0], [0.0, 0.5, 2.0, 2.0, 0.0, 0.0]])
-    problem = Problem(jnp.array([6.0, 5.0, 3.0, 0.0, 0.0, 0.0]), terms, jnp.asarray(10.0))
+    terms = np.float32([[0.0, 1.0, 1.0, 2.0, 0.0, 0.0], [0.0, 0.5, 2.0, 2.0, 0.0, 0.0]])
+    problem = Problem(np.float32([6.0, 5.0, 3.0, 0.0, 0.0, 0.0]), terms, np.float32(10.0))
     clients, info = jax.jit(search, static_argnums=2)(
-        jax.random.key(0), problem, 2, jnp.ones(6, bool)
+        jax.random.key(0), problem, 2, np.ones(6, bool)
     )
     assert clients.tolist() == [1, 2]
     assert info.energy == 7.5
     assert info.optimality_gap == 0
-    assert jnp.isnan(info.acceptance_rate)
-
-
-@pytest.mark.parametrize("search", [exact, exhaustive])
-def test_plain_numpy_and_lists_are_taken(search):
-    index, weight = np.array([3.0, 1.0, 2.0, -9.0, -9.0, -9.0]), [0.0, 9.0, 1.0, 0.0, 0.0, 0.0]
-    clients, energy = search(index, weight, 2)
-    assert clients.tolist() == [1, 2]
-    assert float(energy) == 11.0
+    assert np.isnan(info.acceptance_rate)
 
 
 def best_values(index, weight, num_selected):
@@ -365,13 +353,14 @@ def best_values(index, weight, num_selected):
 # Below and above 64 clients the search has different forms.
 @pytest.mark.parametrize(("num_clients", "num_selected"), [(20, 4), (100, 8)])
 def test_ten_thousand_random_instances_are_solved_exactly(num_clients, num_selected):
+    """5,000 of each shape."""
     rng = np.random.default_rng(5)
-    shape = (10_000, num_clients)
-    # Multiples of 1/256: sums are exact in float32. Three thousand rows have many ties, and in all
-    # rows the index counts for much, for little, or for something between.
+    shape = (5000, num_clients)
+    # Multiples of 1/256: sums are exact in float32. 1,500 rows have many ties, and in all rows the
+    # index counts for much, for little, or for something between.
     index, weight = (rng.integers(-512, 512, shape) / 256 for _ in range(2))
-    index[:3000] = rng.integers(-2, 3, (3000, num_clients))
-    index *= 2.0 ** rng.integers(-1, 6, (10_000, 1))
+    index[:1500] = rng.integers(-2, 3, (1500, num_clients))
+    index *= 2.0 ** rng.integers(-1, 6, (5000, 1))
     index, weight = index.astype(np.float32), weight.astype(np.float32)
     keys = jax.random.split(jax.random.key(3), len(index))
     present = np.ones(shape, bool)
