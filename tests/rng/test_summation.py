@@ -1,7 +1,6 @@
 """Sums of the same bits in every order, and runs of the same cohorts in every batch."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,15 +12,17 @@ from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
 from pause_jax.rng.summation import on_grid, tree_sum
 
+summed = jax.jit(tree_sum)
+
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64])
 def test_tree_sum_is_exact_without_rounding_and_keeps_the_order(size):
     rng = np.random.default_rng(size)
-    dyadic = rng.integers(-99, 99, (20, size)).astype(np.float32) / 4
-    np.testing.assert_array_equal(tree_sum(jnp.asarray(dyadic)), dyadic.sum(axis=1))
+    dyadic = rng.integers(-99, 99, (200, size)).astype(np.float32) / 4
+    np.testing.assert_array_equal(summed(dyadic), dyadic.sum(axis=1))
     low = rng.normal(size=(200, size)).astype(np.float32)
     high = np.nextafter(low, np.where(rng.random(low.shape) < 0.5, np.inf, low))
-    assert (tree_sum(jnp.asarray(low)) <= tree_sum(jnp.asarray(high))).all()
+    assert np.less_equal(summed(low), summed(high)).all()
 
 
 gridded = jax.jit(on_grid, static_argnums=1)
@@ -31,7 +32,7 @@ gridded = jax.jit(on_grid, static_argnums=1)
 def test_sums_on_a_grid_are_exact_in_any_order(seed, terms, power):
     rng = np.random.default_rng(seed)
     values = (rng.normal(size=300) * 10**power).astype(np.float32)
-    rounded = np.asarray(gridded(jnp.asarray(values), terms))
+    rounded = np.asarray(gridded(values, terms))
     # No more than the last place of the largest possible sum.
     largest = terms * np.abs(values).max()
     np.testing.assert_allclose(rounded, values, rtol=0, atol=2 * largest * 2.0**-23)
@@ -49,9 +50,9 @@ def test_sums_off_the_grid_depend_on_the_order():
 
 
 def test_values_on_a_coarse_grid_stay_as_they_are():
-    values = jnp.asarray([0.25, -3.0, 0.0, 100.5])
+    values = np.float32([0.25, -3.0, 0.0, 100.5])
     np.testing.assert_array_equal(gridded(values, 4), values)
-    np.testing.assert_array_equal(gridded(jnp.zeros(4), 4), 0)
+    np.testing.assert_array_equal(gridded(0 * values, 4), 0)
 
 
 # --- what they are for
@@ -92,9 +93,9 @@ def test_equal_shares_have_the_same_bits_in_a_sweep():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["pause", "sa_pause", "pause_thompson", "bsfl", "rbcs_f"])
+@pytest.mark.parametrize("policy", ["pause", "sa_pause", "pause_thompson", "rbcs_f"])
 def test_cohorts_of_a_batch_are_those_of_the_single_runs(policy):
     config = presets.digits_small(policy).replace(num_rounds=100, learning=None, track_regret=False)
     if policy == "sa_pause":
-        config = config.override({"policy.search.steps": 100})
+        config = config.override({"policy.search.steps": 30})
     np.testing.assert_array_equal(*compare(config, "clients"))
