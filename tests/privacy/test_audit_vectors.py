@@ -32,8 +32,9 @@ HONEST = {
     ("name", "epsilon"),
     [
         *((name, 2.0) for name in HONEST),
-        *((name, 0.5) for name in ("gaussian", "lift", "private")),
-        *((name, 6.0) for name in ("fixed", "duchi_l2", "projected")),
+        ("lift", 0.5),
+        ("private", 0.5),
+        ("projected", 6.0),
     ],
 )
 def test_an_honest_mechanism_is_not_accused(name, epsilon):

@@ -44,6 +44,11 @@ def whole_life(budget):
     return budget.remaining(n), budget.spent(n), budget.epsilon(n[1:])
 
 
+def first_five(budget):
+    """(remaining after n, spent after n, epsilon of the next), n = 0 .. 4."""
+    return [np.asarray(values)[:5] for values in whole_life(budget)]
+
+
 def check_schedule(budget, slack):
     """The contract of a schedule; ``slack`` is relative to its total."""
     total = budget.total_epsilon
@@ -89,7 +94,7 @@ def test_epsilon_matches_the_formulas_term_by_term():
     ]
     with jax.enable_x64(True):
         for budget, formula in cases:
-            remaining, spent, epsilon = whole_life(budget)
+            remaining, spent, epsilon = map(np.asarray, whole_life(budget))
             for n in (0, 1, 2, 3, 6, 7, 8, 60):
                 p = oracles.remaining(formula, 40, n)
                 np.testing.assert_allclose(remaining[n], p, atol=1e-12)
@@ -107,19 +112,25 @@ def test_geometric_closed_form(decay):
     np.testing.assert_allclose(spent, 200 * (1 - np.exp(-decay * n)), rtol=0, atol=1e-11)
 
 
+@jax.jit
+def life(budget, i):
+    return budget.remaining(i), budget.epsilon(i), budget.exhausted(i)
+
+
 @pytest.mark.parametrize(
     ("budget", "last"),
     [(Uniform(horizon=4.0), 4), (Table(shares=TABLES[0]), 3), (Table(shares=(1.0,)), 1)],
 )
 def test_an_exhausted_schedule_gives_nothing(budget, last):
-    i = jnp.arange(1, 50)
-    epsilon = np.asarray(budget.epsilon(i))
+    i = np.arange(1, 50)
+    remaining, epsilon, exhausted = map(np.asarray, life(budget, i))
     assert (epsilon[:last] > 0).all()
     assert (epsilon[last:] == 0).all()
-    np.testing.assert_array_equal(budget.exhausted(i), i > last)
+    np.testing.assert_array_equal(exhausted, i > last)
     # A budget that float32 hardly holds is not a spent one.
-    assert not budget.replace(total_epsilon=1e-38).exhausted(i)[:last].any()
-    assert np.ptp(np.asarray(budget.remaining(i))[last - 1 :]) == 0
+    _, _, exhausted = map(np.asarray, life(budget.replace(total_epsilon=1e-38), i))
+    assert not exhausted[:last].any()
+    assert np.ptp(remaining[last - 1 :]) == 0
 
 
 N = np.asarray([1, 2, 3, 15, 16, 17, 300, 10**5])
@@ -127,8 +138,8 @@ N = np.asarray([1, 2, 3, 15, 16, 17, 300, 10**5])
 
 @jax.jit
 def figures(budget):
-    """(spent after n, epsilon of the n-th) for each of ``N``."""
-    return budget.spent(jnp.asarray(N)), budget.epsilon(jnp.asarray(N))
+    """(spent after 0 and each of ``N`` releases, epsilon of the n-th for each of ``N``)."""
+    return budget.spent(jnp.asarray([0, *N])), budget.epsilon(jnp.asarray(N))
 
 
 def assert_float32_holds(budget, share):
@@ -136,10 +147,10 @@ def assert_float32_holds(budget, share):
     budget = jax.tree.map(lambda x: np.asarray(x, np.float32), budget)
     exact = jax.tree.map(lambda x: np.asarray(x, np.float64), budget)
     each = share(exact, np.arange(1.0, N[-1] + 1))
-    spent, epsilon = figures(budget)
+    (at_first, *spent), epsilon = map(np.asarray, figures(budget))
+    assert at_first == 0
     np.testing.assert_allclose(spent, 200 * np.cumsum(each)[N - 1], rtol=1e-6)
     np.testing.assert_allclose(epsilon, 200 * np.maximum(each[N - 1], 2.0**-100), rtol=1e-6)
-    assert budget.spent(jnp.asarray([0]))[0] == 0
 
 
 @pytest.mark.parametrize("decay", [1e-12, 1e-8, 1e-6, 1e-3, 0.04, 1.0, 10.0, 80.0])
@@ -151,8 +162,8 @@ def test_a_geometric_schedule_is_right_in_float32_however_slow(decay):
 
 
 def test_a_first_release_of_a_fast_schedule_does_not_overflow():
-    (first,) = Geometric(total_epsilon=1e6, decay=80.0).epsilon(jnp.asarray([1]))
-    assert first == 1e6
+    _, _, epsilon = first_five(Geometric(total_epsilon=1e6, decay=80.0))
+    assert epsilon[0] == 1e6
 
 
 @pytest.mark.parametrize("exponent", [1 + 2.0**-23, 1.001, 1.5, 8.0])
@@ -166,9 +177,10 @@ def test_a_power_schedule_is_right_in_float32_however_slow(exponent):
 def test_a_power_schedule_of_any_exponent_is_finite():
     for exponent in (200.0, 1e13, 1e38):
         budget = Power(total_epsilon=200.0, exponent=exponent)
-        assert budget.spent(jnp.asarray([0, 1, 99])).tolist() == [0, 200, 200]
-        assert budget.remaining(jnp.asarray([0, 1, 99])).tolist() == [1, 0, 0]
-        assert budget.epsilon(jnp.asarray([1]))[0] == 200
+        remaining, spent, epsilon = map(np.asarray, whole_life(budget))
+        assert spent[[0, 1, 99]].tolist() == [0, 200, 200]
+        assert remaining[[0, 1, 99]].tolist() == [1, 0, 0]
+        assert epsilon[0] == 200
 
 
 def test_schedules_of_tiny_shares_are_right_in_float32():
@@ -176,12 +188,20 @@ def test_schedules_of_tiny_shares_are_right_in_float32():
         Uniform(total_epsilon=200.0, horizon=1e9), lambda b, i: np.ones_like(i) / b.horizon
     )
     shares = Table(total_epsilon=200.0, shares=(1e-9,) * 5)
-    spent = shares.spent(jnp.arange(6))
+    spent = jax.jit(shares.spent)(np.arange(6))
     np.testing.assert_allclose(spent, 200e-9 * np.arange(6), rtol=1e-6)
 
 
 def test_a_table_below_one_keeps_the_rest_unspent():
-    assert Table(shares=(0.5, 0.25, 0.125)).remaining(jnp.array([3, 99])).tolist() == [0.125] * 2
+    remaining, _, _ = whole_life(Table(shares=(0.5, 0.25, 0.125)))
+    assert np.asarray(remaining)[[3, 99]].tolist() == [0.125] * 2
+
+
+@jax.jit
+def million_releases(budget):
+    """(epsilon of each, whether the budget is exhausted before it, spent after all)."""
+    i = jnp.arange(1, 10**6 + 1)
+    return budget.epsilon(i), budget.exhausted(i), budget.spent(i[-1])
 
 
 @pytest.mark.parametrize(
@@ -191,13 +211,12 @@ def test_a_table_below_one_keeps_the_rest_unspent():
 )
 def test_open_ended_schedules_never_stop(budget):
     """Far beyond where float32 rounds eps_i to 0: from i = 2,184 on with the default."""
-    i = jnp.arange(1, 10**6 + 1)
-    epsilon = np.asarray(budget.epsilon(i))
+    epsilon, exhausted, spent = map(np.asarray, million_releases(budget))
     assert (epsilon > 0).all()
-    assert not budget.exhausted(i).any()
+    assert not exhausted.any()
     total = float(budget.total_epsilon)
     assert epsilon.sum(dtype=float) <= total * (1 + 1e-5)
-    np.testing.assert_allclose(budget.spent(i[-1:]), epsilon.sum(dtype=float), rtol=1e-2)
+    np.testing.assert_allclose(spent, epsilon.sum(dtype=float), rtol=1e-2)
 
 
 @pytest.mark.slow
@@ -207,8 +226,8 @@ def test_open_ended_schedules_never_stop(budget):
     ids=lambda mechanism: mechanism.name,
 )
 def test_what_is_released_at_the_least_epsilon_is_finite_noise(mechanism):
-    update = jnp.linspace(-1.0, 1.0, DIMENSION)
-    least = Geometric().epsilon(jnp.asarray([10**6]))[0]
+    update = np.linspace(-1.0, 1.0, DIMENSION, dtype=np.float32)
+    least = np.asarray(million_releases(Geometric())[0])[-1]
     keys = jax.random.split(jax.random.key(0), 50)
     one, other = (
         np.asarray(jax.vmap(lambda key, u=u: release(mechanism, key, u, least))(keys), float)
@@ -239,10 +258,12 @@ def clipped(mechanism, update):
 def noise(mechanism, epsilon, seed=0, number=4000):
     """Noise of many clients that send nothing, [number, DIMENSION]."""
     keys = jax.random.split(jax.random.key(seed), number)
-    run = jax.jit(
-        jax.vmap(lambda key: mechanism.privatize(key, jnp.zeros(DIMENSION), epsilon)),
-    )
-    return np.asarray(run(keys), float)
+    return np.asarray(releases_of_nothing(mechanism, keys, epsilon), float)
+
+
+@jax.jit
+def releases_of_nothing(mechanism, keys, epsilon):
+    return jax.vmap(lambda key: mechanism.privatize(key, jnp.zeros(DIMENSION), epsilon))(keys)
 
 
 def fits_laplace(sample, scale):
@@ -267,10 +288,11 @@ def test_noise_is_laplace_of_sensitivity_over_epsilon(mechanism, sensitivity, ep
 
 @by_name
 def test_noise_is_added_to_the_clipped_update(mechanism):
-    update = jnp.linspace(-1, 1, DIMENSION)
-    key = jax.random.key(4)
-    with_update = release(mechanism, key, update, 0.5)
-    without = release(mechanism, key, jnp.zeros(DIMENSION), 0.5)
+    update = np.linspace(-1, 1, DIMENSION, dtype=np.float32)
+    with_update, without = (
+        np.asarray(release(mechanism, jax.random.key(4), each, 0.5))
+        for each in (update, 0 * update)
+    )
     np.testing.assert_allclose(with_update - without, clipped(mechanism, update), atol=2e-5)
 
 
@@ -335,11 +357,10 @@ def test_units_say_what_epsilon_protects():
 @by_name
 def test_mechanisms_draw_on_their_budget(mechanism):
     budget = Uniform(total_epsilon=9.0, horizon=3.0)
-    mechanism = mechanism.replace(budget=budget)
-    n = jnp.arange(5)
-    np.testing.assert_allclose(mechanism.budget.remaining(n), [1, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
-    np.testing.assert_allclose(mechanism.budget.spent(n), [0, 3, 6, 9, 9], atol=1e-5)
-    np.testing.assert_allclose(mechanism.budget.epsilon(n + 1), [3, 3, 3, 0, 0], rtol=1e-6)
+    remaining, spent, epsilon = first_five(mechanism.replace(budget=budget).budget)
+    np.testing.assert_allclose(remaining, [1, 2 / 3, 1 / 3, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(spent, [0, 3, 6, 9, 9], atol=1e-5)
+    np.testing.assert_allclose(epsilon, [3, 3, 3, 0, 0], rtol=1e-6)
 
 
 @given(update=updates)
