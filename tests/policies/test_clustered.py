@@ -143,14 +143,13 @@ UPDATES[5] = -UPDATES[1]
 
 def test_distances_are_numpys():
     difference = UPDATES[:, None].astype(float) - UPDATES[None]
-    np.testing.assert_allclose(
-        euclidean(jnp.asarray(UPDATES)), np.sqrt((difference**2).sum(axis=2)), atol=1e-5
+    straight, blocks, turned = (
+        np.asarray(jax.jit(distance)(UPDATES)) for distance in (euclidean, manhattan, arccos)
     )
-    np.testing.assert_allclose(
-        manhattan(jnp.asarray(UPDATES)), np.abs(difference).sum(axis=2), atol=1e-5
-    )
+    np.testing.assert_allclose(straight, np.sqrt((difference**2).sum(axis=2)), atol=1e-5)
+    np.testing.assert_allclose(blocks, np.abs(difference).sum(axis=2), atol=1e-5)
     # The published program squares the distance.
-    assert np.abs(euclidean(jnp.asarray(UPDATES)) - (difference**2).sum(axis=2)).max() > 1
+    assert np.abs(straight - (difference**2).sum(axis=2)).max() > 1
     angle = np.zeros((6, 6))
     for i in range(6):
         for j in range(6):
@@ -159,9 +158,9 @@ def test_distances_are_numpys():
             if scale > 0:
                 angle[i, j] = np.arccos(np.clip(a @ b / scale, -1, 1))
     # The arc cosine is steep at 1: float32 leaves 1e-3 there.
-    np.testing.assert_allclose(arccos(jnp.asarray(UPDATES)), angle, atol=2e-3)
-    assert float(arccos(jnp.asarray(UPDATES))[1, 5]) > 3.1
-    assert float(arccos(jnp.asarray(UPDATES))[2, 0]) == 0
+    np.testing.assert_allclose(turned, angle, atol=2e-3)
+    assert turned[1, 5] > 3.1
+    assert turned[2, 0] == 0
 
 
 # --- the policy
@@ -170,32 +169,41 @@ def test_distances_are_numpys():
 SIZES, M = np.array([4, 3, 3, 2, 4, 3, 3, 2]), 2
 
 
-def learned(config, updates, sizes=SIZES, m=M):
-    """(policy, state) after every client's update was seen, m at a time."""
-    updates = np.asarray(updates, np.float32)
-    policy = config.build(context(sizes, m, update_size=updates.shape[1]))
-    state, update = policy.init(), jax.jit(policy.update)
-    for first in range(0, len(sizes), m):
-        clients = np.arange(first, first + m)
-        selection = Selection(clients, np.full(m, 1 / m, np.float32))
-        state = update(state, selection, observation(np.ones(m), update=updates[clients]))
-    np.testing.assert_array_equal(state, updates)
-    return policy, state
+class Compiled:
+    """A policy, and its programs."""
 
+    def __init__(self, config, sizes=tuple(SIZES), m=M):
+        self.sizes, self.m = sizes, m
+        self.policy = config.build(context(sizes, m, update_size=3))
+        self.update = jax.jit(self.policy.update)
+        self._draw = jax.jit(self._weights)
 
-def weights(policy, state, draws, available=None):
-    """Aggregation weight of each client in many independent rounds, [draws, K]."""
-    mask = jnp.ones(8, bool) if available is None else jnp.asarray(available)
-
-    @jax.jit
-    def draw(keys):
+    def _weights(self, state, keys, available):
         def one(key):
-            selection, _ = policy.select(key, state, jnp.asarray(2), mask)
+            selection, _ = self.policy.select(key, state, jnp.asarray(2), available)
             return jnp.zeros(8).at[selection.clients].add(selection.weights)
 
         return jax.lax.map(one, keys)
 
-    return np.asarray(draw(jax.random.split(jax.random.key(7), draws)))
+    def learned(self, updates):
+        """The state after every client's update was seen, m at a time."""
+        updates = np.asarray(updates, np.float32)
+        state, m = self.policy.init(), self.m
+        for first in range(0, len(self.sizes), m):
+            clients = np.arange(first, first + m)
+            selection = Selection(clients, np.full(m, 1 / m, np.float32))
+            state = self.update(state, selection, observation(np.ones(m), update=updates[clients]))
+        np.testing.assert_array_equal(state, updates)
+        return state
+
+    def weights(self, state, draws=100, available=None):
+        """Aggregation weight of each client in many independent rounds, [draws, K]."""
+        keys = jax.random.split(jax.random.key(7), draws)
+        everyone = np.ones(8, bool)
+        return np.asarray(self._draw(state, keys, everyone if available is None else available))
+
+
+compiled = functools.cache(Compiled)
 
 
 def two_groups(rng):
@@ -206,15 +214,14 @@ def two_groups(rng):
 
 @functools.cache
 def free_weights():
-    policy = MdSampling().build(context(SIZES, M))
-    return weights(policy, policy.init(), 500)
+    free = Compiled(MdSampling())
+    return free.weights(free.policy.init(), 500)
 
 
 @pytest.mark.parametrize("distance", ["arccos", "l2", "l1"])
 def test_similar_clients_share_a_bin(distance):
-    config = ClusteredSimilarity(distance=distance)
-    policy, state = learned(config, two_groups(np.random.default_rng(0)))
-    drawn = weights(policy, state, 300)
+    policy = compiled(ClusteredSimilarity(distance=distance))
+    drawn = policy.weights(policy.learned(two_groups(np.random.default_rng(0))))
     # One client of each group in every round, so exactly half of the weight.
     np.testing.assert_allclose(drawn[:, :4].sum(axis=1), 0.5, atol=1e-6)
     # Negative control: MD sampling often takes both from one group.
@@ -225,8 +232,8 @@ def test_weights_are_unbiased():
     # The first client fills a bin of its own.
     sizes, m = np.array([14, 1, 3, 2, 4, 3, 1, 2]), 4
     updates = np.random.default_rng(1).standard_normal((8, 3))
-    policy, state = learned(ClusteredSimilarity(), updates, sizes, m)
-    drawn = weights(policy, state, 2000)
+    policy = Compiled(ClusteredSimilarity(), sizes, m)
+    drawn = policy.weights(policy.learned(updates), 2000)
     share = sizes / sizes.sum()
     error = drawn.std(axis=0) / len(drawn) ** 0.5
     assert (np.abs(drawn.mean(axis=0) - share) <= 4.5 * error + 1e-6).all()
@@ -238,29 +245,32 @@ def test_weights_are_unbiased():
 
 def test_absent_clients_are_never_drawn():
     available = np.array([True, False, True, True, False, False, True, False])
-    policy, state = learned(ClusteredSimilarity(), two_groups(np.random.default_rng(0)))
-    drawn = weights(policy, state, 400, available)
+    policy = compiled(ClusteredSimilarity())
+    state = policy.learned(two_groups(np.random.default_rng(0)))
+    drawn = policy.weights(state, available=available)
     assert (drawn[:, ~available] == 0).all()
     np.testing.assert_allclose(drawn.sum(axis=1), 1, atol=1e-5)
     # One group has only client 6, which then has half of the weight always.
     np.testing.assert_allclose(drawn[:, 6], 0.5, atol=1e-6)
-    np.testing.assert_array_equal(weights(policy, state, 3, np.zeros(8, bool)), 0)
+    np.testing.assert_array_equal(policy.weights(state, available=np.zeros(8, bool)), 0)
 
 
 @pytest.mark.parametrize("distance", ["arccos", "l2", "l1"])
 def test_updates_that_are_not_finite_do_no_harm(distance):
     updates = np.random.default_rng(2).standard_normal((8, 3))
     updates[3], updates[5, 0], updates[6] = np.nan, np.nan, np.inf
-    policy, state = learned(ClusteredSimilarity(distance=distance), updates)
-    drawn = weights(policy, state, 100)
+    policy = compiled(ClusteredSimilarity(distance=distance))
+    drawn = policy.weights(policy.learned(updates))
     np.testing.assert_allclose(drawn.sum(axis=1), 1, atol=1e-5)
     assert (drawn[:, [3, 6]] > 0).any(axis=0).all()
 
 
 def test_a_client_keeps_its_last_update_until_the_next():
-    policy, state = learned(ClusteredSimilarity(), two_groups(np.random.default_rng(0)))
-    selection = Selection(jnp.array([1, 6]), jnp.array([1.0, 0.0]))
-    new = policy.update(state, selection, observation(jnp.ones(2), update=jnp.full((2, 3), 9.0)))
+    policy = compiled(ClusteredSimilarity())
+    state = policy.learned(two_groups(np.random.default_rng(0)))
+    selection = Selection(np.array([1, 6]), np.array([1.0, 0.0], np.float32))
+    seen = observation(np.ones(2), update=np.full((2, 3), 9.0))
+    new = np.asarray(policy.update(state, selection, seen))
     np.testing.assert_array_equal(new[1], 9)
     rest = np.delete(np.arange(8), 1)
-    np.testing.assert_array_equal(np.asarray(new)[rest], np.asarray(state)[rest])
+    np.testing.assert_array_equal(new[rest], np.asarray(state)[rest])

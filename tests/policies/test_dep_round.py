@@ -1,9 +1,9 @@
 """Cohorts of fixed size with given probabilities, against their oracles."""
 
+import functools
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,13 +13,19 @@ from tests.reference import inclusion as oracle
 
 P = np.array([0.9, 0.1, 0.55, 0.25, 1.0, 0.2, 0.0])
 M, DRAWS = 3, 30_000
+inclusion = jax.jit(inclusion_probabilities)
 P8 = np.array([0.3, -0.3, 0.2, -0.2, 0.0, 0.0, 0.1, -0.1])
+
+
+@functools.partial(jax.jit, static_argnums=(1, 3))
+def often(probability, m, keys, draw):
+    return jax.vmap(lambda key: draw(probability, m, key))(keys)
 
 
 def cohorts(probability, m, draws=DRAWS, draw=dep_round):
     """Clients in each of many draws, bool [draws, K]."""
-    one = jax.vmap(lambda key: draw(jnp.asarray(probability, jnp.float32), m, key))
-    clients = np.asarray(jax.jit(one)(jax.random.split(jax.random.key(0), draws)))
+    keys = jax.random.split(jax.random.key(0), draws)
+    clients = np.asarray(often(np.asarray(probability, np.float32), m, keys, draw))
     members = np.zeros((draws, len(probability)), int)
     np.add.at(members, (np.arange(draws)[:, None], clients), 1)
     return members
@@ -69,16 +75,16 @@ def test_rounding_of_a_probability_does_not_change_who_is_drawn():
 
 
 def test_fewer_than_m_come_first_and_the_others_only_fill_up():
-    p = jnp.asarray([1.0, 0.0, 0.5, 0.5, 0.0])
-    for seed in range(20):
-        clients = np.asarray(dep_round(p, 4, jax.random.key(seed)))
+    p = np.array([1.0, 0.0, 0.5, 0.5, 0.0], np.float32)
+    keys = jax.random.split(jax.random.key(0), 20)
+    for clients in np.asarray(often(p, 4, keys, dep_round)):
         assert len(set(clients.tolist())) == 4
         assert set(clients[:2].tolist()) in ({0, 2}, {0, 3})
 
 
 def test_many_clients_of_small_probability_keep_it():
-    weight = jnp.arange(1.0, 601.0)
-    p = np.asarray(inclusion_probabilities(weight, weight > 0, 16.0))
+    weight = np.arange(1.0, 601.0)
+    p = np.asarray(inclusion(weight, weight > 0, 16.0))
     members = cohorts(p, 16, draws=2000)
     np.testing.assert_array_equal(members.sum(axis=1), 16)
     assert off(members, p).max() < 4.5
@@ -95,15 +101,13 @@ WEIGHTS = st.lists(st.floats(0.01, 50), min_size=5, max_size=5)
 @given(WEIGHTS, st.lists(st.booleans(), min_size=5, max_size=5), st.floats(0.1, 5))
 def test_the_allocation_is_the_oracles(weight, among, total):
     total = min(total, float(sum(among)))
-    got = np.asarray(
-        inclusion_probabilities(jnp.asarray(weight, jnp.float32), jnp.asarray(among), total)
-    )
+    got = np.asarray(inclusion(np.array(weight), np.array(among), total))
     np.testing.assert_allclose(got, oracle.allocation(weight, among, total), atol=2e-5)
     np.testing.assert_allclose(got.sum(), total, rtol=1e-5, atol=1e-6)
 
 
 def test_nobody_or_too_few_can_be_drawn():
-    weight = jnp.asarray([3.0, 1.0, 2.0])
-    np.testing.assert_array_equal(inclusion_probabilities(weight, weight < 0, 2.0), 0)
-    np.testing.assert_array_equal(inclusion_probabilities(weight, weight > 1, 3.0), [1, 0, 1])
-    np.testing.assert_array_equal(inclusion_probabilities(weight, weight > 0, 0.0), 0)
+    weight = np.array([3.0, 1.0, 2.0])
+    np.testing.assert_array_equal(inclusion(weight, weight < 0, 2.0), 0)
+    np.testing.assert_array_equal(inclusion(weight, weight > 1, 3.0), [1, 0, 1])
+    np.testing.assert_array_equal(inclusion(weight, weight > 0, 0.0), 0)

@@ -34,12 +34,12 @@ def played(config=CONFIG):
         available = rng.random(K) < (0.3 if t % 10 == 0 else 0.85)
         available[t % K] = True
         arrived = rng.random(K) < RELIABLE
-        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.asarray(available))
+        selection, _ = select(jax.random.key(t), state, np.asarray(t), available)
         clients = np.asarray(selection.clients)
         chosen = clients[np.asarray(selection.weights) > 0].tolist()
         rounds.append((available, chosen, arrived, state))
         seen = observation(np.ones(M), received=arrived[clients])
-        state = update(state, selection, seen._replace(available=jnp.asarray(available)))
+        state = update(state, selection, seen._replace(available=available))
     return tuple(rounds)
 
 
@@ -51,13 +51,16 @@ def replay(bug="", config=CONFIG):
         slow.update(available, chosen, arrived)
 
 
+allocation = jax.jit(allocated, static_argnums=2)
+
+
 def test_weights_and_probabilities_are_the_oracles():
-    ours = jax.jit(lambda state, here: allocated(state.log_weight, here, M, CONFIG.quota))
     full, few = 0, 0
     for slow, available, chosen, state in replay():
         np.testing.assert_allclose(state.log_weight, slow.log_weight, rtol=1e-4, atol=1e-5)
         p, over = slow.probabilities(available)
-        np.testing.assert_allclose(ours(state, jnp.asarray(available)), p, atol=1e-5)
+        ours = allocation(state.log_weight, available, M, CONFIG.quota)
+        np.testing.assert_allclose(ours, p, atol=1e-5)
         np.testing.assert_allclose(p.sum(), min(M, available.sum()))
         assert len(chosen) == min(M, available.sum())
         assert set(np.flatnonzero(p == 1)) <= set(chosen) <= set(np.flatnonzero(p > 0))
@@ -96,14 +99,14 @@ def test_a_draw_has_the_probabilities_and_one_after_the_other_has_not():
 
 
 def test_with_a_full_quota_it_is_uniform_and_the_late_schedule_waits_a_quarter():
-    here = jnp.asarray([True] * 6 + [False] * 2)
-    uneven = jnp.linspace(0.0, 9.0, K)
-    np.testing.assert_allclose(allocated(uneven, here, M, 1.0), np.where(here, 0.5, 0), rtol=1e-6)
+    here = np.array([True] * 6 + [False] * 2)
+    uneven = np.linspace(0.0, 9.0, K)
+    np.testing.assert_allclose(allocation(uneven, here, M, 1.0), np.where(here, 0.5, 0), rtol=1e-6)
     # Without a floor the heaviest are always in, however light the others are.
-    heavy = allocated(jnp.asarray([0.0, 500.0, 500.0, 0, 0, 0, 0, 0]), here, M, 0.0)
+    heavy = allocation(np.array([0.0, 500.0, 500.0, 0, 0, 0, 0, 0]), here, M, 0.0)
     np.testing.assert_allclose(heavy, [0.25, 1, 1, 0.25, 0.25, 0.25, 0, 0], rtol=1e-5)
-    late = E3cs(quota=1.0, schedule="late")
-    quotas = [float(late._quota(jnp.asarray(t), 100)) for t in (1, 24, 25, 100)]
+    late = jax.jit(E3cs(quota=1.0, schedule="late")._quota, static_argnums=1)
+    quotas = [float(late(np.asarray(t), 100)) for t in (1, 24, 25, 100)]
     assert quotas == [0, 0, 1, 1]
 
 
@@ -119,7 +122,8 @@ LONG = SimConfig(
 
 def test_it_prefers_who_arrives_and_keeps_the_floor():
     def run(policy):
-        result = simulate(LONG.replace(policy=policy), jax.random.key(0))
+        record = ("in_time", "counts")
+        result = simulate(LONG.replace(policy=policy), jax.random.key(0), record=record)
         arrived = np.asarray(result.in_time)[500:].mean()
         return arrived, np.asarray(result.counts) / LONG.num_rounds
 

@@ -33,9 +33,9 @@ def played(policy=CONFIG, sizes=tuple(SIZES), m=M, probability=0.6, rounds=ROUND
         return built.update(state, selection, observation(np.ones(m))), (weight, state)
 
     available = np.random.default_rng(0).random((rounds, num_clients)) < np.asarray(probability)
-    times = jnp.arange(1, rounds + 1)
-    _, (weight, states) = jax.lax.scan(play, built.init(), (times, jnp.asarray(available)))
-    return available, np.asarray(weight), states
+    whole = jax.jit(lambda *each: jax.lax.scan(play, built.init(), each)[1])
+    weight, states = whole(np.arange(1, rounds + 1), available)
+    return available, np.asarray(weight), jax.tree.map(np.asarray, states)
 
 
 def replay(bug=""):
@@ -74,7 +74,12 @@ def test_errors_show(bug):
 
 def test_at_first_all_are_equal():
     policy = CONFIG.build(context(SIZES, M))
-    first = jax.vmap(lambda key: policy.select(key, policy.init(), 1, jnp.ones(K, bool))[0].clients)
+
+    @jax.jit
+    @jax.vmap
+    def first(key):
+        return policy.select(key, policy.init(), 1, jnp.ones(K, bool))[0].clients
+
     counts = np.bincount(np.asarray(first(jax.random.split(jax.random.key(0), 7000))).ravel())
     assert (np.abs(counts - 3000) < 4.5 * (7000 * 3 / 7 * 4 / 7) ** 0.5).all()
 

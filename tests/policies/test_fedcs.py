@@ -34,13 +34,7 @@ def instances(count=120):
 
 
 def ours(update, upload, usable, most, deadline):
-    mask = compiled()(
-        jnp.asarray(update, jnp.float32),
-        jnp.asarray(upload, jnp.float32),
-        jnp.asarray(usable),
-        most,
-        deadline,
-    )
+    mask = compiled()(update, upload, usable, most, deadline)
     return set(np.flatnonzero(mask).tolist())
 
 
@@ -84,10 +78,14 @@ CONFIG = FedCs(candidates=5, deadline=0.9, upload_share=0.5, overhead=0.1)
 @functools.cache
 def rounds(deadline, probability, draws=400):
     """(available, asked, chosen by slot or -1, weights) of many single rounds."""
-    sizes = 1 + np.arange(K)
-    policy = CONFIG.replace(deadline=deadline).build(
-        context(sizes, M, expected_latency=jnp.asarray(SPEED, jnp.float32))
-    )
+    keys = jax.random.split(jax.random.key(0), draws)
+    return jax.device_get(many(CONFIG.replace(deadline=deadline), probability, keys))
+
+
+@jax.jit
+def many(config, probability, keys):
+    speed = jnp.asarray(SPEED, jnp.float32)
+    policy = config.build(context(1 + np.arange(K), M, expected_latency=speed))
 
     def one(key):
         ask_key, select_key, present_key = jax.random.split(key, 3)
@@ -101,8 +99,7 @@ def rounds(deadline, probability, draws=400):
         chosen = jnp.where(selection.active, selection.clients, -1)
         return available, asked_mask, chosen, selection.weights
 
-    keys = jax.random.split(jax.random.key(0), draws)
-    return [np.asarray(leaf) for leaf in jax.jit(jax.vmap(one))(keys)]
+    return jax.vmap(one)(keys)
 
 
 @pytest.mark.parametrize("deadline", [0.35, 0.5, 0.9, 5.0])
@@ -151,9 +148,11 @@ def test_a_run_pays_for_its_requests():
     config = SimConfig(
         num_clients=K, num_selected=M, num_rounds=20, learning=None, track_regret=False
     )
-    result = simulate(config.replace(policy=FedCs(query_seconds=0.03)), jax.random.key(0))
+    record = ("queried", "query_seconds")
+    policy = FedCs(query_seconds=0.03)
+    result = simulate(config.replace(policy=policy), jax.random.key(0), record=record)
     np.testing.assert_allclose(result.query_seconds, 0.03, rtol=1e-6)
-    assert int(result.queried.sum()) == 20 * 2 * M
+    assert np.asarray(result.queried).sum() == 20 * 2 * M
     assert result.unnoised == ()
     with pytest.raises(ConfigError, match="candidates = 2: must be >= num_selected"):
         simulate(config.replace(policy=FedCs(candidates=2)), jax.random.key(0))

@@ -1,5 +1,6 @@
 """HiCS-FL: entropies, distances, clusters, the draws against an oracle, the sweep, its slice."""
 
+import functools
 import itertools
 
 import jax
@@ -22,7 +23,7 @@ SIZE = C * (1 + H) + 4
 PLACES = 2 + np.concatenate(
     [np.arange(C)[:, None], C + np.arange(H * C).reshape(H, C).T], axis=1
 ).astype(np.int32)
-EVERYONE = jnp.ones(K, bool)
+EVERYONE = np.ones(K, bool)
 DRAWS = 6000
 
 
@@ -37,14 +38,20 @@ def labelled(rng):
     return updates.astype(np.float32)
 
 
-def learned(config, updates, m=M):
-    policy = config.build(network(m))
-    state, update = policy.init(), jax.jit(policy.update)
-    for first in range(0, K, m):
-        clients = (first + jnp.arange(m)) % K
-        seen = observation(jnp.ones(m), update=jnp.asarray(updates)[clients])
-        state = update(state, Selection(clients, jnp.full(m, 1 / m)), seen)
-    return policy, state
+@functools.cache
+def compiled_update(m=M):
+    """The policy's update under jit: that of every config."""
+    return jax.jit(HicsFl().build(network(m)).update)
+
+
+def learned(updates):
+    """The state after every client's update was received, M at a time."""
+    state = HicsFl().build(network()).init()
+    for first in range(0, K, M):
+        clients = (first + np.arange(M)) % K
+        seen = observation(np.ones(M), update=updates[clients])
+        state = compiled_update()(state, Selection(clients, np.full(M, 1 / M, np.float32)), seen)
+    return state
 
 
 def frequencies(draw, draws=DRAWS):
@@ -73,22 +80,27 @@ def groups_of(label):
 
 def test_the_entropy_is_that_of_the_output_layers_bias():
     updates = labelled(np.random.default_rng(0))
+    state = learned(updates)
     for signal in ("bias", "weights"):
         config = HicsFl(signal=signal, temperature=0.003)
-        _, state = learned(config, updates)
         weights = updates[:, 2 + C : 2 + C + H * C].reshape(K, H, C)
         shown = updates[:, 2 : 2 + C] if signal == "bias" else weights.mean(axis=1)
         expected = [oracle.entropy(each, 0.003) for each in shown]
-        np.testing.assert_allclose(config.entropies(state.layer), expected, rtol=1e-4, atol=1e-5)
+        found = jax.jit(config.entropies)(state.layer)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
         if signal == "bias":
             assert max(expected[:4]) < 0.5 < 1.5 < min(expected[4:])
+
+
+compiled_arccos = jax.jit(arccos)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_clusters_are_wards_and_not_those_of_the_rows(seed):
     rng = np.random.default_rng(seed)
     layers, h = rng.standard_normal((12, C, 1 + H)), rng.random(12)
-    apart = np.asarray(arccos(jnp.asarray(layers.reshape(12, -1)))) + 2 * abs(h[:, None] - h)
+    angles = np.asarray(compiled_arccos(layers.reshape(12, -1)))
+    apart = angles + 2 * abs(h[:, None] - h)
     np.testing.assert_allclose(apart, oracle.distance(layers, h, 2.0), atol=2e-3)
     # The rows of the matrix as points, as in the program, give other clusters for most seeds.
     for number in range(1, 7):
@@ -97,49 +109,54 @@ def test_clusters_are_wards_and_not_those_of_the_rows(seed):
 
 def test_the_draws_have_the_chances_of_the_oracle():
     # Three clusters, of a cohort of two: the program counts clusters in a list of m.
-    label, taste = jnp.asarray([0, 0, 0, 1, 1, 2, 2, 2]), jnp.asarray([0.3, -0.5, 1.5])
+    label, taste = np.array([0, 0, 0, 1, 1, 2, 2, 2]), np.array([0.3, -0.5, 1.5], np.float32)
+    groups = [[0, 1, 2], [3, 4], [5, 6, 7]]
     for m, here in ((2, range(K)), (4, [0, 3, 5, 6, 7]), (3, [1, 4])):
         among = np.isin(np.arange(K), here)
-        groups = [[0, 1, 2], [3, 4], [5, 6, 7]]
-        chance = oracle.inclusion(groups, np.asarray(taste), set(here), m)
+        chance = oracle.inclusion(groups, taste, set(here), m)
         expected = np.array([chance[k] for k in range(K)])
 
         def draw(key, m=m, among=among):
-            rank = draw_in_clusters(key, label, taste, jnp.asarray(among), m)
-            return Selection(jnp.arange(K), jnp.minimum(rank, 1.0))
+            rank = draw_in_clusters(key, jnp.asarray(label), jnp.asarray(taste), among, m)
+            return Selection(np.arange(K), jnp.minimum(rank, 1.0))
 
         found = frequencies(draw)()
         assert deviations(found, expected).max() < 4.5
         assert found[~among].max(initial=0) == 0
         if m == 2:
             # Negative control: clients in proportion to their cluster's weight.
-            by_client = (
-                2 * np.exp(np.asarray(taste)[label]) / np.exp(np.asarray(taste)[label]).sum()
-            )
+            by_client = 2 * np.exp(taste[label]) / np.exp(taste[label]).sum()
             assert deviations(found, by_client).max() > 8
 
 
 def test_the_mean_entropy_of_a_cluster_is_over_the_known():
-    h, label = jnp.asarray([1.0, 2.0, 6.0, 5.0]), jnp.asarray([0, 0, 0, 2])
-    found = cluster_means(h, label, jnp.asarray([True, True, False, True]), 4)
+    h, label = np.array([1.0, 2.0, 6.0, 5.0]), np.array([0, 0, 0, 2])
+    known = np.array([True, True, False, True])
+    found = jax.jit(cluster_means, static_argnums=3)(h, label, known, 4)
     np.testing.assert_allclose(found, [1.5, 0, 5, 0])
 
 
 def test_balanced_clients_are_preferred_and_less_so_towards_the_end():
     updates = labelled(np.random.default_rng(1))
     config = HicsFl(clusters=3, temperature=0.003, annealing=1.5)
-    policy, state = learned(config, updates)
+    policy, state = config.build(network()), learned(updates)
     layers = updates[:, PLACES]
     h = np.array([oracle.entropy(each[:, 0], 0.003) for each in layers])
     groups = oracle.clusters(oracle.distance(layers, h, 10.0), 3)
     # Every draw clusters on the host, so there are fewer.
-    frequency = frequencies(lambda key, round: policy.select(key, state, round, EVERYONE)[0], 2000)
-    for round in (1, 51, 100):
+    draws = 1000
+    frequency = frequencies(lambda key, *rest: policy.select(key, state, *rest)[0], draws)
+
+    def expected(round):
         taste = [1.5 * (1 - (round - 1) / 100) * h[group].mean() for group in groups]
         chance = oracle.inclusion(groups, taste, set(range(K)), M)
-        expected = np.array([chance[k] for k in range(K)])
-        found = frequency(jnp.asarray(round))
-        assert deviations(found, expected, 2000).max() < 4.5
+        return np.array([chance[k] for k in range(K)])
+
+    for round, other in ((1, 51), (51, 100), (100, 51)):
+        found = frequency(np.asarray(round), EVERYONE)
+        assert deviations(found, expected(round), draws).max() < 4.5
+        # Negative control: another round's chances.
+        assert deviations(found, expected(other), draws).max() > 6
         if round == 1:
             assert found[4:].sum() > 3 * found[:4].sum()
 
@@ -149,14 +166,12 @@ def test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clien
     policy = HicsFl().build(network(3))
     state, seen, select = policy.init(), [], jax.jit(policy.select)
     for t in range(1, 4):
-        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), EVERYONE)
+        selection, _ = select(jax.random.key(t), state, np.asarray(t), EVERYONE)
         np.testing.assert_allclose(selection.weights, 1 / 3, rtol=1e-6)
         seen += [selection.clients.tolist()]
-        update = jnp.ones((3, SIZE)) * (1.0 + selection.clients[:, None])
-        received = jnp.asarray([True, t != 1, True])
-        state = policy.update(
-            state, selection, observation(jnp.ones(3), update=update, received=received)
-        )
+        update = np.ones((3, SIZE)) * (1.0 + np.asarray(selection.clients)[:, None])
+        returned = observation(np.ones(3), update=update, received=[True, t != 1, True])
+        state = compiled_update(3)(state, selection, returned)
         # The second of the first round was lost.
         known = set(itertools.chain(*seen[1:])) | {seen[0][0], seen[0][2]}
         assert set(np.flatnonzero(state.seen).tolist()) == known
@@ -169,11 +184,10 @@ def test_absent_clients_are_not_drawn_and_bad_updates_do_no_harm():
     updates = labelled(np.random.default_rng(2))
     updates[2] = np.nan
     updates[6, 3] = np.inf
-    policy, state = learned(HicsFl(), updates)
-    select = jax.jit(policy.select)
+    state, select = learned(updates), jax.jit(HicsFl().build(network()).select)
     for seed in range(20):
         available = np.random.default_rng(seed).random(K) < 0.4
-        selection, _ = select(jax.random.key(seed), state, jnp.asarray(3), jnp.asarray(available))
+        selection, _ = select(jax.random.key(seed), state, np.asarray(3), available)
         active = np.asarray(selection.clients)[np.asarray(selection.active)]
         assert available[active].all()
         assert len(set(active)) == min(M, available.sum())

@@ -12,7 +12,7 @@ import pytest
 from pause_jax.learning import Classification, Digits, Linear, Partition
 from pause_jax.learning.client import LocalTraining, Slot, train_locally
 from pause_jax.learning.learner import trained_part
-from pause_jax.policies import Oort
+from pause_jax.policies import Oort, Selection
 from pause_jax.rng import draws
 from tests.reference import oort as oracle
 from tests.reference.power_of_choice import inclusion, softmax_losses
@@ -24,6 +24,8 @@ K, M = 24, 4
 SIZES = 2 + np.random.default_rng(5).permutation(K)
 CONFIG = Oort(clip=0.8, threshold=40.0, pacer_step=5, exploration_decay=0.9)
 NETWORK = context(SIZES, M)
+PRIOR = SIZES.astype(np.float32)
+scores_of, paced = jax.jit(CONFIG.scores), jax.jit(CONFIG.paced)
 
 
 def counts(t, m=M, config=CONFIG):
@@ -45,15 +47,21 @@ def slow_oort():
 
 
 @functools.cache
+def compiled():
+    """The policy's functions under jit."""
+    policy = CONFIG.build(NETWORK)
+    return policy._replace(select=jax.jit(policy.select), update=jax.jit(policy.update))
+
+
+@functools.cache
 def played(rounds=60):
     """(round, available, chosen, state before, oracle before) of every round of a run."""
-    policy = CONFIG.build(NETWORK)
-    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    policy = compiled()
     state, slow, rng, out = policy.init(), slow_oort(), np.random.default_rng(0), []
     for t in range(1, rounds + 1):
         available = rng.random(K) < 0.7
         available[[t % K, (t + 1) % K, (t + 2) % K, (t + 3) % K]] = True
-        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.asarray(available))
+        selection, _ = policy.select(jax.random.key(t), state, np.asarray(t), available)
         chosen = np.asarray(selection.clients)
         out.append((t, available, chosen.tolist(), state, copy.deepcopy(slow)))
         latency = rng.uniform(0.05, 1.0, M).astype(np.float32)
@@ -61,18 +69,16 @@ def played(rounds=60):
         square = (rng.uniform(0.5, 2.0, M) * (400 if (t - 1) // 5 % 4 == 3 else 1)).astype(
             np.float32
         )
-        state = update(state, selection, observation(latency, square_loss=square))
+        state = policy.update(state, selection, observation(latency, square_loss=square))
         slow.update(chosen.tolist(), latency.tolist(), square.tolist())
     return out
 
 
 def test_scores_are_the_oracles():
-    scores = jax.jit(CONFIG.scores)
-    prior = jnp.asarray(SIZES, jnp.float32)
     thresholds = []
     for t, available, _, state, slow in played():
         eligible = np.flatnonzero(available)
-        exploit, explore = scores(state, prior, jnp.asarray(t), jnp.asarray(available))
+        exploit, explore = map(np.asarray, scores_of(state, PRIOR, np.asarray(t), available))
         for k, value in slow.exploit_scores(t, eligible).items():
             np.testing.assert_allclose(exploit[k], value, rtol=2e-4, atol=2e-5)
         for k, value in slow.explore_scores(eligible).items():
@@ -87,7 +93,7 @@ def test_scores_are_the_oracles():
 @pytest.mark.parametrize("part", ["clip", "low", "prior", "stale", "penalty", "order"])
 def test_every_part_of_the_score_matters(part):
     """Negative controls: the oracle without one part is not ours."""
-    scores, prior, off = jax.jit(CONFIG.scores), jnp.asarray(SIZES, jnp.float32), 0.0
+    off = 0.0
     for t, available, _, state, slow in played():
         eligible = np.flatnonzero(available)
         seen = [k for k in eligible if k in slow.last]
@@ -107,7 +113,7 @@ def test_every_part_of_the_score_matters(part):
             score = (score + (0 if part == "stale" else bonus)) * (
                 1 if part == "penalty" else factor
             )
-        ours, _ = scores(state, prior, jnp.asarray(t), jnp.asarray(available))
+        ours, _ = scores_of(state, PRIOR, np.asarray(t), available)
         off = max(off, np.abs(np.asarray(ours)[seen] - score).max())
     assert off > 0.02
 
@@ -144,10 +150,10 @@ def test_shares_of_exploration():
     select = jax.jit(policy.select)
     # Half of the clients have been seen; all durations and utilities are alike.
     state = policy.init()._replace(
-        last_round=(jnp.arange(100) % 2).astype(jnp.int32), utility=jnp.ones(100)
+        last_round=(np.arange(100) % 2).astype(np.int32), utility=np.ones(100, np.float32)
     )
     for t in (1, 2, 5, 10, 20, 28, 29, 30, 60):
-        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.ones(100, bool))
+        selection, _ = select(jax.random.key(t), state, np.asarray(t), np.ones(100, bool))
         exploited = int((np.asarray(selection.clients) % 2).sum())
         assert (exploited, 20 - exploited) == counts(t, 20, config)
     assert counts(1, 20, config) == (2, 18)
@@ -157,13 +163,16 @@ def test_shares_of_exploration():
 # --- draws within a pool
 
 
-def frequencies(state, m, t, **changes):
-    policy = CONFIG.replace(**changes).build(context(SIZES, m))
+@jax.jit
+def choices(config, state, round, keys):
+    """Cohorts of three, one for each key; tests of other numbers share the program."""
+    policy, everyone = config.build(context(SIZES, 3)), jnp.ones(K, bool)
+    return jax.vmap(lambda key: policy.select(key, state, round, everyone)[0].clients)(keys)
 
-    def one(key):
-        return policy.select(key, state, jnp.asarray(t), jnp.ones(K, bool))[0].clients
 
-    chosen = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 8000)))
+def frequencies(state, t, **changes):
+    keys = jax.random.split(jax.random.key(0), 8000)
+    chosen = np.asarray(choices(CONFIG.replace(**changes), state, np.asarray(t), keys))
     return np.bincount(chosen.ravel(), minlength=K) / len(chosen)
 
 
@@ -176,7 +185,7 @@ def test_the_exploited_are_drawn_in_proportion_to_their_scores_above_the_cutoff(
     state = CONFIG.build(NETWORK).init()
     last = 1 + np.arange(K) % 5
     utility = np.linspace(2, 30, K)[np.random.default_rng(3).permutation(K)]
-    state = state._replace(last_round=jnp.asarray(last, jnp.int32), utility=jnp.asarray(utility))
+    state = state._replace(last_round=last.astype(np.int32), utility=utility.astype(np.float32))
     slow = slow_oort()
     slow.last = dict(enumerate(last.tolist()))
     slow.utility = dict(enumerate(utility.tolist()))
@@ -184,7 +193,7 @@ def test_the_exploited_are_drawn_in_proportion_to_their_scores_above_the_cutoff(
     # All have been seen, so all three are exploited.
     pool = np.flatnonzero(score >= 0.3 * np.sort(score)[-3])
     assert 4 <= len(pool) < K
-    frequency = frequencies(state, 3, 9, cutoff=0.3)
+    frequency = frequencies(state, 9, cutoff=0.3)
     probability = np.zeros(K)
     probability[pool] = inclusion(score[pool], 3)
     assert deviations(frequency, probability).max() < 4.5
@@ -198,12 +207,12 @@ def test_the_exploited_are_drawn_in_proportion_to_their_scores_above_the_cutoff(
 def test_the_explored_are_drawn_in_proportion_to_their_prior_within_the_window():
     state = CONFIG.build(NETWORK).init()
     prior = np.array(list(slow_oort().explore_scores(range(K)).values()))
-    frequency = frequencies(state, 2, 1, exploration=1.0, window=2.75)
-    pool = np.argsort(-prior)[:6]  # 5.5, rounded up
+    frequency = frequencies(state, 1, exploration=1.0, window=2.75)
+    pool = np.argsort(-prior)[:9]  # 8.25, rounded up
     probability = np.zeros(K)
-    probability[pool] = inclusion(prior[pool], 2)
+    probability[pool] = inclusion(prior[pool], 3)
     assert deviations(frequency, probability).max() < 4.5
-    assert deviations(frequency, inclusion(prior, 2)).max() > 20
+    assert deviations(frequency, inclusion(prior, 3)).max() > 20
 
 
 # --- pacer
@@ -227,9 +236,9 @@ def test_the_explored_are_drawn_in_proportion_to_their_prior_within_the_window()
     ],
 )
 def test_pacer(before, now, start, expected):
-    history = jnp.asarray([before] * 5 + [now] * 5)
+    history = np.array([before] * 5 + [now] * 5, np.float32)
     for round, moves in [(4, False), (5, False), (9, False), (10, True), (13, False), (15, True)]:
-        after = CONFIG.paced(jnp.asarray(float(start)), history, jnp.asarray(round))
+        after = paced(np.float32(start), history, np.asarray(round))
         assert float(after) == (expected if moves else start)
 
 
@@ -242,12 +251,8 @@ def squares():
     data, network, sizes = Digits().load(), Linear().network(10), [23, 40, 7, 64]
     start = np.cumsum([0, *sizes[:-1]])
     order = np.random.default_rng(0).permutation(len(data.y_train))
-    partition = Partition(
-        jnp.asarray(order, jnp.int32),
-        jnp.asarray(start, jnp.int32),
-        jnp.asarray(sizes, jnp.int32),
-        jnp.ones(4),
-    )
+    parts = (np.asarray(each, np.int32) for each in (order, start, sizes))
+    partition = Partition(*jax.device_put((*parts, np.ones(4, np.float32))))
     inputs = data.to_input(data.x_train)
     variables = jax.jit(network.init)(jax.random.key(1), inputs[:1])
 
@@ -291,27 +296,25 @@ def test_the_square_loss_is_the_mean_over_all_samples_used():
 
 
 def test_utility_is_samples_times_the_root_of_the_square_loss():
-    policy = CONFIG.build(context(SIZES, M, local_samples=jnp.minimum(jnp.asarray(SIZES), 6.0)))
-    state = policy.init()
-    everyone = jnp.ones(K, bool)
-    selection, _ = jax.jit(policy.select)(jax.random.key(0), state, jnp.asarray(1), everyone)
-    square = np.array([4.0, 9.0, 0.25, 1.0])
-    state = policy.update(state, selection, observation(np.ones(M), square_loss=square))
-    chosen = np.asarray(selection.clients)
+    used = jax.device_put(np.minimum(SIZES, 6).astype(np.float32))
+    policy = CONFIG.build(context(SIZES, M, local_samples=used))
+    chosen, square = np.array([7, 0, 20, 3]), np.array([4.0, 9.0, 0.25, 1.0])
+    selection = Selection(chosen, np.full(M, 1 / M, np.float32))
+    seen = observation(np.ones(M), square_loss=square)
+    state = jax.device_get(jax.jit(policy.update)(policy.init(), selection, seen))
     expected = np.minimum(SIZES[chosen], 6) * np.sqrt(square)
     np.testing.assert_allclose(state.utility[chosen], expected, rtol=1e-6)
-    np.testing.assert_array_equal(np.asarray(state.last_round)[chosen], 1)
+    np.testing.assert_array_equal(state.last_round[chosen], 1)
 
 
 def test_a_diverged_client_does_not_break_the_choice():
-    policy = Oort().build(context([5] * 8, 3))
+    policy = compiled()
     state = policy.init()
-    select, update = jax.jit(policy.select), jax.jit(policy.update)
-    for t in range(1, 12):
-        available = np.arange(8) != t % 8
-        selection, _ = select(jax.random.key(t), state, jnp.asarray(t), jnp.asarray(available))
+    for t in range(1, 40):
+        available = np.arange(K) % 8 != t % 8
+        selection, _ = policy.select(jax.random.key(t), state, np.asarray(t), available)
         clients = np.asarray(selection.clients)
         assert available[clients].all()
-        assert len(set(clients)) == 3
+        assert len(set(clients)) == M
         square = [np.nan, np.inf, 1.0][t % 3]
-        state = update(state, selection, observation([0.1, 0.2, 0.3], square_loss=square))
+        state = policy.update(state, selection, observation(np.ones(M), square_loss=square))

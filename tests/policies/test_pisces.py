@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax.policies import Oort, Pisces
+from pause_jax.policies import Oort, Pisces, Selection
 from tests.reference import pisces as oracle
 from tests.support.network import context, observation
 
@@ -16,28 +16,36 @@ pytestmark = pytest.mark.slow
 K, M = 12, 3
 SIZES = 2 + np.random.default_rng(3).permutation(K)
 CONFIG = Pisces(penalty=0.7, memory=3, exploration=0.6, exploration_decay=0.9, exploration_min=0.2)
-NETWORK = context(SIZES, M, local_samples=jnp.minimum(jnp.asarray(SIZES), 9.0))
+USED = np.minimum(SIZES, 9).astype(np.float32)
+NETWORK = context(SIZES, M, local_samples=jax.device_put(USED))
+
+
+@functools.cache
+def compiled():
+    """The policy's functions under jit."""
+    policy = CONFIG.build(NETWORK)
+    return policy._replace(select=jax.jit(policy.select), update=jax.jit(policy.update))
 
 
 @functools.cache
 def played(rounds=40):
     """(round, available, chosen, state before, oracle before, key) of every round of a run."""
-    policy = CONFIG.build(NETWORK)
-    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    policy = compiled()
     slow = oracle.Pisces(np.minimum(SIZES, 9), penalty=0.7, memory=3)
     state, rng, out = policy.init(), np.random.default_rng(0), []
     for t in range(1, rounds + 1):
         key, available = jax.random.key(t), rng.random(K) < 0.6
-        selection, _ = select(key, state, jnp.asarray(t), jnp.asarray(available))
-        chosen = np.asarray(selection.clients)[np.asarray(selection.active)]
+        selection, _ = policy.select(key, state, np.asarray(t), available)
+        selection = jax.tree.map(np.asarray, selection)
+        chosen = selection.clients[selection.active]
         fresh, known = slow.fresh(np.flatnonzero(available)), dict(slow.utility)
         scores = {k: slow.score(k) for k in known}
         out.append((t, available, chosen.tolist(), fresh, scores, np.asarray(scores_of(state))))
         square = rng.uniform(0.5, 4, M).astype(np.float32)
         stale, arrived = rng.integers(0, 8, M).astype(np.int32), rng.random(M) < 0.8
         seen = observation(np.ones(M), square_loss=square, received=arrived)
-        state = update(state, selection, seen._replace(staleness=jnp.asarray(stale)))
-        for place in np.flatnonzero(np.asarray(selection.active) & arrived):
+        state = policy.update(state, selection, seen._replace(staleness=stale))
+        for place in np.flatnonzero(selection.active & arrived):
             client = int(selection.clients[place])
             slow.report(client, float(square[place]), int(stale[place]))
     return out
@@ -89,21 +97,23 @@ def test_it_exploits_the_best_and_explores_as_many_as_it_drew():
     assert both >= 5
 
 
+@jax.jit
+def choices(state, round, keys):
+    policy, everyone = CONFIG.build(NETWORK), jnp.ones(K, bool)
+    return jax.vmap(lambda key: policy.select(key, state, round, everyone)[0].clients)(keys)
+
+
 def frequencies(state, round, rounds=4000):
     """How often each client is chosen, over keys."""
-    policy = CONFIG.build(NETWORK)
-
-    def one(key):
-        return policy.select(key, state, jnp.asarray(round), jnp.ones(K, bool))[0].clients
-
-    chosen = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(1), rounds)))
+    keys = jax.random.split(jax.random.key(1), rounds)
+    chosen = np.asarray(choices(state, np.asarray(round), keys))
     return np.bincount(chosen.ravel(), minlength=K) / rounds
 
 
 def test_a_binomial_number_is_explored_and_all_fresh_ones_are_as_likely():
     state = CONFIG.build(NETWORK).init()
     state = state._replace(
-        reports=(jnp.arange(K) < 8).astype(jnp.int32), utility=jnp.arange(1.0, 13)
+        reports=(np.arange(K) < 8).astype(np.int32), utility=np.arange(1, 13, dtype=np.float32)
     )
     for round, share in ((1, 0.6), (2, 0.54), (60, 0.2)):
         found = frequencies(state, round)
@@ -116,24 +126,20 @@ def test_a_binomial_number_is_explored_and_all_fresh_ones_are_as_likely():
 
 def test_in_rounds_its_score_is_oorts_utility():
     seen = observation(np.ones(M), square_loss=[4.0, 9.0, 0.25])
-    everyone, states = jnp.ones(K, bool), []
-    for config in (Pisces(exploration=1.0), Oort()):
+    selection, states = Selection(np.arange(M), np.full(M, 1 / M, np.float32)), []
+    for config in (CONFIG, Oort()):
         policy = config.build(NETWORK)
-        selection, _ = policy.select(jax.random.key(0), policy.init(), jnp.asarray(1), everyone)
-        selection = selection._replace(clients=jnp.arange(M))
-        states.append(policy.update(policy.init(), selection, seen))
-    np.testing.assert_allclose(Pisces().scores(states[0]), states[1].utility, rtol=1e-6)
+        states.append(jax.jit(policy.update)(policy.init(), selection, seen))
+    np.testing.assert_allclose(scores_of(states[0]), states[1].utility, rtol=1e-6)
 
 
 def test_what_did_not_arrive_or_is_not_finite_makes_no_score():
-    policy = CONFIG.build(NETWORK)
-    selection, _ = policy.select(
-        jax.random.key(0), policy.init(), jnp.asarray(1), jnp.ones(K, bool)
-    )
+    policy, clients = compiled(), np.array([7, 0, 4])
+    selection = Selection(clients, np.full(M, 1 / M, np.float32))
     square = np.asarray([np.nan, np.inf, 4.0])
     seen = observation(np.ones(M), square_loss=square, received=[True, True, False])
-    state = policy.update(policy.init(), selection, seen._replace(staleness=jnp.asarray([1, 2, 3])))
-    clients = np.asarray(selection.clients)
+    seen = seen._replace(staleness=np.array([1, 2, 3], np.int32))
+    state = policy.update(policy.init(), selection, seen)
     assert np.asarray(state.reports)[clients].tolist() == [1, 1, 0]
     np.testing.assert_array_equal(scores_of(state), 0)
     assert np.asarray(state.lag)[clients].tolist() == [[0, 0, 1], [0, 0, 2], [0, 0, 0]]

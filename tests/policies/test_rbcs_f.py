@@ -4,13 +4,12 @@ import functools
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pause_jax import SimConfig, simulate
 from pause_jax.latency import LinearContext
-from pause_jax.policies import Answer, Random, RbcsF
+from pause_jax.policies import Answer, RbcsF
 from pause_jax.policies.rbcs_f import optimistic_latency
 from tests.reference import rbcs_f as oracle
 from tests.support.network import context, observation
@@ -50,12 +49,12 @@ def played(config) -> tuple[Round, ...]:
         available = rng.random(K) < 0.65
         available[t % K] = True
         features = rng.uniform(0.2, 1.5, (K, 2)).astype(np.float32)
-        key, mask, round = jax.random.key(t), jnp.asarray(available), jnp.asarray(t)
-        clients, asked = ask(key, state, round, mask)
-        answer = Answer(loss=jnp.ones(K), features=jnp.asarray(features)[clients])
+        key, round = jax.random.key(t), np.asarray(t)
+        clients, asked = ask(key, state, round, available)
+        answer = Answer(np.ones(K, np.float32), features[np.asarray(clients)])
         state = receive(state, clients, asked, answer)
         before = state
-        selection, _ = select(key, state, round, mask)
+        selection, _ = select(key, state, round, available)
         latency = (slope * features).sum(axis=1) * rng.uniform(0.7, 1.3, K)
         state = update(state, selection, observation(latency[np.asarray(selection.clients)]))
         chosen = np.asarray(selection.clients)[np.asarray(selection.weights) > 0].tolist()
@@ -140,12 +139,17 @@ def test_published_errors_give_other_bounds(bug):
 
 def test_only_the_available_report():
     policy = CONFIG.build(context(SIZES, M, num_features=2))
-    available = jnp.arange(K) % 2 == 0
-    state = policy.init()
-    clients, asked = policy.query.ask(jax.random.key(0), state, jnp.asarray(1), available)
+    available = np.arange(K) % 2 == 0
+
+    @jax.jit
+    def reported(available):
+        state, answer = policy.init(), Answer(np.ones(K), np.ones((K, 2)))
+        clients, asked = policy.query.ask(jax.random.key(0), state, 1, available)
+        return asked, policy.query.receive(state, clients, asked, answer).context[:, 0]
+
+    asked, known = reported(available)
     np.testing.assert_array_equal(asked, available)
-    state = policy.query.receive(state, clients, asked, Answer(jnp.ones(K), jnp.ones((K, 2))))
-    np.testing.assert_array_equal(state.context[:, 0], available)
+    np.testing.assert_array_equal(known, available)
 
 
 LONG = SimConfig(num_clients=20, num_selected=5, num_rounds=3000, learning=None, track_regret=False)
@@ -157,7 +161,8 @@ def test_everyone_takes_part_at_the_target_rate_in_the_long_run(fairness):
 
     def least(fairness):
         config = LONG.replace(policy=RbcsF(fairness=fairness))
-        return float(simulate(config, jax.random.key(0)).counts.min()) / 3000
+        result = simulate(config, jax.random.key(0), record=("counts",))
+        return np.asarray(result.counts).min() / 3000
 
     assert least(fairness) >= target - 0.01
     # Negative control: without queues the slow are left out.
@@ -165,16 +170,21 @@ def test_everyone_takes_part_at_the_target_rate_in_the_long_run(fairness):
 
 
 def test_it_learns_latencies_from_contexts_and_pays_for_the_reports():
-    base = LONG.replace(num_rounds=600, latency=LinearContext())
+    base, model = LONG.replace(num_rounds=600, latency=LinearContext()), LinearContext()
 
     def run(policy):
-        result = simulate(base.replace(policy=policy), jax.random.key(1))
-        return result, float(np.mean(np.asarray(result.latency - result.query_seconds)[300:]))
+        record = ("latency", "query_seconds", "queried")
+        config = base.replace(policy=policy)
+        result = jax.device_get(simulate(config, jax.random.key(1), record=record))
+        return result, (result.latency - result.query_seconds)[300:].mean()
 
     result, learned = run(RbcsF())
-    _, random = run(Random())
     # Negative control: with no weight on latency it is about as slow as random choice.
     _, fair = run(RbcsF(latency_weight=1e-6))
+    draw = jax.jit(jax.vmap(lambda key: model.sample(key, base.num_clients)))
+    seconds = np.asarray(draw(jax.random.split(jax.random.key(2), 600)))
+    shuffled = np.random.default_rng(0).permuted(seconds, axis=1)
+    random = shuffled[:, : base.num_selected].max(axis=1).mean()
     np.testing.assert_allclose(result.query_seconds, 0.01, rtol=1e-6)
     np.testing.assert_array_equal(result.queried, 600)
     assert learned < 0.75 * random

@@ -1,5 +1,7 @@
 """MD and clustered sampling: closed forms, unbiasedness, variance; round robin."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,34 +17,44 @@ from tests.support.network import context, observation
 M = 4
 # The third client holds more than 1/m of the data.
 SIZES = np.array([3, 1, 14, 2, 2, 5, 1, 4])
+# Two lengths: each is a program.
+sizes_of_data = st.sampled_from([5, 8]).flatmap(
+    lambda number: st.lists(st.integers(1, 50), min_size=number, max_size=number)
+)
 # One program a shape: by itself each of its operations is one.
 distributions = jax.jit(size_distributions, static_argnums=1)
 
 
 def weights_of(config, draws=20_000, available=None, sizes=SIZES):
     """Aggregation weight of each client in many independent rounds, [draws, K]."""
+    mask = np.ones(len(sizes), bool) if available is None else available
+    keys = jax.random.split(jax.random.key(0), draws)
+    return np.asarray(drawn(config, tuple(sizes.tolist()), keys, mask))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def drawn(config, sizes, keys, mask):
     policy = config.build(context(sizes, M))
-    mask = jnp.ones(len(sizes), bool) if available is None else jnp.asarray(available)
 
     def one(key):
         selection, _ = policy.select(key, policy.init(), jnp.asarray(1), mask)
         return jnp.zeros(len(sizes)).at[selection.clients].add(selection.weights)
 
-    return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), draws)))
+    return jax.vmap(one)(keys)
 
 
 @pytest.mark.slow
-@given(st.lists(st.integers(1, 50), min_size=5, max_size=9), st.integers(1, 5))
+@given(sizes_of_data, st.integers(1, 5))
 def test_the_closed_form_is_the_pouring(sizes, m):
-    rows = distributions(jnp.asarray(sizes, jnp.float32), m)
+    rows = distributions(np.asarray(sizes, np.float32), m)
     # Clients of equal size may stand in either order: compare sorted within equal sizes.
     slow = poured_bins(sizes, m)
     np.testing.assert_allclose(rows, slow, atol=2e-5)
 
 
-@given(st.lists(st.integers(1, 50), min_size=5, max_size=9), st.integers(1, 5))
+@given(sizes_of_data, st.integers(1, 5))
 def test_the_distributions_are_unbiased(sizes, m):
-    rows = np.asarray(distributions(jnp.asarray(sizes, jnp.float32), m))
+    rows = np.asarray(distributions(np.asarray(sizes, np.float32), m))
     share = np.array(sizes) / sum(sizes)
     np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(rows.sum(axis=0), m * share, atol=1e-5)
@@ -74,37 +86,36 @@ def test_the_variance_is_the_closed_form_and_clustered_is_not_above_md():
 @pytest.mark.parametrize("config", [MdSampling(), ClusteredSize()])
 def test_absent_clients_are_never_drawn(config):
     available = np.array([True, True, False, True, False, True, True, True])
-    weights = weights_of(config, draws=2000, available=available)
+    weights = weights_of(config, available=available)
     assert (weights[:, ~available] == 0).all()
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
 
 
 def test_nobody_available_is_an_empty_round():
-    weights = weights_of(MdSampling(), draws=3, available=np.zeros(8, bool))
+    weights = weights_of(MdSampling(), available=np.zeros(8, bool))
     np.testing.assert_array_equal(weights, 0)
 
 
-def test_round_robin_takes_turns_and_skips_the_absent():
-    policy = RoundRobin().build(context(np.ones(5), m=2))
-    state = policy.init()
-    seen = []
-    masks = [[1, 1, 1, 1, 1]] * 3 + [[1, 0, 1, 1, 1]]
+def turns(policy, masks):
+    """The cohorts of some rounds, in which these clients are available."""
+    select, update = jax.jit(policy.select), jax.jit(policy.update)
+    state, seen = policy.init(), []
     for t, mask in enumerate(masks, start=1):
-        selection, _ = policy.select(
-            jax.random.key(t), state, jnp.asarray(t), jnp.asarray(mask, bool)
-        )
-        state = policy.update(state, selection, observation([1.0, 1.0]))
+        selection, _ = select(jax.random.key(t), state, np.asarray(t), np.asarray(mask, bool))
+        state = update(state, selection, observation(np.ones(len(selection.clients))))
         seen.append(selection.clients.tolist())
+    return seen
+
+
+def test_round_robin_takes_turns_and_skips_the_absent():
+    masks = [[1, 1, 1, 1, 1]] * 3 + [[1, 0, 1, 1, 1]]
+    seen = turns(RoundRobin().build(context(np.ones(5), m=2)), masks)
     assert seen == [[0, 1], [2, 3], [4, 0], [2, 3]]
 
 
 def test_round_robin_in_a_shuffled_order_has_everyone_once_and_mixes_the_numbers():
     num_clients, m = 40, 4
     policy = RoundRobin(order="shuffled").build(context(np.ones(num_clients), m=m))
-    state, everyone, seen = policy.init(), jnp.ones(num_clients, bool), []
-    for t in range(1, num_clients // m + 1):
-        selection, _ = policy.select(jax.random.key(t), state, jnp.asarray(t), everyone)
-        state = policy.update(state, selection, observation([1.0] * m))
-        seen.append(selection.clients.tolist())
+    seen = turns(policy, np.ones((num_clients // m, num_clients)))
     assert sorted(np.ravel(seen)) == list(range(num_clients))
     assert min(np.ptp(seen, axis=1)) > m - 1
