@@ -1,6 +1,5 @@
 """Index rules against slow oracles and statistics."""
 
-import functools
 import math
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from pause_jax import Asynchronous, SimConfig, policies, simulate
+from pause_jax import Asynchronous, SimConfig, policies, sweep
 from pause_jax.bandit import ClientStats, Selection
 from pause_jax.latency import Latency
 from pause_jax.policies import INDEX_RULES, KlUcb, Thompson, Ucb, UcbV, UsefulRate
@@ -38,17 +37,22 @@ def played(rule, history):
     return index, state
 
 
+def values(index, state, round):
+    """The index of each client, under jit."""
+    return np.asarray(jax.jit(index.value)(jax.random.key(0), state, np.asarray(round)))
+
+
 def test_ucb_is_the_papers(history):
     index, state = played(Ucb(speed_weight=3.0), history)
     slow = [
         3 * x.mean() + math.sqrt(3 * math.log(50) / len(x)) if len(x) else math.inf for x in history
     ]
-    np.testing.assert_allclose(index.value(jax.random.key(0), state, jnp.asarray(50)), slow, 1e-5)
+    np.testing.assert_allclose(values(index, state, 50), slow, 1e-5)
 
 
 def test_kl_ucb_solves_its_equation(history):
     index, state = played(KlUcb(), history)
-    value = index.value(jax.random.key(0), state, jnp.asarray(50))
+    value = values(index, state, 50)
 
     def kl(p, q):
         return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
@@ -66,9 +70,9 @@ def test_kl_ucb_solves_its_equation(history):
 
 
 def test_kl_is_zero_only_at_itself():
-    p = jnp.asarray([0.0, 0.3, 1.0])
-    np.testing.assert_allclose(bernoulli_kl(p, p), 0, atol=1e-7)
-    assert (bernoulli_kl(p, jnp.asarray([0.1, 0.4, 0.9])) > 0).all()
+    p, kl = np.array([0.0, 0.3, 1.0]), jax.jit(bernoulli_kl)
+    np.testing.assert_allclose(kl(p, p), 0, atol=1e-7)
+    assert (np.asarray(kl(p, np.array([0.1, 0.4, 0.9]))) > 0).all()
 
 
 def test_ucb_v_uses_the_empirical_variance(history):
@@ -78,16 +82,16 @@ def test_ucb_v_uses_the_empirical_variance(history):
         x.mean() + math.sqrt(2 * x.var() * log / len(x)) + 3 * log / len(x) if len(x) else math.inf
         for x in history
     ]
-    value = index.value(jax.random.key(0), state, jnp.asarray(50))
+    value = values(index, state, 50)
     np.testing.assert_allclose(value, slow, rtol=2e-3)
 
 
 def test_thompson_draws_from_its_posterior():
     index = Thompson().build(context([1] * K, 2))
-    state = ClientStats(jnp.asarray([10, 0, 1, 1, 1, 1]), jnp.asarray([0.3, 0, 0.5, 0.5, 0.5, 0.5]))
-    draw = jax.jit(jax.vmap(lambda key: index.value(key, state, jnp.asarray(5))))
-    draws = draw(jax.random.split(jax.random.key(0), 5000))
-    first = np.asarray(draws[:, 0])
+    state = ClientStats(np.array([10, 0, 1, 1, 1, 1]), np.array([0.3, 0, 0.5, 0.5, 0.5, 0.5]))
+    draw = jax.jit(jax.vmap(index.value, in_axes=(0, None, None)))
+    draws = np.asarray(draw(jax.random.split(jax.random.key(0), 5000), state, np.asarray(5)))
+    first = draws[:, 0]
     assert stats.kstest(first, stats.beta(4, 8).cdf).pvalue > 1e-3
     assert stats.kstest(first, stats.beta(3, 7).cdf).pvalue < 1e-6
     assert (draws[:, 1] == math.inf).all()
@@ -99,18 +103,19 @@ def test_useful_rate_is_useful_updates_over_seconds(history):
         3 * len(x) / (1 / x).sum() + math.sqrt(3 * math.log(50) / len(x)) if len(x) else math.inf
         for x in history
     ]
-    np.testing.assert_allclose(index.value(jax.random.key(0), state, jnp.asarray(50)), slow, 1e-5)
+    np.testing.assert_allclose(values(index, state, 50), slow, 1e-5)
 
 
 def test_a_stale_update_is_less_useful_and_a_lost_one_is_not():
     index = UsefulRate(discount=0.7).build(context([1] * K, 3))
-    selection = Selection(jnp.asarray([4, 1, 2]), jnp.asarray([0.5, 0.5, 0.0]))
+    selection = Selection(np.array([4, 1, 2]), np.array([0.5, 0.5, 0.0], np.float32))
     state = index.init()
     assert index.observe is not None
+    observe = jax.jit(index.observe)
     for stale, received in ((3, True), (0, False)):
-        seen = observation([0.5, 0.25, 9.0], received=jnp.asarray([received, True, True]))
-        state = index.observe(state, selection, seen._replace(staleness=jnp.full(3, stale)))
-    value = np.asarray(index.value(jax.random.key(0), state, jnp.asarray(9)))
+        seen = observation([0.5, 0.25, 9.0], received=[received, True, True])
+        state = observe(state, selection, seen._replace(staleness=np.full(3, stale)))
+    value = values(index, state, 9)
     bonus = math.sqrt(4 * math.log(9) / 2)
     assert value[4] == pytest.approx(0.05 * 4**-0.7 / 1.0 + bonus, rel=1e-5)
     assert value[1] == pytest.approx(0.05 * (4**-0.7 + 1) / 0.5 + bonus, rel=1e-5)
@@ -142,24 +147,32 @@ def test_by_rate_more_useful_updates_come_a_second_than_by_mean_speed():
         reward=Reward(alpha=0.0, gamma=0.0), clock=Asynchronous(concurrency=4, buffer=1),
         track_regret=False,
     )  # fmt: skip
-    found = {}
-    for rule in (Ucb, UsefulRate):
-        policy = policies.Pause(index=rule(speed_weight=20.0))
-        run = simulate(config.replace(policy=policy), jax.random.key(0), record=("useful", "clock"))
-        found[rule] = float(run.values["useful"].sum() / run.clock[-1])
+    configs = {
+        rule.name: config.replace(policy=policies.Pause(index=rule(speed_weight=20.0)))
+        for rule in (Ucb, UsefulRate)
+    }
+    record = ("useful", "clock")
+    runs = sweep(configs, jax.random.key(0), record=record, progress=False).isel(seed=0)
+    a_second = runs.useful.sum("round") / runs.clock.isel(round=-1)
+    speed, rate = (float(a_second.sel(config=rule.name)) for rule in (Ucb, UsefulRate))
     # Four slots at two answers a second make eight at most.
-    assert 2 * found[Ucb] < found[UsefulRate] < 8
+    assert 2 * speed < rate < 8
 
 
-@functools.cache
-def total_regret(policy):
+@pytest.fixture(scope="module")
+def total_regret():
+    """Total regret of each rule and of random choice: policies of one sweep share a program."""
     config = SimConfig(num_clients=20, num_rounds=400, learning=None, reward=Reward(alpha=3.0))
-    config = config.replace(policy=policy())
-    return simulate(config, jax.random.key(0), record=("regret",)).regret.sum()
+    configs = {
+        rule.name: config.replace(policy=policies.Pause(index=rule())) for rule in INDEX_RULES
+    }
+    configs["random"] = config.replace(policy=policies.Random())
+    runs = sweep(configs, jax.random.key(0), record=("regret",), progress=False)
+    return runs.regret.isel(seed=0).sum("round")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", INDEX_RULES)
-def test_every_rule_runs_under_pause_and_its_regret_is_far_below_randoms(rule):
-    pause = total_regret(functools.partial(policies.Pause, index=rule()))
-    assert pause < 0.75 * total_regret(policies.Random)
+def test_every_rule_runs_under_pause_and_its_regret_is_far_below_randoms(rule, total_regret):
+    pause, random = (total_regret.sel(config=name) for name in (rule.name, "random"))
+    assert pause < 0.75 * random

@@ -34,7 +34,7 @@ POLICIES = (
 
 
 def build(config: SimConfig, sizes: jax.Array) -> Policy:
-    """The policy of a config in a network with the given data sizes; may be traced."""
+    """The policy of a config in a network with the given data sizes, in a trace."""
     partition = Partition(
         order=jnp.zeros(0, jnp.int32),
         start=jnp.cumsum(sizes) - sizes,
@@ -101,14 +101,14 @@ class Harness:
         keys = jax.random.split(jax.random.key(seed), runs)
         latency = jax.random.uniform(jax.random.key(seed + 1), (runs, rounds, K), minval=0.05)
         order = np.arange(runs) if order is None else order
-        selection, info, state = self._play(
+        played = self._play(
             self.config if config is None else canonical(config),
-            jnp.asarray(sizes, jnp.int32),
+            np.asarray(sizes, np.int32),
             keys[order],
-            jnp.asarray(available[order]),
-            latency[order],
+            available[order],
+            np.asarray(latency)[order],
         )
-        return jax.tree.map(np.asarray, selection), info, state
+        return jax.device_get(played)
 
     @functools.cached_property
     def plain(self):
@@ -188,8 +188,8 @@ def test_the_state_learns_from_the_chosen_clients_only(harness):
             took_part = clients[run][weights[run] > 0]
             counts[run] = np.bincount(took_part, minlength=K)
         np.testing.assert_array_equal(state.counts, counts)
-        assert np.all(np.asarray(state.mean_speed)[counts == 0] == 0)
-        assert np.all(np.asarray(state.mean_speed)[counts > 0] > 0)
+        assert np.all(state.mean_speed[counts == 0] == 0)
+        assert np.all(state.mean_speed[counts > 0] > 0)
     for leaf in jax.tree.leaves(state):
         assert not np.any(np.isnan(leaf))
 
@@ -208,13 +208,19 @@ def test_the_runs_of_a_batch_do_not_touch_each_other(harness):
 
 def first_round(name: str, draws: int, sizes: np.ndarray = SIZES) -> np.ndarray:
     """Chosen clients of the first round, [draws, m], for as many keys."""
-    policy = build(network(name), jnp.asarray(sizes, jnp.int32))
-    everyone = jnp.ones(K, bool)
+    config = network(name)
 
-    def choose(key: jax.Array) -> jax.Array:
-        return policy.select(key, policy.init(), jnp.asarray(1), everyone)[0].clients
+    @jax.jit
+    def choose(keys: jax.Array, sizes: Any) -> jax.Array:
+        policy, everyone = build(config, sizes), jnp.ones(K, bool)
 
-    return np.asarray(jax.jit(jax.vmap(choose))(jax.random.split(jax.random.key(8), draws)))
+        def one(key: jax.Array) -> jax.Array:
+            return policy.select(key, policy.init(), jnp.asarray(1), everyone)[0].clients
+
+        return jax.vmap(one)(keys)
+
+    keys = jax.random.split(jax.random.key(8), draws)
+    return np.asarray(choose(keys, np.asarray(sizes, np.int32)))
 
 
 def assert_frequencies(clients: np.ndarray, probability: np.ndarray, draws: int) -> None:
@@ -256,11 +262,16 @@ def test_random_by_data_draws_the_first_in_proportion_to_size_and_the_others_fro
         assert_frequencies(clients, np.full(K, M / K), draws)
 
 
+def selecting(config: SimConfig) -> Any:
+    """The policy's choice under jit, which builds it too."""
+    sizes = np.asarray(SIZES, np.int32)
+    return jax.jit(lambda *given: build(config, jnp.asarray(sizes)).select(*given))
+
+
 def test_fastest_takes_the_least_expected_latencies_among_the_available():
     config = network("fastest")
-    policy = build(config, jnp.asarray(SIZES, jnp.int32))
-    expected = np.asarray(config.latency.expected_latency(K))
-    select = jax.jit(policy.select)
+    select = selecting(config)
+    expected = np.asarray(jax.jit(lambda: config.latency.expected_latency(K))())
     for mask in itertools.product([True, False], repeat=K):
         available = np.asarray(mask)
         selection, _ = select(jax.random.key(0), (), 1, available)
@@ -280,20 +291,16 @@ def test_genie_is_a_brute_force_over_all_cohorts_with_the_true_speeds():
             {"reward.alpha": 2.0, "reward.gamma": 1.0, "privacy.budget.decay": 0.3}
         )
     )
-    policy = build(config, jnp.asarray(SIZES, jnp.int32))
-    select = jax.jit(policy.select)
-    rng = np.random.default_rng(3)
-    speed = np.asarray(config.latency.expected_speed(K), np.float64)
+    select, rng = selecting(config), np.random.default_rng(3)
+    speed = np.asarray(jax.jit(lambda: config.latency.expected_speed(K))(), np.float64)
     for round in range(2, 30):
         counts = rng.integers(round, size=K)
         available = rng.random(K) < 0.8
         if available.sum() < M:
             continue
         # The observed speeds are of no use to the genie.
-        stats = ClientStats(jnp.asarray(counts, jnp.int32), jnp.asarray(rng.random(K), jnp.float32))
-        (clients, _), info = select(
-            jax.random.key(round), stats, jnp.asarray(round), jnp.asarray(available)
-        )
+        stats = ClientStats(counts.astype(np.int32), rng.random(K).astype(np.float32))
+        (clients, _), info = select(jax.random.key(round), stats, np.asarray(round), available)
         x = M * SIZES * QUALITY / (SIZES * QUALITY).sum() - counts / round
         each = (2.0 * np.sign(x) * x**2 + 1.0 * np.exp(-0.3 * counts)) / M
         value = {

@@ -1,5 +1,6 @@
 """Policies for budgets that differ, against a general solver, their limits, and samples."""
 
+import functools
 import itertools
 
 import hypothesis.strategies as st
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from pause_jax import ConfigError, SimConfig, simulate, sweep
+from pause_jax.learning import Iid
 from pause_jax.policies import (
     Bsfl,
     BudgetGroups,
@@ -41,11 +43,11 @@ SIZES = np.asarray([4.0, 1, 3, 2, 6, 2, 5])
 SHARE = SIZES / SIZES.sum()
 BUDGETS = np.asarray([1.0, 4.0, 4.0, 2.0, 8.0, 1.0, 8.0])
 PRIVATE = PerCoordinateLaplace(
-    sensitivity=0.5, budget=Constant(total_epsilon=jnp.asarray(BUDGETS), per_release=100.0)
+    sensitivity=0.5, budget=Constant(total_epsilon=BUDGETS, per_release=100.0)
 )
 NETWORK = context(SIZES, M, privacy=PRIVATE, update_size=3)
 NOISE = 2 * 3 * (0.5 / BUDGETS) ** 2
-EVERYBODY = jnp.ones(K, bool)
+EVERYBODY = np.ones(K, bool)
 FAMILY = [NoiseSampling(), NoiseSampling(form="unbiased"), TolerantFirst(), BudgetGroups()]
 
 
@@ -53,21 +55,28 @@ def relative(cost, share=SHARE):
     return cost / (share @ cost)
 
 
-def drawn(config, network=NETWORK, available=EVERYBODY, state=None, draws=DRAWS):
+def drawn(config, privacy=PRIVATE, available=EVERYBODY, state=None, draws=DRAWS, update_size=3):
     """(whether each client was drawn, its weight), each [draws, K], in many rounds."""
-    policy = config.build(network)
-    state = policy.init() if state is None else state
+    keys = jax.random.split(jax.random.key(0), draws)
+    both = select_often(config, privacy, keys, available, state, update_size)
+    return tuple(np.asarray(each, float) for each in both)
+
+
+@functools.partial(jax.jit, static_argnames="update_size")
+def select_often(config, privacy, keys, available, state, update_size):
+    """Numbers are traced, so all tests of one kind of policy and budget share a program."""
+    policy = config.build(NETWORK._replace(privacy=privacy, update_size=update_size))
 
     def one(key):
-        selection, _ = policy.select(key, state, jnp.asarray(1), available)
-        empty = jnp.zeros(network.num_clients)
+        before = policy.init() if state is None else state
+        selection, _ = policy.select(key, before, jnp.asarray(1), available)
+        empty = jnp.zeros(K)
         return (
             empty.at[selection.clients].add(selection.active),
             empty.at[selection.clients].add(selection.weights),
         )
 
-    both = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), draws))
-    return tuple(np.asarray(each, float) for each in both)
+    return jax.vmap(one)(keys)
 
 
 def off(seen, expected):
@@ -86,7 +95,7 @@ COSTS = st.lists(st.floats(0.0, 8.0), min_size=K, max_size=K)
 @given(cost=COSTS, m=st.integers(1, K - 1), bias_weight=st.floats(0.02, 20.0))
 def test_the_closed_form_is_the_solvers(cost, m, bias_weight):
     cost = np.asarray(cost)
-    got = probabilities(jnp.asarray(cost), jnp.asarray(SHARE), m, bias_weight)
+    got = probabilities(cost, SHARE, m, bias_weight)
     q = np.asarray(got, float) / m
     assert abs(q.sum() - 1) < 1e-4
     assert ((q >= 0) & (q <= 1 / m + 1e-6)).all()
@@ -101,17 +110,17 @@ def test_the_closed_form_is_the_solvers(cost, m, bias_weight):
 @pytest.mark.parametrize("m", [1, 3])
 def test_a_large_weight_of_bias_draws_by_data_and_a_small_one_the_least_costs(m):
     cost = relative(NOISE)
-    by_data = probabilities(jnp.asarray(cost), jnp.asarray(SHARE), m, 1e4)
+    by_data = probabilities(cost, SHARE, m, 1e4)
     np.testing.assert_allclose(by_data, m * SHARE, atol=1e-3)
-    least = probabilities(jnp.asarray([3.0, 1, 2, 5, 4]), jnp.full(5, 0.2), m, 1e-3)
+    least = probabilities(np.array([3.0, 1, 2, 5, 4]), np.full(5, 0.2), m, 1e-3)
     np.testing.assert_allclose(least, [m > 2, 1, m > 1, 0, 0], atol=1e-5)
-    equal = probabilities(jnp.ones(K), jnp.asarray(SHARE), 1, 1e-3)
+    equal = probabilities(np.ones(K), SHARE, 1, 1e-3)
     np.testing.assert_allclose(equal, SHARE, rtol=1e-3)
 
 
 def test_a_few_clients_are_all_drawn():
-    share = jnp.asarray([0.0, 0.25, 0.0, 0.75])
-    probability = probabilities(jnp.asarray([9.0, 2.0, 0.0, 1.0]), share, 3, 1.0)
+    share = np.array([0.0, 0.25, 0.0, 0.75])
+    probability = probabilities(np.array([9.0, 2.0, 0.0, 1.0]), share, 3, 1.0)
     np.testing.assert_allclose(probability, [0, 1, 0, 1], atol=1e-5)
 
 
@@ -145,7 +154,7 @@ def test_without_scaling_the_weights_would_be_unbiased():
 @pytest.mark.slow
 def test_groups_are_sampled_at_the_solvers_ratios():
     chosen, weights = drawn(BudgetGroups())
-    group = np.asarray(groups_of(jnp.asarray(BUDGETS), 3))
+    group = np.asarray(groups(BUDGETS, 3))
     np.testing.assert_array_equal(group, [0, 2, 2, 1, 2, 0, 2])
     size = np.bincount(group)
     share = np.bincount(group, SHARE)
@@ -158,11 +167,11 @@ def test_groups_are_sampled_at_the_solvers_ratios():
 
 
 def test_groups_are_intervals_of_the_log_budget():
-    np.testing.assert_array_equal(groups(jnp.full(4, 3.0), 3), 0)
-    np.testing.assert_array_equal(groups(jnp.full(4, jnp.inf), 3), 0)
-    np.testing.assert_array_equal(groups(jnp.asarray([10.0, 50, 200, 10]), 3), [0, 1, 2, 0])
-    np.testing.assert_array_equal(groups(jnp.asarray([1.0, 2, 4, 8, 16]), 2), [0, 0, 1, 1, 1])
-    np.testing.assert_array_equal(groups(jnp.asarray([1.0, 9.0]), 1), 0)
+    np.testing.assert_array_equal(groups(np.full(4, 3.0), 3), 0)
+    np.testing.assert_array_equal(groups(np.full(4, np.inf), 3), 0)
+    np.testing.assert_array_equal(groups(np.array([10.0, 50, 200, 10]), 3), [0, 1, 2, 0])
+    np.testing.assert_array_equal(groups(np.array([1.0, 2, 4, 8, 16]), 2), [0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(groups(np.array([1.0, 9.0]), 1), 0)
 
 
 def test_tolerant_first_takes_the_least_noise_and_ties_at_random():
@@ -171,26 +180,25 @@ def test_tolerant_first_takes_the_least_noise_and_ties_at_random():
     np.testing.assert_allclose(chosen.mean(axis=0), [0, 0.5, 0.5, 0, 1, 0, 1], atol=0.06)
     np.testing.assert_allclose(weights[chosen > 0], 1 / M, rtol=1e-6)
     # Releases so far make the next one noisier.
-    fading = Geometric(total_epsilon=jnp.asarray(BUDGETS), decay=0.5)
-    network = NETWORK._replace(privacy=PRIVATE.replace(budget=fading))
-    counts = jnp.asarray([0, 0, 0, 0, 9, 0, 0], jnp.int32)
-    chosen, _ = drawn(TolerantFirst(), network, state=counts, draws=5)
+    fading = Geometric(total_epsilon=BUDGETS, decay=0.5)
+    counts = np.array([0, 0, 0, 0, 9, 0, 0], np.int32)
+    chosen, _ = drawn(TolerantFirst(), PRIVATE.replace(budget=fading), state=counts, draws=5)
     np.testing.assert_array_equal(chosen, [[0, 1, 1, 0, 0, 0, 1]] * 5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", FAMILY, ids=lambda c: f"{c.name}-{getattr(c, 'form', '')}")
 def test_absent_and_spent_clients_are_not_chosen(config):
-    ended = Table(total_epsilon=jnp.asarray(BUDGETS), shares=(0.5, 0.5))
-    network = NETWORK._replace(privacy=PRIVATE.replace(budget=ended))
-    available = jnp.asarray([True, True, False, True, True, False, True])
-    state = counts = jnp.asarray([0, 2, 0, 1, 0, 0, 2], jnp.int32)  # 1 and 6 are spent
+    ended = Table(total_epsilon=BUDGETS, shares=(0.5, 0.5))
+    privacy = PRIVATE.replace(budget=ended)
+    available = np.array([True, True, False, True, True, False, True])
+    state = counts = np.array([0, 2, 0, 1, 0, 0, 2], np.int32)  # 1 and 6 are spent
     if isinstance(config, NoiseSampling):
-        state = config.build(network).init()._replace(counts=counts)
-    chosen, weights = drawn(config, network, available, state, draws=200)
+        state = config.build(NETWORK._replace(privacy=privacy)).init()._replace(counts=counts)
+    chosen, weights = drawn(config, privacy, available, state, draws=200)
     np.testing.assert_array_equal(chosen, [[1, 0, 0, 1, 1, 0, 0]] * 200)
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-5)
-    chosen, weights = drawn(config, network, jnp.zeros(K, bool), state, draws=3)
+    chosen, weights = drawn(config, privacy, ~EVERYBODY, state, draws=200)
     np.testing.assert_array_equal(weights, 0)
 
 
@@ -198,9 +206,10 @@ def test_absent_and_spent_clients_are_not_chosen(config):
 @pytest.mark.parametrize("config", FAMILY[:2], ids=["biased", "unbiased"])
 def test_what_it_learns_of_updates_is_the_oracles(config):
     config = config.replace(step=0.3)
-    fading = Geometric(total_epsilon=jnp.asarray(BUDGETS), decay=0.5)
-    network = NETWORK._replace(privacy=PRIVATE.replace(budget=fading))
-    policy, rng = config.build(network), np.random.default_rng(0)
+    fading = Geometric(total_epsilon=BUDGETS, decay=0.5)
+    privacy = PRIVATE.replace(budget=fading)
+    policy = config.build(NETWORK._replace(privacy=privacy))
+    rng = np.random.default_rng(0)
 
     def noise_power(k, n):
         epsilon = BUDGETS[k] * (np.exp(0.5) - 1) * np.exp(-0.5 * (n + 1))
@@ -209,7 +218,7 @@ def test_what_it_learns_of_updates_is_the_oracles(config):
     account, state = oracle.Account(K, noise_power, 0.3), policy.init()
     select, update = jax.jit(policy.select), jax.jit(policy.update)
     for round in range(1, 7):
-        selection, _ = select(jax.random.key(round), state, jnp.asarray(round), EVERYBODY)
+        selection, _ = select(jax.random.key(round), state, np.asarray(round), EVERYBODY)
         clients, received = np.asarray(selection.clients), rng.random(M) < 0.7
         updates = rng.normal(size=(M, 3)) * 3
         seen = observation(np.ones(M), update=updates.astype(np.float32), received=received)
@@ -222,7 +231,7 @@ def test_what_it_learns_of_updates_is_the_oracles(config):
             state.square, [s or 0.0 for s in account.square], rtol=1e-4, atol=1e-5
         )
     cost, m = np.asarray(account.costs()), M
-    chosen, _ = drawn(config, network, state=state, draws=4000)
+    chosen, _ = drawn(config, privacy, state=state, draws=4000)
     if config.form == "biased":
         expected = m * oracle.biased(relative(cost), SHARE, m, 1.0)
     else:
@@ -233,13 +242,12 @@ def test_what_it_learns_of_updates_is_the_oracles(config):
 @pytest.mark.slow
 def test_with_equal_budgets_and_no_learning_it_draws_by_data_like_any_other():
     equal = PRIVATE.replace(budget=Constant(total_epsilon=9.0, per_release=3.0))
-    network = context(SIZES, M, privacy=equal)
     for config in (NoiseSampling(), NoiseSampling(form="unbiased"), BudgetGroups()):
-        chosen, _ = drawn(config, network)
+        chosen, _ = drawn(config, equal, update_size=0)
         expected = np.full(K, M / K) if config.name == "budget_groups" else M * SHARE
         assert off(chosen, np.clip(expected, 0, 1)).max() < 4.5, config
     # Without privacy nobody is noisy.
-    chosen, _ = drawn(NoiseSampling(), context(SIZES, M))
+    chosen, _ = drawn(NoiseSampling(), NoPrivacy(), update_size=0)
     assert off(chosen, M * SHARE).max() < 4.5
 
 
@@ -249,15 +257,17 @@ def test_small_budgets_take_part_less_in_a_run_that_learns():
     budget = Geometric(total_epsilon=20.0, decay=0.01, law=law)
     base = LEARN.replace(num_rounds=40, track_regret=False, eval_every=40)
     base = base.replace(privacy=GaussianMechanism(budget=budget))
-    names = ("random", "noise_sampling", "noise_sampling_unbiased", "tolerant_first")
+    base = base.override({"learning.partition": Iid()})
+    names = ("noise_sampling", "noise_sampling_unbiased", "tolerant_first")
     configs = {n: base.replace(policy=named(n)) for n in names}
     record = ("counts", "budget", "test_loss")
-    found = sweep(configs, jax.random.key(1), record=record, progress=False)
-    small = found.budget.sel(config="random") < 20
+    found = sweep(configs, jax.random.key(1), record=record, progress=False).isel(seed=0)
+    small = found.budget < 20
     part = found.counts.where(small).sum("client") / found.counts.sum("client")
-    part = part.isel(seed=0)
-    assert float(part.sel(config="noise_sampling")) < 0.7 * float(part.sel(config="random"))
-    assert float(part.sel(config="noise_sampling_unbiased")) > float(part.sel(config="random"))
+    # Random choice takes all equally often.
+    at_random = float(small.sel(config="noise_sampling").mean())
+    assert float(part.sel(config="noise_sampling")) < 0.7 * at_random
+    assert float(part.sel(config="noise_sampling_unbiased")) > at_random
     assert float(part.sel(config="tolerant_first")) == 0
     assert np.isfinite(found.test_loss.values[..., -1]).all()
     assert not any(found.unnoised.values.tolist()), "it reads releases, which are noised"
@@ -288,7 +298,7 @@ def left_by_hand(left_of, times):
 @pytest.mark.parametrize("left_of", ["own", "largest"])
 def test_pause_weighs_what_is_left_of_the_own_or_of_the_largest_budget(left_of):
     """All clients are equally fast, so that the index is the same for the same participations."""
-    privacy = PerCoordinateLaplace(budget=Geometric(total_epsilon=jnp.asarray(BUDGETS), decay=0.1))
+    privacy = PerCoordinateLaplace(budget=Geometric(total_epsilon=BUDGETS, decay=0.1))
     reward = Reward(alpha=0.3, gamma=2.0)
     policy = Pause(left_of=left_of).build(context(SIZES, M, privacy=privacy, reward=reward))
     select, update = jax.jit(policy.select), jax.jit(policy.update)
@@ -297,10 +307,10 @@ def test_pause_weighs_what_is_left_of_the_own_or_of_the_largest_budget(left_of):
     every = [np.asarray(cohort) for cohort in itertools.combinations(range(K), M)]
     for number in range(1, 31):
         if number <= 3:  # first everybody once
-            clients = jnp.asarray([(3 * number + i) % K for i in range(M)])
-            chosen = Selection(clients, jnp.ones(M) / M)
+            clients = np.array([(3 * number + i) % K for i in range(M)], np.int32)
+            chosen = Selection(clients, np.full(M, 1 / M, np.float32))
         else:
-            chosen, _ = select(jax.random.key(number), state, jnp.asarray(number), EVERYBODY)
+            chosen, _ = select(jax.random.key(number), state, np.asarray(number), EVERYBODY)
             x = M * SHARE - times / number
             g, index = np.sign(x) * x**2, 0.5 + np.sqrt((M + 1) * np.log(number) / times)
 
@@ -326,7 +336,7 @@ def test_of_equal_or_no_budgets_both_are_the_same(budget):
     network = context(SIZES, M, privacy=privacy)
     chosen = [
         jax.jit(Pause(left_of=each).build(network).select)(
-            jax.random.key(0), state_after_all(network), jnp.asarray(9), EVERYBODY
+            jax.random.key(0), state_after_all(network), np.asarray(9), EVERYBODY
         )[0].clients
         for each in ("own", "largest")
     ]  # fmt: skip
@@ -336,7 +346,7 @@ def test_of_equal_or_no_budgets_both_are_the_same(budget):
 def state_after_all(network):
     """Of an index whose clients took part 1, 2, ... K times."""
     stats = Ucb().build(network).init()
-    return stats._replace(counts=jnp.arange(1, K + 1, dtype=stats.counts.dtype))
+    return stats._replace(counts=np.arange(1, K + 1, dtype=stats.counts.dtype))
 
 
 def test_bsfl_refuses_what_has_no_effect_there():

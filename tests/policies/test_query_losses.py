@@ -10,7 +10,7 @@ import pytest
 
 from pause_jax import Learning, SimConfig, simulate
 from pause_jax.config import canonical
-from pause_jax.learning import Digits, Dirichlet, Linear, evaluation
+from pause_jax.learning import Dataset, Digits, Iid, Linear, Natural, evaluation
 from pause_jax.learning.evaluation import distinct_places, local_loss
 from pause_jax.policies import PowerOfChoice
 from pause_jax.rng import draws
@@ -30,23 +30,36 @@ LEARN = SimConfig(
     eval_every=6,
     availability=0.8,
     track_regret=False,
-    learning=Learning(
-        data=Digits(num_train=400), partition=Dirichlet(), model=Linear(), max_steps=2
-    ),
+    learning=Learning(partition=Natural(), model=Linear(), max_steps=2),
 )
+SIZES = (14, 20, 30, 40, 56, 70, 80, 90)
+
+
+@functools.cache
+def samples():
+    """400 digits in the order of their labels: clients differ in size and in loss."""
+    digits = Digits().load()
+    order = np.argsort(digits.y_train[:400], kind="stable")
+    owner = np.repeat(np.arange(LEARN.num_clients), SIZES)
+    return Dataset.of(
+        *(digits.x_train[order], digits.y_train[order], digits.x_test, digits.y_test),
+        clients=owner,
+        pixel_max=16,
+    )
 
 
 @functools.cache
 def run(loss):
     policy = PowerOfChoice(loss=loss, candidates=4, batch_size=16, query_share=0.5)
     record = ("clients", "queried", "query_seconds", "latency", "data_size")
-    return simulate(LEARN.replace(policy=policy), jax.random.key(2), record=record)
+    config = LEARN.replace(policy=policy)
+    return jax.device_get(simulate(config, jax.random.key(2), samples(), record=record))
 
 
 @functools.cache
 def network():
     """(training, learner, its state before round 1, bound on a client's samples) of LEARN."""
-    config, data = prepare(LEARN)
+    config, data = prepare(LEARN, samples())
     state = jax.jit(initial_state)(config, data, jax.random.key(2)).learning
     learning, num_clients = config.learning, config.num_clients
     bound = learning.partition.max_size(learning.num_samples(data), num_clients)
@@ -58,7 +71,7 @@ def sample_losses(client):
     """Loss of each of a client's samples at the initial model, float64."""
     training, _, state, _ = network()
     data, part = training.dataset, state.partition
-    start, size = int(part.start[client]), int(part.size[client])
+    start, size = (int(np.asarray(each)[client]) for each in (part.start, part.size))
     rows = np.asarray(part.order)[start : start + size]
     x = np.asarray(data.x_train, np.float64)[rows].reshape(size, -1) * 2 / data.pixel_max - 1
     layer = next(iter(state.variables["params"].values()))
@@ -69,7 +82,7 @@ def sample_losses(client):
 def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client(monkeypatch, chunk):
     monkeypatch.setattr(evaluation, "QUERY_CHUNK", chunk)
     _, learner, state, _ = network()
-    clients = jnp.arange(LEARN.num_clients)
+    clients = np.arange(LEARN.num_clients)
     ours = jax.jit(lambda key: learner.ask(key, state, clients, None))(jax.random.key(5))
     slow = [sample_losses(k).mean() for k in range(LEARN.num_clients)]
     np.testing.assert_allclose(ours, slow, rtol=1e-5)
@@ -79,7 +92,7 @@ def test_a_full_answer_is_the_mean_loss_on_all_data_of_the_client(monkeypatch, c
 
 def test_a_batch_answer_is_the_mean_over_distinct_samples_of_the_client():
     training, _, state, bound = network()
-    client = int(np.argmin(state.partition.size))
+    client = int(np.asarray(state.partition.size).argmin())
     values = sample_losses(client)
     count = len(values) - 2
     subsets = np.array([np.mean(some) for some in itertools.combinations(values, count)])
@@ -96,11 +109,13 @@ def test_a_batch_answer_is_the_mean_over_distinct_samples_of_the_client():
     assert values.var() / count > 5 * subsets.var()
 
 
+@functools.partial(jax.jit, static_argnums=2)
+def places_of(keys, size, count):
+    return jax.vmap(lambda key: distinct_places(draws.bits(key, (count,)), size))(keys)
+
+
 def places(size, count, times):
-    keys = jax.random.split(jax.random.key(4), times)
-    return np.asarray(
-        jax.jit(jax.vmap(lambda key: distinct_places(draws.bits(key, (count,)), size)))(keys)
-    )
+    return np.asarray(places_of(jax.random.split(jax.random.key(4), times), size, count))
 
 
 def off_uniform(drawn, size, count):
@@ -134,21 +149,21 @@ def test_a_client_with_too_few_samples_uses_them_all(size):
 
 def asked_in(loss):
     """(who is asked [T, K], seconds of each client's round [T, K]) in ``run``, recomputed."""
-    config = canonical(LEARN)
-    keys = named_keys.streams(jax.random.key(2))
+    config, num_clients = canonical(LEARN), LEARN.num_clients
     size = network()[2].partition.size
     policy = run(loss).config.policy.build(context(size, LEARN.num_selected))
-    asked, latency = np.zeros((2, LEARN.num_rounds, LEARN.num_clients))
-    for t in range(1, LEARN.num_rounds + 1):
-        world = round_keys.latency(keys.world, t)
-        latency[t - 1] = config.latency.sample(world, LEARN.num_clients)
-        present = jax.random.bernoulli(
-            round_keys.availability(keys.world, t), 0.8, (LEARN.num_clients,)
-        )
+
+    @jax.jit
+    @jax.vmap
+    def one_round(t):
+        keys = named_keys.streams(jax.random.key(2))
+        latency = config.latency.sample(round_keys.latency(keys.world, t), num_clients)
+        present = jax.random.bernoulli(round_keys.availability(keys.world, t), 0.8, (num_clients,))
         ask_key, _ = named_keys.question_and_choice(keys.policy, t)
-        clients, mask = policy.query.ask(ask_key, policy.init(), jnp.asarray(t), present)
-        asked[t - 1, np.asarray(clients)[np.asarray(mask)]] = 1
-    return asked, latency
+        clients, mask = policy.query.ask(ask_key, policy.init(), t, present)
+        return jnp.zeros(num_clients).at[clients].add(mask), latency
+
+    return jax.device_get(one_round(np.arange(1, LEARN.num_rounds + 1)))
 
 
 @pytest.mark.parametrize("loss", ["full", "batch"])
@@ -174,13 +189,14 @@ def test_a_run_pays_for_its_queries_and_names_what_they_release(loss):
 
 def test_stale_names_the_training_losses():
     config = LEARN.replace(policy=PowerOfChoice(loss="stale"))
+    config = config.override({"learning.partition": Iid()})
     shapes = jax.eval_shape(lambda key: simulate(config, key), jax.random.key(0))
     assert shapes.unnoised == ("the training loss of each chosen client",)
 
 
 def test_without_learning_nothing_is_released_but_queries_are_paid():
     config = SimConfig(num_clients=8, num_selected=2, num_rounds=3, learning=None)
-    config = config.replace(policy=PowerOfChoice())
+    config = config.replace(policy=PowerOfChoice(), track_regret=False)
     result = simulate(config, jax.random.key(0), record=("query_seconds",))
     assert result.unnoised == ()
     assert (np.asarray(result.query_seconds) > 0).all()
