@@ -1,14 +1,15 @@
 """When clients are there: hours of the day, intervals from a file, a chain that comes and goes."""
 
+import functools
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
 from pause_jax.base.registry import choices
 from pause_jax.latency import LogNormal
-from pause_jax.policies import All, Random
+from pause_jax.policies import Random, RoundRobin
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run.record.quantity import quantity
 from pause_jax.world.availability import AVAILABILITY_TRACES, Diurnal, Intervals, OnOff, Phones
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(11)
 BASE = SimConfig(
-    num_clients=12, num_selected=4, num_rounds=60, learning=None, latency=LogNormal(),
+    num_clients=12, num_selected=4, num_rounds=400, learning=None, latency=LogNormal(),
     policy=Random(), privacy=NoPrivacy(), track_regret=False,
 )  # fmt: skip
 
@@ -28,18 +29,16 @@ def here(r):
     return r.available
 
 
-def seen(config, key=KEY):
+def seen(config):
     """(who could be chosen [T, K], clock at each round's start [T], the result)."""
-    result = simulate(config, key, record=("clock", "clients", "latency", here))
+    result = simulate(config, KEY, record=("clock", "clients", "latency", here))
     clock = np.asarray(result.clock)
     return np.asarray(result.here), np.concatenate([[0.0], clock[:-1]]), result
 
 
 def test_by_the_hour_each_is_there_in_its_own_stretch_of_every_period():
     availability_trace = Diurnal(period=100.0, share=0.25, spread=0.8, recheck=7.0)
-    config = BASE.replace(
-        availability_trace=availability_trace, num_rounds=300, latency=LogNormal(slowest=5.0)
-    )
+    config = BASE.replace(availability_trace=availability_trace, latency=LogNormal(slowest=5.0))
     there, clock, result = seen(config)
     begins = 0.8 * (np.arange(12) * (5**0.5 - 1) / 2 % 1)
     inside = (clock[:, None] / 100 - begins) % 1
@@ -56,16 +55,22 @@ def test_a_whole_day_is_always():
     assert seen(BASE.replace(availability_trace=Diurnal(share=1.0)))[0].all()
 
 
-def test_while_nobody_is_there_the_server_looks_again_and_time_goes_on():
-    availability_trace = Intervals.of([[(100.0, 130.0)]] * 12)
-    there, clock, result = seen(
-        BASE.replace(availability_trace=availability_trace.replace(recheck=15.0))
-    )
+def test_while_nobody_is_there_the_server_looks_again_and_time_goes_on(tmp_path):
+    path = tmp_path / "there.csv"
+    path.write_text("client,start,end\n" + "".join(f"{k},100,130\n" for k in range(12)))
+    availability_trace = Intervals(path=str(path), recheck=15.0)
+    there, clock, result = seen(BASE.replace(availability_trace=availability_trace))
     assert not there[:7].any()
     np.testing.assert_allclose(clock[:8], np.arange(8) * 15.0)
     assert there[7].all()
     assert (np.asarray(result.latency)[:7] == 15.0).all()
     assert (np.asarray(result.clients)[:7] == -1).all()
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def step(trace, clock, num_clients):
+    """Who is there by a trace without a state."""
+    return trace.step((), KEY, clock, num_clients)[0]
 
 
 def test_intervals_are_half_open_may_overlap_and_begin_anew_with_the_period():
@@ -81,15 +86,15 @@ def test_intervals_are_half_open_may_overlap_and_begin_anew_with_the_period():
                 start <= time + lap < end for start, end in times for lap in np.arange(-30, 31, 10)
             )
 
-        found = whole.step((), KEY, jnp.asarray(clock), 4)[0]
+        found = step(whole, clock, 4)
         np.testing.assert_array_equal(found, [inside(times) for times in pairs], str(clock))
-        found = again.step((), KEY, jnp.asarray(clock), 4)[0]
+        found = step(again, clock, 4)
         np.testing.assert_array_equal(found, [wrapped(times) for times in pairs], str(clock))
 
 
 def test_a_chain_stays_and_returns_as_often_as_it_says():
     availability_trace = OnOff(leave=0.1, come=0.3)
-    config = BASE.replace(availability_trace=availability_trace, num_clients=400, num_rounds=400)
+    config = BASE.replace(availability_trace=availability_trace, num_clients=400)
     there, _, _ = seen(config)
     before, after = there[:-1], there[1:]
     # 160,000 steps: standard errors of 0.0009 and 0.002.
@@ -97,8 +102,18 @@ def test_a_chain_stays_and_returns_as_often_as_it_says():
     assert after[~before].mean() == pytest.approx(0.3, abs=0.01)
     assert there[0].mean() == pytest.approx(0.75, abs=0.08)
     # A negative control: independent availability has no memory.
-    there, _, _ = seen(config.replace(availability_trace=None, availability=0.75))
+    there = np.random.default_rng(0).random(there.shape) < 0.75
     assert (~there[1:][there[:-1]]).mean() == pytest.approx(0.25, abs=0.01)
+
+
+@jax.jit
+def later(trace, state, keys, clock):
+    return jax.vmap(lambda key: trace.step(state, key, clock, 12)[0])(keys)
+
+
+@jax.jit
+def forecast(trace, clock, ahead):
+    return trace.forecast(clock, ahead, 12)
 
 
 @pytest.mark.parametrize("ahead", [1500.0, 20_000.0])
@@ -107,19 +122,16 @@ def test_a_chain_stays_and_returns_as_often_as_it_says():
     [
         (Diurnal(period=100.0), ()),
         (Intervals.of([[(5.0 * k, 60.0)] for k in range(12)], period=90.0), ()),
-        (OnOff(leave=0.2, come=0.6), jnp.ones(12, bool)),
-        (Phones(share=0.3, swing=0.9), (jnp.ones(12), jnp.asarray(40_000.0))),
+        (OnOff(leave=0.2, come=0.6), np.ones(12, bool)),
+        (Phones(share=0.3, swing=0.9), (np.ones(12, np.float32), np.float32(40_000.0))),
     ],
     ids=lambda x: getattr(x, "name", ""),
 )
 def test_a_forecast_is_how_often_one_that_is_there_is_so_later(trace, state, ahead):
-    clock, runs = 40_000.0, 4000
-
-    def later(key):
-        return trace.step(state, key, jnp.asarray(clock + ahead), 12)[0]
-
-    often = np.asarray(jax.vmap(later)(jax.random.split(KEY, runs))).mean(axis=0)
-    told = np.asarray(trace.forecast(jnp.asarray(clock), jnp.asarray(ahead), 12))
+    clock, ahead, runs = np.float32(40_000.0), np.float32(ahead), 4000
+    there = later(trace, state, jax.random.split(KEY, runs), clock + ahead)
+    often = np.asarray(there).mean(axis=0)
+    told = np.asarray(forecast(trace, clock, ahead))
     assert (np.abs(often - told) <= 4.5 * np.sqrt(told * (1 - told) / runs) + 1e-6).all()
     assert told.shape == (12,)
     assert 0 <= told.min() <= told.max() <= 1
@@ -128,25 +140,32 @@ def test_a_forecast_is_how_often_one_that_is_there_is_so_later(trace, state, ahe
 
 def test_who_is_there_may_be_busy_all_the_same():
     availability_trace = Diurnal(share=0.5, period=50.0, recheck=1.0)
-    there, clock, _ = seen(
-        BASE.replace(availability_trace=availability_trace, availability=0.5, num_rounds=400)
-    )
+    there, clock, _ = seen(BASE.replace(availability_trace=availability_trace, availability=0.5))
     begins = np.arange(12) * (5**0.5 - 1) / 2 % 1
     could = (clock[:, None] / 50 - begins) % 1 < 0.499
     assert there[could].mean() == pytest.approx(0.5, abs=0.05)
 
 
-def test_two_policies_with_one_key_meet_one_chain():
-    config = BASE.replace(availability_trace=OnOff())
-    one, other = seen(config)[0], seen(config.replace(policy=All()))[0]
-    np.testing.assert_array_equal(one, other)
-    assert (seen(config, jax.random.key(12))[0] != one).any()
+@pytest.fixture(scope="module")
+def chains():
+    """Who could be chosen, [seed, T, K], of two policies and of a restless chain, in one sweep."""
+    calm = BASE.replace(availability_trace=OnOff(leave=0.05))
+    configs = {
+        "random": calm,
+        "round_robin": calm.replace(policy=RoundRobin()),
+        "restless": BASE.replace(availability_trace=OnOff(leave=0.9)),
+    }
+    data = sweep(configs, jax.random.split(KEY, 2), record=(here,), progress=False)
+    return {name: data.here.sel(config=name).values for name in configs}
 
 
-def test_numbers_of_a_presence_are_swept_in_one_batch():
-    configs = [BASE.replace(availability_trace=OnOff(leave=leave)) for leave in (0.05, 0.9)]
-    data = sweep(configs, jax.random.split(KEY, 2), record=(here,))
-    assert float(data.here.isel(config=0).mean()) > 2 * float(data.here.isel(config=1).mean())
+def test_two_policies_with_one_key_meet_one_chain(chains):
+    np.testing.assert_array_equal(chains["random"], chains["round_robin"])
+    assert (chains["random"][0] != chains["random"][1]).any()
+
+
+def test_numbers_of_a_presence_are_swept_in_one_batch(chains):
+    assert chains["random"].mean() > 2 * chains["restless"].mean()
 
 
 def test_a_presence_survives_its_file(tmp_path):
@@ -160,8 +179,8 @@ def test_a_presence_survives_its_file(tmp_path):
         config = BASE.replace(availability_trace=availability_trace, num_clients=2, num_selected=1)
         assert config_file.loads(config_file.dumps(config)) == config
     assert config_file.loads(config_file.dumps(BASE)).availability_trace is None
-    there = seen(config.replace(num_rounds=8))[0]
-    np.testing.assert_array_equal(there[0], [False, True])
+    there = step(config.availability_trace.loaded(), np.float32(0), 2)
+    np.testing.assert_array_equal(there, [False, True])
 
 
 def test_every_kind_goes_by_its_name():

@@ -8,7 +8,7 @@ from scipy import stats
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.latency import Network, Work
-from pause_jax.learning import Digits, Dirichlet, Linear
+from pause_jax.learning import Dataset, Digits, Linear, Natural
 from pause_jax.policies import All
 from pause_jax.privacy import NoPrivacy
 
@@ -61,24 +61,27 @@ def test_in_a_run_bytes_are_the_models_and_samples_those_of_training(still):
         num_clients=8, num_rounds=2, policy=All(), latency=still, privacy=NoPrivacy(),
         track_regret=False,
         learning=Learning(
-            data=Digits(num_train=120), partition=Dirichlet(), model=Linear(),
-            batch_size=4, max_steps=5, optimizer="sgd",
+            partition=Natural(), model=Linear(), batch_size=4, max_steps=5, optimizer="sgd",
         ),
     )  # fmt: skip
+    owner = np.repeat(np.arange(8), [3, 7, 12, 15, 18, 25, 40, 60])
+    digits = Digits().load()
+    data = Dataset.of(digits.x_train[:180], digits.y_train[:180], clients=owner, pixel_max=16)
     record = ("data_size", "latency", "clock", "downloaded", "uploaded")
-    result = simulate(config, KEY, record=record)
-    samples = np.minimum(np.asarray(result.data_size), 20)
-    assert samples.min() < 20
+    result = jax.device_get(simulate(config, KEY, data, record=record))
+    samples = np.minimum(result.data_size, 20)
+    assert samples.min() < 20 < result.data_size.max()
     fast = np.asarray(
-        still.replace(download_bytes=0.0, upload_bytes=1e6, samples=1.0).sample(KEY, 8)
+        drawn(still.replace(download_bytes=0.0, upload_bytes=1e6, samples=1.0), KEY, num_clients=8)
     )
     slowest = max(seconds_of(fast[k] < 5, samples[k], 2600, 2600) for k in range(8))
     np.testing.assert_allclose(result.latency, slowest, rtol=1e-5)
     np.testing.assert_array_equal(result.downloaded, 8 * 2600.0)
     # A compressed update: what is fixed is what is counted.
-    less = simulate(config.override({"latency.upload_bytes": 260.0}), KEY, record=record)
+    less = config.override({"latency.upload_bytes": 260.0})
+    less = jax.device_get(simulate(less, KEY, data, record=record))
     np.testing.assert_array_equal(less.uploaded, 8 * 260.0)
-    assert float(less.clock[-1]) < float(result.clock[-1])
+    assert less.clock[-1] < result.clock[-1]
 
 
 def test_without_the_column_share_a_line_is_a_client(tmp_path):
@@ -87,7 +90,9 @@ def test_without_the_column_share_a_line_is_a_client(tmp_path):
     lines += [f"c{k},0.{k + 1},0,1000,0,1000,0" for k in range(5)]
     path.write_text("\n".join(lines))
     model = Network(path=str(path), download_bytes=0.0, upload_bytes=0.0, samples=1.0)
-    np.testing.assert_allclose(model.sample(KEY, 5), [0.1, 0.2, 0.3, 0.4, 0.5], rtol=1e-6)
+    np.testing.assert_allclose(
+        drawn(model, KEY, num_clients=5), [0.1, 0.2, 0.3, 0.4, 0.5], rtol=1e-6
+    )
     config = SimConfig(num_clients=6, num_selected=2, learning=None, latency=model)
     with pytest.raises(ConfigError, match=r"has 5 lines and no column share"):
         simulate(config, KEY)
