@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
@@ -235,13 +236,20 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
     """
     if not 0 <= delta < 1:
         raise ConfigError(f"delta = {delta!r}: must be >= 0 and < 1.")
-    participation = jnp.arange(1, participations + 1)
-    epsilon = np.asarray(mechanism.budget.epsilon(participation))
-    epsilon = epsilon[~np.asarray(mechanism.budget.exhausted(participation))]
+    # Lengths that are powers of two: a program serves many.
+    longer = np.arange(1, 1 + 2 ** max(participations - 1, 0).bit_length(), dtype=np.int32)
+    epsilon, over = (np.asarray(x)[:participations] for x in _schedule(mechanism.budget, longer))
+    epsilon = epsilon[~over]
     if not epsilon.size:
         return 0.0
     loss = mechanism.privacy_loss(jnp.asarray(epsilon))
     return TOTALS[type(loss)](loss, delta)
+
+
+@jax.jit
+def _schedule(budget: Budget, participation: Array) -> tuple[Array, Array]:
+    """Epsilon of each participation, and whether the budget is spent before it."""
+    return budget.epsilon(participation), budget.exhausted(participation)
 
 
 def _laplace(loss: LaplaceLoss, delta: float) -> float:

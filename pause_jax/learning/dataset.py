@@ -179,7 +179,7 @@ def checked(data: Dataset) -> Dataset:
             np.asarray(data.clients), data.client_ids, len(arrays["x_train"])
         )
     with jax.ensure_compile_time_eval():
-        placed = {name: jnp.asarray(array) for name, array in arrays.items()}
+        placed = {name: jax.device_put(array, may_alias=False) for name, array in arrays.items()}
         done = data.replace(**placed, pixel_max=pixel_max, num_classes=num_classes)
     _CHECKED[id(done)] = done
     return done

@@ -17,12 +17,14 @@ Host side: not within a trace.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
+from jax.tree_util import Partial
 from scipy.special import betaincinv
 
 # Of the bounds that choose an attack. It is the best of thousands, so a lax bound would favour luck
@@ -105,7 +107,8 @@ def two_point(
     """A lower bound on epsilon from the pair of inputs that is told apart best.
 
     Args:
-      release: what is audited; all its releases have one shape.
+      release: what is audited; all its releases have one shape. Of a ``Partial``, other numbers
+        share a program.
       pairs: neighbours (x0, x1) by name, all of one shape.
       key: of all releases.
       delta: claimed.
@@ -137,20 +140,22 @@ def two_point(
     return float(lower), float(resolution), attack.name
 
 
+@functools.partial(jax.jit, static_argnums=4)
+def _releases(release: Partial, key: Array, part: int, x: Array, chunk: int) -> Array:
+    keys = jax.random.split(jax.random.fold_in(key, part), chunk)
+    return jax.vmap(release, in_axes=(0, None))(keys, x)
+
+
 def _sampler(release: Release, chunk: int) -> Draw:
     """Draws releases chunk by chunk and keeps of each only what is asked for."""
-
-    @jax.jit
-    def run(key: Array, part: int, x: Array) -> Array:
-        keys = jax.random.split(jax.random.fold_in(key, part), chunk)
-        return jax.vmap(release, in_axes=(0, None))(keys, x)
+    partial = Partial(release)
 
     def draw(
         key: Array, x: np.ndarray, number: int, keep: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
         parts = []
         for part in range(-(-number // chunk)):
-            y = np.asarray(run(key, part, x), float).reshape(chunk, -1)
+            y = np.asarray(_releases(partial, key, part, x, chunk), float).reshape(chunk, -1)
             # NaN gives an input away as any output may, so it gets a number.
             parts.append(keep(np.nan_to_num(y, nan=1e30, posinf=1e30, neginf=-1e30)))
         return np.concatenate(parts)[:number]

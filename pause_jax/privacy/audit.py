@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.tree_util import Partial
 from scipy.stats import binom
 
 from pause_jax.base.registry import label
@@ -101,13 +102,15 @@ def audit(
         )
     _check(epsilon, samples, confidence, dimension=dimension)
 
-    def release(key: Array, update: Array) -> Array:
-        return mechanism.privatize(key, update, jnp.float32(epsilon))
-
+    release = Partial(_privatized, mechanism, np.float32(epsilon))
     delta, pairs = float(mechanism.delta), _neighbours(claim, dimension)
     lower, resolution, attack = two_point(release, pairs, key, delta, samples, confidence)
     names = (name, mechanism.unit, claim)
     return Audit(*names, epsilon, delta, lower, confidence, resolution, samples, attack)
+
+
+def _privatized(mechanism: Mechanism, epsilon: Array, key: Array, update: Array) -> Array:
+    return mechanism.privatize(key, update, epsilon)
 
 
 def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
