@@ -1486,8 +1486,8 @@ MUTANTS = [
     Mutant(
         "question_with_the_choices_key",
         SELECTOR,
-        "keys.question_and_choice(self._key, self.round + 1)[0]",
-        "keys.question_and_choice(self._key, self.round + 1)[1]",
+        "keys.question_and_choice(keys.choice(self._key, self.round + 1))[0]",
+        "keys.question_and_choice(keys.choice(self._key, self.round + 1))[1]",
         f"{SELECTOR_TEST}::test_a_policy_that_asks_first_chooses_what_simulate_chooses",
     ),
     # --- the compiler
@@ -2284,6 +2284,13 @@ MUTANTS = [
         "sweep_with_a_global_of_before",
         JOBS,
         "compiled_steps.cache_clear()",
+        "pass",
+        "tests/sweep/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
+    ),
+    Mutant(
+        "sweep_that_begins_with_a_global_of_before",
+        JOBS,
+        "compiled_beginning.cache_clear()",
         "pass",
         "tests/sweep/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
     ),

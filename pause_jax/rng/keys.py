@@ -54,8 +54,7 @@ class RoundKeys(NamedTuple):
       policy: the policy's question and its choice.
       training: of the cohort; a client draws the words of its number.
       privacy: of the cohort, to be folded by client.
-      availability_trace: the availability trace. This one and the next two are None in a run that
-        has no use for any of them.
+      availability_trace: None, as the next two, in a run that has no use for any of the three.
       dropout: who would be lost within the round, if chosen.
       answers: to the policy's question, to be folded by client.
     """
@@ -117,13 +116,8 @@ def choice(policy: Array, round: Array | int) -> Array:
     return jax.random.fold_in(policy, round)
 
 
-def question_and_choice(policy: Array, round: Array | int) -> tuple[Array, Array]:
+def question_and_choice(of_round: Array) -> tuple[Array, Array]:
     """The question of a policy that asks, and its choice after the answers."""
-    return asking_and_choosing(choice(policy, round))
-
-
-def asking_and_choosing(of_round: Array) -> tuple[Array, Array]:
-    """The same from the key of the round."""
     question, choice = jax.random.split(of_round)
     return question, choice
 

@@ -161,13 +161,11 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a step whose products have the precision of float32, which is not the default of all
-    accelerators. The clients' training sets its own (:class:`pause_jax.learning.Execution`).
-    """
+    """Return a step with products of float32's precision. Training sets its own (``Execution``)."""
 
     @functools.wraps(step)  # a profile and the cache name the program by its step
     def precise(*given: Any) -> Any:
-        with jax.default_matmul_precision("highest"):
+        with jax.default_matmul_precision("highest"):  # accelerators have less by default
             return step(*given)
 
     return precise
@@ -185,18 +183,25 @@ def compiled_steps(
     quickly, fully = compiler_options(quickly=True), compiler_options(quickly=False)
     once = compiler_options(quickly=True, level=0)
     advance = _spread(mesh, plain.advance_full, RUN, SAME, RUN, SAME, SAME, SAME, SAME)
+    return Steps(
+        *compiled_beginning(mesh),
+        advance_quick=jax.jit(advance, donate_argnums=2, compiler_options=quickly),
+        advance_full=jax.jit(advance, donate_argnums=2, compiler_options=fully),
+        finish=jax.jit(_spread(mesh, plain.finish, RUN, RUN), compiler_options=once),
+    )
+
+
+@functools.cache
+def compiled_beginning(mesh: Mesh | None) -> tuple[Any, Any]:
+    """Return ``learn`` and ``init``, compiled once for all that is recorded and all executions."""
+    plain, once = plain_steps((), None, False), compiler_options(quickly=True, level=0)
 
     def learn_run(num_clients: int, *given: Any) -> Begun:
         return _spread(mesh, functools.partial(plain.learn, num_clients), RUN, SAME, RUN)(*given)
 
     start = _spread(mesh, plain.init, RUN, SAME, RUN, SAME, RUN)
-    return Steps(
-        learn=jax.jit(learn_run, static_argnums=0, compiler_options=once),
-        init=jax.jit(start, donate_argnums=4, compiler_options=once),
-        advance_quick=jax.jit(advance, donate_argnums=2, compiler_options=quickly),
-        advance_full=jax.jit(advance, donate_argnums=2, compiler_options=fully),
-        finish=jax.jit(_spread(mesh, plain.finish, RUN, RUN), compiler_options=once),
-    )
+    learn = jax.jit(learn_run, static_argnums=0, compiler_options=once)
+    return learn, jax.jit(start, donate_argnums=4, compiler_options=once)
 
 
 def _spread(

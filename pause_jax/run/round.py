@@ -128,7 +128,7 @@ def ask(setup: Setup, before: State, seen: Seen, own: keys.RoundKeys, round: Arr
     nobody = jnp.zeros(before.queried.shape, bool)
     if query is None:
         return Asked(own.policy, before.policy, before.queried, jnp.zeros(()), nobody)
-    ask_key, choice_key = keys.asking_and_choosing(own.policy)
+    ask_key, choice_key = keys.question_and_choice(own.policy)
     clients, asked = query.ask(ask_key, before.policy, round, seen.available)
     loss, reported = jnp.ones(clients.shape), jnp.ones(clients.shape, bool)
     reached = nobody

@@ -20,7 +20,7 @@ from pause_jax.learning.dataset import checked
 from pause_jax.run.arguments import check_limits, checked_devices, checked_keys, execution_of
 from pause_jax.run.driver import single_run
 from pause_jax.run.matching import client_ids
-from pause_jax.run.programs import compiled_steps
+from pause_jax.run.programs import compiled_beginning, compiled_steps
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.recorder import Quantities, chosen, with_metrics
 from pause_jax.run.record.result import RESERVED
@@ -227,6 +227,7 @@ def _own(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> li
     known = jax.tree.structure(config), quantities, shapes
     if _COMPUTED.setdefault(known, digest) != digest:
         compiled_steps.cache_clear()  # they hold a constant that has changed since they were traced
+        compiled_beginning.cache_clear()
         _COMPUTED[known] = digest
     return [
         {"label": prepared.label, "parts": ", ".join(parts), "digest": digest} for prepared in group

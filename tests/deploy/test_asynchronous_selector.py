@@ -116,8 +116,7 @@ def check(config, save=None):
         # Equal data: all that started alone weigh the same, but for their staleness.
         if config.cohort_size == 1 and clients:
             factor = config.clock.staleness.factor(np.asarray(staleness, np.float32))
-            expected = np.asarray(factor) / len(clients)
-            np.testing.assert_allclose(weights, expected, rtol=1e-5)
+            np.testing.assert_allclose(weights, np.asarray(factor) / len(clients), rtol=1e-5)
     np.testing.assert_array_equal(server.selector.counts, result.counts)
     assert server.selector.version == STEPS
     assert np.max(result.staleness) >= 2

@@ -151,7 +151,7 @@ def test_quality_and_input_noise_have_keys_of_their_own():
         together = keys.of_rounds(streams, jnp.arange(1, 5), rare=True)
         for i in range(4):
             own = keys.of_round(streams, *(data[i] for data in together))
-            drawn += [*own, *keys.asking_and_choosing(own.policy)]
+            drawn += [*own, *keys.question_and_choice(own.policy)]
         return jax.random.key_data(jnp.stack(drawn))
 
     drawn = np.asarray(key_data())

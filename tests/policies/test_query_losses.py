@@ -159,7 +159,7 @@ def asked_in(loss):
         keys = named_keys.streams(jax.random.key(2))
         latency = config.latency.sample(round_keys.latency(keys.world, t), num_clients)
         present = jax.random.bernoulli(round_keys.availability(keys.world, t), 0.8, (num_clients,))
-        ask_key, _ = named_keys.question_and_choice(keys.policy, t)
+        ask_key, _ = named_keys.question_and_choice(named_keys.choice(keys.policy, t))
         clients, mask = policy.query.ask(ask_key, policy.init(), t, present)
         return jnp.zeros(num_clients).at[clients].add(mask), latency
 

@@ -205,7 +205,7 @@ class Simulator:
     def power_of_choice(self, t: int, available: list[int], latency) -> Choice:
         """The m largest losses among d candidates, drawn by data size; all weigh the same."""
         policy = self.config.policy
-        question, _ = keys.question_and_choice(self.streams.policy, t)
+        question, _ = keys.question_and_choice(keys.choice(self.streams.policy, t))
         gumbel = jax.random.gumbel(jax.random.split(question)[0], (self.num_clients,))
         score = [math.log(n) + float(lot) for n, lot in zip(self.size, gumbel, strict=True)]
         asked = sorted(available, key=lambda k: -score[k])[: policy.candidates]

@@ -25,7 +25,7 @@ def test_no_two_draws_of_a_run_share_a_key():
         own = keys.of_round(run, *(data[i] for data in together))
         drawn += [own.latency, own.availability, own.availability_trace, own.dropout]
         drawn += [keys.of_clients(key, CLIENTS) for key in (own.training, own.privacy, own.answers)]
-        drawn += [own.policy, *keys.asking_and_choosing(own.policy)]
+        drawn += [own.policy, *keys.question_and_choice(own.policy)]
     assert distinct(drawn)
     assert not distinct([*drawn, drawn[-1]])
 
@@ -64,7 +64,4 @@ def test_the_keys_of_many_rounds_are_those_of_each():
         for ours, theirs in zip(
             keys.of_round(run, *(data[i] for data in together)), alone, strict=True
         ):
-            np.testing.assert_array_equal(*map(jax.random.key_data, (ours, theirs)))
-        asked = keys.asking_and_choosing(alone.policy)
-        for ours, theirs in zip(asked, keys.question_and_choice(run.policy, t), strict=True):
             np.testing.assert_array_equal(*map(jax.random.key_data, (ours, theirs)))

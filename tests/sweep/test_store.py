@@ -290,11 +290,29 @@ def of_now(r):
     return r.after.clock * FACTOR
 
 
+@quantity("round")
+def begun(r):
+    """What the policy's state began with."""
+    return r.after.policy
+
+
+class OfNow(Random):
+    """Its state is a global."""
+
+    name = "of_now"
+
+    def build(self, context):
+        policy = super().build(context)
+        return policy._replace(init=lambda: jnp.float32(FACTOR))
+
+
 def test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew(keys):
+    config = bandit("random").replace(policy=OfNow())
     for factor in (2.0, 3.0):
         globals()["FACTOR"] = factor
-        result = sweep(bandit("random"), keys[:1], record=("clock", of_now), progress=False)
+        result = sweep(config, keys[:1], record=("clock", of_now, begun), progress=False)
         np.testing.assert_allclose(result.of_now, factor * result.clock, rtol=1e-6)
+        np.testing.assert_array_equal(result.begun, factor)
 
 
 def test_what_a_custom_part_says_of_itself_counts(keys):

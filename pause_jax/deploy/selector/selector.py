@@ -126,7 +126,7 @@ class Selector:
         query = self._policy.query
         if query is None:
             return None
-        key = keys.question_and_choice(self._key, self.round + 1)[0]
+        key = keys.question_and_choice(keys.choice(self._key, self.round + 1))[0]
         present = jnp.asarray(self._present(available))
         who = query.ask(key, self._state, jnp.int32(self.round + 1), present)
         clients, asked = map(np.asarray, who)
@@ -169,7 +169,7 @@ class Selector:
             features = self.config.latency.num_features
             told = answer(answers, clients, asked, question, features)
             state = query.receive(state, jnp.asarray(clients), jnp.asarray(asked), told)
-            key = keys.question_and_choice(self._key, self.round + 1)[1]
+            key = keys.question_and_choice(keys.choice(self._key, self.round + 1))[1]
         elif answers is not None:
             raise ConfigError(
                 f"answers: policy = {self.config.policy.name} asks nobody. Leave them out."
