@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -44,6 +47,7 @@ def context_of(
             return jnp.full(num_clients, 1.0)
         return config.availability_trace.forecast(clock, ahead, num_clients)
 
+    speed, latency = _expected(model, num_clients)
     return Context(
         num_clients=num_clients,
         num_selected=config.cohort_size,
@@ -56,8 +60,14 @@ def context_of(
         reward=config.reward,
         privacy=config.privacy,
         min_latency=jnp.asarray(model.min_latency),
-        expected_speed=model.expected_speed(num_clients),
-        expected_latency=model.expected_latency(num_clients),
+        expected_speed=speed,
+        expected_latency=latency,
         varying=varying if model.varies else None,
         forecast=forecast,
     )
+
+
+# A server asks without a trace: operation by operation it would compile fifty programs.
+@functools.partial(jax.jit, static_argnums=1, inline=True)
+def _expected(model: Latency, num_clients: int) -> tuple[Array, Array]:
+    return model.expected_speed(num_clients), model.expected_latency(num_clients)

@@ -113,7 +113,7 @@ def test_where_the_law_varies_the_genie_knows_what_that_of_a_simulation_knows():
     # A negative control: with the mean over rounds it chooses others.
     blind = Selector(config, KEY)
     policy = config.policy.build(blind._context()._replace(varying=None))
-    blind._select = jax.jit(policy.select)
+    blind._policy = blind._policy._replace(select=jax.jit(policy.select))
     assert play(blind, seconds[:12], present[:12]) != chosen[:12]
 
 

@@ -226,7 +226,7 @@ class AsynchronousSelector(Selector):
             averaged = averaged & (staleness <= float(bound))
         every = distinct(jnp.asarray(clients), jnp.asarray(new), self.config.num_clients)
         missing = new & ~averaged
-        self._state = self._update(
+        self._state = self._policy.update(
             self._state,
             Selection(every, jnp.asarray(np.where(new, weights, 0.0))),
             seen._replace(

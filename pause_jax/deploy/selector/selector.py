@@ -29,7 +29,7 @@ from pause_jax.deploy.selector.reports import (
 from pause_jax.deploy.selector.saved import read, with_kept_budgets, write
 from pause_jax.learning import Learning
 from pause_jax.learning.partition import Partition
-from pause_jax.policies import Context, check_selected, policy_of
+from pause_jax.policies import Context, Policy, check_selected, policy_of
 from pause_jax.rng import keys
 from pause_jax.run.arguments import check_one_key
 from pause_jax.run.context import context_of
@@ -89,14 +89,14 @@ class Selector:
         self._update_size = update_size
         streams = keys.streams(key)
         self._canonical = with_budgets(canonical(config), keys.budgets(streams.world))
-        self._policy = policy_of(self._canonical.policy, self._context())
+        self._policy = _compiled(policy_of(self._canonical.policy, self._context()))
         self._key = streams.policy
-        self._state = jax.jit(self._policy.init)()
+        self._state = self._policy.init()
         self._pending: Selection | None = None
         self._asked: _Asked | None = None
         self.counts = np.zeros(config.num_clients, np.int32)
         self._fastest = np.inf
-        self._select, self._update = jax.jit(self._policy.select), jax.jit(self._policy.update)
+        self._epsilon = jax.jit(self._canonical.privacy.budget.epsilon)
 
     @property
     def epsilon_unit(self) -> str:
@@ -178,15 +178,14 @@ class Selector:
 
     def _choose(self, key: Array, state: Any, present: NDArray[np.bool_]) -> Choice:
         """Let the policy choose among the present, bool [K]; the choice is pending."""
-        times = jnp.asarray(self.counts + 1)
-        selected = self._select(key, state, jnp.int32(self.round + 1), present)
+        selected = self._policy.select(key, state, jnp.int32(self.round + 1), jnp.asarray(present))
         self._state, self._asked, self._here = state, None, present
         self.round += 1
         selection, _ = check_selected(selected, self.config.cohort_size)
         self._pending = Selection(*map(np.asarray, selection))  # type: ignore[arg-type]
         active = np.asarray(self._pending.active)
         clients = np.asarray(self._pending.clients)[active]
-        epsilon = np.asarray(self._canonical.privacy.budget.epsilon(times))[clients]
+        epsilon = np.asarray(self._epsilon(self.counts + 1))[clients]
         return Choice(self.round, clients, np.asarray(self._pending.weights)[active], epsilon)
 
     def tell(
@@ -227,7 +226,7 @@ class Selector:
         weights = np.where(known, weights, 0.0).astype(np.float32)
         answered = Selection(jnp.asarray(clients), jnp.asarray(weights))
         seen = seen._replace(available=jnp.asarray(self._here))
-        self._state = self._update(self._state, answered, seen)
+        self._state = self._policy.update(self._state, answered, seen)
         for client in slots:
             self.counts[client] += client not in spared
         self._pending = None
@@ -337,3 +336,16 @@ class Selector:
             share=Partition(nowhere, nowhere, size, jnp.ones_like(size)).share,
             update_size=self._update_size,
         )
+
+
+def _compiled(policy: Policy) -> Policy:
+    """The policy with each of its functions as a program."""
+    query = policy.query
+    if query is not None:
+        query = query._replace(ask=jax.jit(query.ask), receive=jax.jit(query.receive))
+    return policy._replace(
+        init=jax.jit(policy.init),
+        select=jax.jit(policy.select),
+        update=jax.jit(policy.update),
+        query=query,
+    )
