@@ -1977,8 +1977,8 @@ MUTANTS = [
     Mutant(
         "selector_epsilon_of_the_round_before",
         SELECTOR,
-        "times = jnp.asarray(self.counts + 1)",
-        "times = jnp.asarray(self.counts)",
+        "self._epsilon(self.counts + 1)",
+        "self._epsilon(self.counts)",
         f"{SELECTOR_TEST}::test_a_failed_client_has_spent_its_budget_unless_it_was_idle",
     ),
     Mutant(
@@ -2553,8 +2553,8 @@ MUTANTS = [
     Mutant(
         "epsilon_of_the_participation_before",
         SELECTOR,
-        "times = jnp.asarray(self.counts + 1)",
-        "times = jnp.asarray(self.counts)",
+        "self._epsilon(self.counts + 1)",
+        "self._epsilon(self.counts)",
         SELECTOR_TEST + "::test_each_release_has_the_epsilon_of_its_clients_own_participation",
     ),
     Mutant(
