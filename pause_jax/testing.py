@@ -240,7 +240,7 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
 
 def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> None:
     key, m = jax.random.key(1), cohort.size
-    equal = Selection(cohort, jnp.full(m, 1 / m))
+    equal = Selection(cohort, jnp.full(m, 1 / m, jnp.float32))
 
     @jax.jit
     def trained_from(
