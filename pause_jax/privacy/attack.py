@@ -35,7 +35,7 @@ MAX_DISCRIMINANT = 256  # entries of a release up to which its covariance is est
 FITTED_NUMBERS = 2**24  # kept in memory at once while scores are fitted, of each input
 CHUNK_NUMBERS = 2**20  # drawn at once
 
-Release = Callable[[Array, Array], Array]  # (key, input) -> release
+Release = Partial  # (key, input) -> release; of other numbers it is the same program
 Score = Callable[[np.ndarray], np.ndarray]  # releases [n, entries] -> [n], large under x0
 # (key, input, n, what to keep of releases [chunk, entries]) -> what was kept of n releases
 Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np.ndarray]
@@ -107,8 +107,7 @@ def two_point(
     """A lower bound on epsilon from the pair of inputs that is told apart best.
 
     Args:
-      release: what is audited; all its releases have one shape. Of a ``Partial``, other numbers
-        share a program.
+      release: what is audited; all its releases have one shape.
       pairs: neighbours (x0, x1) by name, all of one shape.
       key: of all releases.
       delta: claimed.
@@ -141,21 +140,20 @@ def two_point(
 
 
 @functools.partial(jax.jit, static_argnums=4)
-def _releases(release: Partial, key: Array, part: int, x: Array, chunk: int) -> Array:
+def _releases(release: Release, key: Array, part: int, x: Array, chunk: int) -> Array:
     keys = jax.random.split(jax.random.fold_in(key, part), chunk)
     return jax.vmap(release, in_axes=(0, None))(keys, x)
 
 
 def _sampler(release: Release, chunk: int) -> Draw:
     """Draws releases chunk by chunk and keeps of each only what is asked for."""
-    partial = Partial(release)
 
     def draw(
         key: Array, x: np.ndarray, number: int, keep: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
         parts = []
         for part in range(-(-number // chunk)):
-            y = np.asarray(_releases(partial, key, part, x, chunk), float).reshape(chunk, -1)
+            y = np.asarray(_releases(release, key, part, x, chunk), float).reshape(chunk, -1)
             # NaN gives an input away as any output may, so it gets a number.
             parts.append(keep(np.nan_to_num(y, nan=1e30, posinf=1e30, neginf=-1e30)))
         return np.concatenate(parts)[:number]

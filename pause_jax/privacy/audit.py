@@ -175,7 +175,7 @@ def across_clients(
     def cohort(key: Array, updates: Array) -> Array:
         return release(jax.random.split(key, clients), updates)
 
-    lower, resolution, attack = two_point(cohort, pairs, key, delta, samples, confidence)
+    lower, resolution, attack = two_point(Partial(cohort), pairs, key, delta, samples, confidence)
     names = (getattr(release, "__name__", "release"), "client", "client")
     return Audit(*names, epsilon, delta, lower, confidence, resolution, samples, attack)
 
