@@ -343,9 +343,5 @@ def _compiled(policy: Policy) -> Policy:
     query = policy.query
     if query is not None:
         query = query._replace(ask=jax.jit(query.ask), receive=jax.jit(query.receive))
-    return policy._replace(
-        init=jax.jit(policy.init),
-        select=jax.jit(policy.select),
-        update=jax.jit(policy.update),
-        query=query,
-    )
+    init, select, update = jax.jit(policy.init), jax.jit(policy.select), jax.jit(policy.update)
+    return policy._replace(init=init, select=select, update=update, query=query)
