@@ -49,7 +49,7 @@ quick test: export OPENBLAS_NUM_THREADS := 1
 quick: $(STAMP)  ## run the quick tests, at every save (two minutes at most; ARGS=... for pytest)
 	$(BIN)/python $(TEST) -m "not slow" $(ARGS)
 
-test: $(STAMP)  ## run all tests (ten minutes or more at first; ARGS=... for pytest)
+test: $(STAMP)  ## run all tests (ten minutes at first; ARGS=... for pytest)
 	$(BIN)/python $(TEST) $(ARGS)
 
 # Flower, with its data sets, wants older versions of these five than the other tests run with.
