@@ -243,8 +243,7 @@ class Learning(Config):
 
 def of_any_data(learning: Any) -> Any:
     """The learning without the name, digest or place of its data set, which no program depends on:
-    data sets of equal shapes share programs. A class of one's own is kept whole, as it may read
-    them.
+    data sets of equal shapes share programs. A custom class is kept whole, as it may read them.
     """
     if type(learning) is not Learning:
         return learning
