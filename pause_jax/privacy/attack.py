@@ -35,7 +35,7 @@ MAX_DISCRIMINANT = 256  # entries of a release up to which its covariance is est
 FITTED_NUMBERS = 2**24  # kept in memory at once while scores are fitted, of each input
 CHUNK_NUMBERS = 2**20  # drawn at once
 
-Release = Partial  # (key, input) -> release; of other numbers it is the same program
+Release = Partial  # (key, input) -> release; the numbers that it binds are traced
 Score = Callable[[np.ndarray], np.ndarray]  # releases [n, entries] -> [n], large under x0
 # (key, input, n, what to keep of releases [chunk, entries]) -> what was kept of n releases
 Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np.ndarray]
