@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxlib.version import __version__ as jaxlib_version
 
-from pause_jax.bandit.search import exact
-from pause_jax.search import Problem, anneal
+from pause_jax.bandit.search import Problem, anneal, exact
 
 EXACT = ((100_000, 100, 31), (1_000_000, 1000, 9))  # K, m, repeats
 CHAINS = ((1, 9), (100, 5), (1000, 3))  # chains, repeats

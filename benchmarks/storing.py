@@ -18,7 +18,7 @@ import jax
 
 from pause_jax import SimConfig, presets, sweep
 from pause_jax.policies import named
-from pause_jax.sweep import checkpoint
+from pause_jax.sweeps import checkpoint
 
 TURNS = 9
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 
-from pause_jax.run.compilation import COMPILING
+from pause_jax.base.compilation import COMPILING
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 # xarray's HTML names its sections by them.

@@ -20,6 +20,7 @@ import jax
 from matplotlib.figure import Figure
 
 from pause_jax import metrics, presets, sweep
+from pause_jax.bandit.search import Annealing, Exhaustive
 from pause_jax.policies import (
     NAMED,
     ClusteredSimilarity,
@@ -29,7 +30,6 @@ from pause_jax.policies import (
     HicsFl,
     PolicyConfig,
 )
-from pause_jax.search import Annealing, Exhaustive
 
 ROOT = Path(__file__).resolve().parents[1]
 NUMBERS = ROOT / "docs" / "figures" / "gallery.csv"

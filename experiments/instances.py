@@ -10,12 +10,12 @@ from jax import Array, lax
 
 from pause_jax import SimConfig
 from pause_jax.bandit import ClientStats, ucb_index
-from pause_jax.reward import Reward, additive_terms, cohort_problem, problem_of
-from pause_jax.run.loop import advance
+from pause_jax.bandit.reward import Reward, additive_terms, cohort_problem, problem_of
+from pause_jax.bandit.search import Problem
 from pause_jax.run.programs import plain_steps
+from pause_jax.run.rounds.loop import advance
+from pause_jax.run.rounds.state import State
 from pause_jax.run.simulate import prepare
-from pause_jax.run.state import State
-from pause_jax.search import Problem
 
 KINDS = ("counts", "uniform")
 SPEED_WEIGHT = 3.0  # zeta of the authors' large network

@@ -15,9 +15,9 @@ from experiments import figures
 from experiments.claims import Claim
 from pause_jax import Reward, SimConfig, regret, simulate
 from pause_jax.analysis.plotting import plot_regret
-from pause_jax.latency import Latency, TwoGroups
 from pause_jax.policies import Genie, PolicyConfig
 from pause_jax.privacy import NoPrivacy
+from pause_jax.world.latency import Latency, TwoGroups
 
 # Of a line the exponent d ln R / d ln n is 1; the edge is ours.
 LINE = 0.9

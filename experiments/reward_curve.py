@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from experiments.claims import exact
 from experiments.outcome import Outcome
-from pause_jax.reward import generalization_reward
+from pause_jax.bandit.reward import generalization_reward
 
 
 def curves(betas: Sequence[float], clients: int, selected: int, rounds: int) -> xr.DataArray:

@@ -18,73 +18,19 @@ Examples:
   True
 """
 
-import importlib
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pause_jax.sweep as _room  # before the function of that name takes its place
-from pause_jax._moved import MovedFinder
-from pause_jax.base import renamed, versions
+import lazy_loader
 
-if TYPE_CHECKING:
-    from pause_jax import bandit, latency, learning, policies, presets, privacy, reward, search
-    from pause_jax.analysis import metrics, plotting, regret
-    from pause_jax.bandit.reward import Reward
-    from pause_jax.base.struct import ConfigError
-    from pause_jax.config import Asynchronous, SimConfig, Synchronous, config_file, stack
-    from pause_jax.learning import Learning
-    from pause_jax.run.record.quantities import QUANTITIES
-    from pause_jax.run.record.quantity import Quantity, quantity
-    from pause_jax.run.record.result import Result
-    from pause_jax.run.simulate import simulate
-    from pause_jax.sweep import distributed
-    from pause_jax.sweep.execute import SweepInterrupted
-    from pause_jax.sweep.merge import merge
-    from pause_jax.sweep.sweep import run_shard, sweep
+from pause_jax.base import versions
 
+# Public names are listed in __init__.pyi and imported on first use, so `pause-jax --help` does not
+# wait for JAX.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __version__ = versions.version(__name__)
-
-sys.meta_path.insert(0, MovedFinder())
-
-# Every name is imported when it is first asked for: a program pays for what it uses, and
-# `pause-jax --help` not even for JAX. Module -> its names here; None for the module itself.
-_PLACES: dict[str, tuple[str, ...] | None] = {
-    **dict.fromkeys(
-        ("bandit", "latency", "learning", "policies", "presets", "privacy", "reward", "search")
-    ),
-    **dict.fromkeys(("analysis.metrics", "analysis.plotting", "analysis.regret")),
-    **dict.fromkeys(("config.config_file", "sweep.distributed")),
-    "bandit.reward": ("Reward",),
-    "base.struct": ("ConfigError",),
-    "config": ("Asynchronous", "SimConfig", "Synchronous", "stack"),
-    "learning.config": ("Learning",),
-    "run.record.quantities": ("QUANTITIES",),
-    "run.record.quantity": ("Quantity", "quantity"),
-    "run.record.result": ("Result",),
-    "run.simulate": ("simulate",),
-    "sweep.execute": ("SweepInterrupted",),
-    "sweep.merge": ("merge",),
-    "sweep.sweep": ("run_shard", "sweep"),
-}
-_PLACE_OF = {
-    name: place for place, names in _PLACES.items() for name in names or (place.rpartition(".")[2],)
-}
-del _room, sweep
-
-
-def __getattr__(name: str) -> Any:
-    if name == "play_shard":
-        renamed.warn("play_shard", "run_shard")
-        name = "run_shard"
-    if name not in _PLACE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place = _PLACE_OF[name]
-    found = importlib.import_module(f"{__name__}.{place}")
-    globals()[name] = found if _PLACES[place] is None else getattr(found, name)
-    return globals()[name]
-
 
 _jax = versions.version("jax")
 if _jax == "unknown":  # without metadata
@@ -113,35 +59,3 @@ if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
             f"are wrong on CPUs: import pause_jax first, or set XLA_FLAGS={_KERNELS}",
             stacklevel=2,
         )
-
-__all__ = [
-    "QUANTITIES",
-    "Asynchronous",
-    "ConfigError",
-    "Learning",
-    "Quantity",
-    "Result",
-    "Reward",
-    "SimConfig",
-    "SweepInterrupted",
-    "Synchronous",
-    "bandit",
-    "config_file",
-    "distributed",
-    "latency",
-    "learning",
-    "merge",
-    "metrics",
-    "plotting",
-    "policies",
-    "presets",
-    "privacy",
-    "quantity",
-    "regret",
-    "reward",
-    "run_shard",
-    "search",
-    "simulate",
-    "stack",
-    "sweep",
-]

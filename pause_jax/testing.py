@@ -30,9 +30,9 @@ from pause_jax.rng import keys
 from pause_jax.run.record.quantity import quantity
 from pause_jax.run.record.recorder import chosen, with_metrics
 from pause_jax.run.record.result import RESERVED
+from pause_jax.run.rounds.state import Round
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import simulate
-from pause_jax.run.state import Round
 
 __all__ = ["check_learner", "check_mechanism", "check_policy"]
 

@@ -19,21 +19,21 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-ROUND = "pause_jax/run/round.py"
+ROUND = "pause_jax/run/rounds/round.py"
 RECORDER = "pause_jax/run/record/recorder.py"
 QUANTITIES = "pause_jax/run/record/quantities.py"
 HORIZON = "pause_jax/run/horizon.py"
 EVALUATIONS = "pause_jax/run/record/evaluations.py"
 BRANCH = "pause_jax/run/branch.py"
 SCORE = "pause_jax/run/score.py"
-STATE = "pause_jax/run/state.py"
+STATE = "pause_jax/run/rounds/state.py"
 SETUP = "pause_jax/run/setup.py"
-WORLD = "pause_jax/run/world.py"
+WORLD = "pause_jax/run/rounds/world.py"
 CLIENT = "pause_jax/learning/client.py"
 FEDAVG = "pause_jax/learning/fedavg.py"
-ASYNCHRONOUS = "pause_jax/run/asynchronous.py"
-EVENTS = "pause_jax/run/events.py"
-FLIGHT = "pause_jax/run/flight.py"
+ASYNCHRONOUS = "pause_jax/run/events/server_step.py"
+EVENTS = "pause_jax/run/events/queue.py"
+FLIGHT = "pause_jax/run/events/flight.py"
 CLOCK = "pause_jax/config/clock.py"
 PISCES = "pause_jax/policies/pisces.py"
 PISCES_TEST = "tests/policies/test_pisces.py"
@@ -41,7 +41,7 @@ INDEX_RULES = "pause_jax/policies/index_rules.py"
 INDEX_TEST = "tests/policies/test_index.py::"
 ASYNCHRONOUS_SELECTOR = "pause_jax/deploy/selector/asynchronous.py"
 ASYNCHRONOUS_SELECTOR_TEST = "tests/deploy/test_asynchronous_selector.py::"
-CONFIG_SUMMARY = "pause_jax/sweep/config_summary.py"
+CONFIG_SUMMARY = "pause_jax/sweeps/config_summary.py"
 STEPS_TEST = "tests/run/test_server_steps.py::"
 BY_HAND = f"{STEPS_TEST}test_the_ten_answers_of_the_guide"
 QUEUE = "tests/run/test_event_clock.py::test_a_run_is_what_the_event_queue_says[{}]"
@@ -65,7 +65,7 @@ SIZES = "pause_jax/run/sizes.py"
 SPEED = "pause_jax/world/latency/speed.py"
 TAILS = "pause_jax/world/latency/tails.py"
 TRACES = "pause_jax/world/latency/traces.py"
-ARRIVAL = "pause_jax/run/arrival.py"
+ARRIVAL = "pause_jax/run/rounds/arrival.py"
 CONFIG = "pause_jax/config/sim_config.py"
 NETWORK = "pause_jax/world/latency/network.py"
 PRESENCE = "pause_jax/world/availability/base.py"
@@ -74,7 +74,7 @@ SELECTOR = "pause_jax/deploy/selector/selector.py"
 PAIRED = "pause_jax/analysis/paired.py"
 COMPARISON = "pause_jax/analysis/comparison.py"
 PAGE = "pause_jax/analysis/report/page.py"
-COMPILATION = "pause_jax/run/compilation.py"
+COMPILATION = "pause_jax/base/compilation.py"
 COMPILATION_TEST = "tests/run/test_compilation.py"
 KEYS_TEST = "tests/rng/test_keys.py"
 DRAWS_TEST = "tests/rng/test_draws.py"
@@ -86,7 +86,7 @@ ARRIVAL_TEST = "tests/run/test_arrival.py"
 PRESENCE_TEST = "tests/world/test_availability.py"
 NETWORK_TEST = "tests/world/test_network_latency.py"
 SELECTOR_TEST = "tests/deploy/test_selector.py"
-RESULT_FOLDER = "pause_jax/analysis/result_folder.py"
+RESULT_FOLDER = "pause_jax/cli/result_folder.py"
 HOSTILE_TEST = "tests/config/test_hostile.py"
 TUNING = "pause_jax/analysis/tuning.py"
 SPACE = "pause_jax/analysis/space.py"
@@ -116,16 +116,16 @@ ACCOUNTING_TEST = "tests/analysis/test_accounting.py"
 CLIENT_IDS = "pause_jax/base/client_ids.py"
 MATCHING = "pause_jax/run/matching.py"
 TASK = "pause_jax/learning/task.py"
-PROVENANCE = "pause_jax/sweep/provenance.py"
-JOBS = "pause_jax/sweep/prepare.py"
-CHECKPOINT = "pause_jax/sweep/checkpoint.py"
-STORE_TEST = "tests/sweep/test_store.py"
+PROVENANCE = "pause_jax/sweeps/provenance.py"
+JOBS = "pause_jax/sweeps/prepare.py"
+CHECKPOINT = "pause_jax/sweeps/checkpoint.py"
+STORE_TEST = "tests/sweeps/test_store.py"
 CRASHES_TEST = (
-    "tests/sweep/test_crashes.py::test_a_death_before_any_change_of_the_folder_loses_nothing"
+    "tests/sweeps/test_crashes.py::test_a_death_before_any_change_of_the_folder_loses_nothing"
 )
-WORKERS_TEST = "tests/sweep/test_workers.py"
+WORKERS_TEST = "tests/sweeps/test_workers.py"
 CONSTANT = f"{STORE_TEST}::test_a_constant_of_custom_code_counts_wherever_it_comes_from[{{}}]"
-MIDDLE = "tests/sweep/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
+MIDDLE = "tests/sweeps/test_store.py::test_a_run_goes_on_in_the_middle[learned]"
 CURVES = "pause_jax/analysis/curves.py"
 METRICS = "pause_jax/analysis/metrics.py"
 REGRET = "pause_jax/analysis/regret.py"
@@ -1396,7 +1396,7 @@ MUTANTS = [
         CONFIG_SUMMARY,
         'f"{path}.name" if path in whole else path',
         "path",
-        "tests/sweep/test_overlapping.py::"
+        "tests/sweeps/test_overlapping.py::"
         "test_the_clock_of_a_run_and_the_clock_of_its_config_have_two_names",
     ),
     Mutant(
@@ -1712,7 +1712,7 @@ MUTANTS = [
     ),
     Mutant(
         "endless_store_accepted",
-        "pause_jax/sweep/store.py",
+        "pause_jax/sweeps/store.py",
         "if runs != [plan.num_runs for plan in kept.plans]:",
         "if len(runs) != len(kept.plans):",
         f"{HOSTILE_TEST}::test_a_store_from_elsewhere_is_refused",
@@ -1720,49 +1720,49 @@ MUTANTS = [
     # --- chunks in other processes
     Mutant(
         "a_later_worker_of_another_processor",
-        "pause_jax/sweep/workers.py",
+        "pause_jax/sweeps/workers.py",
         "if fingerprint(plan.made_by) != task.made_by:",
         "if False:",
         f"{WORKERS_TEST}::test_a_later_worker_of_another_processor_is_refused_and_finished_runs_are_kept",
     ),
     Mutant(
         "the_processor_of_the_client_counts",
-        "pause_jax/sweep/workers.py",
+        "pause_jax/sweeps/workers.py",
         'plan.made_by["machine"] | processor',
         'plan.made_by["machine"]',
         f"{WORKERS_TEST}::test_the_processor_of_the_client_does_not_matter",
     ),
     Mutant(
         "a_chunk_of_another_shard_runs",
-        "pause_jax/sweep/execute.py",
+        "pause_jax/sweeps/execute.py",
         "if not self._claims.claim(lease):",
         "if self._claims.claim(lease) is None:",
         f"{WORKERS_TEST}::test_a_shard_leaves_what_others_run_and_runs_damaged_chunks_again",
     ),
     Mutant(
         "an_empty_lease_stays_for_ever",
-        "pause_jax/sweep/leases.py",
+        "pause_jax/sweeps/leases.py",
         "return now - since >= UNWRITTEN",
         "return False",
         f"{WORKERS_TEST}::test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken",
     ),
     Mutant(
         "a_chunk_is_written_in_place",
-        "pause_jax/sweep/store.py",
+        "pause_jax/sweeps/store.py",
         'with beside.open("wb") as file:',
         'with path.open("wb") as file:',
         f"{CRASHES_TEST}[a sweep]",
     ),
     Mutant(
         "an_empty_lease_is_taken_at_once",
-        "pause_jax/sweep/leases.py",
+        "pause_jax/sweeps/leases.py",
         "return now - since >= UNWRITTEN",
         "return True",
         f"{WORKERS_TEST}::test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken",
     ),
     Mutant(
         "a_finished_chunk_of_another_shard_runs",
-        "pause_jax/sweep/execute.py",
+        "pause_jax/sweeps/execute.py",
         "if self._store.path(self._group, first).exists():",
         "if False:",
         f"{WORKERS_TEST}::test_a_shard_skips_what_another_finished_after_it_looked",
@@ -2268,38 +2268,38 @@ MUTANTS = [
     ),
     Mutant(
         "store_with_addresses",
-        "pause_jax/sweep/config_summary.py",
+        "pause_jax/sweeps/config_summary.py",
         "without_addresses(str(value))",
         "str(value)",
-        "tests/sweep/test_store.py::test_what_custom_parts_compute_is_the_same_in_every_process",
+        "tests/sweeps/test_store.py::test_what_custom_parts_compute_is_the_same_in_every_process",
     ),
     Mutant(
         "store_without_what_parts_say",
         JOBS,
         "{provenance.program_digest(program)} {said}",
         "{provenance.program_digest(program)}",
-        "tests/sweep/test_store.py::test_what_a_custom_part_says_of_itself_counts",
+        "tests/sweeps/test_store.py::test_what_a_custom_part_says_of_itself_counts",
     ),
     Mutant(
         "sweep_with_a_global_of_before",
         JOBS,
         "compiled_steps.cache_clear()",
         "pass",
-        "tests/sweep/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
+        "tests/sweeps/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
     ),
     Mutant(
         "sweep_that_begins_with_a_global_of_before",
         JOBS,
         "compiled_beginning.cache_clear()",
         "pass",
-        "tests/sweep/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
+        "tests/sweeps/test_store.py::test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew",
     ),
     Mutant(
         "store_of_the_first_group",
         JOBS,
         "for group in groups for own in",
         "for group in groups[:1] for own in",
-        "tests/sweep/test_store.py::test_the_custom_parts_of_every_config_count",
+        "tests/sweeps/test_store.py::test_the_custom_parts_of_every_config_count",
     ),
     Mutant(
         "resumed_without_late_updates",
@@ -2323,7 +2323,7 @@ MUTANTS = [
         CHECKPOINT,
         'if not np.array_equal(found["digest"], _digest(leaves)):',
         "if False:",
-        "tests/sweep/test_store.py::test_a_damaged_middle_is_not_used",
+        "tests/sweeps/test_store.py::test_a_damaged_middle_is_not_used",
     ),
     # --- what holds while a process compiles, and what is kept for the next one
     Mutant(
@@ -2351,10 +2351,10 @@ MUTANTS = [
     ),
     Mutant(
         "rows_of_the_first_config",
-        "pause_jax/sweep/batch.py",
+        "pause_jax/sweeps/batch.py",
         "lambda x: x[run // num_seeds], configs",
         "lambda x: x[0 * run], configs",
-        "tests/sweep/test_rows.py::test_ties_with_deadlines_end_a_round_by_hand",
+        "tests/sweeps/test_rows.py::test_ties_with_deadlines_end_a_round_by_hand",
     ),
     # --- verdicts on claims
     Mutant(

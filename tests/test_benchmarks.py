@@ -32,7 +32,7 @@ from pause_jax import presets
 from pause_jax.config import validate
 from pause_jax.learning import Linear
 from pause_jax.privacy import NoPrivacy
-from pause_jax.sweep import checkpoint
+from pause_jax.sweeps import checkpoint
 
 pytestmark = pytest.mark.slow
 

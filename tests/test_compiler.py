@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pause_jax.run.compilation import compiler_options
+from pause_jax.base.compilation import compiler_options
 from tests.support import canaries
 
 pytestmark = pytest.mark.slow

@@ -33,13 +33,13 @@ MAIN_PATH = (
     "run/simulate.py",
     "run/driver.py",
     "run/programs.py",
-    "run/loop.py",
+    "run/rounds/loop.py",
     "run/setup.py",
-    "run/round.py",
-    "run/world.py",
-    "run/arrival.py",
+    "run/rounds/round.py",
+    "run/rounds/world.py",
+    "run/rounds/arrival.py",
     "run/horizon.py",
-    "run/state.py",
+    "run/rounds/state.py",
     "policies/pause.py",
     "policies/index.py",
     "bandit/stats.py",
@@ -232,7 +232,7 @@ def toy(tmp_path):
     write("bandit/__init__.py", "from toy.bandit.exact import exact\n")
     write("bandit/exact.py", "from toy import base\nexact = base\n")
     write("run/__init__.py", "")
-    write("run/round.py", "from toy.bandit import exact\nimport toy.base\n")
+    write("run/rounds/round.py", "from toy.bandit import exact\nimport toy.base\n")
     write("__main__.py", "import toy\n")
     write("__init__.py", "from toy import bandit, base\nfrom toy.run import round\n")
     return write

@@ -87,7 +87,7 @@ def test_help_is_the_same_whatever_is_imported():
 
 def test_sweep_is_the_function_whatever_was_imported_before():
     program = (
-        "import pause_jax.sweep.execute, pause_jax.run.simulate\n"
+        "import pause_jax.sweeps.execute, pause_jax.run.simulate\n"
         "assert callable(pause_jax.sweep)\nfrom pause_jax import sweep\nassert callable(sweep)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -34,10 +34,10 @@ from pause_jax import (
 )
 from pause_jax.analysis import fleet, space, tuning
 from pause_jax.bandit import Selection
+from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Dataset, Linear, Natural, Task
 from pause_jax.policies import Policy, PolicyConfig, no_info
 from pause_jax.privacy import Geometric
-from pause_jax.selector import Selector
 from pause_jax.testing import check_policy
 
 TRIALS: list[Callable[[], None]] = []

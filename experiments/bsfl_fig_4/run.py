@@ -21,8 +21,8 @@ from experiments.claims import Claim
 from experiments.figures import band, save
 from experiments.outcome import Outcome
 from experiments.search_laboratory import landscape as lab
-from pause_jax.reward import Reward
-from pause_jax.search import Problem
+from pause_jax.bandit.reward import Reward
+from pause_jax.bandit.search import Problem
 
 HERE = pathlib.Path(__file__).parent
 NAMES = {"alsa": "ALSA", "vanilla": "SA", "pause": "SA-PAUSE"}

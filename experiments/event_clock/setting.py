@@ -6,11 +6,11 @@ import jax
 import xarray as xr
 
 from pause_jax import Asynchronous, Learning, SimConfig, Synchronous, sweep
-from pause_jax.latency import LogNormal, Network, Pareto
 from pause_jax.learning import Digits, Dirichlet, Mlp
 from pause_jax.policies import named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
 from pause_jax.world.availability import Diurnal
+from pause_jax.world.latency import LogNormal, Network, Pareto
 
 BUDGET = Uniform(total_epsilon=20_000.0, horizon=100.0)
 BASE = SimConfig(

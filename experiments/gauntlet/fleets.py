@@ -7,7 +7,6 @@ import functools
 import numpy as np
 
 from pause_jax import Learning, SimConfig
-from pause_jax.latency import Network, Pareto, Switching, TwoGroups
 from pause_jax.learning import Dataset, Digits, Dirichlet, Mlp, Natural
 from pause_jax.policies import NAMED, PolicyConfig, RoundRobin
 from pause_jax.privacy import (
@@ -22,6 +21,7 @@ from pause_jax.privacy import (
     Uniform,
 )
 from pause_jax.world.availability import Diurnal
+from pause_jax.world.latency import Network, Pareto, Switching, TwoGroups
 
 # With whom each is compared.
 YARDSTICK = "random"

@@ -16,8 +16,8 @@ import xarray as xr
 from experiments import regret_setting
 from experiments.outcome import Outcome
 from pause_jax import regret
-from pause_jax.latency import SpeedNormal, TwoGroups
 from pause_jax.policies import KlUcb, Pause, Thompson, Ucb, UcbV
+from pause_jax.world.latency import SpeedNormal, TwoGroups
 
 HERE = pathlib.Path(__file__).parent
 RULES = (Ucb, KlUcb, UcbV, Thompson)

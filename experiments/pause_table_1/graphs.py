@@ -13,7 +13,7 @@ from experiments.outcome import Outcome
 from experiments.pause_table_1.scaling import REWARD
 from experiments.search_laboratory import landscape as lab
 from experiments.search_laboratory import proofs
-from pause_jax.search import Problem
+from pause_jax.bandit.search import Problem
 
 SHAPES = ((5, 2), (6, 3), (7, 3), (8, 4))
 

@@ -14,10 +14,9 @@ from experiments import instances
 from experiments.claims import Claim, exact
 from experiments.outcome import Outcome
 from experiments.search_laboratory import landscape as lab
+from pause_jax.bandit.reward import Reward
+from pause_jax.bandit.search import Problem, exhaustive
 from pause_jax.bandit.search import exact as exact_search
-from pause_jax.bandit.search import exhaustive
-from pause_jax.reward import Reward
-from pause_jax.search import Problem
 
 REWARD = Reward(alpha=2.0, beta=1.0, gamma=1.0)
 LISTS = {"pause": 3, "alsa": 2, "vanilla": 0}

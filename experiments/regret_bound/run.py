@@ -19,7 +19,7 @@ from experiments.outcome import Outcome
 from experiments.regret_policies.run import SAME, policies
 from pause_jax import SimConfig, quantity, regret, simulate
 from pause_jax.policies import NAMED, Fastest, Genie, Pause, PolicyConfig, Ucb
-from pause_jax.run.state import Round
+from pause_jax.run.rounds.state import Round
 
 HERE = pathlib.Path(__file__).parent
 POLICIES: dict[str, PolicyConfig] = {"pause": Pause(index=Ucb()), "fastest": Fastest()}

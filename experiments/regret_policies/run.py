@@ -17,8 +17,8 @@ import typer
 from experiments import regret_setting
 from experiments.outcome import Outcome
 from pause_jax import regret
+from pause_jax.bandit.search import Annealing
 from pause_jax.policies import NAMED, Pause, PolicyConfig, named
-from pause_jax.search import Annealing
 
 HERE = pathlib.Path(__file__).parent
 # Without learning these choose as others do: all losses are equal, there are no updates to compare,

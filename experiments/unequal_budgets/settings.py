@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from pause_jax import Learning, SimConfig
+from pause_jax.bandit.reward import Reward
 from pause_jax.learning import Dataset, FashionMnist, Mlp, Natural
 from pause_jax.policies import NAMED, Pause, PolicyConfig
 from pause_jax.privacy import NoPrivacy, PerClient, PerCoordinateLaplace, Uniform
-from pause_jax.reward import Reward
 
 CLIENTS, SAMPLES, ROUNDS = 60, 6000, 150
 # eps_bar of a coordinate, and the share of the clients that have it.

@@ -22,7 +22,7 @@ from pause_jax.analysis import metrics
 from pause_jax.bandit.reward import Reward
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, validate
-from pause_jax.sweep.sweep import sweep
+from pause_jax.sweeps.sweep import sweep
 
 __all__ = ["Growth", "bounds_of", "measure", "rows"]
 

@@ -15,7 +15,7 @@ from jax import Array
 
 from pause_jax.analysis.space import Axis
 from pause_jax.base.struct import ConfigError
-from pause_jax.sweep.leases import Leases
+from pause_jax.sweeps.leases import Leases
 
 if TYPE_CHECKING:
     import optuna

@@ -29,7 +29,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
-from pause_jax.sweep.sweep import sweep
+from pause_jax.sweeps.sweep import sweep
 
 METHODS = ("tpe", "random", "halving")
 # Configs that run again with fresh seeds, beside the initial one.

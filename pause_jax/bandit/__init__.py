@@ -1,5 +1,7 @@
 """The bandit: a choice of clients, what they return, and what the server learns from it."""
 
+from pause_jax.bandit import reward as reward
+from pause_jax.bandit import search as search
 from pause_jax.bandit.stats import (
     ClientStats,
     Info,

@@ -15,20 +15,21 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from pause_jax.analysis import events, result_folder
-from pause_jax.analysis.result_folder import UNFINISHED
+from pause_jax.analysis import events
+from pause_jax.base.compilation import Compilations, use_cache
 from pause_jax.base.struct import ConfigError
+from pause_jax.cli import result_folder
 from pause_jax.cli.options import Request
 from pause_jax.cli.publish import publish, show_again
+from pause_jax.cli.result_folder import UNFINISHED
 from pause_jax.cli.stopping import status_of, stoppable
 from pause_jax.config import SimConfig, validate
-from pause_jax.run.compilation import Compilations, use_cache
-from pause_jax.sweep import distributed
-from pause_jax.sweep.execute import SweepInterrupted, SweepRun
-from pause_jax.sweep.prepare import SweepPlan
-from pause_jax.sweep.provenance import different, fingerprint
-from pause_jax.sweep.store import Store, discard_store, store_is_empty
-from pause_jax.sweep.sweep import opened_store, planned
+from pause_jax.sweeps import distributed
+from pause_jax.sweeps.execute import SweepInterrupted, SweepRun
+from pause_jax.sweeps.prepare import SweepPlan
+from pause_jax.sweeps.provenance import different, fingerprint
+from pause_jax.sweeps.store import Store, discard_store, store_is_empty
+from pause_jax.sweeps.sweep import opened_store, planned
 
 if TYPE_CHECKING:
     import xarray as xr

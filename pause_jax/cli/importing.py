@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from pause_jax.analysis.importers.request import DATA, DEVICES, FLEET, INTERVALS, Request, ids_of
 from pause_jax.base.spelling import nearest
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.options import Seed
 from pause_jax.cli.output import Output
+from pause_jax.importers.request import DATA, DEVICES, FLEET, INTERVALS, Request, ids_of
 
 # What a user calls a source -> its module and function.
 SOURCES = {
@@ -69,7 +69,7 @@ def import_files(
     )
     module, name = SOURCES[source]
     # Imported here: each source needs packages that the other commands do not.
-    read = getattr(importlib.import_module(f"pause_jax.analysis.importers.{module}"), name)
+    read = getattr(importlib.import_module(f"pause_jax.importers.{module}"), name)
     imported = read(request)
     console = Output()
     for path in imported.write(out):

@@ -181,7 +181,7 @@ def main() -> None:
         output.end_of_space(error)
     except (ValueError, RuntimeError) as error:
         from pause_jax.base.struct import ConfigError
-        from pause_jax.sweep.execute import SweepInterrupted
+        from pause_jax.sweeps.execute import SweepInterrupted
 
         if not isinstance(error, ConfigError | SweepInterrupted):
             raise

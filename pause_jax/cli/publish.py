@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pause_jax.analysis import events, ledger_table, result_folder, summary
+from pause_jax.analysis import events, ledger_table, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.ledger import Ledger
+from pause_jax.cli import result_folder
 from pause_jax.cli.output import Output
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import typer
 import xarray as xr
 
 from pause_jax.analysis import report as reports
-from pause_jax.analysis import result_folder
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
+from pause_jax.cli import result_folder
 from pause_jax.cli.options import Load
 from pause_jax.cli.settings import about, load_files
 

@@ -12,8 +12,9 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import typer
 
-from pause_jax.analysis import result_folder
+from pause_jax.base.compilation import use_cache
 from pause_jax.base.struct import ConfigError
+from pause_jax.cli import result_folder
 from pause_jax.cli.execute import check_output, described, end, not_written
 from pause_jax.cli.options import (
     Base,
@@ -34,12 +35,11 @@ from pause_jax.cli.publish import publish
 from pause_jax.cli.settings import varied
 from pause_jax.cli.stopping import stoppable
 from pause_jax.config import SimConfig
-from pause_jax.run.compilation import use_cache
-from pause_jax.sweep.execute import SweepInterrupted, SweepRun
-from pause_jax.sweep.merge import merge as join
-from pause_jax.sweep.prepare import plan_sweep
-from pause_jax.sweep.store import Store
-from pause_jax.sweep.sweep import checked_shard, opened_store
+from pause_jax.sweeps.execute import SweepInterrupted, SweepRun
+from pause_jax.sweeps.merge import merge as join
+from pause_jax.sweeps.prepare import plan_sweep
+from pause_jax.sweeps.store import Store
+from pause_jax.sweeps.sweep import checked_shard, opened_store
 
 # Seconds before its end at which a task is warned: it ends its segment and saves.
 NOTICE = 120

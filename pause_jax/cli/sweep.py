@@ -13,7 +13,7 @@ from pause_jax.cli.execute import execute
 from pause_jax.cli.options import Base, MaxBatch, Request, Source, Vary
 from pause_jax.cli.settings import varied
 from pause_jax.cli.shards import execute_shard, shard_of
-from pause_jax.sweep import distributed
+from pause_jax.sweeps import distributed
 
 
 class Processes(NamedTuple):

@@ -11,19 +11,20 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from pause_jax.analysis import csv_file, result_folder, space, tuning
-from pause_jax.analysis.result_folder import UNFINISHED
+from pause_jax.analysis import csv_file, space, tuning
 from pause_jax.analysis.space import Axis, Objective
 from pause_jax.analysis.table import label, make_table, number
 from pause_jax.analysis.tuning import Trial, Tuned
+from pause_jax.base.compilation import use_cache
 from pause_jax.base.struct import ConfigError
+from pause_jax.cli import result_folder
 from pause_jax.cli.execute import described, end
 from pause_jax.cli.options import Base, Figures, Force, Name, Out, Resume, Seed, Source
+from pause_jax.cli.result_folder import UNFINISHED
 from pause_jax.cli.settings import about, base_config, load_files
 from pause_jax.cli.stopping import stoppable
 from pause_jax.config import config_file, validate
-from pause_jax.run.compilation import use_cache
-from pause_jax.sweep.execute import SweepInterrupted
+from pause_jax.sweeps.execute import SweepInterrupted
 
 _FILES = ("best.toml", "trials.csv", "response.png", result_folder.RUN)
 

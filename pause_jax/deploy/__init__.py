@@ -1,1 +1,5 @@
-"""Policies at work on a real server, also one of Flower."""
+"""Selection on a real server, with or without Flower."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["flower", "selector"])

@@ -11,14 +11,14 @@ import jax
 import numpy as np
 from jax import Array
 
+from pause_jax.base.compilation import compiling
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
-from pause_jax.run.compilation import compiling
 from pause_jax.run.host import check_for_nan, collected, first_rounds, is_traced, joined
 from pause_jax.run.programs import ProgramSpec, Steps, compiled_steps, plain_steps, program_spec
 from pause_jax.run.record.recorder import Quantities, Record
 from pause_jax.run.record.result import Result, with_rounds
-from pause_jax.run.state import State
+from pause_jax.run.rounds.state import State
 
 
 class Runs(NamedTuple):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from pause_jax.run.state import State
+from pause_jax.run.rounds.state import State
 
 
 def collected(tree: Any) -> Any:

@@ -16,19 +16,19 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
+from pause_jax.base.compilation import compiler_options
 from pause_jax.base.struct import is_ours, nested
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution, LearnerState, of_any_data
 from pause_jax.learning.learner import update_size
 from pause_jax.policies import OneOf
 from pause_jax.rng.keys import Streams, streams
-from pause_jax.run.compilation import compiler_options
 from pause_jax.run.horizon import Length, length_of
-from pause_jax.run.loop import advance, init
 from pause_jax.run.record.recorder import Quantities, Record, recorded_bytes
 from pause_jax.run.record.result import Result, result_at_end
+from pause_jax.run.rounds.loop import advance, init
+from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import built
-from pause_jax.run.state import State
 
 # Rounds that a call has room for: the first of these of which twenty are enough for the run.
 ROOMS = tuple(256 * 16**n for n in range(5))
@@ -114,7 +114,7 @@ class Steps(NamedTuple):
     def advance(self, config: SimConfig, state: State) -> Any:
         """Choose the step for runs of that config and state (or shapes of one):
         (config, data, state, rounds, count, length, policy) -> (state, record), see
-        :func:`pause_jax.run.loop.advance`. Compiled, it uses the given state up.
+        :func:`pause_jax.run.rounds.loop.advance`. Compiled, it uses the given state up.
         """
         runs, weights = state.clock.size, update_size(state.learning) * config.cohort_size
         small = not weights or (runs == 1 and weights <= SMALL)

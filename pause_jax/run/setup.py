@@ -15,7 +15,7 @@ from pause_jax.learning.learner import model_bytes, output_layer, update_size
 from pause_jax.policies import Context, Policy, policy_of
 from pause_jax.run.context import context_of
 from pause_jax.run.horizon import Length, length_of
-from pause_jax.run.world import World, world_of
+from pause_jax.run.rounds.world import World, world_of
 from pause_jax.world.latency import Work
 
 

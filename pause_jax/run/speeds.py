@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pause_jax.base.compilation import compiler_options, compiling
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig
-from pause_jax.run.compilation import compiler_options, compiling
 from pause_jax.world.latency import Latency
 
 # Share of the fastest client's latency. PAUSE with Thompson sampling (30 lognormal clients, 300

@@ -1,1 +1,5 @@
-"""The world: how long clients take, and who is available."""
+"""The simulated world: latency of clients and their availability."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["availability", "latency"])

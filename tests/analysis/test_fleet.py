@@ -11,7 +11,8 @@ from scipy import optimize, stats
 from pause_jax import ConfigError, SimConfig, cli, config_file, simulate, sweep
 from pause_jax.analysis import fleet, laws
 from pause_jax.cli.fit import sentences
-from pause_jax.latency import (
+from pause_jax.policies import DiscountedUcb, Pause, named
+from pause_jax.world.latency import (
     LogNormal,
     Pareto,
     ShiftedExponential,
@@ -19,7 +20,6 @@ from pause_jax.latency import (
     Traces,
     TwoGroups,
 )
-from pause_jax.policies import DiscountedUcb, Pause, named
 from pause_jax.world.latency.measured import Measured, parse
 from tests.support.network import context
 

@@ -5,7 +5,7 @@ import pytest
 
 from pause_jax.analysis.participation import Participation, by_client, labels
 from pause_jax.analysis.report import participation
-from pause_jax.latency import Traces
+from pause_jax.world.latency import Traces
 from tests.support.results import made, small_config
 
 pytestmark = pytest.mark.slow

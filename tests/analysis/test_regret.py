@@ -10,9 +10,9 @@ import xarray as xr
 from pause_jax import ConfigError, SimConfig, sweep
 from pause_jax import regret as lab
 from pause_jax.analysis.summary import summary
+from pause_jax.bandit.reward import Reward
 from pause_jax.policies import named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
-from pause_jax.reward import Reward
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pause_jax import ConfigError, SimConfig, cli
-from pause_jax.analysis import ledger_table, result_folder, summary
+from pause_jax.analysis import ledger_table, summary
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.space import axis_of, objective_of
 from pause_jax.analysis.table import label, make_table, number, word
 from pause_jax.analysis.tuning import Trial, Tuned
-from pause_jax.cli import tune
+from pause_jax.cli import result_folder, tune
 
 NAN = math.nan
 

@@ -30,7 +30,7 @@ from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegressi
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
-from pause_jax.sweep import batch, execute, leases
+from pause_jax.sweeps import batch, execute, leases
 
 pytestmark = pytest.mark.slow
 
@@ -574,7 +574,7 @@ def tune_together(folder, begin):
 
 CHILD = """
 import pathlib, sys, time
-from pause_jax.run.compilation import use_cache
+from pause_jax.base.compilation import use_cache
 from tests.analysis.test_tuning import tune_together
 
 def begin(name):

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from pause_jax.privacy import Geometric
-from pause_jax.reward import (
+from pause_jax.bandit.reward import (
     Reward,
     additive_terms,
     cohort_problem,
@@ -18,6 +17,7 @@ from pause_jax.reward import (
     generalization_reward,
     problem_of,
 )
+from pause_jax.privacy import Geometric
 from tests.reference import oracles
 
 K, M = 6, 2

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pause_jax.bandit.search import Annealing, Problem, anneal
 from pause_jax.bandit.search.annealing import ChainState, chain_step, init_chain
 from pause_jax.bandit.search.landscape import (
     NEIGHBOURHOODS,
@@ -18,7 +19,6 @@ from pause_jax.bandit.search.landscape import (
     num_swaps,
     walk_energy,
 )
-from pause_jax.search import Annealing, Problem, anneal
 from tests.reference import oracles
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,10 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from pause_jax.bandit import empty_stats, ucb_index, update_stats
-from pause_jax.bandit.search import exact, exhaustive
+from pause_jax.bandit.search import Exact, Exhaustive, Problem, exact, exhaustive
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig
 from pause_jax.policies import Pause
-from pause_jax.search import Exact, Exhaustive, Problem
 from tests.reference import oracles
 
 pytestmark = pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pause_jax.bandit.search import Problem, anneal
 from pause_jax.bandit.search.annealing import FEW, ChainState, _below, chain_step, init_chain
 from pause_jax.bandit.search.landscape import (
     Landscape,
@@ -16,7 +17,6 @@ from pause_jax.bandit.search.landscape import (
     num_swaps,
     walk_energy,
 )
-from pause_jax.search import Problem, anneal
 
 pytestmark = pytest.mark.slow
 

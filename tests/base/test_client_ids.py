@@ -10,13 +10,13 @@ import pytest
 from pause_jax import ConfigError, Learning, SimConfig, merge, simulate, sweep
 from pause_jax.analysis import ledger_table
 from pause_jax.base.client_ids import natural_order, numbered
-from pause_jax.latency import Traces
 from pause_jax.learning import Characters, Dataset, Files, Linear, Natural
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run.simulate import prepare
-from pause_jax.sweep.prepare import plan_sweep
+from pause_jax.sweeps.prepare import plan_sweep
 from pause_jax.world.availability import Intervals
+from pause_jax.world.latency import Traces
 
 KEY = jax.random.key(0)
 SIZES = np.arange(1, 13)

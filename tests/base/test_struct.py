@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 
 from pause_jax import config_file
-from pause_jax.bandit.search import SEARCHES
+from pause_jax.bandit.reward import Reward
+from pause_jax.bandit.search import SEARCHES, Annealing
 from pause_jax.base import struct
 from pause_jax.base.checks import check_fields
 from pause_jax.base.struct import Config, ConfigError, node, number, static
 from pause_jax.config import SimConfig, validate
-from pause_jax.latency import TwoGroups
 from pause_jax.learning import DATASETS, MODELS, PARTITIONS, Digits, Iid, Learning, Mlp
 from pause_jax.policies import POLICIES, Pause, Random
 from pause_jax.privacy import BUDGETS, MECHANISMS, Geometric, PerCoordinateLaplace, Table
-from pause_jax.reward import Reward
-from pause_jax.search import Annealing
-from pause_jax.world.latency import LATENCIES
+from pause_jax.world.latency import LATENCIES, TwoGroups
 
 FAMILIES = (*POLICIES, *SEARCHES, *LATENCIES, *BUDGETS, *MECHANISMS, *DATASETS, *MODELS)
 CONFIGS = (*FAMILIES, *PARTITIONS)

@@ -96,7 +96,7 @@ def test_after_an_interrupt_what_was_finished_is_kept_and_no_empty_folder(
     monkeypatch, tmp_path, capsys, chunks, files
 ):
     # The package has a function of that name, which a plain import would find.
-    module = importlib.import_module("pause_jax.sweep.execute")
+    module = importlib.import_module("pause_jax.sweeps.execute")
     run_chunks, played = module.run_chunks, itertools.count()
 
     def interrupted(*args):

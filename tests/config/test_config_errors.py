@@ -17,13 +17,13 @@ from pause_jax import (
     simulate,
     stack,
 )
+from pause_jax.bandit.search import Exhaustive
 from pause_jax.base import spelling
 from pause_jax.base.struct import Config
-from pause_jax.latency import Network, Traces, TwoGroups
 from pause_jax.learning import Cnn3, Digits, Dirichlet, LinearRegression, Mlp, Mnist
 from pause_jax.policies import Pause, named
 from pause_jax.privacy import Table
-from pause_jax.search import Exhaustive
+from pause_jax.world.latency import Network, Traces, TwoGroups
 
 KEY = jax.random.key(0)
 BANDIT = SimConfig(num_clients=6, num_selected=2, num_rounds=3, learning=None)

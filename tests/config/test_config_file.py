@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig, config_file, presets
-from pause_jax.bandit.search import SEARCHES
+from pause_jax.bandit.search import SEARCHES, Annealing, Search
 from pause_jax.base.registry import choices
 from pause_jax.config import canonical
-from pause_jax.latency import Latency
 from pause_jax.learning import (
     DATASETS,
     MODELS,
@@ -20,8 +19,7 @@ from pause_jax.learning import (
 )
 from pause_jax.policies import INDEX_RULES, NAMED, POLICIES, IndexRule, Pause, PolicyConfig
 from pause_jax.privacy import BUDGETS, MECHANISMS, Budget, L1Laplace, Mechanism
-from pause_jax.search import Annealing, Search
-from pause_jax.world.latency import LATENCIES
+from pause_jax.world.latency import LATENCIES, Latency
 
 
 def assert_same(a, b):

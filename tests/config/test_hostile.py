@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from pause_jax import ConfigError, config_file
 from pause_jax import SimConfig as SimConfig  # named in a case: names of ours load when asked for
-from pause_jax.analysis import csv_file, events, ledger_table, result_folder, summary
+from pause_jax.analysis import csv_file, events, ledger_table, summary
 from pause_jax.analysis.ledger import ledger
 from pause_jax.base.reference import LOADED
-from pause_jax.cli import program
+from pause_jax.cli import program, result_folder
 from pause_jax.config import validate
+from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Files
-from pause_jax.selector import Selector
-from pause_jax.sweep.store import Store
+from pause_jax.sweeps.store import Store
 from tests.support.pages import play
 from tests.support.results import made, small_config
 

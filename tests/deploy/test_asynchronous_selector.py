@@ -13,10 +13,10 @@ import pytest
 from pause_jax import Asynchronous, ConfigError, SimConfig, simulate
 from pause_jax.config import Equal
 from pause_jax.deploy.selector import AsynchronousSelector
-from pause_jax.latency import LogNormal
 from pause_jax.policies import named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
 from pause_jax.rng import keys
+from pause_jax.world.latency import LogNormal
 from tests.reference import round_keys
 
 pytestmark = pytest.mark.slow

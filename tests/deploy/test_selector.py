@@ -10,15 +10,14 @@ import pytest
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate, sweep
 from pause_jax.config import canonical
+from pause_jax.deploy.selector import Selector
 from pause_jax.deploy.selector.reports import Reports, observation
-from pause_jax.latency import LinearContext, LogNormal, Network, Switching
 from pause_jax.learning import Dataset, FlaxModel, Linear, Natural
 from pause_jax.policies import NAMED, All, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Table, Uniform
 from pause_jax.rng import keys
 from pause_jax.run.setup import learner_of, setup_of
-from pause_jax.selector import Selector
-from pause_jax.world.latency import network
+from pause_jax.world.latency import LinearContext, LogNormal, Network, Switching, network
 from tests.reference import round_keys
 from tests.support.runs import ASK, chosen_sets, endings, world_of
 

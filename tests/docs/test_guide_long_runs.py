@@ -32,7 +32,7 @@ def test_its_code_runs(tmp_path, monkeypatch, capsys):
     chunks = list((tmp_path / "night").glob("chunk-*.npz"))
     assert chunks
     chunks[0].unlink()
-    # Threads in place of a cluster, which tests/sweep/test_workers.py has.
+    # Threads in place of a cluster, which tests/sweeps/test_workers.py has.
     stand_in = types.ModuleType("distributed")
     vars(stand_in).update(LocalCluster=lambda **_: contextlib.nullcontext(), Client=Client)
     monkeypatch.setitem(sys.modules, "distributed", stand_in)

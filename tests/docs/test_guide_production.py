@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pause_jax import cli, config_file
-from pause_jax.latency import LogNormal, Traces
-from pause_jax.selector import Selector
+from pause_jax.deploy.selector import Selector
+from pause_jax.world.latency import LogNormal, Traces
 
 pytestmark = pytest.mark.slow
 

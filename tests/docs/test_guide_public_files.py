@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from pause_jax import cli, config_file
-from pause_jax.latency import Network
+from pause_jax.world.latency import Network
 from tests.support import public_files
 from tests.support.pages import ROOT
 

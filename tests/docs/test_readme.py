@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pause_jax.analysis import plotting
-from pause_jax.latency import LogNormal
 from pause_jax.policies import NAMED
 from pause_jax.privacy import MECHANISMS
+from pause_jax.world.latency import LogNormal
 from tests.support.pages import ROOT, blocks, play
 
 pytestmark = pytest.mark.slow

@@ -93,7 +93,7 @@ def test_a_run_ends_at_its_horizon(undisturbed, tmp_path):
 
 
 def test_where_the_data_lie_is_no_part_of_what_made_a_run():
-    from pause_jax.presets import mnist_small
+    from pause_jax.config.presets import mnist_small
 
     here, there = (Run("x", 0, mnist_small(data_dir=folder)) for folder in ("a", "b"))
     assert here.made_by == there.made_by
@@ -147,7 +147,7 @@ def test_pictures_are_drawn(tmp_path):
 
 
 def test_what_a_config_leaves_at_its_default_is_no_part_of_what_made_a_run():
-    from pause_jax.presets import mnist_small
+    from pause_jax.config.presets import mnist_small
 
     config = mnist_small()
     assert changes(SimConfig()) == {"name": ""}

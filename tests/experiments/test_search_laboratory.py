@@ -10,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 from experiments.search_laboratory import landscape as laboratory
 from experiments.search_laboratory import proofs
-from pause_jax.search import Problem
+from pause_jax.bandit.search import Problem
 from tests.reference import oracles
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Message
 
-from pause_jax.flower import PauseStrategy
+from pause_jax.deploy.flower import PauseStrategy
 from tests.flower.local import LocalGrid, nodes
 from tests.flower.world import KEY, client_app, config_of, model
 

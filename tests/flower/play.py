@@ -17,7 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from pause_jax.flower import PauseStrategy
+from pause_jax.deploy.flower import PauseStrategy
 from tests.flower.world import KEY, client_app, config_of, model
 
 

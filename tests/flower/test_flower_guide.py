@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from pause_jax import config_file, presets
-from pause_jax.latency import Traces
+from pause_jax.world.latency import Traces
 from tests.flower.local import LocalGrid, nodes
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "from_fleet_to_production.md").read_text()

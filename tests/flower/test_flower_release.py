@@ -21,8 +21,7 @@ from flwr.app import (
 )
 
 from pause_jax import ConfigError
-from pause_jax.deploy.flower import protocol
-from pause_jax.flower import Ledger, PrivateRelease
+from pause_jax.deploy.flower import Ledger, PrivateRelease, protocol
 from pause_jax.privacy import (
     GaussianMechanism,
     L1Laplace,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pause_jax import simulate
-from pause_jax.flower import Ledger
-from pause_jax.latency import Traces
+from pause_jax.deploy.flower import Ledger
+from pause_jax.world.latency import Traces
 from pause_jax.world.latency.measured import parse
 from tests.flower.world import KEY, config_of
 

@@ -14,11 +14,11 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from pause_jax import ConfigError, simulate
+from pause_jax.deploy.flower import Ledger, PauseStrategy, Roster, TimedGrid, answer, introduce
 from pause_jax.deploy.flower.replies import Answer, average
-from pause_jax.flower import Ledger, PauseStrategy, Roster, TimedGrid, answer, introduce
-from pause_jax.latency import LinearContext, Traces
 from pause_jax.privacy import NoPrivacy
 from pause_jax.rng import keys
+from pause_jax.world.latency import LinearContext, Traces
 from tests.flower import killed
 from tests.flower.local import LocalGrid, nodes
 from tests.flower.world import KEY, client_app, config_of, model

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate
-from pause_jax.analysis.importers import huggingface
-from pause_jax.analysis.importers.request import Request
+from pause_jax.importers import huggingface
+from pause_jax.importers.request import Request
 from pause_jax.learning import Dataset, Linear, Natural
 from pause_jax.privacy import NoPrivacy
 from tests.support.public_files import images

@@ -11,10 +11,10 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from pause_jax import SimConfig
-from pause_jax.flower import PrivateRelease, introduce
-from pause_jax.latency import TwoGroups
+from pause_jax.deploy.flower import PrivateRelease, introduce
 from pause_jax.policies import named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
+from pause_jax.world.latency import TwoGroups
 
 KEY = jax.random.key(3)
 

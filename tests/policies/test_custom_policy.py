@@ -165,7 +165,7 @@ def test_its_mistake_shows_before_any_run(policy: Any, monkeypatch):
     def play(*args):
         raise AssertionError("a run began")
 
-    module = sys.modules["pause_jax.sweep.execute"]
+    module = sys.modules["pause_jax.sweeps.execute"]
     monkeypatch.setattr(module, "run_chunks", play)
     base = presets.digits_small("random").replace(num_rounds=4)
     configs = {"good": base, "own": base.replace(policy=Broken())}

@@ -12,6 +12,7 @@ import pytest
 from pause_jax import ConfigError, SimConfig, regret, simulate, sweep
 from pause_jax.bandit import Selection
 from pause_jax.base.struct import node
+from pause_jax.deploy.selector import Selector
 from pause_jax.policies import (
     Observation,
     Oort,
@@ -26,7 +27,6 @@ from pause_jax.policies import (
 )
 from pause_jax.policies.inspection import check_declared, check_pure
 from pause_jax.run.contract import RECORDED, BrokenContract
-from pause_jax.selector import Selector
 from pause_jax.testing import check_policy
 from tests.support import network
 from tests.support.pages import block

@@ -6,9 +6,9 @@ import pytest
 
 from pause_jax import config_file, policies, simulate, sweep
 from pause_jax.analysis.ledger import ledger
+from pause_jax.bandit.search import Annealing
 from pause_jax.base.struct import node, number
 from pause_jax.policies import Pause, Policy, PolicyConfig, Random
-from pause_jax.search import Annealing
 from tests.support.runs import BANDIT
 
 pytestmark = pytest.mark.slow

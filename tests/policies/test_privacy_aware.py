@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from pause_jax import ConfigError, SimConfig, simulate, sweep
+from pause_jax.bandit.reward import Reward
 from pause_jax.learning import Iid
 from pause_jax.policies import (
     Bsfl,
@@ -33,7 +34,6 @@ from pause_jax.privacy import (
     Table,
     Tiers,
 )
-from pause_jax.reward import Reward
 from tests.reference import privacy_aware as oracle
 from tests.support.network import context, observation
 from tests.support.runs import LEARN

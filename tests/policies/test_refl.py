@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig, quantity, simulate
-from pause_jax.latency import LogNormal
 from pause_jax.policies import Refl, Selection
 from pause_jax.world.availability import Diurnal, Intervals
+from pause_jax.world.latency import LogNormal
 from tests.reference import refl as oracle
 from tests.support.network import context, observation
 

@@ -18,7 +18,7 @@ from pause_jax import ConfigError, SimConfig, cli, simulate, sweep
 from pause_jax.analysis import space, tuning
 from pause_jax.analysis.ledger import ledger
 from pause_jax.config import config_file, validate
-from pause_jax.latency import Traces
+from pause_jax.deploy.selector import Selector
 from pause_jax.policies import named
 from pause_jax.privacy import (
     BudgetFile,
@@ -34,7 +34,7 @@ from pause_jax.privacy import (
     Uniform,
 )
 from pause_jax.rng import keys
-from pause_jax.selector import Selector
+from pause_jax.world.latency import Traces
 
 K, KEY = 10, jax.random.key(0)
 RECORDED = ("clients", "queried", "budget", "spent", "counts")

@@ -12,8 +12,9 @@ from pause_jax import ConfigError, SimConfig, cli, presets, simulate, sweep
 from pause_jax.base import memory
 from pause_jax.learning import Characters, LinearRegression
 from pause_jax.policies import named
-from pause_jax.run import loop, programs
+from pause_jax.run import programs
 from pause_jax.run.record.recorder import chosen
+from pause_jax.run.rounds import loop
 from tests.config.test_config_errors import assert_clear
 
 KEY = jax.random.key(0)

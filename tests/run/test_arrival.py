@@ -9,11 +9,11 @@ import pytest
 
 from pause_jax import ConfigError, Learning, Result, SimConfig, quantity, simulate, sweep
 from pause_jax.bandit import Observation
-from pause_jax.latency import LogNormal, Traces
 from pause_jax.learning import Dataset, Digits, FedAvgM, Linear, Natural
 from pause_jax.policies import NAMED, All, Policy, Random, RoundRobin, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
-from pause_jax.run.arrival import arrival
+from pause_jax.run.rounds.arrival import arrival
+from pause_jax.world.latency import LogNormal, Traces
 from tests.deploy.test_selector import PLAIN
 from tests.reference import refl as oracle
 from tests.support.runs import assert_close, chosen_sets, endings, lost_of

@@ -12,11 +12,11 @@ from pause_jax import ConfigError, SimConfig, cli, simulate, sweep
 from pause_jax.bandit import Selection
 from pause_jax.bandit.search import exact, exhaustive
 from pause_jax.base.struct import number
-from pause_jax.latency import Latency, TwoGroups
 from pause_jax.policies import Policy, PolicyConfig, Random, no_info
 from pause_jax.privacy import L1Laplace
 from pause_jax.run import contract
-from pause_jax.run.state import examined, healthy
+from pause_jax.run.rounds.state import examined, healthy
+from pause_jax.world.latency import Latency, TwoGroups
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +167,7 @@ def test_a_mechanism_that_cannot_be_traced_is_found_before_any_run():
 def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import jax.numpy as jnp\n"
-        "from pause_jax.latency import TwoGroups\n"
+        "from pause_jax.world.latency import TwoGroups\n"
         "class Backwards(TwoGroups):\n"
         "    name = 'backwards'\n"
         "    def sample(self, key, num_clients):\n"

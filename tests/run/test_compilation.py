@@ -18,16 +18,16 @@ import pytest
 
 from benchmarks import census
 from pause_jax import SimConfig, presets, simulate, sweep
+from pause_jax.base import compilation
+from pause_jax.base.compilation import Compilations, compiler_options, use_cache
 from pause_jax.learning import Dataset, Digits, Dirichlet, Execution, Iid, Learning, Linear, Mlp
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
-from pause_jax.run import compilation
-from pause_jax.run.compilation import Compilations, compiler_options, use_cache
 from pause_jax.run.programs import SMALL, compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
 from pause_jax.run.sizes import first_state
-from pause_jax.sweep.batch import mesh_of
+from pause_jax.sweeps.batch import mesh_of
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +113,7 @@ import jax
 from pause_jax import SimConfig, simulate
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
-from pause_jax.run.compilation import Compilations
+from pause_jax.base.compilation import Compilations
 meter = Compilations()
 config = SimConfig(policy=Random(), privacy=NoPrivacy(), learning=None, track_regret=False)
 simulate(config, jax.random.key(0))

@@ -11,7 +11,6 @@ import pytest
 from pause_jax import Asynchronous, Learning, Reward, SimConfig, simulate
 from pause_jax.bandit import no_info, store_active
 from pause_jax.config import Equal, Hinge
-from pause_jax.latency import SpeedNormal
 from pause_jax.learning import Digits, Dirichlet, Linear
 from pause_jax.policies import (
     Context,
@@ -25,6 +24,7 @@ from pause_jax.policies import (
 )
 from pause_jax.privacy import Geometric, NoPrivacy, PerCoordinateLaplace, Uniform
 from pause_jax.rng import keys
+from pause_jax.world.latency import SpeedNormal
 from tests.reference.event_queue import EventQueue
 from tests.reference.local_sgd import Learner
 

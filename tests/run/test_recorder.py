@@ -80,7 +80,7 @@ def test_a_sweep_labels_it_with_its_dimensions_its_unit_and_its_gap():
 
 
 def test_what_is_not_recorded_is_not_computed(monkeypatch):
-    from pause_jax.run import state
+    from pause_jax.run.rounds import state
 
     def nobody_asked(*args, **kwargs):
         raise AssertionError("the genie was asked")

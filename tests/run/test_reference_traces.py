@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pause_jax.bandit import empty_stats, ucb_index, update_stats
+from pause_jax.bandit.reward import Reward, additive_terms, cohort_value, generalization_reward
 from pause_jax.bandit.search import exact
 from pause_jax.privacy import Geometric
-from pause_jax.reward import Reward, additive_terms, cohort_value, generalization_reward
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,6 @@ from pause_jax import Asynchronous, ConfigError, Learning, SimConfig, Synchronou
 from pause_jax.bandit import Selection, no_info
 from pause_jax.base.struct import static
 from pause_jax.config import Equal, Hinge, Polynomial, config_file, validate
-from pause_jax.latency import Latency
 from pause_jax.learning import Digits, Learner, Linear
 from pause_jax.policies import POLICIES, Context, Fastest, Policy, PolicyConfig, Random, named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
@@ -24,6 +23,7 @@ from pause_jax.run.driver import single_run
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
+from pause_jax.world.latency import Latency
 from tests.support.modes import Together
 from tests.support.runs import ASK, BANDIT, KEY, LEARN, assert_same_bits
 

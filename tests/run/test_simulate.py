@@ -20,10 +20,10 @@ from pause_jax.privacy import (
     NoPrivacy,
     PerCoordinateLaplace,
 )
-from pause_jax.run.loop import advance
 from pause_jax.run.programs import compiled_steps, program_spec
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.record.result import result_at_end, with_rounds
+from pause_jax.run.rounds.loop import advance
 from pause_jax.run.simulate import prepare
 from pause_jax.run.sizes import first_state
 from tests.run.test_server_steps import Fixed

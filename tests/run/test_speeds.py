@@ -7,10 +7,10 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig, simulate
 from pause_jax.base.memory import refused_if_too_large
-from pause_jax.latency import LogNormal, Network, Traces
+from pause_jax.deploy.selector import Selector
 from pause_jax.policies import named
 from pause_jax.run.simulate import prepare
-from pause_jax.selector import Selector
+from pause_jax.world.latency import LogNormal, Network, Traces
 
 pytestmark = pytest.mark.slow
 

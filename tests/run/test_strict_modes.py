@@ -9,7 +9,6 @@ import pytest
 
 from pause_jax import simulate, sweep
 from pause_jax.config import canonical
-from pause_jax.latency import Traces, Work
 from pause_jax.learning import LinearRegression
 from pause_jax.policies import POLICIES, FedCs, Oort, PowerOfChoice, Random, RbcsF
 from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivacy, Power
@@ -17,9 +16,9 @@ from pause_jax.privacy.budget import BUDGETS
 from pause_jax.run.driver import single_run
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
-from pause_jax.sweep.families import one_of
+from pause_jax.sweeps.families import one_of
 from pause_jax.world.availability import Diurnal
-from pause_jax.world.latency import LATENCIES
+from pause_jax.world.latency import LATENCIES, Traces, Work
 from tests.support import modes
 
 pytestmark = pytest.mark.slow

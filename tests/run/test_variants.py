@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pause_jax.bandit import ClientStats, empty_stats, ucb_index, update_stats
+from pause_jax.bandit.reward import generalization_reward
 from pause_jax.bandit.search import exact
-from pause_jax.reward import generalization_reward
 from tests.reference import oracles
 
 every_way = chex.variants(with_jit=True, without_jit=True, with_device=True)

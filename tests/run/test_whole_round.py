@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pause_jax import Learning, Reward, SimConfig, simulate
-from pause_jax.latency import SpeedNormal
 from pause_jax.learning import (
     CosineDecay,
     Digits,
@@ -37,6 +36,7 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
+from pause_jax.world.latency import SpeedNormal
 from tests.reference.simulator import Simulator
 from tests.support.runs import assert_close
 

@@ -4,8 +4,8 @@ import os
 import signal
 
 from pause_jax import cli
-from pause_jax.sweep import execute
-from pause_jax.sweep.batch import run_chunks
+from pause_jax.sweeps import execute
+from pause_jax.sweeps.batch import run_chunks
 
 
 def dying(*args):

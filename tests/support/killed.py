@@ -14,10 +14,10 @@ import threading
 import time
 
 from pause_jax import SimConfig, SweepInterrupted, distributed, run_shard, sweep
+from pause_jax.base.compilation import use_cache
 from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
-from pause_jax.run.compilation import use_cache
-from pause_jax.sweep import batch, checkpoint, execute
+from pause_jax.sweeps import batch, checkpoint, execute
 
 SMALL = SimConfig(
     num_clients=6,

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from pause_jax import Learning, SimConfig, simulate, sweep
 from pause_jax.bandit import no_info
 from pause_jax.config import canonical
-from pause_jax.latency import Network, Traces
 from pause_jax.learning import (
     CosineDecay,
     Digits,
@@ -39,7 +38,7 @@ from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import quantity
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.simulate import prepare
-from pause_jax.world.latency import LATENCIES
+from pause_jax.world.latency import LATENCIES, Network, Traces
 from tests.support import shapes
 
 BANDIT = SimConfig(num_clients=8, num_selected=3, num_rounds=3, learning=None, availability=0.8)

@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 
+from pause_jax.bandit.reward import Reward
 from pause_jax.policies import Context, Observation
 from pause_jax.privacy import NoPrivacy
-from pause_jax.reward import Reward
 
 
 def context(sizes, m, **changes) -> Context:

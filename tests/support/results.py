@@ -7,8 +7,8 @@ import xarray as xr
 
 from pause_jax import config_file, presets
 from pause_jax.config import SimConfig
-from pause_jax.latency import Pareto
 from pause_jax.run.record.quantities import QUANTITIES
+from pause_jax.world.latency import Pareto
 
 _SIZES = {"round": 20, "eval_round": 4, "client": 6, "slot": 2}
 _KINDS = {"played": True, "in_time": True}

@@ -18,7 +18,7 @@ from pause_jax.privacy import (
 )
 from pause_jax.rng import keys
 from pause_jax.run.programs import plain_steps
-from pause_jax.run.state import State
+from pause_jax.run.rounds.state import State
 from tests.reference import round_keys
 
 KEY = jax.random.key(0)

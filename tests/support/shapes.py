@@ -27,7 +27,6 @@ NAMES = {name: getattr(jaxtyping, name) for name in ("Array", "Bool", "Float", "
 
 # Rooms that need an extra. Flower's has an environment of its own, where these tests watch it too.
 EXTRAS = {
-    "pause_jax.flower": "flwr",
     "pause_jax.deploy.flower": "flwr",
     "pause_jax.analysis.report": "altair",
 }

@@ -8,7 +8,7 @@ from pause_jax import simulate
 from pause_jax.bandit import ClientStats, Info, Selection
 from pause_jax.learning import Trained
 from pause_jax.privacy import MECHANISMS
-from pause_jax.run.state import Health, State
+from pause_jax.run.rounds.state import Health, State
 from tests.support import shapes
 from tests.support.runs import BANDIT, KEY
 
@@ -60,7 +60,7 @@ def test_a_planted_fault_in_the_library_is_found(monkeypatch):
     def faulty():
         return Health(*(jnp.zeros(2, jnp.int32) for _ in Health._fields))
 
-    monkeypatch.setattr("pause_jax.run.loop.healthy", faulty)
+    monkeypatch.setattr("pause_jax.run.rounds.loop.healthy", faulty)
     with pytest.raises((shapes.ShapeError, TypeError)):
         # A size of its own: no other test has traced its program.
         simulate(BANDIT.replace(num_clients=11, num_rounds=1), KEY)

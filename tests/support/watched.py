@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import jax
 
 from pause_jax import SimConfig, run_shard
+from pause_jax.base.compilation import use_cache
 from pause_jax.policies import named
-from pause_jax.run.compilation import use_cache
-from pause_jax.sweep import execute
+from pause_jax.sweeps import execute
 
 SMALL = SimConfig(num_clients=6, num_selected=2, num_rounds=20, learning=None, track_regret=False)
 CONFIGS = {name: SMALL.replace(policy=named(name)) for name in ("pause", "random")}

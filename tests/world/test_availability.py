@@ -8,11 +8,11 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
 from pause_jax.base.registry import choices
-from pause_jax.latency import LogNormal
 from pause_jax.policies import Random, RoundRobin
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run.record.quantity import quantity
 from pause_jax.world.availability import AVAILABILITY_TRACES, Diurnal, Intervals, OnOff, Phones
+from pause_jax.world.latency import LogNormal
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from pause_jax import ConfigError, SimConfig, config_file, presets, sweep
 from pause_jax.config import canonical, validate
-from pause_jax.latency import (
+from pause_jax.policies import Random, RoundRobin
+from pause_jax.world.latency import (
+    LATENCIES,
     ClippedSpeed,
     LinearContext,
     LogNormal,
@@ -24,8 +26,6 @@ from pause_jax.latency import (
     Traces,
     TwoGroups,
 )
-from pause_jax.policies import Random, RoundRobin
-from pause_jax.world.latency import LATENCIES
 from tests.reference import oracles
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from pause_jax.latency import LinearContext
-from pause_jax.world.latency import LATENCIES
+from pause_jax.world.latency import LATENCIES, LinearContext
 
 K = 8
 

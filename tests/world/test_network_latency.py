@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate
-from pause_jax.latency import Network, Work
 from pause_jax.learning import Dataset, Digits, Linear, Natural
 from pause_jax.policies import All
 from pause_jax.privacy import NoPrivacy
+from pause_jax.world.latency import Network, Work
 
 pytestmark = pytest.mark.slow
 
@@ -175,7 +175,7 @@ def test_the_librarys_tables_are_what_their_maker_makes(name):
 
 
 def test_work_is_handed_on_by_models_that_do_not_mind():
-    from pause_jax.latency import LogNormal
+    from pause_jax.world.latency import LogNormal
 
     work = Work(4.0, 8.0, jnp.ones(3))
     assert LogNormal().given(work) == (LogNormal(), work)

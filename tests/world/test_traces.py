@@ -8,9 +8,9 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig, config_file, simulate, stack, sweep
 from pause_jax.config import validate
-from pause_jax.latency import Traces
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
+from pause_jax.world.latency import Traces
 
 pytestmark = pytest.mark.slow
 

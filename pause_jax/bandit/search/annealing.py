@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Info
 from pause_jax.bandit.search.exact import SMALL, exact
 from pause_jax.bandit.search.landscape import (
     NEIGHBOURHOODS,
@@ -22,6 +21,7 @@ from pause_jax.bandit.search.landscape import (
     walk_energy,
 )
 from pause_jax.bandit.search.problem import Problem, Search, check_problem, set_energy, shuffled
+from pause_jax.bandit.stats import Info
 from pause_jax.base.struct import number, static
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from pause_jax.deploy.selector.reports import Choice, Reports, numbers, observat
 from pause_jax.deploy.selector.selector import Selector
 from pause_jax.policies import learns_of_training
 from pause_jax.rng import keys
-from pause_jax.run.arrival import only_received
-from pause_jax.run.asynchronous import check_asks_nobody
-from pause_jax.run.events import distinct
+from pause_jax.run.events.queue import distinct
+from pause_jax.run.events.server_step import check_asks_nobody
+from pause_jax.run.rounds.arrival import only_received
 
 _NOTHING = Reports({}, None, None, None, None)
 

@@ -7,7 +7,7 @@ from jax import Array
 
 from pause_jax.config import Asynchronous
 from pause_jax.run.record.quantity import Quantity, quantity
-from pause_jax.run.state import Round, Run
+from pause_jax.run.rounds.state import Round, Run
 
 
 @quantity("round", gap=False)

@@ -23,7 +23,7 @@ from jax import Array
 
 from pause_jax.base.spelling import nearest
 from pause_jax.base.struct import ConfigError
-from pause_jax.run.state import Round
+from pause_jax.run.rounds.state import Round
 
 # Dimensions that the library knows; others are a quantity's own.
 DIMENSIONS = ("round", "eval_round", "client", "slot")

@@ -21,7 +21,7 @@ from pause_jax.rng import keys
 from pause_jax.run.record.evaluations import evaluated_at, evaluated_rounds
 from pause_jax.run.record.quantities import METRICS, QUANTITIES, STEP_QUANTITIES
 from pause_jax.run.record.quantity import Quantity, metric
-from pause_jax.run.state import Round, Run, State
+from pause_jax.run.rounds.state import Round, Run, State
 
 
 def with_metrics(

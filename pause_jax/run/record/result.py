@@ -15,7 +15,7 @@ from pause_jax.run.record.evaluations import evaluated_at
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import DIMENSIONS, Quantity
 from pause_jax.run.record.recorder import Quantities, at_end, in_rounds
-from pause_jax.run.state import State
+from pause_jax.run.rounds.state import State
 
 
 class Result(PyTree):

@@ -1,0 +1,300 @@
+"""The folder of a result: reserved before the run, filled after it, found again to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from pause_jax.base.source_file import written
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
+from pause_jax.base.versions import version
+from pause_jax.sweeps import provenance
+from pause_jax.sweeps.store import discard_store
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
+SUMMARY, LEDGER, EVENTS, REPORT = "summary.csv", "ledger.csv", "events.csv", "report.html"
+# Files that a command which simulates may write at the top of its folder, and its folders.
+FILES = (DATA, RUN, "versions.json", SUMMARY, LEDGER, EVENTS, REPORT)
+_FOLDERS = ("configs", "figures", "tensorboard")
+# What a report of this library, and of one before 0.3, has in its head.
+_REPORT_MARK = " - pause_jax</title>"
+# Figures of a result before 0.3, which listed no files.
+_OLD_FIGURES = ("accuracy_vs_seconds", "spent_budget_vs_rounds", "participation_per_client")
+# Bytes of the name of a result, or of a config's file.
+_LONGEST_NAME = 200
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a result that could be a place outside of the folder of all results.
+
+    Raises:
+      ConfigError: if it is no name of one folder.
+    """
+    plain = name not in ("", ".", "..") and name.isprintable() and not set(name) & set("/\\:")
+    if not plain or len(name.encode()) > _LONGEST_NAME:
+        raise ConfigError(
+            f"--name {shown(name)}: must be the name of a folder inside --out, of at most "
+            f"{_LONGEST_NAME} bytes, without / \\ : and line breaks. Choose another --name."
+        )
+
+
+def reserve(
+    root: pathlib.Path, name: str, *, explicit: bool, force: bool, writes: Collection[str] = FILES
+) -> pathlib.Path:
+    """The folder for a result, decided before the run so that nothing is lost after it.
+
+    Args:
+      root: folder of all results.
+      name: of this one.
+      explicit: whether the user gave the name; otherwise a number is added to a taken one.
+      force: whether a taken folder may be written to.
+      writes: files that the command may write there.
+
+    Returns:
+      The folder, created, and by no other process.
+
+    Raises:
+      ConfigError: if an explicit name is taken and ``force`` is not set, it cannot be made, or
+        a file would be overwritten that no run of this library wrote.
+    """
+    check_name(name)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 100_000):
+            folder = root / (name if number == 1 else f"{name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                return folder
+            if force:
+                check_own(folder, writes)
+                discard_unfinished(folder)
+                return folder
+            if explicit:
+                resumed = (folder / UNFINISHED).is_dir()
+                raise ConfigError(
+                    f"{folder} exists: results are not overwritten. "
+                    + ("It is unfinished: --resume goes on with it. " if resumed else "")
+                    + "Choose another --name, or --force."
+                )
+    except OSError as error:
+        where = error.filename or root / name
+        raise ConfigError(f"{where}: cannot be created ({error.strerror}).") from None
+    raise ConfigError(f"{root / name}: there are too many results of that name. Give a --name.")
+
+
+def discard_unfinished(folder: pathlib.Path) -> None:
+    """Delete what a command stored in a result's folder while it ran, and nothing else.
+
+    Raises:
+      ConfigError: if another process is at work there.
+    """
+    kept = folder / UNFINISHED
+    for batch in (*kept.glob("[0-9]*"), kept / "finalists"):  # of a search by tune
+        discard_store(batch)
+    for path in (kept / RUN, *kept.glob("trials.log*"), *kept.glob("lease-*")):
+        path.unlink(missing_ok=True)
+    discard_store(kept)
+
+
+def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
+    """Refuse a folder in which a run would overwrite what no run of this library wrote.
+
+    Raises:
+      ConfigError: naming the first such file of ``writes``, or a link that leads out of the folder.
+    """
+    for path in (folder, *(folder / name for name in (*_FOLDERS, UNFINISHED))):
+        if path.is_symlink():
+            raise ConfigError(
+                f"{path}: is a link, and results stay inside --out. Remove it, or choose another "
+                "--name."
+            )
+        if os.path.lexists(path) and not path.is_dir():
+            raise ConfigError(f"{path}: must be a folder. Remove it, or choose another --name.")
+    ours = manifest(folder)
+    for name in writes:
+        if (folder / name).is_dir():
+            raise ConfigError(f"{folder / name} is a folder: a file must go there. Move it.")
+        if os.path.lexists(folder / name) and name not in ours:
+            raise ConfigError(
+                f"{folder / name}: is not listed in {RUN}, so no run wrote it, and it is not "
+                "overwritten. Move it, or choose another --name."
+            )
+
+
+def manifest(folder: pathlib.Path) -> set[str]:
+    """The files of a folder that this library wrote, relative to it, by the list in ``run.json``.
+
+    A result of a version before 0.3 has no list: then those of the names that it gave them. A
+    report is known by its head, also where it lies alone.
+    """
+    told = about(folder)
+    names = told.get("files")
+    if not isinstance(names, list):
+        names = _unlisted(folder) if "made_by" in told or "command" in told else []
+    ours = {name for name in names if isinstance(name, str) and _is_inside(folder, name)}
+    with contextlib.suppress(OSError, UnicodeDecodeError), (folder / REPORT).open() as page:
+        if not (folder / REPORT).is_symlink() and _REPORT_MARK in page.read(1000):
+            ours.add(REPORT)
+    return ours
+
+
+def _unlisted(folder: pathlib.Path) -> list[str]:
+    names = [*FILES, "best.toml", "trials.csv", "response.png"]
+    import xarray as xr
+
+    names += [f"figures/{name}.png" for name in _OLD_FIGURES]
+    with contextlib.suppress(Exception), xr.open_dataset(folder / DATA, engine="h5netcdf") as data:
+        names += [f"configs/{_file_name(str(label))}.toml" for label in data.config.values]
+    names.remove(REPORT)
+    return names
+
+
+def _is_inside(folder: pathlib.Path, name: str) -> bool:
+    """Whether a name from a list is that of a file below a folder, by no link."""
+    path = pathlib.PurePosixPath(name)
+    return (
+        not path.is_absolute()
+        and ".." not in path.parts
+        and "\0" not in name
+        and not (folder / path).is_dir()
+        and not any((folder / part).is_symlink() for part in (path, *path.parents))
+    )
+
+
+def claim(folder: pathlib.Path, names: Iterable[str]) -> None:
+    """Add files to the list of a result's folder, if it has one."""
+    told = about(folder)
+    if told:
+        _write_run(folder, {**told, "files": sorted({*manifest(folder), *names})})
+
+
+def claimed(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """The path of a file that is to be written in a result's folder, from now on in its list."""
+    claim(folder, [name])
+    return folder / name
+
+
+def free(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """As :func:`claimed`; with a number in the name if a file has it already."""
+    wanted, found, number = pathlib.PurePosixPath(name), name, 2
+    while os.path.lexists(folder / found):
+        found = str(wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}"))
+        number += 1
+    return claimed(folder, found)
+
+
+def _write_run(folder: pathlib.Path, table: Mapping[str, Any]) -> None:
+    with written(folder / RUN) as file:
+        file.write(f"{json.dumps(table, indent=2)}\n".encode())
+
+
+def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.Path]:
+    """The folders that results of a name have, the last one first.
+
+    Raises:
+      ConfigError: for a name that is none.
+    """
+    check_name(name)
+    if explicit:
+        return [root / name] if (root / name).is_dir() else []
+    number = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
+    found = []
+    if root.is_dir():
+        for folder in root.iterdir():
+            match = number.fullmatch(folder.name)
+            if match and folder.is_dir():
+                found.append((int(match[1] or 1), folder))
+    return [folder for _, folder in sorted(found, reverse=True)]
+
+
+def give_back(folder: pathlib.Path) -> None:
+    """Remove a reserved folder into which nothing was written."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> None:
+    """Write ``data.nc``, ``configs/<config>.toml``, ``run.json`` and ``versions.json``; the files
+    of an earlier result in the folder are removed, and no others.
+
+    The folder is made again if somebody has removed it; ``about`` is what ``run.json`` says beside
+    the list of files. Raises OSError if something cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    begin(folder, keep=DATA)
+    save_data(result, folder)
+    (folder / "configs").mkdir(exist_ok=True)
+    for name in result.config.values:
+        text = result.config_toml.sel(config=name).item()
+        free(folder, f"configs/{_file_name(str(name))}.toml").write_text(text)
+    claimed(folder, "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")
+    finish(folder, about)
+
+
+def begin(folder: pathlib.Path, *, keep: str = RUN) -> None:
+    """Remove the files of an earlier result in a folder, and begin a list of files.
+
+    The file ``keep`` stays: it is replaced later, when the new one is whole.
+    """
+    earlier, kept = manifest(folder), {RUN, keep}
+    _write_run(folder, {"files": sorted(earlier | kept)})
+    for name in earlier - kept:
+        (folder / name).unlink(missing_ok=True)
+    for name in _FOLDERS:
+        for path in sorted((folder / name).glob("**/"), reverse=True):
+            with contextlib.suppress(OSError):  # what is not empty stays
+                path.rmdir()
+    _write_run(folder, {"files": sorted(kept)})
+
+
+def finish(folder: pathlib.Path, about: Mapping[str, Any]) -> None:
+    """Write what ``run.json`` says of a result, beside its list of files."""
+    _write_run(folder, {**about, "files": sorted(manifest(folder))})
+
+
+def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
+    """Write ``data.nc``. A file of that name is whole, whenever the process may end.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    # By way of memory: HDF5 takes the process down with it when the disk is full.
+    content = result.to_netcdf(engine="h5netcdf")
+    with written(folder / DATA) as file:
+        file.write(content)
+
+
+def about(folder: pathlib.Path) -> dict[str, Any]:
+    """What ``run.json`` says; nothing if there is none, or it is damaged."""
+    try:
+        table = json.loads((folder / RUN).read_text())
+    except (OSError, ValueError):
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on, and the devices."""
+    return {
+        "python": platform.python_version(),
+        **provenance.versions(),
+        "xarray": version("xarray"),
+        "devices": ", ".join(str(device) for device in jax.devices()),
+    }
+
+
+def _file_name(label: str) -> str:
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
+    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")

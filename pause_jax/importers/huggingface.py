@@ -1,0 +1,123 @@
+"""Hugging Face's data sets by a column of clients, and the partitioners of Flower Datasets.
+
+Format: ``Dataset.save_to_disk`` of huggingface.co/docs/datasets, and ``Partitioner`` of
+flower.ai/docs/datasets (both Apache-2.0; each data set has a licence of its own).
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pause_jax.base.spelling import nearest
+from pause_jax.base.struct import ConfigError
+from pause_jax.importers.request import Imported, Request, refuse
+from pause_jax.importers.samples import Samples, imported
+
+# What inputs, targets and clients are usually called; --columns names others.
+_USUAL = {
+    "x": ("image", "img", "x", "features"),
+    "y": ("label", "labels", "character", "y"),
+    "client": ("client", "client_id", "writer_id", "user_id", "natural_id"),
+}
+
+
+def read(request: Request) -> Imported:
+    """The samples of each client of a folder that ``save_to_disk`` wrote.
+
+    Of several splits ``train`` is trained on, and ``test`` is the test set.
+
+    Raises:
+      ConfigError: if the package is missing, or the folder is none, or lacks a column.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(
+            "huggingface: reading such a folder needs pip install 'pause_jax[huggingface]'."
+        ) from error
+    path = request.path
+    try:
+        found = datasets.load_from_disk(str(path))
+    except Exception as error:  # datasets raises many types for what is no such folder
+        refuse(path, f"must be a folder that save_to_disk wrote ({str(error).splitlines()[0]})")
+    splits = dict(found) if isinstance(found, datasets.DatasetDict) else {"train": found}
+    if "train" not in splits:
+        refuse(path, f"must have the split train; it has {', '.join(splits)}")
+    train = _samples(request, path, splits["train"])
+    test = _samples(request, path, splits["test"]) if "test" in splits else {}
+    return imported(path, train, test)
+
+
+def partitioned(
+    partitioner: Any, columns: Mapping[str, str] | None = None
+) -> dict[str, NDArray[Any]]:
+    """Arrays ``x``, ``y``, ``clients`` of a partitioner of Flower Datasets, for ``Dataset.of``.
+
+    Args:
+      partitioner: whose ``dataset`` is set; client k has partition k.
+      columns: what ``x`` and ``y`` are called in it, if not as usual.
+
+    Returns:
+      Inputs [N, ...], targets [N, ...] and the client of each, int [N].
+
+    Raises:
+      ConfigError: for a missing column, or samples of several shapes.
+    """
+    where = pathlib.Path("partitioner")
+    parts: Samples = {}
+    for place in range(partitioner.num_partitions):
+        part = partitioner.load_partition(place)
+        x, y = (_column(where, part, name, columns or {}) for name in "xy")
+        parts[str(place)] = _array(where, part, x), _array(where, part, y)
+    return imported(where, parts, {}).arrays
+
+
+def _samples(request: Request, path: pathlib.Path, part: Any) -> Samples:
+    x, y, client = (_column(path, part, name, request.columns) for name in _USUAL)
+    owners = np.asarray(part[client][:]).astype(str)
+    kept = request.kept(set(owners.tolist()))
+    places = np.flatnonzero(np.isin(owners, list(kept)))
+    # One read for all, then cut by client.
+    places = places[np.argsort(owners[places], kind="stable")]
+    chosen, owners = part.select(places), owners[places]
+    names, first = np.unique(owners, return_index=True)
+    inputs, targets = _array(path, chosen, x), _array(path, chosen, y)
+    cuts = zip(np.split(inputs, first[1:]), np.split(targets, first[1:]), strict=True)
+    return dict(zip(names.tolist(), cuts, strict=True))
+
+
+def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]) -> str:
+    """What a column of ours is called there."""
+    if unknown := sorted(set(columns) - set(_USUAL)):
+        raise ConfigError(
+            f"--columns {unknown[0]}: must be one of {', '.join(_USUAL)}."
+            f"{nearest(unknown[0], _USUAL)}"
+        )
+    known = list(part.column_names)
+    wanted = [columns[name]] if name in columns else list(_USUAL[name])
+    for word in wanted:
+        if word in known:
+            return word
+    refuse(
+        path,
+        f"has no column {' or '.join(wanted)}; it has {', '.join(known)}. Name it by "
+        f"--columns {name}=THEIRS",
+    )
+
+
+def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
+    """A column as numbers: images as they are stored, grey ones [N, H, W, 1]."""
+    feature = part.features[column]
+    rows = [np.asarray(row) for row in part[column][:]]
+    if len({row.shape for row in rows}) != 1 or not np.issubdtype(rows[0].dtype, np.number):
+        refuse(path, f"column {column} must be numbers or images of one shape")
+    found = np.stack(rows)
+    if np.issubdtype(found.dtype, np.floating):
+        return found.astype(np.float32)
+    is_image = type(feature).__name__ == "Image"
+    return found[..., None] if is_image and found.ndim == 3 else found

@@ -1,0 +1,73 @@
+"""Samples of clients as the arrays of ``clients.npz``."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pause_jax.base.client_ids import client_id
+from pause_jax.importers.request import Imported, Rows, refuse
+
+# Inputs and targets of each client, [n, ...] and [n, ...].
+Samples = dict[str, tuple[NDArray[Any], NDArray[Any]]]
+
+
+def imported(
+    path: pathlib.Path,
+    train: Samples,
+    test: Samples,
+    tables: dict[str, Rows] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Imported:
+    """The arrays ``x``, ``y``, ``clients``, and ``x_test``, ``y_test`` if there is a test set.
+
+    Raises:
+      ConfigError: naming ``path`` and the client whose samples do not fit the others'.
+    """
+    full = {client: part for client, part in train.items() if len(part[0])}
+    if not full:
+        refuse(path, "must have a client with samples")
+    for client in full:
+        try:
+            client_id(client)
+        except ValueError as error:
+            refuse(path, f"client {client!r}: {error}")
+    arrays = dict(zip("xy", _joined(path, full), strict=True))
+    arrays["clients"] = np.repeat(np.asarray(list(full)), [len(x) for x, _ in full.values()])
+    tested = {client: part for client, part in test.items() if client in full and len(part[0])}
+    if tested:
+        arrays |= zip(("x_test", "y_test"), _joined(path, tested), strict=True)
+    if missing := len(train) - len(full):
+        notes += (f"{missing} clients have no sample, and are left out.",)
+    return Imported(tables or {}, arrays, notes)
+
+
+def pixels(values: NDArray[Any]) -> NDArray[Any]:
+    """Square grey images [n, side, side, 1] of uint8, if the values are such images divided by 255;
+    else the values, in float32.
+    """
+    side = 28
+    scaled = values * 255
+    grey = values.size and values.shape[1:] in ((side * side,), (side, side))
+    if grey and values.min() >= 0 and values.max() <= 1:
+        whole = np.rint(scaled)
+        if np.abs(scaled - whole).max() < 1e-3:
+            return whole.astype(np.uint8).reshape(-1, side, side, 1)
+    return values.astype(np.float32)
+
+
+def _joined(path: pathlib.Path, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
+    """All clients' inputs and targets."""
+    form = None
+    for client, (x, y) in samples.items():
+        if len(x) != len(y):
+            refuse(path, f"client {client!r} has {len(x)} inputs and {len(y)} targets")
+        own = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+        if form not in (None, own):
+            refuse(path, f"samples of client {client!r} have another form than those before")
+        form = own
+    inputs, targets = zip(*samples.values(), strict=True)
+    return np.concatenate(inputs), np.concatenate(targets)

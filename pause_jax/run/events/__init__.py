@@ -1,0 +1,1 @@
+"""Server steps of an asynchronous clock, where rounds overlap."""

@@ -1,0 +1,241 @@
+"""The events of a server step: clients answer, the policy is told, others start.
+
+``play_events`` is a loop in which each turn is a decision or an answer. Nobody trains here.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.learning import Trained
+from pause_jax.policies import learns_of_training
+from pause_jax.rng import keys
+from pause_jax.run.contract import broken, is_checked
+from pause_jax.run.events.flight import (
+    Buffer,
+    Slots,
+    buffer_of,
+    next_answer,
+    paced_step,
+    plan_of,
+    started,
+)
+from pause_jax.run.horizon import advanced
+from pause_jax.run.rounds.round import ask, close_round, observe_world, select
+from pause_jax.run.rounds.state import State
+from pause_jax.run.setup import Setup, needs_rare_keys
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+class Events(NamedTuple):
+    """The events of a server step so far: starts and answers.
+
+    Attributes:
+      slots: who is under way, and who has answered.
+      decisions: how often the policy was asked in this run.
+      groups: how often it was in this step, after the first answer.
+      waits: whether no clients start until the next answer.
+      answers: in this step.
+      now: seconds since the last step.
+      reported: bool [S], whose answer the policy has been told of.
+      policy: its state.
+      counts: int32 [K], starts of each client.
+      trace: the state of the availability trace.
+      rules: that custom parts broke, see ``pause_jax.run.contract``.
+      info: diagnostics of the last decision.
+      latency, available: float and bool [K], the world at the last decision.
+    """
+
+    slots: Slots
+    decisions: Int[Array, ""]
+    groups: Int[Array, ""]
+    waits: Bool[Array, ""]
+    answers: Int[Array, ""]
+    now: Float[Array, ""]
+    reported: Bool[Array, " S"]
+    policy: Any
+    counts: Int[Array, " K"]
+    trace: Any
+    rules: Int[Array, ""]
+    info: Info
+    latency: Float[Array, " K"]
+    available: Bool[Array, " K"]
+
+
+def play_events(setup: Setup, before: State, number: Array) -> Events:
+    """Play the events of a step, up to its B-th answer, or until nobody is under way.
+
+    A server that keeps a pace may end it earlier.
+    """
+    assert before.flight is not None
+    flight = before.flight
+    plan, zero = plan_of(setup.config), jnp.zeros((), jnp.int32)
+    everyone = before.counts.shape
+    at_once = not learns_of_training(setup.config.policy, setup.context)
+    start = Events(
+        slots=flight.slots,
+        decisions=flight.decisions,
+        groups=zero,
+        waits=jnp.asarray(False),
+        answers=zero,
+        now=jnp.zeros(()),
+        reported=jnp.zeros(plan.slots, bool),
+        policy=before.policy,
+        counts=before.counts,
+        trace=before.availability_trace,
+        rules=zero,
+        info=no_info(),
+        latency=jnp.ones(everyone),
+        available=jnp.zeros(everyone, bool),
+    )
+
+    def may_start(events: Events) -> Array:
+        free = plan.concurrency - jnp.sum(events.slots.under_way)
+        again = (events.answers == 0) | (events.groups < plan.groups - 1)
+        return (free >= plan.asked) & again & ~events.waits
+
+    def due(events: Events) -> Array:
+        at = paced_step(setup.config, flight, events.slots, events.now)
+        return jnp.where(events.answers < plan.buffer, at, jnp.inf)
+
+    def goes_on(events: Events) -> Array:
+        some = may_start(events) | (jnp.any(events.slots.under_way) & ~jnp.isfinite(due(events)))
+        return (events.answers < plan.buffer) & some
+
+    def start_clients(events: Events) -> Events:
+        if at_once:
+            events = _report(setup, before, events, number)
+        return decide(setup, before, events, number)
+
+    def answer(events: Events) -> Events:
+        slots, now = next_answer(events.slots)
+        return events._replace(
+            slots=slots, now=now, answers=events.answers + 1, waits=jnp.asarray(False)
+        )
+
+    def one_event(events: Events) -> Events:
+        return lax.cond(may_start(events), start_clients, answer, events)
+
+    played = lax.while_loop(goes_on, one_event, start)
+    at = due(played)
+    return played._replace(now=jnp.where(jnp.isfinite(at), at, played.now))
+
+
+def decide(setup: Setup, before: State, events: Events, number: Array) -> Events:
+    """Ask the policy for a group of clients, and start them.
+
+    Everything is drawn with the keys of a round whose number is that of the decision. A release is
+    charged now: the client's count rises at its start.
+    """
+    plan, slots, decision = plan_of(setup.config), events.slots, events.decisions + 1
+    key_rows = keys.of_rounds(before.keys, decision[None], rare=needs_rare_keys(setup))
+    own = keys.of_round(before.keys, *(rows[0] for rows in key_rows))
+    now = before._replace(
+        counts=events.counts,
+        policy=events.policy,
+        availability_trace=events.trace,
+        clock=before.clock + events.now,
+    )
+    seen = observe_world(setup, now, own, decision)
+    num_clients = setup.config.num_clients
+    engaged = jnp.where(slots.occupied, slots.client, num_clients)
+    seen = seen._replace(available=seen.available.at[engaged].set(False, mode="drop"))
+    asked = ask(setup, now, seen, own, decision)  # no question: what a choice needs
+    selection, info = select(setup, asked, seen, decision)
+    clients, active = selection.clients, selection.active
+    rules = events.rules
+    if is_checked(setup.config):
+        found = broken(selection, seen.available, seen.latency, setup.context.min_latency)
+        rules = jnp.where(rules > 0, rules, found)
+    group = {
+        "client": clients,
+        "order": events.decisions * plan.asked + jnp.arange(plan.asked),
+        "version": number,
+        "weight": selection.weights,
+        "peers": jnp.sum(active),
+        "epsilon": seen.epsilon[clients],
+        "sends": close_round(setup, seen, asked, selection, own, decision).in_time,
+        "latency": seen.latency[clients],
+        "finish": events.now + seen.latency[clients],
+    }
+    return events._replace(
+        slots=started(slots, active, group),
+        decisions=decision,
+        groups=events.groups + (events.answers > 0),
+        waits=(events.answers > 0) | ~jnp.any(active),
+        counts=events.counts.at[clients].add(active.astype(jnp.int32)),
+        trace=seen.availability_trace,
+        rules=rules,
+        info=info,
+        latency=seen.latency,
+        available=seen.available,
+    )
+
+
+def _report(setup: Setup, before: State, events: Events, number: Array) -> Events:
+    """Report new answers to a policy that does not read what training shows."""
+    plan = plan_of(setup.config)
+    nothing = jnp.zeros(plan.buffer)
+    updates = jnp.zeros((plan.buffer, setup.context.update_size))
+    trained = Trained(nothing, nothing, updates, jnp.asarray(jnp.nan))
+
+    def hear() -> Any:
+        buffer = buffer_of(setup.config, plan, events.slots, number)
+        return heard(setup, before, events, buffer, trained)
+
+    some = jnp.any(events.slots.answered & ~events.reported)
+    policy = lax.cond(some, hear, lambda: events.policy)
+    return events._replace(policy=policy, reported=events.slots.answered)
+
+
+def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
+    """The policy's state after the answers that it has not been told of."""
+    server_loss = setup.learner.server_loss
+    if server_loss is not None:
+        server_loss = functools.partial(server_loss, before.learning, trained.released)
+    new = buffer.slots.answered & ~events.reported[buffer.places]
+    missing = new & ~buffer.averaged
+    end = jnp.where(events.now > 0, events.now, 1.0)
+    # As dispatched: a policy's own weights. An empty slot names a client that is not in the others.
+    clients = distinct(buffer.slots.client, new, setup.config.num_clients)
+    selection = Selection(clients, jnp.where(new, buffer.slots.weight, 0.0))
+    observation = Observation(
+        latency=jnp.where(new, buffer.slots.latency, end),
+        loss=jnp.where(missing, jnp.nan, trained.loss),
+        square_loss=jnp.where(missing, jnp.nan, trained.square_loss),
+        update=trained.released,
+        received=new & buffer.averaged,
+        available=events.available,
+        late=jnp.zeros_like(new),
+        clock=advanced(before.clock, before.clock_rest, seconds_of(setup, events))[0],
+        server_loss=server_loss,
+        staleness=jnp.where(new, buffer.staleness, 0),
+    )
+    return setup.policy.update(events.policy, selection, observation)
+
+
+def distinct(clients: Array, active: Array, num_clients: int) -> Array:
+    """The clients of active slots, int [B], and in the other slots some of the other clients."""
+    taken = (
+        jnp.zeros(num_clients, bool)
+        .at[jnp.where(active, clients, num_clients)]
+        .set(True, mode="drop")
+    )
+    others = jnp.nonzero(~taken, size=clients.shape[0], fill_value=0)[0]
+    place = jnp.cumsum(~active) - 1
+    return jnp.where(active, clients, others[place]).astype(clients.dtype)
+
+
+def seconds_of(setup: Setup, events: Events) -> Array:
+    """Seconds of a step so far; of one without anybody, until the server looks again."""
+    trace = setup.config.availability_trace
+    if trace is None:
+        return events.now
+    return jnp.where(events.answers > 0, events.now, trace.recheck)

@@ -1,0 +1,221 @@
+"""A server step where rounds overlap: ``SimConfig.clock = Asynchronous()``.
+
+The loop is over server versions, not over events. Within a step clients answer one after another
+and others start in their place; all that start train one model, so they train side by side at the
+end of the step, and then the server averages. An event queue gives the same results, see
+``tests/reference/event_queue.py``. ``docs/guides/event_clock.md`` has the semantics.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.bandit import Selection
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig
+from pause_jax.learning import LearnerState, Trained
+from pause_jax.policies import Policy
+from pause_jax.rng import keys
+from pause_jax.run.events.flight import (
+    Buffer,
+    Flight,
+    Slots,
+    Step,
+    after_step,
+    buffer_of,
+    clock_of,
+    nobody,
+    plan_of,
+)
+from pause_jax.run.events.queue import Events, heard, play_events, seconds_of
+from pause_jax.run.horizon import advanced
+from pause_jax.run.record.recorder import Quantities, Record, record_round
+from pause_jax.run.rounds.arrival import can_miss_average, only_received
+from pause_jax.run.rounds.round import release_of
+from pause_jax.run.rounds.state import Round, State, examined
+from pause_jax.run.setup import Setup
+
+
+def init(setup: Setup, learning: LearnerState) -> Flight:
+    """Create the flight before the first step: nobody is under way.
+
+    Raises:
+      ConfigError: if the policy or the learner cannot work with overlapping rounds.
+    """
+    check_asks_nobody(setup.config, setup.policy)
+    config = setup.config
+    if setup.learner.deferred is None:
+        raise ConfigError(
+            f"clock = {config.clock.name!r}: the learner of {type(config.learning).__name__} "
+            "cannot average an update later than it was trained. Give it `deferred`."
+        )
+    plan = plan_of(setup.config)
+    return nobody(setup.config, plan, setup.learner.deferred.none(learning, plan.slots))
+
+
+def check_asks_nobody(config: SimConfig, policy: Policy) -> None:
+    """Raise ConfigError if the policy has a question."""
+    if policy.query is not None:
+        raise ConfigError(
+            f"clock = {config.clock.name!r}: {type(config.policy).__name__} asks clients before it "
+            "chooses, and a server that waits for nobody has no time to. Choose a policy that asks "
+            "none."
+        )
+
+
+def play(
+    setup: Setup, before: State, own: keys.RoundKeys, number: Array, quantities: Quantities
+) -> tuple[State, Record]:
+    """Play a server step.
+
+    Args:
+      setup: the parts of the run.
+      before: the state after the step before.
+      own: the keys of this step, for training and noise. Those of the world and of the policy go by
+        the number of the decision.
+      number: s >= 1; clients that start in it train the model after s - 1 steps.
+      quantities: what is recorded.
+
+    Returns:
+      (state after the step, what it records).
+    """
+    assert before.flight is not None
+    events = play_events(setup, before, number)
+    learning, flight = train(setup, before, events, own, number)
+    buffer = buffer_of(setup.config, plan_of(setup.config), events.slots, number)
+    learning, trained = average(setup, learning, flight, buffer)
+    after = update(setup, before, events, flight, buffer, learning, trained, number)
+    chosen, nobody = buffer.selection, setup.config.num_clients
+    places = jnp.where(chosen.active, chosen.clients, nobody)
+    played = Round(
+        config=setup.config,
+        length=setup.length,
+        context=setup.context,
+        learner=setup.learner,
+        number=number,
+        before=before,
+        after=after,
+        latency=events.latency.at[places].set(buffer.slots.latency, mode="drop"),
+        available=events.available,
+        selection=chosen,
+        info=events.info,
+        trained=trained,
+        in_time=buffer.averaged,
+        work=setup.work,
+        downloads=jnp.sum(_new(events.slots, number)),
+        uploads=jnp.sum(buffer.received),
+        seconds=seconds_of(setup, events),
+        query_seconds=jnp.zeros(()),
+        step=Step(
+            decision=before.flight.decisions + 1,
+            staleness=buffer.staleness,
+            finish=buffer.slots.finish,
+            under_way=jnp.sum(events.slots.under_way).astype(jnp.int32),
+        ),
+    )
+    return after, record_round(quantities, played)
+
+
+def train(
+    setup: Setup, before: State, events: Events, own: keys.RoundKeys, number: Array
+) -> tuple[LearnerState, Flight]:
+    """Train all clients that started in a step, and keep what the server will receive of them.
+
+    Of the learner's state only what clients keep changes.
+    """
+    assert before.flight is not None
+    assert setup.learner.deferred is not None
+    plan, slots, learner = plan_of(setup.config), events.slots, setup.learner.deferred
+    learning, nobody = before.learning, setup.config.num_clients
+    order = jnp.nonzero(_new(slots, number), size=plan.slots, fill_value=plan.slots)[0]
+
+    def train_some(i: Array, so_far: tuple[Any, Flight]) -> tuple[Any, Flight]:
+        kept, flight = so_far
+        nth = i * plan.cohort + jnp.arange(plan.cohort)
+        places = order.at[nth].get(mode="fill", fill_value=plan.slots)
+        some = jax.tree.map(lambda leaf: leaf[places], slots)
+        trains = (places < plan.slots) & some.sends
+        sending = Selection(
+            jnp.where(trains, some.client, nobody), jnp.where(trains, some.weight, 0.0)
+        )
+        release = release_of(setup.config.privacy, own.privacy, sending, some.epsilon)
+        state = learning._replace(clients=kept)
+        state, trained, updates = learner.train(own.training, state, sending, release)
+
+        def put(table: Array, rows: Array) -> Array:
+            return table.at[places].set(rows.astype(table.dtype), mode="drop")
+
+        return state.clients, flight._replace(
+            loss=put(flight.loss, trained.loss),
+            square_loss=put(flight.square_loss, trained.square_loss),
+            updates=jax.tree.map(put, flight.updates, updates),
+        )
+
+    flight = before.flight._replace(slots=slots, decisions=events.decisions)
+    # More than one at the start alone, and when slots were empty for lack of clients.
+    cohorts = -(-jnp.sum(_new(slots, number)) // plan.cohort)
+    kept, flight = lax.fori_loop(0, cohorts, train_some, (learning.clients, flight))
+    return learning._replace(clients=kept), flight
+
+
+def average(
+    setup: Setup, learning: LearnerState, flight: Flight, buffer: Buffer
+) -> tuple[LearnerState, Trained]:
+    """Average the buffer: (learner's state after the step, what the buffer showed the server).
+
+    As in a round, what does not come leaves its weight to the others. The factor for staleness is
+    no share: it makes the whole step smaller.
+    """
+    assert setup.learner.deferred is not None
+    clock, chosen = clock_of(setup.config), buffer.selection
+    if can_miss_average(setup.config) or clock.max_staleness is not None:
+        chosen = only_received(chosen, buffer.averaged)
+    factor = clock.staleness.factor(buffer.staleness.astype(jnp.float32))
+    loss, square, updates = jax.tree.map(
+        lambda leaf: leaf[buffer.places], (flight.loss, flight.square_loss, flight.updates)
+    )
+    learning = setup.learner.deferred.average(learning, updates, chosen.weights * factor)
+    active, trains = chosen.active, setup.config.learning is not None
+    mean = jnp.sum(jnp.where(active, chosen.weights * loss, 0.0))
+    trained = Trained(
+        loss=jnp.where(active, loss, 0.0),
+        square_loss=jnp.where(active, square, 0.0),
+        released=jnp.where(active[:, None], updates["params"], 0.0),
+        mean_loss=jnp.where(trains & jnp.any(active), mean, jnp.nan),
+    )
+    return learning, trained
+
+
+def update(
+    setup: Setup,
+    before: State,
+    events: Events,
+    flight: Flight,
+    buffer: Buffer,
+    learning: LearnerState,
+    trained: Trained,
+    number: Array,
+) -> State:
+    """Report the step to the policy, and move the clock."""
+    seconds = seconds_of(setup, events)
+    clock, clock_rest = advanced(before.clock, before.clock_rest, seconds)
+    return before._replace(
+        learning=learning,
+        policy=heard(setup, before, events, buffer, trained),
+        counts=events.counts,
+        played=before.played + 1,
+        clock=clock,
+        clock_rest=clock_rest,
+        health=examined(before.health, number, learning.variables, events.rules),
+        availability_trace=events.trace,
+        flight=after_step(flight, seconds),
+    )
+
+
+def _new(slots: Slots, number: Array) -> Array:
+    """Whose client started in this step, bool [S]."""
+    return slots.occupied & (slots.version == number)

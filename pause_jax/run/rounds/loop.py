@@ -1,0 +1,108 @@
+"""The loop over rounds: ``init`` and ``advance``, the pure steps of every run.
+
+A run may be advanced a few rounds at a time, with the same result.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from pause_jax.config import SimConfig, with_budgets
+from pause_jax.learning import Execution, LearnerState
+from pause_jax.rng import keys
+from pause_jax.run.branch import when
+from pause_jax.run.events import server_step as asynchronous
+from pause_jax.run.horizon import Length, has_ended
+from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
+from pause_jax.run.rounds.round import play
+from pause_jax.run.rounds.state import State, healthy
+from pause_jax.run.setup import learner_of, needs_rare_keys, setup_of
+
+
+def init(config: SimConfig, data: Any, streams: keys.Streams, learning: LearnerState) -> State:
+    """Create the state before round 1 when the learner has begun."""
+    learner = learner_of(config, data)
+    config = with_budgets(config, keys.budgets(streams.world))
+    setup, stale = setup_of(config, learner, learning), None
+    if config.stale_updates == "next" and learner.stale is not None:
+        stale = learner.stale.init(learning, config.cohort_size)
+    return State(
+        keys=streams,
+        learning=learning,
+        policy=setup.policy.init(),
+        counts=jnp.zeros(config.num_clients, jnp.int32),
+        queried=jnp.zeros(config.num_clients, jnp.int32),
+        played=jnp.zeros((), jnp.int32),
+        clock=jnp.zeros(()),
+        clock_rest=jnp.zeros(()),
+        health=healthy(),
+        availability_trace=setup.world.init(streams.world),
+        stale=stale,
+        flight=asynchronous.init(setup, learning) if config.overlaps else None,
+    )
+
+
+def advance(
+    config: SimConfig,
+    data: Any,
+    state: State,
+    rounds: Array,
+    quantities: Quantities,
+    execution: Execution | None = None,
+    length: Length | None = None,
+    count: Array | int | None = None,
+) -> tuple[State, Record]:
+    """Play the given rounds, except those after the end of ``max_seconds``.
+
+    Args:
+      config: canonical config.
+      data: its data set.
+      state: after the round before ``rounds[0]``.
+      rounds: int [R], consecutive round numbers; the first round is 1.
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      length: of the run, if that is not in the config.
+      count: rounds to play, the first of those given; all of them if left out.
+
+    Returns:
+      (state, record with leaves [R, ...]); rows of rounds that were not played are undefined.
+    """
+    config = with_budgets(config, keys.budgets(state.keys.world))
+    setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
+    key_rows = keys.of_rounds(state.keys, rounds, rare=needs_rare_keys(setup))
+
+    # One trace serves the record's shapes and the loop.
+    @functools.partial(jax.jit, inline=True)
+    def one(before: State, round_keys: keys.RoundKeys, round: Array) -> tuple[State, Record]:
+        step = asynchronous.play if config.overlaps else play
+        return step(setup, before, round_keys, round, quantities)
+
+    first = keys.of_round(state.keys, *(rows[0] for rows in key_rows))
+    _, shapes = jax.eval_shape(one, state, first, rounds[0])
+
+    def until_the_end(
+        before: State, round_keys: keys.RoundKeys, round: Array
+    ) -> tuple[State, Record]:
+        unchanged = before, record_unplayed(quantities, shapes)
+        return when(
+            ~has_ended(config, before.clock), lambda: one(before, round_keys, round), unchanged
+        )
+
+    step = one if config.max_seconds is None else until_the_end
+
+    def step_and_record(i: Array, so_far: tuple[State, Record]) -> tuple[State, Record]:
+        state, record = so_far
+        take = functools.partial(lax.dynamic_index_in_dim, index=i, keepdims=False)
+        round_keys = keys.of_round(state.keys, *map(take, key_rows))
+        state, new = step(state, round_keys, take(rounds))
+        put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
+        return state, jax.tree.map(put, record, new)
+
+    empty = jax.tree.map(lambda x: jnp.zeros((len(rounds), *x.shape), x.dtype), shapes)
+    count = len(rounds) if count is None else count
+    return lax.fori_loop(0, count, step_and_record, (state, empty))

@@ -1,0 +1,287 @@
+"""One federated round: PAUSE's Algorithm 1 in six calls, whatever the policy is."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.bandit import Info, Observation, Selection
+from pause_jax.learning import LearnerState, Release, StaleUpdates, Trained
+from pause_jax.policies import Answer, check_selected
+from pause_jax.privacy import Mechanism
+from pause_jax.rng import keys
+from pause_jax.run.contract import broken, is_checked
+from pause_jax.run.horizon import advanced
+from pause_jax.run.record.recorder import Quantities, Record, record_round
+from pause_jax.run.rounds.arrival import Arrival, arrival, can_miss_average, only_received
+from pause_jax.run.rounds.state import Round, State, examined
+from pause_jax.run.setup import Setup
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, Key
+
+
+def play(
+    setup: Setup, before: State, own: keys.RoundKeys, round: Array, quantities: Quantities
+) -> tuple[State, Record]:
+    """Play a round.
+
+    Args:
+      setup: the parts of the run.
+      before: the state after the round before.
+      own: the keys of this round.
+      round: t >= 1.
+      quantities: what is recorded.
+
+    Returns:
+      (state after the round, what it records).
+    """
+    seen = observe_world(setup, before, own, round)
+    asked = ask(setup, before, seen, own, round)
+    selection, info = select(setup, asked, seen, round)
+    ending = close_round(setup, seen, asked, selection, own, round)
+    learned = train(setup, before, seen, selection, ending, own)
+    after = update(setup, before, seen, asked, selection, ending, learned, round)
+    newly_reached = selection.active & ~asked.reached[selection.clients]
+    played = Round(
+        config=setup.config,
+        length=setup.length,
+        context=setup.context,
+        learner=setup.learner,
+        number=round,
+        before=before,
+        after=after,
+        latency=seen.latency,
+        available=seen.available,
+        selection=selection,
+        info=info,
+        trained=learned.trained,
+        in_time=ending.in_time,
+        work=setup.work,
+        downloads=jnp.sum(asked.reached) + jnp.sum(newly_reached),
+        uploads=jnp.sum(ending.in_time | ending.stale),
+        seconds=ending.seconds,
+        query_seconds=asked.seconds,
+    )
+    return after, record_round(quantities, played)
+
+
+class Seen(NamedTuple):
+    """The world in a round, and the budgets before it.
+
+    Attributes:
+      latency: float [K], seconds that each client takes.
+      available: bool [K], who can be chosen.
+      availability_trace: the state of the availability trace.
+      epsilon: float [K], budget of each client's next participation.
+      dropped: bool [K], who takes part and sends nothing, as its budget is spent.
+    """
+
+    latency: Float[Array, " K"]
+    available: Bool[Array, " K"]
+    availability_trace: Any
+    epsilon: Float[Array, " K"]
+    dropped: Bool[Array, " K"]
+
+
+def observe_world(setup: Setup, before: State, own: keys.RoundKeys, round: Array) -> Seen:
+    """Draw latencies and availability, and look up the budgets."""
+    config, budget = setup.config, setup.config.privacy.budget
+    latency = setup.world.latency(own, round)
+    available, trace = setup.world.present(before.availability_trace, own, before.clock)
+    epsilon = budget.epsilon(before.counts + 1)
+    exhausted = budget.exhausted(before.counts + 1)
+    if config.when_spent == "exclude":
+        available &= ~exhausted
+    dropped = exhausted & (config.when_spent == "drop")
+    return Seen(latency, available, trace, epsilon, dropped)
+
+
+class Asked(NamedTuple):
+    """What is known after a policy's question, or without one.
+
+    Attributes:
+      choice_key: of the choice that follows.
+      policy: the policy's state.
+      queried: int32 [K], see :class:`State`.
+      seconds: that the question took, a scalar.
+      reached: bool [K], who received the model for it.
+    """
+
+    choice_key: Key[Array, ""]
+    policy: Any
+    queried: Int[Array, " K"]
+    seconds: Float[Array, ""]
+    reached: Bool[Array, " K"]
+
+
+def ask(setup: Setup, before: State, seen: Seen, own: keys.RoundKeys, round: Array) -> Asked:
+    """Put the policy's question to the clients, if it has one. It costs the seconds it takes.
+
+    A client without budget does not report its loss, and the server waits for it.
+    """
+    query = setup.policy.query
+    nobody = jnp.zeros(before.queried.shape, bool)
+    if query is None:
+        return Asked(own.policy, before.policy, before.queried, jnp.zeros(()), nobody)
+    ask_key, choice_key = keys.question_and_choice(own.policy)
+    clients, asked = query.ask(ask_key, before.policy, round, seen.available)
+    loss, reported = jnp.ones(clients.shape), jnp.ones(clients.shape, bool)
+    reached = nobody
+    if query.wants == "loss":
+        reported = ~seen.dropped[clients]
+        reached = reached.at[clients].max(asked)
+        loss = setup.learner.ask(own.answers, before.learning, clients, query.batch_size)
+        loss = jnp.where(reported, loss, jnp.nan)
+    answer = Answer(loss, setup.world.features(own, round)[clients], reported)
+    waited = jnp.where(asked, query.seconds(seen.latency)[clients], 0.0)
+    return Asked(
+        choice_key=choice_key,
+        policy=query.receive(before.policy, clients, asked, answer),
+        queried=before.queried.at[clients].add((asked & reported).astype(jnp.int32)),
+        seconds=jnp.max(waited),
+        reached=reached,
+    )
+
+
+def select(setup: Setup, asked: Asked, seen: Seen, round: Array) -> tuple[Selection, Info]:
+    """Let the policy choose a cohort, and check the form of its choice."""
+    choice = setup.policy.select(asked.choice_key, asked.policy, round, seen.available)
+    return check_selected(choice, setup.context.num_selected)
+
+
+def close_round(
+    setup: Setup,
+    seen: Seen,
+    asked: Asked,
+    selection: Selection,
+    own: keys.RoundKeys,
+    round: Array,
+) -> Arrival:
+    """End the round: after its slowest client, or by the config's rule.
+
+    Returns:
+      Who arrived; its seconds include those of the question.
+    """
+    clients, active = selection.clients, selection.active
+    sends_nothing = seen.dropped[clients]
+    if setup.world.lost is not None:
+        sends_nothing |= setup.world.lost(own, round)[clients]
+    ending = arrival(setup.config, seen.latency[clients], active, active & ~sends_nothing)
+    seconds, trace = asked.seconds + ending.seconds, setup.config.availability_trace
+    if trace is not None:
+        seconds = jnp.where(jnp.any(active), seconds, asked.seconds + trace.recheck)
+    return ending._replace(seconds=seconds)
+
+
+class Learned(NamedTuple):
+    """What a round's training leaves.
+
+    Attributes:
+      learning: data and model after the round.
+      trained: what training showed the server.
+      stale: stale updates for the next round; None if they are lost.
+    """
+
+    learning: LearnerState
+    trained: Trained
+    stale: StaleUpdates | None
+
+
+def train(
+    setup: Setup,
+    before: State,
+    seen: Seen,
+    selection: Selection,
+    ending: Arrival,
+    own: keys.RoundKeys,
+) -> Learned:
+    """Train the cohort, release its updates, and average those that arrived."""
+    learner, stale, sending = setup.learner, before.stale, selection
+    if can_miss_average(setup.config):
+        averaged = ending.in_time if stale is None else ending.in_time | ending.stale
+        sending = only_received(selection, averaged)
+    epsilon = seen.epsilon[selection.clients]
+    release = release_of(setup.config.privacy, own.privacy, sending, epsilon)
+    if stale is None or learner.stale is None:  # both or none
+        return Learned(*learner.train(own.training, before.learning, sending, release), stale)
+    learning, trained, stale = learner.stale.train(
+        own.training, before.learning, sending, release, ending.stale, stale
+    )
+    released = jnp.where(_missing(selection, ending)[:, None], 0.0, trained.released)
+    return Learned(learning, trained._replace(released=released), stale)
+
+
+def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Array) -> Release:
+    """Build the release of a cohort: the mechanism, with each client's own key and epsilon.
+
+    Args:
+      mechanism: the mechanism.
+      key: of this round's noise, folded by client.
+      sending: the cohort; a slot that is not active sends nothing.
+      epsilon: float [m], budget of this participation.
+    """
+    active = sending.active
+
+    def release(updates: Array) -> Array:
+        noise_keys = keys.of_clients(key, sending.clients)
+        # Nothing is released of an exhausted budget, at an epsilon of 0: no such slot is active.
+        positive = jnp.where(active, epsilon, 1.0).astype(updates.dtype)
+        released = jax.vmap(mechanism.privatize)(noise_keys, updates, positive)
+        return jnp.where(active[:, None], released, 0.0)
+
+    return release
+
+
+def update(
+    setup: Setup,
+    before: State,
+    seen: Seen,
+    asked: Asked,
+    selection: Selection,
+    ending: Arrival,
+    learned: Learned,
+    round: Array,
+) -> State:
+    """Update policy, statistics and clock by what the chosen clients returned."""
+    missing, trained = _missing(selection, ending), learned.trained
+    clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
+    server_loss = setup.learner.server_loss
+    if server_loss is not None:
+        server_loss = functools.partial(server_loss, before.learning, trained.released)
+    observation = Observation(
+        latency=ending.observed,
+        loss=jnp.where(missing, jnp.nan, trained.loss),
+        square_loss=jnp.where(missing, jnp.nan, trained.square_loss),
+        update=trained.released,
+        received=ending.in_time,
+        available=seen.available,
+        late=ending.stale & (setup.config.stale_updates == "next"),
+        clock=clock,
+        server_loss=server_loss,
+    )
+    rules = jnp.zeros((), jnp.int32)
+    if is_checked(setup.config):
+        rules = broken(selection, seen.available, seen.latency, setup.context.min_latency)
+    return State(
+        keys=before.keys,
+        learning=learned.learning,
+        policy=setup.policy.update(asked.policy, selection, observation),
+        counts=before.counts.at[selection.clients].add(selection.active.astype(jnp.int32)),
+        queried=asked.queried,
+        played=before.played + 1,
+        clock=clock,
+        clock_rest=clock_rest,
+        health=examined(before.health, round, learned.learning.variables, rules),
+        availability_trace=seen.availability_trace,
+        stale=learned.stale,
+    )
+
+
+def _missing(selection: Selection, ending: Arrival) -> Array:
+    """The slots whose update did not arrive in time, bool [m]."""
+    return selection.active & ~ending.in_time

@@ -1,0 +1,172 @@
+"""What one round hands to the next, and what it shows to the recorder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from pause_jax.bandit import Info, Selection
+from pause_jax.config import SimConfig
+from pause_jax.learning import Learner, LearnerState, StaleUpdates, Trained
+from pause_jax.learning.learner import all_finite
+from pause_jax.policies import Context
+from pause_jax.rng.keys import Streams
+from pause_jax.run.branch import when
+from pause_jax.run.events.flight import Flight, Step
+from pause_jax.run.horizon import Length, has_ended, is_evaluated
+from pause_jax.run.score import Score, score
+from pause_jax.world.latency import Work
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+class Health(NamedTuple):
+    """What went wrong in a run so far.
+
+    Attributes:
+      first_nonfinite: int32, first round after which the model was not finite; 0 for none.
+      first_broken: int32, first round in which a custom part broke its contract; 0 for none.
+      broken_rules: int32, the rules that it broke then, see ``pause_jax.run.contract``.
+    """
+
+    first_nonfinite: Int[Array, ""]
+    first_broken: Int[Array, ""]
+    broken_rules: Int[Array, ""]
+
+
+def healthy() -> Health:
+    """Return the health of a run before its first round."""
+    return Health(*(jnp.zeros((), jnp.int32) for _ in Health._fields))
+
+
+def examined(health: Health, round: Array, variables: Any, rules: Array) -> Health:
+    """Return the health after a round.
+
+    Args:
+      health: before it.
+      round: its number, t >= 1.
+      variables: the model after it.
+      rules: int32, the rules that its custom parts broke.
+    """
+    is_first = (health.first_broken == 0) & (rules > 0)
+    nonfinite = (health.first_nonfinite == 0) & ~all_finite(variables)
+    return Health(
+        first_nonfinite=jnp.where(nonfinite, round, health.first_nonfinite).astype(jnp.int32),
+        first_broken=jnp.where(is_first, round, health.first_broken).astype(jnp.int32),
+        broken_rules=jnp.where(is_first, rules, health.broken_rules).astype(jnp.int32),
+    )
+
+
+class State(NamedTuple):
+    """Everything that one round hands to the next.
+
+    Attributes:
+      keys: the key streams of the run.
+      learning: data and model.
+      policy: the policy's own state.
+      counts: int32 [K], rounds in which each client took part; what it has spent follows from it.
+      queried: int32 [K], rounds in which the policy asked each client and had an answer.
+      played: int32 scalar, rounds that were played.
+      clock: scalar, simulated seconds, rounded once from the exact sum of all rounds.
+      clock_rest: scalar, seconds that this rounding left out.
+      health: what went wrong so far.
+      availability_trace: the state of the availability trace.
+      stale: stale updates, which are averaged in the next round; None if late ones are lost.
+      flight: who is under way, of a clock that overlaps; None with rounds.
+    """
+
+    keys: Streams
+    learning: LearnerState
+    policy: Any
+    counts: Int[Array, " K"]
+    queried: Int[Array, " K"]
+    played: Int[Array, ""]
+    clock: Float[Array, ""]
+    clock_rest: Float[Array, ""]
+    health: Health
+    availability_trace: Any = ()
+    stale: StaleUpdates | None = None
+    flight: Flight | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """A round that was played: all that a recorded quantity may be computed from.
+
+    What costs something (``score``, ``metrics``) is computed when a quantity asks for it.
+
+    Attributes:
+      config: canonical.
+      length: of the run.
+      context: what the policy was built from.
+      learner: of this run.
+      number: t >= 1.
+      before, after: the states around it.
+      latency: float [K], seconds of every client in this round.
+      available: bool [K], who could be chosen.
+      selection: the policy's choice.
+      info: its diagnostics.
+      trained: what training showed the server.
+      in_time: bool [m], whose update was averaged in this round.
+      work: what a client's round consists of.
+      downloads: clients that received the model, for training or for a question.
+      uploads: clients that sent an update, also one that was late.
+      seconds: that the round lasted.
+      query_seconds: those of them that the policy's questions took.
+      step: the answers of a server step, whose slots the others have; None of a round.
+    """
+
+    config: SimConfig
+    length: Length
+    context: Context
+    learner: Learner
+    number: Int[Array, ""]
+    before: State
+    after: State
+    latency: Float[Array, " K"]
+    available: Bool[Array, " K"]
+    selection: Selection
+    info: Info
+    trained: Trained
+    in_time: Bool[Array, " m"]
+    work: Work
+    downloads: Int[Array, ""]
+    uploads: Int[Array, ""]
+    seconds: Float[Array, ""]
+    query_seconds: Float[Array, ""]
+    step: Step | None = None
+
+    @functools.cached_property
+    def score(self) -> Score:
+        """Reward and regret."""
+        return score(
+            self.context,
+            self.before.counts,
+            self.latency,
+            self.selection,
+            self.available,
+            self.number if self.step is None else self.step.decision,
+            with_genie=self.config.track_regret and self.step is None,
+        )
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, Array]:
+        """The learner's metrics in the rounds that are evaluated, NaN in the others."""
+        due = is_evaluated(self.length, self.number) | has_ended(self.config, self.after.clock)
+        return when(
+            due,
+            lambda: self.learner.evaluate(self.after.learning),
+            {name: jnp.asarray(jnp.nan) for name in self.learner.metrics},
+        )
+
+
+class Run(NamedTuple):
+    """A run at its end: what a quantity that is recorded once is computed from."""
+
+    config: SimConfig
+    state: State

@@ -1,0 +1,234 @@
+"""Public data by writer or user: the arrays are those of the files, and clients keep their ids."""
+
+import json
+import sqlite3
+import sys
+
+import h5py
+import jax
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError, Learning, SimConfig, simulate
+from pause_jax.importers import huggingface, leaf, tff
+from pause_jax.importers.request import Request, ids_of
+from pause_jax.learning import Files, Linear, Natural
+from pause_jax.privacy import NoPrivacy
+from tests.reference.simulator import Simulator
+from tests.support import public_files
+from tests.support.runs import assert_close
+
+
+def by_client(arrays):
+    """Pixels [n, 784] and labels of each client, in the order of the file."""
+    x = arrays["x"].reshape(len(arrays["x"]), -1)
+    return {
+        str(client): (x[arrays["clients"] == client], arrays["y"][arrays["clients"] == client])
+        for client in np.unique(arrays["clients"])
+    }
+
+
+def assert_same(found, wanted, part=slice(None)):
+    assert set(found) == set(wanted)
+    for client, (x, y) in wanted.items():
+        np.testing.assert_array_equal(found[client][0], x[part])
+        np.testing.assert_array_equal(found[client][1], y[part])
+
+
+def test_femnist_of_leaf_is_what_it_was(tmp_path):
+    public_files.femnist(tmp_path / "femnist", samples=12)
+    imported = leaf.read(Request((tmp_path / "femnist",)))
+    arrays = imported.arrays
+    assert arrays["x"].dtype == np.uint8
+    assert arrays["x"].shape == (40, 28, 28, 1)
+    assert_same(by_client(arrays), public_files.images(samples=12), slice(None, -2))
+    assert len(arrays["x_test"]) == len(arrays["y_test"]) == 8
+    imported.write(tmp_path / "out")
+    path = str(tmp_path / "out" / "clients.npz")
+    assert ids_of(path) == ("f0000_14", "f0001_14", "f0002_14", "f0003_14")
+
+
+@pytest.mark.slow
+def test_writers_of_an_imported_file_train_as_in_a_plain_loop(tmp_path):
+    public_files.femnist(tmp_path / "femnist", samples=12)
+    leaf.read(Request((tmp_path / "femnist",))).write(tmp_path)
+    data = Files(path=str(tmp_path / "clients.npz"))
+    unequal = Natural(min_quality=0.5)  # equal writers would be ties
+    config = SimConfig(
+        num_clients=4,
+        num_selected=2,
+        num_rounds=8,
+        eval_every=4,
+        privacy=NoPrivacy(),
+        track_regret=False,
+        learning=Learning(
+            data=data,
+            partition=unequal,
+            model=Linear(),
+            batch_size=4,
+            optimizer="sgd",
+            learning_rate=0.02,
+        ),
+    )
+    record = ("clients", "counts", "data_size", "train_loss", "test_loss", "test_accuracy")
+    for seed in range(3):
+        key = jax.random.key(seed)
+        plain = Simulator(config, key, data.load()).run()
+        result = jax.device_get(simulate(config, key, record=record))
+        assert result.data_size.tolist() == [10] * 4
+        assert result.client_ids == ids_of(data.path)
+        # Eight letters, of which each writer writes two: chance is an eighth.
+        assert result.test_accuracy[-1] > 0.7
+        ours = {name: getattr(result, name) for name in record}
+        ours["clients"] = np.sort(result.clients, axis=1)
+        assert_close(ours, {name: plain[name] for name in record})
+        assert_close(result.variables, plain["variables"])
+
+
+def test_a_sample_of_users_is_the_same_however_files_are_cut(tmp_path):
+    users = {f"u{k}": {"x": [[float(k), 1.0]], "y": [k % 2]} for k in range(20)}
+    public_files.leaf(tmp_path / "whole" / "all.json", users)
+    names = list(users)
+    for part in range(4):
+        cut = {user: users[user] for user in names[part::4]}
+        public_files.leaf(tmp_path / "cut" / f"{part}.json", cut)
+    drawn = [
+        set(leaf.read(Request((tmp_path / name,), clients=6, seed=seed)).arrays["clients"].tolist())
+        for name, seed in (("whole", 0), ("cut", 0), ("cut", 1))
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(drawn[0]) == 6
+
+
+def test_shakespeare_of_leaf_becomes_tokens(tmp_path):
+    texts = {"A_ROLE": (["to be", "o be "], [" ", "o"]), "B": (["\tx~!9"], ["é"])}
+    users = {user: {"x": x, "y": y} for user, (x, y) in texts.items()}
+    public_files.leaf(tmp_path / "s.json", users)
+    arrays = leaf.read(Request((tmp_path / "s.json",))).arrays
+    assert arrays["clients"].tolist() == ["A_ROLE", "A_ROLE", "B"]
+    # Printable ASCII from 1 on, all else 0.
+    read = ["".join("?" if code == 0 else chr(code + 31) for code in row) for row in arrays["x"]]
+    assert read == ["to be", "o be ", "?x~!9"]
+    assert arrays["y"].tolist() == [1, ord("o") - 31, 0]
+
+
+def test_reddit_of_leaf_becomes_tokens_of_words_by_frequency(tmp_path):
+    first = [["<BOS>", "a", "b"], ["a", "<EOS>", "<PAD>"]]
+    follows = [["a", "b", "a"], ["<EOS>", "<PAD>", "<PAD>"]]
+    meta = {"subreddit": "x", "created_utc": 1, "score": 1, "count_tokens": [[1, 1, 1], [1, 1, 0]]}
+    users = {
+        "1": {"x": [first], "y": [meta | {"target_tokens": follows}]},
+        "2": {"x": [[["a", "c", "<EOS>"]]], "y": [meta | {"target_tokens": [["c", "d", "a"]]}]},
+    }
+    public_files.leaf(tmp_path / "r.json", users)
+    imported = leaf.read(Request((tmp_path / "r.json",)))
+    token = {word: k for k, word in list(imported.tables["vocabulary.csv"])[1:]}
+    assert token == {"<PAD>": 0, "<UNK>": 1, "a": 2, "<EOS>": 3, "<BOS>": 4, "b": 5, "c": 6}
+    rows = [*first, ["a", "c", "<EOS>"]], [*follows, ["c", "d", "a"]]
+    x, y = ([[token.get(word, 1) for word in row] for row in part] for part in rows)
+    np.testing.assert_array_equal(imported.arrays["x"], x)
+    np.testing.assert_array_equal(imported.arrays["y"], y)
+    assert imported.arrays["clients"].tolist() == ["1", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        ("{", "must be a whole JSON file"),
+        ("[1]", "must have users, num_samples and user_data"),
+        ('{"users": ["a"], "user_data": {}}', "must have users, num_samples and user_data"),
+        ({"a": {"x": [[1.0]], "y": [1, 2]}}, "'a': x and y must be lists of one length"),
+        ({"a": {"x": [[["w"]]], "y": [{"score": 1}]}}, "'a': x and y must be lists of one len"),
+        (
+            {"a": {"x": ["000001.jpg", "000002.jpg"], "y": [1, 0]}},
+            "'a': x and y must be lists of one length",
+        ),
+        (
+            {"a": {"x": [["1", "2"], [3, "x"]], "y": [1, 0]}},
+            "'a': x and y must be lists of one length",
+        ),
+        (
+            {"a": {"x": [[1.0], [2.0, 3.0]], "y": [1, 0]}},
+            "'a': x and y must be lists of one length",
+        ),
+        (
+            {"a": {"x": [[1.0]], "y": [1]}, "b": {"x": [[1.0, 2.0]], "y": [1]}},
+            "samples of client 'b' have another form",
+        ),
+        ({"a": {"x": "xy", "y": [1, 2]}}, "'a': x and y must be lists of one length"),
+        ({"a": {"x": ["ab", "abc"], "y": ["a", "b"]}}, "'a': x and y must be lists of one le"),
+        ({"a": {"x": [], "y": []}}, "must have a client with samples"),
+        ({"-1": {"x": [[1.0]], "y": [1]}}, "client '-1': a client must be a whole number"),
+    ],
+)
+def test_a_damaged_file_of_leaf_is_one_line(tmp_path, content, rule):
+    path = tmp_path / "file.json"
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        public_files.leaf(path, content)
+    with pytest.raises(ConfigError) as refused:
+        leaf.read(Request((path,)))
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"FILE = '{path}': {rule}")
+
+
+def test_emnist_of_tensorflow_federated_is_what_it_was(tmp_path):
+    found = public_files.images()
+    path = tmp_path / "emnist_all.sqlite"
+    public_files.tff_sqlite(path, found)
+    arrays = tff.read(Request((path,))).arrays
+    assert_same(by_client(arrays), found, slice(None, -1))
+    assert arrays["x"].dtype == np.uint8
+    assert sorted(arrays["y_test"]) == sorted(y[-1] for _, y in found.values())
+    two = tff.read(Request((path,), clients=2)).arrays
+    assert len(set(two["clients"].tolist())) == 2
+    assert len(two["x_test"]) == 2
+
+
+def test_the_hdf5_files_before_it_too(tmp_path):
+    found = public_files.images()
+    for split, part in (("train", slice(None, -1)), ("test", slice(-1, None))):
+        with h5py.File(tmp_path / f"fed_emnist_{split}.h5", "w") as file:
+            for writer, (x, y) in found.items():
+                group = file.create_group(f"examples/{writer}")
+                group["pixels"] = (x[part] / 255).reshape(-1, 28, 28).astype(np.float32)
+                group["label"] = y[part].astype(np.int32)
+    paths = tuple(tmp_path / f"fed_emnist_{split}.h5" for split in ("train", "test"))
+    arrays = tff.read(Request(paths)).arrays
+    assert_same(by_client(arrays), found, slice(None, -1))
+    assert len(arrays["x_test"]) == 4
+
+
+def test_damaged_files_of_tensorflow_federated_are_one_line(tmp_path):
+    pixels = np.zeros(784)
+    whole = public_files.example(pixels, 3)
+    assert tff._example(whole)[1] == 3
+    broken = [whole[:-1], whole[:5], b"\xff" * 30, b"", whole.replace(b"pixels", b"pixelz")]
+    for place, record in enumerate(broken):
+        path = tmp_path / f"{place}.sqlite"
+        public_files.tff_sqlite(path, {"w": (np.zeros((2, 784)), np.asarray([1, 2]))})
+        with sqlite3.connect(path) as database:
+            database.execute("UPDATE examples SET serialized_example_proto = ?", (record,))
+        database.close()
+        with pytest.raises(ConfigError, match=r"^FILE = .*: must be a tf\.train\.Example with"):
+            tff.read(Request((path,)))
+    contents = {
+        b"SQLite format 3\0" + bytes(200): "must have TensorFlow Federated's tables examples",
+        b"\x89HDF\r\n\x1a\n" + bytes(50): "must have examples/WRITER/pixels and label",
+        b"\xfd7zXZ\0": "is packed. Unpack it first",
+        json.dumps({}).encode(): "must be an SQLite or an HDF5 file",
+    }
+    for content, rule in contents.items():
+        path = tmp_path / "file"
+        path.write_bytes(content)
+        with pytest.raises(ConfigError) as refused:
+            tff.read(Request((path,)))
+        (line,) = str(refused.value).splitlines()
+        assert line.startswith(f"FILE = '{path}': {rule}")
+
+
+def test_a_source_whose_package_is_missing_says_so_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ConfigError, match=r"needs pip install 'pause_jax\[huggingface\]'\.$"):
+        huggingface.read(Request((tmp_path,)))

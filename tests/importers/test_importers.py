@@ -1,0 +1,332 @@
+"""Public files of devices and states: what comes out is what stands in them, or one line."""
+
+import csv
+import os
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pause_jax import ConfigError
+from pause_jax.importers import fedscale, flhetbench, tables
+from pause_jax.importers.request import Request
+from pause_jax.world.availability import Intervals
+from pause_jax.world.latency import Network, Traces
+from tests.support import public_files
+
+
+def rows(imported, name):
+    """Rows of a table without its headings."""
+    return [list(row) for row in imported.tables[name]][1:]
+
+
+def written(imported, folder):
+    """Rows of each table, as dictionaries, by its file's name."""
+    found = {}
+    for path in imported.write(folder):
+        with path.open(newline="") as file:
+            found[path.name] = list(csv.DictReader(file))
+    return found
+
+
+def seconds(path, clients):
+    """Median seconds of a round of 10 samples, 1 MB down and 0.5 MB up, by client."""
+    model = Network(
+        path=str(path), download_bytes=1e6, upload_bytes=5e5, samples=10.0, min_latency=1e-3
+    ).loaded()
+    return np.asarray(model._of_clients(clients)[0]).sum(axis=1)
+
+
+def test_fedscales_clients_take_what_its_own_formula_says(tmp_path):
+    public_files.fedscale(tmp_path)
+    request = Request((tmp_path / "client_device_capacity", tmp_path / "client_behave_trace"))
+    imported = fedscale.read(request)
+    found = written(imported, tmp_path / "out")
+    assert [row["device"] for row in found["devices.csv"]] == [f"fedscale_{k}" for k in range(1, 7)]
+    # ClientMetadata.get_completion_time: 3 x ms a sample, and kbit / (kbit/s).
+    wanted = [3 * 10 * 0.02 * k + (8e6 + 4e6) / (1e6 * k) for k in range(1, 7)]
+    np.testing.assert_allclose(seconds(tmp_path / "out/devices.csv", 6), wanted, rtol=1e-5)
+    # The fifth trace is never active: clients 5 and 6 have the first two again.
+    starts = [(row["client"], float(row["start"])) for row in found["intervals.csv"]]
+    assert [start for start in starts if start[1] > 10] == [
+        *((str(k), 200.0 + k) for k in range(4)),
+        # The fourth was observed for half of the time, and repeats.
+        *(("3", 259_200.0 + start) for start in (10, 203)),
+        *((str(k), 196.0 + k) for k in (4, 5)),
+    ]
+    trace = Intervals(path=str(tmp_path / "out/intervals.csv"), period=518_400.0).loaded()
+    times = (5, 50, 150, 1.4e5, 2e5, 3e5, 518_450)
+    here = [np.asarray(trace.step((), None, t, 6)[0]).sum() for t in times]
+    assert here == [0, 6, 0, 6, 0, 1, 6]
+    assert imported.notes == (
+        "Left out: 1 clients of client_behave_trace, which are never active.",
+        "The intervals repeat every 518400 s (period).",
+    )
+
+
+def test_a_sample_of_clients_is_drawn_by_the_seed(tmp_path):
+    public_files.fedscale(tmp_path, clients=200)
+    request = Request((tmp_path / "client_device_capacity",), clients=20)
+    drawn = [
+        [row[0] for row in rows(fedscale.read(request._replace(seed=seed)), "devices.csv")]
+        for seed in (0, 0, 1)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(set(drawn[0])) == 20
+    assert len(rows(fedscale.read(request._replace(clients=201)), "devices.csv")) == 200
+
+
+class Malicious:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("where", ["outside", "value", "key"])
+def test_a_malicious_pickle_does_nothing_and_is_one_line(tmp_path, protocol, where):
+    mark = tmp_path / "mark"
+    evil = Malicious(os.mkdir, str(mark))
+    entry = {"computation": 1.0, "communication": 1.0}
+    content = {"outside": evil, "value": {1: entry | {"extra": evil}}, "key": {1: entry, evil: 2}}
+    path = tmp_path / "client_device_capacity"
+    path.write_bytes(pickle.dumps(content[where], protocol=protocol))
+    with pytest.raises(ConfigError) as refused:
+        fedscale.read(Request((path,)))
+    assert not mark.exists()
+    (line,) = str(refused.value).splitlines()
+    assert f"{path}'" in line
+    assert f"names '{os.name}.mkdir'. Of a pickle only numbers" in line
+    # The same file makes the folder where pickle itself loads it: the test can fail.
+    pickle.loads(path.read_bytes())
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (b"c__builtin__\neval\n(S'1'\ntR.", "__builtin__.eval"),
+        (b"(ios\nsystem\n.", "os.system"),
+        (b"\x80\x02c" + b"builtins\ngetattr\n.", "builtins.getattr"),
+        (pickle.dumps(np.float64(1)), "numpy"),
+        (pickle.dumps(np.zeros(2)), "numpy"),
+        (pickle.dumps(Request), "pause_jax"),
+        (b"\x80\x02\x82\x01.", ""),
+        (b"\x80\x02K\x01Q.", ""),
+        (b"", ""),
+        (pickle.dumps({1: {"computation": 1.0}})[:-9], ""),
+        (b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.", ""),
+        (b"\x80\x02]" + b"(" * 10, ""),
+    ],
+)
+def test_whatever_a_pickle_names_is_refused(tmp_path, content, name):
+    path = tmp_path / "client_device_capacity"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as refused:
+        fedscale.read(Request((path,)))
+    (line,) = str(refused.value).splitlines()
+    assert name in line if name else "must be a whole pickle file" in line
+
+
+def nested(depth):
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found, found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        ([1, 2], "must be a dictionary of clients with computation"),
+        ({}, "must be a dictionary of clients with computation"),
+        ({1: {"computation": 1.0}}, "must be a dictionary of clients with computation"),
+        ({7: {"computation": 0.0, "communication": 1.0}}, "7: computation and communication must"),
+        ({7: {"computation": "1", "communication": 1.0}}, "7: computation and communication must"),
+        ({7: {"computation": 1.0, "communication": float("nan")}}, "7: computation and commun"),
+        ({7: {"computation": 10**400, "communication": 1.0}}, "7: computation and commun"),
+        ({7: {"computation": nested(60), "communication": 1.0}}, "7: computation and commun"),
+        (
+            {1: {"computation": 1.0, "communication": 1.0}, (1, 2): 3},
+            "an entry: computation and commun",
+        ),
+        ({3: {"active": [1], "inactive": [], "finish_time": 9}}, "3: active and inactive must be"),
+        ({3: {"active": [1], "inactive": [2], "finish_time": 0}}, "3: active and inactive must be"),
+        ({3: {"active": [1], "inactive": None, "finish_time": 9}}, "3: active and inactive must"),
+    ],
+)
+def test_damaged_devices_of_fedscale_are_one_line(tmp_path, content, rule):
+    path = tmp_path / "file"
+    path.write_bytes(pickle.dumps(content))
+    with pytest.raises(ConfigError) as refused:
+        fedscale.read(Request((path,)))
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"FILE = '{path}': {rule}")
+    assert len(line) < 400
+
+
+def test_flhetbenchs_phones_have_its_speeds_latencies_and_states(tmp_path):
+    public_files.flhetbench(tmp_path)
+    names = ("mobiperf_tcp_down_2018", "mobiperf_tcp_up_2018", "training_latency", "cached_timers")
+    request = Request(tuple(tmp_path / f"{name}.json" for name in names))
+    imported = flhetbench.read(request)
+    found = written(imported, tmp_path / "out")
+    devices = found["devices.csv"]
+    assert len(devices) == 4
+    # The median of 1, 2 and 4 is 2, and the spread that of 0, log 2, log 4.
+    assert {float(row["download_mbit"]) for row in devices} == {2.0, 4.0, 6.0, 8.0}
+    assert {float(row["upload_mbit"]) for row in devices} == {1.0, 2.0, 3.0, 4.0}
+    spread = np.log(2) * np.sqrt(2 / 3)
+    np.testing.assert_allclose([float(row["upload_spread"]) for row in devices], spread, rtol=1e-5)
+    # Of six phones one was not measured, and stands as 0.
+    known = {f"Phone {k}": 0.1 * k for k in range(1, 5)} | {"iPhone 14": 0.054}
+    assert all(float(row["sample_seconds"]) == known[row["device"]] for row in devices)
+    assert len({row["device"] for row in devices}) == 4
+    by_client: dict[str, list[float]] = {}
+    for row in found["intervals.csv"]:
+        assert float(row["end"]) - float(row["start"]) == 10
+        by_client.setdefault(row["client"], []).append(float(row["start"]))
+    # 2,413,687 s is a morning. The trace of one day is there on all three days of the others.
+    assert sorted(map(len, by_client.values())) == [1, 1, 1, 3]
+    assert {start % 86_400 for starts in by_client.values() for start in starts} == {80_887}
+    assert imported.notes == ("The intervals repeat every 259200 s (period).",)
+    seconds(tmp_path / "out/devices.csv", 4)
+
+
+def test_what_is_not_known_takes_no_time_and_is_said(tmp_path):
+    public_files.flhetbench(tmp_path)
+    only = flhetbench.read(Request((tmp_path / "training_latency.json",)))
+    assert only.notes == ("No file of speeds: the network takes no time.",)
+    only.write(tmp_path / "out")
+    assert np.sort(seconds(tmp_path / "out/devices.csv", 5))[0] == pytest.approx(0.54, rel=1e-3)
+    down = flhetbench.read(Request((tmp_path / "mobiperf_tcp_down_2018.json",)))
+    assert down.notes == ("No file of latencies: computing takes no time.",)
+    # One file of speeds counts for both directions.
+    assert all(row[3:5] == row[5:7] for row in rows(down, "devices.csv"))
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        ("{", "must be a whole JSON file"),
+        ("[" * 100_000, "must be a whole JSON file"),
+        ("[]", "must have records with tcp_speed_results"),
+        ("3", "must have records with tcp_speed_results"),
+        ('[{"tcp_speed_results": []}]', "0: tcp_speed_results must be numbers"),
+        ('[{"tcp_speed_results": [1]}, 3]', "1: tcp_speed_results must be numbers"),
+        ('[{"ResNet Latency": "fast"}]', "0: Phone Model must be a text"),
+        (
+            '[{"Phone Model": "a", "ResNet Latency": 0, "ResNet STD": 0}]',
+            "must have a client with measurements",
+        ),
+        ('{"a": {"ready_time": [[1, 2]]}}', "'a': trace_start must be < trace_end"),
+        (
+            '{"a": {"ready_time": [[1]], "trace_start": 0, "trace_end": 9}}',
+            "'a': trace_start must be < trace_end",
+        ),
+    ],
+)
+def test_damaged_files_of_flhetbench_are_one_line(tmp_path, content, rule):
+    path = tmp_path / "file.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        flhetbench.read(Request((path,)))
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"FILE = '{path}': {rule}")
+
+
+def test_scores_become_seconds_a_higher_score_fewer(tmp_path):
+    path = tmp_path / "ranking.csv"
+    path.write_text('Model,CPU,AI_Score\nA,x," 76206 1,6"\nB,y,"38,103"\nC,z,19051.5\n')
+    imported = tables.read_ai_benchmark(Request((path,)))
+    found = written(imported, tmp_path / "out")["devices.csv"]
+    assert [row["device"] for row in found] == ["A", "B", "C"]
+    seconds_a_sample = [float(row["sample_seconds"]) for row in found]
+    middle = tables.MEDIAN_SECONDS
+    assert seconds_a_sample == pytest.approx([middle / 2, middle, 2 * middle])
+    assert imported.notes == ("No column of speeds: the network takes no time.",)
+
+
+def test_any_csv_file_by_a_mapping_of_its_columns(tmp_path):
+    path = tmp_path / "any.csv"
+    path.write_text("who;,ms,kbps,up\na,20,8000,4\nb,40,16000,8\n")
+    mapping = {"sample_ms": "ms", "download_kbit": "kbps", "upload_mbit": "up"}
+    imported = tables.read(Request((path,), columns=mapping))
+    imported.write(tmp_path / "out")
+    wanted = [10 * 0.02 + 1 + 1, 10 * 0.04 + 0.5 + 0.5]
+    np.testing.assert_allclose(seconds(tmp_path / "out/devices.csv", 2), wanted, rtol=1e-5)
+
+
+def test_seconds_and_intervals_keep_the_ids_of_clients(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("site,took,round\nb,1.5,1\na,2.5,1\nb,,2\n")
+    columns = {"client": "site", "seconds": "took", "round": "round"}
+    tables.read(Request((path,), columns=columns)).write(tmp_path / "log")
+    traces = Traces(path=str(tmp_path / "log/fleet.csv"), order="played", min_latency=1.0).loaded()
+    assert traces.client_ids == ("a", "b")
+    assert traces.drops
+    path.write_text("site,from,to\nb,0,9.5\na,2,3\n")
+    columns = {"client": "site", "start": "from", "end": "to"}
+    tables.read(Request((path,), columns=columns)).write(tmp_path / "there")
+    trace = Intervals(path=str(tmp_path / "there/intervals.csv")).loaded()
+    assert trace.client_ids == ("a", "b")
+    assert trace.step((), None, 2.5, 2)[0].tolist() == [True, True]
+    kept = tables.read(Request((path,), clients=1, columns=columns))
+    assert len(rows(kept, "intervals.csv")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "rule"),
+    [
+        ("a,b\n1,2\n", {"sample_sec": "a"}, "--columns sample_sec: must be one of device, share"),
+        ("a,b\n1,2\n", {"sample_ms": "c"}, "has no column 'c'; it has a, b. Name another by"),
+        ("a,b\n1,2\n", {}, "must have columns of devices (download_kbit, download_mbit"),
+        ("a,b\n1,2\n3\n", {"sample_ms": "a"}, "'line 3': must have numbers > 0, spreads >= 0, 2 e"),
+        ("a,b\n1,2\nx,3\n", {"sample_ms": "a"}, "'line 3': must have numbers > 0"),
+        ("sample_ms,sample_spread\n1,-0.1\n", {}, "'line 2': must have numbers > 0, spreads >="),
+        ("a,b\n1,2\n-1,3\n", {"score": "a"}, "'line 3': must have numbers > 0"),
+        ("a,b\n", {"score": "a"}, "must have a line of a client"),
+        ("", {"score": "a"}, "has no column 'a'"),
+        ("client,start,end\n0,5,5\n", {}, "'line 2': must be a client's id and seconds, 0 <= st"),
+        ("client,seconds\n-1,5\n", {}, "'line 2': must be a client's id, seconds > 0"),
+        ("client,seconds\n1,inf\n", {}, "'line 2': must be a client's id, seconds > 0"),
+    ],
+)
+def test_a_wrong_csv_file_is_one_line(tmp_path, text, columns, rule):
+    path = tmp_path / "file.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        tables.read(Request((path,), columns=columns))
+    (line,) = str(refused.value).splitlines()
+    assert line.removeprefix(f"FILE = '{path}': ").startswith(rule)
+
+
+def test_nothing_is_overwritten_and_no_folder_is_a_file(tmp_path):
+    path = tmp_path / "any.csv"
+    path.write_text("score\n1\n")
+    imported = tables.read(Request((path,)))
+    imported.write(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"^--out .*out: has devices\.csv\. Choose another"):
+        imported.write(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"^--out .*any\.csv: cannot be written \(File exists"):
+        imported.write(path)
+    with pytest.raises(ConfigError, match=r"^FILE = .*two': must be imported by itself"):
+        tables.read(Request((path, tmp_path / "two")))
+    with pytest.raises(ConfigError, match=r"must be a regular file, not a folder"):
+        tables.read(Request((tmp_path,)))
+
+
+def test_clients_get_the_ids_of_data_or_keep_their_own(tmp_path):
+    public_files.fedscale(tmp_path)
+    path, ids = tmp_path / "client_behave_trace", ("a1", "b2", "c3")
+    named = fedscale.read(Request((path,), ids=ids))
+    assert {row[0] for row in rows(named, "intervals.csv")} == set(ids)
+    with pytest.raises(ConfigError, match=r"^--ids: has 5 clients; must be at most 4, as many as"):
+        fedscale.read(Request((path,), ids=tuple("abcde")))
+    log = tmp_path / "log.csv"
+    log.write_text("client,seconds\n0,1\n")
+    with pytest.raises(ConfigError, match=r"^--ids: the clients of this file have ids\. Leave"):
+        tables.read(Request((log,), ids=ids))

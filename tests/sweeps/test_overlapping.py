@@ -1,0 +1,160 @@
+"""Sweeps in which rounds overlap: beside rounds, by row, and as a table of answers."""
+
+import csv
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+from pause_jax import Asynchronous, ConfigError, merge, run_shard, simulate, sweep
+from pause_jax.analysis import events, ledger_table, space, tuning
+from pause_jax.cli import settings
+from pause_jax.deploy.selector import AsynchronousSelector, Selector
+from pause_jax.learning import Iid
+from pause_jax.policies import named
+from pause_jax.world.latency import Traces
+from tests.support.runs import LEARN
+
+KEYS = jax.random.split(jax.random.key(3), 2)
+CLOCK = Asynchronous(concurrency=4, buffer=3, open_slots=1)
+BASE = LEARN.replace(policy=named("random"), dropout=0.2, track_regret=False)
+BASE = BASE.override({"learning.partition": Iid()})
+STEPS = BASE.replace(clock=CLOCK)
+CONFIGS = {
+    "rounds": BASE,
+    "steps": STEPS,
+    "plain": STEPS.override({"clock.staleness.exponent": 0.0}),
+    "oort": STEPS.replace(policy=named("oort")),
+}
+
+
+BOTH = ("clients", "in_time", "clock", "test_accuracy", "latency", "spent", "train_loss")
+OF_STEPS = ("staleness", "answered", "in_flight", "waiting")
+RECORDED = (*BOTH, *OF_STEPS, "took", "test_loss")
+
+
+@pytest.fixture(scope="module")
+def result():
+    return sweep(CONFIGS, KEYS, progress=False, record=RECORDED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_row_is_what_simulate_gives(result, name):
+    alone = simulate(CONFIGS[name], KEYS[1], record=RECORDED)
+    row = result.sel(config=name, seed=1)
+    slots = CONFIGS[name].num_slots
+    for quantity in ("clients", "in_time"):
+        ours = row[quantity].values[:, :slots]
+        np.testing.assert_array_equal(ours, alone.values[quantity], err_msg=quantity)
+    for quantity in BOTH[2:]:
+        np.testing.assert_allclose(row[quantity], alone.values[quantity], rtol=1e-5, atol=1e-6)
+    if name != "rounds":
+        for quantity in OF_STEPS:
+            ours = row[quantity].values[..., :slots] if row[quantity].ndim == 2 else row[quantity]
+            np.testing.assert_allclose(ours, alone.values[quantity], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_clock_of_a_run_and_the_clock_of_its_config_have_two_names(result):
+    assert result["clock"].dims == ("config", "seed", "round")
+    assert result["clock.name"].values.tolist() == ["synchronous", *["asynchronous"] * 3]
+    assert np.all(result.staleness.sel(config="rounds").max("slot") <= 0)
+    assert result.staleness.sel(config="steps").max() > 1
+    # The factor changes the model alone.
+    one, other = (result.sel(config=name) for name in ("steps", "plain"))
+    np.testing.assert_array_equal(one.clients, other.clients)
+    assert np.any(one.test_loss != other.test_loss)
+
+
+@pytest.mark.slow
+def test_answers_are_a_table(result, tmp_path):
+    with events.write_answers(result, tmp_path).open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == int((result.clients >= 0).sum())
+    own = [row for row in lines if (row["config"], row["seed"]) == ("steps", "1")]
+    run = result.sel(config="steps", seed=1)
+    assert [float(row["finish"]) for row in own] == sorted(float(row["finish"]) for row in own)
+    for row in own:
+        i = int(row["step"]) - 1
+        (slot,) = np.flatnonzero(run.clients.values[i] == int(row["client"]))
+        assert float(row["finish"]) == pytest.approx(float(run.answered[i, slot]))
+        took = float(row["finish"]) - float(row["start"])
+        assert took == pytest.approx(float(run.took[i, slot]), abs=1e-5)
+        assert i - int(row["version"]) == int(run.staleness[i, slot])
+        assert row["averaged"] == str(int(run.in_time[i, slot]))
+
+
+ALONE = STEPS.replace(learning=None, num_rounds=12)
+OF_LEDGER = ("clients", "clock", "counts", "queried", "spent", "in_flight")
+BOTH_KINDS = {"rounds": BASE.replace(learning=None), "steps": ALONE}
+
+
+@pytest.fixture(scope="module")
+def without_learning():
+    return sweep(BOTH_KINDS, KEYS, max_batch=1, record=OF_LEDGER, progress=False)
+
+
+def test_numbers_of_a_clock_can_be_tuned_and_its_sizes_cannot():
+    config = ALONE.replace(clock=CLOCK.replace(pace=2.0))
+    axes = [space.axis_of(f"clock.{path}", config) for path in ("staleness.exponent=0..2",
+                                                                "pace=log:0.5..8")]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"clock\.buffer is no number that can change"):
+        space.axis_of("clock.buffer=1..5", STEPS)
+    search = tuning.Search(budget=8, seeds=2, method="random")
+    aim = space.objective_of("seconds")
+    found = tuning.tune(config, axes, aim, KEYS[0], search=search, progress=False)
+    # A faster pace steps earlier, and the exponent changes no second.
+    pace = np.asarray([trial.values["clock.pace"] for trial in found.trials])
+    seconds = np.asarray([trial.mean for trial in found.trials])
+    assert np.corrcoef(np.log(pace), seconds)[0, 1] < -0.5
+    assert isinstance(found.best.clock, Asynchronous)
+    assert found.best.clock.pace is not None
+    assert found.best.clock.pace > 2.0
+
+
+def test_its_sizes_are_a_grid():
+    configs = settings.grid(ALONE, ["clock.concurrency=3,5", "clock.buffer=1,4"])
+    assert len(configs) == 4
+    record = ("clients", "clock", "useful")
+    # The smallest and the largest: each is a program of its own, of the sweep and of single runs.
+    configs = {name: configs[name] for name in (min(configs), max(configs))}
+    grid = sweep(configs, KEYS, progress=False, record=record, max_batch=1)
+    for name, config in configs.items():
+        alone = simulate(config, KEYS[0], record=record)
+        row = grid.sel(config=name, seed=0)
+        np.testing.assert_array_equal(row.clients[:, : config.num_slots], alone.clients)
+        assert np.all(row.clients[:, config.num_slots :] == -1)
+        np.testing.assert_allclose(row.clock, alone.clock, rtol=1e-6)
+        np.testing.assert_allclose(row.useful, alone.useful, rtol=1e-6)
+    assert len(np.unique(grid.clock.isel(round=-1))) == 4
+
+
+def test_the_ledger_charges_starts(without_learning):
+    run = without_learning
+    books = ledger_table.ledgers(run)
+    answered = [int((run.clients.sel(config="steps", seed=s) >= 0).sum()) for s in (0, 1)]
+    under_way = run.in_flight.sel(config="steps").isel(round=-1).values
+    charged = books["steps"].participations.sum(axis=1)
+    assert charged.tolist() == (answered + under_way).tolist()
+    assert np.all(under_way > 0)
+    assert books["steps"].participations.max() <= ALONE.num_rounds
+    (note,) = [note for note in ledger_table.notes(books) if "when its client starts" in note]
+    assert note.startswith("steps: ")
+
+
+def test_shards_make_the_sweep(without_learning, tmp_path):
+    given = {"max_batch": 1, "record": OF_LEDGER, "progress": False}
+    for number in (1, 2):
+        run_shard(BOTH_KINDS, KEYS, (number, 2), store=tmp_path, **given)
+    xr.testing.assert_equal(merge(tmp_path), without_learning)
+
+
+def test_a_selector_says_which_one_takes_a_clock():
+    with pytest.raises(ConfigError, match=r"a Selector chooses round by round\. Take Asynch"):
+        Selector(ALONE, KEYS[0])
+    quick = BASE.replace(learning=None, latency=Traces.of([[0.1]] * BASE.num_clients))
+    assert Selector(quick, KEYS[0]).round == 0
+    with pytest.raises(ConfigError, match="clock = 'synchronous': rounds do not overlap"):
+        AsynchronousSelector(BASE.replace(learning=None), KEYS[0])

@@ -1,0 +1,549 @@
+"""A sweep that was stopped goes on with the same bits; what is another sweep is refused."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import types
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+from pause_jax import (
+    QUANTITIES,
+    Asynchronous,
+    ConfigError,
+    SweepInterrupted,
+    presets,
+    quantity,
+    sweep,
+)
+from pause_jax.learning import Dataset, FedAdam, Learning, Linear
+from pause_jax.policies import Random
+from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace
+from pause_jax.sweeps import batch, checkpoint, execute
+from pause_jax.sweeps.prepare import plan_sweep
+from pause_jax.sweeps.store import Kept, Store
+
+pytestmark = pytest.mark.slow
+
+
+def bandit(policy="pause", **changes):
+    base = presets.digits_small(policy).replace(learning=None, num_rounds=20, track_regret=False)
+    return base.replace(**changes)
+
+
+FASTEST = bandit("fastest")
+CONFIGS = {"one": FASTEST, "two": FASTEST.override({"reward.gamma": 3.0}), "r": bandit("random")}
+SETTINGS = {"max_batch": 2, "progress": False}
+ON_DATA = bandit(
+    "random", num_rounds=1, num_clients=6, learning=Learning(model=Linear()), privacy=NoPrivacy()
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_cores():
+    """Sweeps are cut for two cores whatever the machine has: these tests count the chunks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return jax.random.split(jax.random.key(5), 3)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(keys, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return sweep(CONFIGS, keys, store=folder / "kept", **SETTINGS), folder / "kept"
+
+
+@pytest.fixture
+def kept(undisturbed, tmp_path):
+    """A copy of the finished store."""
+    return shutil.copytree(undisturbed[1], tmp_path / "kept")
+
+
+def played(monkeypatch):
+    """The first runs of the chunks that are played from now on."""
+    firsts, play = [], batch.run_chunks
+
+    def watched(*arguments):
+        for first, result in play(*arguments):
+            firsts.append(first)
+            yield first, result
+
+    monkeypatch.setattr(execute, "run_chunks", watched)
+    return firsts
+
+
+def test_a_store_changes_nothing(undisturbed, keys):
+    xr.testing.assert_identical(undisturbed[0], sweep(CONFIGS, keys, **SETTINGS))
+
+
+def test_what_is_finished_is_not_played_again(undisturbed, kept, keys, monkeypatch):
+    whole = undisturbed[0]
+    chunks = sorted(kept.glob("chunk-*.npz"))
+    assert len(chunks) == 9
+    firsts = played(monkeypatch)
+    xr.testing.assert_identical(sweep(CONFIGS, keys, store=kept, **SETTINGS), whole)
+    assert firsts == []
+    chunks[1].unlink()
+    chunks[7].unlink()
+    xr.testing.assert_identical(sweep(CONFIGS, keys, store=kept, **SETTINGS), whole)
+    assert firsts == [1, 1]
+
+
+def test_a_result_says_what_it_was_made_by(undisturbed, keys):
+    result = undisturbed[0]
+    np.testing.assert_array_equal(result.key, jax.random.key_data(keys))
+    assert result.attrs["interrupted"] == "no"
+    assert result.attrs["key_impl"] == "threefry2x32"
+    assert len(result.attrs["made_by"]) == 16
+    assert result.data_digest.values.tolist() == ["", "", ""]
+    mine = Dataset.of(np.eye(60, 4, dtype=np.float32), np.arange(60) % 3)
+    told = sweep(ON_DATA, keys[:1], data=mine, progress=False).data_digest
+    assert told.values.tolist() == [mine.digest]
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped", "other", "empty"])
+def test_a_damaged_chunk_is_played_again(undisturbed, kept, keys, monkeypatch, caplog, harm):
+    path = sorted(kept.glob("chunk-*.npz"))[1]
+    content = bytearray(path.read_bytes())
+    if harm == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif harm == "flipped":
+        with zipfile.ZipFile(path) as file:  # within the values of the largest entry
+            largest = max(file.infolist(), key=lambda each: each.file_size)
+        content[largest.header_offset + 300] ^= 1
+        path.write_bytes(content)
+    elif harm == "empty":
+        path.write_bytes(b"")
+    else:
+        with np.load(path) as saved:
+            arrays = dict(saved)
+        about = json.loads(str(arrays["about"])) | {"made_by": "0" * 16}
+        np.savez(path, **{**arrays, "about": np.asarray(json.dumps(about))})
+    firsts = played(monkeypatch)
+    xr.testing.assert_identical(sweep(CONFIGS, keys, store=kept, **SETTINGS), undisturbed[0])
+    assert firsts == [1]
+    assert f"{path}: is damaged" in caplog.text
+
+
+@quantity("round")
+def mine(r):
+    """The number of the round."""
+    return jnp.asarray(r.number, jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (FASTEST.override({"reward.gamma": 4.0}), "reward.gamma of 'two' was 3.0, is 4.0"),
+        (bandit("pause"), "policy of 'two' was fastest, is pause"),
+    ],
+)
+def test_another_config_is_named_and_not_mixed_in(kept, keys, config, words):
+    before = sorted(kept.iterdir())
+    with pytest.raises(ConfigError, match=words):
+        sweep(CONFIGS | {"two": config}, keys, store=kept, **SETTINGS)
+    assert sorted(kept.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"max_batch": 3}, "max_batch was 2, is 3"),
+        ({"record": ("clock",)}, "the quantity played is there no more"),
+        ({"client_batch": 1}, "client_batch"),
+        (
+            {"record": (*QUANTITIES, mine)},
+            "the quantity mine was not there; code or a constant of .*mine in 'one' was not there",
+        ),
+    ],
+)
+def test_other_arguments_are_named(kept, keys, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        sweep(CONFIGS, keys, store=kept, **{**SETTINGS, **arguments})
+
+
+def test_other_keys_and_labels_are_named(kept, keys):
+    with pytest.raises(ConfigError, match=r"keys was 3 seeds from .* is 2 seeds"):
+        sweep(CONFIGS, keys[:2], store=kept, **SETTINGS)
+    with pytest.raises(ConfigError, match="of 'r' is there no more"):
+        sweep({name: CONFIGS[name] for name in ("one", "two")}, keys, store=kept, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("code", "0" * 64, "code of pause_jax has changed since"),
+        ("versions", {"jax": "0.9.9"}, "jax was 0.9.9, is"),
+        ("machine", {"platform": "tpu"}, "platform was tpu, is cpu"),
+        ("format", 0, "another version of pause_jax"),
+    ],
+)
+def test_other_code_is_named(kept, keys, name, value, words):
+    path = kept / "made_by.json"
+    table = json.loads(path.read_text())
+    old = table["made_by"][name]
+    table["made_by"][name] = old | value if isinstance(old, dict) else value
+    path.write_text(json.dumps(table))
+    with pytest.raises(ConfigError, match=words):
+        sweep(CONFIGS, keys, store=kept, **SETTINGS)
+
+
+def test_other_data_are_named(keys, tmp_path):
+    x, y = np.eye(60, 4, dtype=np.float32), np.arange(60) % 3
+    sweep(ON_DATA, keys[:1], data=Dataset.of(x, y), store=tmp_path, progress=False)
+    with pytest.raises(ConfigError, match="data of '0' are others"):
+        sweep(ON_DATA, keys[:1], data=Dataset.of(x + 1, y), store=tmp_path, progress=False)
+
+
+def test_a_custom_class_that_computes_something_else_is_named(keys, tmp_path):
+    """And one whose file has changed alone is not."""
+    source = """
+from pause_jax.policies import Random
+
+class Own(Random):
+    name = "own_of_a_file"
+
+    def build(self, context):
+        policy = super().build(context)
+        return policy._replace(update=lambda state, *_: state)
+"""
+    module = tmp_path / "own.py"
+
+    def again(text):
+        module.write_text(text)
+        names = {"__name__": "own"}
+        exec(compile(text, str(module), "exec"), names)
+        config = bandit(policy=names["Own"](), privacy=NoPrivacy())
+        return sweep(config, keys, store=tmp_path / "kept", progress=False)
+
+    first = again(source)
+    xr.testing.assert_identical(again(f"# A comment.{source}"), first)
+    changed = source.replace("lambda state, *_: state", "lambda state, *_: state + 1")
+    changed = changed.replace(
+        "policy = super().build(context)",
+        """policy = super().build(context)
+        policy = policy._replace(init=lambda: 0)""",
+    )
+    with pytest.raises(ConfigError, match=r"code or a constant of own\.Own in '0' has changed"):
+        again(changed)
+
+
+FACTOR = 1.0
+
+
+def of_a_closure(factor):
+    return quantity("round")(lambda r: r.seconds * factor)
+
+
+def of_a_global(factor):
+    globals()["FACTOR"] = factor
+    return quantity("round")(lambda r: r.seconds * FACTOR)
+
+
+def of_another_module(factor):
+    helper = types.ModuleType("helper")
+    vars(helper)["FACTORS"] = np.full(3, factor)
+    return quantity("round")(lambda r: r.seconds * jnp.asarray(vars(helper)["FACTORS"])[0])
+
+
+def of_a_callback(factor):
+    def host(seconds):
+        return np.float32(seconds * factor)
+
+    def value(r):
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        return jax.pure_callback(host, shape, r.seconds, vmap_method="sequential")
+
+    return quantity("round")(value)
+
+
+@pytest.mark.parametrize("made", [of_a_closure, of_a_global, of_another_module, of_a_callback])
+def test_a_constant_of_custom_code_counts_wherever_it_comes_from(keys, tmp_path, made):
+    def again(factor):
+        mine = made(factor)._replace(name="mine")
+        arguments = {"record": ("clock", mine), "store": tmp_path, "progress": False}
+        return sweep(bandit("random"), keys[:1], **arguments)
+
+    first = again(2.0)
+    np.testing.assert_allclose(first.mine.cumsum("round"), 2 * first.clock, rtol=1e-5)
+    xr.testing.assert_identical(again(2.0), first)
+    with pytest.raises(ConfigError, match=r"code or a constant of .* in '0' has changed since"):
+        again(3.0)
+
+
+@quantity("round")
+def of_now(r):
+    """The clock times a global."""
+    return r.after.clock * FACTOR
+
+
+@quantity("round")
+def begun(r):
+    """What the policy's state began with."""
+    return r.after.policy
+
+
+class OfNow(Random):
+    """Its state is a global."""
+
+    name = "of_now"
+
+    def build(self, context):
+        policy = super().build(context)
+        return policy._replace(init=lambda: jnp.float32(FACTOR))
+
+
+def test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew(keys):
+    config = bandit("random").replace(policy=OfNow())
+    for factor in (2.0, 3.0):
+        globals()["FACTOR"] = factor
+        result = sweep(config, keys[:1], record=("clock", of_now, begun), progress=False)
+        np.testing.assert_allclose(result.of_now, factor * result.clock, rtol=1e-6)
+        np.testing.assert_array_equal(result.begun, factor)
+
+
+def test_what_a_custom_part_says_of_itself_counts(keys):
+    class Own(PerCoordinateLaplace):
+        name = "own"
+
+    class Other(Own):
+        name = "own"
+        unit = "update"
+
+    def own(mechanism):
+        config = bandit("random").replace(privacy=mechanism)
+        (own,) = plan_sweep(config, keys).made_by["own"]
+        return own["digest"]
+
+    assert own(Own()) == own(Own())
+    assert own(Own()) != own(Other())
+
+
+def test_the_custom_parts_of_every_config_count(keys):
+    class Own(Random):
+        name = "own"
+
+    own = bandit("random").replace(policy=Own())
+    configs = {"ours": bandit("random"), "a": own, "b": own.override({"reward.gamma": 3.0})}
+    listed = plan_sweep(configs, keys).made_by["own"]
+    assert [each["label"] for each in listed] == ["a", "b"]
+    assert {each["parts"] for each in listed} == {f"{__name__}.{Own.__qualname__}"}
+
+
+CUSTOM = """
+import sys
+import flax.linen as nn
+import jax
+import optax
+from pause_jax import presets
+from pause_jax.sweeps.prepare import plan_sweep
+from pause_jax.sweeps.provenance import fingerprint
+from pause_jax.learning import Classification, FlaxModel
+from pause_jax.privacy import NoPrivacy
+
+def planned(factor):
+    @jax.custom_jvp
+    def scaled(x):
+        return x * factor
+
+    scaled.defjvp(lambda x, t: (scaled(*x), factor * t[0]))
+
+    class Own(Classification):
+        name = "own"
+
+        def loss(self, outputs, target):
+            return scaled(super().loss(outputs, target))
+
+    net = nn.Sequential([flat, nn.Dense(3), lambda x: scaled(x), nn.Dense(10)])
+    custom = {
+        "learning.task": Own(),
+        "learning.model": FlaxModel.of(net),
+        "learning.optimizer": optax.sgd(optax.constant_schedule(factor)),
+    }
+    configs = {"custom": base.override(custom), "plain": base}
+    for name, config in configs.items():
+        plan = plan_sweep({name: config}, jax.random.split(jax.random.key(0)))
+        print(name, fingerprint(plan.made_by))
+
+def flat(x):
+    return x.reshape(len(x), -1)
+
+base = presets.digits_small("random").replace(
+    num_rounds=2, num_clients=5, track_regret=False, privacy=NoPrivacy()
+)
+for factor in sys.argv[1:]:
+    planned(float(factor))
+"""
+
+
+def test_what_custom_parts_compute_is_the_same_in_every_process():
+    def fingerprints(seed, *factors):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", CUSTOM, *factors]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        lines = ran.stdout.splitlines()
+        return [dict(line.split() for line in lines[i : i + 2]) for i in range(0, len(lines), 2)]
+
+    first, other = fingerprints("1", "0.5", "0.25")
+    assert fingerprints("2", "0.5") == [first]
+    assert {name for name, each in first.items() if other[name] == each} == {"plain"}
+
+
+def test_where_data_lie_is_no_difference(undisturbed):
+    table = json.loads((undisturbed[1] / "made_by.json").read_text())["made_by"]
+    moved = json.loads(json.dumps(table))
+    table["summaries"][0]["fields"]["learning.data.data_dir"] = "here"
+    moved["summaries"][0]["fields"]["learning.data.data_dir"] = "there"
+    from pause_jax.sweeps.provenance import different
+
+    assert different(table, moved) == []
+
+
+def test_a_damaged_description_is_refused(kept, keys):
+    (kept / "made_by.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"made_by\.json: is damaged"):
+        sweep(CONFIGS, keys, store=kept, **SETTINGS)
+
+
+def test_a_place_that_cannot_hold_a_store_is_refused_before_any_run(keys, tmp_path, monkeypatch):
+    monkeypatch.setattr(execute, "run_chunks", lambda *_: pytest.fail("a run was started"))
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nothing"):
+        with pytest.raises(ConfigError, match="cannot keep a sweep"):
+            sweep(CONFIGS, keys, store=place, **SETTINGS)
+
+
+def test_a_store_that_cannot_be_written_any_more_ends_nothing(
+    undisturbed, keys, tmp_path, monkeypatch, caplog
+):
+    play = batch.run_chunks
+
+    def loses_its_folder(*arguments):
+        for part in play(*arguments):
+            shutil.rmtree(tmp_path / "kept", ignore_errors=True)
+            yield part
+
+    monkeypatch.setattr(execute, "run_chunks", loses_its_folder)
+    result = sweep(CONFIGS, keys, store=tmp_path / "kept", **SETTINGS)
+    xr.testing.assert_identical(result, undisturbed[0])
+    assert caplog.text.count("cannot be written (No such file or directory)") == 1
+
+
+def test_two_processes_do_not_run_the_same_whole_sweep(kept, keys):
+    table = json.loads((kept / "made_by.json").read_text())
+    store = Store(kept, Kept(**table))
+    with store.locked(), pytest.raises(ConfigError, match="another process runs this sweep"):
+        sweep(CONFIGS, keys, store=kept, **SETTINGS)
+    sweep(CONFIGS, keys, store=kept, **SETTINGS)
+
+
+# The middle of a chunk.
+
+# The server has moments, and updates that are late wait in the state.
+LEARNED = (
+    presets.digits_small("sa_pause")
+    .replace(num_rounds=20, eval_every=8, num_clients=8, deadline=0.3, stale_updates="next")
+    .replace(track_regret=False)
+    .override(
+        {
+            "learning.model": Linear(),
+            "learning.server": FedAdam(),
+            "learning.keep_optimizer_state": True,
+        }
+    )
+)
+
+
+def stop_after(monkeypatch, segments):
+    """Interrupt a sweep when so many segments were played."""
+    ticks, play = [], batch.run_chunks
+
+    def stopped(*arguments):
+        mine, tick, firsts, keeper = arguments
+
+        def counted():
+            tick()
+            ticks.append(0)
+            if len(ticks) == segments:
+                raise KeyboardInterrupt
+
+        with_a_count = mine, counted, firsts, keeper
+        return play(*with_a_count)
+
+    monkeypatch.setattr(execute, "run_chunks", stopped)
+    return ticks
+
+
+OVERLAPPING = LEARNED.replace(
+    deadline=None,
+    stale_updates="lost",
+    clock=Asynchronous(concurrency=4, buffer=3, open_slots=1),
+    policy=Random(),
+    privacy=NoPrivacy(),
+    track_regret=False,
+)
+
+
+RECORDED = (
+    *("clients", "in_time", "latency", "clock", "spent", "counts", "queried", "reward"),
+    *("train_loss", "test_loss", "test_accuracy"),
+)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [LEARNED, bandit("clustered_size", privacy=NoPrivacy()), OVERLAPPING],
+    ids=["learned", "bandit", "overlapping"],
+)
+def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "pause_jax")
+    alone = {"max_batch": 1, "record": RECORDED, "progress": False}
+    arguments = {"store": tmp_path, **alone}
+    whole = sweep(config, keys[:1], **alone)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "SAVE_EVERY", 0.0)
+        patch.setattr(checkpoint, "SHARE", np.inf)  # however long saving takes
+        stop_after(patch, 7)
+        with pytest.raises(SweepInterrupted, match="0 of 1 runs"):
+            sweep(config, keys[:1], **arguments)
+    (middle,) = tmp_path.glob("checkpoint-*")
+    assert [path.name for path in middle.iterdir()] == ["6"]
+    ticks = stop_after(monkeypatch, 0)
+    result = sweep(config, keys[:1], **arguments)
+    assert len(ticks) == 20 - 6
+    if config is LEARNED:
+        assert 0 < whole.in_time.sum() < whole.in_time.size
+    assert "goes on after 6 of its segments" in caplog.text
+    xr.testing.assert_equal(result, whole)
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
+    middle = checkpoint.Checkpoint(Store(tmp_path, Kept({}, [], {})), 0, 0)
+    point = checkpoint.Point(2, {"x": jnp.arange(3.0)}, [np.ones(2)])
+
+    def restored():
+        return middle.restored({"x": jnp.zeros(3)}, lambda _: [jax.ShapeDtypeStruct((2,), float)])
+
+    middle.save(point)
+    np.testing.assert_array_equal(restored().state["x"], point.state["x"])
+    middle.drop()
+    with monkeypatch.context() as harm:
+        harm.setattr(checkpoint, "_digest", lambda _: np.zeros(32, np.uint8))
+        middle.save(point)
+    assert restored() is None
+    assert "is damaged (ValueError) and is not used" in caplog.text
+    assert not list(tmp_path.glob("checkpoint-*/*"))

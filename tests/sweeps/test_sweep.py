@@ -1,0 +1,388 @@
+"""Sweeps: rows equal single runs, one compilation a structure, labels, chunks, interrupts."""
+
+import itertools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pause_jax import (
+    ConfigError,
+    Result,
+    SweepInterrupted,
+    config_file,
+    policies,
+    presets,
+    simulate,
+    stack,
+    sweep,
+)
+from pause_jax.base.compilation import Compilations
+from pause_jax.learning import Execution, Linear
+from pause_jax.run.programs import ROOMS, compiled_steps, program_spec
+from pause_jax.run.record.recorder import chosen
+from pause_jax.run.simulate import prepare
+from pause_jax.sweeps import batch, chunks, execute
+from pause_jax.sweeps import prepare as preparing
+from tests.support.network import context, observation
+
+pytestmark = pytest.mark.slow
+
+RECORDED = ("clients", "clock", "spent", "reward", "counts")
+FLOATS = ("latency", "clock", "max_spent", "spent", "reward", "genie_reward", "regret")
+
+
+def bandit(policy="pause", **changes):
+    base = presets.digits_small(policy).replace(learning=None, num_rounds=20, track_regret=False)
+    return base.replace(**changes)
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return jax.random.split(jax.random.key(3), 3)
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    """On any machine a sweep plays two chunks at a time."""
+    monkeypatch.setattr(preparing, "threads_of", lambda mesh: 2)
+
+
+@pytest.fixture(scope="module")
+def learned(keys):
+    base = presets.digits_small("pause").replace(num_rounds=20, eval_every=8)
+    base = base.override({"learning.model": Linear()})
+    configs = {"five": base, "zero": base.override({"reward.gamma": 0.0})}
+    return configs, sweep(configs, keys[:2], progress=False)
+
+
+def assert_row_is_single_run(row, config, key):
+    single = simulate(config, key)
+    np.testing.assert_array_equal(row.clients, single.clients)
+    np.testing.assert_array_equal(row.counts, single.counts)
+    for name in FLOATS:
+        np.testing.assert_allclose(row[name], getattr(single, name), rtol=1e-5, atol=1e-6)
+    # Batched matrix products round differently, and twenty rounds of Adam carry it on.
+    for name in ("train_loss", "test_loss", "test_accuracy"):
+        np.testing.assert_allclose(row[name], getattr(single, name), rtol=0.02, atol=0.02)
+
+
+def test_a_row_is_the_single_run(learned, keys):
+    configs, data = learned
+    for name, config in configs.items():
+        row = data.sel(config=name, seed=1)
+        assert_row_is_single_run(row, config, keys[1])
+
+
+def test_chunks_change_nothing(keys, monkeypatch):
+    # In several threads so few runs would all be played one by one.
+    monkeypatch.setattr(preparing, "threads_of", lambda mesh: 1)
+    configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0, 50.0)]
+    assert preparing.plan_sweep(configs, keys, record=RECORDED).plans[0].batch > 2
+    whole = sweep(configs, keys, record=RECORDED, progress=False)
+    for width in (1, 2):
+        given = {"record": RECORDED, "max_batch": width}
+        assert preparing.plan_sweep(configs, keys, **given).plans[0].batch == width
+        found = sweep(configs, keys, progress=False, **given)
+        xr.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-5)
+
+
+def test_lanes_change_nothing(keys, monkeypatch):
+    configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0)]
+    results = []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(preparing, "threads_of", lambda mesh, threads=threads: threads)
+        results.append(sweep(configs, keys, record=RECORDED, progress=False))
+    for result in results[1:]:
+        xr.testing.assert_allclose(result, results[0], rtol=1e-6, atol=1e-5)
+
+
+SETUP = (chosen(RECORDED), Execution())
+
+
+def chunking_for(config, data, num_runs, num_devices, threads, memory_limit, max_batch):
+    limits = chunks.Limits(num_devices, threads, memory_limit, max_batch)
+    return chunks.chunking_of(config, data, num_runs, *SETUP, limits)
+
+
+def play(configs, data, keys, chunking, tick):
+    mesh = batch.mesh_of(jax.devices()[:1])
+    return batch.run_chunks(batch.Batch(configs, data, keys, chunking, *SETUP, mesh), tick)
+
+
+def test_lanes_stop_when_no_one_waits_for_them(keys):
+    config, data = prepare(bandit())
+    many = jax.random.split(keys[0], 200)
+    chunking = chunks.Chunking(num_runs=200, batch=1, segments=20, threads=2)
+    ticks = []
+
+    def tick():
+        ticks.append(0)
+
+    parts = play(stack([config]), data, many, chunking, tick)
+    next(parts)
+    parts.close()
+    stopped = len(ticks)
+    assert 20 <= stopped < 200 * 20
+    time.sleep(0.1)
+    assert len(ticks) == stopped, "a lane went on"
+
+
+def test_a_failure_in_a_lane_ends_the_sweep(keys):
+    config, data = prepare(bandit())
+    chunking = chunks.Chunking(num_runs=3, batch=1, segments=20, threads=2)
+    ticks = itertools.count()
+
+    def tick():
+        if next(ticks) == 25:
+            raise RuntimeError("out of memory")
+
+    parts = play(stack([config]), data, keys, chunking, tick)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        list(parts)
+
+
+def test_one_compilation_for_each_static_structure(keys, two_cores):
+    """Neither one more seed, nor other values or more, nor another number of rounds or of
+    evaluations compiles anything.
+    """
+    config = bandit(num_clients=12)
+    values = [config.override({"reward.gamma": g}) for g in (0.0, 1.0, 2.0, 3.0)]
+    others = [value.override({"reward.alpha": 3.0}) for value in values]
+    longer = config.replace(num_rounds=300, eval_every=7)
+    five, one = jax.random.split(keys[0], 5), keys[1]
+    advance = compiled_steps(None, chosen(None), Execution(), True).advance_quick
+    simulate(config, keys[0])
+    before = advance._cache_size()
+    sweep(config, keys, progress=False)
+    assert advance._cache_size() == before + 1
+    compilations = Compilations()
+    sweep(config, five, progress=False)
+    sweep(values[:3], keys, progress=False)
+    sweep(values, keys, progress=False)
+    sweep(others, keys, progress=False)
+    assert len(sweep(longer, keys, progress=False)["round"]) == 300
+    assert len(simulate(longer, one).clock) == 300
+    assert compilations.programs == 0
+    sweep([bandit("random", num_clients=12)], keys, progress=False)
+    assert advance._cache_size() == before + 2
+
+
+def test_a_call_has_no_room_for_rounds_that_are_not_played_where_a_round_is_large():
+    small, large = bandit("all"), bandit("all", num_clients=100_000)
+    assert program_spec(small, SETUP[0]).room == ROOMS[0] > small.num_rounds
+    assert program_spec(large, SETUP[0]) == (large.num_rounds, True)
+    assert program_spec(large, SETUP[0], longest=3) == (3, True)
+
+
+def test_chunks_keep_to_the_memory_limit():
+    config, data = prepare(bandit())
+    tiny = chunking_for(config, data, 3, 1, 1, memory_limit=1e-9, max_batch=None)
+    assert (tiny.batch, len(tiny.firsts)) == (1, 3)
+    assert chunking_for(config, data, 3, 1, 2, memory_limit=1e-9, max_batch=None).threads == 1
+    ample = chunking_for(config, data, 3, 1, 1, memory_limit=2.0, max_batch=None)
+    assert (ample.batch, len(ample.firsts)) == (4, 1)
+    # Learning takes more memory, and eight devices have more.
+    learned = prepare(presets.digits_small().replace(num_rounds=20))
+    sizes = [
+        chunking_for(*learned, 10_000, devices, threads, memory_limit=0.02, max_batch=None).batch
+        for devices, threads in ((1, 1), (8, 1), (1, 4))
+    ]
+    assert 4 < sizes[0] < 10_000
+    assert sizes[1] == pytest.approx(8 * sizes[0], rel=0.2)
+    assert sizes[0] / 8 <= sizes[2] <= sizes[0] / 4
+
+
+def test_a_lane_keeps_to_the_cache_of_a_core():
+    small = prepare(presets.digits_small())
+    wide = prepare(presets.digits_small().override({"learning.model.hidden": (1000, 1000)}))
+    plans = [
+        chunking_for(*each, 64, 1, 2, memory_limit=8.0, max_batch=None) for each in (small, wide)
+    ]
+    assert 1 < plans[0].batch <= 32
+    assert (plans[1].batch, plans[1].threads) == (1, 2)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(1, 300), st.integers(1, 16), st.integers(1, 5),
+    st.one_of(st.none(), st.integers(1, 100)), st.integers(1, 100),
+)  # fmt: skip
+def test_a_plan_plays_every_run(num_runs, num_devices, threads, max_batch, rounds):
+    config, data = prepare(bandit().replace(num_rounds=rounds))
+    chunking = chunking_for(config, data, num_runs, num_devices, threads, 1e-4, max_batch)
+    assert chunking.batch % num_devices == 0
+    assert list(chunking.firsts) == list(range(0, num_runs, chunking.batch))
+    assert chunking.segments == min(rounds, chunks.SEGMENTS)
+    if max_batch is not None:
+        assert chunking.threads <= threads
+        assert chunking.threads * chunking.batch < max_batch + chunking.threads * num_devices
+
+
+def test_labels_and_gaps(keys):
+    configs = {
+        "fastest": bandit("fastest"),
+        "all": bandit("all").replace(num_rounds=10),
+        "small": bandit("fastest", num_clients=6, num_selected=2),
+    }
+    data = sweep(configs, keys, progress=False)
+    assert dict(data.sizes) == {
+        "config": 3, "seed": 3, "round": 20, "slot": 30, "client": 30, "eval_round": 4,
+        "word": 2,
+    }  # fmt: skip
+    assert data.config.values.tolist() == ["fastest", "all", "small"]
+    assert data["num_rounds"].values.tolist() == [20, 10, 20]
+    assert data["policy"].values.tolist() == ["fastest", "all", "fastest"]
+    assert "reward.gamma" not in data.coords
+    assert (data.clients.sel(config="fastest").isel(slot=slice(5, None)) == -1).all()
+    assert (data.counts.sel(config="small").isel(client=slice(6, None)) == -1).all()
+    assert data.clock.sel(config="all", round=slice(11, None)).isnull().all()
+    assert data.clock.sel(config="all", round=10).notnull().all()
+    for name, config in configs.items():
+        text = data.config_toml.sel(config=name).item()
+        assert text == config_file.dumps(config)
+
+
+def test_a_swept_number_is_a_coordinate(learned):
+    _, data = learned
+    assert data["reward.gamma"].values.tolist() == [5.0, 0.0]
+    assert data.eval_round.values.tolist() == [8, 16, 20]
+    np.testing.assert_array_equal(data.eval_clock, data.clock.sel(round=[8, 16, 20]))
+    assert data.epsilon_unit.values.tolist() == ["coordinate", "coordinate"]
+
+
+@pytest.mark.parametrize("suffix", ["nc", "zarr"])
+def test_a_result_survives_a_file(learned, tmp_path, suffix):
+    _, data = learned
+    path = tmp_path / f"data.{suffix}"
+    if suffix == "nc":
+        data.to_netcdf(path)
+        back = xr.load_dataset(path)
+    else:
+        data.to_zarr(path, zarr_format=2, consolidated=True)
+        back = xr.open_zarr(path, consolidated=True).load()
+    for name in data.data_vars:
+        np.testing.assert_array_equal(back[name], data[name])
+    assert back.config_toml.values.tolist() == data.config_toml.values.tolist()
+
+
+def test_all_configs_are_checked_before_any_runs(keys, monkeypatch):
+    monkeypatch.setattr(execute, "run_chunks", lambda *_: pytest.fail("a run was started"))
+    bad = bandit().override({"privacy.budget.total_epsilon": 0.0})
+    with pytest.raises(ConfigError, match="total_epsilon"):
+        sweep([bandit(), bad], keys, progress=False)
+    with pytest.raises(ConfigError, match="typed JAX key"):
+        sweep([bandit()], np.arange(3), progress=False)
+    with pytest.raises(ConfigError, match="empty"):
+        sweep([], keys, progress=False)
+    with pytest.raises(ConfigError, match="max_batch = 0: must be a whole number >= 1"):
+        sweep([bandit()], keys, max_batch=0, progress=False)
+    with pytest.raises(ConfigError, match="memory_limit = 0: must be a number > 0"):
+        sweep([bandit()], keys, memory_limit=0, progress=False)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError("out of memory")])
+def test_an_interrupt_keeps_what_is_finished(keys, monkeypatch, failure):
+    fail_in_chunk(monkeypatch, 4, failure)
+    configs = {"first": bandit(), "second": bandit().override({"reward.gamma": 1.0})}
+    with pytest.raises(SweepInterrupted, match="4 of 6 runs, 1 of 2 configs") as stopped:
+        sweep(configs, keys, **ONE_BY_ONE)
+    assert stopped.value.finished.config.values.tolist() == ["first"]
+    assert stopped.value.finished.sizes["seed"] == 3
+    assert stopped.value.finished.clock.notnull().all()
+
+
+# One program serves the three of them, and the run one by one of test_chunks_change_nothing.
+ONE_BY_ONE = {"max_batch": 1, "record": RECORDED, "progress": False}
+
+
+def fail_in_chunk(monkeypatch, number, failure):
+    """Let a sweep fail after so many finished chunks."""
+    original, finished = batch.run_chunks, list[Result]()
+
+    def fail(*args):
+        for part in original(*args):
+            if len(finished) == number:
+                raise failure
+            finished.append(part)
+            yield part
+
+    monkeypatch.setattr(execute, "run_chunks", fail)
+
+
+def test_an_interrupt_of_the_first_config_keeps_its_finished_seeds(keys, monkeypatch):
+    whole = sweep({"only": bandit()}, keys, **ONE_BY_ONE)
+    fail_in_chunk(monkeypatch, 2, KeyboardInterrupt)
+    with pytest.raises(SweepInterrupted, match="2 of 3 runs, 0 of 1 configs") as stopped:
+        sweep({"only": bandit()}, keys, **ONE_BY_ONE)
+    part = whole.isel(seed=slice(2)).assign_attrs(interrupted="after 2 of 3 runs, 0 of 1 configs")
+    xr.testing.assert_identical(stopped.value.finished, part)
+
+
+def test_an_interrupt_before_anything_is_finished_keeps_nothing(keys, monkeypatch):
+    fail_in_chunk(monkeypatch, 0, KeyboardInterrupt)
+    with pytest.raises(SweepInterrupted, match="0 of 3 runs") as stopped:
+        sweep(bandit(), keys, **ONE_BY_ONE)
+    assert stopped.value.finished is None
+
+
+def test_policies_of_one_cohort_size_share_a_program(keys, two_cores):
+    """Each with its own numbers, and with the bits of any sweep that it is alone in."""
+    configs = {name: bandit(name, num_clients=11) for name in ("random", "oort", "all")} | {
+        f"{name} {weight}": bandit(name, num_clients=11).override(
+            {"policy.index.speed_weight": weight, **changes}
+        )
+        for name, changes in (("sa_pause", {"policy.search.steps": 30}), ("bsfl", {}))
+        for weight in (0.5, 4.0)
+    }
+    recorded = ("clients", "clock", "energy", "acceptance_rate", "counts")
+
+    def swept(configs):
+        return sweep(configs, keys, progress=False, record=recorded)
+
+    alone = swept(configs["random"])
+    advance = compiled_steps(None, chosen(recorded), Execution(), True).advance_quick
+    before = advance._cache_size()
+    together = swept(configs)
+    # All chooses more clients, and oort reads losses; the others are one program.
+    assert advance._cache_size() == before + 2 + (configs["oort"].policy.releases != ())
+    compilations = Compilations()
+    xr.testing.assert_identical(swept(configs["random"]), alone)
+    assert compilations.programs == 0
+    for name, config in configs.items():
+        apart = swept(config)
+        row = together.sel(config=name).isel(slot=slice(config.cohort_size))
+        for quantity in ("clients", "counts"):
+            np.testing.assert_array_equal(row[quantity], apart[quantity][0])
+        for quantity in ("clock", "energy", "acceptance_rate"):
+            np.testing.assert_allclose(row[quantity], apart[quantity][0], rtol=1e-5, atol=1e-5)
+    for name in ("sa_pause", "bsfl"):
+        clients = together.clients.sel(config=[f"{name} 0.5", f"{name} 4.0"])
+        assert (clients[0] != clients[1]).any()
+
+
+@pytest.mark.parametrize("name", policies.NAMED)
+def test_policies_that_need_a_program_of_their_own_say_so(name):
+    own, asks = policies.NAMED[name], []
+    m = own.cohort_size(6, 3)
+
+    def choose_and_learn(key):
+        policy = own.build(context([10] * 6, m, update_size=4))
+        asks.append(policy.query)
+        state = policy.init()
+        selection, _ = policy.select(key, state, jnp.int32(1), jnp.ones(6, bool))
+        seen = observation(jnp.ones(m), update=jnp.ones((m, 4)))
+        return policy.update(state, selection, seen)
+
+    if not own.alone:
+        program = str(jax.make_jaxpr(choose_and_learn)(jax.random.key(0)))
+        assert asks == [None]
+        assert "pure_callback" not in program
+    names = {"power_of_choice", "rbcs_f", "fedcs", "clustered_similarity", "refl"}
+    names |= {"divfl", "hics_fl", "fedcor", "greedyfed"}
+    assert own.alone == (own.name in names)
