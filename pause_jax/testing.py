@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import Config
 from pause_jax.config import SimConfig, canonical, config_file, validate
 from pause_jax.learning import Learner, LearnerState, Learning

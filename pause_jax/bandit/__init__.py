@@ -2,19 +2,8 @@
 
 from pause_jax.bandit import reward as reward
 from pause_jax.bandit import search as search
-from pause_jax.bandit.stats import (
-    ClientStats,
-    Info,
-    Observation,
-    Selection,
-    empty_stats,
-    no_info,
-    ucb_index,
-    update_stats,
-)
-from pause_jax.bandit.stats import (
-    store_active as store_active,
-)
+from pause_jax.bandit.protocol import Info, Observation, Selection, no_info, store_active
+from pause_jax.bandit.stats import ClientStats, empty_stats, ucb_index, update_stats
 
 __all__ = [
     "ClientStats",
@@ -23,6 +12,7 @@ __all__ = [
     "Selection",
     "empty_stats",
     "no_info",
+    "store_active",
     "ucb_index",
     "update_stats",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.learning.fedavg import averaged
 from pause_jax.learning.learner import Deferred, LearnerState, Release, Trained
 from pause_jax.learning.local_sgd import LocalSgd

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from pause_jax.bandit import Selection, store_active
+from pause_jax.bandit.protocol import Selection, store_active
 from pause_jax.learning.client import LocalLoss, LocalTraining, Slot, local_steps, train_locally
 from pause_jax.learning.cohort import Execution, fitting, kept_in_training, map_clients
 from pause_jax.learning.learner import LearnerState, Release, Trained, Variables, trained_part

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.partition import Partition
 from pause_jax.rng.keys import Streams

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.learning.cohort import kept_in_training
 from pause_jax.learning.evaluation import evaluate, local_loss, moved_loss
 from pause_jax.learning.fedavg import RoundTraining, mean_update, train_cohort

@@ -3,7 +3,7 @@
 # Names "X as X" are for other rooms, and not in `__all__`.
 # ruff: noqa: I001
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit.protocol import Info, Observation, Selection, no_info
 from pause_jax.bandit.search import Annealing, Exhaustive
 from pause_jax.base.registry import look_up, name_settings
 from pause_jax.policies.base import (

@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection
+from pause_jax.bandit.protocol import Info, Observation, Selection
 from pause_jax.bandit.reward import Reward
-from pause_jax.base.renamed import read_by_old_name
 from pause_jax.base.struct import Config, ConfigError, nested
 from pause_jax.privacy import Mechanism
 
@@ -39,11 +38,6 @@ class Answer(NamedTuple):
     features: Float[Array, "d F"]
     reported: Bool[Array, " d"] | bool = True
 
-    @property
-    def told(self) -> Any:
-        """The old name of ``reported``."""
-        return read_by_old_name(self, "told", "reported")
-
 
 class Query(NamedTuple):
     """A question to some clients before the choice. Its time is charged to the round.
@@ -63,11 +57,6 @@ class Query(NamedTuple):
     wants: str
     batch_size: int | None
     seconds: Callable[[Array], Array]
-
-    @property
-    def hear(self) -> Any:
-        """The old name of ``receive``."""
-        return read_by_old_name(self, "hear", "receive")
 
 
 # A schedule that fades makes noise that float32 cannot square; sums of this stay finite.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.bandit import Observation, Selection, no_info
+from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, draw_clients, stateless, top_clients

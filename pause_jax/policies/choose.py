@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Selection, no_info
+from pause_jax.bandit.protocol import Selection, no_info
 from pause_jax.bandit.search.problem import ordered
 from pause_jax.base.struct import ConfigError, Sizes
 from pause_jax.policies.base import Answer, Context, Policy, Query, Selected

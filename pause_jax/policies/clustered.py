@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from pause_jax.bandit import Observation, Selection, no_info, store_active
+from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.host import call_on_host

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import (
-    ClientStats,
-    Observation,
-    Selection,
-    empty_stats,
-    no_info,
-    ucb_index,
-    update_stats,
-)
+from pause_jax.bandit.protocol import Observation, Selection, no_info
+from pause_jax.bandit.stats import ClientStats, empty_stats, ucb_index, update_stats
 from pause_jax.base.struct import number
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, mask_of, next_queue, top_clients

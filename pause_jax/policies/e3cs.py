@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Observation, Selection, no_info
+from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, dep_round, inclusion_probabilities

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Observation, Selection, no_info
+from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Query, Selected
 from pause_jax.policies.choose import draw_clients, equal_weights, top_clients

@@ -11,7 +11,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Observation, Selection, no_info
+from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import Sizes, number, static
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import (

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from jax import Array
 
-from pause_jax.bandit import ClientStats, empty_stats, ucb_index, update_stats
+from pause_jax.bandit.stats import ClientStats, empty_stats, ucb_index, update_stats
 from pause_jax.base.struct import Config, number
 from pause_jax.policies.base import Context
 

@@ -9,14 +9,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy.special import xlogy
 
-from pause_jax.bandit import (
-    ClientStats,
-    Observation,
-    Selection,
-    empty_stats,
-    ucb_index,
-    update_stats,
-)  # fmt: skip
+from pause_jax.bandit.protocol import Observation, Selection
+from pause_jax.bandit.stats import ClientStats, empty_stats, ucb_index, update_stats  # fmt: skip
 from pause_jax.base.struct import number
 from pause_jax.policies.base import Context
 from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats

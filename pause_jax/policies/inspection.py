@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.bandit import Observation
+from pause_jax.bandit.protocol import Observation
 from pause_jax.policies.base import (
     UNNOISED,
     Answer,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Observation, Selection
+from pause_jax.bandit.protocol import Observation, Selection
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected, check_selected
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Observation, Selection
+from pause_jax.bandit.protocol import Observation, Selection
 from pause_jax.bandit.reward import problem_of
 from pause_jax.bandit.search import Exact, Search
 from pause_jax.base.struct import node, static

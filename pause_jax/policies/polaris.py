@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Observation, Selection, no_info, store_active
+from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import number
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, draw_clients, mask_of

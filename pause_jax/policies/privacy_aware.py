@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Observation, Selection, no_info, store_active
+from pause_jax.bandit.protocol import Observation, Selection, no_info, store_active
 from pause_jax.base.struct import number, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import (

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import is_ours
 from pause_jax.config import SimConfig
 

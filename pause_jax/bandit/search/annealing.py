@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pause_jax.bandit.protocol import Info
 from pause_jax.bandit.search.exact import SMALL, exact
 from pause_jax.bandit.search.landscape import (
     NEIGHBOURHOODS,
@@ -21,7 +22,6 @@ from pause_jax.bandit.search.landscape import (
     walk_energy,
 )
 from pause_jax.bandit.search.problem import Problem, Search, check_problem, set_energy, shuffled
-from pause_jax.bandit.stats import Info
 from pause_jax.base.struct import number, static
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from pause_jax.bandit.protocol import Info
 from pause_jax.bandit.search.prefix import best_prefix
 from pause_jax.bandit.search.problem import (
     Problem,
@@ -17,7 +18,6 @@ from pause_jax.bandit.search.problem import (
     ordered,
     set_energy,
 )
-from pause_jax.bandit.stats import Info
 
 # Up to so many clients all prefixes are compared side by side.
 SMALL = 64

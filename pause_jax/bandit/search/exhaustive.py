@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from pause_jax.bandit.protocol import Info
 from pause_jax.bandit.search.problem import (
     Problem,
     Search,
@@ -18,7 +19,6 @@ from pause_jax.bandit.search.problem import (
     set_energy,
     shuffled,
 )
-from pause_jax.bandit.stats import Info
 from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.rng.summation import tree_sum
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from pause_jax.bandit.stats import Info
+from pause_jax.bandit.protocol import Info
 from pause_jax.base.checks import behind
 from pause_jax.base.struct import Config
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import Asynchronous, SimConfig
 from pause_jax.deploy.selector.reports import Choice, Reports, numbers, observation

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pause_jax.bandit import Observation
+from pause_jax.bandit.protocol import Observation
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, loaded, validate
 from pause_jax.policies import Answer

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, canonical, config_file, with_budgets
 from pause_jax.deploy.selector.reports import (

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.config import Asynchronous, SimConfig
 
 if TYPE_CHECKING:

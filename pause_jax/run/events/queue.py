@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Info, Observation, Selection, no_info
+from pause_jax.bandit.protocol import Info, Observation, Selection, no_info
 from pause_jax.learning import Trained
 from pause_jax.policies import learns_of_training
 from pause_jax.rng import keys

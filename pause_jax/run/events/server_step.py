@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig
 from pause_jax.learning import LearnerState, Trained

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Selection
+from pause_jax.bandit.protocol import Selection
 from pause_jax.config import SimConfig
 
 if TYPE_CHECKING:

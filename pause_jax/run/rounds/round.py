@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Observation, Selection
+from pause_jax.bandit.protocol import Info, Observation, Selection
 from pause_jax.learning import LearnerState, Release, StaleUpdates, Trained
 from pause_jax.policies import Answer, check_selected
 from pause_jax.privacy import Mechanism

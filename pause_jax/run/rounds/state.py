@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.bandit import Info, Selection
+from pause_jax.bandit.protocol import Info, Selection
 from pause_jax.config import SimConfig
 from pause_jax.learning import Learner, LearnerState, StaleUpdates, Trained
 from pause_jax.learning.learner import all_finite
