@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 
-from pause_jax import SimConfig, SweepInterrupted, distributed, run_shard, sweep
+from pause_jax import SimConfig, SweepInterrupted, run_shard, sweep
 from pause_jax.base.compilation import use_cache
 from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
-from pause_jax.sweeps import batch, checkpoint, execute
+from pause_jax.sweeps import batch, checkpoint, distributed, execute
 
 SMALL = SimConfig(
     num_clients=6,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pause_jax import ConfigError, cli, distributed
+from pause_jax import ConfigError, cli
+from pause_jax.sweeps import distributed
 
 pytestmark = pytest.mark.slow
 
