@@ -20,7 +20,6 @@ import jax
 import numpy as np
 from jax.tree_util import GetAttrKey
 
-from pause_jax.base.renamed import current_name
 from pause_jax.base.spelling import no_field, one_line
 
 # Characters of a message: what a file says can be longer than any reader's patience.
@@ -263,7 +262,6 @@ def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
         if part is None:
             raise ConfigError(f"{path}: {above} is none. Choose one first: {above}=NAME.")
         known = {f.name: f for f in dataclasses.fields(part)} if isinstance(part, Config) else {}
-        name = current_name(part, name)
         if name not in known:
             raise ConfigError(f"{path}: {no_field(name, part, above, config)}")
         part, field = getattr(part, name), known[name]

@@ -24,15 +24,12 @@ class _Command(NamedTuple):
     Attributes:
       place: module in ``pause_jax.cli`` and function.
       summary: the first line of the function's docstring, for the list of commands.
-      deprecated: an old name, which is not listed.
     """
 
     place: str
     summary: str
-    deprecated: bool = False
 
 
-_TRACES = "List when clients can be there, with the fields and defaults."
 COMMANDS = {
     "compare": _Command(
         "compare.compare",
@@ -69,8 +66,10 @@ COMMANDS = {
     "latencies": _Command(
         "listing.list_latencies", "List the latency models, with their fields and defaults."
     ),
-    "availability-traces": _Command("listing.list_availability_traces", _TRACES),
-    "presences": _Command("listing.list_availability_traces", _TRACES, deprecated=True),
+    "availability-traces": _Command(
+        "listing.list_availability_traces",
+        "List when clients can be there, with the fields and defaults.",
+    ),
     "datasets": _Command(
         "listing.list_datasets", "List the data sets, and where decoded images are kept."
     ),
@@ -101,8 +100,7 @@ def program(names: Container[str] = COMMANDS) -> typer.Typer:
     app.callback()(start)
     for name, command in COMMANDS.items():
         function = _imported(command.place) if name in names else _listed(command.summary)
-        old = command.deprecated
-        app.command(name, hidden=old, deprecated=old)(function)
+        app.command(name)(function)
     return app
 
 

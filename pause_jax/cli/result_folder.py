@@ -28,10 +28,8 @@ SUMMARY, LEDGER, EVENTS, REPORT = "summary.csv", "ledger.csv", "events.csv", "re
 # Files that a command which simulates may write at the top of its folder, and its folders.
 FILES = (DATA, RUN, "versions.json", SUMMARY, LEDGER, EVENTS, REPORT)
 _FOLDERS = ("configs", "figures", "tensorboard")
-# What a report of this library, and of one before 0.3, has in its head.
+# A report of this library has this in its head.
 _REPORT_MARK = " - pause_jax</title>"
-# Figures of a result before 0.3, which listed no files.
-_OLD_FIGURES = ("accuracy_vs_seconds", "spent_budget_vs_rounds", "participation_per_client")
 # Bytes of the name of a result, or of a config's file.
 _LONGEST_NAME = 200
 
@@ -134,31 +132,17 @@ def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
 
 
 def manifest(folder: pathlib.Path) -> set[str]:
-    """The files of a folder that this library wrote, relative to it, by the list in ``run.json``.
+    """Return the files that this library wrote, relative to the folder, as ``run.json`` lists them.
 
-    A result of a version before 0.3 has no list: then those of the names that it gave them. A
-    report is known by its head, also where it lies alone.
+    A report is known by its head, also where it lies alone.
     """
-    told = about(folder)
-    names = told.get("files")
-    if not isinstance(names, list):
-        names = _unlisted(folder) if "made_by" in told or "command" in told else []
-    ours = {name for name in names if isinstance(name, str) and _is_inside(folder, name)}
+    names = about(folder).get("files")
+    listed = names if isinstance(names, list) else []
+    ours = {name for name in listed if isinstance(name, str) and _is_inside(folder, name)}
     with contextlib.suppress(OSError, UnicodeDecodeError), (folder / REPORT).open() as page:
         if not (folder / REPORT).is_symlink() and _REPORT_MARK in page.read(1000):
             ours.add(REPORT)
     return ours
-
-
-def _unlisted(folder: pathlib.Path) -> list[str]:
-    names = [*FILES, "best.toml", "trials.csv", "response.png"]
-    import xarray as xr
-
-    names += [f"figures/{name}.png" for name in _OLD_FIGURES]
-    with contextlib.suppress(Exception), xr.open_dataset(folder / DATA, engine="h5netcdf") as data:
-        names += [f"configs/{_file_name(str(label))}.toml" for label in data.config.values]
-    names.remove(REPORT)
-    return names
 
 
 def _is_inside(folder: pathlib.Path, name: str) -> bool:

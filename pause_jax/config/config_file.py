@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from pause_jax.base.reference import imported, text_of
 from pause_jax.base.registry import choices, look_up
-from pause_jax.base.renamed import current_name
 from pause_jax.base.spelling import no_field, shortest, shown
 from pause_jax.base.struct import (
     Config,
@@ -208,8 +207,7 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
     """The config with the values of a table; what is left out stays."""
     known = {field.name: field for field in dataclasses.fields(config)}
     values: dict[str, Any] = {}
-    for given, value in table.items():
-        name = current_name(config, given)
+    for name, value in table.items():
         where = f"{path}.{name}" if path else name
         if name == "name" and path:
             continue

@@ -10,7 +10,6 @@ from jax import Array
 
 from pause_jax.bandit.reward import Reward
 from pause_jax.base.checks import check_fields, marked
-from pause_jax.base.renamed import renamed_fields
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError, Sizes, nested, node, number, static
 from pause_jax.config.clock import Clock, Synchronous
@@ -26,10 +25,6 @@ def no_trace() -> None:
     return None
 
 
-@renamed_fields(
-    names={"presence": "availability_trace", "late": "stale_updates"},
-    values={"when_spent": {"silent": "drop"}},
-)
 class SimConfig(Config):
     """Everything that a simulation depends on, except the key.
 

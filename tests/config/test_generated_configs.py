@@ -13,15 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pause_jax import ConfigError, SimConfig, config_file, simulate
+from pause_jax import ConfigError, config_file, simulate
 from pause_jax.base.checks import check_fields
 from pause_jax.base.struct import fields
 from pause_jax.config import canonical, validate
 from tests.support import generated
 
-# A misspelt name may be one of the last release.
-OLD_NAMES = "ignore:.* is now .* The old name goes:DeprecationWarning"
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(OLD_NAMES)]
+pytestmark = pytest.mark.slow
 
 KEY = jax.random.key(0)
 SOAK = int(os.environ.get("SOAK", "0"))
@@ -110,12 +108,6 @@ def test_a_misspelt_file_is_a_config_or_one_line(data):
     text = config_file.dumps(data.draw(generated.simulations(learning=True)))
     text = data.draw(generated.edited(text))
     outcome("files misspelt", lambda: checked(config_file.loads(text)))
-
-
-def test_a_name_of_the_last_release_is_no_misspelling():
-    config = SimConfig(learning=None)
-    assert outcome("old names", lambda: checked(config_file.changed(config, ["late=lost"])))
-    assert outcome("old names", lambda: checked(config_file.changed(config, ["late= "]))) is None
 
 
 @examples(150)

@@ -474,20 +474,6 @@ def test_a_list_from_elsewhere_removes_nothing_outside(kind, tmp_path):
     assert (place / "mine" / "a").exists()
 
 
-def test_a_result_without_a_list_gives_back_the_files_of_its_version(tmp_path):
-    place = written(tmp_path)
-    (place / "figures" / "accuracy_vs_seconds.png").touch()
-    (place / "figures" / "mine.png").touch()
-    (place / "configs" / "own.toml").touch()
-    (place / "report.html").write_text("<title>mine - pause_jax</title>")
-    (place / "run.json").write_text('{"command": "pause-jax", "made_by": "x"}')
-    result_folder.reserve(tmp_path, "mine", explicit=True, force=True)
-    result_folder.begin(place)
-    left = {"run.json", "figures/mine.png", "figures/accuracy.png", "configs/own.toml"}
-    # Of two labels with one name that version wrote one file.
-    assert files(place) == {*left, "configs/a_b-2.toml"}
-
-
 def test_what_lies_in_the_folder_of_an_unfinished_run_stays(tmp_path):
     place = written(tmp_path)
     (place / "unfinished" / "000").mkdir(parents=True)

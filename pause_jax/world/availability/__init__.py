@@ -5,15 +5,10 @@ A trace is a config with a state and one pure step a round; a custom one subclas
 free, independently in each round.
 """
 
-from pause_jax.base.renamed import old_names
 from pause_jax.world.availability.base import AvailabilityTrace, Diurnal, OnOff
 from pause_jax.world.availability.intervals import Intervals
 from pause_jax.world.availability.phones import Phones
 
 AVAILABILITY_TRACES = (Diurnal, Intervals, OnOff, Phones)
-
-__getattr__ = old_names(
-    __name__, {"Presence": "AvailabilityTrace", "PRESENCES": "AVAILABILITY_TRACES"}
-)
 
 __all__ = ["AvailabilityTrace", "Diurnal", "Intervals", "OnOff", "Phones"]

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.base.renamed import warn
 from pause_jax.base.struct import Config, number
 from pause_jax.rng.draws import evenly
 
@@ -23,12 +22,6 @@ class AvailabilityTrace(Config):
     """
 
     recheck: float = number(default=60.0, above=0)
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "begin" in vars(cls):
-            warn(f"{cls.__name__}.begin", "init")
-            cls.init = cls.begin  # type: ignore[attr-defined, method-assign]
 
     def loaded(self) -> Self:
         """The trace with what it reads from files; done on the host before a run is traced."""
