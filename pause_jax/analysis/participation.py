@@ -90,6 +90,6 @@ def _expected_seconds(one: xr.Dataset, num_clients: int) -> Floats | None:
     samples = one.data_size.mean("seed").values[:num_clients]
     with contextlib.suppress(ConfigError):
         model = config_file.loads(str(one.config_toml.item())).latency.loaded()
-        model, _ = model.given(Work(size, size, samples))
+        model, _ = model.with_work(Work(size, size, samples))
         return np.asarray(model.expected_latency(num_clients), np.float64)
     return None

@@ -93,7 +93,7 @@ def setup_of(
     length = length_of(config) if length is None else length
     data_size, local_samples = _samples(learner, learning)
     size = float(model_bytes(learning))
-    latency, work = config.latency.given(Work(size, size, local_samples))
+    latency, work = config.latency.with_work(Work(size, size, local_samples))
     context = context_of(
         config,
         latency,

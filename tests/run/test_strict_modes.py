@@ -74,7 +74,7 @@ def test_rounds_and_learning_mix_no_dtypes(strict):
 
 def test_latencies_and_mechanisms_mix_no_dtypes(strict):
     def drawn(model, key):
-        model = model.given(Work(1e6, 1e6, jnp.ones(8)))[0]
+        model = model.with_work(Work(1e6, 1e6, jnp.ones(8)))[0]
         return model.sample(key, 8), model.expected_speed(8), model.expected_latency(8)
 
     for cls in set(LATENCIES) - {Traces}:

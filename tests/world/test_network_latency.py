@@ -178,7 +178,7 @@ def test_work_is_handed_on_by_models_that_do_not_mind():
     from pause_jax.world.latency import LogNormal
 
     work = Work(4.0, 8.0, jnp.ones(3))
-    assert LogNormal().given(work) == (LogNormal(), work)
+    assert LogNormal().with_work(work) == (LogNormal(), work)
 
 
 BAD = [

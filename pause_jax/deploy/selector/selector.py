@@ -326,7 +326,7 @@ class Selector:
         if type(learning) is Learning:
             local = jnp.minimum(size, learning.max_steps * learning.batch_size)
         model_bytes = 4.0 * self._update_size
-        model, _ = config.latency.given(Work(model_bytes, model_bytes, local))
+        model, _ = config.latency.with_work(Work(model_bytes, model_bytes, local))
         nowhere = jnp.zeros(0, jnp.int32)
         return context_of(
             config,

@@ -5,9 +5,8 @@ A trace is a config with a state and one pure step a round; a custom one subclas
 free, independently in each round.
 """
 
-from pause_jax.world.availability.base import AvailabilityTrace, Diurnal, OnOff
+from pause_jax.world.availability.base import AvailabilityTrace, Diurnal, OnOff, Phones
 from pause_jax.world.availability.intervals import Intervals
-from pause_jax.world.availability.phones import Phones
 
 AVAILABILITY_TRACES = (Diurnal, Intervals, OnOff, Phones)
 

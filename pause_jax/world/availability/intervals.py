@@ -112,11 +112,11 @@ class Intervals(AvailabilityTrace):
     def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
         times = jnp.asarray(self._table.times[:num_clients], jnp.float32)
         start, end = jnp.moveaxis(times, -1, 0)
-        here = (start <= clock) & (clock < end)
+        is_inside = (start <= clock) & (clock < end)
         if self.period is not None:
             since = (clock - start) % self.period
-            here = (since < end - start) & (end > start)
-        return jnp.any(here, axis=1), state
+            is_inside = (since < end - start) & (end > start)
+        return jnp.any(is_inside, axis=1), state
 
 
 def _row(where: str, line: list[str]) -> tuple[str, float, float]:

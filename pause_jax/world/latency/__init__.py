@@ -8,8 +8,7 @@ A model is i.i.d. over rounds and independent over clients, and never returns le
 from pause_jax.world.latency.base import Latency, Work
 from pause_jax.world.latency.context import LinearContext
 from pause_jax.world.latency.network import Network
-from pause_jax.world.latency.normal import TenGroups, TwoGroups
-from pause_jax.world.latency.speed import ClippedSpeed, SpeedNormal
+from pause_jax.world.latency.normal import ClippedSpeed, SpeedNormal, TenGroups, TwoGroups
 from pause_jax.world.latency.tails import (
     LogNormal,
     Pareto,

@@ -1,16 +1,19 @@
-"""What a latency model is: how many seconds a client takes in a round, and what the genie knows."""
+"""Contract of a latency model: seconds of a client in a round, and what the genie knows of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pause_jax.base.struct import Config, number
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 
 
 class Work(NamedTuple):
@@ -50,9 +53,10 @@ class Latency(Config):
         """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
         return ()
 
-    def given(self, work: Work) -> tuple[Self, Work]:
-        """The model for a run in which a round is ``work``, and that work by the model's own words:
-        one that fixes its bytes says so.
+    def with_work(self, work: Work) -> tuple[Self, Work]:
+        """Return the model of a run whose rounds are ``work``, and the work that the model assumes.
+
+        A model with fixed bytes or samples assumes those.
         """
         return self, work
 
@@ -113,3 +117,20 @@ class Latency(Config):
     def expected_latency(self, num_clients: int) -> Array:
         """E[tau_k] in seconds, float [K]; what "fastest in expectation" sorts by."""
         raise NotImplementedError
+
+
+def quadrature(low: Array, high: Array) -> tuple[Array, Array]:
+    """Return Gauss-Legendre points and weights on an interval of each client.
+
+    sum(weights * f(points), axis=1) is the integral of f, exact for polynomials of degree 255.
+
+    Args:
+      low: float [K], lower ends.
+      high: float [K], upper ends.
+
+    Returns:
+      (points, weights), float [K, 128] each.
+    """
+    half = (high - low)[:, None] / 2
+    points = low[:, None] + half * (1 + jnp.asarray(_NODES, low.dtype)[None, :])
+    return points, jnp.asarray(_WEIGHTS, low.dtype)[None, :] * half

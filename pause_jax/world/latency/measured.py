@@ -17,7 +17,8 @@ LARGEST = float(np.finfo(np.float32).max)
 _COLUMNS = ("client", "seconds")
 # What may say the order of a client's measurements; without it, it is that of the file.
 _ORDERS = ("round", "time")
-_RULE = "must have the columns client, seconds and perhaps round or time"
+# Names of the columns, and each line with its place in the file.
+_Rows = tuple[list[str], list[tuple[str, list[Any]]]]
 
 
 class Measured(NamedTuple):
@@ -32,20 +33,35 @@ class Measured(NamedTuple):
 
 
 def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:
-    """The measurements of a file's content, Parquet if its path ends in ``.parquet``, else CSV.
+    """Parse the measurements of a file.
 
-    ``where`` is what asked for it, for messages.
+    Args:
+      content: what the file holds: Parquet if its path ends in ``.parquet``, else CSV.
+      path: of the file.
+      where: the field that names the file, for messages.
 
     Raises:
       ConfigError: naming the first line that is wrong.
     """
     name = f"{where} = {path!r}"
-    if pathlib.Path(path).suffix == ".parquet":
-        columns = _parquet(content, name)
-    else:
-        columns = _csv(content, name)
-    if not len(columns["client"]):
+    read_rows = _parquet if pathlib.Path(path).suffix == ".parquet" else _csv
+    header, rows = read_rows(content, name)
+    order = [word for word in header if word in _ORDERS]
+    if sorted(header) != sorted([*_COLUMNS, *order]) or len(order) > 1:
+        raise ConfigError(
+            f"{name}, line 1, {','.join(header)!r}: must have the columns client, seconds and "
+            "perhaps round or time."
+        )
+    if not rows:
         raise ConfigError(f"{name}: has no measurement of client 0, nor of any other.")
+    entries = []
+    for line, row in rows:
+        try:
+            entries.append(_entry(header, row))
+        except ValueError as error:
+            text = ",".join(map(str, row))
+            raise ConfigError(f"{name}, {line}, {text!r}: {error}.") from None
+    columns = {word: np.asarray([entry[word] for entry in entries]) for word in header}
     ids, number = numbered("client", columns["client"])
     client, seconds = number.astype(np.int64), columns["seconds"]
     answered = np.bincount(client, weights=np.isfinite(seconds))
@@ -54,60 +70,43 @@ def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:
             f"{name}: has only empty seconds of client {ids[np.argmin(answered)]}. Give each "
             "client at least one measurement."
         )
-    when = next((columns[word] for word in _ORDERS if word in columns), None)
-    if when is None:
+    if not order:
         return Measured(client, seconds, None, ids)
-    order = np.argsort(when, kind="stable")
-    return Measured(client[order], seconds[order], when[order], ids, "round" in columns)
+    when = columns[order[0]]
+    by_time = np.argsort(when, kind="stable")
+    return Measured(client[by_time], seconds[by_time], when[by_time], ids, order == ["round"])
 
 
-def _check_columns(header: list[str], wrong: str) -> None:
-    order = [word for word in header if word in _ORDERS]
-    if sorted(header) != sorted([*_COLUMNS, *order]) or len(order) > 1:
-        raise ConfigError(f"{wrong}: {_RULE}.")
+def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
+    """Return the values of a line by column; empty seconds are NaN.
 
-
-def _csv(content: bytes, name: str) -> dict[str, NDArray[Any]]:
-    def wrong(line: int, row: list[str], rule: str) -> ConfigError:
-        return ConfigError(f"{name}, line {line}, {','.join(row)!r}: {rule}.")
-
-    rows = source_file.table(name, content)
-    header = [word.strip() for word in (rows or [[]])[0]]
-    _check_columns(header, f"{name}, line 1, {','.join(header)!r}")
-    values: list[dict[str, Any]] = []
-    for place, row in enumerate(rows[1:], 2):
-        if not row:
-            continue
-        try:
-            texts = dict(zip(header, row, strict=True))
-            empty = not texts["seconds"].strip()
-            numbers = texts | ({"seconds": "nan"} if empty else {})
-            entry = {k: text if k == "client" else float(text) for k, text in numbers.items()}
-        except ValueError:
-            rule = f"must be {', '.join(header)}, all but the client numbers"
-            raise wrong(place, row, rule) from None
-        if rule := _broken(entry | {"seconds": 1.0} if empty else entry):
-            raise wrong(place, row, rule)
-        values.append(entry)
-    return {word: np.asarray([entry[word] for entry in values]) for word in header}
-
-
-def _broken(entry: dict[str, Any]) -> str:
-    """The rule that a line breaks, or nothing."""
+    Raises:
+      ValueError: saying which rule the line breaks.
+    """
     try:
-        client_id(entry["client"])
-    except ValueError as error:
-        return str(error)
-    if not 0 < entry["seconds"] <= LARGEST:
-        return "seconds must be finite and > 0"
-    if not all(np.isfinite(value) for word, value in entry.items() if word != "client"):
-        return "round or time must be finite"
-    if entry.get("round", 0) % 1:
-        return "round must be a whole number; the column of times is time"
-    return ""
+        values = dict(zip(header, row, strict=True))
+        is_empty = not str(values["seconds"]).strip()
+        values["seconds"] = "nan" if is_empty else values["seconds"]
+        numbers = {word: float(value) for word, value in values.items() if word != "client"}
+    except (TypeError, ValueError):
+        raise ValueError(f"must be {', '.join(header)}, all but the client numbers") from None
+    client_id(values["client"])
+    if not (is_empty or 0 < numbers["seconds"] <= LARGEST):
+        raise ValueError("seconds must be finite and > 0")
+    if not all(np.isfinite(numbers.get(word, 0)) for word in _ORDERS):
+        raise ValueError("round or time must be finite")
+    if numbers.get("round", 0) % 1:
+        raise ValueError("round must be a whole number; the column of times is time")
+    return {"client": values["client"], **numbers}
 
 
-def _parquet(content: bytes, name: str) -> dict[str, NDArray[Any]]:
+def _csv(content: bytes, name: str) -> _Rows:
+    header, *rows = source_file.table(name, content) or [[]]
+    numbered_rows = [(f"line {place}", row) for place, row in enumerate(rows, 2) if row]
+    return [word.strip() for word in header], numbered_rows
+
+
+def _parquet(content: bytes, name: str) -> _Rows:
     try:
         import pandas as pd
         import pyarrow  # noqa: F401
@@ -115,22 +114,8 @@ def _parquet(content: bytes, name: str) -> dict[str, NDArray[Any]]:
         raise ConfigError(f"{name}: reading Parquet needs pip install 'pause_jax[io]'.") from error
     try:
         table = pd.read_parquet(io.BytesIO(content))
-        _check_columns([str(word) for word in table.columns], f"{name}: {list(table.columns)}")
-        columns = {
-            str(word): table[word].to_numpy(object if word == "client" else np.float64)
-            for word in table.columns
-        }
-    except ConfigError:
-        raise
     except Exception as error:  # pyarrow and pandas raise many types
         short = str(error).splitlines()[0]
         raise ConfigError(f"{name}: must be a Parquet file of numbers ({short}).") from None
-    for place in range(len(table)):
-        entry = {
-            word: values[place] if word == "client" else float(values[place])
-            for word, values in columns.items()
-        }
-        empty = np.isnan(entry["seconds"])
-        if rule := _broken(entry | {"seconds": 1.0} if empty else entry):
-            raise ConfigError(f"{name}, row {place}, {entry}: {rule}.")
-    return columns
+    rows = table.astype(object).mask(table.isna(), "").to_numpy().tolist()
+    return list(map(str, table.columns)), [(f"row {place}", row) for place, row in enumerate(rows)]

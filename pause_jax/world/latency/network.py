@@ -23,7 +23,9 @@ COLUMNS = (
     "upload_mbit", "upload_spread",
 )  # fmt: skip
 # The library's own tables, by what ``path`` calls them.
-_OWN = {"": "devices.csv", "phones": "phones.csv"}
+_BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
+# Fields of what a client does in a round, in the order of the parts of a table.
+_AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 # Gauss-Legendre on each side of the kink at tau_min, of the least, the middle and the most varying
 # part. With these the errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
@@ -88,8 +90,8 @@ class Network(Latency):
             )
 
     def loaded(self) -> Self:
-        own = _OWN.get(self.path)
-        path = str(pathlib.Path(__file__).with_name(own)) if own else self.path
+        bundled = _BUNDLED.get(self.path)
+        path = str(pathlib.Path(__file__).with_name(bundled)) if bundled else self.path
 
         def parse(content: bytes) -> _Devices:
             return _parse(content, f"latency.path = {path!r}")
@@ -97,21 +99,18 @@ class Network(Latency):
         digest = source_file.parsed(_TABLES, "latency", path, self.digest, parse)
         return self.replace(digest=digest)
 
-    def given(self, work: Work) -> tuple[Self, Work]:
-        sizes = {}
-        for name in ("download_bytes", "upload_bytes"):
-            own, runs = getattr(self, name), getattr(work, name)
-            if own is None and isinstance(runs, float) and runs == 0:
+    def with_work(self, work: Work) -> tuple[Self, Work]:
+        amounts = {}
+        for name, of_run in work._asdict().items():
+            fixed = getattr(self, name)
+            if fixed is None and isinstance(of_run, float) and of_run == 0:
                 raise ConfigError(
                     f"latency.{name} = None: the size of the run's model is meant, and it has "
                     f"none. Set latency.{name}, in bytes."
                 )
-            sizes[name] = jnp.asarray(runs if own is None else own, jnp.float32)
-        samples = work.samples
-        if self.samples is not None:
-            samples = jnp.full(samples.shape, self.samples)
-        work = Work(**sizes, samples=samples)
-        return self.replace(**work._asdict()), work
+            amount = jnp.asarray(of_run if fixed is None else fixed, jnp.float32)
+            amounts[name] = jnp.broadcast_to(amount, jnp.shape(of_run))
+        return self.replace(**amounts), Work(**amounts)
 
     def sample(self, key: Array, num_clients: int) -> Array:
         median, spread = self._of_clients(num_clients)
@@ -147,8 +146,7 @@ class Network(Latency):
     def _of_clients(self, num_clients: int) -> tuple[Array, Array]:
         """Medians of the three parts in seconds [K, 3], and their spreads [K, 3]."""
         devices = _TABLES[self.digest if self.digest in _TABLES else self.loaded().digest]
-        amounts = {"samples": self.samples, "download_bytes": self.download_bytes,
-                   "upload_bytes": self.upload_bytes}  # fmt: skip
+        amounts = {name: getattr(self, name) for name in _AMOUNTS}
         for name, amount in amounts.items():
             if amount is None:
                 raise ConfigError(

@@ -11,8 +11,7 @@ from jax import Array
 from jax.scipy.stats import norm
 
 from pause_jax.base.struct import ConfigError, Sizes, number, static
-from pause_jax.world.latency.base import Latency
-from pause_jax.world.latency.quadrature import panel
+from pause_jax.world.latency.base import Latency, quadrature
 
 # e^-60 is below float64 resolution of what it is added to.
 _NEGLIGIBLE = 60.0
@@ -149,7 +148,7 @@ class ShiftedExponential(SpacedLatency):
         # is smooth, and in float32 nothing underflows.
         start, mean, share = self._above(num_clients)
         rate = start / mean
-        y, weight = panel(jnp.zeros_like(rate), jnp.log1p(_NEGLIGIBLE / rate))
+        y, weight = quadrature(jnp.zeros_like(rate), jnp.log1p(_NEGLIGIBLE / rate))
         inverse = jnp.sum(weight * jnp.exp(-rate[:, None] * jnp.expm1(y)), axis=1) / mean
         return 1 - share + share * self.min_latency * inverse
 
