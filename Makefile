@@ -12,7 +12,7 @@ RELEASE := .release-venv
 RELEASE_STAMP := $(RELEASE)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test flower mutants soak lint format docs notebooks gallery release release-check house reproduction experiment bench bench-gpu clean
+.PHONY: help demo quick test flower mutants soak lint format docs notebooks gallery release release-check reproduction experiment bench bench-gpu clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -69,9 +69,10 @@ soak: $(STAMP)  ## kill sweeps at 50 moments, generate 10,000 configs: half an h
 	$(BIN)/python -m tests.soak $(MOMENTS)
 	SOAK=$(or $(SOAK),10000) $(BIN)/python -m pytest -q tests/config/test_generated_configs.py
 
-lint: $(STAMP)  ## lint, format check and types
+lint: $(STAMP)  ## lint, format check, types and the contracts of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
 
 format: $(STAMP)  ## format the code
@@ -108,9 +109,6 @@ release: $(RELEASE_STAMP)  ## build wheel and sdist into dist/, check them and t
 release-check: release  ## try the wheel on every Python here with the oldest and newest packages, into docs/compatibility.md
 	$(RELEASE)/bin/python -m tests.release check dist/*.whl
 	$(RELEASE)/bin/python -m tests.release notebooks dist/*.whl
-
-house: $(STAMP)  ## redraw the picture of who imports whom (docs/figures/house.svg)
-	$(BIN)/python docs/house.py
 
 reproduction: $(STAMP)  ## write docs/reproduction.md anew from the experiments' verdicts
 	$(BIN)/python docs/reproduction.py

@@ -15,17 +15,16 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import house
 from sphinx import addnodes
 from sphinx.util.nodes import make_refnode
 
-PACKAGE = house.ROOT / "pause_jax"
+from tools.rooms import PACKAGE, modules
 
 
 @functools.cache
 def imported(module: str) -> dict[str, str]:
     """Where the names come from that a module imports, for typing alone too: name -> dotted."""
-    tree = ast.parse(house.modules(PACKAGE)[module].read_text("utf-8"))
+    tree = ast.parse(modules()[module].read_text("utf-8"))
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -41,7 +40,7 @@ def imported(module: str) -> dict[str, str]:
 
 def names(target: str, module: str | None, within: str | None) -> Iterator[str]:
     """The full names that a reference may mean, the nearest first."""
-    if module in house.modules(PACKAGE):
+    if module in modules():
         if within:
             yield f"{module}.{within}.{target}"
         head, _, rest = target.partition(".")
@@ -92,7 +91,7 @@ def canonical(name: str) -> str:
     while before != name:  # `from pause_jax import bandit` in `pause_jax` leads to itself
         before = name
         module, _, last = name.rpartition(".")
-        if module in house.modules(PACKAGE):
+        if module in modules():
             name = imported(module).get(last, name)
     return name
 
@@ -112,7 +111,7 @@ def told(node: Any) -> str:
             where = canonical(name)
         except LookupError:
             continue
-        if node["reftype"] == "mod" or where not in house.modules(PACKAGE):
+        if node["reftype"] == "mod" or where not in modules():
             return where
     return ""
 
@@ -155,7 +154,7 @@ def _is_known(name: str) -> bool:
 @functools.cache
 def _classes() -> frozenset[str]:
     """The names of all classes of the package."""
-    trees = (ast.parse(path.read_text("utf-8")) for path in house.modules(PACKAGE).values())
+    trees = (ast.parse(path.read_text("utf-8")) for path in modules().values())
     return frozenset(n.name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef))
 
 

@@ -20,19 +20,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import house
 import nbformat
 import policy_gallery
 import typer.testing
-from cross_references import PACKAGE, canonical
+from cross_references import canonical
 from sphinx.errors import SphinxError
 from sphinx.util import logging
 
 from pause_jax.cli import program
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.result import described
+from tools.rooms import PACKAGE, ROOT, modules, room, rooms
 
-DOCS = house.ROOT / "docs"
+DOCS = ROOT / "docs"
 # The program is described by its help.
 WITHOUT = ("pause_jax.cli", "pause_jax.__main__")
 
@@ -56,7 +56,7 @@ def promised() -> dict[str, str]:
     """Where each name of an ``__all__`` is documented: full name -> name where it is defined."""
     return {
         f"{module}.{name}": canonical(f"{module}.{name}")
-        for module in house.modules(PACKAGE)
+        for module in modules()
         if not module.startswith(WITHOUT) and not any(p.startswith("_") for p in module.split("."))
         for name in _exported(module)
     }
@@ -79,12 +79,12 @@ def public_modules() -> list[str]:
     """
     where = set(promised().values())
     named = {full.rpartition(".")[0] for full in (*promised(), *where)} | where
-    return [module for module in house.modules(PACKAGE) if module in named]
+    return [module for module in modules() if module in named]
 
 
 def defined_in(module: str) -> Iterator[Symbol]:
     """What a module defines at its top and an ``__all__`` names, and the recorded quantities."""
-    source, public = house.modules(PACKAGE)[module].read_text("utf-8"), set(promised().values())
+    source, public = modules()[module].read_text("utf-8"), set(promised().values())
     for node in ast.parse(source).body:
         names = [node] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
         assigned = node.targets if isinstance(node, ast.Assign) else []
@@ -141,10 +141,10 @@ def check_offline(app: Any, error: Exception | None) -> None:
             raise SphinxError(f"{path.relative_to(app.outdir)} loads {loaded[0]}")
 
 
-def room_page(room: str) -> str:
+def room_page(room_name: str) -> str:
     """A page of the reference, in reStructuredText: a room, or the package itself."""
-    names = [name for name in public_modules() if house.room(name) == room]
-    title = f"{PACKAGE.name}.{room}" if room else PACKAGE.name
+    names = [name for name in public_modules() if room(name) == room_name]
+    title = f"{PACKAGE.name}.{room_name}" if room_name else PACKAGE.name
     parts = [title, "=" * len(title), ""]
     exported = {full: where for full, where in promised().items() if full.startswith(f"{title}.")}
     for module in names:
@@ -169,7 +169,7 @@ def room_page(room: str) -> str:
 
 
 def _link(full: str, where: str) -> str:
-    role = "mod" if where in house.modules(PACKAGE) else "obj"
+    role = "mod" if where in modules() else "obj"
     return f":py:{role}:`{full.rpartition('.')[2]} <{where}>`"
 
 
@@ -192,7 +192,7 @@ def write_notebook_cards(folder: Path) -> None:
         "Each runs in a minute or two on 2 CPU cores, without a download, and in Colab.\n",
         "::::{grid} 1 2 2 3\n:gutter: 3\n",
     ]
-    for path in sorted((house.ROOT / "notebooks").glob("*.ipynb")):
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         notebook = nbformat.read(path, as_version=4)
         title, words = notebook.cells[0].source.removeprefix("# ").split("\n\n")[:2]
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
@@ -209,14 +209,14 @@ def write_notebook_cards(folder: Path) -> None:
 def write() -> None:
     """Write all of them."""
     api = _empty(DOCS / "api")
-    rooms = sorted({house.room(name) for name in public_modules()} - {""}, key=house.ORDER.index)
-    pages = {"package": ""} | {room: room for room in reversed(rooms)}
-    for page, room in pages.items():
-        (api / f"{page}.rst").write_text(room_page(room), "utf-8")
+    public = {room(name) for name in public_modules()}
+    pages = {"package": ""} | {name: name for name in reversed(rooms()) if name in public}
+    for page, name in pages.items():
+        (api / f"{page}.rst").write_text(room_page(name), "utf-8")
     lines = "\n".join(pages)
     (api / "index.md").write_text(
         "# Reference\n\nWhat users import stands in `pause_jax`; below it are the rooms of "
-        "[the house](../architecture.md), from the roof down.\n\n"
+        "[the architecture](../architecture.md), from the top floor down.\n\n"
         f"```{{toctree}}\n:maxdepth: 1\n\n{lines}\n```\n",
         "utf-8",
     )

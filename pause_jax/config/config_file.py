@@ -25,7 +25,7 @@ from pause_jax.base.struct import (
     is_static,
     nested,
 )
-from pause_jax.config import SimConfig
+from pause_jax.config.sim_config import SimConfig
 from pause_jax.config.toml_text import toml_text
 
 __all__ = ["dumps", "from_dict", "load", "loads", "to_dict"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from pause_jax.bandit.reward import Reward
 from pause_jax.bandit.search import Annealing
-from pause_jax.config import SimConfig
+from pause_jax.config.sim_config import SimConfig
 from pause_jax.learning import (
     Cifar10,
     Cnn3,

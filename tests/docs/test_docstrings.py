@@ -4,7 +4,6 @@ import doctest
 import importlib
 import inspect
 
-import house
 import pytest
 
 import pause_jax
@@ -12,13 +11,11 @@ from pause_jax import SimConfig, regret, testing
 from pause_jax.analysis.ledger import ledger
 from pause_jax.learning import Dataset, FlaxModel
 from pause_jax.policies import named
+from tools.rooms import modules
 
 pytestmark = pytest.mark.slow
 
-PACKAGE = house.ROOT / "pause_jax"
-WITH_EXAMPLES = sorted(
-    name for name, path in house.modules(PACKAGE).items() if ">>>" in path.read_text("utf-8")
-)
+WITH_EXAMPLES = sorted(name for name, path in modules().items() if ">>>" in path.read_text("utf-8"))
 DOORS = (
     *(pause_jax, pause_jax.simulate, regret.measure, ledger, testing.check_policy),
     *(Dataset.of, FlaxModel.of, named),

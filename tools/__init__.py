@@ -1,0 +1,1 @@
+"""Programs that only developers run."""

@@ -1,0 +1,40 @@
+"""The modules of the package, and the rooms of ``pyproject.toml`` that they stand in."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "pause_jax"
+
+
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Return the file of each module by dotted name; a folder goes by its own name."""
+    files = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return files
+
+
+def room(module: str) -> str:
+    """Return the room of a module, or an empty text for the package itself."""
+    name = module.partition(".")[2].partition(".")[0]
+    return "" if name == "__main__" else name
+
+
+def floors() -> list[list[str]]:
+    """Return the rooms of each floor from the ground up, as the import contract lists them."""
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    contracts = tomllib.loads(text)["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each["type"] == "layers")
+    return [re.findall(r"\w+", layer) for layer in reversed(layers)]
+
+
+def rooms() -> list[str]:
+    """Return all rooms from the ground up."""
+    return [name for floor in floors() for name in floor]
