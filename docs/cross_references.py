@@ -24,14 +24,17 @@ from tools.rooms import PACKAGE, modules
 @functools.cache
 def imported(module: str) -> dict[str, str]:
     """Where the names come from that a module imports, for typing alone too: name -> dotted."""
-    tree = ast.parse(modules()[module].read_text("utf-8"))
+    path = modules()[module]
+    stub = path.with_suffix(".pyi")  # of lazy names, relative to the package
+    tree = ast.parse((stub if stub.is_file() else path).read_text("utf-8"))
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
+            source = ".".join(filter(None, (module if node.level else "", node.module)))
             listed = [alias for alias in node.names if alias.name != "*"]
-            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in listed}
+            found |= {a.asname or a.name: f"{source}.{a.name}" for a in listed}
             if len(listed) < len(node.names):
-                everything = importlib.import_module(str(node.module)).__all__
+                everything = importlib.import_module(source).__all__
                 found |= {name: f"{node.module}.{name}" for name in everything}
         elif isinstance(node, ast.Import):
             found |= {a.asname or a.name.partition(".")[0]: a.name for a in node.names}

@@ -65,7 +65,7 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_few_public_names_besides_config_classes_and_presets():
-    found = {}
+    found: dict[str, object] = {}
     for module in modules():
         if module.startswith("pause_jax.deploy.flower") or module.endswith("__main__"):
             continue
