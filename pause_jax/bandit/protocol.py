@@ -53,8 +53,9 @@ def no_info() -> Info:
 class Observation(NamedTuple):
     """What the chosen clients returned, in the order of ``Selection.clients``.
 
-    A policy that reads a loss learns more about the data than the mechanism protects: it says so in
-    ``PolicyConfig.releases``. Without learning both losses are 1 and updates have no entries.
+    Losses, updates and ``server_loss`` are None unless the policy declares them
+    (``PolicyConfig.reads``): a loss says more about the data than the mechanism protects. Without
+    learning both losses are 1 and updates have no entries.
 
     With ``when_spent="drop"`` a client may take part, and take its time, and send nothing: what a
     policy knew of its data then stays as it was.

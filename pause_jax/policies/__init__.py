@@ -7,9 +7,8 @@ from pause_jax.bandit.protocol import Info, Observation, Selection, no_info
 from pause_jax.bandit.search import Annealing, Exhaustive
 from pause_jax.base.registry import look_up, name_settings
 from pause_jax.policies.base import (
-    UNNOISED as UNNOISED, Answer, Context, Policy, PolicyConfig, Query,
-    check_selected as check_selected, learns_of_training as learns_of_training,
-    policy_of as policy_of, watched as watched,
+    Answer, Context, Policy, PolicyConfig, Query, check_selected as check_selected,
+    learns_of_training as learns_of_training, policy_of as policy_of, readings as readings,
 )  # fmt: skip
 from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
 from pause_jax.policies.choose import (

@@ -6,8 +6,8 @@ every number in the config can be swept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
@@ -154,6 +154,9 @@ class PolicyConfig(Config):
     """Base of every policy's config.
 
     Attributes:
+      reads: what its policy reads of the clients' data or training: fields of :class:`Observation`
+        (``loss``, ``square_loss``, ``update``, ``server_loss``) and ``answer.loss`` of a query. An
+        undeclared field is None.
       observes: what it reads of the chosen clients after a round.
       assumes: what must be known beforehand.
       reference: source of the rule.
@@ -161,18 +164,17 @@ class PolicyConfig(Config):
         to Python or keeps whole updates; custom policies always are.
     """
 
+    reads: ClassVar[tuple[str, ...]] = ()
     observes: ClassVar[str] = "nothing"
     assumes: ClassVar[str] = "nothing"
     reference: ClassVar[str] = ""
     alone: ClassVar[bool] = False
 
+    @final
     @property
     def releases(self) -> tuple[str, ...]:
-        """What clients must send without noise, besides sizes and latencies: one entry for each
-        reading. Without entries it cannot read losses. By default those of policies in its fields.
-        """
-        inner = [part for path, part in nested(self) if path and isinstance(part, PolicyConfig)]
-        return tuple(dict.fromkeys(name for part in inner for name in part.releases))
+        """What clients send without noise, besides sizes and latencies."""
+        return tuple(words for reading, words in UNNOISED.items() if reading in readings(self))
 
     def cohort_size(self, num_clients: int, num_selected: int) -> int:
         """Clients chosen a round."""
@@ -183,103 +185,94 @@ class PolicyConfig(Config):
         raise NotImplementedError(f"{type(self).__name__} has no build(context) -> Policy.")
 
 
-# What clients send of their data without noise.
-UNNOISED = ("loss", "square_loss")
+# Fields of an observation that show a client's data, or are known only once it has trained.
+PROTECTED = ("loss", "square_loss", "update", "server_loss")
+# What clients send without noise for a reading.
+UNNOISED = {
+    "loss": "the training loss of each chosen client",
+    "square_loss": "the squared training loss of each chosen client",
+    "answer.loss": "the loss of each asked client",
+}
 
-Record = TypeVar("Record", bound=tuple[Any, ...])
+
+def readings(config: PolicyConfig) -> tuple[str, ...]:
+    """Return what a policy and the parts in its fields declare to read."""
+    declared = [getattr(part, "reads", ()) for _, part in nested(config)]
+    return tuple(dict.fromkeys(reading for reads in declared for reading in reads))
 
 
-def built_by(config: PolicyConfig, context: Context) -> Policy:
-    """The policy that a config builds. Raises TypeError if ``build`` returns something else."""
-    built = config.build(context)
-    if not isinstance(built, Policy):
-        raise TypeError(
-            f"{type(config).__name__}.build returned {type(built).__name__}: must be "
-            "Policy(init, select, update)."
-        )
-    return built
+def learns_of_training(config: PolicyConfig) -> bool:
+    """Return whether ``update`` reads what is known once clients have trained: losses, updates."""
+    return any(reading in PROTECTED for reading in readings(config))
 
 
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
-    """The policy that a config builds, which reads only what it declares, and keeps its state.
+    """Build a policy that receives only what its config declares, and keeps the form of its state.
 
     Raises:
       TypeError: if ``build`` returns something else.
-      ConfigError: if it asks for losses and ``releases`` is empty; while it is traced, also if
-        ``update`` reads them, or returns a state of another form than ``init``.
+      ConfigError: if it asks for losses and does not declare it; while it is traced, also if
+        ``update`` reads an undeclared field, or returns a state of another form than ``init``.
     """
-    name, built = type(config).__name__, built_by(config, context)
-    if built.query is not None and built.query.wants == "loss" and not config.releases:
-        raise _undeclared(name, "asks for losses")
-
-    def refuse(field: str) -> None:
-        raise _undeclared(name, f"reads observation.{field}")
-
-    form, without_losses = jax.eval_shape(built.init), watched(Observation, UNNOISED, refuse)
+    name = type(config).__name__
+    built = config.build(context)
+    if not isinstance(built, Policy):
+        raise TypeError(
+            f"{name}.build returned {type(built).__name__}: must be Policy(init, select, update)."
+        )
+    declared = readings(config)
+    if built.query is not None and built.query.wants == "loss" and "answer.loss" not in declared:
+        raise _undeclared(name, "asks for losses", declared, ["answer.loss"])
+    form = jax.eval_shape(built.init)
+    absent = [field for field in PROTECTED if field not in declared]
 
     def update(state: Any, selection: Selection, observation: Observation) -> Any:
-        if not config.releases:
-            unread: dict[str, Any] = dict.fromkeys(UNNOISED)
-            observation = without_losses(observation._replace(**unread))
-        return _of_form(name, form, built.update(state, selection, observation))
+        def updated(without: Sequence[str]) -> Any:
+            return built.update(
+                state,
+                selection,
+                observation._replace(**dict.fromkeys(without)),  # type: ignore[arg-type]
+            )
+
+        try:
+            later = updated(absent)
+        except Exception:
+            # A reading of None fails in many ways. Name the fields without which it fails.
+            missing = [field for field in absent if _fails(updated, [field])]
+            if not missing or _fails(updated, []):
+                raise
+            fields = " and ".join(f"observation.{field}" for field in missing)
+            raise _undeclared(name, f"reads {fields}", declared, missing) from None
+        return _of_form(name, form, later)
 
     return built._replace(update=update)
 
 
-def watched(
-    kind: type[Record], fields: tuple[str, ...], on_read: Callable[[str], None]
-) -> Callable[[Record], Record]:
-    """A function that copies a named tuple of class ``kind``.
-
-    Reading one of ``fields`` from the copy first calls ``on_read`` with the field's name; the
-    reader gets what that raises.
-    """
-
-    def reader(field: str) -> property:
-        place = kind._fields.index(field)  # type: ignore[attr-defined]
-
-        def read(self: Any) -> Any:
-            on_read(field)
-            return self[place]
-
-        return property(read)
-
-    cls = type(kind.__name__, (kind,), {"__slots__": (), **{name: reader(name) for name in fields}})
-    return cls._make  # type: ignore[attr-defined]
+def _fails(function: Callable[[list[str]], Any], argument: list[str]) -> bool:
+    try:
+        function(argument)
+    except Exception:
+        return True
+    return False
 
 
-def learns_of_training(config: PolicyConfig, context: Context) -> bool:
-    """Whether ``update`` reads what is known once clients have trained: losses, updates."""
-    policy, found = built_by(config, context), set[str]()
-    late = (*UNNOISED, "update", "server_loss")
-    record, m = watched(Observation, late, found.add), context.num_selected
-    ones, clients = jnp.ones(m), jnp.arange(m, dtype=jnp.int32)
-    server_loss = (lambda weights: jnp.zeros(())) if context.validates else None
-
-    def look(state: Any) -> Any:
-        updates = jnp.ones((m, context.update_size))
-        seen = Observation(ones, ones, ones, updates, ones > 0, server_loss=server_loss)
-        seen = seen._replace(available=jnp.ones(context.num_clients, bool), late=ones < 0)
-        return policy.update(state, Selection(clients, ones / m), record(seen))
-
-    jax.eval_shape(look, jax.eval_shape(policy.init))
-    return bool(found)
-
-
-def _undeclared(name: str, deed: str) -> ConfigError:
+def _undeclared(name: str, deed: str, declared: tuple[str, ...], missing: list[str]) -> ConfigError:
     return ConfigError(
-        f"{name}: {deed}, which clients send without noise, and `releases` is empty. Add the "
-        "property `releases`, say return ('the training loss of each chosen client',)."
+        f"{name}: {deed}, which it does not declare. Set reads = {(*declared, *missing)!r} in the "
+        "class."
     )
 
 
 def _of_form(name: str, form: Any, state: Any) -> Any:
-    """The state, if its structure, shapes and dtypes are those that ``init`` returned."""
-    here = jax.eval_shape(lambda x: x, state)
-    (old, kept), (new, got) = map(jax.tree_util.tree_flatten_with_path, (form, here))
-    if str(got) != str(kept):
-        raise ConfigError(f"{name}.update: returns a state {got}; must be as in init, {kept}.")
-    for (path, before), (_, after) in zip(old, new, strict=True):
+    """Return the state if its structure, shapes and dtypes are those that ``init`` returned."""
+    returned = jax.eval_shape(lambda x: x, state)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(form)
+    returned_leaves, returned_structure = jax.tree_util.tree_flatten_with_path(returned)
+    if str(returned_structure) != str(structure):
+        raise ConfigError(
+            f"{name}.update: returns a state {returned_structure}; must be as in init, {structure}."
+        )
+    for (path, before), (_, after) in zip(leaves, returned_leaves, strict=True):
         if (before.shape, before.dtype) != (after.shape, after.dtype):
             raise ConfigError(
                 f"{name}.update: state{jax.tree_util.keystr(path)} is {after.dtype} of shape "
@@ -289,7 +282,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
 
 
 def check_selected(selected: Any, num_selected: int) -> Selected:
-    """What ``select`` returned, if its form is right; values are known in the run only.
+    """Return what ``select`` returned if its form is right; values are known in the run only.
 
     Raises:
       TypeError: if it is not (Selection, Info) with m integer clients and m weights.

@@ -34,6 +34,7 @@ class ClusteredSimilarity(PolicyConfig):
 
     name: ClassVar[str] = "clustered_similarity"
     summary: ClassVar[str] = "one draw from each of m clusters of similar updates"
+    reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "noised updates"
     assumes: ClassVar[str] = "data sizes"
     reference: ClassVar[str] = "Fraboni et al. 2021, Alg. 2"

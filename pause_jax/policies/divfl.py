@@ -46,6 +46,7 @@ class DivFl(PolicyConfig):
 
     name: ClassVar[str] = "divfl"
     summary: ClassVar[str] = "a diverse cohort, by facility location on the updates"
+    reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "noised updates"
     assumes: ClassVar[str] = "data sizes if weighted by data"
     reference: ClassVar[str] = "Balakrishnan et al. 2022"

@@ -66,6 +66,7 @@ class FedCor(PolicyConfig):
 
     name: ClassVar[str] = "fedcor"
     summary: ClassVar[str] = "greedy by the correlations of the clients' losses"
+    reads: ClassVar[tuple[str, ...]] = ("answer.loss",)
     observes: ClassVar[str] = "loss"
     assumes: ClassVar[str] = "data sizes"
     reference: ClassVar[str] = "Tang et al. 2022"
@@ -80,10 +81,6 @@ class FedCor(PolicyConfig):
     discount: float = number(default=0.8, above=0, at_most=1)
     annealing: float = number(default=0.9, above=0, at_most=1)
     query_share: float = number(default=1 / 3, at_least=0)
-
-    @property
-    def releases(self) -> tuple[str, ...]:
-        return ("the loss of each asked client",)
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected

@@ -56,6 +56,7 @@ class GreedyFed(PolicyConfig):
 
     name: ClassVar[str] = "greedyfed"
     summary: ClassVar[str] = "largest Shapley values on the server's validation samples"
+    reads: ClassVar[tuple[str, ...]] = ("server_loss",)
     observes: ClassVar[str] = "noised updates"
     assumes: ClassVar[str] = "data sizes, validation samples at the server"
     reference: ClassVar[str] = "Singhal et al. 2024"

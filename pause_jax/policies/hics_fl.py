@@ -57,6 +57,7 @@ class HicsFl(PolicyConfig):
 
     name: ClassVar[str] = "hics_fl"
     summary: ClassVar[str] = "clusters by the output layer's update, balanced labels first"
+    reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "noised updates"
     assumes: ClassVar[str] = "the model's output layer"
     reference: ClassVar[str] = "Chen and Vikalo 2024"

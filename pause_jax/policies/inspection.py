@@ -1,10 +1,10 @@
-"""Whether a policy is pure and declares what it reads: its functions, traced and compared."""
+"""Whether a policy is pure: its functions, traced several times and compared."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.extend.core
@@ -13,31 +13,7 @@ import numpy as np
 from jax import Array
 
 from pause_jax.bandit.protocol import Observation
-from pause_jax.policies.base import (
-    UNNOISED,
-    Answer,
-    Context,
-    Policy,
-    PolicyConfig,
-    built_by,
-    watched,
-)
-
-
-class _Call(NamedTuple):
-    """A function of a policy, arguments that it may be called with, and what it then computes.
-
-    Attributes:
-      function: the function.
-      arguments: its arguments, or their shapes.
-      returns: the shapes of what it returns.
-      text: its operations, then the arrays that it holds.
-    """
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    returns: Any
-    text: tuple[str, ...]
+from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, policy_of
 
 
 def check_pure(config: PolicyConfig, context: Context) -> None:
@@ -46,76 +22,64 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
     Raises:
       AssertionError: naming the function whose traces differ.
     """
-    name = type(config).__name__
-    one, other = (_calls(built_by(config, context), context) for _ in range(2))
-    for which, call in one.items():
-        assert _traced(call.function, *call.arguments).text == call.text, (
-            f"{name}.{which}: called again with the same arguments it computes something else: it "
-            "is not pure. Keep what it must remember in the state, and draw from the key."
-        )
-        assert other[which].text == call.text, (
-            f"{name}.{which}: built again from the same config it computes something else: it is "
-            "not pure. Use nothing but the config, the context and the arguments."
-        )
-
-
-def check_declared(config: PolicyConfig, context: Context) -> None:
-    """Check that ``releases`` has an entry for each reading that clients send without noise.
-
-    Raises:
-      AssertionError: naming what it reads, and what it declares.
-    """
-    policy = built_by(config, context)
-    calls = _calls(policy, context)
-    read = _read(calls["update"], Observation, "observation", UNNOISED)
-    if policy.query is not None and policy.query.wants == "loss":
-        read |= _read(calls["query.receive"], Answer, "answer", UNNOISED[:1])
-    assert len(read) <= len(config.releases), (
-        f"{type(config).__name__}: reads {', '.join(sorted(read))}, and `releases` is "
-        f"{config.releases}: must have an entry for each, as clients send them without noise."
+    policy = policy_of(config, context)
+    traces = _traces(policy, context)
+    comparisons = (
+        (
+            _traces(policy, context),
+            "called again with the same arguments it computes something else: it is not pure. Keep "
+            "what it must remember in the state, and draw from the key.",
+        ),
+        (
+            _traces(policy_of(config, context), context),
+            "built again from the same config it computes something else: it is not pure. Use "
+            "nothing but the config, the context and the arguments.",
+        ),
     )
+    for other, message in comparisons:
+        for function, trace in traces.items():
+            assert other[function] == trace, f"{type(config).__name__}.{function}: {message}"
 
 
-def _read(call: _Call, kind: type[Any], word: str, fields: tuple[str, ...]) -> set[str]:
-    """Which of these fields of its last argument a function reads, as ``word.field``."""
-    found = set[str]()
-    record = watched(kind, fields, lambda field: found.add(f"{word}.{field}"))
-    jax.eval_shape(lambda *x: call.function(*x[:-1], record(x[-1])), *call.arguments)
-    return found
+def _traces(policy: Policy, context: Context) -> dict[str, tuple[str, ...]]:
+    """Trace the functions of a policy in its first round: name -> operations, held arrays."""
+    traces = {}
 
+    def traced(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Trace a function and return the shapes of what it returns."""
+        # A new function, as JAX does not trace one again that it knows.
+        closed, returned = jax.make_jaxpr(lambda *x: function(*x), return_shape=True)(*arguments)
+        # Names of functions come with their addresses.
+        operations = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
+        traces[name] = operations, *(_shown(each) for each in _constants(closed))
+        return returned
 
-def _calls(policy: Policy, context: Context) -> dict[str, _Call]:
-    """The functions of a policy by name, with the arguments of its first round."""
-    num_clients, m = context.num_clients, context.num_selected
-    key, round, available = jax.random.key(0), jnp.int32(1), jnp.ones(num_clients, bool)
-    found = {"init": _traced(policy.init)}
-    state, query = found["init"].returns, policy.query
+    key, round = jax.random.key(0), jnp.int32(1)
+    available = jnp.ones(context.num_clients, bool)
+    state, query = traced("init", policy.init), policy.query
     if query is not None:
-        found["query.ask"] = _traced(query.ask, key, state, round, available)
-        clients, asked = found["query.ask"].returns
-        loss = jnp.ones(clients.shape)
-        features = jnp.ones((*clients.shape, context.num_features))
-        answer = Answer(loss, features, jnp.ones(clients.shape, bool))
-        found["query.receive"] = _traced(query.receive, state, clients, asked, answer)
-        found["query.seconds"] = _traced(query.seconds, jnp.ones(num_clients))
-        state = found["query.receive"].returns
-    found["select"] = _traced(policy.select, key, state, round, available)
-    selection, _ = found["select"].returns
-    ones = jnp.ones(m)
+        clients, asked = traced("query.ask", query.ask, key, state, round, available)
+        answer = Answer(
+            loss=jnp.ones(clients.shape),
+            features=jnp.ones((*clients.shape, context.num_features)),
+            reported=jnp.ones(clients.shape, bool),
+        )
+        state = traced("query.receive", query.receive, state, clients, asked, answer)
+        traced("query.seconds", query.seconds, jnp.ones(context.num_clients))
+    selection, _ = traced("select", policy.select, key, state, round, available)
+    ones = jnp.ones(context.num_selected)
     observation = Observation(
-        *(ones, ones, ones, jnp.ones((m, context.update_size)), ones > 0, available, ones < 0, 1.0)
+        latency=ones,
+        loss=ones,
+        square_loss=ones,
+        update=jnp.ones((context.num_selected, context.update_size)),
+        received=ones > 0,
+        available=available,
+        late=ones < 0,
+        clock=1.0,
     )
-    found["update"] = _traced(policy.update, state, selection, observation)
-    return found
-
-
-def _traced(function: Callable[..., Any], *arguments: Any) -> _Call:
-    # A new function, as JAX does not trace one again that it knows.
-    closed, returns = jax.make_jaxpr(lambda *x: function(*x), return_shape=True)(*arguments)
-    # Names of functions come with their addresses.
-    operations = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
-    text = operations, *(_shown(each) for each in _constants(closed))
-    return _Call(function, arguments, returns, text)
+    traced("update", policy.update, state, selection, observation)
+    return traces
 
 
 def _shown(constant: Any) -> str:
@@ -125,7 +89,7 @@ def _shown(constant: Any) -> str:
 
 
 def _constants(jaxpr: Any) -> Iterator[Any]:
-    """Arrays that a traced function holds, also within its inner functions."""
+    """Yield the arrays that a traced function holds, also within its inner functions."""
     if isinstance(jaxpr, jax.extend.core.ClosedJaxpr):
         yield from jaxpr.consts
         jaxpr = jaxpr.jaxpr

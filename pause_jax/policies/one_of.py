@@ -9,7 +9,15 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.bandit.protocol import Observation, Selection
-from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected, check_selected
+from pause_jax.policies.base import (
+    Context,
+    Policy,
+    PolicyConfig,
+    Selected,
+    check_selected,
+    policy_of,
+    readings,
+)
 
 
 class OneOf(PolicyConfig):
@@ -27,14 +35,14 @@ class OneOf(PolicyConfig):
     number: Array
 
     @property
-    def releases(self) -> tuple[str, ...]:
-        return self.choices[0].releases
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(reading for choice in self.choices for reading in readings(choice))
 
     def cohort_size(self, num_clients: int, num_selected: int) -> int:
         return self.choices[0].cohort_size(num_clients, num_selected)
 
     def build(self, context: Context) -> Policy:
-        built = [choice.build(context) for choice in self.choices]
+        built = [policy_of(choice, context) for choice in self.choices]
 
         def select(key: Array, state: Any, round: Array, available: Array) -> Any:
             def choose(place: int) -> Selected:
@@ -48,8 +56,8 @@ class OneOf(PolicyConfig):
         def update(state: Any, selection: Selection, observation: Observation) -> Any:
             def learn(place: int) -> Any:
                 new = built[place].update(state[place], selection, observation)
-                own = jax.tree.map(lambda x, old: jnp.asarray(x, old.dtype), new, state[place])
-                return (*state[:place], own, *state[place + 1 :])
+                new = jax.tree.map(lambda x, old: jnp.asarray(x, old.dtype), new, state[place])
+                return (*state[:place], new, *state[place + 1 :])
 
             return self._switch(learn)
 

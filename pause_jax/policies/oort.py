@@ -58,6 +58,7 @@ class Oort(PolicyConfig):
 
     name: ClassVar[str] = "oort"
     summary: ClassVar[str] = "high loss and fast enough, with exploration"
+    reads: ClassVar[tuple[str, ...]] = ("square_loss",)
     observes: ClassVar[str] = "latency, squared loss"
     assumes: ClassVar[str] = "data sizes, expected latencies"
     reference: ClassVar[str] = "Lai et al. 2021"
@@ -72,10 +73,6 @@ class Oort(PolicyConfig):
     pacer_step: int = static(default=20, at_least=1)
     pacer_delta: float = number(default=5.0, at_least=0)
     window: float = number(default=5.0, at_least=1)
-
-    @property
-    def releases(self) -> tuple[str, ...]:
-        return ("the squared training loss of each chosen client",)
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected

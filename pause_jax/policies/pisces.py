@@ -50,6 +50,7 @@ class Pisces(PolicyConfig):
 
     name: ClassVar[str] = "pisces"
     summary: ClassVar[str] = "high loss and low staleness, with exploration"
+    reads: ClassVar[tuple[str, ...]] = ("square_loss",)
     observes: ClassVar[str] = "squared loss, staleness"
     assumes: ClassVar[str] = "data sizes"
     reference: ClassVar[str] = "Jiang et al. 2022"
@@ -59,10 +60,6 @@ class Pisces(PolicyConfig):
     exploration_decay: float = number(default=0.98, above=0, at_most=1)
     exploration_min: float = number(default=0.3, at_least=0, at_most=1)
     memory: int = static(default=5, at_least=1)
-
-    @property
-    def releases(self) -> tuple[str, ...]:
-        return ("the squared training loss of each chosen client",)
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected

@@ -52,6 +52,7 @@ class Polaris(PolicyConfig):
 
     name: ClassVar[str] = "polaris"
     summary: ClassVar[str] = "draws by size and staleness of the last update"
+    reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "norms of noised updates, lateness"
     assumes: ClassVar[str] = "data sizes"
     reference: ClassVar[str] = "Kang and Li 2024"

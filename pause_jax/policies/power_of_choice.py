@@ -67,10 +67,8 @@ class PowerOfChoice(PolicyConfig):
     query_share: float = number(default=1 / 3, at_least=0)
 
     @property
-    def releases(self) -> tuple[str, ...]:
-        if self.loss == "stale":
-            return ("the training loss of each chosen client",)
-        return ("the loss of each asked client",)
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("loss",) if self.loss == "stale" else ("answer.loss",)
 
     def check(self, path: str, sizes: Sizes) -> None:
         check_candidates(path, self.candidates, sizes)

@@ -68,6 +68,7 @@ class NoiseSampling(PolicyConfig):
 
     name: ClassVar[str] = "noise_sampling"
     summary: ClassVar[str] = "probabilities that weigh each client's noise against the bias"
+    reads: ClassVar[tuple[str, ...]] = ("update",)
     observes: ClassVar[str] = "released updates"
     assumes: ClassVar[str] = "data sizes, budgets"
     reference: ClassVar[str] = "derived; cf. arXiv 2602.22633"

@@ -123,7 +123,7 @@ def all_in_time() -> Result:
 class Listening(RoundRobin):
     """Remembers the last observation."""
 
-    releases = ("the loss of each chosen client", "its square loss")
+    reads = ("loss", "square_loss", "update")
 
     def build(self, context):
         inner, m = super().build(context), context.num_selected

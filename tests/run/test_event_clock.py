@@ -57,11 +57,8 @@ class LargestLoss(Largest):
     """By the loss that they last reported; those that never did come first."""
 
     name: ClassVar[str] = "largest_loss"
+    reads: ClassVar[tuple[str, ...]] = ("loss",)
     start: ClassVar[float] = jnp.inf
-
-    @property
-    def releases(self) -> tuple[str, ...]:
-        return ("the training loss of each chosen client",)
 
     def number(self, numbers, clients, told, observation):
         return store_active(numbers, clients, observation.loss, told & observation.received)

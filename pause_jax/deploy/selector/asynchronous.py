@@ -86,7 +86,7 @@ class AsynchronousSelector(Selector):
         """
         super().__init__(config, key, data_size=data_size, update_size=update_size)
         check_asks_nobody(config, self._policy)
-        self._at_once = not learns_of_training(self._canonical.policy, self._context())
+        self._at_once = not learns_of_training(self._canonical.policy)
         self.version = 0
         self._starts: dict[int, Start] = {}  # under way
         self._buffer: dict[int, Start] = {}  # answered since the last step

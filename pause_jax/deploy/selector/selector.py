@@ -29,7 +29,7 @@ from pause_jax.deploy.selector.reports import (
 from pause_jax.deploy.selector.saved import read, with_kept_budgets, write
 from pause_jax.learning import Learning
 from pause_jax.learning.partition import Partition
-from pause_jax.policies import Context, Policy, check_selected, policy_of
+from pause_jax.policies import Context, Policy, check_selected, policy_of, readings
 from pause_jax.rng import keys
 from pause_jax.run.arguments import check_one_key
 from pause_jax.run.context import context_of
@@ -106,7 +106,7 @@ class Selector:
     @property
     def reads_losses(self) -> bool:
         """Whether the policy needs the losses or updates of the clients that it chose."""
-        return bool(self.config.policy.releases) and self._policy.query is None
+        return not {"loss", "square_loss"}.isdisjoint(readings(self.config.policy))
 
     @property
     def spent(self) -> NDArray[np.float32]:

@@ -78,7 +78,7 @@ def play_events(setup: Setup, before: State, number: Array) -> Events:
     flight = before.flight
     plan, zero = plan_of(setup.config), jnp.zeros((), jnp.int32)
     everyone = before.counts.shape
-    at_once = not learns_of_training(setup.config.policy, setup.context)
+    at_once = not learns_of_training(setup.config.policy)
     start = Events(
         slots=flight.slots,
         decisions=flight.decisions,
