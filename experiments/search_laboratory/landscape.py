@@ -20,15 +20,16 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
-from pause_jax.bandit.search.annealing import AnnealingTrace, anneal
-from pause_jax.bandit.search.exact import exact
-from pause_jax.bandit.search.landscape import (
+from pause_jax.bandit.search.annealing import (
     NEIGHBOURHOODS,
+    AnnealingTrace,
     Landscape,
+    anneal,
     make_landscape,
     neighbour_masks,
     num_swaps,
 )
+from pause_jax.bandit.search.exact import exact
 from pause_jax.bandit.search.problem import Problem, shuffled
 
 # "ucb" is R2 with the ucb list alone, which Algorithm 3 needs and nothing more.

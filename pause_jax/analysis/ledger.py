@@ -19,7 +19,7 @@ from jax import Array
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
 from pause_jax.privacy import Budget, Mechanism, Schedule
-from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
+from pause_jax.privacy.mechanisms import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
 from pause_jax.run.record.result import Result
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from pause_jax.base.struct import ConfigError, number, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.baselines import Random
 from pause_jax.policies.choose import equal_weights, top_clients
-from pause_jax.policies.clustered import arccos, ward_tree
-from pause_jax.policies.host import call_on_host
+from pause_jax.policies.clustered import arccos, call_on_host, ward_tree
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

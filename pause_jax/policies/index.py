@@ -1,19 +1,26 @@
 """The index: the optimistic estimate of a client's speed that PAUSE and BSFL maximise over.
 
-The papers use :class:`Ucb`; ``index_rules.py`` has alternatives under the same maximisation. All
-give +inf to an untried client.
+The papers use :class:`Ucb`; the others are alternatives under the same maximisation. All give +inf
+to an untried client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from jax import Array
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy.special import xlogy
 
+from pause_jax.bandit.protocol import Observation, Selection
 from pause_jax.bandit.stats import ClientStats, empty_stats, ucb_index, update_stats
 from pause_jax.base.struct import Config, number
 from pause_jax.policies.base import Context
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 
 class Index(NamedTuple):
@@ -69,3 +76,202 @@ class Ucb(IndexRule):
             return ucb_index(stats, round, context.num_selected, speed_weight=self.speed_weight)
 
         return from_stats(context, value)
+
+
+class KlUcb(IndexRule):
+    """KL-UCB: the largest q with T kl(mean, q) <= ln t (Garivier and Cappe 2011).
+
+    Speeds lie in [0, 1], for which the Bernoulli divergence gives a valid and tighter bound.
+    """
+
+    name: ClassVar[str] = "kl_ucb"
+    summary: ClassVar[str] = "Bernoulli KL-UCB"
+
+    def build(self, context: Context) -> Index:
+        def value(key: Array, stats: ClientStats, round: Array) -> Array:
+            mean = jnp.clip(stats.mean_speed, 0.0, 1.0)
+            counts = jnp.maximum(stats.counts, 1)
+            level = jnp.log(round.astype(mean.dtype)) / counts.astype(mean.dtype)
+
+            def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+                low, high = bracket
+                middle = (low + high) / 2
+                inside = bernoulli_kl(mean, middle) <= level
+                return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
+
+            low, _ = lax.fori_loop(0, 24, halve, (mean, jnp.ones_like(mean)))
+            return jnp.where(stats.counts > 0, low, jnp.inf)
+
+        return from_stats(context, value)
+
+
+def bernoulli_kl(p: Array, q: Array) -> Array:
+    """Divergence of Bernoulli(p) from Bernoulli(q), elementwise, in nats."""
+    return xlogy(p, p) - xlogy(p, q) + xlogy(1 - p, 1 - p) - xlogy(1 - p, 1 - q)
+
+
+class Moments(NamedTuple):
+    """Statistics with a second moment: ``mean_square`` is float [K], the mean squared speed."""
+
+    stats: ClientStats
+    mean_square: Float[Array, " K"]
+
+
+class UcbV(IndexRule):
+    """UCB-V: mean + sqrt(2 v ln t / T) + 3 ln t / T with the empirical variance v.
+
+    Source: Audibert, Munos and Szepesvari 2009.
+    """
+
+    name: ClassVar[str] = "ucb_v"
+    summary: ClassVar[str] = "variance-aware UCB-V"
+
+    def build(self, context: Context) -> Index:
+        def init() -> Moments:
+            return Moments(empty_stats(context.num_clients), jnp.zeros(context.num_clients))
+
+        def value(key: Array, state: Moments, round: Array) -> Array:
+            counts, mean = state.stats
+            variance = jnp.maximum(state.mean_square - jnp.square(mean), 0.0)
+            tries = jnp.maximum(counts, 1).astype(mean.dtype)
+            level = jnp.log(round.astype(mean.dtype)) / tries
+            bound = mean + jnp.sqrt(2 * variance * level) + 3 * level
+            return jnp.where(counts > 0, bound, jnp.inf)
+
+        def update(state: Moments, clients: Array, speed: Array, active: Array) -> Moments:
+            squares = ClientStats(state.stats.counts, state.mean_square)
+            squares = update_stats(squares, clients, jnp.square(speed), active)
+            return Moments(update_stats(state.stats, clients, speed, active), squares.mean_speed)
+
+        return Index(init, value, update, lambda state: state.stats.counts)
+
+
+class Thompson(IndexRule):
+    """Thompson sampling: a draw from Beta(1 + sum of speeds, 1 + sum of (1 - speed))."""
+
+    name: ClassVar[str] = "thompson"
+    summary: ClassVar[str] = "Thompson sampling, Beta posterior"
+
+    def build(self, context: Context) -> Index:
+        def value(key: Array, stats: ClientStats, round: Array) -> Array:
+            counts = stats.counts.astype(stats.mean_speed.dtype)
+            total = counts * stats.mean_speed
+            draw = jax.random.beta(key, 1 + total, 1 + jnp.maximum(counts - total, 0.0))
+            return jnp.where(stats.counts > 0, draw, jnp.inf)
+
+        return from_stats(context, value)
+
+
+class Discounted(NamedTuple):
+    """Statistics that forget."""
+
+    counts: Int[Array, " K"]  # participations
+    weight: Float[Array, " K"]  # the discounted number of participations
+    total: Float[Array, " K"]  # the discounted sum of speeds
+    rounds: Float[Array, ""]  # the discounted number of rounds
+
+
+class DiscountedUcb(IndexRule):
+    """The papers' index (13) of what was seen lately, for clients that change.
+
+    An observation of s rounds ago counts discount^s: T_k and the mean are those of the discounted
+    observations, and t is the discounted number of rounds. Garivier and Moulines 2011, "On
+    upper-confidence bound policies for switching bandit problems", with the bonus of (13).
+
+    Attributes:
+      discount: of each round; 1 / (1 - discount) rounds are remembered.
+      exploration: factor of the bonus of (13), which of few remembered rounds would stay as large
+        as the speeds themselves, and leave the choice almost to chance.
+    """
+
+    name: ClassVar[str] = "discounted_ucb"
+    summary: ClassVar[str] = "UCB that forgets, for clients that change"
+
+    discount: float = number(default=0.99, above=0, at_most=1)
+    exploration: float = number(default=0.1, at_least=0)
+
+    def build(self, context: Context) -> Index:
+        def init() -> Discounted:
+            zeros = jnp.zeros(context.num_clients)
+            return Discounted(empty_stats(context.num_clients).counts, zeros, zeros, jnp.zeros(()))
+
+        def value(key: Array, state: Discounted, round: Array) -> Array:
+            # As in (13), in whose round t there are t - 1 observed ones.
+            mean = state.total / jnp.where(state.weight > 0, state.weight, 1.0)
+            level = (context.num_selected + 1) * jnp.log(1 + state.rounds)
+            spread = jnp.sqrt(level / jnp.where(state.weight > 0, state.weight, 1.0))
+            # What was forgotten is as good as untried.
+            return jnp.where(state.weight > 0, mean + self.exploration * spread, jnp.inf)
+
+        def update(state: Discounted, clients: Array, speed: Array, active: Array) -> Discounted:
+            took_part = jnp.broadcast_to(active, clients.shape)
+            seen = took_part.astype(speed.dtype)
+            return Discounted(
+                state.counts.at[clients].add(took_part.astype(state.counts.dtype)),
+                (self.discount * state.weight).at[clients].add(seen),
+                (self.discount * state.total).at[clients].add(jnp.where(took_part, speed, 0.0)),
+                self.discount * state.rounds + 1,
+            )
+
+        return Index(init, value, update, lambda state: state.counts)
+
+
+class Rates(NamedTuple):
+    """Sums over a client's answers."""
+
+    counts: Int[Array, " K"]  # answers
+    useful: Float[Array, " K"]  # averaged updates, each by the factor of its staleness
+    taken: Float[Array, " K"]  # tau / tau_min
+
+
+class UsefulRate(IndexRule):
+    """Useful updates a second in place of the mean speed, for clocks that overlap.
+
+    zeta * (useful updates) / (seconds / tau_min) + the bonus of (13). An update counts (1 +
+    staleness)^-a, and 0 if it is lost or too old to be averaged. By the renewal theorem so many
+    useful updates a second come, in the long run, of a slot that is the client's alone. The mean
+    speed E[tau_min / tau] is that times tau_min only if the client always takes the same time and
+    its updates are always fresh. A group that starts together (O > 1) still counts by its least.
+
+    Attributes:
+      speed_weight: zeta.
+      discount: a, as a rule that of the clock.
+    """
+
+    name: ClassVar[str] = "useful_rate"
+    summary: ClassVar[str] = "useful updates a second, for clocks that overlap"
+
+    speed_weight: float = number(default=1.0, above=0)
+    discount: float = number(default=0.5, at_least=0)
+
+    def build(self, context: Context) -> Index:
+        zeros = jnp.zeros(context.num_clients)
+
+        def value(key: Array, state: Rates, round: Array) -> Array:
+            rate = state.useful / jnp.where(state.counts > 0, state.taken, 1.0)
+            stats = ClientStats(state.counts, rate)
+            return ucb_index(stats, round, context.num_selected, speed_weight=self.speed_weight)
+
+        def add(state: Rates, clients: Array, speed: Array, active: Array, worth: Array) -> Rates:
+            return Rates(
+                state.counts.at[clients].add(active.astype(state.counts.dtype)),
+                state.useful.at[clients].add(jnp.where(active, worth, 0.0)),
+                state.taken.at[clients].add(jnp.where(active, 1.0 / speed, 0.0)),
+            )
+
+        def update(state: Rates, clients: Array, speed: Array, active: Array) -> Rates:
+            return add(state, clients, speed, active, jnp.ones_like(speed))
+
+        def observe(state: Rates, selection: Selection, observation: Observation) -> Rates:
+            speed = context.min_latency / observation.latency
+            fresh = (1.0 + jnp.asarray(observation.staleness, speed.dtype)) ** -self.discount
+            worth = jnp.where(observation.received, fresh, 0.0)
+            return add(state, selection.clients, speed, selection.active, worth)
+
+        def init() -> Rates:
+            return Rates(empty_stats(context.num_clients).counts, zeros, zeros)
+
+        return Index(init, value, update, lambda state: state.counts, observe)
+
+
+INDEX_RULES = (Ucb, KlUcb, UcbV, Thompson, DiscountedUcb, UsefulRate)

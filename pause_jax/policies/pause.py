@@ -1,4 +1,7 @@
-"""PAUSE: the maximisation (14). Source: Peleg et al. 2025, Algorithms 1 and 2."""
+"""PAUSE, BSFL and the genie: policies that maximise an index and additive rewards, (14).
+
+Source: Peleg et al. 2025, Algorithms 1 and 2; BSFL: Ben Ami et al. 2025.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from jax import Array
 from pause_jax.bandit.protocol import Observation, Selection
 from pause_jax.bandit.reward import problem_of
 from pause_jax.bandit.search import Exact, Search
-from pause_jax.base.struct import node, static
+from pause_jax.base.struct import ConfigError, Sizes, node, static
 from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size
-from pause_jax.policies.index import Index, IndexRule, Ucb
+from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
 
 
 def maximiser(
@@ -84,3 +87,35 @@ class Pause(PolicyConfig):
 
         left = budget.remaining if self.left_of == "own" else of_the_largest
         return maximiser(context, self.index.build(context), self.search, left=left)
+
+
+class Bsfl(Pause):
+    """BSFL: PAUSE without the privacy reward (gamma = 0), whatever ``reward.gamma`` says."""
+
+    name: ClassVar[str] = "bsfl"
+    summary: ClassVar[str] = "PAUSE without the privacy reward (gamma = 0)"
+    reference: ClassVar[str] = "Ben Ami et al. 2025"
+
+    def build(self, context: Context) -> Policy:
+        return maximiser(context, self.index.build(context), self.search, left=None)
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        super().check(path, sizes)
+        if self.left_of != "own":
+            raise ConfigError(
+                f"{path}.left_of = {self.left_of!r}: has no effect, as Bsfl has no privacy reward. "
+                "Leave it out, or choose Pause."
+            )
+
+
+class Genie(PolicyConfig):
+    """The genie (10): the same maximisation with the true expected speeds."""
+
+    name: ClassVar[str] = "genie"
+    summary: ClassVar[str] = "maximises the reward with the true expected speeds"
+    assumes: ClassVar[str] = "expected speeds, data sizes"
+    reference: ClassVar[str] = "Peleg et al. 2025, (10)"
+
+    def build(self, context: Context) -> Policy:
+        index = from_stats(context, lambda key, stats, round: context.speed_at(round))
+        return maximiser(context, index, Exact(), left=context.privacy.budget.remaining)

@@ -11,8 +11,9 @@ from pause_jax.privacy.budget_law import (
     BUDGET_LAWS as BUDGET_LAWS, BudgetFile, BudgetLaw, LogNormalBudgets, PerClient, Tiers,
 )  # fmt: skip
 from pause_jax.privacy.gaussian import GaussianMechanism
-from pause_jax.privacy.l1_laplace import L1Laplace
-from pause_jax.privacy.mechanisms import Budgeted, Mechanism, NoPrivacy, PerCoordinateLaplace
+from pause_jax.privacy.mechanisms import (
+    Budgeted, L1Laplace, Mechanism, NoPrivacy, PerCoordinateLaplace,
+)  # fmt: skip
 from pause_jax.privacy.projection import Projected
 from pause_jax.privacy.sphere import DuchiL2, PrivUnitG
 

@@ -1,4 +1,7 @@
-"""The Gaussian mechanism for whole updates, and how much noise an epsilon needs."""
+"""The Gaussian mechanism for whole updates, how much noise an epsilon needs, and the normal law.
+
+The normal law is in log space: exact where float32 probabilities underflow.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,59 @@ from jax import Array
 from jax.scipy.special import log_ndtr
 
 from pause_jax.base.struct import number
-from pause_jax.privacy.clipping import clip_l2
-from pause_jax.privacy.loss import GaussianLoss, PrivacyLoss
-from pause_jax.privacy.mechanisms import Budgeted
-from pause_jax.privacy.normal import log_complement
+from pause_jax.privacy.mechanisms import Budgeted, GaussianLoss, PrivacyLoss
 from pause_jax.rng import draws
 
 BISECTION_STEPS = 40
+NEWTON_STEPS = 8
 # Above it a guarantee says nothing, and exp(-epsilon) is 0 long before. More noise than needed.
 MAX_EPSILON = 1e4
 # float32 finds the multiplier to 2e-4 for epsilon >= 0.01 and delta >= 1e-9. Never too little.
 MARGIN = 1.0005
+
+
+def clip_l2(x: Array, bound: Array | float) -> Array:
+    """``x`` [d] scaled to Euclidean norm at most ``bound``; 0 stays 0."""
+    return x * jnp.minimum(1.0, bound / jnp.maximum(norm(x), jnp.finfo(x.dtype).tiny))
+
+
+def norm(x: Array) -> Array:
+    """Euclidean norm of ``x`` [d] that neither overflows nor underflows."""
+    largest = jnp.maximum(jnp.max(jnp.abs(x)), jnp.finfo(x.dtype).tiny)
+    return largest * jnp.linalg.norm(x / largest)
+
+
+def log_density(x: Array) -> Array:
+    """Log of the normal density, elementwise."""
+    return -0.5 * (x * x + jnp.log(2 * jnp.pi))
+
+
+def log_complement(log_probability: Array) -> Array:
+    """log(1 - p) from log p < 0, elementwise."""
+    return jnp.log(-jnp.expm1(log_probability))
+
+
+def upper_quantile(log_probability: Array) -> Array:
+    """The x with log P(N >= x) = ``log_probability``, for any below 0; elementwise."""
+    # P(N >= x) and P(N >= -x) add up to 1: search on the side where x >= 0.
+    mirrored = log_probability > -jnp.log(2.0)
+    tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
+
+    # log P(N >= x) is concave and falls, so Newton's method from the right never overshoots;
+    # P(N >= x) <= exp(-x^2 / 2) gives a start on the right.
+    def step(_: int, x: Array) -> Array:
+        log_tail = log_ndtr(-x)
+        return x + (log_tail - tail) * jnp.exp(log_tail - log_density(x))
+
+    x = jax.lax.fori_loop(0, NEWTON_STEPS, step, jnp.sqrt(-2 * tail))
+    return jnp.where(mirrored, -x, x)
+
+
+def above(key: Array, log_probability: Array) -> Array:
+    """Draw N given N >= x, where ``log_probability`` = log P(N >= x); exact far in the tail."""
+    drawn = log_probability - jax.random.exponential(key, dtype=log_probability.dtype)
+    # A probability of exactly 1 has no quantile.
+    return upper_quantile(jnp.minimum(drawn, -(2.0**-25)))
 
 
 def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:

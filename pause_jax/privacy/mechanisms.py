@@ -7,18 +7,67 @@ float32 as it likes, so no option (snapping, discrete noise) can repair it.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.base.struct import Config, ConfigError, Sizes, node, number
 from pause_jax.privacy.budget import Budget, Geometric, Schedule, Unlimited
-from pause_jax.privacy.loss import LaplaceLoss, NoGuarantee, PrivacyLoss, WorstLoss
 from pause_jax.rng import draws
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 # What an epsilon may protect.
 UNITS = ("coordinate", "update")
+
+
+# The law of the privacy loss of n releases of one client, by which they compose: a mechanism names
+# its own (``Mechanism.privacy_loss``), and ``analysis.ledger`` adds up.
+
+
+class LaplaceLoss(NamedTuple):
+    """Laplace noise of scale (distance of two inputs) / eps_i.
+
+    Many coordinates with that L1 distance in all are no worse than one.
+
+    Attributes:
+      epsilon: float [n], eps_i > 0.
+    """
+
+    epsilon: Float[Array, " n"]
+
+
+class GaussianLoss(NamedTuple):
+    """Normal noise.
+
+    Attributes:
+      multiplier: float [n], sigma_i over the L2 distance of two inputs, > 0.
+    """
+
+    multiplier: Float[Array, " n"]
+
+
+class WorstLoss(NamedTuple):
+    """Any (eps_i, delta)-LDP mechanism: none loses more than randomised response.
+
+    Kairouz, Oh and Viswanath 2015.
+
+    Attributes:
+      epsilon: float [n], eps_i > 0.
+      delta: of each release, a scalar; 0 for a pure mechanism.
+    """
+
+    epsilon: Float[Array, " n"]
+    delta: Float[Array, ""] | float = 0.0
+
+
+class NoGuarantee(NamedTuple):
+    """Nothing is promised: one release may tell all."""
+
+
+PrivacyLoss = LaplaceLoss | GaussianLoss | WorstLoss | NoGuarantee
 
 
 class Mechanism(Config):
@@ -133,3 +182,36 @@ class PerCoordinateLaplace(Budgeted):
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
         return 2 * dimension * (self.sensitivity / epsilon) ** 2
+
+
+def clip_l1(x: Array, bound: Array | float) -> Array:
+    """``x`` [d] scaled to L1 norm at most ``bound``; 0 stays 0."""
+    return x * jnp.minimum(1.0, bound / jnp.maximum(jnp.sum(jnp.abs(x)), 1e-30))
+
+
+class L1Laplace(Budgeted):
+    """Scale the whole update to L1 norm at most C and add Laplace(2C / eps) to every coordinate.
+
+    Formal guarantees:
+      Unit: the whole update of one release; pure eps_i-LDP, replace-one. Two clipped updates differ
+      by at most 2C in L1 norm.
+
+    Attributes:
+      clip_norm: C, bound on the L1 norm of an update.
+    """
+
+    name: ClassVar[str] = "l1_vector"
+    summary: ClassVar[str] = "clip the update to L1 norm C, Laplace(2C/eps)"
+    unit: ClassVar[str] = "update"
+
+    clip_norm: float = number(default=1.0, above=0)
+
+    def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
+        return LaplaceLoss(epsilon)
+
+    def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
+        noise = draws.laplace(key, update.shape, update.dtype)
+        return clip_l1(update, self.clip_norm) + noise * (2 * self.clip_norm / epsilon)
+
+    def noise_power(self, epsilon: Array, dimension: int) -> Array:
+        return 2 * dimension * (2 * self.clip_norm / epsilon) ** 2

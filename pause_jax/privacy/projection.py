@@ -12,8 +12,7 @@ from jax import Array
 
 from pause_jax.base.struct import ConfigError, Sizes, node, static
 from pause_jax.privacy.budget import Budget
-from pause_jax.privacy.loss import PrivacyLoss
-from pause_jax.privacy.mechanisms import Mechanism
+from pause_jax.privacy.mechanisms import Mechanism, PrivacyLoss
 from pause_jax.privacy.sphere import PrivUnitG
 
 

@@ -15,13 +15,26 @@ from jax import Array
 from jax.scipy.special import log_ndtr
 
 from pause_jax.base.struct import number, static
-from pause_jax.privacy.clipping import clip_l2, direction, norm
-from pause_jax.privacy.gaussian import MAX_EPSILON
+from pause_jax.privacy.gaussian import (
+    MAX_EPSILON,
+    above,
+    clip_l2,
+    log_complement,
+    log_density,
+    norm,
+    upper_quantile,
+)
 from pause_jax.privacy.mechanisms import Budgeted
-from pause_jax.privacy.normal import above, log_complement, log_density, upper_quantile
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+
+def direction(x: Array, fallback: Array) -> Array:
+    """``x`` [d] scaled to Euclidean norm 1; +-e_1 with the sign of ``fallback`` where x is 0."""
+    largest = jnp.max(jnp.abs(x))
+    scaled = jnp.where(largest > 0, x / largest, jnp.zeros_like(x).at[0].set(fallback))
+    return scaled / jnp.linalg.norm(scaled)
 
 
 class Cap(NamedTuple):

@@ -36,7 +36,7 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
-from pause_jax.privacy.loss import GaussianLoss
+from pause_jax.privacy.mechanisms import GaussianLoss
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,13 @@ import pytest
 from scipy import stats
 
 from pause_jax.bandit.search import Annealing, Problem, anneal
-from pause_jax.bandit.search.annealing import ChainState, chain_step, init_chain
-from pause_jax.bandit.search.landscape import (
+from pause_jax.bandit.search.annealing import (
     NEIGHBOURHOODS,
     OMEGA,
+    ChainState,
     Landscape,
+    chain_step,
+    init_chain,
     make_landscape,
     neighbour_masks,
     num_swaps,

@@ -9,9 +9,13 @@ import pytest
 from scipy import stats
 
 from pause_jax.bandit.search import Problem, anneal
-from pause_jax.bandit.search.annealing import FEW, ChainState, _below, chain_step, init_chain
-from pause_jax.bandit.search.landscape import (
+from pause_jax.bandit.search.annealing import (
+    FEW,
+    ChainState,
     Landscape,
+    _below,
+    chain_step,
+    init_chain,
     make_landscape,
     neighbour_masks,
     num_swaps,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax.policies.host import PIECE_BYTES, call_on_host
+from pause_jax.policies.clustered import PIECE_BYTES, call_on_host
 
 LIKE = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -38,7 +38,7 @@ MEET = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
 import jax, jax.numpy as jnp, numpy as np
-from pause_jax.policies.host import call_on_host
+from pause_jax.policies.clustered import call_on_host
 
 barrier, like = threading.Barrier(2), jax.ShapeDtypeStruct((), jnp.float32)
 

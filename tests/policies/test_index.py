@@ -13,7 +13,7 @@ from pause_jax import Asynchronous, SimConfig, policies, sweep
 from pause_jax.bandit import ClientStats, Selection
 from pause_jax.bandit.reward import Reward
 from pause_jax.policies import INDEX_RULES, KlUcb, Thompson, Ucb, UcbV, UsefulRate
-from pause_jax.policies.index_rules import bernoulli_kl
+from pause_jax.policies.index import bernoulli_kl
 from pause_jax.world.latency import Latency
 from tests.support.network import context, observation
 

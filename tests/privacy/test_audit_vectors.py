@@ -9,7 +9,7 @@ import pytest
 
 from pause_jax.privacy import DuchiL2, GaussianMechanism, PrivUnitG, Projected
 from pause_jax.privacy.audit import across_clients, audit
-from pause_jax.privacy.clipping import norm
+from pause_jax.privacy.gaussian import norm
 from pause_jax.privacy.sphere import priv_unit_g
 
 pytestmark = pytest.mark.slow

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from pause_jax.privacy import Budgeted
-from pause_jax.privacy.loss import LaplaceLoss
+from pause_jax.privacy.mechanisms import LaplaceLoss
 from pause_jax.base.struct import number
 
 

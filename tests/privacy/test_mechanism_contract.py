@@ -31,7 +31,7 @@ from pause_jax.privacy import (
     Uniform,
     Unlimited,
 )
-from pause_jax.privacy.loss import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
+from pause_jax.privacy.mechanisms import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
 
 pytestmark = pytest.mark.slow
 

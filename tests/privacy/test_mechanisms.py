@@ -11,8 +11,7 @@ import pytest
 from scipy import optimize, stats
 
 from pause_jax.privacy import DuchiL2, GaussianMechanism, PrivUnitG, Projected
-from pause_jax.privacy.gaussian import gaussian_multiplier
-from pause_jax.privacy.normal import upper_quantile
+from pause_jax.privacy.gaussian import gaussian_multiplier, upper_quantile
 from pause_jax.privacy.projection import walsh_hadamard
 from pause_jax.privacy.sphere import best_cap
 

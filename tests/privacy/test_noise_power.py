@@ -17,7 +17,8 @@ from pause_jax.privacy import (
     Projected,
     Table,
 )
-from pause_jax.privacy.clipping import clip_l1, clip_l2
+from pause_jax.privacy.gaussian import clip_l2
+from pause_jax.privacy.mechanisms import clip_l1
 from tests.support.network import context
 
 D, DRAWS = 24, 8000

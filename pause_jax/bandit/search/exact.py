@@ -1,15 +1,18 @@
-"""Exact search by a threshold sweep: about one sort for large K, under jit and vmap."""
+"""Exact search by a threshold sweep, under jit and vmap.
+
+Up to ``SMALL`` clients all prefixes are compared side by side; for more clients it is about one
+sort, then branch and bound over blocks of places.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.bandit.protocol import Info
-from pause_jax.bandit.search.prefix import best_prefix
 from pause_jax.bandit.search.problem import (
     Problem,
     Search,
@@ -18,9 +21,15 @@ from pause_jax.bandit.search.problem import (
     ordered,
     set_energy,
 )
+from pause_jax.rng.summation import tree_sum
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
 
 # Up to so many clients all prefixes are compared side by side.
 SMALL = 64
+# Places of a block at the least; a block holds no fewer than m.
+BLOCK = 32
 
 
 def exact(
@@ -187,3 +196,215 @@ class Exact(Search):
             problem.index, problem.weight, num_selected, available=available, key=key
         )
         return clients, optimal_info(energy)
+
+
+# ---------------------------------------------------------------- branch and bound for large K
+#
+# With the clients at places 0, ..., K - 1 by descending index u, and W_j the sum of the m largest
+# weights of places 0, ..., j, find the place j >= m - 1 of largest value u_j + W_j.
+
+
+class Best(NamedTuple):
+    """The best prefix so far: its value u_j + W_j, its total W_j, its last place j. Scalars."""
+
+    value: Float[Array, ""]
+    total: Float[Array, ""]
+    place: Int[Array, ""]
+
+
+class Blocks(NamedTuple):
+    """The places after the first m, cut into B blocks of S places; the last one is filled up.
+
+    Attributes:
+      index: float [B, S], u; -inf where it is filled up.
+      weight: float [B, S]; -inf where it is filled up.
+      top: float [B, m], the m largest weights of all places before each block, descending.
+      total_after: float [B], W at the last place of each block.
+    """
+
+    index: Float[Array, "B S"]  # type: ignore[assignment]  # shadows tuple.index
+    weight: Float[Array, "B S"]
+    top: Float[Array, "B m"]
+    total_after: Float[Array, " B"]
+
+
+class Bounds(NamedTuple):
+    """Upper bounds on the values that are not known yet; -inf where none can be best.
+
+    Attributes:
+      prefix: float [B, S], on the value of the prefix that ends at each place.
+      block: float [B], the largest in each block.
+    """
+
+    prefix: Float[Array, "B S"]
+    block: Float[Array, " B"]
+
+
+def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
+    """The last place of the prefix that maximises ``its last index + its m largest weights``.
+
+    1. The first m places are the first prefix; it is valued. The others are cut into blocks, and
+       one pass over the blocks keeps the m largest weights before each.
+    2. Every place gets an upper bound on its value (:func:`first_bounds`).
+    3. The place of the highest bound is valued, and the m largest weights of its prefix tighten
+       the bounds of its block (:func:`value_highest_of`). This is repeated until no bound is left
+       that reaches the best value.
+
+    The sum of m sorted weights is a fixed tree of additions: rounding keeps its order, and equal
+    weights give equal bits. The bounds carry the worst rounding error, so what is skipped is worse
+    in floating point too.
+
+    Args:
+      index: float [K], descending, may hold +inf; -inf from the first place on that is no client's.
+      weight: float [K], finite; -inf where there is no client.
+      num_selected: m, 1 <= m <= K (static).
+
+    Returns:
+      int32, a place >= m - 1. Of equal values the larger sum of weights wins, then the first place.
+      m - 1 if there are fewer than m clients.
+    """
+    top = lax.top_k(weight[:num_selected], num_selected)[0]
+    best = _valued(index[num_selected - 1], top, jnp.int32(num_selected - 1))
+    if index.shape[0] == num_selected:
+        return best.place
+
+    blocks = _cut(index, weight, top)
+
+    def some_bound_reaches(state: tuple[Best, Bounds]) -> Array:
+        best, bounds = state
+        highest = jnp.max(bounds.block)
+        return (highest > -jnp.inf) & (highest >= best.value)
+
+    def value_highest(state: tuple[Best, Bounds]) -> tuple[Best, Bounds]:
+        best, bounds = state
+        b = jnp.argmax(bounds.block)
+        found, tightened = value_highest_of(blocks, b, bounds.prefix[b])
+        bounds = Bounds(
+            prefix=bounds.prefix.at[b].set(tightened),
+            block=bounds.block.at[b].set(jnp.max(tightened)),
+        )
+        return _better(best, found), bounds
+
+    bounds = first_bounds(blocks, index)
+    best, _ = lax.while_loop(some_bound_reaches, value_highest, (best, bounds))
+    return best.place
+
+
+def first_bounds(blocks: Blocks, index: Array) -> Bounds:
+    """Bounds from the m largest weights before each block, and the places that can be best at all.
+
+    W_j is at most W before the block plus the gains of :func:`_total_bounds`, and at most W after
+    the block, because W never falls.
+
+    Two kinds of places need no value. Within a run of equal indices W never falls, so the last
+    place of the run is as good as any. And a place whose index is no other's and whose weight is
+    not among the m largest of its prefix has the W of the place before it, which has a larger
+    index. (A weight below the m-th largest before the block is not among them.)
+
+    Args:
+      blocks: the places after the first m.
+      index: float [K], of all places.
+
+    Returns:
+      The bounds.
+    """
+    num_selected = blocks.top.shape[1]
+    size = blocks.index.shape[1]
+    drops = index[:-1] > index[1:]  # from a place to the next one
+    starts_run = _blocks_of(jnp.append(True, drops)[num_selected:], size, True)
+    ends_run = _blocks_of(jnp.append(drops, index[-1] > -jnp.inf)[num_selected:], size, False)
+    enters = blocks.weight >= blocks.top[:, -1:]
+    can_be_best = ends_run & (~starts_run | enters)
+
+    total = jax.vmap(_total_bounds)(blocks.top, blocks.weight)
+    total = jnp.minimum(total, blocks.total_after[:, None])
+    prefix = jnp.where(can_be_best, blocks.index + total, -jnp.inf)
+    return Bounds(prefix, jnp.max(prefix, axis=1))
+
+
+def value_highest_of(blocks: Blocks, b: Array, bound: Array) -> tuple[Best, Array]:
+    """Value the place of highest bound in a block, and tighten the other bounds by what is learnt.
+
+    With W_j known, the total is at most W_j before place j; after it, the gains count from the m
+    largest weights at j instead of those before the block. The place itself is done: -inf.
+
+    Args:
+      blocks: the places after the first m.
+      b: int, the block.
+      bound: float [S], its bounds.
+
+    Returns:
+      (the valued prefix, the new bounds [S]).
+    """
+    num_selected, size = blocks.top.shape[1], blocks.index.shape[1]
+    index, weight = blocks.index[b], blocks.weight[b]
+    here, j = jnp.arange(size), jnp.argmax(bound)
+    top = _enter(blocks.top[b], jnp.where(here <= j, weight, -jnp.inf))
+    found = _valued(index[j], top, (num_selected + b * size + j).astype(jnp.int32))
+    later = _total_bounds(top, jnp.where(here > j, weight, -jnp.inf))
+    total = jnp.where(here < j, found.total, later)
+    return found, jnp.where(here == j, -jnp.inf, jnp.minimum(bound, index + total))
+
+
+def _cut(index: Array, weight: Array, top: Array) -> Blocks:
+    """The places after the first m in blocks; ``top`` [m]: the weights of the first m, sorted."""
+    num_selected = top.shape[0]
+    size = max(num_selected, BLOCK)
+    index = _blocks_of(index[num_selected:], size, -jnp.inf)
+    weight = _blocks_of(weight[num_selected:], size, -jnp.inf)
+
+    def pass_block(top: Array, weight: Array) -> tuple[Array, Array]:
+        return _enter(top, weight), top
+
+    end, before = lax.scan(pass_block, top, weight)
+    after = jnp.concatenate([before[1:], end[None]])
+    return Blocks(index, weight, before, tree_sum(after))
+
+
+def _blocks_of(values: Array, size: int, fill: float | bool) -> Array:
+    """Values [n] in rows of ``size``, the last one filled up."""
+    num_blocks = -(-values.shape[0] // size)
+    padded = jnp.pad(values, (0, num_blocks * size - values.shape[0]), constant_values=fill)
+    return padded.reshape(num_blocks, size)
+
+
+def _enter(top: Array, weight: Array) -> Array:
+    """The m largest of ``top`` [m] and ``weight`` [S], descending."""
+    return lax.top_k(jnp.concatenate([top, weight]), top.shape[0])[0]
+
+
+def _valued(index: Array, top: Array, place: Array) -> Best:
+    """The prefix of this last index, these m largest weights [m] and this last place."""
+    total = tree_sum(top)
+    return Best(index + total, total, place)
+
+
+def _total_bounds(top: Array, weight: Array) -> Array:
+    """At most this is the total after each of the places that follow, float [S].
+
+    A weight w that enters the m largest replaces one of at least ``top[-1]``, because the least of
+    the m never falls: the total grows by no more than max(w - top[-1], 0).
+
+    That is so for exact sums. In floating point the totals before and after are trees of additions,
+    each wrong by at most ceil(log2 m) roundings, half an eps each, of the sum of its absolute
+    values. For the m that come out that is at most sum |top| for those that stay, and
+    |w| <= |top[-1]| + gain for each of at most m that enter. The gains are a running sum of at most
+    S roundings; a few roundings more are of the additions here.
+
+    Args:
+      top: float [m], the m largest weights before, descending.
+      weight: float [S], weights of the places that follow.
+    """
+    num_selected, size = len(top), len(weight)
+    gained = jnp.cumsum(jnp.maximum(weight - top[-1], 0.0))
+    magnitude = jnp.sum(jnp.abs(top)) + num_selected * jnp.abs(top[-1]) + gained
+    roundings = (num_selected.bit_length() + 3) * magnitude + (size + 3) * gained
+    return tree_sum(top) + gained + jnp.finfo(weight.dtype).eps * roundings
+
+
+def _better(best: Best, new: Best) -> Best:
+    """The larger value, then the larger sum, then the earlier place."""
+    wins = new.place < best.place
+    for ours, theirs in ((new.total, best.total), (new.value, best.value)):
+        wins = (ours > theirs) | ((ours == theirs) & wins)
+    return Best(*(jnp.where(wins, ours, theirs) for ours, theirs in zip(new, best, strict=True)))
