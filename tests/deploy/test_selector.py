@@ -11,7 +11,6 @@ import pytest
 from pause_jax import ConfigError, Learning, SimConfig, simulate, sweep
 from pause_jax.config import canonical
 from pause_jax.deploy.selector import Selector
-from pause_jax.deploy.selector.reports import Reports, observation
 from pause_jax.learning import Dataset, FlaxModel, Linear, Natural
 from pause_jax.policies import NAMED, All, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Table, Uniform
@@ -262,13 +261,22 @@ def test_of_who_is_not_named_no_latency_is_learnt_from_its_context_either():
         np.testing.assert_array_equal((old != new).reshape(8, -1).any(axis=1), np.arange(8) == 2)
 
 
-def test_of_who_fails_only_the_seconds_are_seen():
-    told = Reports({0: 1.0, 2: 2.0}, {0: 0.5, 1: 0.7}, None, None, {1: 3.0})
-    seen, known = observation(told, {2: 0, 1: 1, 0: 2}, BASE, 0)
-    np.testing.assert_array_equal(known, [True, True, True])
-    np.testing.assert_array_equal(seen.received, [True, False, True])
-    np.testing.assert_array_equal(seen.latency, [2.0, 3.0, 1.0])
-    np.testing.assert_array_equal(seen.loss, [np.nan, np.nan, 0.5])
+def test_only_the_seconds_of_a_failed_client_are_observed():
+    selector = Selector(BASE.replace(policy=All(), num_selected=8), KEY)
+    observed = []
+
+    def update(state, selection, observation):
+        observed.append((selection, observation))
+        return state
+
+    selector._policy = selector._policy._replace(update=update)
+    assert selector.ask().clients.tolist() == list(range(8))
+    selector.tell({0: 1.0, 2: 2.0}, failed={1: 3.0}, loss={0: 0.5, 1: 0.7})
+    ((selection, observation),) = observed
+    np.testing.assert_array_equal(selection.weights > 0, np.arange(8) < 3)
+    np.testing.assert_array_equal(observation.received[:3], [True, False, True])
+    np.testing.assert_array_equal(observation.latency[:3], [1.0, 3.0, 2.0])
+    np.testing.assert_array_equal(observation.loss[:3], [0.5, np.nan, np.nan])
 
 
 def test_spent_clients_are_never_asked_again():

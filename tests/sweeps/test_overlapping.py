@@ -10,7 +10,7 @@ import xarray as xr
 from pause_jax import Asynchronous, ConfigError, merge, run_shard, simulate, sweep
 from pause_jax.analysis import events, ledger_table, space, tuning
 from pause_jax.cli import settings
-from pause_jax.deploy.selector import AsynchronousSelector, Selector
+from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Iid
 from pause_jax.policies import named
 from pause_jax.world.latency import Traces
@@ -151,10 +151,8 @@ def test_shards_make_the_sweep(without_learning, tmp_path):
     xr.testing.assert_equal(merge(tmp_path), without_learning)
 
 
-def test_a_selector_says_which_one_takes_a_clock():
-    with pytest.raises(ConfigError, match=r"a Selector chooses round by round\. Take Asynch"):
+def test_a_selector_refuses_a_clock_that_overlaps():
+    with pytest.raises(ConfigError, match=r"a Selector chooses round by round\. Set clock"):
         Selector(ALONE, KEYS[0])
     quick = BASE.replace(learning=None, latency=Traces.of([[0.1]] * BASE.num_clients))
     assert Selector(quick, KEYS[0]).round == 0
-    with pytest.raises(ConfigError, match="clock = 'synchronous': rounds do not overlap"):
-        AsynchronousSelector(BASE.replace(learning=None), KEYS[0])
