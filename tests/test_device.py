@@ -18,7 +18,7 @@ from pause_jax.learning import Dataset
 
 ROOT = pathlib.Path(__file__).parent.parent
 # What a machine with an accelerator may lack.
-MISSING = ("tomli_w", "h5netcdf", "h5py", "tensorflow_datasets", "array_record")
+MISSING = ("h5netcdf", "h5py", "tensorflow_datasets", "array_record")
 PROGRAM = """
 import pathlib, socket, sys
 

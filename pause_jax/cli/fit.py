@@ -7,13 +7,13 @@ import pathlib
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+import tomli_w
 import typer
 
 from pause_jax.analysis.table import make_table, number, word
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.output import Output
 from pause_jax.config import config_file
-from pause_jax.config.toml_text import toml_text
 
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test
@@ -56,7 +56,7 @@ def fit(
         least = f"--set latency.min_latency={_least(found):.3g}"
         console.print(f'--set latency=traces --set latency.path="{file}" {least}', highlight=False)
         return
-    text = toml_text({"latency": config_file.to_dict(model)})
+    text = tomli_w.dumps({"latency": config_file.to_dict(model)})
     console.print(text, highlight=False, markup=False, end="")
     if out is not None:
         out.write_text(text)

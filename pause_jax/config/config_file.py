@@ -12,6 +12,8 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import tomli_w
+
 from pause_jax.base.reference import imported, text_of
 from pause_jax.base.registry import choices, look_up
 from pause_jax.base.spelling import no_field, shortest, shown
@@ -26,7 +28,6 @@ from pause_jax.base.struct import (
     nested,
 )
 from pause_jax.config.sim_config import SimConfig
-from pause_jax.config.toml_text import toml_text
 
 __all__ = ["dumps", "from_dict", "load", "loads", "to_dict"]
 
@@ -112,8 +113,8 @@ def trusted(config: C) -> C:
 
 
 def dumps(config: SimConfig) -> str:
-    """TOML text of a config."""
-    return toml_text(to_dict(config))
+    """Return a config as TOML text."""
+    return tomli_w.dumps(to_dict(config))
 
 
 def parsed(text: str) -> dict[str, Any]:
