@@ -88,8 +88,7 @@ NETWORK_TEST = "tests/world/test_network_latency.py"
 SELECTOR_TEST = "tests/deploy/test_selector.py"
 RESULT_FOLDER = "pause_jax/cli/result_folder.py"
 HOSTILE_TEST = "tests/config/test_hostile.py"
-TUNING = "pause_jax/analysis/tuning.py"
-SPACE = "pause_jax/analysis/space.py"
+TUNING = "pause_jax/tuning.py"
 POLICY = "pause_jax/policies/base.py"
 INSPECTION = "pause_jax/policies/inspection.py"
 LAWS = "pause_jax/analysis/laws.py"
@@ -1773,49 +1772,42 @@ MUTANTS = [
         TUNING,
         "jax.random.split(fresh_key, fresh)",
         "jax.random.split(search_key, fresh)",
-        "tests/analysis/test_tuning.py::test_finalists_meet_seeds_that_the_search_has_not_seen",
-    ),
-    Mutant(
-        "halving_repeats_its_seeds",
-        TUNING,
-        "rung, done = rung[:half], done + seeds",
-        "rung, done = rung[:half], done",
-        "tests/analysis/test_tuning.py::test_finalists_meet_seeds_that_the_search_has_not_seen",
+        "tests/test_tuning.py::test_finalists_meet_seeds_that_the_search_has_not_seen",
     ),
     Mutant(
         "runs_without_a_score_are_left_out",
         TUNING,
-        "    if trial.is_complete:\n        return sign",
-        "    if trial.scored.size:\n        return sign",
-        "tests/analysis/test_tuning.py::test_a_search_among_configs_that_diverge_chooses_a_finite_one",
+        "rest.where(missing == 0, worse)",
+        "rest.where(table.scored > 0, worse)",
+        "tests/test_tuning.py::test_a_search_among_configs_that_diverge_chooses_a_finite_one",
     ),
     Mutant(
         "optuna_is_told_the_mean",
         TUNING,
-        "[run.order(trial) for trial in found]",
-        "[trial.mean for trial in found]",
-        "tests/analysis/test_tuning.py::test_optuna_is_told_the_same_order",
+        'study.tell(each, row["badness"])',
+        'study.tell(each, np.nan_to_num(row["mean"]))',
+        "tests/test_tuning.py::test_a_search_among_configs_that_diverge_chooses_a_finite_one",
     ),
     Mutant(
         "the_config_of_the_start_is_never_chosen",
         TUNING,
-        "min(reversed(range(len(points)))",
-        "min(reversed(range(len(best)))",
-        "tests/analysis/test_tuning.py::test_the_config_where_the_search_began_is_chosen_if_none_is_better",
+        "finalists.badness[::-1].idxmin()",
+        "finalists.badness[:-1].idxmin()",
+        "tests/test_tuning.py::test_the_initial_config_is_chosen_if_none_is_better",
     ),
     Mutant(
         "broken_runs_have_a_score",
         TUNING,
         ".where(result.first_broken_round <= 0)",
         "",
-        "tests/analysis/test_tuning.py::test_runs_that_broke_a_contract_have_no_score",
+        "tests/test_tuning.py::test_runs_that_broke_a_contract_have_no_score",
     ),
     Mutant(
         "a_target_never_reached_counts_as_the_whole_run",
-        SPACE,
-        "lambda result: metrics.time_to_accuracy(result, target),",
-        "lambda r: metrics.time_to_accuracy(r, target).fillna(r.eval_clock.max()),",
-        "tests/analysis/test_tuning.py::test_a_target_that_was_never_reached_has_no_seconds",
+        TUNING,
+        "functools.partial(metrics.time_to_accuracy, target=target)",
+        "lambda r: metrics.time_to_accuracy(r, target).fillna(r.eval_clock.max())",
+        "tests/test_tuning.py::test_a_target_that_was_never_reached_has_no_seconds",
     ),
     Mutant(
         "an_undeclared_loss_arrives",

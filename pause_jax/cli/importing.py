@@ -17,8 +17,6 @@ from pause_jax.importers.request import DATA, DEVICES, FLEET, INTERVALS, Request
 # What a user calls a source -> its module and function.
 SOURCES = {
     "fedscale": ("fedscale", "read"),
-    "flhetbench": ("flhetbench", "read"),
-    "ai-benchmark": ("tables", "read_ai_benchmark"),
     "csv": ("tables", "read"),
     "leaf": ("leaf", "read"),
     "tff": ("tff", "read"),

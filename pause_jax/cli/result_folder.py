@@ -99,10 +99,6 @@ def discard_unfinished(folder: pathlib.Path) -> None:
       ConfigError: if another process is at work there.
     """
     kept = folder / UNFINISHED
-    for batch in (*kept.glob("[0-9]*"), kept / "finalists"):  # of a search by tune
-        discard_store(batch)
-    for path in (kept / RUN, *kept.glob("trials.log*"), *kept.glob("lease-*")):
-        path.unlink(missing_ok=True)
     discard_store(kept)
 
 

@@ -1,1 +1,1 @@
-"""Public files of others, turned into the library's own: one file a source."""
+"""Importers: public files of other projects as files of this library, one module per source."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from pause_jax.base.spelling import nearest
@@ -27,7 +28,7 @@ _USUAL = {
 
 
 def read(request: Request) -> Imported:
-    """The samples of each client of a folder that ``save_to_disk`` wrote.
+    """Read the samples of each client of a folder that ``save_to_disk`` wrote.
 
     Of several splits ``train`` is trained on, and ``test`` is the test set.
 
@@ -56,10 +57,10 @@ def read(request: Request) -> Imported:
 def partitioned(
     partitioner: Any, columns: Mapping[str, str] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Arrays ``x``, ``y``, ``clients`` of a partitioner of Flower Datasets, for ``Dataset.of``.
+    """Return arrays ``x``, ``y``, ``clients`` of a partitioner, for ``Dataset.of``.
 
     Args:
-      partitioner: whose ``dataset`` is set; client k has partition k.
+      partitioner: of Flower Datasets, with its ``dataset``; client k has partition k.
       columns: what ``x`` and ``y`` are called in it, if not as usual.
 
     Returns:
@@ -83,16 +84,14 @@ def _samples(request: Request, path: pathlib.Path, part: Any) -> Samples:
     kept = request.kept(set(owners.tolist()))
     places = np.flatnonzero(np.isin(owners, list(kept)))
     # One read for all, then cut by client.
-    places = places[np.argsort(owners[places], kind="stable")]
     chosen, owners = part.select(places), owners[places]
-    names, first = np.unique(owners, return_index=True)
     inputs, targets = _array(path, chosen, x), _array(path, chosen, y)
-    cuts = zip(np.split(inputs, first[1:]), np.split(targets, first[1:]), strict=True)
-    return dict(zip(names.tolist(), cuts, strict=True))
+    rows = pd.Series(owners).groupby(owners).indices
+    return {str(name): (inputs[own], targets[own]) for name, own in rows.items()}
 
 
 def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]) -> str:
-    """What a column of ours is called there."""
+    """Return what a column of ours is called there."""
     if unknown := sorted(set(columns) - set(_USUAL)):
         raise ConfigError(
             f"--columns {unknown[0]}: must be one of {', '.join(_USUAL)}."
@@ -111,7 +110,7 @@ def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]
 
 
 def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
-    """A column as numbers: images as they are stored, grey ones [N, H, W, 1]."""
+    """Return a column as numbers: images as they are stored, grey ones [N, H, W, 1]."""
     feature = part.features[column]
     rows = [np.asarray(row) for row in part[column][:]]
     if len({row.shape for row in rows}) != 1 or not np.issubdtype(rows[0].dtype, np.number):

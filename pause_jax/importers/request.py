@@ -1,19 +1,19 @@
-"""What an import is asked for, and what it gives: tables, arrays and a few sentences."""
+"""Request and result of an import, and the checks that all importers share."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import math
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pause_jax.analysis import csv_file
 from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
@@ -21,19 +21,21 @@ from pause_jax.learning.files import Files
 
 T = TypeVar("T")
 Rows = Iterable[Iterable[Any]]
+# Intervals of a client, in seconds, and the seconds after which they repeat.
+Trace = tuple[list[tuple[float, float]], float]
 DEVICES, FLEET, INTERVALS, DATA = "devices.csv", "fleet.csv", "intervals.csv", "clients.npz"
-# What Python raises where an entry is another than expected.
+# Exceptions that an entry of another form than expected raises.
 WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 class Request(NamedTuple):
-    """What is to be imported.
+    """Arguments of an import.
 
     Attributes:
-      paths: of the files, as they were downloaded.
-      clients: how many to keep at most, drawn by ``seed``; None for all.
+      paths: files, as they were downloaded.
+      clients: maximum number of clients, drawn by ``seed``; None for all.
       seed: of that draw.
-      ids: what the clients are called from now on; empty for 0, 1, ... Data has its own ids.
+      ids: new ids of the clients; empty for 0, 1, ... Data has its own ids.
       columns: the library's name of a column -> the file's.
     """
 
@@ -45,17 +47,13 @@ class Request(NamedTuple):
 
     @property
     def path(self) -> pathlib.Path:
-        """The one file of a source that has one.
-
-        Raises:
-          ConfigError: if there are more.
-        """
+        """File of a source that has one; raises ConfigError for several."""
         if len(self.paths) > 1:
             refuse(self.paths[1], "must be imported by itself, into a folder of its own")
         return self.paths[0]
 
     def number(self, known: int) -> int:
-        """How many clients to keep of ``known`` ones.
+        """Return how many of the file's ``known`` clients to keep.
 
         Raises:
           ConfigError: if there are fewer than ids.
@@ -67,18 +65,14 @@ class Request(NamedTuple):
         return len(self.ids) or min(self.clients or known, known)
 
     def places(self, known: int) -> NDArray[np.int64]:
-        """Places of the clients to keep, of ``known`` ones, in the order of the file."""
+        """Return places of the clients to keep, in the order of the file."""
         number = self.number(known)
         if number == known:
             return np.arange(known)
         return np.sort(np.random.default_rng(self.seed).choice(known, number, replace=False))
 
-    def names(self, number: int) -> tuple[str, ...]:
-        """What ``number`` clients are called from now on."""
-        return self.ids or tuple(map(str, range(number)))
-
     def kept(self, users: Collection[str]) -> set[str]:
-        """The users to keep: by lots that each draws, so files can be read one after the other.
+        """Return the users to keep: by a lot for each, so files can be read one after the other.
 
         Raises:
           ConfigError: if other ids are asked for.
@@ -93,12 +87,12 @@ class Request(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """What an import gives.
+    """Result of an import.
 
     Attributes:
       tables: rows of each CSV file, headings first, by the file's name.
       arrays: of ``clients.npz``; empty for none.
-      notes: what the user must know, in sentences.
+      notes: sentences for the user.
     """
 
     tables: dict[str, Rows]
@@ -118,7 +112,8 @@ class Imported(NamedTuple):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, rows in self.tables.items():
-                csv_file.write(folder / name, rows)
+                with (folder / name).open("w", newline="", encoding="utf-8") as table:
+                    csv.writer(table).writerows(rows)
             if self.arrays:
                 with written(folder / DATA) as file:
                     np.savez_compressed(file, **self.arrays)
@@ -128,7 +123,7 @@ class Imported(NamedTuple):
 
 
 def ids_of(path: str) -> tuple[str, ...]:
-    """Ids of the clients of data: a file ``clients.npz``, or a folder of one file a client.
+    """Return the client ids of data: a file ``clients.npz``, or a folder of one file a client.
 
     Raises:
       ConfigError: if the data cannot be read, or does not say whose the samples are.
@@ -139,8 +134,25 @@ def ids_of(path: str) -> tuple[str, ...]:
     return ids
 
 
+def intervals(request: Request, traces: Sequence[Trace]) -> tuple[Rows, str]:
+    """Return the table of intervals, and a sentence about its period, that of the longest trace.
+
+    A shorter trace repeats until the longest ends, as its source's simulation repeats it.
+    """
+    period = max(repeats for _, repeats in traces)
+    names = request.ids or map(str, range(len(traces)))
+    rows = (
+        (name, start + turn * repeats, end + turn * repeats)
+        for name, (pairs, repeats) in zip(names, traces, strict=True)
+        for turn in range(math.ceil(period / repeats))
+        for start, end in pairs
+        if start + turn * repeats < period
+    )
+    return [("client", "start", "end"), *rows], f"The intervals repeat every {period:g} s (period)."
+
+
 def content_of(path: pathlib.Path) -> bytes:
-    """The content of a file.
+    """Return the content of a regular file.
 
     Raises:
       ConfigError: if it is no regular file, or cannot be read.
@@ -153,11 +165,7 @@ def content_of(path: pathlib.Path) -> bytes:
 
 
 def json_of(path: pathlib.Path) -> Any:
-    """What a JSON file holds.
-
-    Raises:
-      ConfigError: if it cannot be read, or is damaged.
-    """
+    """Return the content of a JSON file; raises ConfigError if it is damaged."""
     try:
         return json.loads(content_of(path))
     except (ValueError, RecursionError) as error:
@@ -170,7 +178,7 @@ def parsed(
     parse: Callable[[Any], T],
     rule: str,
 ) -> Iterator[T]:
-    """What ``parse`` makes of each entry of a file; ``rule`` is what an entry must be.
+    """Yield the parsed entries of a file; ``rule`` says what an entry must be.
 
     Raises:
       ConfigError: with the name of the first entry that ``parse`` cannot read.
@@ -179,27 +187,25 @@ def parsed(
         try:
             yield parse(entry)
         except WRONG:
-            # What a pickle nests could take forever to print.
+            # Printing what a pickle nests could take forever.
             where = shown(name) if isinstance(name, str | int) else "an entry"
             refuse(path, f"{where}: {rule}")
 
 
 def number(value: Any) -> float:
-    """A finite number. Raises ValueError for all else, texts and truth values too."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError
-    if not math.isfinite(value):
+    """Return a finite number; raises ValueError for all else, texts and truth values too."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError
     return float(value)
 
 
 def positive(value: Any) -> float:
-    """A finite number > 0. Raises ValueError for all else."""
+    """Return a finite number > 0; raises ValueError for all else."""
     if number(value) <= 0:
         raise ValueError
     return float(value)
 
 
 def refuse(path: pathlib.Path, rule: str) -> NoReturn:
-    """Raise ConfigError: what a file must be, and is not."""
+    """Raise ConfigError: a file breaks a rule."""
     raise ConfigError(f"FILE = {str(path)!r}: {rule}.")

@@ -9,20 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pause_jax.base.client_ids import client_id
-from pause_jax.importers.request import Imported, Rows, refuse
+from pause_jax.importers.request import Imported, refuse
 
 # Inputs and targets of each client, [n, ...] and [n, ...].
 Samples = dict[str, tuple[NDArray[Any], NDArray[Any]]]
 
 
-def imported(
-    path: pathlib.Path,
-    train: Samples,
-    test: Samples,
-    tables: dict[str, Rows] | None = None,
-    notes: tuple[str, ...] = (),
-) -> Imported:
-    """The arrays ``x``, ``y``, ``clients``, and ``x_test``, ``y_test`` if there is a test set.
+def imported(path: pathlib.Path, train: Samples, test: Samples) -> Imported:
+    """Return arrays ``x``, ``y``, ``clients``, and ``x_test``, ``y_test`` if there is a test set.
 
     Raises:
       ConfigError: naming ``path`` and the client whose samples do not fit the others'.
@@ -40,14 +34,15 @@ def imported(
     tested = {client: part for client, part in test.items() if client in full and len(part[0])}
     if tested:
         arrays |= zip(("x_test", "y_test"), _joined(path, tested), strict=True)
-    if missing := len(train) - len(full):
-        notes += (f"{missing} clients have no sample, and are left out.",)
-    return Imported(tables or {}, arrays, notes)
+    missing = len(train) - len(full)
+    notes = (f"{missing} clients have no sample, and are left out.",) if missing else ()
+    return Imported({}, arrays, notes)
 
 
 def pixels(values: NDArray[Any]) -> NDArray[Any]:
-    """Square grey images [n, side, side, 1] of uint8, if the values are such images divided by 255;
-    else the values, in float32.
+    """Return grey images [n, 28, 28, 1] of uint8, if the values are those divided by 255.
+
+    Other values are returned in float32.
     """
     side = 28
     scaled = values * 255
@@ -60,7 +55,7 @@ def pixels(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _joined(path: pathlib.Path, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All clients' inputs and targets."""
+    """Return all clients' inputs and targets."""
     form = None
     for client, (x, y) in samples.items():
         if len(x) != len(y):

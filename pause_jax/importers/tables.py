@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import pathlib
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from pause_jax.base import source_file
-from pause_jax.base.client_ids import client_id
 from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.importers.request import (
@@ -19,22 +17,16 @@ from pause_jax.importers.request import (
     Imported,
     Request,
     content_of,
-    number,
-    parsed,
-    positive,
     refuse,
 )
 from pause_jax.world.latency.network import COLUMNS
 
-Row = dict[str, Any]
-# Columns of a table of devices in which a line is a client.
+# Columns of a table of devices with one line per client.
 PER_CLIENT = tuple(word for word in COLUMNS if word != "share")
 # Mbit/s of a network that takes no time.
 NO_NETWORK = 1e6
 # Seconds a sample of the device with the median score: the median of the library's own phones.
 MEDIAN_SECONDS = 0.17
-# What AI-Benchmark's table of phones calls its columns.
-AI_BENCHMARK = {"device": "Model", "score": "AI_Score"}
 # Columns of other units: the column that they stand for, and 1 of them in its unit.
 _UNITS = {
     "sample_ms": ("sample_seconds", 1e-3),
@@ -47,10 +39,12 @@ _KNOWN = (*COLUMNS, *_UNITS, "score", "client", "seconds", "round", "time", "sta
 
 
 def read(request: Request) -> Imported:
-    """Devices, a fleet's seconds or intervals of a CSV file, by the columns that are there.
+    """Read devices, a fleet's seconds or intervals of a CSV file, by the columns that are there.
+
+    Seconds and intervals keep their texts, which the models that read them check.
 
     Raises:
-      ConfigError: for a column that is not known or not there, and for an entry that is no number.
+      ConfigError: for a column that is unknown or missing, and for devices that are not numbers.
     """
     path = request.path
     for ours in request.columns:
@@ -58,47 +52,25 @@ def read(request: Request) -> Imported:
             raise ConfigError(
                 f"--columns {ours}: must be one of {', '.join(_KNOWN)}.{nearest(ours, _KNOWN)}"
             )
-    header, *lines = source_file.table(f"FILE = {str(path)!r}", content_of(path)) or [[]]
-    header = [word.strip() for word in header]
-    columns = request.columns or {word: word for word in header if word in _KNOWN}
+    table = _table(path)
+    columns = request.columns or {word: word for word in table if word in _KNOWN}
     for ours, theirs in columns.items():
-        if theirs not in header:
+        if theirs not in table:
             fix = f"Name another by --columns {ours}=THEIRS"
-            refuse(path, f"has no column {shown(theirs)}; it has {', '.join(header)}. {fix}")
-    kind, make, rule = _kind(path, set(columns))
-
-    def row(line: list[str]) -> Row:
-        entries = dict(zip(header, map(str.strip, line), strict=True))
-        return make({ours: entries[theirs] for ours, theirs in columns.items()})
-
-    numbered = ((f"line {place}", line) for place, line in enumerate(lines, 2) if line)
-    rows = list(parsed(path, numbered, row, f"{rule}, {len(header)} entries in all"))
-    if not rows:
+            refuse(path, f"has no column {shown(theirs)}; it has {', '.join(table)}. {fix}")
+    table = table[list(columns.values())].set_axis(list(columns), axis=1)
+    if columns and table.empty:
         refuse(path, "must have a line of a client")
-    if kind == DEVICES:
-        return _devices(request, rows, set(columns))
-    kept = request.kept({client["client"] for client in rows})
-    lines = [list(client.values()) for client in rows if client["client"] in kept]
-    return Imported({kind: [list(rows[0]), *lines]}, {})
-
-
-def read_ai_benchmark(request: Request) -> Imported:
-    """Devices of a table of scores, such as AI-Benchmark's: a higher score computes faster.
-
-    Raises:
-      ConfigError: as :func:`read`.
-    """
-    return read(request._replace(columns=AI_BENCHMARK | dict(request.columns)))
-
-
-def _kind(path: pathlib.Path, columns: set[str]) -> tuple[str, Callable[[Row], Row], str]:
-    """Which file the columns make, what makes a row of it, and the rule of a row."""
-    if {"client", "start", "end"} <= columns:
-        return INTERVALS, _interval, "must be a client's id and seconds, 0 <= start < end"
-    if {"client", "seconds"} <= columns:
-        return FLEET, _measured, "must be a client's id, seconds > 0 or nothing, a round or time"
-    if columns & (_COMPUTING | _SPEEDS):
-        return DEVICES, _device, "must have numbers > 0, spreads >= 0"
+    for name, needed, optional in (
+        (INTERVALS, ["client", "start", "end"], []),
+        (FLEET, ["client", "seconds"], ["round", "time"]),
+    ):
+        if set(needed) <= set(columns):
+            table = table[table.client.isin(request.kept(set(table.client)))]
+            words = [*needed, *(word for word in optional if word in columns)]
+            return Imported({name: [words, *table[words].itertuples(index=False)]}, {})
+    if set(columns) & (_COMPUTING | _SPEEDS):
+        return _devices(request, table)
     refuse(
         path,
         f"must have columns of devices ({', '.join(sorted(_COMPUTING | _SPEEDS))}), of seconds "
@@ -107,58 +79,52 @@ def _kind(path: pathlib.Path, columns: set[str]) -> tuple[str, Callable[[Row], R
     )
 
 
-def _interval(row: Row) -> Row:
-    start, end = number(float(row["start"])), number(float(row["end"]))
-    if not 0 <= start < end:
-        raise ValueError
-    return {"client": client_id(row["client"]), "start": start, "end": end}
+def _table(path: pathlib.Path) -> pd.DataFrame:
+    """Return the texts of a CSV file; NaN where a line is too short."""
+    content = io.BytesIO(content_of(path) or b"\n")
+    try:
+        table = pd.read_csv(content, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except pd.errors.EmptyDataError:
+        return pd.DataFrame()
+    except ValueError as error:
+        refuse(path, f"must be a CSV file in UTF-8 ({error})")
+    return table.rename(columns=str.strip).apply(lambda column: column.str.strip())
 
 
-def _measured(row: Row) -> Row:
-    """A line of a fleet's file; without seconds the client dropped out."""
-    seconds = positive(float(row["seconds"])) if row["seconds"] else ""
-    order = {word: number(float(row[word])) for word in ("round", "time") if word in row}
-    order = {word: int(value) if value.is_integer() else value for word, value in order.items()}
-    return {"client": client_id(row["client"]), "seconds": seconds} | order
-
-
-def _device(row: Row) -> Row:
-    """A line of the table of devices; a score, whose unit is its own, becomes 1 / score."""
-    device: Row = {"device": row.get("device", "")}
-    device |= {word: 0 for word in COLUMNS if word.endswith("_spread")} | {"sample_seconds": 0}
-    for ours, entry in row.items():
-        if ours == "score":
-            # The first word, without commas between thousands.
-            device["sample_seconds"] = 1 / positive(float(entry.split()[0].replace(",", "")))
-        elif ours.endswith("_spread"):
-            device[ours] = number(float(entry))
-            if device[ours] < 0:
-                raise ValueError
-        elif ours != "device":
-            name, unit = _UNITS.get(ours, (ours, 1.0))
-            device[name] = unit * positive(float(entry))
-    device.setdefault("download_mbit", NO_NETWORK)
-    device.setdefault("upload_mbit", device["download_mbit"])
-    return device
-
-
-def _devices(request: Request, rows: list[Row], columns: set[str]) -> Imported:
-    rows = [rows[place] for place in request.places(len(rows))]
-    if "score" in columns:
-        median = float(np.median([row["sample_seconds"] for row in rows]))
-        for row in rows:
-            row["sample_seconds"] *= MEDIAN_SECONDS / median
-    words = [word for word in COLUMNS if word != "share" or "share" in columns]
-    lines = (
-        [
-            f"{row[word]:.6g}" if word != "device" else row[word] or f"device_{place}"
-            for word in words
-        ]
-        for place, row in enumerate(rows)
-    )
+def _devices(request: Request, table: pd.DataFrame) -> Imported:
+    if "score" in table:
+        # The first word, without commas between thousands.
+        table["score"] = table.score.str.split().str[0].str.replace(",", "")
+    numbers = table.drop(columns="device", errors="ignore").apply(_numbers)
+    spreads = [word for word in numbers if word.endswith("_spread")]
+    fits = (numbers[spreads] >= 0).all(axis=1) & (numbers.drop(columns=spreads) > 0).all(axis=1)
+    if not fits.all():
+        line = int(fits.argmin()) + 2
+        refuse(request.path, f"line {line}: must have numbers > 0, spreads >= 0")
+    places = request.places(len(numbers))
+    numbers = numbers.iloc[places].reset_index(drop=True)
+    for word, (ours, unit) in _UNITS.items():
+        if word in numbers:
+            numbers[ours] = unit * numbers[word]
+    if "score" in numbers:
+        inverse = 1 / numbers.score
+        numbers["sample_seconds"] = MEDIAN_SECONDS * inverse / inverse.median()
     notes = []
-    if not columns & _SPEEDS:
+    if not _SPEEDS & set(table):
         notes.append("No column of speeds: the network takes no time.")
-    if not columns & _COMPUTING:
+        numbers["download_mbit"] = NO_NETWORK
+    if not _COMPUTING & set(table):
         notes.append("No column of computing: it takes no time.")
-    return Imported({DEVICES: [words, *lines]}, {}, tuple(notes))
+    if "upload_mbit" not in numbers:
+        numbers["upload_mbit"] = numbers.download_mbit
+    words = [word for word in COLUMNS if word in (*PER_CLIENT, *table)]
+    lines = numbers.reindex(columns=words, fill_value=0.0).map("{:.6g}".format)
+    names = table.device.iloc[places].tolist() if "device" in table else [""] * len(lines)
+    lines["device"] = [name or f"device_{place}" for place, name in enumerate(names)]
+    return Imported({DEVICES: [words, *lines.itertuples(index=False)]}, {}, tuple(notes))
+
+
+def _numbers(texts: pd.Series) -> pd.Series:
+    """Return finite numbers; NaN for all else."""
+    numbers = pd.to_numeric(texts, errors="coerce")
+    return numbers.where(np.isfinite(numbers))

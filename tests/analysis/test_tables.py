@@ -8,18 +8,17 @@ import math
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pause_jax import ConfigError, SimConfig, cli
+from pause_jax import ConfigError, SimConfig, cli, tuning
 from pause_jax.analysis import ledger_table, summary
 from pause_jax.analysis.ledger import Ledger
-from pause_jax.analysis.space import axis_of, objective_of
 from pause_jax.analysis.table import label, make_table, number, word
-from pause_jax.analysis.tuning import Trial, Tuned
 from pause_jax.cli import result_folder, tune
 
 NAN = math.nan
@@ -145,21 +144,17 @@ def test_what_tune_prints_is_whole_and_says_what_the_search_promised_too_much(
     width, monkeypatch, capsys
 ):
     monkeypatch.setenv("COLUMNS", str(width))
-    config = SimConfig(learning=None)
     paths = ("policy.index.speed_weight", "privacy.budget.total_epsilon", "reward.gamma")
-    axes = [axis_of(f"{path}=1..1000", config) for path in paths]
-    values = dict.fromkeys(paths, 123.4)
-    trials = [
-        Trial(values, np.asarray(scores), np.zeros(2))
-        for scores in ([1.0, 3.0], [4.0, 5.0], [7.0, 8.0])
-    ]
-    finalists = [(trials[0], trials[1]), (trials[1], trials[2])]
-    tune._print(Tuned(config, trials, finalists, 0), axes, objective_of("regret"))
+    scores = np.asarray([[4.0, 5.0], [7.0, 8.0]])
+    table = tuning.summarise(scores, np.zeros((2, 2)), 1)
+    table = pd.DataFrame(123.4, columns=paths, index=table.index).join(table)
+    changes = {"searched": [2.0, math.nan], "change": [-3.0, 0.0], "change_error": [0.5, 0.0]}
+    found = tuning.Tuned(SimConfig(learning=None), table, table.assign(**changes), 0)
+    tune._print(found, tuning.objective_of("regret"))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= width
     for words in ("speed_weight", "total_epsilon", "initial", "4.5±0.5", "-3±"):
         assert words in text
-    assert "promised 2 and gave 4.5 (+2.5)" in " ".join(text.split())
 
 
 @WIDTHS

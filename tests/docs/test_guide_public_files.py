@@ -23,8 +23,7 @@ COMMANDS = [
 SMALL = "--set learning.model=linear --set learning.optimizer=sgd --set track_regret=false"
 FEWER = {
     "--seeds 2": f"--seeds 1 --rounds 10 --no-figures {SMALL}",
-    "--budget 16 --seeds 3": f"--budget 3 --width 3 --seeds 1 --set num_rounds=5 {SMALL} "
-    "--no-figures",
+    "--budget 16 --seeds 3": f"--budget 3 --width 3 --seeds 1 --set num_rounds=5 {SMALL}",
     "--name femnist": "--name femnist --no-report",
     "clients=100": "clients=6",
 }
@@ -34,7 +33,6 @@ FEWER = {
 def folder(tmp_path, monkeypatch):
     """A folder with what a user downloads."""
     public_files.fedscale(tmp_path, clients=12)
-    public_files.flhetbench(tmp_path)
     public_files.femnist(tmp_path / "femnist" / "data", writers=5, samples=10)
     public_files.tff_sqlite(tmp_path / "emnist_all.sqlite", public_files.images())
     (tmp_path / "ranking.csv").write_text("Model,AI_Score\nA,76206\nB,38103\n")
@@ -57,7 +55,7 @@ def run(command, monkeypatch, capsys):
 def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(
     folder, monkeypatch, capsys
 ):
-    assert [line.split()[1] for line in COMMANDS].count("import") == 8
+    assert [line.split()[1] for line in COMMANDS].count("import") == 7
     for line in COMMANDS:
         if "--preset phones" in line:  # tests/world/test_phones.py
             continue
@@ -91,7 +89,7 @@ def test_its_commands_run_from_a_public_file_to_a_compared_and_tuned_policy(
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("import fedscal x --out o", "SOURCE = 'fedscal': must be one of fedscale, flhetbench"),
+        ("import fedscal x --out o", "SOURCE = 'fedscal': must be one of fedscale, csv"),
         ("import fedscale none --out o", "FILE = 'none': cannot be read (No such file"),
         ("import leaf emnist_all.sqlite --out o", "must be a whole JSON file"),
         ("import csv log.csv --columns client --out o", "--columns client: must be OURS=THEIRS"),

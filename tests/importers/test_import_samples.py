@@ -4,7 +4,6 @@ import json
 import sqlite3
 import sys
 
-import h5py
 import jax
 import numpy as np
 import pytest
@@ -112,25 +111,6 @@ def test_shakespeare_of_leaf_becomes_tokens(tmp_path):
     assert arrays["y"].tolist() == [1, ord("o") - 31, 0]
 
 
-def test_reddit_of_leaf_becomes_tokens_of_words_by_frequency(tmp_path):
-    first = [["<BOS>", "a", "b"], ["a", "<EOS>", "<PAD>"]]
-    follows = [["a", "b", "a"], ["<EOS>", "<PAD>", "<PAD>"]]
-    meta = {"subreddit": "x", "created_utc": 1, "score": 1, "count_tokens": [[1, 1, 1], [1, 1, 0]]}
-    users = {
-        "1": {"x": [first], "y": [meta | {"target_tokens": follows}]},
-        "2": {"x": [[["a", "c", "<EOS>"]]], "y": [meta | {"target_tokens": [["c", "d", "a"]]}]},
-    }
-    public_files.leaf(tmp_path / "r.json", users)
-    imported = leaf.read(Request((tmp_path / "r.json",)))
-    token = {word: k for k, word in list(imported.tables["vocabulary.csv"])[1:]}
-    assert token == {"<PAD>": 0, "<UNK>": 1, "a": 2, "<EOS>": 3, "<BOS>": 4, "b": 5, "c": 6}
-    rows = [*first, ["a", "c", "<EOS>"]], [*follows, ["c", "d", "a"]]
-    x, y = ([[token.get(word, 1) for word in row] for row in part] for part in rows)
-    np.testing.assert_array_equal(imported.arrays["x"], x)
-    np.testing.assert_array_equal(imported.arrays["y"], y)
-    assert imported.arrays["clients"].tolist() == ["1", "1", "2"]
-
-
 @pytest.mark.parametrize(
     ("content", "rule"),
     [
@@ -138,7 +118,7 @@ def test_reddit_of_leaf_becomes_tokens_of_words_by_frequency(tmp_path):
         ("[1]", "must have users, num_samples and user_data"),
         ('{"users": ["a"], "user_data": {}}', "must have users, num_samples and user_data"),
         ({"a": {"x": [[1.0]], "y": [1, 2]}}, "'a': x and y must be lists of one length"),
-        ({"a": {"x": [[["w"]]], "y": [{"score": 1}]}}, "'a': x and y must be lists of one len"),
+        ({"a": {"x": [[["w"]]], "y": [{"target_tokens": 1}]}}, "'a': x and y must be lists of"),
         (
             {"a": {"x": ["000001.jpg", "000002.jpg"], "y": [1, 0]}},
             "'a': x and y must be lists of one length",
@@ -186,20 +166,6 @@ def test_emnist_of_tensorflow_federated_is_what_it_was(tmp_path):
     assert len(two["x_test"]) == 2
 
 
-def test_the_hdf5_files_before_it_too(tmp_path):
-    found = public_files.images()
-    for split, part in (("train", slice(None, -1)), ("test", slice(-1, None))):
-        with h5py.File(tmp_path / f"fed_emnist_{split}.h5", "w") as file:
-            for writer, (x, y) in found.items():
-                group = file.create_group(f"examples/{writer}")
-                group["pixels"] = (x[part] / 255).reshape(-1, 28, 28).astype(np.float32)
-                group["label"] = y[part].astype(np.int32)
-    paths = tuple(tmp_path / f"fed_emnist_{split}.h5" for split in ("train", "test"))
-    arrays = tff.read(Request(paths)).arrays
-    assert_same(by_client(arrays), found, slice(None, -1))
-    assert len(arrays["x_test"]) == 4
-
-
 def test_damaged_files_of_tensorflow_federated_are_one_line(tmp_path):
     pixels = np.zeros(784)
     whole = public_files.example(pixels, 3)
@@ -215,9 +181,8 @@ def test_damaged_files_of_tensorflow_federated_are_one_line(tmp_path):
             tff.read(Request((path,)))
     contents = {
         b"SQLite format 3\0" + bytes(200): "must have TensorFlow Federated's tables examples",
-        b"\x89HDF\r\n\x1a\n" + bytes(50): "must have examples/WRITER/pixels and label",
         b"\xfd7zXZ\0": "is packed. Unpack it first",
-        json.dumps({}).encode(): "must be an SQLite or an HDF5 file",
+        json.dumps({}).encode(): "must be an SQLite file",
     }
     for content, rule in contents.items():
         path = tmp_path / "file"

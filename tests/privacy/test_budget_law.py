@@ -14,8 +14,7 @@ import pytest
 import scipy.special
 import xarray as xr
 
-from pause_jax import ConfigError, SimConfig, cli, simulate, sweep
-from pause_jax.analysis import space, tuning
+from pause_jax import ConfigError, SimConfig, cli, simulate, sweep, tuning
 from pause_jax.analysis.ledger import ledger
 from pause_jax.config import config_file, validate
 from pause_jax.deploy.selector import Selector
@@ -296,18 +295,17 @@ def test_a_sweep_and_a_search_vary_the_numbers_of_a_law():
     (row,) = np.unique(found.spent.sel(config="even") / found.counts.sel(config="even"))[:1]
     assert row == pytest.approx(0.5)
 
-    axes = [
-        space.axis_of(text, base)
+    axes = dict(
+        tuning.axis_of(text, base)
         for text in ("privacy.budget.total_epsilon=log:1..20", "privacy.budget.law.sigma=0..2")
-    ]
-    objective = space.objective_of("seconds")
-    search = tuning.Search(budget=8, seeds=2)
-    best = tuning.tune(base, axes, objective, KEY, search=search, progress=False).best
+    )
+    objective = tuning.objective_of("seconds")
+    best = tuning.tune(base, axes, objective, KEY, budget=8, seeds=2, progress=False).best
     found_law = getattr(best.privacy.budget, "law", None)
     assert isinstance(found_law, LogNormalBudgets)
     assert 0 <= float(found_law.sigma) <= 2
     with pytest.raises(ConfigError, match="no number that can change within one program"):
-        space.axis_of("privacy.budget.law.values=1..2", config(Uniform(law=Tiers())))
+        tuning.axis_of("privacy.budget.law.values=1..2", config(Uniform(law=Tiers())))
 
 
 @pytest.mark.slow

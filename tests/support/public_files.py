@@ -1,10 +1,9 @@
 """Small files in the formats of public sources, written from their documentation or source.
 
-FedScale: ``benchmark/dataset/data/device_info/README.md`` of SymbioticLab/FedScale. FLHetBench:
-``data/`` of Carkham/FLHetBench. LEAF: ``data/femnist/preprocess/data_to_json.py``,
-``data/shakespeare/preprocess/shake_utils.py`` and ``data/reddit/source/preprocess.py`` of
-TalwalkarLab/leaf. TensorFlow Federated: the docstring of ``SqlClientData``, and the layout
-``examples/CLIENT/FEATURE`` of its HDF5 files; ``tf.train.Example`` by protobuf's wire format.
+FedScale: ``benchmark/dataset/data/device_info/README.md`` of SymbioticLab/FedScale. LEAF:
+``data/femnist/preprocess/data_to_json.py`` and ``data/shakespeare/preprocess/shake_utils.py`` of
+TalwalkarLab/leaf. TensorFlow Federated: the docstring of ``SqlClientData``; ``tf.train.Example`` by
+protobuf's wire format.
 """
 
 from __future__ import annotations
@@ -38,39 +37,6 @@ def fedscale(folder: pathlib.Path, clients: int = 6) -> None:
     behaviour[3]["finish_time"] = 259_200
     behaviour[4] = behaviour[0] | {"active": [], "inactive": []}
     (folder / "client_behave_trace").write_bytes(pickle.dumps(behaviour))
-
-
-def flhetbench(folder: pathlib.Path) -> None:
-    """Speeds down and up, latencies of phones, and when clients are ready."""
-    for name, factor in (("down", 1.0), ("up", 0.5)):
-        speeds = [
-            {
-                "id": str(k),
-                "timestamp": 1_519_487_039_349_000,
-                "device_properties": {"network_type": "WIFI", "carrier": None},
-                "tcp_speed_results": [0.0, *(factor * 1000 * (k + 1) * x for x in (1, 2, 4))],
-            }
-            for k in range(4)
-        ]
-        (folder / f"mobiperf_tcp_{name}_2018.json").write_text(json.dumps(speeds))
-    phones: list[dict[str, Any]] = [
-        {"Phone Model": "iPhone 14", "Vit Latency": 334.0, "Vit STD": 10.6,
-         "ResNet Latency": 54.0, "ResNet STD": 5.4},
-        *({"Phone Model": f"Phone {k}", "ResNet Latency": 100.0 * k, "ResNet STD": 0}
-          for k in range(5)),
-    ]  # fmt: skip
-    (folder / "training_latency.json").write_text(json.dumps(phones))
-    timers: dict[str, Any] = {
-        str(681 + k): {
-            "isSuccess": True,
-            "trace_start": 2_410_196.0,
-            "trace_end": 2_410_196.0 + 86_400 * days,
-            "ready_time": [[2_413_687.0, 2_413_697.0], [2_430_765.0, 2_430_765.0]],
-        }
-        for k, days in enumerate((1, 3, 3, 3))
-    }
-    timers["451"] = {"isSuccess": False, "trace_start": None, "trace_end": None, "ready_time": []}
-    (folder / "cached_timers.json").write_text(json.dumps(timers))
 
 
 def images(writers: int = 4, samples: int = 5) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pause_jax import Asynchronous, ConfigError, merge, run_shard, simulate, sweep
-from pause_jax.analysis import events, ledger_table, space, tuning
+from pause_jax import Asynchronous, ConfigError, merge, run_shard, simulate, sweep, tuning
+from pause_jax.analysis import events, ledger_table
 from pause_jax.cli import settings
 from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Iid
@@ -98,17 +98,17 @@ def without_learning():
 
 def test_numbers_of_a_clock_can_be_tuned_and_its_sizes_cannot():
     config = ALONE.replace(clock=CLOCK.replace(pace=2.0))
-    axes = [space.axis_of(f"clock.{path}", config) for path in ("staleness.exponent=0..2",
-                                                                "pace=log:0.5..8")]  # fmt: skip
+    axes = dict(
+        tuning.axis_of(f"clock.{path}", config)
+        for path in ("staleness.exponent=0..2", "pace=log:0.5..8")
+    )
     with pytest.raises(ConfigError, match=r"clock\.buffer is no number that can change"):
-        space.axis_of("clock.buffer=1..5", STEPS)
-    search = tuning.Search(budget=8, seeds=2, method="random")
-    aim = space.objective_of("seconds")
-    found = tuning.tune(config, axes, aim, KEYS[0], search=search, progress=False)
+        tuning.axis_of("clock.buffer=1..5", STEPS)
+    search = {"budget": 8, "seeds": 2, "sampler": "RandomSampler"}
+    aim = tuning.objective_of("seconds")
+    found = tuning.tune(config, axes, aim, KEYS[0], **search, progress=False)
     # A faster pace steps earlier, and the exponent changes no second.
-    pace = np.asarray([trial.values["clock.pace"] for trial in found.trials])
-    seconds = np.asarray([trial.mean for trial in found.trials])
-    assert np.corrcoef(np.log(pace), seconds)[0, 1] < -0.5
+    assert np.corrcoef(np.log(found.trials["clock.pace"]), found.trials["mean"])[0, 1] < -0.5
     assert isinstance(found.best.clock, Asynchronous)
     assert found.best.clock.pace is not None
     assert found.best.clock.pace > 2.0

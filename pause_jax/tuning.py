@@ -1,0 +1,314 @@
+"""Search for the numbers of a config that are best by some objective.
+
+Optuna (the extra ``tune``) proposes and keeps trials. A generation of trials is one ``sweep`` over
+the same seeds: trials are compared in the same worlds, and nothing compiles twice. The best trials
+run again with fresh seeds, because the best of many noisy scores is too good to be true.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jax import Array
+from numpy.typing import NDArray
+
+from pause_jax.analysis import metrics
+from pause_jax.base.struct import ConfigError, field_at, is_node, is_static
+from pause_jax.config import SimConfig, config_file, validate
+from pause_jax.learning import Dataset
+from pause_jax.run import contract
+from pause_jax.run.setup import learner_of
+from pause_jax.run.simulate import prepare
+from pause_jax.sweeps.sweep import sweep
+
+try:
+    with warnings.catch_warnings():
+        # About its progress bar, which is off: a notebook may have no widgets.
+        warnings.simplefilter("ignore")
+        import optuna
+        from optuna.distributions import BaseDistribution
+        from optuna.storages.journal import JournalFileBackend
+        from optuna.trial import TrialState
+except ImportError:
+    raise ConfigError("tune: needs Optuna, pip install 'pause_jax[tune]'.") from None
+
+# Trials that run again with fresh seeds, next to the initial config.
+FINALISTS = 3
+# Greater than every mean of a trial that has a score in every seed.
+_INCOMPLETE = 1e300
+
+Values = Mapping[str, Any]
+Floats = NDArray[np.float64]
+
+
+class Objective(NamedTuple):
+    """Score of a run.
+
+    Attributes:
+      text: the name that the user typed.
+      sign: 1 to minimise, -1 to maximise.
+      record: quantities that it needs; without the last one it is undefined.
+      value: maps a sweep's result to scores [config, seed]; not finite where a run has no score.
+    """
+
+    text: str
+    sign: int
+    record: tuple[str, ...]
+    value: Callable[[xr.Dataset], xr.DataArray]
+
+
+_OBJECTIVES = (
+    Objective("accuracy", -1, ("eval_clock", "test_accuracy"), metrics.final_accuracy),
+    Objective("loss", 1, ("eval_clock", "test_loss"), metrics.final_loss),
+    Objective("regret", 1, ("regret",), metrics.total_regret),
+    Objective("seconds", 1, ("clock",), metrics.simulated_seconds),
+)
+
+
+class Tuned(NamedTuple):
+    """Result of a search.
+
+    Attributes:
+      best: the best config with the fresh seeds; the initial one, unless another is better.
+      trials: one row per trial: its values by path and the columns of :func:`summarise`.
+      finalists: the same, with fresh seeds, of the best trials, best first, and of the initial
+        config, which comes last. ``searched`` is the mean in the search; ``change`` and
+        ``change_error`` are against the initial config over the same seeds.
+      chosen: row of ``best`` in ``finalists``.
+    """
+
+    best: SimConfig
+    trials: pd.DataFrame
+    finalists: pd.DataFrame
+    chosen: int
+
+
+def tune(
+    config: SimConfig,
+    axes: Mapping[str, BaseDistribution],
+    objective: Objective,
+    key: Array,
+    *,
+    budget: int = 64,
+    seeds: int = 3,
+    width: int = 8,
+    sampler: str | None = None,
+    storage: str | None = None,
+    data: Dataset | None = None,
+    progress: bool = True,
+) -> Tuned:
+    """Search for the config with the best mean score.
+
+    Args:
+      config: the initial config, which competes with the best trials at the end.
+      axes: Optuna's distribution of each field, by dotted path (:func:`axis_of`).
+      objective: the score (:func:`objective_of`).
+      key: of the search's seeds, the fresh seeds and the proposals.
+      budget: trials, rounded up to whole generations.
+      seeds: runs of each trial; the finalists get ``width * seeds / 4`` fresh ones.
+      width: trials of a generation.
+      sampler: a class of ``optuna.samplers`` (default: a multivariate ``TPESampler``).
+      storage: Optuna's storage, a file or the URL of a database. The same search resumes there, and
+        processes that share it run different generations.
+      data: as in ``sweep``.
+      progress: show a progress bar for each generation.
+
+    Raises:
+      ConfigError: before any run, for a bad config or an objective that it does not have.
+
+    Warns:
+      BrokenContract: if a custom part broke its contract with the fresh seeds.
+    """
+    _check_defined(objective, config, data)
+    search_key, fresh_key = jax.random.split(key)
+    entropy = jax.random.key_data(key).ravel().tolist()
+    search = config_file.dumps(config), sorted(axes.items()), objective.text, seeds, entropy
+    study = _study(storage, repr(search))
+    run = functools.partial(_run, config, objective, data, progress)
+    while len(trials := _finished(study)) < budget:
+        study.sampler = _sampler(study, sampler, entropy, startup=max(width, budget // 4))
+        asked = [study.ask(dict(axes)) for _ in range(width)]
+        try:
+            scores, near = run([each.params for each in asked], jax.random.split(search_key, seeds))
+        except BaseException:
+            for each in asked:
+                study.tell(each, state=TrialState.FAIL)
+            raise
+        rows = summarise(scores, near, objective.sign).to_dict("records")
+        for each, row in zip(asked, rows, strict=True):
+            each.set_user_attr("row", row)
+            study.tell(each, row["badness"])
+    best = trials.nsmallest(FINALISTS, "badness")
+    points = [*best[list(axes)].to_dict("records"), {}]
+    fresh_keys = jax.random.split(fresh_key, max(2, width * seeds // (FINALISTS + 1)))
+    scores, near = run(points, fresh_keys, warn=True)
+    initial = {path: functools.reduce(getattr, path.split("."), config) for path in axes}
+    change = pd.DataFrame(scores - scores[-1]).agg(["mean", "sem"], axis=1, skipna=False)
+    finalists = pd.DataFrame([*points[:-1], initial]).join(summarise(scores, near, objective.sign))
+    finalists["searched"] = [*best["mean"], math.nan]
+    finalists[["change", "change_error"]] = change
+    # The initial config, which comes last, wins a tie.
+    chosen = int(finalists.badness[::-1].idxmin())
+    return Tuned(_config_at(config, points[chosen]), trials, finalists, chosen)
+
+
+def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
+    """Summarise the scores of trials, one row per trial.
+
+    Args:
+      scores: [trials, seeds]; not finite where a run has none.
+      near: [trials, seeds], how near each run came to a score.
+      sign: 1 to minimise, -1 to maximise.
+
+    Returns:
+      ``seeds``, ``scored`` (seeds with a score), their ``mean`` and standard ``error``, and
+      ``badness``, the lowest of the best trial. A trial with a score in every seed counts by its
+      mean. Any other is worse: first by the number of seeds without a score, then by the mean of
+      the others or, without any, by how near they came.
+    """
+    finite = pd.DataFrame(scores).where(np.isfinite(scores))
+    table = pd.DataFrame({"seeds": scores.shape[1], "scored": finite.count(axis=1)})
+    table["mean"] = finite.mean(axis=1)
+    table["error"] = finite.sem(axis=1)
+    missing = table.seeds - table.scored
+    rest = (sign * table["mean"]).fillna(pd.Series(-near.mean(axis=1)))
+    worse = _INCOMPLETE * (1 + 2 * missing + rest / (1 + rest.abs()))
+    return table.assign(badness=rest.where(missing == 0, worse))
+
+
+def axis_of(text: str, config: SimConfig) -> tuple[str, BaseDistribution]:
+    """Return path and distribution of ``PATH=LOW..HIGH``, ``PATH=log:LOW..HIGH`` or ``PATH=A,B``.
+
+    Raises:
+      ConfigError: for another form, an unknown field, a range of a field that is not a number
+        within one program, or values that break the field's rule.
+    """
+    path, _, values = text.partition("=")
+    field = field_at(config, path)
+    if "," in values:
+        choices: list[Any] = [word.strip() for word in values.split(",")]
+        axis: BaseDistribution = optuna.distributions.CategoricalDistribution(choices)
+    elif is_node(field) or is_static(field):
+        raise ConfigError(
+            f"--vary {text}: {path} is no number that can change within one program. List its "
+            f"values, {path}=A,B."
+        )
+    else:
+        try:
+            low, high = map(float, values.removeprefix("log:").split(".."))
+            is_log = values.startswith("log:")
+            axis = optuna.distributions.FloatDistribution(low, high, log=is_log)
+        except ValueError as error:
+            raise ConfigError(
+                f"--vary {text}: must be PATH=LOW..HIGH, PATH=log:LOW..HIGH or PATH=A,B ({error})."
+            ) from None
+        choices = [low, high]
+    for value in choices:
+        validate(_config_at(config, {path: value}))
+    return path, axis
+
+
+def objective_of(text: str) -> Objective:
+    """Return the objective of ``seconds to 80 %``, ``accuracy``, ``loss``, ``regret``, ``seconds``.
+
+    Raises:
+      ConfigError: for any other text.
+    """
+    words = " ".join(text.split()).lower()
+    known = {each.text: each for each in _OBJECTIVES}
+    if match := re.fullmatch(r"seconds to ([0-9.]+) ?%", words):
+        target = float(match[1]) / 100
+        value = functools.partial(metrics.time_to_accuracy, target=target)
+        known[words] = Objective(words, 1, ("eval_clock", "test_accuracy"), value)
+    if words not in known or (match and not 0 < target <= 1):
+        raise ConfigError(
+            f"--objective {text!r}: must be 'seconds to 80 %' or another target above 0 % and at "
+            f"most 100 %, or one of {', '.join(known)}."
+        )
+    return known[words]
+
+
+def _check_defined(objective: Objective, config: SimConfig, data: Dataset | None) -> None:
+    """Raise ConfigError if no run of the config can have the objective."""
+    config, loaded = prepare(config, data)
+    has = {"clock"} | ({"regret"} if config.track_regret and not config.overlaps else set())
+    if config.learning is not None:
+        has |= set(learner_of(config, loaded).metrics)
+    if objective.record[-1] not in has:
+        defined = [each.text for each in _OBJECTIVES if each.record[-1] in has]
+        raise ConfigError(
+            f"--objective {objective.text!r}: needs {objective.record[-1]}, which a run of this "
+            f"config does not have. Take {' or '.join(defined)}."
+        )
+
+
+def _study(storage: str | None, search: str) -> optuna.Study:
+    """Return the study of a search, which is new or the storage's."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    opened: Any = storage
+    if storage is not None and "://" not in storage:
+        opened = optuna.storages.JournalStorage(JournalFileBackend(storage))
+    name = hashlib.sha256(search.encode()).hexdigest()[:16]
+    return optuna.create_study(storage=opened, study_name=name, load_if_exists=True)
+
+
+def _sampler(
+    study: optuna.Study, name: str | None, entropy: list[int], *, startup: int
+) -> optuna.samplers.BaseSampler:
+    """Return the next generation's sampler, seeded so that a resumed search proposes the same."""
+    # RUNNING trials of other processes count, so that no two processes propose the same.
+    known = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING))
+    seed = int(np.random.default_rng([*entropy, len(known)]).integers(2**31))
+    if name is None:
+        return optuna.samplers.TPESampler(n_startup_trials=startup, multivariate=True, seed=seed)
+    if name not in optuna.samplers.__all__:
+        raise ConfigError(f"--sampler {name}: must be a class of optuna.samplers, RandomSampler.")
+    return getattr(optuna.samplers, name)(seed=seed)
+
+
+def _finished(study: optuna.Study) -> pd.DataFrame:
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return pd.DataFrame([each.params | each.user_attrs["row"] for each in complete])
+
+
+def _run(
+    config: SimConfig,
+    objective: Objective,
+    data: Dataset | None,
+    progress: bool,
+    points: Sequence[Values],
+    keys: Array,
+    *,
+    warn: bool = False,
+) -> tuple[Floats, Floats]:
+    """Run all points in one sweep; return scores and how near they came, [points, keys]."""
+    configs = [_config_at(config, values) for values in points]
+    record = (*objective.record, *contract.RECORDED)
+    with warnings.catch_warnings():
+        if not warn:
+            warnings.simplefilter("ignore", contract.BrokenContract)
+        result = sweep(configs, keys, data=data, record=record, progress=progress)
+    scores = objective.value(result).where(result.first_broken_round <= 0)
+    near = xr.zeros_like(scores)
+    if "test_accuracy" in result:
+        near = result.test_accuracy.max("eval_round").fillna(0.0)
+    return scores.values.astype(np.float64), near.values.astype(np.float64)
+
+
+def _config_at(config: SimConfig, values: Values) -> SimConfig:
+    """Return the config with these numbers, and with choices parsed as on the command line."""
+    parsed = {
+        path: config_file.parse_value(config, path, value) if isinstance(value, str) else value
+        for path, value in values.items()
+    }
+    return config.override(parsed)

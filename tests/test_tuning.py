@@ -1,0 +1,441 @@
+"""Tests of the search for good numbers: its proposals, its order, and whether the best holds."""
+
+import csv
+import itertools
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import optuna
+import pytest
+import xarray as xr
+
+from pause_jax import (
+    ConfigError,
+    SimConfig,
+    cli,
+    config_file,
+    presets,
+    simulate,
+    stack,
+    sweep,
+    tuning,
+)
+from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegression
+from pause_jax.policies import named
+from pause_jax.privacy import NoPrivacy
+from pause_jax.run import contract
+
+pytestmark = pytest.mark.slow
+
+ROOT = pathlib.Path(__file__).parents[1]
+KEY = jax.random.key(0)
+BASE = SimConfig(
+    num_clients=6, num_selected=3, num_rounds=12, eval_every=12, track_regret=False,
+    policy=named("random"), privacy=NoPrivacy(),
+    learning=Learning(
+        data=LinearRegression(num_samples=120), model=Linear(), optimizer="sgd", max_steps=2,
+        batch_size=10, server=FedAvgM(rate=1.0, momentum=0.5),
+    ),
+)  # fmt: skip
+VARY = (
+    "learning.learning_rate=log:0.001..1",
+    "learning.server.momentum=0..0.95",
+    "learning.server.rate=log:0.1..3",
+)
+LOSS = tuning.objective_of("loss")
+NAN, INF = np.nan, np.inf
+SAMPLERS = [None, "RandomSampler"]
+
+
+def axes_of(vary=VARY, config=BASE):
+    return dict(tuning.axis_of(text, config) for text in vary)
+
+
+def tune(*arguments, **options):
+    return tuning.tune(*arguments, progress=False, **options)
+
+
+def at(axis, share):
+    """The value at a share of the range."""
+    if axis.log:
+        return axis.low * (axis.high / axis.low) ** share
+    return axis.low + (axis.high - axis.low) * share
+
+
+# Runs of a call of `side_by_side`; all calls have as many, so that they are one program.
+TOGETHER_IN_A_CALL = 576
+
+
+@jax.jit
+def side_by_side(configs, keys):
+    """The loss at the end of each run: the bits of a sweep, without its tables for each config."""
+    return jax.vmap(lambda config, key: simulate(config, key, record=LOSS.record).test_loss[-1])(
+        configs, keys
+    )
+
+
+def losses(configs, keys):
+    """[configs, keys]"""
+    stacked = jax.tree.map(np.asarray, stack(configs))
+    runs = np.arange(len(configs) * len(keys))
+    parts = [
+        side_by_side(jax.tree.map(lambda x, part=part: x[part // len(keys)], stacked),
+                     keys[part % len(keys)])
+        for part in np.split(runs, len(runs) // TOGETHER_IN_A_CALL)
+    ]  # fmt: skip
+    return np.concatenate(parts).reshape(len(configs), len(keys))
+
+
+def test_it_is_as_good_as_a_full_grid_of_about_seven_times_its_budget():
+    """Behind by 0.4 +- 1.1 % of the loss in 12 searches, and a random search by 61 %; two are
+    asked for 5 %.
+    """
+    axes, compared = axes_of(), []
+    grid = [
+        BASE.override({path: at(axis, share)
+                       for (path, axis), share in zip(axes.items(), point, strict=True)})
+        for point in itertools.product(np.linspace(0, 1, 6), repeat=3)
+    ]  # fmt: skip
+    assert len(grid) == 216
+    search_keys = [
+        jax.random.split(jax.random.split(jax.random.key(seed))[0], 4) for seed in range(2)
+    ]
+    of_grids = np.split(losses(grid, jax.numpy.concatenate(search_keys)), 2, axis=1)
+    for seed, of_grid in enumerate(of_grids):
+        found = tune(BASE, axes, LOSS, jax.random.key(seed), budget=32, seeds=4)
+        assert len(found.trials) == 32
+        best, worse = (grid[place] for place in np.argsort(of_grid.mean(1))[[0, 10]])
+        compared += [best, found.best, worse]
+        assert found.finalists["mean"][found.chosen] < found.finalists["mean"].iloc[-1]
+    fresh = losses(compared, jax.random.split(jax.random.key(100), 96)).mean(1)
+    best, ours, worse = fresh.reshape(2, 3).mean(0)
+    assert ours < 1.05 * best, fresh
+    # Negative control: the eleventh best of the grid is not as good.
+    assert worse > 1.05 * best
+
+
+def test_a_target_that_was_never_reached_has_no_seconds():
+    aim = tuning.objective_of("seconds to 80 %")
+    accuracy = np.asarray(
+        [[0.1, 0.85, 0.9], [0.1, 0.5, 0.8], [0.1, 0.5, 0.79], [0.1, 0.2, 0.3], [NAN] * 3]
+    )
+    dims = ("config", "seed", "eval_round")
+    seconds = np.broadcast_to([10.0, 20.0, 30.0], accuracy.shape)
+    result = xr.Dataset(
+        {"test_accuracy": (dims, accuracy[None]), "eval_clock": (dims, seconds[None])}
+    )
+    np.testing.assert_array_equal(aim.value(result).values[0], [20, 30, NAN, NAN, NAN])
+    assert aim.sign == 1
+    assert tuning.objective_of("accuracy").sign == -1
+
+
+# Scores and nearness of trials of two seeds, best first if small is good.
+ORDER = [
+    ((-5.0, -5.0), 0),
+    ((1.0, 2.0), 0),
+    ((1e6, 1e6), 0),
+    ((1e6, 1e6 + 1e-3), 0),
+    ((3.0, NAN), 0),
+    ((INF, 4.0), 0),
+    ((NAN, 4e9), 0),
+    ((NAN, NAN), 0.7),
+    ((NAN, -INF), 0.3),
+]
+
+
+def test_trials_without_a_score_rank_last():
+    scores = np.asarray([scores for scores, _ in ORDER])
+    near = np.asarray([[near] * 2 for _, near in ORDER])
+    small = tuning.summarise(scores, near, 1)
+    assert np.isfinite(small.badness).all()
+    assert (np.diff(small.badness) > 0).all()
+    # If large is good, means turn round; what is incomplete stays behind what is complete.
+    large = tuning.summarise(scores, near, -1)
+    assert np.argsort(large.badness).tolist() == [3, 2, 1, 0, 6, 5, 4, 7, 8]
+    assert small["mean"].tolist()[4:6] == [3.0, 4.0]
+    assert small.error[1] == pytest.approx(0.5)
+    assert small.loc[7, ["mean", "error"]].isna().all()
+    assert small.scored.tolist() == [2, 2, 2, 2, 1, 1, 1, 0, 0]
+
+
+class Played:
+    """A ``sweep`` with invented scores, which remembers the keys of each call.
+
+    Attributes:
+      score: (learning rate, whether the seeds are fresh, number of the seed) -> score.
+      near: learning rate -> how near its runs came.
+      keys: of each call, as tuples of words.
+    """
+
+    def __init__(self, score, near=lambda rate: 0.0):
+        self.score, self.near, self.keys = score, near, []
+
+    def __call__(self, configs, keys, **arguments):
+        self.keys.append([tuple(words) for words in jax.random.key_data(keys).tolist()])
+        assert set(contract.RECORDED) <= set(arguments["record"])
+        rates = [float(config.learning.learning_rate) for config in configs]
+        # The search and its finalists are told apart by their seeds.
+        fresh = not set(self.keys[-1]) & set(self.keys[0])
+        scores = [[self.score(rate, fresh, i) for i in range(len(keys))] for rate in rates]
+        near = [[[self.near(rate)]] * len(keys) for rate in rates]
+        return xr.Dataset(
+            {
+                "score": (("config", "seed"), np.asarray(scores)),
+                "test_accuracy": (("config", "seed", "eval_round"), np.asarray(near)),
+                "first_broken_round": (("config", "seed"), np.zeros((len(rates), len(keys)), int)),
+            }
+        )
+
+
+def searched(monkeypatch, played, sampler="RandomSampler", sign=-1, key=KEY, **arguments):
+    """The result of a search over learning rates of 1e-2 to 1e6, without any run."""
+    monkeypatch.setattr(tuning, "sweep", played)
+    monkeypatch.setattr(tuning, "_check_defined", lambda *_: None)
+    aim = tuning.Objective("score", sign, (), lambda data: data.score)
+    axes = axes_of(["learning.learning_rate=log:1e-2..1e6"])
+    options = {"budget": 24, "seeds": 4, "width": 8} | arguments
+    return tune(BASE, axes, aim, key, sampler=sampler, **options)
+
+
+def rate_of(found):
+    return float(found.best.learning.learning_rate)
+
+
+def rates(found):
+    return found.trials["learning.learning_rate"].to_numpy()
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_the_key_fixes_the_proposals(sampler, monkeypatch):
+    one, same, other = (
+        searched(monkeypatch, Played(lambda rate, *_: rate), sampler, key=jax.random.key(seed))
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(rates(one), rates(same))
+    assert one.best == same.best
+    assert len(set(rates(one)) | set(rates(other))) == 48
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("bad", [NAN, -INF, INF])
+def test_a_search_among_configs_that_diverge_chooses_a_finite_one(sampler, bad, monkeypatch):
+    """The larger the rate the better, but above 100 nothing is finite, and in the second seed
+    nothing above 1.
+    """
+
+    def score(rate, fresh, seed):
+        return bad if rate > 100 or (rate > 1 and seed == 1) else rate
+
+    found = searched(monkeypatch, Played(score), sampler, budget=64)
+    assert 0.1 < rate_of(found) <= 1
+    complete = rates(found)[found.trials.scored == 4]
+    assert found.finalists["learning.learning_rate"][0] == max(complete)
+    assert len(complete) < len(found.trials)
+    if sampler is None:
+        # Optuna learns the same order: three quarters of the range are above 1.
+        assert np.mean(rates(found)[32:] <= 1) > 0.4
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_where_nothing_has_a_score_the_nearest_is_found(sampler, monkeypatch):
+    def near(rate):
+        return 0.9 - 0.1 * abs(np.log10(rate) - 4)
+
+    found = searched(monkeypatch, Played(lambda *_: NAN, near), sampler, sign=1)
+    assert abs(np.log10(rate_of(found)) - 4) < 1
+    assert not found.trials.scored.any()
+
+
+def test_the_initial_config_is_chosen_if_none_is_better(monkeypatch):
+    initial = float(BASE.learning.learning_rate)
+
+    def promising(rate, fresh, seed):
+        """Better than the initial config in the search, worse with fresh seeds."""
+        return 1.0 if abs(rate - initial) < 1e-6 else (0.0 if fresh else 2.0)
+
+    found = searched(monkeypatch, Played(promising))
+    assert found.best == BASE
+    assert found.chosen == len(found.finalists) - 1 == 3
+    assert found.finalists.searched[0] == 2
+    assert found.finalists.change.tolist() == [-1, -1, -1, 0]
+    # It wins a tie, also where nothing has a score.
+    for same in (5.0, NAN):
+        assert searched(monkeypatch, Played(lambda *_, same=same: same)).best == BASE
+    # Negative control.
+    better = searched(monkeypatch, Played(lambda rate, *_: rate))
+    assert better.chosen == 0
+    assert rate_of(better) > initial
+
+
+def test_finalists_meet_seeds_that_the_search_has_not_seen(monkeypatch):
+    played = Played(lambda rate, *_: rate)
+    found = searched(monkeypatch, played)
+    *search, fresh = played.keys
+    assert len(set(fresh)) == len(fresh) == found.finalists.seeds[0] == 8
+    assert not set(fresh) & set(itertools.chain(*search))
+    assert len(search) == 3
+    assert all(keys == search[0] for keys in search), "trials meet the same worlds"
+
+
+def test_runs_that_broke_a_contract_have_no_score(monkeypatch):
+    class Breaks(Played):
+        def __call__(self, configs, keys, **arguments):
+            data = super().__call__(configs, keys, **arguments)
+            rates = [float(config.learning.learning_rate) for config in configs]
+            broken = np.asarray(rates)[:, None] > np.zeros(len(keys)) + 10
+            return data.assign(first_broken_round=(("config", "seed"), broken * 3))
+
+    assert 1 < rate_of(searched(monkeypatch, Breaks(lambda rate, *_: rate))) <= 10
+
+
+def test_choices_may_fix_the_program():
+    config = BASE.replace(learning=None, num_clients=4)
+    axes = axes_of(["policy=random,fastest", "reward.gamma=1..2"], config)
+    found = tune(config, axes, tuning.objective_of("seconds"), KEY, budget=8, seeds=2)
+    assert set(found.trials.policy) == {"random", "fastest"}
+    assert found.best.policy == named("fastest")
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "words"),
+    [
+        ("seconds to 80 %", BASE, r"needs test_accuracy.* Take loss or seconds\."),
+        ("regret", BASE, "needs regret"),
+        ("accuracy", BASE.replace(learning=None, track_regret=True), ".* Take regret or seconds"),
+        ("loss", BASE.replace(learning=None), r"needs test_loss.* Take seconds\."),
+    ],
+)
+def test_an_undefined_objective_is_refused_before_any_run(text, config, words, monkeypatch):
+    monkeypatch.setattr(tuning, "sweep", None)
+    with pytest.raises(ConfigError, match=f"--objective {text!r}: {words}"):
+        tune(config, axes_of(["reward.gamma=0..1"], config), tuning.objective_of(text), KEY)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("reward.gamma", "must be PATH=LOW..HIGH"),
+        ("reward.gamma=2..1", "must be PATH=LOW..HIGH"),
+        ("reward.gamma=log:0..1", "must be PATH=LOW..HIGH"),
+        ("reward.gamma=0..inf", "reward.gamma = inf"),
+        ("reward.gama=0..1", "no field 'gama'"),
+        ("reward.gamma=-1..1", "reward.gamma = -1.0"),
+        ("reward.gamma=-1,1", "reward.gamma = -1"),
+        ("availability=0.5..2", "availability = 2.0"),
+        ("num_clients=5..10", "can change within one program"),
+        ("policy=0..1", "can change within one program"),
+    ],
+)
+def test_a_bad_axis_is_refused(text, words):
+    with pytest.raises(ConfigError, match=words):
+        tuning.axis_of(text, presets.digits_small())
+
+
+@pytest.mark.parametrize("text", ["speed", "seconds to 0 %", "seconds to 120 %", "seconds to 80"])
+def test_an_unknown_objective_is_refused(text):
+    with pytest.raises(ConfigError, match="--objective"):
+        tuning.objective_of(text)
+
+
+def test_another_sampler_is_one_of_optunas(monkeypatch):
+    played = Played(lambda rate, *_: rate)
+    assert rate_of(searched(monkeypatch, played, "TPESampler")) > 1e5
+    with pytest.raises(ConfigError, match="--sampler grid"):
+        searched(monkeypatch, played, "grid")
+
+
+def test_without_optuna_it_says_what_to_do(monkeypatch):
+    monkeypatch.delitem(sys.modules, "pause_jax.tuning")
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"pause_jax\[tune\]"):
+        import pause_jax.tuning  # noqa: F401
+
+
+def command(monkeypatch, folder, *arguments):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["pause-jax", "tune", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code or 0
+
+
+SEARCH = (
+    "mine.toml", "--vary", VARY[0], "--vary", VARY[1], "--objective", "loss",
+    "--budget", "16", "--seeds", "4", "--storage", "kept.log",
+)  # fmt: skip
+
+
+def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(config_file.dumps(BASE))
+    assert command(monkeypatch, tmp_path, *SEARCH, "--storage", "whole.log") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for words in ("initial", "best of 16 configs", "learning_rate", "Written to results/tune-mine"):
+        assert words in printed
+    calls = itertools.count()
+
+    def stopped(*arguments, **options):
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return sweep(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "sweep", stopped)
+        assert command(patch, tmp_path, *SEARCH, "--name", "stopped") == 130
+    assert not (tmp_path / "results" / "stopped").exists()
+    assert command(monkeypatch, tmp_path, *SEARCH, "--name", "stopped") == 0
+    whole, stopped = (tmp_path / "results" / name for name in ("tune-mine", "stopped"))
+    for name in ("trials.csv", "best.toml"):
+        assert (stopped / name).read_text() == (whole / name).read_text()
+    with (whole / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 16
+    best = float(config_file.load(whole / "best.toml").learning.learning_rate)
+    assert any(float(row["learning.learning_rate"]) == pytest.approx(best) for row in rows)
+
+
+def test_the_command_says_that_no_run_has_a_value(monkeypatch, tmp_path, capsys):
+    """99 % in 3 rounds: nothing reaches it, and no seconds are printed."""
+    config = BASE.replace(num_rounds=3, eval_every=3).override(
+        {"learning.data": Digits(num_train=120), "learning.max_steps": 1}
+    )
+    (tmp_path / "mine.toml").write_text(config_file.dumps(config))
+    arguments = ["mine.toml", "--vary", VARY[0], "--objective", "seconds to 99 %"]
+    assert command(monkeypatch, tmp_path, *arguments, "--budget", "4", "--width", "4") == 0
+    assert "none (0/3)" in " ".join(capsys.readouterr().out.split())
+    with (tmp_path / "results" / "tune-mine" / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["seeds"], row["scored"], row["mean"]) for row in rows] == [("3", "0", "nan")] * 4
+
+
+def test_a_bad_command_leaves_no_folder(monkeypatch, tmp_path, capsys):
+    for arguments, word in (
+        (("digits_small",), "--vary"),
+        (("digits_small", "--vary", "num_clients=1..5"), "--vary"),
+        (("bsfl_linear", "--vary", "reward.gamma=1..5"), "--objective 'seconds to 80 %'"),
+    ):
+        assert command(monkeypatch, tmp_path, *arguments) == 2
+        assert word in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.glob("results/*"))
+
+
+WORKER = """
+import sys
+from tests.test_tuning import BASE, KEY, LOSS, axes_of, tune
+
+tune(BASE, axes_of(), LOSS, KEY, budget=32, seeds=2, storage=sys.argv[1])
+"""
+
+
+def test_processes_share_a_storage(tmp_path, monkeypatch):
+    storage = f"sqlite:///{tmp_path}/trials.db"
+    workers = [
+        subprocess.Popen([sys.executable, "-c", WORKER, storage], cwd=ROOT) for _ in range(2)
+    ]
+    assert [worker.wait(timeout=600) for worker in workers] == [0, 0]
+    (study,) = optuna.get_all_study_summaries(storage)
+    trials = optuna.load_study(study_name=study.study_name, storage=storage).trials
+    assert 32 <= len(trials) <= 40, "the processes share the budget"
+    assert len({tuple(trial.params.values()) for trial in trials}) == len(trials)
