@@ -22,10 +22,9 @@ import pause_jax
 from pause_jax import presets
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
-from pause_jax.run.programs import compiled_steps, program_spec
+from pause_jax.run.preflight import prepare
+from pause_jax.run.programs import compiled_steps, program_spec, state_shapes
 from pause_jax.run.record.recorder import chosen
-from pause_jax.run.simulate import prepare
-from pause_jax.run.sizes import first_state
 
 ROOT = pathlib.Path(pause_jax.__file__).parent
 
@@ -54,15 +53,14 @@ def steps(config: SimConfig) -> dict[str, Any]:
     """The lowered programs that ``simulate`` compiles for a config with learning, by name."""
     config, data = prepare(config)
     quantities = chosen(None)
-    spec, key, policy = program_spec(config, quantities), jax.random.key(0), np.int32(0)
-    step = compiled_steps(None, quantities, Execution(), spec.any_length)
-    seen = spec.config_of(config)
-    state = first_state(config, data, quantities)
-    call = spec.call_arguments(config, np.arange(1, config.num_rounds + 1))
+    spec = program_spec(config, data, quantities)
+    steps = compiled_steps(spec, quantities, Execution())
+    program_config, policy = spec.config_of(config), np.int32(0)
+    state, segment = state_shapes(config, data), spec.segment(config, 1, config.num_rounds)
     return {
-        "learn": step.learn.lower(config.num_clients, seen.learning, data, key),
-        "init": step.init.lower(seen, data, state.keys, policy, state.learning),
-        "advance": step.advance(seen, state).lower(seen, data, state, *call, policy),
+        "init": steps.init.lower(program_config, data, jax.random.key(0), policy),
+        "advance": steps.advance.lower(program_config, data, state, segment, policy),
+        "finish": steps.finish.lower(program_config, state),
     }
 
 

@@ -25,12 +25,12 @@ import pause_jax
 from pause_jax import SimConfig, config_file
 from pause_jax.base.struct import Config, fields
 from pause_jax.learning import Dataset, Execution
+from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import plain_steps
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.recorder import Record
 from pause_jax.run.rounds.loop import advance
 from pause_jax.run.rounds.state import State
-from pause_jax.run.simulate import prepare
 
 RECORDED = ("clock", "max_spent", "train_loss", "test_loss", "test_accuracy")
 # Rounds of a piece: what an interruption costs at most.
@@ -168,7 +168,7 @@ _ALL_BITS = "highest"
 
 @jax.jit
 def _init(config: SimConfig, data: Any, key: Array) -> State:
-    return plain_steps((), None, any_length=False).first(config, data, key, 0)
+    return plain_steps((), None, any_length=False).init(config, data, key, 0)[0]
 
 
 @functools.partial(jax.jit, donate_argnums=2, static_argnames="execution")

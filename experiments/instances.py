@@ -12,10 +12,10 @@ from pause_jax import SimConfig
 from pause_jax.bandit import ClientStats, ucb_index
 from pause_jax.bandit.reward import Reward, additive_terms, cohort_problem, problem_of
 from pause_jax.bandit.search import Problem
+from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import plain_steps
 from pause_jax.run.rounds.loop import advance
 from pause_jax.run.rounds.state import State
-from pause_jax.run.simulate import prepare
 
 KINDS = ("counts", "uniform")
 SPEED_WEIGHT = 3.0  # zeta of the authors' large network
@@ -66,7 +66,7 @@ def from_run(config: SimConfig, key: Array, rounds: Array) -> Problem:
     config, _ = prepare(config)
     m, num_clients = config.cohort_size, config.num_clients
     run_key, size_key = jax.random.split(key)
-    state = plain_steps((), None, any_length=False).first(config, None, run_key, 0)
+    state, _ = plain_steps((), None, any_length=False).init(config, None, run_key, 0)
     # Data sizes as in the authors' large network: Dirichlet(2) shares of 60,000 samples.
     drawn = 60_000 * jax.random.dirichlet(size_key, jnp.full(num_clients, 2.0))
     size = jnp.maximum(jnp.round(drawn), 1).astype(jnp.int32)

@@ -38,9 +38,8 @@ from pause_jax.learning.partition import Partition
 from pause_jax.policies import Answer, Context, Policy, check_selected, policy_of, readings
 from pause_jax.privacy import PerClient, Schedule
 from pause_jax.rng import keys
-from pause_jax.run.arguments import check_one_key
 from pause_jax.run.context import context_of
-from pause_jax.run.speeds import warn_if_far, warn_of_speeds
+from pause_jax.run.preflight import check_one_key, warn_if_far
 from pause_jax.world.latency import Work
 
 __all__ = ["Choice", "Question", "Selector"]
@@ -131,14 +130,15 @@ class Selector:
                 "Synchronous()."
             )
         config = loaded(config)
-        warn_of_speeds(config)
         self.config = config
         self.round = 0
         self._size = jnp.asarray(_sizes(data_size, config.num_clients))
         self._update_size = update_size
         streams = keys.streams(key)
         self._canonical = with_budgets(canonical(config), keys.budgets(streams.world))
-        self._policy = _compiled(policy_of(self._canonical.policy, self._context()))
+        context = self._context()
+        warn_if_far(context.min_latency, jnp.min(context.expected_latency))
+        self._policy = _compiled(policy_of(self._canonical.policy, context))
         self._key = streams.policy
         self._state = self._policy.init()
         self._pending: Selection | None = None

@@ -1,21 +1,29 @@
-"""The driver of every run: a single one, a traced one, or a chunk of a sweep."""
+"""The driver of compiled runs, a single one or a chunk of a sweep; and runs within a trace."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.base.compilation import compiling
+from pause_jax.base.compilation import compiling, telling
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
-from pause_jax.run.host import check_for_nan, collected, first_rounds, is_traced, joined
-from pause_jax.run.programs import ProgramSpec, Steps, compiled_steps, plain_steps, program_spec
+from pause_jax.run.horizon import length_of
+from pause_jax.run.preflight import warn_if_far
+from pause_jax.run.programs import (
+    Segment,
+    Steps,
+    compiled_steps,
+    plain_steps,
+    program_spec,
+)
 from pause_jax.run.record.recorder import Quantities, Record
 from pause_jax.run.record.result import Result, with_rounds
 from pause_jax.run.rounds.state import State
@@ -27,8 +35,7 @@ class Runs(NamedTuple):
     Attributes:
       steps: of one run, or of a batch.
       config, data, key, policy: the steps' arguments.
-      segments: the round numbers of each call.
-      call: a segment -> the other arguments of ``Steps.advance``.
+      segments: the rounds of each call of ``Steps.advance``.
       batched: whether leaves have a leading axis of runs.
     """
 
@@ -37,26 +44,27 @@ class Runs(NamedTuple):
     data: Any
     key: Array
     policy: Any
-    segments: Sequence[np.ndarray]
-    call: Callable[[np.ndarray], tuple[Any, ...]]
+    segments: Sequence[Segment]
     batched: bool
 
 
 class Watch:
     """What happens around the calls of the driver; in a single run, only a line on a terminal."""
 
-    def calling(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
         """Surround each call of a step, which may compile."""
-        return compiling()
+        with compiling(), telling():
+            yield
 
     def resumed(
         self, state: State, shapes: Callable[[int], list[Any]]
     ) -> tuple[int, State, list[Record]]:
-        """Return the segments that were played before, and state and records after them.
+        """Return the number of segments that were played before, and state and records after them.
 
         Args:
           state: before round 1.
-          shapes: of so many segments' records.
+          shapes: number of segments -> shapes of their records.
         """
         return 0, state, []
 
@@ -68,36 +76,84 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     """Play runs from their start, or where they were left, to their end.
 
     Returns:
-      (results at the end, record of all rounds [T, ...] or [N, T, ...]), on the host.
+      (results at the end, record of all rounds [T, ...] or [N, T, ...] on the host).
 
     Raises:
       FloatingPointError: if ``jax_debug_nans`` is on and a model holds NaN.
-      RuntimeError: if another process died.
     """
-    given, cut = (runs.config, runs.data), functools.partial(first_rounds, batched=runs.batched)
-    with watch.calling():
-        state = runs.steps.first(*given, runs.key, runs.policy)
-    advance = runs.steps.advance(runs.config, state)
+    steps, config, data, policy = runs.steps, runs.config, runs.data, runs.policy
+    with _calling(watch):
+        state, fastest = steps.init(config, data, runs.key, policy)
+    warn_if_far(config.latency.min_latency, fastest)
 
-    # For a chunk that goes on where it was stopped; of the state here, which the loop replaces.
     def shapes(segments: int, state: State = state) -> list[Any]:
-        of = functools.partial(advance.eval_shape, *given, state)
+        of_step = functools.partial(steps.advance.eval_shape, config, data, state)
         return [
-            cut(of(*runs.call(segment), runs.policy)[1], len(segment))
+            _shapes_of_rounds(of_step(segment, policy)[1], segment, runs.batched)
             for segment in runs.segments[:segments]
         ]
 
     done, state, records = watch.resumed(state, shapes)
     for number, segment in enumerate(runs.segments[done:], done + 1):
-        with watch.calling():
-            state, record = advance(*given, state, *runs.call(segment), runs.policy)
-        record = jax.block_until_ready(record)
-        records.append(cut(record, len(segment)))
-        check_for_nan(state, f"{segment[0]} to {segment[-1]}")
+        with _calling(watch):
+            state, record = steps.advance(config, data, state, segment, policy)
+        records.append(_rounds_of(record, segment, runs.batched))
+        _check_for_nan(state, segment)
         watch.played(number, len(runs.segments) - number, state, records)
-    with watch.calling():
-        result = runs.steps.finish(runs.config, state)
-    return result, joined(collected(records), runs.segments, batched=runs.batched)
+    with _calling(watch):
+        result = steps.finish(config, state)
+    axis = int(runs.batched)
+    return result, jax.tree.map(lambda *parts: np.concatenate(parts, axis), *records)
+
+
+@contextlib.contextmanager
+def _calling(watch: Watch) -> Iterator[None]:
+    """Surround a call without JAX's check for NaN, which marks what has no value here, such as the
+    accuracy of a round that is not evaluated.
+    """
+    with watch.calling(), jax.debug_nans(False):
+        yield
+
+
+def _rounds_of(record: Record, segment: Segment, batched: bool) -> Record:
+    """Return the record of the rounds that were played, on the host."""
+    count = int(segment.to_play)
+    return jax.tree.map(
+        lambda x: np.asarray(x)[:, :count] if batched else np.asarray(x)[:count], record
+    )
+
+
+def _shapes_of_rounds(record: Any, segment: Segment, batched: bool) -> Any:
+    """Return the shapes of :func:`_rounds_of`."""
+    count, axis = int(segment.to_play), int(batched)
+
+    def shape(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((*x.shape[:axis], count, *x.shape[axis + 1 :]), x.dtype)
+
+    return jax.tree.map(shape, record)
+
+
+def _check_for_nan(state: State, segment: Segment) -> None:
+    """Check for NaN as ``jax_debug_nans`` would, but only in the model.
+
+    Raises:
+      FloatingPointError: if the mode is on and the model holds NaN.
+    """
+    if not jax.config.jax_debug_nans:  # type: ignore[attr-defined]
+        return
+    if any(bool(jnp.any(jnp.isnan(leaf))) for leaf in jax.tree.leaves(state.learning.variables)):
+        first = int(segment.rounds[0])
+        raise FloatingPointError(
+            f"rounds {first} to {first + int(segment.to_play) - 1}: the model holds NaN "
+            "(jax_debug_nans is on). Without the mode, first_nonfinite_round of the result says in "
+            "which round it began."
+        )
+
+
+def is_traced(*inputs: Any) -> bool:
+    """Return whether a computation with these inputs is only traced now."""
+    leaves = jax.tree.leaves((jnp.zeros(()), inputs))
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
 def single_run(
@@ -107,7 +163,7 @@ def single_run(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> Result:
-    """Play a prepared run: by compiled steps, in as many calls as it needs; in one call in a trace.
+    """Play a prepared run: by compiled steps, or by plain functions within a trace of the user's.
 
     Args:
       config: canonical config.
@@ -116,26 +172,38 @@ def single_run(
       quantities: what is recorded.
       execution: how cohorts are trained.
     """
-    traced = is_traced(config, data, key)
-    if traced:
-        spec = ProgramSpec(room=config.num_rounds, any_length=False)
-        steps = plain_steps(quantities, execution, spec.any_length)
-    else:
-        spec = program_spec(config, quantities)
-        steps = compiled_steps(None, quantities, execution or Execution(), spec.any_length)
-    starts = range(spec.room, config.num_rounds, spec.room)
+    if is_traced(config, data, key):
+        return _traced_run(config, data, key, quantities, execution)
+    spec = program_spec(config, data, quantities)
     runs = Runs(
-        steps=steps,
+        steps=compiled_steps(spec, quantities, execution or Execution()),
         config=spec.config_of(config),
         data=data,
         key=key,
         policy=np.int32(0),
-        segments=np.split(np.arange(1, config.num_rounds + 1), starts),
-        call=functools.partial(spec.call_arguments, config),
+        segments=[
+            spec.segment(config, first, min(spec.room, config.num_rounds + 1 - first))
+            for first in range(1, config.num_rounds + 1, spec.room)
+        ],
         batched=False,
     )
     result, record = drive(runs, Watch())
-    if traced:
-        return with_rounds(result, config, record, quantities)
     result = result.replace(eval_rounds=np.asarray(result.eval_rounds))
     return jax.device_put(with_rounds(result, config, record, quantities))
+
+
+@functools.partial(jax.jit, static_argnames=("quantities", "execution"))  # one trace for all calls
+def _traced_run(
+    config: SimConfig,
+    data: Any,
+    key: Array,
+    quantities: Quantities,
+    execution: Execution | None,
+) -> Result:
+    """Play a run in one call, with the length of its config."""
+    steps = plain_steps(quantities, execution, any_length=False)
+    rounds = jnp.arange(1, config.num_rounds + 1, dtype=jnp.int32)
+    segment = Segment(rounds, np.int32(config.num_rounds), length_of(config))
+    state, _ = steps.init(config, data, key, 0)
+    state, record = steps.advance(config, data, state, segment, 0)
+    return with_rounds(steps.finish(config, state), config, record, quantities)

@@ -1,7 +1,9 @@
-"""The steps of runs and how they are compiled: for a single run, or a batch spread over devices.
+"""The steps of runs as programs: of a single run, or of a batch that is spread over devices.
 
-A program plays runs of any length: the number of rounds to play is an argument, and the program has
-room for so many. So 100 and 300 rounds, another ``eval_every``, one run and many compile once.
+``_over_devices`` has the vmap over runs; ``learning/cohort.py`` has that over clients. A program
+plays runs of any length: it has room for a number of rounds, and plays as many as it is told. So
+100 and 300 rounds, another ``eval_every``, one run and many compile once.
+``docs/guides/programs.md`` explains the whole.
 """
 
 from __future__ import annotations
@@ -19,16 +21,14 @@ from jax.sharding import Mesh, PartitionSpec
 from pause_jax.base.compilation import compiler_options
 from pause_jax.base.struct import is_ours, nested
 from pause_jax.config import SimConfig
-from pause_jax.learning import Execution, LearnerState, of_any_data
+from pause_jax.learning import Execution, of_any_data
 from pause_jax.learning.learner import update_size
 from pause_jax.policies import OneOf
-from pause_jax.rng.keys import Streams, streams
 from pause_jax.run.horizon import Length, length_of
 from pause_jax.run.record.recorder import Quantities, Record, recorded_bytes
 from pause_jax.run.record.result import Result, result_at_end
 from pause_jax.run.rounds.loop import advance, init
 from pause_jax.run.rounds.state import State
-from pause_jax.run.setup import built
 
 # Rounds that a call has room for: the first of these of which twenty are enough for the run.
 ROOMS = tuple(256 * 16**n for n in range(5))
@@ -37,197 +37,202 @@ CALLS = 20
 MOST_ROOM = 16 * 2**20
 # Weights of a cohort in training: a run of fewer waits for the compiler, not for the rounds.
 SMALL = 20_000
+# Arguments with a leading axis of runs, and those that all runs share.
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
-Begun = tuple[Streams, LearnerState]
 
 
-class ProgramSpec(NamedTuple):
-    """What a program for runs of some length is compiled for.
+class Segment(NamedTuple):
+    """Consecutive rounds that one call of ``advance`` plays.
 
     Attributes:
-      room: rounds that one call has room for.
-      any_length: whether it serves all lengths; else only that of its config, which custom parts
-        may read.
+      rounds: int32 [R], their numbers; further ones fill the room of the program.
+      to_play: int32, rounds to play, the first of these.
+      length: of the whole run.
     """
 
-    room: int
-    any_length: bool
-
-    def config_of(self, config: SimConfig) -> SimConfig:
-        """Return the config that the program gets: if it serves many, without what it ignores."""
-        ignored = {"num_rounds": 1, "eval_every": 1, "learning": of_any_data(config.learning)}
-        return config.replace(**ignored) if self.any_length else config
-
-    def call_arguments(
-        self, config: SimConfig, segment: np.ndarray
-    ) -> tuple[np.ndarray, np.int32, Length]:
-        """Return the arguments (rounds, count, length) of a call that plays a segment."""
-        rounds = np.arange(segment[0], segment[0] + self.room, dtype=np.int32)
-        return rounds, np.int32(len(segment)), jax.tree.map(np.int32, length_of(config))
-
-
-def program_spec(
-    config: SimConfig, quantities: Quantities, longest: int | None = None
-) -> ProgramSpec:
-    """Choose the program for a run whose calls play ``longest`` rounds at most; all if None."""
-    longest, ours = longest or config.num_rounds, all_ours(config, quantities)
-    room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
-    heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM
-    return ProgramSpec(room if ours and not heavy else longest, ours)
-
-
-def all_ours(config: SimConfig, quantities: Quantities) -> bool:
-    """Whether no part of a run is a custom class or a custom quantity."""
-    parts = (type(part) for _, part in nested(config))
-    functions = (q.value for q in quantities)
-    return all(is_ours(part) for part in (*parts, *functions))
+    rounds: Any
+    to_play: Any
+    length: Length
 
 
 class Steps(NamedTuple):
-    """The pure steps of a run, or of a batch of them. ``policy`` is its number in a
-    ``OneOf``, 0 without one.
+    """The pure steps of a run, or of a batch of runs.
 
     Attributes:
-      learn: (num_clients, learning, data, key) -> (streams of keys, the learner's state), one
-        program for all policies.
-      init: (config, data, streams, policy, that state) -> state before round 1.
-      advance_quick: :meth:`advance`, compiled quickly: for small single runs, or no learning.
-      advance_full: compiled fully: for the others.
+      init: (config, data, key, policy) -> (state before round 1, expected seconds of the fastest
+        client); ``policy`` is its number in a ``OneOf``, 0 without one.
+      advance: (config, data, state, segment, policy) -> (state, record), see
+        :func:`pause_jax.run.rounds.loop.advance`. Compiled, it uses the given state up.
       finish: (config, state) -> :func:`pause_jax.run.record.result.result_at_end`.
     """
 
-    learn: Any
     init: Any
-    advance_quick: Any
-    advance_full: Any
+    advance: Any
     finish: Any
-
-    def first(self, config: SimConfig, data: Any, key: Array, policy: Any) -> State:
-        """Return the state before round 1."""
-        streams, learning = self.learn(config.num_clients, config.learning, data, key)
-        return self.init(config, data, streams, policy, learning)
-
-    def shapes(self) -> Steps:
-        """Return steps of which :meth:`first` gives shapes alone; what it traces serves these."""
-        return self._replace(learn=self.learn.eval_shape, init=self.init.eval_shape)
-
-    def advance(self, config: SimConfig, state: State) -> Any:
-        """Choose the step for runs of that config and state (or shapes of one):
-        (config, data, state, rounds, count, length, policy) -> (state, record), see
-        :func:`pause_jax.run.rounds.loop.advance`. Compiled, it uses the given state up.
-        """
-        runs, weights = state.clock.size, update_size(state.learning) * config.cohort_size
-        small = not weights or (runs == 1 and weights <= SMALL)
-        return self.advance_quick if small else self.advance_full
 
 
 def plain_steps(quantities: Quantities, execution: Execution | None, any_length: bool) -> Steps:
-    """Return the steps of a single run, not compiled: for a trace of the user's."""
+    """Return the steps of a single run, not compiled: for a trace of the user's.
 
-    def learn_run(num_clients: int, learning: Any, data: Any, key: Array) -> Begun:
-        begun = streams(key)
-        return begun, built(learning, data, num_clients).init(begun)
+    Args:
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      any_length: whether the segment says how long the run is; else the config does.
+    """
 
-    def init_run(
-        config: SimConfig, data: Any, streams: Streams, policy: Array, learning: LearnerState
-    ) -> State:
-        return init(_of_policy(config, policy), data, streams, learning)
+    def init_run(config: SimConfig, data: Any, key: Array, policy: Array) -> tuple[State, Array]:
+        return init(_with_policy(config, policy), data, key)
 
     def advance_run(
-        config: SimConfig,
-        data: Any,
-        state: State,
-        rounds: Array,
-        count: Array,
-        length: Length,
-        policy: Array,
+        config: SimConfig, data: Any, state: State, segment: Segment, policy: Array
     ) -> tuple[State, Record]:
         return advance(
-            config=_of_policy(config, policy),
+            config=_with_policy(config, policy),
             data=data,
             state=state,
-            rounds=rounds,
+            rounds=segment.rounds,
             quantities=quantities,
             execution=execution,
-            length=length if any_length else length_of(config),
-            count=count,
+            length=segment.length if any_length else length_of(config),
+            count=segment.to_play,
         )
 
     def finish_run(config: SimConfig, state: State) -> Result:
         return result_at_end(config, state, quantities)
 
-    step = _in_float32(advance_run)
-    return Steps(_in_float32(learn_run), _in_float32(init_run), step, step, finish_run)
+    return Steps(_in_float32(init_run), _in_float32(advance_run), finish_run)
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
     """Return a step with products of float32's precision. Training sets its own (``Execution``)."""
 
     @functools.wraps(step)  # a profile and the cache name the program by its step
-    def precise(*given: Any) -> Any:
+    def precise(*arguments: Any) -> Any:
         with jax.default_matmul_precision("highest"):  # accelerators have less by default
-            return step(*given)
+            return step(*arguments)
 
     return precise
 
 
-@functools.cache
-def compiled_steps(
-    mesh: Mesh | None, quantities: Quantities, execution: Execution, any_length: bool
-) -> Steps:
-    """Return the compiled steps of a single run, or of a batch over a mesh with the axis ``run``.
-
-    Devices do not communicate: each plays its own runs.
-    """
-    plain = plain_steps(quantities, execution, any_length)
-    quickly, fully = compiler_options(quickly=True), compiler_options(quickly=False)
-    once = compiler_options(quickly=True, level=0)
-    advance = _spread(mesh, plain.advance_full, RUN, SAME, RUN, SAME, SAME, SAME, SAME)
-    return Steps(
-        *compiled_beginning(mesh),
-        advance_quick=jax.jit(advance, donate_argnums=2, compiler_options=quickly),
-        advance_full=jax.jit(advance, donate_argnums=2, compiler_options=fully),
-        finish=jax.jit(_spread(mesh, plain.finish, RUN, RUN), compiler_options=once),
-    )
-
-
-@functools.cache
-def compiled_beginning(mesh: Mesh | None) -> tuple[Any, Any]:
-    """Return ``learn`` and ``init``, compiled once for all that is recorded and all executions."""
-    plain, once = plain_steps((), None, False), compiler_options(quickly=True, level=0)
-
-    def learn_run(num_clients: int, *given: Any) -> Begun:
-        return _spread(mesh, functools.partial(plain.learn, num_clients), RUN, SAME, RUN)(*given)
-
-    start = _spread(mesh, plain.init, RUN, SAME, RUN, SAME, RUN)
-    learn = jax.jit(learn_run, static_argnums=0, compiler_options=once)
-    return learn, jax.jit(start, donate_argnums=4, compiler_options=once)
-
-
-def _spread(
-    mesh: Mesh | None, step: Callable[..., Any], *specs: PartitionSpec
-) -> Callable[..., Any]:
-    """Return a step of many runs over the devices of a mesh; the step itself without one."""
-    if mesh is None:
-        return step
-    batched = [spec == RUN for spec in specs]
-
-    def on_device(*given: Any) -> Any:
-        own = [x for x, each in zip(given, batched, strict=True) if each]
-        number = jax.tree.leaves(own)[0].shape[0]
-        if number > 1:
-            return jax.vmap(step, in_axes=tuple(0 if each else None for each in batched))(*given)
-        one = (
-            jax.tree.map(lambda leaf: leaf[0], x) if each else x
-            for x, each in zip(given, batched, strict=True)
-        )
-        return jax.tree.map(lambda x: jnp.asarray(x)[None], step(*one))
-
-    return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=RUN, check_vma=False)
-
-
-def _of_policy(config: SimConfig, number: Array) -> SimConfig:
+def _with_policy(config: SimConfig, number: Array) -> SimConfig:
     """Return the config with the policy of that number, if it has several."""
     if isinstance(config.policy, OneOf):
         return config.replace(policy=config.policy.replace(number=number))
     return config
+
+
+class ProgramSpec(NamedTuple):
+    """The static structure that a program is compiled for, besides that of its config.
+
+    Attributes:
+      room: rounds that one call has room for.
+      any_length: whether it serves all lengths; else only that of its config, which custom parts
+        may read.
+      options: the row of the compiler's options, ``small`` or ``large``.
+    """
+
+    room: int
+    any_length: bool
+    options: str
+
+    def config_of(self, config: SimConfig) -> SimConfig:
+        """Return the config that the program gets: if it serves many, without what it ignores."""
+        return _of_any_length(config) if self.any_length else config
+
+    def segment(self, config: SimConfig, first: int, to_play: int) -> Segment:
+        """Return the segment that begins with round ``first``."""
+        rounds = np.arange(first, first + self.room, dtype=np.int32)
+        return Segment(rounds, np.int32(to_play), jax.tree.map(np.int32, length_of(config)))
+
+
+def program_spec(
+    config: SimConfig,
+    data: Any,
+    quantities: Quantities,
+    *,
+    longest: int | None = None,
+    num_runs: int = 1,
+) -> ProgramSpec:
+    """Choose the program of runs.
+
+    Args:
+      config: canonical, one of the runs'.
+      data: its data set.
+      quantities: what is recorded.
+      longest: rounds that a call plays at most; those of the config if None.
+      num_runs: runs side by side.
+    """
+    any_length = all_ours(config, quantities)
+    room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
+    heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM
+    if heavy or not any_length:
+        room = longest or config.num_rounds
+    weights = update_size(state_shapes(config, data).learning) * config.cohort_size
+    small = not weights or (num_runs == 1 and weights <= SMALL)
+    return ProgramSpec(room, any_length, "small" if small else "large")
+
+
+def all_ours(config: SimConfig, quantities: Quantities) -> bool:
+    """Return whether no part of a run is a custom class or a custom quantity."""
+    parts = (type(part) for _, part in nested(config))
+    functions = (q.value for q in quantities)
+    return all(is_ours(part) for part in (*parts, *functions))
+
+
+def _of_any_length(config: SimConfig) -> SimConfig:
+    return config.replace(num_rounds=1, eval_every=1, learning=of_any_data(config.learning))
+
+
+def state_shapes(config: SimConfig, data: Any) -> State:
+    """Return the shapes of the state before round 1, by the trace that a single run takes."""
+    if all_ours(config, ()):
+        config = _of_any_length(config)
+    state, _ = compiled_init(None).eval_shape(config, data, jax.random.key(0), np.int32(0))
+    return state
+
+
+@functools.cache
+def compiled_init(mesh: Mesh | None) -> Any:
+    """Return ``init``, compiled once for all that is recorded and all executions."""
+    init_run = plain_steps((), None, any_length=False).init
+    program = _over_devices(mesh, init_run, RUN, SAME, RUN, SAME)
+    return jax.jit(program, compiler_options=compiler_options("small"))
+
+
+@functools.cache
+def compiled_steps(
+    spec: ProgramSpec, quantities: Quantities, execution: Execution, mesh: Mesh | None = None
+) -> Steps:
+    """Return the compiled steps of a single run, or of a batch over a mesh with axis ``run``."""
+    steps = plain_steps(quantities, execution, spec.any_length)
+    advance = _over_devices(mesh, steps.advance, RUN, SAME, RUN, SAME, SAME)
+    finish = _over_devices(mesh, steps.finish, RUN, RUN)
+    return Steps(
+        init=compiled_init(mesh),
+        advance=jax.jit(advance, donate_argnums=2, compiler_options=compiler_options(spec.options)),
+        finish=jax.jit(finish, compiler_options=compiler_options("small")),
+    )
+
+
+def _over_devices(
+    mesh: Mesh | None, step: Callable[..., Any], *specs: PartitionSpec
+) -> Callable[..., Any]:
+    """Return a step of many runs over the devices of a mesh; the step itself without one.
+
+    Devices do not communicate: each plays its own runs, and vmaps over them if it has several.
+    """
+    if mesh is None:
+        return step
+    axes = tuple(0 if spec == RUN else None for spec in specs)
+
+    def on_device(*arguments: Any) -> Any:
+        batched = [x for x, axis in zip(arguments, axes, strict=True) if axis == 0]
+        if jax.tree.leaves(batched)[0].shape[0] > 1:
+            return jax.vmap(step, in_axes=axes)(*arguments)
+        first = (
+            x if axis is None else jax.tree.map(lambda leaf: leaf[0], x)
+            for x, axis in zip(arguments, axes, strict=True)
+        )
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], step(*first))
+
+    return jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=RUN, check_vma=False)

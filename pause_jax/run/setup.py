@@ -53,28 +53,20 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
       TypeError: if ``build`` returns something else.
       ConfigError: if the learner cannot average the stale updates that the config asks for.
     """
-    learner = built(config.learning, data, config.num_clients, execution)
-    asks = config.learning is not None and config.stale_updates == "next"
-    if asks and learner.stale is None:
-        name = type(config.learning).__name__
+    learning = config.learning
+    if learning is None:
+        return bandit_only(config.num_clients)
+    name = type(learning).__name__
+    learner = learning.build(data, config.num_clients, execution)
+    if not isinstance(learner, Learner):
+        raise TypeError(
+            f"{name}.build returned {type(learner).__name__}: must be "
+            "Learner(init, train, ask, evaluate)."
+        )
+    if config.stale_updates == "next" and learner.stale is None:
         raise ConfigError(
             f"stale_updates = 'next': the learner of {name} cannot average stale updates. Give it "
             "`stale`, or set stale_updates = 'lost'."
-        )
-    return learner
-
-
-def built(
-    learning: Any, data: Any, num_clients: int, execution: Execution | None = None
-) -> Learner:
-    """Build the learner of :func:`learner_of` that no other part of a config has a say in."""
-    if learning is None:
-        return bandit_only(num_clients)
-    learner = learning.build(data, num_clients, execution)
-    if not isinstance(learner, Learner):
-        raise TypeError(
-            f"{type(learning).__name__}.build returned {type(learner).__name__}: must be "
-            "Learner(init, train, ask, evaluate)."
         )
     return learner
 
@@ -116,12 +108,6 @@ def setup_of(
         context=context,
         policy=policy_of(config.policy, context),
     )
-
-
-def needs_rare_keys(setup: Setup) -> bool:
-    """Whether a run has a use for the rare keys of ``keys.of_rounds``."""
-    users = (setup.config.availability_trace, setup.config.dropout, setup.policy.query)
-    return any(each is not None for each in users)
 
 
 def _samples(learner: Learner, learning: LearnerState) -> tuple[Array, Array]:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
-import numpy as np
 from jax import Array
-from jax.sharding import Mesh
 
 from pause_jax.base.memory import refused_if_too_large
 from pause_jax.base.registry import label
-from pause_jax.config import SimConfig, canonical, loaded, validate
+from pause_jax.config import SimConfig
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
-from pause_jax.run.arguments import check_one_key, checked_devices, execution_of
-from pause_jax.run.driver import single_run
-from pause_jax.run.host import is_traced
-from pause_jax.run.matching import client_ids
+from pause_jax.run.driver import is_traced, single_run
+from pause_jax.run.preflight import FEWER, preflight
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.run.record.recorder import chosen, with_metrics
-from pause_jax.run.record.result import RESERVED, Result
-from pause_jax.run.setup import learner_of
-from pause_jax.run.sizes import FEWER, check_size
-from pause_jax.run.speeds import warn_of_speeds
+from pause_jax.run.record.result import Result
 
 
 def simulate(
@@ -77,39 +68,10 @@ def simulate(
       >>> many.clock.shape
       (3, 50)
     """
-    quantities = chosen(record, RESERVED)
-    mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
-    execution = execution_of(client_batch, mesh)
-    check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
-    config, data = prepare(config, data)
-    if record is None:
-        names = learner_of(config, data).metrics
-        quantities = with_metrics(quantities, names, RESERVED, [config])
-    check_size(config, data, quantities)
-    ids = client_ids(config, data)
-    if is_traced(config, data, key):
-        return _traced_run(config, data, key, quantities, execution).replace(client_ids=ids)
-    with refused_if_too_large(f"num_clients = {config.num_clients}", FEWER):
-        result = single_run(config, data, key, quantities, execution)
-    if set(contract.RECORDED) <= set(result.values):
+    run = preflight(config, key, data, record=record, devices=devices, client_batch=client_batch)
+    with refused_if_too_large(f"num_clients = {run.config.num_clients}", FEWER):
+        result = single_run(run.config, run.data, key, run.quantities, run.execution)
+    if set(contract.RECORDED) <= set(result.values) and not is_traced(result.values):
         found = contract.finding(*(result.values[name] for name in contract.RECORDED))
-        contract.warn({label(config.policy): found})
-    return result.replace(client_ids=ids)
-
-
-def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
-    """Validate a config, read its files, and make its numbers arrays: the host's part of a run.
-
-    Raises:
-      ConfigError: if the config or its data set cannot run.
-    """
-    validate(config)
-    config = loaded(config)
-    warn_of_speeds(config)
-    given = None if config.learning is None else config.learning.load(config.num_clients, data)
-    client_ids(config, given)
-    return canonical(config), given
-
-
-# One trace for all calls within a trace of the user's, which have no host to look at the length.
-_traced_run = jax.jit(single_run, static_argnames=("quantities", "execution"))
+        contract.warn({label(run.config.policy): found})
+    return result.replace(client_ids=run.client_ids)

@@ -14,12 +14,11 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pause_jax.base.compilation import kept
+from pause_jax.base.compilation import compiling
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.policies import OneOf
 from pause_jax.run.driver import Runs, Watch, drive
-from pause_jax.run.host import collected
 from pause_jax.run.programs import RUN, SAME, compiled_steps, program_spec
 from pause_jax.run.record.recorder import Quantities, Record
 from pause_jax.run.record.result import Result, with_rounds
@@ -130,11 +129,17 @@ def run_chunks(
 def _chunks(batch: Batch, key_data: np.ndarray) -> Callable[[int], tuple[Runs, SimConfig]]:
     """Return a function from a chunk's first run to (the chunk, the configs of its runs)."""
     configs, chunking, num_seeds = batch.configs, batch.chunking, len(batch.keys)
-    segments = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)
-    spec = program_spec(configs, batch.quantities, len(segments[0]))
+    parts = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)
+    spec = program_spec(
+        jax.tree.map(lambda x: x[0], configs),
+        batch.data,
+        batch.quantities,
+        longest=len(parts[0]),
+        num_runs=chunking.batch,
+    )
     alone = chunking.batch == 1 and _is_default(batch.mesh)
     mesh = None if alone else batch.mesh
-    steps = compiled_steps(mesh, batch.quantities, batch.execution, spec.any_length)
+    steps = compiled_steps(spec, batch.quantities, batch.execution, mesh)
 
     def put(tree: Any, spec: PartitionSpec) -> Any:
         if mesh is not None:
@@ -142,9 +147,7 @@ def _chunks(batch: Batch, key_data: np.ndarray) -> Callable[[int], tuple[Runs, S
         return tree if spec == SAME else jax.tree.map(lambda x: x[0], tree)
 
     data, policy = put((batch.data, _policy(configs)), SAME)
-
-    def call(segment: np.ndarray) -> tuple[Any, ...]:
-        return put(spec.call_arguments(configs, segment), SAME)
+    segments = [put(spec.segment(configs, int(part[0]), len(part)), SAME) for part in parts]
 
     def chunk(first: int) -> tuple[Runs, SimConfig]:
         # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
@@ -158,7 +161,6 @@ def _chunks(batch: Batch, key_data: np.ndarray) -> Callable[[int], tuple[Runs, S
             key=jax.random.wrap_key_data(key, impl=jax.random.key_impl(batch.keys)),
             policy=policy,
             segments=segments,
-            call=call,
             batched=not alone,
         )
         return runs, own
@@ -183,7 +185,7 @@ class _ThreadWatch(Watch):
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
         # Held while a step is handed to the device, not while it works: one compiles for all.
-        with self._handing_over, kept():
+        with self._handing_over, compiling():
             yield
 
     def resumed(
@@ -222,7 +224,7 @@ def _rows(
     ended: Result, record: Record, configs: SimConfig, batched: bool, quantities: Quantities
 ) -> Result:
     """The results of N runs, leaves [N, ...], without models."""
-    ended = collected(ended.replace(config=None, variables=None))
+    ended = jax.tree.map(np.asarray, ended.replace(config=None, variables=None))
     if not batched:
         ended, record = jax.tree.map(lambda x: x[None], (ended, record))
     rows = []

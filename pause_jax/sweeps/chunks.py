@@ -13,10 +13,10 @@ from jax.sharding import Mesh
 from pause_jax.base.memory import tree_bytes
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
+from pause_jax.run.programs import state_shapes
 from pause_jax.run.record.recorder import Quantities, recorded_bytes
 from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import learner_of
-from pause_jax.run.sizes import first_state
 
 # Segments of a run: after each, progress shows, an interrupt is noticed, a checkpoint can be saved.
 SEGMENTS = 20
@@ -98,7 +98,7 @@ def chunking_of(
     """
     threads = min(limits.threads, num_runs)
     if limits.max_batch is None:
-        state = first_state(config, data, quantities)
+        state = state_shapes(config, data)
         fitting = limits.memory * 2**30 / _run_bytes(config, state, quantities)
         threads = max(1, min(threads, int(fitting)))
         width = int(fitting / threads)

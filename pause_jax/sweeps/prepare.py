@@ -17,16 +17,21 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
 from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
 from pause_jax.learning.dataset import checked
-from pause_jax.run.arguments import check_limits, checked_devices, checked_keys, execution_of
 from pause_jax.run.driver import single_run
-from pause_jax.run.matching import client_ids
-from pause_jax.run.programs import compiled_beginning, compiled_steps
+from pause_jax.run.preflight import (
+    check_limits,
+    check_size,
+    checked_devices,
+    checked_keys,
+    client_ids,
+    execution_of,
+    prepare,
+)
+from pause_jax.run.programs import compiled_init, compiled_steps
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.recorder import Quantities, chosen, with_metrics
 from pause_jax.run.record.result import RESERVED
 from pause_jax.run.setup import learner_of
-from pause_jax.run.simulate import prepare
-from pause_jax.run.sizes import check_size
 from pause_jax.sweeps import distributed, provenance
 from pause_jax.sweeps.batch import Batch, mesh_of
 from pause_jax.sweeps.chunks import Chunking, Limits, chunking_of, threads_of
@@ -227,7 +232,7 @@ def _own(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> li
     known = jax.tree.structure(config), quantities, shapes
     if _COMPUTED.setdefault(known, digest) != digest:
         compiled_steps.cache_clear()  # they hold a constant that has changed since they were traced
-        compiled_beginning.cache_clear()
+        compiled_init.cache_clear()
         _COMPUTED[known] = digest
     return [
         {"label": prepared.label, "parts": ", ".join(parts), "digest": digest} for prepared in group

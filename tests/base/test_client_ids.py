@@ -13,7 +13,7 @@ from pause_jax.base.client_ids import natural_order, numbered
 from pause_jax.learning import Characters, Dataset, Files, Linear, Natural
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
-from pause_jax.run.simulate import prepare
+from pause_jax.run.preflight import prepare
 from pause_jax.sweeps.prepare import plan_sweep
 from pause_jax.world.availability import Intervals
 from pause_jax.world.latency import Traces

@@ -148,9 +148,8 @@ def test_quality_and_input_noise_have_keys_of_their_own():
     def key_data():
         streams = keys.streams(KEY)
         drawn = [*streams, *jax.random.split(streams.data)]
-        together = keys.of_rounds(streams, jnp.arange(1, 5), rare=True)
-        for i in range(4):
-            own = keys.of_round(streams, *(data[i] for data in together))
+        for t in range(1, 5):
+            own = keys.of_round(streams, t)
             drawn += [*own, *keys.question_and_choice(own.policy)]
         return jax.random.key_data(jnp.stack(drawn))
 

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
+from pause_jax.base.compilation import Compilations
 from pause_jax.config import validate
 from pause_jax.learning import SCHEDULES, ConstantRate, CosineDecay, Iid, Learning, StepDecay
-from pause_jax.learning.cohort import Execution
-from pause_jax.run.programs import compiled_steps
-from pause_jax.run.record.recorder import chosen
 from tests.support.runs import KEY, LEARN
 
 pytestmark = pytest.mark.slow
@@ -89,11 +87,10 @@ RECORD = ("clients", "train_loss")
 
 def test_the_numbers_of_a_schedule_are_swept_in_one_program():
     configs = [SLOWER.override({"learning.schedule.factor": f}) for f in (0.2, 0.5, 1.0)]
-    program = compiled_steps(None, chosen(RECORD), Execution(), True).advance_quick
-    jax.clear_caches()
-    before = program._cache_size()
+    sweep(configs[:1], KEY, record=RECORD, max_batch=1, progress=False)
+    compilations = Compilations()
     swept = sweep(configs, KEY, record=RECORD, max_batch=1, progress=False)
-    assert program._cache_size() == before + 1
+    assert compilations.programs == 0
     loss = np.asarray(swept.train_loss[:, 0])
     single = simulate(configs[1], KEY, record=RECORD)
     np.testing.assert_allclose(loss[1], single.train_loss, rtol=1e-4)

@@ -15,7 +15,7 @@ from pause_jax.learning.evaluation import distinct_places, local_loss
 from pause_jax.policies import PowerOfChoice
 from pause_jax.rng import draws
 from pause_jax.rng import keys as named_keys
-from pause_jax.run.simulate import prepare
+from pause_jax.run.preflight import prepare
 from tests.reference import power_of_choice as oracle
 from tests.reference import round_keys
 from tests.support.network import context

@@ -1,4 +1,4 @@
-"""The keys of one round, one by one: what ``pause_jax.rng.keys.of_rounds`` computes at once."""
+"""The keys of one round, one by one: what ``pause_jax.rng.keys.of_round`` computes at once."""
 
 import jax
 

@@ -20,26 +20,15 @@ def distinct(drawn: list[jax.Array]) -> bool:
 def test_no_two_draws_of_a_run_share_a_key():
     run = keys.streams(jax.random.key(0))
     drawn = [run.data, run.model, run.inputs]
-    together = keys.of_rounds(run, jnp.asarray(ROUNDS), rare=True)
-    for i, _ in enumerate(ROUNDS):
-        own = keys.of_round(run, *(data[i] for data in together))
-        drawn += [own.latency, own.availability, own.availability_trace, own.dropout]
-        drawn += [keys.of_clients(key, CLIENTS) for key in (own.training, own.privacy, own.answers)]
-        drawn += [own.policy, *keys.question_and_choice(own.policy)]
+    for t in ROUNDS:
+        of_round = keys.of_round(run, t)
+        shared = (of_round.training, of_round.privacy, of_round.answers)
+        drawn += [of_round.latency, of_round.availability, of_round.policy]
+        drawn += [of_round.availability_trace, of_round.dropout]
+        drawn += [keys.of_clients(key, CLIENTS) for key in shared]
+        drawn += [*keys.question_and_choice(of_round.policy)]
     assert distinct(drawn)
     assert not distinct([*drawn, drawn[-1]])
-
-
-def test_a_run_without_rare_draws_has_the_same_other_keys():
-    run, rounds = keys.streams(jax.random.key(0)), jnp.asarray(ROUNDS)
-    (few,), (every, _) = (
-        keys.of_rounds(run, rounds, rare=False),
-        keys.of_rounds(run, rounds, rare=True),
-    )
-    np.testing.assert_array_equal(few, every)
-    own = keys.of_round(run, few[0])
-    assert own.latency is not None
-    assert [own.availability_trace, own.dropout, own.answers] == 3 * [None]
 
 
 def test_runs_share_no_stream():
@@ -47,11 +36,10 @@ def test_runs_share_no_stream():
     assert distinct(list(itertools.chain(*runs)))
 
 
-def test_the_keys_of_many_rounds_are_those_of_each():
-    run, rounds = keys.streams(jax.random.key(3)), jnp.arange(1, 8)
-    together = keys.of_rounds(run, rounds, rare=True)
-    for i, t in enumerate(rounds):
-        alone = keys.RoundKeys(
+def test_the_keys_of_a_round_are_those_of_separate_folds():
+    run = keys.streams(jax.random.key(3))
+    for t in (1, 2, 7):
+        expected = keys.RoundKeys(
             latency=round_keys.latency(run.world, t),
             availability=round_keys.availability(run.world, t),
             policy=keys.choice(run.policy, t),
@@ -61,7 +49,5 @@ def test_the_keys_of_many_rounds_are_those_of_each():
             dropout=round_keys.dropout(run.world, t),
             answers=round_keys.answers(run.training, t),
         )
-        for ours, theirs in zip(
-            keys.of_round(run, *(data[i] for data in together)), alone, strict=True
-        ):
-            np.testing.assert_array_equal(*map(jax.random.key_data, (ours, theirs)))
+        for one, other in zip(keys.of_round(run, t), expected, strict=True):
+            np.testing.assert_array_equal(*map(jax.random.key_data, (one, other)))

@@ -11,11 +11,9 @@ from pause_jax import SimConfig, simulate
 from pause_jax.learning import Digits, Execution, Learning, Mlp
 from pause_jax.policies import named
 from pause_jax.privacy import L1Laplace, PrivUnitG, Projected
-from pause_jax.run.arguments import execution_of
-from pause_jax.run.programs import compiled_steps, program_spec
+from pause_jax.run.preflight import execution_of, prepare
+from pause_jax.run.programs import compiled_steps, program_spec, state_shapes
 from pause_jax.run.record.recorder import chosen
-from pause_jax.run.simulate import prepare
-from pause_jax.run.sizes import first_state
 
 SMALL = SimConfig(
     num_clients=4,
@@ -32,12 +30,11 @@ def precisions(config: SimConfig, precision: str | None) -> Counter[str]:
     """How many products of a round have which precision, from its program before compilation."""
     config, data = prepare(config)
     quantities = chosen(("clients", "test_loss"))
-    spec = program_spec(config, quantities)
-    steps = compiled_steps(None, quantities, Execution(precision=precision), spec.any_length)
-    state = first_state(config, data, quantities)
-    config = spec.config_of(config)
-    call = spec.call_arguments(config, np.arange(1, 2))
-    program = steps.advance_full.lower(config, data, state, *call, np.int32(0)).as_text()
+    spec = program_spec(config, data, quantities)
+    steps = compiled_steps(spec, quantities, Execution(precision=precision))
+    state, segment = state_shapes(config, data), spec.segment(config, 1, 1)
+    lowered = steps.advance.lower(spec.config_of(config), data, state, segment, np.int32(0))
+    program = lowered.as_text()
     assert program.count("dot_general") + program.count("convolution") > 0
     return Counter(re.findall(r"precision = \[(\w+), \w+\]", program))
 

@@ -20,9 +20,9 @@ from pause_jax.learning import Digits, Learner, Linear
 from pause_jax.policies import POLICIES, Context, Fastest, Policy, PolicyConfig, Random, named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
 from pause_jax.run.driver import single_run
+from pause_jax.run.preflight import prepare
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
 from pause_jax.run.record.recorder import chosen
-from pause_jax.run.simulate import prepare
 from pause_jax.world.latency import Latency
 from tests.support.modes import Together
 from tests.support.runs import ASK, BANDIT, KEY, LEARN, assert_same_bits

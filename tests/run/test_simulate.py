@@ -20,12 +20,11 @@ from pause_jax.privacy import (
     NoPrivacy,
     PerCoordinateLaplace,
 )
-from pause_jax.run.programs import compiled_steps, program_spec
+from pause_jax.run.preflight import prepare
+from pause_jax.run.programs import compiled_steps, program_spec, state_shapes
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.record.result import result_at_end, with_rounds
 from pause_jax.run.rounds.loop import advance
-from pause_jax.run.simulate import prepare
-from pause_jax.run.sizes import first_state
 from tests.run.test_server_steps import Fixed
 from tests.support.runs import (
     BANDIT,
@@ -74,9 +73,9 @@ def test_advancing_in_pieces_gives_the_whole_run():
     config, data = prepare(LEARN)
     quantities = chosen(None)
     jit_advance = jax.jit(advance, static_argnums=4)
-    steps = compiled_steps(None, quantities, Execution(), any_length=True)
-    spec = program_spec(config, quantities)
-    state = steps.first(spec.config_of(config), data, KEY, np.int32(0))
+    spec = program_spec(config, data, quantities)
+    steps = compiled_steps(spec, quantities, Execution())
+    state, _ = steps.init(spec.config_of(config), data, KEY, np.int32(0))
     records = []
     for first in (1, 5):
         state, record = jit_advance(config, data, state, np.arange(first, first + 4), quantities)
@@ -278,7 +277,7 @@ def test_cnn3_leaves_batch_statistics_unnoised_and_nothing_without_them(norm):
     config, given = prepare(one_client(Cnn3(norm=norm)), data)
     quantities = chosen(("counts",))
     # What a result says of its model is known before the first round: none is traced.
-    state = first_state(config, given, quantities)
+    state = state_shapes(config, given)
     result = jax.eval_shape(lambda state: result_at_end(config, state, quantities), state)
     clear = [f"clear/norm_{i}/{name}" for i in range(6) for name in ("bias", "scale")]
     statistics = [

@@ -3,13 +3,14 @@
 import warnings
 
 import jax
+import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig, simulate
+from pause_jax import ConfigError, SimConfig, simulate, sweep
 from pause_jax.base.memory import refused_if_too_large
 from pause_jax.deploy.selector import Selector
 from pause_jax.policies import named
-from pause_jax.run.simulate import prepare
+from pause_jax.run.preflight import warn_if_far
 from pause_jax.world.latency import LogNormal, Network, Traces
 
 pytestmark = pytest.mark.slow
@@ -27,35 +28,46 @@ FAR = r"latency.min_latency = 0.05: is far below the .* s of the fastest client"
     ids=lambda latency: latency.name,
 )
 def test_latencies_in_milliseconds_are_warned_of_once(latency):
-    with pytest.warns(UserWarning, match=FAR) as said:
+    with pytest.warns(UserWarning, match=FAR) as warned:
         simulate(BASE.replace(latency=latency), jax.random.key(0))
-    assert len(said) == 1
-    assert "\n" not in str(said[0].message)
+    assert len(warned) == 1
+    assert "\n" not in str(warned[0].message)
 
 
-def test_latencies_in_seconds_are_not():
+def test_a_sweep_warns_of_latencies_in_milliseconds():
+    config = BASE.replace(latency=LogNormal(fastest=100.0, slowest=1000.0))
+    with pytest.warns(UserWarning, match=FAR):
+        sweep(config, jax.random.split(jax.random.key(0), 2), progress=False)
+
+
+def test_latencies_in_seconds_are_not_warned_of():
+    models = (
+        LogNormal(fastest=0.1, slowest=100.0),
+        LogNormal(fastest=2.0),
+        LogNormal(fastest=100.0, slowest=1e3, min_latency=50.0),
+        Network(download_bytes=1e6, upload_bytes=1e6),
+    )
+    for latency in models:
+        simulate(BASE.replace(latency=latency), jax.random.key(0), record=("clock",))
+
+
+def test_the_bound_is_a_fiftieth_of_the_fastest_client():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        wide = LogNormal(fastest=0.1, slowest=100.0)
-        for latency in (
-            wide,
-            LogNormal(fastest=2.0),
-            Network(download_bytes=1e6, upload_bytes=1e6),
-        ):
-            prepare(BASE.replace(latency=latency))
-        prepare(BASE.replace(latency=LogNormal(fastest=100.0, slowest=1e3, min_latency=50.0)))
-    with pytest.warns(UserWarning, match=FAR):
-        prepare(BASE.replace(latency=LogNormal(fastest=3.0, slowest=4.0)))
+        warn_if_far(0.05, 2.5)
+        warn_if_far(np.full(2, 0.05), np.array([0.1, 2.5]))
+    with pytest.warns(UserWarning, match="0.05: is far below the 3 s"):
+        warn_if_far(np.full(2, 0.05), np.array([0.1, 3.0]))
 
 
 def test_a_server_that_tells_milliseconds_is_warned_after_ten_rounds():
     def rounds(selector, unit):
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             for _ in range(12):
                 choice = selector.ask()
                 selector.tell({int(k): unit * (0.2 + int(k)) for k in choice.clients})
-        return [str(each.message) for each in said]
+        return [str(each.message) for each in warned]
 
     config = BASE.replace(latency=Traces.of([[0.2], [1.2], [2.2], [3.2]]))
     (message,) = rounds(Selector(config, jax.random.key(0)), 1000.0)

@@ -14,8 +14,8 @@ from pause_jax.policies import POLICIES, FedCs, Oort, PowerOfChoice, Random, Rbc
 from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivacy, Power
 from pause_jax.privacy.budget import BUDGETS
 from pause_jax.run.driver import single_run
+from pause_jax.run.preflight import prepare
 from pause_jax.run.record.recorder import chosen
-from pause_jax.run.simulate import prepare
 from pause_jax.sweeps.families import one_of
 from pause_jax.world.availability import Diurnal
 from pause_jax.world.latency import LATENCIES, Traces, Work

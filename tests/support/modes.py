@@ -34,10 +34,10 @@ from pause_jax.privacy import (
     Uniform,
 )
 from pause_jax.run.driver import single_run
+from pause_jax.run.preflight import prepare
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import quantity
 from pause_jax.run.record.recorder import chosen
-from pause_jax.run.simulate import prepare
 from pause_jax.world.latency import LATENCIES, Network, Traces
 from tests.support import shapes
 

@@ -78,7 +78,7 @@ def learn_run(seed: int = 0, **changes: float) -> Result:
 
 def initial_state(config: SimConfig, data: Any, key: jax.Array) -> State:
     """The state before round 1."""
-    return plain_steps((), None, any_length=False).first(config, data, key, 0)
+    return plain_steps((), None, any_length=False).init(config, data, key, 0)[0]
 
 
 def world_of(config: SimConfig, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -28,7 +28,7 @@ from pause_jax.run.events.flight import (
 from pause_jax.run.horizon import advanced
 from pause_jax.run.rounds.round import ask, close_round, observe_world, select
 from pause_jax.run.rounds.state import State
-from pause_jax.run.setup import Setup, needs_rare_keys
+from pause_jax.run.setup import Setup
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -135,8 +135,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
     charged now: the client's count rises at its start.
     """
     plan, slots, decision = plan_of(setup.config), events.slots, events.decisions + 1
-    key_rows = keys.of_rounds(before.keys, decision[None], rare=needs_rare_keys(setup))
-    own = keys.of_round(before.keys, *(rows[0] for rows in key_rows))
+    own = keys.of_round(before.keys, decision)
     now = before._replace(
         counts=events.counts,
         policy=events.policy,

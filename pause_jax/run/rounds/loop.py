@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from pause_jax.config import SimConfig, with_budgets
-from pause_jax.learning import Execution, LearnerState
+from pause_jax.learning import Execution
 from pause_jax.rng import keys
 from pause_jax.run.branch import when
 from pause_jax.run.events import server_step as asynchronous
@@ -21,17 +21,27 @@ from pause_jax.run.horizon import Length, has_ended
 from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
 from pause_jax.run.rounds.round import play
 from pause_jax.run.rounds.state import State, healthy
-from pause_jax.run.setup import learner_of, needs_rare_keys, setup_of
+from pause_jax.run.setup import learner_of, setup_of
 
 
-def init(config: SimConfig, data: Any, streams: keys.Streams, learning: LearnerState) -> State:
-    """Create the state before round 1 when the learner has begun."""
-    learner = learner_of(config, data)
+def init(config: SimConfig, data: Any, key: Array) -> tuple[State, Array]:
+    """Create the state before round 1.
+
+    Args:
+      config: canonical config.
+      data: its data set.
+      key: of the run.
+
+    Returns:
+      (state, expected seconds of the fastest client, for a warning).
+    """
+    streams, learner = keys.streams(key), learner_of(config, data)
+    learning = learner.init(streams)
     config = with_budgets(config, keys.budgets(streams.world))
     setup, stale = setup_of(config, learner, learning), None
     if config.stale_updates == "next" and learner.stale is not None:
         stale = learner.stale.init(learning, config.cohort_size)
-    return State(
+    state = State(
         keys=streams,
         learning=learning,
         policy=setup.policy.init(),
@@ -45,6 +55,7 @@ def init(config: SimConfig, data: Any, streams: keys.Streams, learning: LearnerS
         stale=stale,
         flight=asynchronous.init(setup, learning) if config.overlaps else None,
     )
+    return state, jnp.min(setup.context.expected_latency)
 
 
 def advance(
@@ -74,34 +85,30 @@ def advance(
     """
     config = with_budgets(config, keys.budgets(state.keys.world))
     setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
-    key_rows = keys.of_rounds(state.keys, rounds, rare=needs_rare_keys(setup))
+    play_one = asynchronous.play if config.overlaps else play
 
     # One trace serves the record's shapes and the loop.
     @functools.partial(jax.jit, inline=True)
-    def one(before: State, round_keys: keys.RoundKeys, round: Array) -> tuple[State, Record]:
-        step = asynchronous.play if config.overlaps else play
-        return step(setup, before, round_keys, round, quantities)
+    def play_round(before: State, round: Array) -> tuple[State, Record]:
+        round_keys = keys.of_round(before.keys, round)
+        return play_one(setup, before, round_keys, round, quantities)
 
-    first = keys.of_round(state.keys, *(rows[0] for rows in key_rows))
-    _, shapes = jax.eval_shape(one, state, first, rounds[0])
+    _, shapes = jax.eval_shape(play_round, state, rounds[0])
 
-    def until_the_end(
-        before: State, round_keys: keys.RoundKeys, round: Array
-    ) -> tuple[State, Record]:
-        unchanged = before, record_unplayed(quantities, shapes)
+    def play_until_the_end(before: State, round: Array) -> tuple[State, Record]:
         return when(
-            ~has_ended(config, before.clock), lambda: one(before, round_keys, round), unchanged
+            ~has_ended(config, before.clock),
+            lambda: play_round(before, round),
+            (before, record_unplayed(quantities, shapes)),
         )
 
-    step = one if config.max_seconds is None else until_the_end
+    step = play_round if config.max_seconds is None else play_until_the_end
 
-    def step_and_record(i: Array, so_far: tuple[State, Record]) -> tuple[State, Record]:
-        state, record = so_far
-        take = functools.partial(lax.dynamic_index_in_dim, index=i, keepdims=False)
-        round_keys = keys.of_round(state.keys, *map(take, key_rows))
-        state, new = step(state, round_keys, take(rounds))
+    def step_and_record(i: Array, carry: tuple[State, Record]) -> tuple[State, Record]:
+        state, record = carry
+        state, row = step(state, lax.dynamic_index_in_dim(rounds, i, keepdims=False))
         put = functools.partial(lax.dynamic_update_index_in_dim, index=i, axis=0)
-        return state, jax.tree.map(put, record, new)
+        return state, jax.tree.map(put, record, row)
 
     empty = jax.tree.map(lambda x: jnp.zeros((len(rounds), *x.shape), x.dtype), shapes)
     count = len(rounds) if count is None else count

@@ -1,0 +1,307 @@
+"""Checks before any work: arguments, key, data, client ids, memory; and a warning about speeds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+from jax.typing import ArrayLike
+
+from pause_jax.base.client_ids import gap, listed, plain
+from pause_jax.base.memory import check_memory, tree_bytes
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig, canonical, loaded, validate
+from pause_jax.learning import Dataset, Execution
+from pause_jax.run.programs import state_shapes
+from pause_jax.run.record.quantity import Quantity
+from pause_jax.run.record.recorder import Quantities, chosen, recorded_bytes, with_metrics
+from pause_jax.run.record.result import RESERVED
+from pause_jax.run.setup import learner_of
+
+FEWER = "Simulate fewer clients, or a smaller model."
+# Share of the fastest client's latency. PAUSE with Thompson sampling (30 lognormal clients, 300
+# rounds, 8 seeds) ends after 251 s at 1/2, 284 s at 1/10 and 298 s at 1/50; random, after 293 s.
+FAR_BELOW = 1 / 50
+
+
+class Prepared(NamedTuple):
+    """A run that can begin.
+
+    Attributes:
+      config: canonical config, its files loaded.
+      data: its data set.
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      client_ids: ids of clients 0, ..., K - 1, see :func:`client_ids`.
+    """
+
+    config: SimConfig
+    data: Any
+    quantities: Quantities
+    execution: Execution
+    client_ids: tuple[str, ...]
+
+
+# As many arguments as `simulate` has: it hands them on.
+def preflight(
+    config: SimConfig,
+    key: Array,
+    data: Dataset | None,
+    *,
+    record: Sequence[str | Quantity] | None,
+    devices: Sequence[jax.Device] | None,
+    client_batch: int | None,
+) -> Prepared:
+    """Check the arguments of :func:`pause_jax.simulate`, and read its files.
+
+    Raises:
+      ConfigError: if the config, the key or another argument cannot run.
+    """
+    quantities = chosen(record, RESERVED)
+    mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
+    execution = execution_of(client_batch, mesh)
+    check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
+    config, loaded_data = prepare(config, data)
+    if record is None:
+        metrics = learner_of(config, loaded_data).metrics
+        quantities = with_metrics(quantities, metrics, RESERVED, [config])
+    check_size(config, loaded_data, quantities)
+    ids = client_ids(config, loaded_data)
+    return Prepared(config, loaded_data, quantities, execution, ids)
+
+
+def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
+    """Validate a config, read its files, and make its numbers arrays: the host's part of a run.
+
+    Raises:
+      ConfigError: if the config or its data set cannot run.
+    """
+    validate(config)
+    config, learning = loaded(config), config.learning
+    loaded_data = None if learning is None else learning.load(config.num_clients, data)
+    client_ids(config, loaded_data)
+    return canonical(config), loaded_data
+
+
+def check_key(key: Array) -> None:
+    """Raise ConfigError unless ``key`` is one typed key or an array of them."""
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise ConfigError(
+            f"key = {shown(key)}: must be a typed JAX key. Make one with jax.random.key(0)."
+        )
+
+
+def check_one_key(key: Array, taker: str, fix: str) -> None:
+    """Raise ConfigError unless ``key`` is one typed key.
+
+    Args:
+      key: the argument.
+      taker: what takes it, for the message.
+      fix: what to do with several.
+
+    Raises:
+      ConfigError: if it is something else, or several.
+    """
+    check_key(key)
+    if key.ndim:
+        raise ConfigError(f"key has shape {key.shape}: {taker} takes one key. {fix}")
+
+
+def checked_keys(keys: Array) -> Array:
+    """Return typed keys [S] of one key or several.
+
+    Raises:
+      ConfigError: if they are something else, or none, or two of them are equal.
+    """
+    check_key(keys)
+    keys = keys if keys.ndim else keys[None]
+    if keys.ndim > 1 or not keys.size:
+        raise ConfigError(
+            f"keys has shape {keys.shape}: must be keys [S], S >= 1. Make them with "
+            "jax.random.split(jax.random.key(0), S)."
+        )
+    first: dict[bytes, int] = {}
+    for place, words in enumerate(np.asarray(jax.random.key_data(keys))):
+        before = first.setdefault(words.tobytes(), place)
+        if before != place:
+            raise ConfigError(
+                f"keys[{place}] equals keys[{before}]: keys must differ, as equal runs make errors "
+                "look small. Make them with jax.random.split(jax.random.key(0), S)."
+            )
+    return keys
+
+
+def checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
+    """Return the devices as a list; all if None.
+
+    Raises:
+      ConfigError: if they are something else, none, or one of them twice.
+    """
+    if devices is None:
+        return jax.devices()
+    listed = list(devices) if hasattr(devices, "__iter__") else []
+    are_devices = all(isinstance(device, jax.Device) for device in listed)
+    if not listed or len(set(listed)) < len(listed) or not are_devices:
+        raise ConfigError(
+            f"devices = {shown(devices)}: must be a list of JAX devices, each once, such as "
+            "jax.devices()[:1]; leave it out for the default."
+        )
+    return listed
+
+
+def check_limits(memory_limit: float, max_batch: int | None) -> None:
+    """Raise ConfigError unless they are a number of GiB, and a number of runs or None."""
+    if not (max_batch is None or _is_count(max_batch)):
+        raise ConfigError(
+            f"max_batch = {shown(max_batch)}: must be a whole number >= 1, or None for as many as "
+            "fit."
+        )
+    if isinstance(memory_limit, bool) or not (
+        isinstance(memory_limit, int | float) and memory_limit > 0
+    ):
+        raise ConfigError(f"memory_limit = {shown(memory_limit)}: must be a number > 0, in GiB.")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Execution:
+    """Return how cohorts are trained: side by side, over a mesh, in JAX's configured precision.
+
+    Raises:
+      ConfigError: if ``client_batch`` is no number of clients.
+    """
+    if not (client_batch is None or _is_count(client_batch)):
+        raise ConfigError(
+            f"client_batch = {shown(client_batch)}: must be a whole number >= 1, or None for as "
+            "many as the memory allows."
+        )
+    return Execution(client_batch, mesh, jax.config.values["jax_default_matmul_precision"])
+
+
+def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
+    """Return the ids of clients 0, ..., K - 1.
+
+    Data and files number clients in the natural order of their ids, so client k is the same
+    everywhere if the first K ids are.
+
+    Args:
+      config: of the run, its files loaded.
+      data: what ``Learning.load`` returned; None without learning.
+
+    Returns:
+      The ids; empty if clients are numbered 0, 1, ..., and if neither data nor files have ids.
+
+    Raises:
+      ConfigError: if two of data, ``latency``, ``availability_trace`` and budgets know other
+        clients, if a file's numbers have gaps that the data lacks, and if the data's clients are
+        drawn by the key.
+    """
+    num_clients, data_ids = config.num_clients, _ids_of_data(config, data)
+    files = {
+        f"{part}.path = {getattr(model, 'path', '')!r}": model.client_ids
+        for part, model in (
+            ("latency", config.latency),
+            ("availability_trace", config.availability_trace),
+            ("privacy.budget.law", getattr(config.privacy.budget, "law", None)),
+        )
+        if model is not None and model.client_ids
+    }
+    if len(data_ids) > num_clients:
+        if files:
+            raise ConfigError(
+                f"num_clients = {num_clients}: of the data's {len(data_ids)} clients as many are "
+                f"drawn by the key, and {next(iter(files))} has the seconds of particular clients. "
+                f"Set num_clients = {len(data_ids)}, or leave samples of other clients out."
+            )
+        return ()
+    for where, ids in files.items():
+        if not data_ids and (missing := gap(ids)):
+            raise ConfigError(
+                f"{where}: has no line of client {missing}. Number clients 0, 1, ... without gaps, "
+                "or name them."
+            )
+    sources = {"the data": data_ids} | files if data_ids else files
+    if not sources:
+        return ()
+    reference, *others = sources
+    expected = sources[reference][:num_clients]
+    for where in others:
+        if sources[where][:num_clients] != expected:
+            raise _other_clients(where, sources[where], reference, expected)
+    return () if expected == plain(num_clients) else expected
+
+
+def _ids_of_data(config: SimConfig, data: Any) -> tuple[str, ...]:
+    """Return the ids of the data's clients, if the partition keeps them."""
+    learning = config.learning
+    if learning is None or not learning.partition.keeps_clients or not isinstance(data, Dataset):
+        return ()
+    return data.client_ids or ()
+
+
+def _other_clients(
+    where: str, ids: tuple[str, ...], reference: str, expected: tuple[str, ...]
+) -> ConfigError:
+    missing = [each for each in expected if each not in set(ids)]
+    surplus = [each for each in ids if each not in set(expected)]
+    parts = [f"has no line of client {listed(missing)}"] if missing else []
+    parts += [f"has client {listed(surplus)}, whom {reference} does not have"] if surplus else []
+    return ConfigError(
+        f"{where}: {' and '.join(parts)}. Lines must be of the same clients, by their ids: leave "
+        "out those of the others, or rename them."
+    )
+
+
+def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
+    """Refuse runs that are larger than the machine: the system would end the program.
+
+    Args:
+      config: canonical, one of the runs'.
+      data: its data set.
+      quantities: what is recorded.
+      num_runs: runs whose records are kept.
+
+    Raises:
+      ConfigError: if a state, or what all of them record, does not fit.
+    """
+    sizes = f"num_clients = {config.num_clients}"
+    if jax.default_backend() == "cpu":
+        before_and_after = 2 * tree_bytes(state_shapes(config, data))
+        check_memory(before_and_after, f"{sizes}: a round", FEWER)
+    check_memory(
+        num_runs * recorded_bytes(quantities, config),
+        f"{sizes}, num_rounds = {config.num_rounds}: the record of {num_runs} such run"
+        + "s" * (num_runs > 1),
+        "Simulate fewer clients, rounds or seeds, or record less (record=...).",
+    )
+
+
+def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
+    """Warn if ``min_latency`` is far below the fastest client, as with latencies in milliseconds.
+
+    Speeds, ``min_latency`` by latency, are then all near 0, beside exploration bonuses of about 1.
+
+    Args:
+      min_latency: tau_min, seconds, of one run or of several.
+      fastest: expected seconds of the fastest client. Nothing is said within a trace.
+    """
+    if isinstance(fastest, jax.core.Tracer):
+        return
+    least, fastest = np.ravel(min_latency), np.ravel(fastest)
+    far = np.flatnonzero(least < FAR_BELOW * fastest)
+    if far.size:
+        warnings.warn(
+            f"latency.min_latency = {least[far[0]]:g}: is far below the {fastest[far[0]]:.3g} s of "
+            "the fastest client, so all speeds are near 0 and policies hardly learn. Give all "
+            "latencies in seconds, and set it a little below the fastest client.",
+            stacklevel=3,
+        )
