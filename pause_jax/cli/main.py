@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Container
@@ -16,6 +17,9 @@ from rich.markup import escape
 
 from pause_jax.base.versions import version as version_of
 from pause_jax.cli import output
+
+# Read when JAX is imported. JAX 0.10.1 logs two long lines for each program from a cache.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 class _Command(NamedTuple):

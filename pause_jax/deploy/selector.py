@@ -38,8 +38,8 @@ from pause_jax.learning.partition import Partition
 from pause_jax.policies import Answer, Context, Policy, check_selected, policy_of, readings
 from pause_jax.privacy import PerClient, Schedule
 from pause_jax.rng import keys
-from pause_jax.run.context import context_of
 from pause_jax.run.preflight import check_one_key, warn_if_far
+from pause_jax.run.setup import context_of
 from pause_jax.world.latency import Work
 
 __all__ = ["Choice", "Question", "Selector"]

@@ -15,7 +15,6 @@ from jax import Array
 from pause_jax.base.compilation import compiling, telling
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
-from pause_jax.run.horizon import length_of
 from pause_jax.run.preflight import warn_if_far
 from pause_jax.run.programs import (
     Segment,
@@ -26,6 +25,7 @@ from pause_jax.run.programs import (
 )
 from pause_jax.run.record.recorder import Quantities, Record
 from pause_jax.run.record.result import Result, with_rounds
+from pause_jax.run.rounds.horizon import length_of
 from pause_jax.run.rounds.state import State
 
 
@@ -79,74 +79,58 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
       (results at the end, record of all rounds [T, ...] or [N, T, ...] on the host).
 
     Raises:
-      FloatingPointError: if ``jax_debug_nans`` is on and a model holds NaN.
+      FloatingPointError: if ``jax_debug_nans`` is on and a model is not finite.
     """
-    steps, config, data, policy = runs.steps, runs.config, runs.data, runs.policy
+    steps, batched = runs.steps, runs.batched
+    inputs = (runs.config, runs.data)
     with _calling(watch):
-        state, fastest = steps.init(config, data, runs.key, policy)
-    warn_if_far(config.latency.min_latency, fastest)
+        state, fastest = steps.init(*inputs, runs.key, runs.policy)
+    warn_if_far(runs.config.latency.min_latency, fastest)
 
     def shapes(segments: int, state: State = state) -> list[Any]:
-        of_step = functools.partial(steps.advance.eval_shape, config, data, state)
+        def record(state: State, segment: Segment) -> Record:
+            _, rows = steps.advance(*inputs, state, segment, runs.policy)
+            return _first_rounds(rows, segment, batched)
+
         return [
-            _shapes_of_rounds(of_step(segment, policy)[1], segment, runs.batched)
+            jax.eval_shape(functools.partial(record, segment=segment), state)
             for segment in runs.segments[:segments]
         ]
 
     done, state, records = watch.resumed(state, shapes)
     for number, segment in enumerate(runs.segments[done:], done + 1):
         with _calling(watch):
-            state, record = steps.advance(config, data, state, segment, policy)
-        records.append(_rounds_of(record, segment, runs.batched))
-        _check_for_nan(state, segment)
+            state, record = steps.advance(*inputs, state, segment, runs.policy)
+        records.append(_first_rounds(jax.tree.map(np.asarray, record), segment, batched))
+        if jax.config.jax_debug_nans:  # type: ignore[attr-defined]
+            _check_finite(state)
         watch.played(number, len(runs.segments) - number, state, records)
     with _calling(watch):
-        result = steps.finish(config, state)
-    axis = int(runs.batched)
-    return result, jax.tree.map(lambda *parts: np.concatenate(parts, axis), *records)
+        result = steps.finish(runs.config, state)
+    return result, jax.tree.map(lambda *parts: np.concatenate(parts, int(batched)), *records)
 
 
 @contextlib.contextmanager
 def _calling(watch: Watch) -> Iterator[None]:
-    """Surround a call without JAX's check for NaN, which marks what has no value here, such as the
-    accuracy of a round that is not evaluated.
+    """Surround a call without JAX's check for NaN: it marks what has no value, such as the accuracy
+    of a round that is not evaluated.
     """
     with watch.calling(), jax.debug_nans(False):
         yield
 
 
-def _rounds_of(record: Record, segment: Segment, batched: bool) -> Record:
-    """Return the record of the rounds that were played, on the host."""
-    count = int(segment.to_play)
-    return jax.tree.map(
-        lambda x: np.asarray(x)[:, :count] if batched else np.asarray(x)[:count], record
-    )
+def _first_rounds(record: Record, segment: Segment, batched: bool) -> Record:
+    """Return the record of the rounds that were played."""
+    to_play = int(segment.to_play)
+    return jax.tree.map(lambda x: x[:, :to_play] if batched else x[:to_play], record)
 
 
-def _shapes_of_rounds(record: Any, segment: Segment, batched: bool) -> Any:
-    """Return the shapes of :func:`_rounds_of`."""
-    count, axis = int(segment.to_play), int(batched)
-
-    def shape(x: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((*x.shape[:axis], count, *x.shape[axis + 1 :]), x.dtype)
-
-    return jax.tree.map(shape, record)
-
-
-def _check_for_nan(state: State, segment: Segment) -> None:
-    """Check for NaN as ``jax_debug_nans`` would, but only in the model.
-
-    Raises:
-      FloatingPointError: if the mode is on and the model holds NaN.
-    """
-    if not jax.config.jax_debug_nans:  # type: ignore[attr-defined]
-        return
-    if any(bool(jnp.any(jnp.isnan(leaf))) for leaf in jax.tree.leaves(state.learning.variables)):
-        first = int(segment.rounds[0])
+def _check_finite(state: State) -> None:
+    rounds = np.ravel(state.health.first_nonfinite)
+    if rounds.any():
         raise FloatingPointError(
-            f"rounds {first} to {first + int(segment.to_play) - 1}: the model holds NaN "
-            "(jax_debug_nans is on). Without the mode, first_nonfinite_round of the result says in "
-            "which round it began."
+            f"round {rounds[rounds > 0].min()}: the model is not finite (jax_debug_nans is on). "
+            "Without the mode, first_nonfinite_round of the result names this round."
         )
 
 

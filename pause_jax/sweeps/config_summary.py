@@ -16,9 +16,9 @@ from pause_jax.base.client_ids import plain
 from pause_jax.base.spelling import shortest
 from pause_jax.base.struct import fields, is_node, nested
 from pause_jax.config import SimConfig
-from pause_jax.run.record.evaluations import evaluated_rounds
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.result import Result
+from pause_jax.run.rounds.horizon import evaluated_rounds
 from pause_jax.sweeps.provenance import without_addresses
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from jax import lax
 from pause_jax import QUANTITIES, SimConfig, simulate
 from pause_jax.bandit import empty_stats, update_stats
 from pause_jax.policies import RoundRobin
-from pause_jax.run.horizon import LONGEST, advanced
+from pause_jax.run.rounds.horizon import LONGEST, advanced
 from pause_jax.world.availability import Diurnal, Intervals
 from pause_jax.world.latency import Traces
 

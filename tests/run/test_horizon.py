@@ -17,7 +17,7 @@ from pause_jax import (
 )
 from pause_jax.config import validate
 from pause_jax.policies import NAMED
-from pause_jax.run.record.evaluations import evaluated_at
+from pause_jax.run.rounds.horizon import evaluated_at
 from tests.support import runs
 from tests.support.runs import KEY, assert_close, assert_same_bits
 

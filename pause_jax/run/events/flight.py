@@ -132,7 +132,8 @@ class Step(NamedTuple):
 
 def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
     """The flight before anybody started."""
-    none, zero = jnp.zeros(plan.slots, bool), jnp.zeros(plan.slots)
+    none = jnp.zeros(plan.slots, bool)
+    zero = jnp.zeros(plan.slots)
     number = jnp.zeros(plan.slots, jnp.int32)
     slots = Slots(
         client=number,
@@ -223,19 +224,23 @@ class Buffer(NamedTuple):
 def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buffer:
     """The buffer in server step ``number``."""
     places = jnp.argsort(~slots.answered, stable=True)[: plan.buffer].astype(jnp.int32)
-    own = jax.tree.map(lambda leaf: leaf[places], slots)
-    share = own.peers / jnp.maximum(jnp.sum(own.answered), 1)
-    weights = jnp.where(own.answered, own.weight * share, 0.0)
-    staleness, received = number - own.version, own.answered & own.sends
-    averaged, bound = received, clock_of(config).max_staleness
+    answers = jax.tree.map(lambda leaf: leaf[places], slots)
+    share = answers.peers / jnp.maximum(jnp.sum(answers.answered), 1)
+    weights = jnp.where(answers.answered, answers.weight * share, 0.0)
+    staleness = number - answers.version
+    received = averaged = answers.answered & answers.sends
+    bound = clock_of(config).max_staleness
     if bound is not None:
-        averaged &= staleness <= bound
-    return Buffer(places, own, Selection(own.client, weights), staleness, received, averaged)
+        averaged = received & (staleness <= bound)
+    return Buffer(
+        places, answers, Selection(answers.client, weights), staleness, received, averaged
+    )
 
 
 def after_step(flight: Flight, seconds: Array) -> Flight:
     """The flight once the server has averaged, by the time of the next step."""
-    slots, last = flight.slots, flight.last
+    slots = flight.slots
+    last = flight.last
     under_way = slots.under_way
     if last is not None:
         answered = jnp.where(slots.answered, slots.client, last.shape[0])

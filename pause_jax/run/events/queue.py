@@ -25,7 +25,7 @@ from pause_jax.run.events.flight import (
     plan_of,
     started,
 )
-from pause_jax.run.horizon import advanced
+from pause_jax.run.rounds.horizon import advanced
 from pause_jax.run.rounds.round import ask, close_round, observe_world, select
 from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import Setup
@@ -76,7 +76,8 @@ def play_events(setup: Setup, before: State, number: Array) -> Events:
     """
     assert before.flight is not None
     flight = before.flight
-    plan, zero = plan_of(setup.config), jnp.zeros((), jnp.int32)
+    plan = plan_of(setup.config)
+    zero = jnp.zeros((), jnp.int32)
     everyone = before.counts.shape
     at_once = not learns_of_training(setup.config.policy)
     start = Events(
@@ -106,8 +107,8 @@ def play_events(setup: Setup, before: State, number: Array) -> Events:
         return jnp.where(events.answers < plan.buffer, at, jnp.inf)
 
     def goes_on(events: Events) -> Array:
-        some = may_start(events) | (jnp.any(events.slots.under_way) & ~jnp.isfinite(due(events)))
-        return (events.answers < plan.buffer) & some
+        waits = jnp.any(events.slots.under_way) & ~jnp.isfinite(due(events))
+        return (events.answers < plan.buffer) & (may_start(events) | waits)
 
     def start_clients(events: Events) -> Events:
         if at_once:
@@ -134,35 +135,42 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
     Everything is drawn with the keys of a round whose number is that of the decision. A release is
     charged now: the client's count rises at its start.
     """
-    plan, slots, decision = plan_of(setup.config), events.slots, events.decisions + 1
-    own = keys.of_round(before.keys, decision)
+    plan = plan_of(setup.config)
+    slots = events.slots
+    decision = events.decisions + 1
+    round_keys = keys.of_round(before.keys, decision)
     now = before._replace(
         counts=events.counts,
         policy=events.policy,
         availability_trace=events.trace,
         clock=before.clock + events.now,
     )
-    seen = observe_world(setup, now, own, decision)
+    conditions = observe_world(setup, now, round_keys, decision)
     num_clients = setup.config.num_clients
     engaged = jnp.where(slots.occupied, slots.client, num_clients)
-    seen = seen._replace(available=seen.available.at[engaged].set(False, mode="drop"))
-    asked = ask(setup, now, seen, own, decision)  # no question: what a choice needs
-    selection, info = select(setup, asked, seen, decision)
-    clients, active = selection.clients, selection.active
+    conditions = conditions._replace(
+        available=conditions.available.at[engaged].set(False, mode="drop")
+    )
+    answers = ask(setup, now, conditions, round_keys, decision)  # no question: what a choice needs
+    selection, info = select(setup, answers, conditions, decision)
+    clients = selection.clients
+    active = selection.active
     rules = events.rules
     if is_checked(setup.config):
-        found = broken(selection, seen.available, seen.latency, setup.context.min_latency)
-        rules = jnp.where(rules > 0, rules, found)
+        new_rules = broken(
+            selection, conditions.available, conditions.latency, setup.context.min_latency
+        )
+        rules = jnp.where(rules > 0, rules, new_rules)
     group = {
         "client": clients,
         "order": events.decisions * plan.asked + jnp.arange(plan.asked),
         "version": number,
         "weight": selection.weights,
         "peers": jnp.sum(active),
-        "epsilon": seen.epsilon[clients],
-        "sends": close_round(setup, seen, asked, selection, own, decision).in_time,
-        "latency": seen.latency[clients],
-        "finish": events.now + seen.latency[clients],
+        "epsilon": conditions.epsilon[clients],
+        "sends": close_round(setup, conditions, answers, selection, round_keys, decision).in_time,
+        "latency": conditions.latency[clients],
+        "finish": events.now + conditions.latency[clients],
     }
     return events._replace(
         slots=started(slots, active, group),
@@ -170,11 +178,11 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
         groups=events.groups + (events.answers > 0),
         waits=(events.answers > 0) | ~jnp.any(active),
         counts=events.counts.at[clients].add(active.astype(jnp.int32)),
-        trace=seen.availability_trace,
+        trace=conditions.availability_trace,
         rules=rules,
         info=info,
-        latency=seen.latency,
-        available=seen.available,
+        latency=conditions.latency,
+        available=conditions.available,
     )
 
 
@@ -189,20 +197,20 @@ def _report(setup: Setup, before: State, events: Events, number: Array) -> Event
         buffer = buffer_of(setup.config, plan, events.slots, number)
         return heard(setup, before, events, buffer, trained)
 
-    some = jnp.any(events.slots.answered & ~events.reported)
-    policy = lax.cond(some, hear, lambda: events.policy)
+    has_news = jnp.any(events.slots.answered & ~events.reported)
+    policy = lax.cond(has_news, hear, lambda: events.policy)
     return events._replace(policy=policy, reported=events.slots.answered)
 
 
 def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
-    """The policy's state after the answers that it has not been told of."""
+    """Return the policy's state after the answers that it has not been told of."""
     server_loss = setup.learner.server_loss
     if server_loss is not None:
         server_loss = functools.partial(server_loss, before.learning, trained.released)
     new = buffer.slots.answered & ~events.reported[buffer.places]
     missing = new & ~buffer.averaged
     end = jnp.where(events.now > 0, events.now, 1.0)
-    # As dispatched: a policy's own weights. An empty slot names a client that is not in the others.
+    # As dispatched: the policy's weights. An empty slot names a client that is not in the others.
     clients = distinct(buffer.slots.client, new, setup.config.num_clients)
     selection = Selection(clients, jnp.where(new, buffer.slots.weight, 0.0))
     observation = Observation(
@@ -221,7 +229,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
 
 
 def distinct(clients: Array, active: Array, num_clients: int) -> Array:
-    """The clients of active slots, int [B], and in the other slots some of the other clients."""
+    """Return the clients of active slots, int [B], and other clients in the other slots."""
     taken = (
         jnp.zeros(num_clients, bool)
         .at[jnp.where(active, clients, num_clients)]
@@ -233,7 +241,7 @@ def distinct(clients: Array, active: Array, num_clients: int) -> Array:
 
 
 def seconds_of(setup: Setup, events: Events) -> Array:
-    """Seconds of a step so far; of one without anybody, until the server looks again."""
+    """Return the seconds of a step so far; of one without clients, until the server looks again."""
     trace = setup.config.availability_trace
     if trace is None:
         return events.now

@@ -32,9 +32,9 @@ from pause_jax.run.events.flight import (
     plan_of,
 )
 from pause_jax.run.events.queue import Events, heard, play_events, seconds_of
-from pause_jax.run.horizon import advanced
 from pause_jax.run.record.recorder import Quantities, Record, record_round
 from pause_jax.run.rounds.arrival import can_miss_average, only_received
+from pause_jax.run.rounds.horizon import advanced
 from pause_jax.run.rounds.round import release_of
 from pause_jax.run.rounds.state import Round, State, examined
 from pause_jax.run.setup import Setup
@@ -68,15 +68,15 @@ def check_asks_nobody(config: SimConfig, policy: Policy) -> None:
 
 
 def play(
-    setup: Setup, before: State, own: keys.RoundKeys, number: Array, quantities: Quantities
+    setup: Setup, before: State, step_keys: keys.RoundKeys, number: Array, quantities: Quantities
 ) -> tuple[State, Record]:
     """Play a server step.
 
     Args:
       setup: the parts of the run.
       before: the state after the step before.
-      own: the keys of this step, for training and noise. Those of the world and of the policy go by
-        the number of the decision.
+      step_keys: the keys of this step, for training and noise. Those of the world and of the
+        policy go by the number of the decision.
       number: s >= 1; clients that start in it train the model after s - 1 steps.
       quantities: what is recorded.
 
@@ -85,12 +85,12 @@ def play(
     """
     assert before.flight is not None
     events = play_events(setup, before, number)
-    learning, flight = train(setup, before, events, own, number)
+    learning, flight = train(setup, before, events, step_keys, number)
     buffer = buffer_of(setup.config, plan_of(setup.config), events.slots, number)
     learning, trained = average(setup, learning, flight, buffer)
     after = update(setup, before, events, flight, buffer, learning, trained, number)
-    chosen, nobody = buffer.selection, setup.config.num_clients
-    places = jnp.where(chosen.active, chosen.clients, nobody)
+    chosen = buffer.selection
+    places = jnp.where(chosen.active, chosen.clients, setup.config.num_clients)
     played = Round(
         config=setup.config,
         length=setup.length,
@@ -121,7 +121,7 @@ def play(
 
 
 def train(
-    setup: Setup, before: State, events: Events, own: keys.RoundKeys, number: Array
+    setup: Setup, before: State, events: Events, step_keys: keys.RoundKeys, number: Array
 ) -> tuple[LearnerState, Flight]:
     """Train all clients that started in a step, and keep what the server will receive of them.
 
@@ -129,22 +129,25 @@ def train(
     """
     assert before.flight is not None
     assert setup.learner.deferred is not None
-    plan, slots, learner = plan_of(setup.config), events.slots, setup.learner.deferred
-    learning, nobody = before.learning, setup.config.num_clients
+    plan = plan_of(setup.config)
+    slots = events.slots
+    learner = setup.learner.deferred
+    learning = before.learning
+    nobody = setup.config.num_clients
     order = jnp.nonzero(_new(slots, number), size=plan.slots, fill_value=plan.slots)[0]
 
-    def train_some(i: Array, so_far: tuple[Any, Flight]) -> tuple[Any, Flight]:
-        kept, flight = so_far
+    def train_cohort(i: Array, carry: tuple[Any, Flight]) -> tuple[Any, Flight]:
+        clients, flight = carry
         nth = i * plan.cohort + jnp.arange(plan.cohort)
         places = order.at[nth].get(mode="fill", fill_value=plan.slots)
-        some = jax.tree.map(lambda leaf: leaf[places], slots)
-        trains = (places < plan.slots) & some.sends
+        cohort = jax.tree.map(lambda leaf: leaf[places], slots)
+        trains = (places < plan.slots) & cohort.sends
         sending = Selection(
-            jnp.where(trains, some.client, nobody), jnp.where(trains, some.weight, 0.0)
+            jnp.where(trains, cohort.client, nobody), jnp.where(trains, cohort.weight, 0.0)
         )
-        release = release_of(setup.config.privacy, own.privacy, sending, some.epsilon)
-        state = learning._replace(clients=kept)
-        state, trained, updates = learner.train(own.training, state, sending, release)
+        release = release_of(setup.config.privacy, step_keys.privacy, sending, cohort.epsilon)
+        state = learning._replace(clients=clients)
+        state, trained, updates = learner.train(step_keys.training, state, sending, release)
 
         def put(table: Array, rows: Array) -> Array:
             return table.at[places].set(rows.astype(table.dtype), mode="drop")
@@ -158,8 +161,8 @@ def train(
     flight = before.flight._replace(slots=slots, decisions=events.decisions)
     # More than one at the start alone, and when slots were empty for lack of clients.
     cohorts = -(-jnp.sum(_new(slots, number)) // plan.cohort)
-    kept, flight = lax.fori_loop(0, cohorts, train_some, (learning.clients, flight))
-    return learning._replace(clients=kept), flight
+    clients, flight = lax.fori_loop(0, cohorts, train_cohort, (learning.clients, flight))
+    return learning._replace(clients=clients), flight
 
 
 def average(
@@ -171,7 +174,8 @@ def average(
     no share: it makes the whole step smaller.
     """
     assert setup.learner.deferred is not None
-    clock, chosen = clock_of(setup.config), buffer.selection
+    clock = clock_of(setup.config)
+    chosen = buffer.selection
     if can_miss_average(setup.config) or clock.max_staleness is not None:
         chosen = only_received(chosen, buffer.averaged)
     factor = clock.staleness.factor(buffer.staleness.astype(jnp.float32))
@@ -179,7 +183,8 @@ def average(
         lambda leaf: leaf[buffer.places], (flight.loss, flight.square_loss, flight.updates)
     )
     learning = setup.learner.deferred.average(learning, updates, chosen.weights * factor)
-    active, trains = chosen.active, setup.config.learning is not None
+    active = chosen.active
+    trains = setup.config.learning is not None
     mean = jnp.sum(jnp.where(active, chosen.weights * loss, 0.0))
     trained = Trained(
         loss=jnp.where(active, loss, 0.0),

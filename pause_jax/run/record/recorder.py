@@ -18,9 +18,9 @@ from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, with_budgets
 from pause_jax.rng import keys
-from pause_jax.run.record.evaluations import evaluated_at, evaluated_rounds
 from pause_jax.run.record.quantities import METRICS, QUANTITIES, STEP_QUANTITIES
 from pause_jax.run.record.quantity import Quantity, metric
+from pause_jax.run.rounds.horizon import evaluated_at, evaluated_rounds
 from pause_jax.run.rounds.state import Round, Run, State
 
 
@@ -39,15 +39,16 @@ def with_metrics(
     """
     if any(config.overlaps for config in configs):
         quantities = (*quantities, *STEP_QUANTITIES.values())
-    known, names = {each.name for each in quantities}, tuple(dict.fromkeys(names))
+    known = {each.name for each in quantities}
+    names = tuple(dict.fromkeys(names))
     for name in names:
         if name in QUANTITIES and name not in METRICS:
             raise ConfigError(
                 f"learning: a metric is called {name!r}, which the library records already. Give "
                 "it another name."
             )
-    own = [metric(name) for name in names if name not in known]
-    return chosen((*quantities, *own), reserved)
+    metrics = [metric(name) for name in names if name not in known]
+    return chosen((*quantities, *metrics), reserved)
 
 
 def chosen(record: Iterable[str | Quantity] | None, reserved: Sequence[str] = ()) -> Quantities:
@@ -152,10 +153,10 @@ def _value(q: Quantity, of: Round | Run) -> Array:
     Raises:
       ConfigError: if it is not.
     """
-    given = q.value(of)
-    if given is None:
+    value = q.value(of)
+    if value is None:
         raise ConfigError(f"record: {q.name} returned nothing; it must return an array.")
-    value = jnp.asarray(given)
+    value = jnp.asarray(value)
     dims = q.dims[1:] if q.per_round else q.dims
     sizes = {"client": of.config.num_clients, "slot": of.config.num_slots}
     fits = value.ndim == len(dims) and all(

@@ -11,10 +11,10 @@ from jax import Array
 from pause_jax.base.struct import PyTree, static
 from pause_jax.config import SimConfig
 from pause_jax.learning.learner import Variables, released_in_the_clear, update_size
-from pause_jax.run.record.evaluations import evaluated_at
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import DIMENSIONS, Quantity
 from pause_jax.run.record.recorder import Quantities, at_end, in_rounds
+from pause_jax.run.rounds.horizon import evaluated_at
 from pause_jax.run.rounds.state import State
 
 

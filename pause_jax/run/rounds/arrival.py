@@ -31,8 +31,8 @@ class Arrival(NamedTuple):
     observed: Float[Array, " m"]
 
 
-def arrival(config: SimConfig, latency: Array, active: Array, answering: Array) -> Arrival:
-    """The end of a round by the config's rule.
+def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Array) -> Arrival:
+    """End a round by the config's rule.
 
     Without a rule it lasts as long as its slowest client, (3). One that sends nothing takes its
     time all the same: the server notices when its answer should have come.
@@ -51,19 +51,20 @@ def arrival(config: SimConfig, latency: Array, active: Array, answering: Array) 
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
     # Nothing of an empty slot's client; finite, as policies may multiply it by a weight of 0.
-    seen = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
-    return Arrival(end, answering & by_then, answering & ~by_then, seen)
+    observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
+    return Arrival(end, answering & by_then, answering & ~by_then, observed)
 
 
 def can_miss_average(config: SimConfig) -> bool:
-    """Whether the update of a chosen client may miss its round's average."""
-    rules = config.dropout, config.deadline, config.wait_for
-    some = config.when_spent == "drop" or config.latency.drops
-    return some or any(rule is not None for rule in rules)
+    """Return whether the update of a chosen client may miss its round's average."""
+    rules = (config.dropout, config.deadline, config.wait_for)
+    has_rule = any(rule is not None for rule in rules)
+    return has_rule or config.when_spent == "drop" or config.latency.drops
 
 
 def only_received(selection: Selection, received: Array) -> Selection:
-    """The slots whose update arrives; the server averages what it receives."""
+    """Give the weights of slots whose update does not arrive to the others."""
     weights = jnp.where(received, selection.weights, 0.0)
-    total, received = jnp.sum(selection.weights), jnp.sum(weights)
-    return selection._replace(weights=weights * total / jnp.where(received > 0, received, 1.0))
+    arrived = jnp.sum(weights)
+    total = jnp.sum(selection.weights)
+    return selection._replace(weights=weights * total / jnp.where(arrived > 0, arrived, 1.0))

@@ -15,10 +15,10 @@ from jax import Array, lax
 from pause_jax.config import SimConfig, with_budgets
 from pause_jax.learning import Execution
 from pause_jax.rng import keys
-from pause_jax.run.branch import when
 from pause_jax.run.events import server_step as asynchronous
-from pause_jax.run.horizon import Length, has_ended
 from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
+from pause_jax.run.rounds.branch import when
+from pause_jax.run.rounds.horizon import Length, has_ended
 from pause_jax.run.rounds.round import play
 from pause_jax.run.rounds.state import State, healthy
 from pause_jax.run.setup import learner_of, setup_of

@@ -15,9 +15,9 @@ from pause_jax.policies import Answer, check_selected
 from pause_jax.privacy import Mechanism
 from pause_jax.rng import keys
 from pause_jax.run.contract import broken, is_checked
-from pause_jax.run.horizon import advanced
 from pause_jax.run.record.recorder import Quantities, Record, record_round
-from pause_jax.run.rounds.arrival import Arrival, arrival, can_miss_average, only_received
+from pause_jax.run.rounds.arrival import Arrival, arrival_of, can_miss_average, only_received
+from pause_jax.run.rounds.horizon import advanced
 from pause_jax.run.rounds.state import Round, State, examined
 from pause_jax.run.setup import Setup
 
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 
 def play(
-    setup: Setup, before: State, own: keys.RoundKeys, round: Array, quantities: Quantities
+    setup: Setup, before: State, round_keys: keys.RoundKeys, round: Array, quantities: Quantities
 ) -> tuple[State, Record]:
     """Play a round.
 
     Args:
       setup: the parts of the run.
       before: the state after the round before.
-      own: the keys of this round.
+      round_keys: the keys of this round.
       round: t >= 1.
       quantities: what is recorded.
 
     Returns:
       (state after the round, what it records).
     """
-    seen = observe_world(setup, before, own, round)
-    asked = ask(setup, before, seen, own, round)
-    selection, info = select(setup, asked, seen, round)
-    ending = close_round(setup, seen, asked, selection, own, round)
-    learned = train(setup, before, seen, selection, ending, own)
-    after = update(setup, before, seen, asked, selection, ending, learned, round)
-    newly_reached = selection.active & ~asked.reached[selection.clients]
+    conditions = observe_world(setup, before, round_keys, round)
+    answers = ask(setup, before, conditions, round_keys, round)
+    selection, info = select(setup, answers, conditions, round)
+    arrival = close_round(setup, conditions, answers, selection, round_keys, round)
+    learned = train(setup, before, conditions, selection, arrival, round_keys)
+    after = update(setup, before, conditions, answers, selection, arrival, learned, round)
+    newly_reached = selection.active & ~answers.reached[selection.clients]
     played = Round(
         config=setup.config,
         length=setup.length,
@@ -55,22 +55,22 @@ def play(
         number=round,
         before=before,
         after=after,
-        latency=seen.latency,
-        available=seen.available,
+        latency=conditions.latency,
+        available=conditions.available,
         selection=selection,
         info=info,
         trained=learned.trained,
-        in_time=ending.in_time,
+        in_time=arrival.in_time,
         work=setup.work,
-        downloads=jnp.sum(asked.reached) + jnp.sum(newly_reached),
-        uploads=jnp.sum(ending.in_time | ending.stale),
-        seconds=ending.seconds,
-        query_seconds=asked.seconds,
+        downloads=jnp.sum(answers.reached) + jnp.sum(newly_reached),
+        uploads=jnp.sum(arrival.in_time | arrival.stale),
+        seconds=arrival.seconds,
+        query_seconds=answers.seconds,
     )
     return after, record_round(quantities, played)
 
 
-class Seen(NamedTuple):
+class Conditions(NamedTuple):
     """The world in a round, and the budgets before it.
 
     Attributes:
@@ -88,20 +88,22 @@ class Seen(NamedTuple):
     dropped: Bool[Array, " K"]
 
 
-def observe_world(setup: Setup, before: State, own: keys.RoundKeys, round: Array) -> Seen:
+def observe_world(
+    setup: Setup, before: State, round_keys: keys.RoundKeys, round: Array
+) -> Conditions:
     """Draw latencies and availability, and look up the budgets."""
-    config, budget = setup.config, setup.config.privacy.budget
-    latency = setup.world.latency(own, round)
-    available, trace = setup.world.present(before.availability_trace, own, before.clock)
+    budget = setup.config.privacy.budget
+    latency = setup.world.latency(round_keys, round)
+    available, trace = setup.world.present(before.availability_trace, round_keys, before.clock)
     epsilon = budget.epsilon(before.counts + 1)
     exhausted = budget.exhausted(before.counts + 1)
-    if config.when_spent == "exclude":
+    if setup.config.when_spent == "exclude":
         available &= ~exhausted
-    dropped = exhausted & (config.when_spent == "drop")
-    return Seen(latency, available, trace, epsilon, dropped)
+    dropped = exhausted & (setup.config.when_spent == "drop")
+    return Conditions(latency, available, trace, epsilon, dropped)
 
 
-class Asked(NamedTuple):
+class Answers(NamedTuple):
     """What is known after a policy's question, or without one.
 
     Attributes:
@@ -119,7 +121,9 @@ class Asked(NamedTuple):
     reached: Bool[Array, " K"]
 
 
-def ask(setup: Setup, before: State, seen: Seen, own: keys.RoundKeys, round: Array) -> Asked:
+def ask(
+    setup: Setup, before: State, conditions: Conditions, round_keys: keys.RoundKeys, round: Array
+) -> Answers:
     """Put the policy's question to the clients, if it has one. It costs the seconds it takes.
 
     A client without budget does not report its loss, and the server waits for it.
@@ -127,39 +131,42 @@ def ask(setup: Setup, before: State, seen: Seen, own: keys.RoundKeys, round: Arr
     query = setup.policy.query
     nobody = jnp.zeros(before.queried.shape, bool)
     if query is None:
-        return Asked(own.policy, before.policy, before.queried, jnp.zeros(()), nobody)
-    ask_key, choice_key = keys.question_and_choice(own.policy)
-    clients, asked = query.ask(ask_key, before.policy, round, seen.available)
-    loss, reported = jnp.ones(clients.shape), jnp.ones(clients.shape, bool)
+        return Answers(round_keys.policy, before.policy, before.queried, jnp.zeros(()), nobody)
+    ask_key, choice_key = keys.question_and_choice(round_keys.policy)
+    clients, is_asked = query.ask(ask_key, before.policy, round, conditions.available)
+    loss = jnp.ones(clients.shape)
+    reported = jnp.ones(clients.shape, bool)
     reached = nobody
     if query.wants == "loss":
-        reported = ~seen.dropped[clients]
-        reached = reached.at[clients].max(asked)
-        loss = setup.learner.ask(own.answers, before.learning, clients, query.batch_size)
+        reported = ~conditions.dropped[clients]
+        reached = reached.at[clients].max(is_asked)
+        loss = setup.learner.ask(round_keys.answers, before.learning, clients, query.batch_size)
         loss = jnp.where(reported, loss, jnp.nan)
-    answer = Answer(loss, setup.world.features(own, round)[clients], reported)
-    waited = jnp.where(asked, query.seconds(seen.latency)[clients], 0.0)
-    return Asked(
+    answer = Answer(loss, setup.world.features(round_keys, round)[clients], reported)
+    waited = jnp.where(is_asked, query.seconds(conditions.latency)[clients], 0.0)
+    return Answers(
         choice_key=choice_key,
-        policy=query.receive(before.policy, clients, asked, answer),
-        queried=before.queried.at[clients].add((asked & reported).astype(jnp.int32)),
+        policy=query.receive(before.policy, clients, is_asked, answer),
+        queried=before.queried.at[clients].add((is_asked & reported).astype(jnp.int32)),
         seconds=jnp.max(waited),
         reached=reached,
     )
 
 
-def select(setup: Setup, asked: Asked, seen: Seen, round: Array) -> tuple[Selection, Info]:
+def select(
+    setup: Setup, answers: Answers, conditions: Conditions, round: Array
+) -> tuple[Selection, Info]:
     """Let the policy choose a cohort, and check the form of its choice."""
-    choice = setup.policy.select(asked.choice_key, asked.policy, round, seen.available)
+    choice = setup.policy.select(answers.choice_key, answers.policy, round, conditions.available)
     return check_selected(choice, setup.context.num_selected)
 
 
 def close_round(
     setup: Setup,
-    seen: Seen,
-    asked: Asked,
+    conditions: Conditions,
+    answers: Answers,
     selection: Selection,
-    own: keys.RoundKeys,
+    round_keys: keys.RoundKeys,
     round: Array,
 ) -> Arrival:
     """End the round: after its slowest client, or by the config's rule.
@@ -167,15 +174,17 @@ def close_round(
     Returns:
       Who arrived; its seconds include those of the question.
     """
-    clients, active = selection.clients, selection.active
-    sends_nothing = seen.dropped[clients]
+    clients = selection.clients
+    active = selection.active
+    sends_nothing = conditions.dropped[clients]
     if setup.world.lost is not None:
-        sends_nothing |= setup.world.lost(own, round)[clients]
-    ending = arrival(setup.config, seen.latency[clients], active, active & ~sends_nothing)
-    seconds, trace = asked.seconds + ending.seconds, setup.config.availability_trace
+        sends_nothing |= setup.world.lost(round_keys, round)[clients]
+    arrival = arrival_of(setup.config, conditions.latency[clients], active, active & ~sends_nothing)
+    seconds = answers.seconds + arrival.seconds
+    trace = setup.config.availability_trace
     if trace is not None:
-        seconds = jnp.where(jnp.any(active), seconds, asked.seconds + trace.recheck)
-    return ending._replace(seconds=seconds)
+        seconds = jnp.where(jnp.any(active), seconds, answers.seconds + trace.recheck)
+    return arrival._replace(seconds=seconds)
 
 
 class Learned(NamedTuple):
@@ -195,29 +204,33 @@ class Learned(NamedTuple):
 def train(
     setup: Setup,
     before: State,
-    seen: Seen,
+    conditions: Conditions,
     selection: Selection,
-    ending: Arrival,
-    own: keys.RoundKeys,
+    arrival: Arrival,
+    round_keys: keys.RoundKeys,
 ) -> Learned:
     """Train the cohort, release its updates, and average those that arrived."""
-    learner, stale, sending = setup.learner, before.stale, selection
+    learner = setup.learner
+    stale = before.stale
+    sending = selection
     if can_miss_average(setup.config):
-        averaged = ending.in_time if stale is None else ending.in_time | ending.stale
+        averaged = arrival.in_time if stale is None else arrival.in_time | arrival.stale
         sending = only_received(selection, averaged)
-    epsilon = seen.epsilon[selection.clients]
-    release = release_of(setup.config.privacy, own.privacy, sending, epsilon)
+    epsilon = conditions.epsilon[selection.clients]
+    release = release_of(setup.config.privacy, round_keys.privacy, sending, epsilon)
     if stale is None or learner.stale is None:  # both or none
-        return Learned(*learner.train(own.training, before.learning, sending, release), stale)
+        return Learned(
+            *learner.train(round_keys.training, before.learning, sending, release), stale
+        )
     learning, trained, stale = learner.stale.train(
-        own.training, before.learning, sending, release, ending.stale, stale
+        round_keys.training, before.learning, sending, release, arrival.stale, stale
     )
-    released = jnp.where(_missing(selection, ending)[:, None], 0.0, trained.released)
+    released = jnp.where(_missing(selection, arrival)[:, None], 0.0, trained.released)
     return Learned(learning, trained._replace(released=released), stale)
 
 
 def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Array) -> Release:
-    """Build the release of a cohort: the mechanism, with each client's own key and epsilon.
+    """Build the release of a cohort: the mechanism, with each client's key and epsilon.
 
     Args:
       mechanism: the mechanism.
@@ -240,48 +253,51 @@ def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Ar
 def update(
     setup: Setup,
     before: State,
-    seen: Seen,
-    asked: Asked,
+    conditions: Conditions,
+    answers: Answers,
     selection: Selection,
-    ending: Arrival,
+    arrival: Arrival,
     learned: Learned,
     round: Array,
 ) -> State:
     """Update policy, statistics and clock by what the chosen clients returned."""
-    missing, trained = _missing(selection, ending), learned.trained
-    clock, clock_rest = advanced(before.clock, before.clock_rest, ending.seconds)
+    missing = _missing(selection, arrival)
+    trained = learned.trained
+    clock, clock_rest = advanced(before.clock, before.clock_rest, arrival.seconds)
     server_loss = setup.learner.server_loss
     if server_loss is not None:
         server_loss = functools.partial(server_loss, before.learning, trained.released)
     observation = Observation(
-        latency=ending.observed,
+        latency=arrival.observed,
         loss=jnp.where(missing, jnp.nan, trained.loss),
         square_loss=jnp.where(missing, jnp.nan, trained.square_loss),
         update=trained.released,
-        received=ending.in_time,
-        available=seen.available,
-        late=ending.stale & (setup.config.stale_updates == "next"),
+        received=arrival.in_time,
+        available=conditions.available,
+        late=arrival.stale & (setup.config.stale_updates == "next"),
         clock=clock,
         server_loss=server_loss,
     )
     rules = jnp.zeros((), jnp.int32)
     if is_checked(setup.config):
-        rules = broken(selection, seen.available, seen.latency, setup.context.min_latency)
+        rules = broken(
+            selection, conditions.available, conditions.latency, setup.context.min_latency
+        )
     return State(
         keys=before.keys,
         learning=learned.learning,
-        policy=setup.policy.update(asked.policy, selection, observation),
+        policy=setup.policy.update(answers.policy, selection, observation),
         counts=before.counts.at[selection.clients].add(selection.active.astype(jnp.int32)),
-        queried=asked.queried,
+        queried=answers.queried,
         played=before.played + 1,
         clock=clock,
         clock_rest=clock_rest,
         health=examined(before.health, round, learned.learning.variables, rules),
-        availability_trace=seen.availability_trace,
+        availability_trace=conditions.availability_trace,
         stale=learned.stale,
     )
 
 
-def _missing(selection: Selection, ending: Arrival) -> Array:
+def _missing(selection: Selection, arrival: Arrival) -> Array:
     """The slots whose update did not arrive in time, bool [m]."""
-    return selection.active & ~ending.in_time
+    return selection.active & ~arrival.in_time

@@ -15,10 +15,10 @@ from pause_jax.learning import Learner, LearnerState, StaleUpdates, Trained
 from pause_jax.learning.learner import all_finite
 from pause_jax.policies import Context
 from pause_jax.rng.keys import Streams
-from pause_jax.run.branch import when
 from pause_jax.run.events.flight import Flight, Step
-from pause_jax.run.horizon import Length, has_ended, is_evaluated
-from pause_jax.run.score import Score, score
+from pause_jax.run.rounds.branch import when
+from pause_jax.run.rounds.horizon import Length, has_ended, is_evaluated
+from pause_jax.run.rounds.score import Score, score
 from pause_jax.world.latency import Work
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pause_jax.rng import keys
 from pause_jax.world.latency import Latency
 
 # (keys of a round, round) -> array.
-Shown = Callable[[keys.RoundKeys, Array], Array]
+OfRound = Callable[[keys.RoundKeys, Array], Array]
 
 
 class World(NamedTuple):
@@ -29,19 +29,19 @@ class World(NamedTuple):
       features: float [K, F], what clients can report before the round (see ``Latency.features``).
     """
 
-    latency: Shown
+    latency: OfRound
     init: Callable[[Array], Any]
     present: Callable[[Any, keys.RoundKeys, Array], tuple[Array, Any]]
-    lost: Shown | None
-    features: Shown
+    lost: OfRound | None
+    features: OfRound
 
 
 def world_of(config: SimConfig, model: Latency) -> World:
     """The world that a config describes, with its latency model fitted to the run's work."""
     num_clients, trace = config.num_clients, config.availability_trace
 
-    def latency(own: keys.RoundKeys, round: Array) -> Array:
-        seconds = model.at(own.latency, round, num_clients)
+    def latency(round_keys: keys.RoundKeys, round: Array) -> Array:
+        seconds = model.at(round_keys.latency, round, num_clients)
         if jnp.shape(seconds) != (num_clients,):
             raise ConfigError(
                 f"latency = {type(model).__name__}: gave seconds of shape "
@@ -52,24 +52,24 @@ def world_of(config: SimConfig, model: Latency) -> World:
     def init(stream: Array) -> Any:
         return () if trace is None else trace.init(keys.availability_trace(stream, 0), num_clients)
 
-    def present(state: Any, own: keys.RoundKeys, clock: Array) -> tuple[Array, Any]:
-        free = jax.random.bernoulli(own.availability, config.availability, (num_clients,))
+    def present(state: Any, round_keys: keys.RoundKeys, clock: Array) -> tuple[Array, Any]:
+        free = jax.random.bernoulli(round_keys.availability, config.availability, (num_clients,))
         if trace is None:
             return free, state
-        here, state = trace.step(state, own.availability_trace, clock, num_clients)
-        return free & here, state
+        connected, state = trace.step(state, round_keys.availability_trace, clock, num_clients)
+        return free & connected, state
 
-    def lost(own: keys.RoundKeys, round: Array) -> Array:
+    def lost(round_keys: keys.RoundKeys, round: Array) -> Array:
         gone = jnp.zeros(num_clients, bool)
         if config.dropout is not None:
             chance = jnp.asarray(config.dropout)
-            gone = jax.random.bernoulli(own.dropout, chance, (num_clients,))
+            gone = jax.random.bernoulli(round_keys.dropout, chance, (num_clients,))
         if model.drops:  # by the draw of its seconds, hence the same key
-            gone |= model.dropped(jax.random.clone(own.latency), round, num_clients)
+            gone |= model.dropped(jax.random.clone(round_keys.latency), round, num_clients)
         return gone
 
-    def features(own: keys.RoundKeys, round: Array) -> Array:
-        return model.features(own.latency, num_clients)
+    def features(round_keys: keys.RoundKeys, round: Array) -> Array:
+        return model.features(round_keys.latency, num_clients)
 
-    some = config.dropout is not None or model.drops
-    return World(latency, init, present, lost if some else None, features)
+    drops = config.dropout is not None or model.drops
+    return World(latency, init, present, lost if drops else None, features)

@@ -12,26 +12,26 @@ from jax.custom_batching import custom_vmap
 
 
 def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
-    """``work()`` if wanted, else ``otherwise``: each run under vmap its own.
+    """Return ``work()`` if wanted, else ``otherwise``; under vmap for each run.
 
-    By itself ``lax.cond`` becomes a select there and works always; here it does so where any of the
-    runs wants it.
+    A plain ``lax.cond`` becomes a select under vmap and always works. This one works only if any of
+    the runs wants it.
 
     Args:
       wanted: bool scalar.
-      work: without arguments.
-      otherwise: of the shapes and kinds that the work returns.
+      work: function without arguments.
+      otherwise: pytree with the shapes and dtypes of the work's result.
     """
 
     def worked() -> Any:
-        return jax.tree.map(lambda new, old: _own(wanted, new, old), work(), otherwise)
+        return jax.tree.map(lambda new, old: _choose(wanted, new, old), work(), otherwise)
 
     return lax.cond(_by_any(wanted), worked, lambda: otherwise)
 
 
 @custom_vmap
 def _by_any(wanted: Array) -> Array:
-    """Whether any of the runs side by side wants it: one answer for all."""
+    """Return whether any of the vmapped runs wants it: one answer for all."""
     return wanted
 
 
@@ -41,19 +41,16 @@ def _(axis_size: int, in_batched: list[bool], wanted: Array) -> tuple[Array, boo
 
 
 @custom_vmap
-def _own(wanted: Array, new: Array, old: Array) -> Array:
-    """What a run keeps where somebody wanted the work: a run by itself is that somebody."""
+def _choose(wanted: Array, new: Array, old: Array) -> Array:
+    """Return what a run keeps where any run wanted the work; without vmap that is the run."""
     return new
 
 
-@_own.def_vmap
+@_choose.def_vmap
 def _(
     axis_size: int, in_batched: list[bool], wanted: Array, new: Array, old: Array
 ) -> tuple[Array, bool]:
-    def chosen(wanted: Array, new: Array, old: Array) -> Array:
-        return jnp.where(wanted, new, old)
-
     axes = [0 if batched else None for batched in in_batched]
     if in_batched[0]:
-        return jax.vmap(chosen, axes, axis_size=axis_size)(wanted, new, old), True
-    return _own(wanted, new, old), in_batched[1]
+        return jax.vmap(jnp.where, axes, axis_size=axis_size)(wanted, new, old), True
+    return _choose(wanted, new, old), in_batched[1]

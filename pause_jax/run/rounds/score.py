@@ -44,7 +44,7 @@ def score(
     *,
     with_genie: bool,
 ) -> Score:
-    """The score of a choice.
+    """Score a choice.
 
     Args:
       context: the network.
@@ -60,19 +60,20 @@ def score(
         context.speed_at(round), context.reward, counts, round, context.share, remaining, m
     )
     speed = context.min_latency / latency
-    own = (problem.terms, selection.clients, selection.active)
-    realised = cohort_value(speed, *own)
+    clients, active = selection.clients, selection.active
+    realised = cohort_value(speed, problem.terms, clients, active)
     if not with_genie:
         nan = jnp.asarray(jnp.nan)
         return Score(realised, nan, nan)
     genie, _ = exact(problem.index, problem.weight, m, available=available)
-    best = (problem.terms, genie, available[genie])
-    behind = cohort_value(problem.index, *best) - cohort_value(problem.index, *own)
-    same = jnp.all(_sorted(genie, available[genie]) == _sorted(selection.clients, selection.active))
-    regret = jnp.where(same & jnp.any(selection.active), 0.0, behind)
-    return Score(realised, cohort_value(speed, *best), regret)
+    is_filled = available[genie]
+    best = cohort_value(problem.index, problem.terms, genie, is_filled)
+    behind = best - cohort_value(problem.index, problem.terms, clients, active)
+    same = jnp.all(_sorted(genie, is_filled) == _sorted(clients, active))
+    regret = jnp.where(same & jnp.any(active), 0.0, behind)
+    return Score(realised, cohort_value(speed, problem.terms, genie, is_filled), regret)
 
 
 def _sorted(clients: Array, active: Array) -> Array:
-    """The clients that take part, ascending, after -1 for each empty slot: int [m]."""
+    """Return the clients that take part, ascending, after -1 for each empty slot: int [m]."""
     return jnp.sort(jnp.where(active, clients, -1))
