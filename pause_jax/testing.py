@@ -117,18 +117,22 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
 
 def _check_choices(result: Any, where: str) -> None:
-    clients, weight, present = (
+    cohorts, weights, available = (
         np.asarray(getattr(result, name)) for name in ("filled", "weights", "available")
     )
-    num_clients = present.shape[1]
-    for t, (cohort, w, here) in enumerate(zip(clients, weight, present, strict=True), start=1):
-        seen = f"{where}, round {t}: clients {cohort.tolist()}, weights {w.tolist()}"
-        assert len(set(cohort.tolist())) == cohort.size, f"{seen}: clients must be distinct"
-        assert np.all((cohort >= 0) & (cohort < num_clients)), f"{seen}: not in 0 .. K - 1"
-        assert np.all(np.isfinite(w) & (w >= 0)), f"{seen}: weights must be finite and >= 0"
-        assert here[cohort[w > 0]].all(), f"{seen}: one that takes part is not available"
-        total = w.sum()
-        assert total == 0 or abs(total - 1) < 1e-4, f"{seen}: weights must sum to one"
+    num_clients = available.shape[1]
+    rows = zip(cohorts, weights, available, strict=True)
+    for t, (cohort, weight, present) in enumerate(rows, start=1):
+        shown = f"{where}, round {t}: clients {cohort.tolist()}, weights {weight.tolist()}"
+        inside = (cohort >= 0) & (cohort < num_clients)
+        _require(len(set(cohort.tolist())) == cohort.size, f"{shown}: clients must be distinct")
+        _require(inside.all(), f"{shown}: not in 0 .. K - 1")
+        finite = np.isfinite(weight) & (weight >= 0)
+        _require(finite.all(), f"{shown}: weights must be finite and >= 0")
+        chosen_are_present = present[cohort[weight > 0]].all()
+        _require(chosen_are_present, f"{shown}: one that takes part is not available")
+        total = weight.sum()
+        _require(total == 0 or abs(total - 1) < 1e-4, f"{shown}: weights must sum to one")
 
 
 def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
@@ -155,9 +159,9 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     updates = jax.random.normal(jax.random.key(1), (4, dimension)).at[3].set(0.0)
     singles = [release(own, *each, epsilon) for each in zip(several, updates, strict=True)]
     for one, update in zip(singles, updates, strict=True):
-        assert one.shape == update.shape, f"a release of shape {one.shape} for {update.shape}"
-        assert one.dtype == update.dtype, f"a release of {one.dtype} for {update.dtype}"
-        assert np.isfinite(one).all(), "a release is not finite"
+        _require(one.shape == update.shape, f"a release of shape {one.shape} for {update.shape}")
+        _require(one.dtype == update.dtype, f"a release of {one.dtype} for {update.dtype}")
+        _require(np.isfinite(one).all(), "a release is not finite")
     _same(release(own, several[0], updates[0], epsilon), singles[0], "one key, two releases")
     together = jax.vmap(release, in_axes=(None, 0, 0, None))(own, several, updates, epsilon)
     np.testing.assert_allclose(
@@ -166,7 +170,7 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     )  # fmt: skip
     other = release(own, several[1], updates[0], epsilon)
     if mechanism.unit != "none":
-        assert not np.array_equal(other, singles[0]), "two keys, one release: there is no noise"
+        _require(not np.array_equal(other, singles[0]), "two keys, one release: there is no noise")
     release(jax.tree.map(lambda x: x * 0.9, own), several[0], updates[0], epsilon)
     release.check()
 
@@ -183,12 +187,14 @@ def _check_budget(mechanism: Mechanism) -> None:
     times = np.arange(60)
     left, spent, epsilon, over = map(np.asarray, schedule(mechanism.budget, times))
     left, spent, epsilon = (each.astype(np.float64) for each in (left, spent, epsilon))
-    assert left[0] == 1, f"remaining(0) = {left[0]}: nothing is spent before the first release"
-    assert np.all((left >= 0) & (left <= 1)), "remaining must stay in [0, 1]"
-    assert np.all(np.diff(left) <= 1e-6), "remaining must never rise"
-    assert np.all(epsilon >= 0), "an epsilon is negative"
-    assert np.array_equal(epsilon == 0, over), "epsilon must be 0 where exhausted, and only there"
-    assert spent[0] == 0, f"spent(0) = {spent[0]}: must be 0"
+    _require(left[0] == 1, f"remaining(0) = {left[0]}: nothing is spent before the first release")
+    _require(np.all((left >= 0) & (left <= 1)), "remaining must stay in [0, 1]")
+    _require(np.all(np.diff(left) <= 1e-6), "remaining must never rise")
+    _require(np.all(epsilon >= 0), "an epsilon is negative")
+    _require(
+        np.array_equal(epsilon == 0, over), "epsilon must be 0 where exhausted, and only there"
+    )
+    _require(spent[0] == 0, f"spent(0) = {spent[0]}: must be 0")
     if np.isfinite(epsilon).all():
         added = np.append(0, np.cumsum(epsilon))[: times.size]
         np.testing.assert_allclose(
@@ -227,13 +233,13 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
     state = jax.jit(learner.init)(keys.streams(jax.random.key(0)))
     cohort = jnp.arange(num_selected, dtype=jnp.int32) * (num_clients // num_selected)
     size = jnp.shape(state.partition.size)
-    assert size == (num_clients,), f"partition.size has shape {size}: must be [K]"
+    _require(size == (num_clients,), f"partition.size has shape {size}: must be [K]")
     _check_training(learner, state, cohort)
     _check_answers(learner, state, cohort)
     record = chosen(("first_nonfinite_round", "train_loss"), RESERVED)
     record = with_metrics(record, learner.metrics, RESERVED)
     result = simulate(config, jax.random.key(2), record=record)
-    assert int(result.first_nonfinite_round) == 0, "the model was not finite"
+    _require(int(result.first_nonfinite_round) == 0, "the model was not finite")
     _check_toml(config, learning)
 
 
@@ -254,8 +260,8 @@ def _check_training(learner: Learner, state: LearnerState, cohort: Array) -> Non
     _same_form(after, state, "train must keep the form of the state")
     for name in ("loss", "square_loss"):
         shape = getattr(trained, name).shape
-        assert shape == (m,), f"{name} has shape {shape}: must be [m]"
-    assert trained.released.ndim == 2, "released must be [m, d]"
+        _require(shape == (m,), f"{name} has shape {shape}: must be [m]")
+    _require(trained.released.ndim == 2, "released must be [m, d]")
 
     unchanged, _ = train(equal, 0.0)
     before, moved = ((tree.variables or {}).get("params") for tree in (state, unchanged))
@@ -277,11 +283,12 @@ def _check_answers(learner: Learner, state: LearnerState, cohort: Array) -> None
         return learner.ask(jax.random.key(1), state, cohort, None), learner.evaluate(state)
 
     asked, metrics = answers(state, cohort)
-    assert asked.shape == cohort.shape, f"ask gave shape {asked.shape}: must be [d]"
-    assert sorted(metrics) == sorted(learner.metrics), (
-        f"evaluate gave {sorted(metrics)}; Learner.metrics has {sorted(learner.metrics)}"
+    _require(asked.shape == cohort.shape, f"ask gave shape {asked.shape}: must be [d]")
+    _require(
+        sorted(metrics) == sorted(learner.metrics),
+        f"evaluate gave {sorted(metrics)}; Learner.metrics has {sorted(learner.metrics)}",
     )
-    assert all(jnp.shape(value) == () for value in metrics.values()), "a metric is no scalar"
+    _require(all(jnp.shape(value) == () for value in metrics.values()), "a metric is no scalar")
 
 
 class _Counted:
@@ -300,9 +307,16 @@ class _Counted:
 
     def check(self) -> None:
         """Raise AssertionError if other numbers made it trace a second time."""
-        assert self.traces == 1, (
-            "other numbers compile anew: a traced number fixes a shape or a branch; make it static"
+        _require(
+            self.traces == 1,
+            "other numbers compile anew: a traced number fixes a shape or a branch; make it static",
         )
+
+
+def _require(holds: Any, message: str) -> None:
+    """Raise AssertionError unless a clause of a contract holds, also under ``python -O``."""
+    if not holds:
+        raise AssertionError(message)
 
 
 def _checked(config: SimConfig) -> SimConfig:
@@ -315,8 +329,9 @@ def _check_toml(config: SimConfig, part: Config) -> None:
         return
     back = config_file.loads(config_file.dumps(config))
     forms = {jax.tree.structure(back), jax.tree.structure(config)}
-    assert len(forms) == 1, (
-        f"{type(part).__name__} does not come back from TOML: {back} instead of {config}"
+    _require(
+        len(forms) == 1,
+        f"{type(part).__name__} does not come back from TOML: {back} instead of {config}",
     )
 
 
@@ -329,4 +344,4 @@ def _same_form(one: Any, other: Any, message: str) -> None:
     forms = [
         jax.tree.map(lambda leaf: (jnp.shape(leaf), str(leaf.dtype)), tree) for tree in (one, other)
     ]
-    assert forms[0] == forms[1], f"{message}: {forms[0]} after {forms[1]}"
+    _require(forms[0] == forms[1], f"{message}: {forms[0]} after {forms[1]}")

@@ -1,6 +1,8 @@
 """The contract checks that users get: every part of the library passes, planted faults do not."""
 
 import itertools
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -221,6 +223,23 @@ def test_a_mechanism_without_a_unit_or_a_budget_is_refused_before_any_run(mechan
 class NoPolicy(PolicyConfig):
     def build(self, context):
         return lambda key: key
+
+
+WITHOUT_ASSERTIONS = """
+from types import SimpleNamespace
+from pause_jax.testing import _check_choices
+twice = SimpleNamespace(filled=[[0, 0]], weights=[[0.5, 0.5]], available=[[True, True]])
+try:
+    _check_choices(twice, "here")
+except AssertionError as error:
+    print(error)
+"""
+
+
+def test_a_check_raises_where_python_skips_assertions():
+    command = [sys.executable, "-O", "-c", WITHOUT_ASSERTIONS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("clients must be distinct\n")
 
 
 class NoLearner(Learning):

@@ -1,6 +1,5 @@
 """What `simulate` and `sweep` take beside configs, and runs that are larger than the machine."""
 
-import importlib
 import os
 import sys
 
@@ -13,6 +12,7 @@ from pause_jax.base import memory
 from pause_jax.learning import Characters, LinearRegression
 from pause_jax.policies import named
 from pause_jax.run import programs
+from pause_jax.run.preflight import check_size
 from pause_jax.run.record.recorder import chosen
 from pause_jax.run.rounds import loop
 from tests.config.test_config_errors import assert_clear
@@ -124,19 +124,17 @@ def test_the_command_line_refuses_it_in_one_message(monkeypatch, tmp_path, capsy
 
 def test_how_much_fits_is_asked_of_the_machine(monkeypatch):
     """What is refused is what exceeds it: not a byte less, and of all runs together."""
-    module = importlib.import_module("pause_jax.run.sizes")
     quantities = chosen(("clock", "counts"))
     config = BANDIT.replace(num_rounds=1000)
     needed = 4 * (1000 + 6)  # of one run: the clock of each round, the counts of each client
     state = 10_000
     for there, runs, fits in ((3 * needed, 3, True), (3 * needed - 1, 3, False), (state, 1, True)):
         monkeypatch.setattr(memory, "machine_bytes", lambda there=there: there)
-        monkeypatch.setattr(module, "_FITTING", set())
         if fits:
-            module.check_size(config, None, quantities, runs)
+            check_size(config, None, quantities, runs)
         else:
             with pytest.raises(ConfigError, match=f"the record of {runs} such runs"):
-                module.check_size(config, None, quantities, runs)
+                check_size(config, None, quantities, runs)
 
 
 def test_to_ask_how_much_fits_costs_a_run_no_second_trace(monkeypatch):

@@ -12,7 +12,7 @@ from pause_jax.bandit import Observation
 from pause_jax.learning import Dataset, Digits, FedAvgM, Linear, Natural
 from pause_jax.policies import NAMED, All, Policy, Random, RoundRobin, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
-from pause_jax.run.rounds.arrival import arrival
+from pause_jax.run.rounds.arrival import arrival_of
 from pause_jax.world.latency import LogNormal, Traces
 from tests.deploy.test_selector import PLAIN
 from tests.reference import refl as oracle
@@ -55,7 +55,7 @@ def test_a_round_ends_by_its_rule_and_averages_who_arrived(rule):
 
 
 def test_a_policy_observes_nothing_of_an_empty_slots_client():
-    seconds, ending = np.asarray([3.0, 1.0, 7.0], np.float32), jax.jit(arrival)
+    seconds, ending = np.asarray([3.0, 1.0, 7.0], np.float32), jax.jit(arrival_of)
 
     def observed(*active):
         return ending(SimConfig(), seconds, np.asarray(active), np.asarray(active)).observed
