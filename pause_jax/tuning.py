@@ -27,8 +27,8 @@ from pause_jax.base.struct import ConfigError, field_at, is_node, is_static
 from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
+from pause_jax.run.preflight import prepare
 from pause_jax.run.setup import learner_of
-from pause_jax.run.simulate import prepare
 from pause_jax.sweeps.sweep import sweep
 
 try:
