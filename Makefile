@@ -44,7 +44,7 @@ demo: $(DEMO_STAMP)  ## compare selection policies on digits (half a minute, no 
 # worker on two cores would compile many of them again. Threads of OpenBLAS that wait for a core
 # spin: beside other work one test took 26 s of processor time for 8.
 TEST := -m pytest -n 2 --dist worksteal
-quick test: export OPENBLAS_NUM_THREADS := 1
+quick test release-check: export OPENBLAS_NUM_THREADS := 1
 
 quick: $(STAMP)  ## run the quick tests, at every save (two minutes at most; ARGS=... for pytest)
 	$(BIN)/python $(TEST) -m "not slow" $(ARGS)
@@ -62,8 +62,8 @@ $(FLOWER_STAMP): pyproject.toml constraints.txt tests/flower/requirements.txt
 flower: $(FLOWER_STAMP)  ## run the tests on real Flower simulations, in an environment of their own (three minutes)
 	$(FLOWER)/bin/python -m pytest -n 2 --dist loadfile -o cache_dir=$(FLOWER)/.pytest_cache tests/flower
 
-mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (half an hour; NAME=one of tests/mutants.py)
-	$(BIN)/python -m tests.mutants $(NAME)
+mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (half an hour; NAME=part of a name in tools/mutants.txt)
+	$(BIN)/python -m tools.mutants $(NAME)
 
 soak: $(STAMP)  ## kill sweeps at 50 moments, generate 10,000 configs: half an hour (MOMENTS=, SOAK=)
 	$(BIN)/python -m tests.soak $(MOMENTS)
@@ -104,11 +104,12 @@ release: $(RELEASE_STAMP)  ## build wheel and sdist into dist/, check them and t
 	rm -rf dist
 	$(RELEASE)/bin/python -m build
 	$(RELEASE)/bin/python -m twine check --strict dist/*
-	$(RELEASE)/bin/python -m tests.release smoke dist/*
+	$(RELEASE)/bin/python -m tools.release smoke dist/*
 
-release-check: release  ## try the wheel on every Python here with the oldest and newest packages, into docs/compatibility.md
-	$(RELEASE)/bin/python -m tests.release check dist/*.whl
-	$(RELEASE)/bin/python -m tests.release notebooks dist/*.whl
+release-check: release $(STAMP)  ## run all tests as users compile, and try the wheel on every Python here, into docs/compatibility.md
+	XLA_FLAGS= $(BIN)/python $(TEST)
+	$(RELEASE)/bin/python -m tools.release check dist/*.whl
+	$(RELEASE)/bin/python -m tools.release notebooks dist/*.whl
 
 reproduction: $(STAMP)  ## write docs/reproduction.md anew from the experiments' verdicts
 	$(BIN)/python docs/reproduction.py

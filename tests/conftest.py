@@ -1,6 +1,5 @@
 """Strict JAX settings for every test, and the folder of real data and recorded runs."""
 
-import functools
 import gc
 import os
 import pathlib
@@ -9,9 +8,6 @@ import sys
 import hypothesis
 import jax
 import pytest
-from jax._src.interpreters import mlir
-from jax._src.lax import lax, slicing
-from jax.extend.core import Primitive
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile(
@@ -24,24 +20,24 @@ SHARED = pathlib.Path(
 )
 
 
-# Of XLA: they make loops faster, and start its other simplifications anew.
+# XLA's passes that make loops faster and start its other simplifications again.
 UNUSED_PASSES = (
     "simplify-while-loops",
     "while-loop-invariant-code-motion",
     "while-loop-constant-sinking",
     "reshape-mover",
 )
-# Of a program that is kept on disk: writing smaller ones takes as long as compiling them.
+# Programs that compile faster are not kept on disk: writing them takes as long.
 LEAST_SECONDS = 0.1
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Programs that are compiled once serve all tests, both workers, and the next start.
+    """Set XLA's flags, and keep compiled programs for all tests, both workers and the next start.
 
     Most of the time of a first start is compilation. XLA's older emitters without optimisation take
     a fifth of it, a program in one piece a tenth less, and loops as they are written another tenth;
-    with a level of 1 LLVM aborts on some masks of AVX-512. ``XLA_FLAGS= make test`` compiles as
-    users do.
+    with a level of 1 LLVM aborts on some masks of AVX-512. Flags of the caller take precedence, so
+    ``XLA_FLAGS= make test`` compiles as users do.
     """
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return  # the process that hands out tests runs none
@@ -64,39 +60,14 @@ def pytest_configure(config: pytest.Config) -> None:
         "jax_traceback_in_locations_limit": 1,
     }
     shapes.watch_all()
-    one_context()
-    lower_in_place()
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)  # for the processes that tests start
 
 
-def one_context() -> None:
-    """Let all programs of this process be lowered in one MLIR context.
-
-    JAX makes one for each, and fills it with all dialects: 4 of the 16 ms of a small program. It
-    is private in JAX; where a version has it not, tests take longer.
-    """
-    if make := getattr(mlir, "make_ir_context", None):
-        mlir.make_ir_context = functools.cache(make)
-
-
-def lower_in_place() -> None:
-    """Let every operation be lowered where it stands.
-
-    JAX makes a function of each kind of them first and copies it to its places, which takes a sixth
-    longer in programs as small as these. Private too.
-    """
-    if not hasattr(mlir, "_uncacheable_primitives"):
-        return
-    for module in (lax, slicing):
-        known = [each for each in vars(module).values() if isinstance(each, Primitive)]
-        mlir._uncacheable_primitives.update(p for p in known if not p.multiple_results)
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """Look for garbage no more: pytest just did, and each look takes seconds."""
+    """Stop collecting garbage: pytest just did, and each collection takes seconds."""
     gc.freeze()
 
 

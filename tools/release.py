@@ -1,9 +1,9 @@
 """Tries the files of a release where they will be used: in environments that hold nothing else.
 
-    python -m tests.release smoke FILE ...    install each, ask its version, simulate
-    python -m tests.release check WHEEL       on every Python here, with the oldest and the newest
+    python -m tools.release smoke FILE ...    install each, ask its version, simulate
+    python -m tools.release check WHEEL       on every Python here, with the oldest and the newest
                                               packages that are allowed: docs/compatibility.md
-    python -m tests.release notebooks WHEEL   play them where only the wheel lies beside them
+    python -m tools.release notebooks WHEEL   play them where only the wheel lies beside them
 
 ``make release`` and ``make release-check`` call it, on what they built into dist/.
 """

@@ -1,0 +1,210 @@
+"""Plant one fault after another in a copy of the project, and check that a test catches each.
+
+    python -m tools.mutants            all faults of tools/mutants.txt
+    python -m tools.mutants WORD       those whose name or place contains WORD
+
+A fault that no test catches ends it with status 1, as does a fault whose place is gone.
+
+A fault is two lines below the tests that must catch it. The first names it, the second is
+``PLACE: RIGHT => WRONG``. PLACE is a module or a room and a function, class or constant in it
+(``policies.e3cs update``). RIGHT occurs exactly once in its source as ``ast.unparse`` writes it,
+so neither line breaks nor moved functions matter.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import queue
+import shlex
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.rooms import PACKAGE, ROOT
+
+TABLE = Path(__file__).with_suffix(".txt")
+WORKERS = os.cpu_count() or 1
+
+
+class Fault(NamedTuple):
+    """A fault.
+
+    Attributes:
+      name: what is wrong.
+      place: "module name", such as "policies.e3cs update"; "a.b" is also any module of room a.b.
+      right, wrong: the source, and what replaces it.
+      tests: arguments of pytest.
+    """
+
+    name: str
+    place: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+
+
+class LostPlaceError(LookupError):
+    """The place of a fault is not in the code, or not only once."""
+
+
+def faults() -> list[Fault]:
+    """Read the table."""
+    lines = [line.strip() for line in TABLE.read_text("utf-8").splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    found: list[Fault] = []
+    tests: tuple[str, ...] = ()
+    while lines:
+        head = lines.pop(0)
+        if head.startswith("["):
+            tests = tuple(shlex.split(head[1:-1]))
+            continue
+        place, _, change = lines.pop(0).partition(": ")
+        right, arrow, wrong = change.partition(" =>")
+        assert tests, f"{head}: no tests above it"
+        assert arrow, f"{head}: no => in its second line"
+        found.append(Fault(head, place, right, wrong.strip(), tests))
+    return found
+
+
+_Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+
+
+def mutated(fault: Fault) -> tuple[Path, str]:
+    """Return the file of a fault and its source with the fault.
+
+    Raises:
+      LostPlaceError: unless the place and the right source are found exactly once.
+    """
+    module, name = fault.place.split()
+    above = ROOT if module.startswith("experiments") else PACKAGE
+    path = above.joinpath(*module.split("."))
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    places = [
+        (file, node)
+        for file in files
+        if file.is_file()
+        for node in _definitions(_parsed(file), name.split("."))
+    ]
+    found = [(file, node) for file, node in places if fault.right in ast.unparse(node)]
+    counts = [ast.unparse(node).count(fault.right) for _, node in found]
+    if counts != [1]:
+        raise LostPlaceError(
+            f"{fault.name}: {fault.place} is in {len(places)} places, "
+            f"of which {counts} times with {fault.right!r}: must be once."
+        )
+    file, node = found[0]
+    lines = file.read_text("utf-8").split("\n")
+    decorators = getattr(node, "decorator_list", [])
+    first = min(each.lineno for each in (node, *decorators)) - 1
+    wrong = ast.unparse(node).replace(fault.right, fault.wrong)
+    lines[first : node.end_lineno] = [textwrap.indent(wrong, " " * node.col_offset)]
+    return file, "\n".join(lines)
+
+
+@functools.cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
+
+
+def _definitions(tree: ast.AST, name: list[str]) -> list[_Definition]:
+    """Return the definitions of a dotted name at any depth, without those inside another one."""
+    found: list[_Definition] = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, _Definition) and _name(node) == name[0]:
+            found += [node] if len(name) == 1 else _definitions(node, name[1:])
+        else:
+            found += _definitions(node, name)
+    return found
+
+
+def _name(node: _Definition) -> str:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return node.name
+    return ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+
+
+def main(words: list[str]) -> int:
+    """Plant the faults that contain one of the words, or all; return the exit status."""
+    chosen = [f for f in faults() if not words or any(w in f"{f.name} {f.place}" for w in words)]
+    began, lost, survived = time.monotonic(), 0, 0
+    copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
+
+    def checked(fault: Fault) -> tuple[str, str]:
+        copy = copies.get()
+        try:
+            return planted(copy, fault)
+        except LostPlaceError as error:
+            return "LOST", str(error)
+        finally:
+            copies.put(copy)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as workers:
+        for number in range(WORKERS):
+            copies.put(copied(Path(folder) / str(number) / "copy"))
+        for fault, (verdict, why) in zip(chosen, workers.map(checked, chosen), strict=True):
+            lost, survived = lost + (verdict == "LOST"), survived + (verdict == "SURVIVED")
+            seconds = time.monotonic() - began
+            print(f"{seconds:5.0f} s  {verdict:9} {fault.name}: {why}"[:160], flush=True)
+    print(f"{len(chosen)} faults: {survived} survived, {lost} lost")
+    return int(bool(survived or lost or not chosen))
+
+
+def copied(folder: Path) -> Path:
+    """Copy the files that git knows or would add, as they are now."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    paths = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for path in filter(None, paths.split("\0")):
+        if (ROOT / path).is_file():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes((ROOT / path).read_bytes())
+    return folder
+
+
+def planted(copy: Path, fault: Fault) -> tuple[str, str]:
+    """Run a fault's tests with it in a copy; return the verdict and why."""
+    file, wrong = mutated(fault)
+    if problem := without_fault(copy, fault.tests):
+        return "SURVIVED", f"its tests do not pass without it: {problem}"
+    path = copy / file.relative_to(ROOT)
+    right = path.read_text("utf-8")
+    path.write_text(wrong, "utf-8")
+    try:
+        status, error = run(copy, fault.tests)
+    finally:
+        path.write_text(right, "utf-8")
+    if status == 1:
+        return "caught", error
+    return "SURVIVED", f"status {status} of pytest" if status else ""
+
+
+@functools.cache
+def without_fault(copy: Path, tests: tuple[str, ...]) -> str:
+    """Return why tests fail without any fault, or an empty text."""
+    status, error = run(copy, tests)
+    return f"status {status}: {error}" if status else ""
+
+
+def run(copy: Path, tests: tuple[str, ...]) -> tuple[int, str]:
+    """Run tests in a copy; return pytest's exit status and the first error."""
+    # No bytecode: a file replaced within a second would count as unchanged.
+    environment = {
+        "PAUSE_JAX_SHARED": str(ROOT.parent / "shared"),
+        **os.environ,
+        **{"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(copy)},
+    }
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", *tests]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    output = (done.stdout + done.stderr).splitlines()
+    errors = [line[1:].strip() for line in output if line.startswith("E ")]
+    return done.returncode, (errors or output[-1:] or [""])[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
