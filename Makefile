@@ -115,7 +115,7 @@ reproduction: $(STAMP)  ## write docs/reproduction.md anew from the experiments'
 	$(BIN)/python docs/reproduction.py
 
 experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those on MNIST or CIFAR-10 also need DATA_DIR=folder)
-	@test -f "experiments/$(NAME)/run.py" || { ls -d experiments/*/ | grep -v __ | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }
+	@test -f "experiments/$(NAME)/run.py" || { ls experiments/*/run.py | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }
 	$(BIN)/python -m experiments.$(NAME).run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 bench: $(STAMP)  ## speed beside other simulators, into docs/benchmarks.md: up to an hour (DATA_DIR=folder adds MNIST)

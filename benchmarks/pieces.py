@@ -235,7 +235,7 @@ def figures(setting: Setting) -> Iterator[Step]:
 
 def resnet(setting: Setting) -> Iterator[Step]:
     """BSFL Fig. 9: ResNet-18 by products, all rounds, a policy of a seed a step."""
-    from experiments import bsfl_learning
+    from experiments.common import bsfl_learning
 
     data = setting.read("cifar10")
     if data is None:
@@ -269,7 +269,7 @@ def _curve(
     execution: Execution | None = None,
 ) -> Found:
     """Play a run of an experiment into ``OUT/NAME/runs``; what was played goes on."""
-    from experiments.curves import Run, play_all
+    from experiments.common.curves import Run, play_all
 
     table = play_all([Run(label, seed, config)], setting.out / name, data, execution)
     accuracy = table.test_accuracy.dropna()

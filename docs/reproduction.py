@@ -101,8 +101,8 @@ a picture, its output (`output.txt`) and a verdict on each claim (`verdicts.json
 `make experiment NAME=folder` runs it. Those on images need `DATA_DIR=folder`: data sets as
 tensorflow-datasets prepares them. A stopped experiment continues. Times are for 2 CPU cores.
 
-One rule gives all verdicts (`experiments/claims.py`). The claims of a figure, their bounds and
-targets are a list in its program and do not depend on its runs. All intervals of a figure hold
+One rule gives all verdicts (`experiments/common/claims.py`). The claims of a figure, their bounds
+and targets are a list in its program and do not depend on its runs. All intervals of a figure hold
 together with 95 %: Bonferroni, by the number of its claims. The rule is younger than most runs, so
 where the papers give no number the bounds were set with the runs at hand.
 

@@ -14,8 +14,8 @@ import typer
 import xarray as xr
 from scipy import optimize
 
-from experiments import regret_setting
-from experiments.outcome import Outcome
+from experiments.common import regret_setting
+from experiments.common.outcome import Outcome
 from pause_jax import simulate
 from pause_jax.policies import Genie, Pause, PolicyConfig, Random, RoundRobin, Thompson, Ucb
 

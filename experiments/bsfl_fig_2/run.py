@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.outcome import Outcome
-from experiments.reward_curve import compare, curves, draw
+from experiments.common.outcome import Outcome
+from experiments.common.reward_curve import compare, curves, draw
 
 HERE = pathlib.Path(__file__).parent
 BETAS = (0.1, 0.8, 1.0, 1.2, 5.0)

@@ -16,10 +16,10 @@ import typer
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from experiments import claims, instances
-from experiments.claims import Claim
-from experiments.figures import band, save
-from experiments.outcome import Outcome
+from experiments.common import claims, instances
+from experiments.common.claims import Claim
+from experiments.common.figures import band, save
+from experiments.common.outcome import Outcome
 from experiments.search_laboratory import landscape as lab
 from pause_jax.bandit.reward import Reward
 from pause_jax.bandit.search import Problem

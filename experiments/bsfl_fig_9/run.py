@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from experiments import bsfl_learning
+from experiments.common import bsfl_learning
 from pause_jax import presets
 
 HERE = pathlib.Path(__file__).parent

@@ -19,9 +19,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 
-from experiments import claims
-from experiments.claims import Claim
-from experiments.outcome import Outcome
+from experiments.common import claims
+from experiments.common.claims import Claim
+from experiments.common.outcome import Outcome
 from pause_jax import metrics, presets, sweep
 
 HERE = pathlib.Path(__file__).parent

@@ -13,9 +13,9 @@ import jax
 import typer
 import xarray as xr
 
-from experiments import claims, regret_setting
-from experiments.claims import Claim
-from experiments.outcome import Outcome
+from experiments.common import claims, regret_setting
+from experiments.common.claims import Claim
+from experiments.common.outcome import Outcome
 from pause_jax import SimConfig, presets, regret
 from pause_jax.policies import PowerOfChoice, Random
 

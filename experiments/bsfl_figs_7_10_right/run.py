@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from experiments import bsfl_learning
-from experiments.curves import play_all, runs_of
-from experiments.learning_figure import Curves
-from experiments.outcome import Outcome
+from experiments.common import bsfl_learning
+from experiments.common.curves import play_all, runs_of
+from experiments.common.learning_figure import Curves
+from experiments.common.outcome import Outcome
 from pause_jax import presets
 from pause_jax.learning import StepDecay
 

@@ -13,10 +13,10 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments import claims, learning_figure
-from experiments.curves import play_all, runs_of
-from experiments.learning_figure import Curves
-from experiments.outcome import Outcome
+from experiments.common import claims, learning_figure
+from experiments.common.curves import play_all, runs_of
+from experiments.common.learning_figure import Curves
+from experiments.common.outcome import Outcome
 from pause_jax import Reward, SimConfig, presets
 from pause_jax.learning import Cnn3
 

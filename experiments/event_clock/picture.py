@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import xarray as xr
 
-from experiments import figures
+from experiments.common import figures
 
 # Times of a curve.
 POINTS = 60

@@ -14,11 +14,11 @@ import numpy as np
 import typer
 import xarray as xr
 
-from experiments import claims
+from experiments.common import claims
+from experiments.common.outcome import Outcome
 from experiments.event_clock import picture
 from experiments.event_clock.picture import accuracy_at
 from experiments.event_clock.setting import CLAIMS, CONTESTANTS, FLEETS, play
-from experiments.outcome import Outcome
 
 HERE = pathlib.Path(__file__).parent
 

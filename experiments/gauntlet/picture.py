@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments import figures
+from experiments.common import figures
 from experiments.gauntlet.verdicts import Judgement
 
 # Percentage points at which a colour is full.

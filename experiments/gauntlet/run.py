@@ -16,11 +16,11 @@ import typer
 import xarray as xr
 from jax import Array
 
-from experiments.curves import changes
+from experiments.common.curves import changes
+from experiments.common.outcome import Outcome
 from experiments.gauntlet.fleets import LEFT_OUT, MEANING, YARDSTICK, fleets, policies
 from experiments.gauntlet.picture import draw
 from experiments.gauntlet.verdicts import Judgement, best_of, judged
-from experiments.outcome import Outcome
 from pause_jax import SimConfig, sweep
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import validate

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments import claims
+from experiments.common import claims
 
 
 class Judgement(NamedTuple):

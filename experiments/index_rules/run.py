@@ -13,8 +13,8 @@ import jax
 import typer
 import xarray as xr
 
-from experiments import regret_setting
-from experiments.outcome import Outcome
+from experiments.common import regret_setting
+from experiments.common.outcome import Outcome
 from pause_jax import regret
 from pause_jax.policies import KlUcb, Pause, Thompson, Ucb, UcbV
 from pause_jax.world.latency import SpeedNormal, TwoGroups

@@ -14,9 +14,9 @@ import numpy as np
 import typer
 import xarray as xr
 
-from experiments.claims import undetected
+from experiments.common.claims import undetected
+from experiments.common.outcome import Outcome
 from experiments.mnist_mlp_30_5 import prediction
-from experiments.outcome import Outcome
 from pause_jax import SimConfig, metrics, presets, sweep
 from pause_jax.analysis.plotting import save_figures
 from pause_jax.privacy import NoPrivacy

@@ -13,7 +13,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from experiments import figures
+from experiments.common import figures
+from experiments.common.outcome import Outcome
 from experiments.noise_cost.settings import (
     EPSILONS,
     LAPLACE_EPSILONS,
@@ -22,7 +23,6 @@ from experiments.noise_cost.settings import (
     play,
     setting,
 )
-from experiments.outcome import Outcome
 
 HERE = pathlib.Path(__file__).parent
 

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from experiments.outcome import Outcome
-from experiments.reward_curve import compare, curves, draw
+from experiments.common.outcome import Outcome
+from experiments.common.reward_curve import compare, curves, draw
 
 HERE = pathlib.Path(__file__).parent
 BETAS = (1.5, 2.0, 3.0, 5.0)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.pause_learning import NON_IID, TARGETS, Setting, curves_of, reproduce
+from experiments.common.pause_learning import NON_IID, TARGETS, Setting, curves_of, reproduce
 from pause_jax import presets
 from pause_jax.learning import Cnn3
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.pause_learning import (
+from experiments.common.pause_learning import (
     NON_IID,
     TARGETS,
     Setting,

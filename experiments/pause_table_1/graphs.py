@@ -7,9 +7,9 @@ import collections
 import jax
 import numpy as np
 
-from experiments import instances
-from experiments.claims import Claim, exact
-from experiments.outcome import Outcome
+from experiments.common import instances
+from experiments.common.claims import Claim, exact
+from experiments.common.outcome import Outcome
 from experiments.pause_table_1.scaling import REWARD
 from experiments.search_laboratory import landscape as lab
 from experiments.search_laboratory import proofs

@@ -14,9 +14,9 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from experiments import instances
-from experiments.figures import band, save
-from experiments.outcome import Outcome
+from experiments.common import instances
+from experiments.common.figures import band, save
+from experiments.common.outcome import Outcome
 from experiments.pause_table_1 import graphs, scaling
 from experiments.search_laboratory import landscape as lab
 

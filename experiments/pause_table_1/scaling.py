@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from experiments import instances
-from experiments.claims import Claim, exact
-from experiments.outcome import Outcome
+from experiments.common import instances
+from experiments.common.claims import Claim, exact
+from experiments.common.outcome import Outcome
 from experiments.search_laboratory import landscape as lab
 from pause_jax.bandit.reward import Reward
 from pause_jax.bandit.search import Problem, exhaustive

@@ -14,8 +14,8 @@ import typer
 from jax import Array
 from matplotlib.figure import Figure
 
-from experiments import figures, regret_setting
-from experiments.outcome import Outcome
+from experiments.common import figures, regret_setting
+from experiments.common.outcome import Outcome
 from experiments.regret_policies.run import SAME, policies
 from pause_jax import SimConfig, quantity, regret, simulate
 from pause_jax.policies import NAMED, Fastest, Genie, Pause, PolicyConfig, Ucb

@@ -14,9 +14,9 @@ import numpy as np
 import typer
 import xarray as xr
 
-from experiments import regret_setting
-from experiments.claims import Claim
-from experiments.outcome import Outcome
+from experiments.common import regret_setting
+from experiments.common.claims import Claim
+from experiments.common.outcome import Outcome
 from pause_jax import regret
 from pause_jax.policies import Pause, Thompson, Ucb, UcbV
 

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 import typer
 
-from experiments import regret_setting
-from experiments.outcome import Outcome
+from experiments.common import regret_setting
+from experiments.common.outcome import Outcome
 from pause_jax import regret
 from pause_jax.bandit.search import Annealing
 from pause_jax.policies import NAMED, Pause, PolicyConfig, named

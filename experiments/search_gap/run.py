@@ -15,9 +15,9 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from experiments import instances
-from experiments.figures import save
-from experiments.outcome import Outcome
+from experiments.common import instances
+from experiments.common.figures import save
+from experiments.common.outcome import Outcome
 from experiments.search_laboratory import landscape as lab
 from pause_jax import presets
 

@@ -13,8 +13,8 @@ import numpy as np
 import typer
 import xarray as xr
 
-from experiments import claims, figures
-from experiments.outcome import Outcome
+from experiments.common import claims, figures
+from experiments.common.outcome import Outcome
 from experiments.unequal_budgets.settings import (
     MEANING,
     POLICIES,

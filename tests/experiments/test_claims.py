@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments import bsfl_learning, claims, pause_learning
-from experiments.claims import judge
-from experiments.learning_figure import Curves
+from experiments.common import bsfl_learning, claims, pause_learning
+from experiments.common.claims import judge
+from experiments.common.learning_figure import Curves
+from experiments.common.outcome import Outcome
+from experiments.common.regret_setting import halfway
 from experiments.mnist_mlp_30_5 import run as mnist_mlp_30_5
-from experiments.outcome import Outcome
 from experiments.regret_horizon.run import references
-from experiments.regret_setting import halfway
 
 UNDECIDED = ("open", "not decidable here")
 ZEROS = np.zeros(4)

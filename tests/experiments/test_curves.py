@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import curves, learning_figure
-from experiments.curves import Run, changes, key_of, play_all, runs_of
-from experiments.learning_figure import Curves
+from experiments.common import curves, learning_figure
+from experiments.common.curves import Run, changes, key_of, play_all, runs_of
+from experiments.common.learning_figure import Curves
 from pause_jax import SimConfig, simulate
 from pause_jax.learning import Digits, Learning, Mlp
 

@@ -8,8 +8,8 @@ import typer
 
 from experiments.bsfl_fig_2 import run as bsfl_fig_2
 from experiments.bsfl_figs_5_6 import run as bsfl_figs_5_6
+from experiments.common.reward_curve import curves
 from experiments.pause_fig_1 import run as pause_fig_1
-from experiments.reward_curve import curves
 
 pytestmark = pytest.mark.slow
 

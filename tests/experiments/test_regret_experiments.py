@@ -12,8 +12,8 @@ import xarray as xr
 import experiments
 from experiments.best_mixture import run as best_mixture
 from experiments.bsfl_figs_7_10 import run as bsfl_figs_7_10
+from experiments.common.outcome import Outcome
 from experiments.index_rules import run as index_rules
-from experiments.outcome import Outcome
 from experiments.regret_bound import run as regret_bound
 from experiments.regret_horizon import run as regret_horizon
 from experiments.regret_policies import run as regret_policies

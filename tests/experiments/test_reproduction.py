@@ -11,9 +11,9 @@ import pytest
 import reproduction
 from scipy import stats
 
-from experiments import claims
-from experiments.curves import play_all, runs_of
-from experiments.learning_figure import Curves
+from experiments.common import claims
+from experiments.common.curves import play_all, runs_of
+from experiments.common.learning_figure import Curves
 from experiments.pause_figs_6_7 import run as pause_figs_6_7
 
 pytestmark = pytest.mark.slow

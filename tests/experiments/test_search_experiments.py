@@ -7,8 +7,8 @@ import pytest
 import typer
 
 import experiments
-from experiments import instances
 from experiments.bsfl_fig_4 import run as fig_4
+from experiments.common import instances
 from experiments.pause_table_1 import graphs
 from experiments.pause_table_1 import run as table_1
 from experiments.search_gap import run as search_gap

@@ -11,8 +11,8 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from experiments import figures
-from experiments.claims import Claim
+from experiments.common import figures
+from experiments.common.claims import Claim
 from pause_jax import Reward, SimConfig, regret, simulate
 from pause_jax.analysis.plotting import plot_regret
 from pause_jax.policies import Genie, PolicyConfig

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments import figures
+from experiments.common import figures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ _COLOURS = (
 
 
 class Curves:
-    """The curves of an experiment, from the table of :func:`experiments.curves.play_all`."""
+    """The curves of an experiment, from the table of :func:`experiments.common.curves.play_all`."""
 
     def __init__(self, table: pd.DataFrame):
         self.table = table

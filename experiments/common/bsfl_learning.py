@@ -6,11 +6,11 @@ import functools
 import pathlib
 from collections.abc import Callable
 
-from experiments import claims, learning_figure
-from experiments.claims import Claim
-from experiments.curves import play_all, runs_of
-from experiments.learning_figure import Curves
-from experiments.outcome import Outcome
+from experiments.common import claims, learning_figure
+from experiments.common.claims import Claim
+from experiments.common.curves import play_all, runs_of
+from experiments.common.learning_figure import Curves
+from experiments.common.outcome import Outcome
 from pause_jax import SimConfig
 from pause_jax.policies import PolicyConfig, PowerOfChoice, Random
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import typer
 
-from experiments import claims
-from experiments.claims import Claim, Verdict
+from experiments.common import claims
+from experiments.common.claims import Claim, Verdict
 
 
 class Outcome:

@@ -12,8 +12,8 @@ import xarray as xr
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from experiments.claims import exact
-from experiments.outcome import Outcome
+from experiments.common.claims import exact
+from experiments.common.outcome import Outcome
 from pause_jax.bandit.reward import generalization_reward
 
 

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from experiments import claims, learning_figure
-from experiments.claims import Claim
-from experiments.curves import key_of, play_all, runs_of
-from experiments.learning_figure import Curves
-from experiments.outcome import Outcome
+from experiments.common import claims, learning_figure
+from experiments.common.claims import Claim
+from experiments.common.curves import key_of, play_all, runs_of
+from experiments.common.learning_figure import Curves
+from experiments.common.outcome import Outcome
 from pause_jax import SimConfig, presets, sweep
 from pause_jax.learning import Linear
 from pause_jax.policies import PolicyConfig, named
