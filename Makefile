@@ -119,10 +119,11 @@ experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those o
 	$(BIN)/python -m experiments.$(NAME).run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
 bench: $(STAMP)  ## speed beside other simulators, into docs/benchmarks.md: up to an hour (DATA_DIR=folder adds MNIST)
-	JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python -m benchmarks.run $(if $(DATA_DIR),--data-dir $(DATA_DIR))
+	JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python -m benchmarks peers $(if $(DATA_DIR),--data-dir $(DATA_DIR))
 
-bench-gpu: $(STAMP)  ## one table of what an accelerator gives; its JAX must be in .venv (DATA_DIR=folder adds MNIST, CIFAR-10; OUT=file)
-	JAX_ENABLE_COMPILATION_CACHE=false $(BIN)/python -m benchmarks.gpu $(if $(DATA_DIR),--data-dir $(DATA_DIR)) $(if $(OUT),--out $(OUT))
+bench-gpu: $(STAMP)  ## measure an accelerator, in steps that resume, into build/accelerator; its JAX must be in .venv (DATA_DIR=folder adds MNIST, CIFAR-10)
+	$(if $(DATA_DIR),$(BIN)/python -m benchmarks data-parts --data-dir $(DATA_DIR) --out build/data-parts)
+	$(BIN)/python -m benchmarks accelerator --minutes 120 --out build/accelerator $(if $(DATA_DIR),--data build/data-parts)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) $(FLOWER) $(RELEASE) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/api docs/gallery docs/command_line *.egg-info

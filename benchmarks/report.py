@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pathlib
 import platform
@@ -10,10 +9,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from benchmarks.alone import Timing
 from benchmarks.contenders import CONTENDERS, OURS
 from benchmarks.harness import Measured
-from benchmarks.selection import rows as selection_rows
+from benchmarks.timing import Timing
 from benchmarks.workloads import WORKLOADS, flops
 
 MATMUL_NAME = "matrix product"
@@ -48,7 +46,7 @@ SEEDS_TARGET = 8.0
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table; columns after the first are numbers."""
+    """Return the lines of a Markdown table; columns after the first are numbers."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return [f"| {' | '.join(line)} |" for line in lines] + [""]
 
@@ -166,19 +164,6 @@ def seeds_section(preset: str, timings: Mapping[str, Timing]) -> str:
     ]  # fmt: skip
     head = ["seeds", "s", "runs / s", "time / one seed", "compilation, s"]
     return "\n".join([f"### Sweep of {preset} over seeds", "", *table(head, rows)])
-
-
-def selection() -> str:
-    """The section of ``benchmarks.selection``: a table for each of its benchmarks."""
-    lines = ["## Selection"]
-    for name, group in itertools.groupby(selection_rows(), key=lambda row: row["benchmark"]):
-        found = [{k: v for k, v in row.items() if k != "benchmark"} for row in group]
-        cells = [
-            [f"{v:,.4g}" if isinstance(v, float) else str(v) for v in row.values()] for row in found
-        ]
-        head = [column.replace("_", " ") for column in found[0]]
-        lines += ["", f"### {str(name).capitalize()}", "", *table(head, cells)]
-    return "\n".join(lines)
 
 
 def machine(versions: Mapping[str, str], repeat: int, load: float) -> str:

@@ -1,25 +1,16 @@
-"""What a server step costs beside a round of as many clients: MNIST, measured in turns.
-
-python -m benchmarks.server_steps --data-dir FOLDER
-"""
+"""What a server step costs beside a round of as many clients: MNIST, measured in turns."""
 
 from __future__ import annotations
 
-import statistics
 import time
+from functools import partial
 from typing import Annotated
 
 import jax
 import typer
 
-from pause_jax import Asynchronous, SimConfig, presets, simulate
-
-
-def seconds_of(config: SimConfig, key: jax.Array) -> float:
-    """Processor seconds of a compiled run."""
-    start = time.process_time()
-    jax.block_until_ready(simulate(config, key).clock)
-    return time.process_time() - start
+from benchmarks.timing import in_turns
+from pause_jax import Asynchronous, presets, simulate
 
 
 def main(
@@ -35,17 +26,8 @@ def main(
     )
     clock = Asynchronous(concurrency=50, buffer=10, open_slots=1)
     configs = {"round": rounds, "step": rounds.replace(clock=clock)}
-    for config in configs.values():
-        seconds_of(config, key)  # compiles
-    found: dict[str, list[float]] = {name: [] for name in configs}
-    for _ in range(turns):
-        for name, config in configs.items():
-            found[name].append(seconds_of(config, key))
-    middle = {name: statistics.median(each) for name, each in found.items()}
-    for name, seconds in middle.items():
-        typer.echo(f"{name}: {1000 * seconds / steps:.2f} ms")
-    typer.echo(f"step / round: {middle['step'] / middle['round']:.2f}")
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    calls = {name: partial(simulate, config, key) for name, config in configs.items()}
+    timings = in_turns(calls, turns, clock=time.process_time)
+    for name, timing in timings.items():
+        typer.echo(f"{name}: {1000 * timing.median / steps:.2f} ms")
+    typer.echo(f"step / round: {timings['step'].median / timings['round'].median:.2f}")

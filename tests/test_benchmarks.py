@@ -1,23 +1,21 @@
 """The benchmarks' harness on a tiny workload, with our own driver as the only contender."""
 
-import contextlib
-import io
 import pathlib
-import re
 import sys
 import time
-from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
 import typer
+import typer.testing
 
-from benchmarks import choices, gpu, harness, report, run, storing, timing
-from benchmarks.alone import Timing, in_turns
+from benchmarks import device_choices, harness, peers, report, store_cost
+from benchmarks.__main__ import app
 from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.drivers.pause import Pause, model_of
 from benchmarks.harness import Measured, Work, compare, largest_difference
+from benchmarks.timing import Timing, in_turns
 from benchmarks.workloads import (
     WORKLOADS,
     first_weights,
@@ -28,17 +26,12 @@ from benchmarks.workloads import (
     write_data,
     write_weights,
 )
-from pause_jax import presets
 from pause_jax.config import validate
-from pause_jax.learning import Linear
-from pause_jax.privacy import NoPrivacy
 from pause_jax.sweeps import checkpoint
 
 pytestmark = pytest.mark.slow
 
 PYTHON = pathlib.Path(sys.executable)
-KINDS_OF_PRODUCT = ("default", "highest", "bfloat16")
-SWEPT = "3 seeds in one sweep"
 
 
 @pytest.mark.parametrize(
@@ -141,53 +134,19 @@ def in_this_process(patch, chosen):
     patch.setattr(harness, "Running", running)
 
 
-class Table(NamedTuple):
-    """The table of this device, and the harness behind it, with one more contender that fails."""
-
-    text: str
-    printed: str
-    measured: dict[str, Measured]
-    said: list[str]
-
-
 @pytest.fixture(scope="module")
-def table(tmp_path_factory):
-    out = tmp_path_factory.mktemp("table") / "gpu.md"
-    printed, measured, said = io.StringIO(), dict[str, Measured](), list[str]()
-    preset = presets.digits_small
-
-    def with_a_broken_one(workload, contenders, repeat, say, where):
-        broken = {"broken": (PYTHON, Contender("no_such_driver", None))}
-        measured.update(harness.measure(workload, contenders | broken, 2, said.append, where))
-        return {name: measured[name] for name in contenders}
-
-    def small():
-        config = preset("random").replace(track_regret=False, privacy=NoPrivacy())
-        return config.override({"learning.model": Linear()})
-
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(gpu, "measure", with_a_broken_one)
-        in_this_process(patch, lambda contender: contender.variant)
-        patch.setattr(choices, "PRODUCTS", 2)
-        patch.setattr(presets, "digits_small", small)
-        patch.setitem(presets.PRESETS, "digits_small", lambda data_dir=None: small())
-        gpu.main(
-            workloads="tiny",
-            preset_names="digits_small,mnist_small",
-            seed_counts="3,1",
-            rounds=3,
-            clients=1000,
-            size=16,
-            peers="",
-            repeat=1,
-            data_dir=None,
-            out=out,
-        )
-    return Table(out.read_text(), printed.getvalue(), measured, said)
+def measured():
+    """Two turns of ours, and of a contender that fails; what was said on the way."""
+    said = list[str]()
+    contenders = {
+        OURS: (PYTHON, CONTENDERS[OURS]),
+        "broken": (PYTHON, Contender("no_such_driver", None)),
+    }
+    return harness.measure("tiny", contenders, 2, said.append), said
 
 
-def test_the_harness_measures_us_and_reports_who_fails(table):
-    measured = table.measured
+def test_the_harness_measures_us_and_reports_who_fails(measured):
+    measured, said = measured
     assert len(measured[OURS].values) == 2
     assert measured[OURS].warmup > min(measured[OURS].values)
     assert measured[OURS].versions["jax"] == jax.__version__
@@ -196,7 +155,7 @@ def test_the_harness_measures_us_and_reports_who_fails(table):
     # Imports come before the first run, and only the first run traces and compiles.
     assert work.start > work.first > work.once > 2 * max(work.later)
     assert "no_such_driver" in measured["broken"].failure
-    assert any("2/2" in line for line in table.said)
+    assert any("2/2" in line for line in said)
 
 
 def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart(monkeypatch):
@@ -258,79 +217,43 @@ def test_calls_are_timed_in_turns():
 
 def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(typer.BadParameter, match="W9"):
-        run.main(workloads="W9", out=tmp_path / "report.md")
-    with pytest.raises(typer.BadParameter, match="flower"):
-        gpu.main(peers="flower")
-    with pytest.raises(typer.BadParameter, match="'0': must be numbers of seeds"):
-        gpu.main(seed_counts="2,0")
-    with pytest.raises(typer.BadParameter, match=r"data_dir = .*nowhere"):
-        gpu.main(peers="", data_dir=str(tmp_path / "nowhere"))
+        peers.main(workloads="W9", out=tmp_path / "report.md")
 
 
-def test_the_table_of_a_device(table):
-    text = table.text
-    assert table.printed.strip() == text.strip()
-    assert f"jax {jax.__version__}" in text
-    assert "Device: 1 x cpu" in text
-    lines = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
-    rows = {what.strip(): [cell.strip() for cell in cells] for what, *cells in lines[2:]}
-    ours, module = "tiny: pause_jax", "tiny: own Flax module, "
-    sweep, product = "digits_small, 3 rounds: ", "2 products of 16 x 16 matrices, "
-    usual, select = "tiny: as the library chooses", "K = 1,000, m = 1: "
-    others = ("1 clients side by side", "2 clients side by side", "products in all bits")
-    base_of = {
-        **{ours: ours, f"{module}float32": ours, f"{module}bfloat16": f"{module}float32"},
-        **dict.fromkeys((usual, *(f"tiny: {other}" for other in others)), usual),
-        **{f"{sweep}{n}": f"{sweep}1 seed" for n in ("1 seed", SWEPT)},
-        **{f"mnist_small, 3 rounds: {n}": None for n in ("1 seed", SWEPT)},
-        **{f"{product}{kind}": f"{product}default" for kind in KINDS_OF_PRODUCT},
-        **{f"{select}{how}": f"{select}argsort" for how in ("argsort", "by number", "at random")},
-    }
-    assert list(rows) == list(base_of)
-    for what, (device, seconds, ratio, to, _, note) in rows.items():
-        base = base_of[what]
-        if base is None:
-            assert (device, seconds, note) == ("", "", "needs --data-dir")
-            continue
-        assert device == "cpu"
-        # Of seconds with three digits, and itself with two decimals.
-        expected = float(seconds) / float(rows[base][1])
-        assert float(ratio) == pytest.approx(expected, rel=0.02, abs=0.01)
-        assert to in base or (to, base) == ("usual", usual)
-        assert (to == "") == (base == what)
-    assert re.match(r"[\d.]+ kernels a step, busy [\d.]+, ", rows[usual][-1])
-    for what in (usual, *(f"tiny: {other}" for other in others)):
-        assert re.search(r"[\d.]+ of the product's rate \(\w+\)$", rows[what][-1])
-    # The first run of a program pays for it, by more than a later one costs.
-    for what in (ours, f"{sweep}1 seed"):
-        assert float(rows[what][4]) > float(rows[what][1])
-
-
-def test_a_call_that_fails_has_a_row_that_says_so():
+def test_a_call_that_fails_says_why_and_the_others_are_timed():
     def fail():
         raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nmore lines")
 
-    found = timing.here({"a": lambda: None, "b": fail}, repeat=2)
-    assert len(found["a"].values) == len(found["a"].work.later) == 2
-    cells = timing.Row("b", found["b"], ("a", found["a"])).cells()
-    assert cells == ["b", "", "", "", "", "", "failed: RESOURCE_EXHAUSTED: out of memory"]
+    calls = {"a": lambda: None, "b": fail}
+    found = in_turns(calls, repeat=2, keep_going=True)
+    assert len(found["a"].later) == 2
+    assert device_choices.cells(found)["b"] == "failed: RESOURCE_EXHAUSTED: out of memory"
+    with pytest.raises(RuntimeError, match="EXHAUSTED"):
+        in_turns(calls, repeat=2)
 
     def stop():
         raise RuntimeError("stopped") from KeyboardInterrupt()
 
     with pytest.raises(RuntimeError, match="stopped"):
-        timing.here({"c": stop}, repeat=1)
+        in_turns({"c": stop}, repeat=1, keep_going=True)
+
+
+def test_every_subcommand_has_a_help():
+    runner = typer.testing.CliRunner()
+    for command in app.registered_commands:
+        ran = runner.invoke(app, [str(command.name), "--help"])
+        assert ran.exit_code == 0, ran.output
 
 
 def test_what_a_store_costs_is_measured(capsys, monkeypatch):
-    settings = list(storing.settings(1))
+    settings = list(store_cost.settings(1))
     for config in [config for setting in settings for config in setting.configs.values()]:
         validate(config)
     bandit = {"tiny": settings[-1].configs["random"].replace(num_rounds=4, track_regret=False)}
     small = [setting._replace(configs=bandit, seeds=1) for setting in settings]
-    monkeypatch.setattr(storing, "settings", lambda turns: small)
+    monkeypatch.setattr(store_cost, "settings", lambda turns: small)
     monkeypatch.setattr(checkpoint, "SAVE_EVERY", checkpoint.SAVE_EVERY)  # main changes it
-    storing.main(turns=1)
+    store_cost.main(turns=1)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert all(line.endswith(" %") and "without a store" in line for line in lines)

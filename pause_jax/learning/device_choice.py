@@ -22,7 +22,7 @@ class DeviceChoice(NamedTuple):
 
 
 # A CPU is fastest while training stays in the cache; elsewhere the bound is there for the memory.
-# `python -m benchmarks.device` measures all of it: docs/engineering_log.md.
+# `python -m benchmarks accelerator` measures all of it: docs/engineering_log.md.
 CHOICES = {
     "cpu": DeviceChoice(kept=16 * 2**20, convolution="cached"),
     "gpu": DeviceChoice(kept=2**30, convolution="valid"),

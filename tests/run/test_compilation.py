@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import census
 from pause_jax import SimConfig, presets, simulate, sweep
 from pause_jax.base import compilation
 from pause_jax.base.compilation import Compilations, compiler_options, use_cache
@@ -210,7 +209,7 @@ def test_both_rows_of_options_play_the_same_run(tmp_path):
 
 def test_what_a_run_is_compiled_into_does_not_creep():
     """A fifth more than when it was counted is too much: each kernel takes its time to compile."""
-    found = census.census(census.steps(presets.digits_small())["advance"])
+    found = census(steps(presets.digits_small())["advance"])
     assert found.kernels <= 1.2 * 256
     assert found.loops <= 1.2 * 19
     assert found.draws <= 1.2 * 9

@@ -1,6 +1,7 @@
 """The pieces of a day with an accelerator, in their order: is it right, how fast is it, results.
 
-``benchmarks.device`` runs each in a process of its own; a piece is a list of steps, each a line.
+``benchmarks.accelerator`` runs each piece in its own process. A piece is a list of steps, and each
+step is a line of the output.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import choices, gpu, parts
+from benchmarks import data_parts, device_choices
 from benchmarks.contenders import CONTENDERS, OURS
+from benchmarks.device_choices import Found
 from benchmarks.harness import ON_ACCELERATOR, measure
-from benchmarks.run import able, say
-from benchmarks.timing import Row
+from benchmarks.peers import able, say
 from pause_jax import ConfigError, SimConfig, presets, simulate
 from pause_jax.config import validate
 from pause_jax.learning import Dataset, Digits, Execution, Linear
@@ -31,7 +32,8 @@ from pause_jax.policies import NAMED, named
 LINES = "lines.jsonl"
 SEEDS = (64, 1024, 4096)
 PEERS = ("PyTorch loop", "PyTorch channels_last", "torch.func")
-Found = dict[str, Any]
+# The quickest first.
+WORKLOADS_IN_ORDER = ("W2", "W4", "W3", "W1")
 
 
 class Setting(NamedTuple):
@@ -51,7 +53,7 @@ class Setting(NamedTuple):
         """A data set from its parts; None if they are not there."""
         if self.small and name == "cifar10":
             return _noise((32, 32, 3))
-        return None if self.data is None else parts.read(name, self.data)
+        return None if self.data is None else data_parts.read(name, self.data)
 
 
 class Step(NamedTuple):
@@ -164,48 +166,43 @@ def _relative(found: jax.Array, right: np.ndarray) -> float:
 
 
 def speed(setting: Setting) -> Iterator[Step]:
-    """What ``benchmarks.gpu`` measures of the library itself."""
+    """Speed of the library alone: products, training, searches, seeds."""
     small, repeat = setting.small, 1 if setting.small else 3
     rounds, clients = (2, 1000) if small else (30, 1_000_000)
-    yield _rows("products", choices.products, 16 if small else 8192, repeat)
-    for name in ("tiny",) if small else ("W2", "W4", "W3", "W1"):
-        yield _rows(name, choices.training, name, repeat)
-    yield _rows("selection", choices.selections, clients, clients // 1000, repeat)
+    yield Step("products", partial(device_choices.products, 16 if small else 8192, repeat))
+    for name in ("tiny",) if small else WORKLOADS_IN_ORDER:
+        yield Step(name, partial(device_choices.training, name, repeat))
+    yield Step("searches", partial(device_choices.searches, clients, clients // 1000, repeat))
     for preset, data in (("digits_small", Digits().load()), ("mnist_small", setting.read("mnist"))):
         if data is not None:
             counts = [2] if small else list(SEEDS)
-            yield _rows(f"{preset}, seeds", gpu.seeds, preset, data, counts, rounds, repeat)
+            sweeps = partial(device_choices.seeds, preset, data, counts, rounds, repeat)
+            yield Step(f"{preset}, seeds", sweeps)
 
 
 def peers(setting: Setting) -> Iterator[Step]:
-    """Rounds beside PyTorch's, if this Python has it."""
-    if importlib.util.find_spec("torch") is None:
-        return
+    """Rounds in two kinds of numbers, and beside PyTorch's if this Python has it."""
     here = pathlib.Path(sys.executable)
     chosen = {name: (here, CONTENDERS[name]) for name in (OURS, *PEERS)}
-    for workload in ("tiny",) if setting.small else ("W2", "W4", "W3", "W1"):
-        yield _rows(workload, _turns, workload, able(workload, chosen), 1 if setting.small else 3)
+    if importlib.util.find_spec("torch") is None:
+        chosen = {OURS: chosen[OURS]}
+    module = CONTENDERS[OURS]._replace(norms=False)
+    for kind in ("float32", "bfloat16"):
+        chosen[f"own Flax module, {kind}"] = here, module._replace(variant=kind)
+    for workload in ("tiny",) if setting.small else WORKLOADS_IN_ORDER:
+        repeat = 1 if setting.small else 3
+        yield Step(workload, partial(_turns, workload, able(workload, chosen), repeat))
 
 
-def _turns(workload: str, contenders: Any, repeat: int) -> list[Row]:
+def _turns(workload: str, contenders: Any, repeat: int) -> Found:
     measured = measure(workload, contenders, repeat, say, ON_ACCELERATOR)
-    return [Row(name, found, note="a round") for name, found in measured.items()]
+    return {name: each.failure or f"{each.median:.4g} s a round" for name, each in measured.items()}
 
 
 def usual_speed(setting: Setting) -> Iterator[Step]:
     """Workloads as the library runs them, for a process with other flags."""
     for name in ("tiny",) if setting.small else ("W2", "W4"):
-        yield _rows(name, choices.usual, name, 3)
-
-
-def _rows(name: str, measure: Callable[..., list[Row]], *args: Any) -> Step:
-    def told() -> Found:
-        return {
-            row.what: row.found.failure or f"{row.found.median:.4g} s {row.note}".strip()
-            for row in measure(*args)
-        }
-
-    return Step(name, told)
+        yield Step(name, partial(device_choices.usual, name, 3))
 
 
 def figures(setting: Setting) -> Iterator[Step]:

@@ -1,6 +1,6 @@
 """Data sets as a few .npz files, for a machine without network, tensorflow-datasets or large files.
 
-    python -m benchmarks.parts --data-dir PREPARED --out FOLDER
+    python -m benchmarks data-parts --data-dir PREPARED --out FOLDER
 
 ``PREPARED`` holds MNIST and CIFAR-10 as tensorflow-datasets prepares them.
 """
@@ -65,7 +65,3 @@ def main(
     for config in (Mnist(data_dir=data_dir), Cifar10(data_dir=data_dir)):
         for path in write(config.name, config.load(), out):
             typer.echo(f"{path} {path.stat().st_size / 2**20:.1f} MiB")
-
-
-if __name__ == "__main__":
-    typer.run(main)

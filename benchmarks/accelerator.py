@@ -1,10 +1,10 @@
 """All that is to be measured on an accelerator, in one command that goes on where it stopped.
 
-    python -m benchmarks.device --minutes 9 --out DIR [--data PARTS]
+    python -m benchmarks accelerator --minutes 9 --out DIR [--data PARTS]
 
 It installs nothing and needs no network. ``DIR/lines.jsonl`` has a line for each step that ended,
 ``DIR/table.md`` shows them all. Started again with the same DIR, it takes the next step; a step
-that failed is not taken again until its line is deleted. ``PARTS`` comes from ``benchmarks.parts``;
+that failed is not taken again until its line is deleted. ``PARTS`` comes from ``data-parts``;
 without it what needs MNIST or CIFAR-10 is left out.
 """
 
@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import jax
 import typer
 
-from benchmarks.pieces import LINES, PIECES, Setting, ended
+from benchmarks.accelerator_steps import LINES, PIECES, Setting, ended
 
 ROOT = pathlib.Path(__file__).parent.parent
 CURRENT, TABLE = "current.txt", "table.md"
@@ -142,7 +142,7 @@ def command_of(
     piece: str, out: pathlib.Path, data: pathlib.Path | None, *, small: bool, forced: bool
 ) -> list[str]:
     """The command that takes a piece's steps."""
-    command = [sys.executable, "-m", "benchmarks.device", "--piece", piece]
+    command = [sys.executable, "-m", "benchmarks", "accelerator", "--piece", piece]
     command += ["--out", str(out.resolve()), "--small" if small else "--no-small"]
     command += ["--forced"] if forced else []
     return command + (["--data", str(data.resolve())] if data is not None else [])
@@ -173,7 +173,3 @@ def _crashed(piece: str, out: pathlib.Path, status: int) -> None:
     else:  # before any step: the piece cannot run
         add(out, piece=piece, step="start", error=error)
         add(out, piece=piece)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """Measure pause_jax beside its peers and write a report.
 
-python -m benchmarks.run --workloads W2 --peers torch,fedjax --repeat 3
+python -m benchmarks peers --workloads W2 --peers torch,fedjax --repeat 3
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from benchmarks import alone as ours
-from benchmarks import report
+from benchmarks import report, scaling, searches
 from benchmarks.contenders import MATMUL, OURS, Contender, environments, gathered
 from benchmarks.harness import Measured, compare, measure
 from benchmarks.workloads import WORKLOADS
@@ -85,16 +84,20 @@ def main(
     seeds = None
     if alone:
         say("pause_jax alone")
-        seeds = ours.seeds(data_dir, repeat)
+        seeds = scaling.seeds(data_dir, repeat)
         sections += [
             "## pause_jax alone\n",
-            report.alone("Whole runs", "preset", ours.whole_run(data_dir, repeat)),
+            report.alone("Whole runs", "preset", scaling.whole_run(data_dir, repeat)),
             report.seeds_section(*seeds),
-            report.alone("100 rounds of PAUSE without learning, m = 25", "K", ours.clients(repeat)),
-            report.alone("digits_small with K = 64", "m", ours.cohorts(repeat)),
-            report.alone("16 seeds of digits_small", "CPU devices", ours.devices(repeat), "sweep"),
+            report.alone(
+                "100 rounds of PAUSE without learning, m = 25", "K", scaling.clients(repeat)
+            ),
+            report.alone("digits_small with K = 64", "m", scaling.cohorts(repeat)),
+            report.alone(
+                "16 seeds of digits_small", "CPU devices", scaling.devices(repeat), "sweep"
+            ),
         ]
-        sections.append(report.selection())
+        sections.append(searches.section())
     sections.append(report.targets(measured, seeds))
     out.write_text("\n".join(sections))
     typer.echo(out.read_text())
@@ -122,7 +125,3 @@ def listed(text: str, known: Collection[str]) -> list[str]:
 def say(message: str) -> None:
     """Tell about progress, on standard error."""
     typer.echo(message, err=True)
-
-
-if __name__ == "__main__":
-    typer.run(main)

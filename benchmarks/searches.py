@@ -1,25 +1,19 @@
-"""Speed of selection: exact search against one argsort, and annealing steps per second.
-
-    python -m benchmarks.selection
-
-Contenders are timed in turn in one process, compiled beforehand; medians are reported.
-"""
+"""Speed of searches: exact search against one argsort, and annealing steps per second."""
 
 from __future__ import annotations
 
+import itertools
 import math
-import os
-import platform
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import typer
 from jax import Array
-from jaxlib.version import __version__ as jaxlib_version
 
+from benchmarks.report import table
+from benchmarks.timing import in_turns
 from pause_jax.bandit.search import Problem, anneal, exact
 
 EXACT = ((100_000, 100, 31), (1_000_000, 1000, 9))  # K, m, repeats
@@ -61,8 +55,8 @@ def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[s
     index and weight read once, 8 bytes a client, and a merge sort of keys and numbers that reads
     and writes them, 8 bytes a client, 12 with random lots, in each of ceil(log2 K) passes.
     """
-    calls = exact_calls(num_clients, num_selected)
-    sort_seconds, *seconds = medians(list(calls.values()), repeats)
+    timings = in_turns(exact_calls(num_clients, num_selected), repeats)
+    sort_seconds = timings["argsort"].median
     passes = math.ceil(math.log2(num_clients))
     return [
         {
@@ -70,14 +64,14 @@ def exact_rows(num_clients: int, num_selected: int, repeats: int) -> list[dict[s
             "clients": num_clients,
             "selected": num_selected,
             "ties": ties,
-            "seconds": spent,
+            "seconds": timings[ties].median,
             "argsort_seconds": sort_seconds,
-            "ratio": spent / sort_seconds,
-            "bytes_per_second": num_clients * (8 + 2 * sorted_bytes * passes) / spent,
+            "ratio": timings[ties].median / sort_seconds,
+            "bytes_per_second": (
+                num_clients * (8 + 2 * sorted_bytes * passes) / timings[ties].median
+            ),
         }
-        for ties, sorted_bytes, spent in zip(
-            ("by number", "at random"), (8, 12), seconds, strict=True
-        )
+        for ties, sorted_bytes in (("by number", 8), ("at random", 12))
     ]
 
 
@@ -102,7 +96,7 @@ def annealing_rows(
 
     found = []
     for chains, repeats in CHAINS:
-        (seconds,) = medians([start(chains)], repeats)
+        seconds = in_turns({"": start(chains)}, repeats)[""].median
         found.append(
             {
                 "benchmark": "annealing",
@@ -118,48 +112,19 @@ def annealing_rows(
     return found
 
 
-def medians(contenders: list[Callable[[], object]], repeats: int) -> list[float]:
-    """Median seconds of each contender, run in turn after one warm-up each."""
-    taken: list[list[float]] = [[] for _ in contenders]
-    for repeat in range(repeats + 1):
-        for contender, times in zip(contenders, taken, strict=True):
-            begin = time.perf_counter()
-            jax.block_until_ready(contender())
-            if repeat:
-                times.append(time.perf_counter() - begin)
-    return [statistics.median(times) for times in taken]
-
-
-def machine() -> str:
-    """Versions and hardware in one line."""
-    device = jax.devices()[0]
-    return (
-        f"jax {jax.__version__}, jaxlib {jaxlib_version}, Python {platform.python_version()}, "
-        f"{device.platform} ({device.device_kind}), {platform.machine()}, {os.cpu_count()} cores"
-    )
-
-
 def main() -> None:
-    """Print the rows."""
-    print(machine())
-    for row in rows():
-        if row["benchmark"] == "exact search":
-            print(
-                "exact search, K = {clients:,}, m = {selected:,}, ties {ties}: {seconds:.4f} s, "
-                "argsort {argsort_seconds:.4f} s, ratio {ratio:.2f}, "
-                "{bytes_per_second:.2e} bytes/s".format(**row)
-            )
-        else:
-            print(
-                "annealing {clients}/{selected}, {steps:,} steps, {chains:,} chains: "
-                "{seconds:.3f} s, {steps_per_second:,.0f} steps/s (authors' program, on another "
-                "machine: {authors_steps_per_second:,.0f} steps/s at most)".format(**row)
-            )
-    print(
-        "bytes/s: index and weight read once, the sort's operands read and written ceil(log2 K) "
-        "times, over the time of the search."
-    )
+    """Print the speed of exact search beside one argsort, and of annealing."""
+    typer.echo(section())
 
 
-if __name__ == "__main__":
-    main()
+def section() -> str:
+    """Return the section of the report: one table for each kind of search."""
+    lines = ["## Selection"]
+    for name, group in itertools.groupby(rows(), key=lambda row: row["benchmark"]):
+        found = [{k: v for k, v in row.items() if k != "benchmark"} for row in group]
+        cells = [
+            [f"{v:,.4g}" if isinstance(v, float) else str(v) for v in row.values()] for row in found
+        ]
+        head = [column.replace("_", " ") for column in found[0]]
+        lines += ["", f"### {str(name).capitalize()}", "", *table(head, cells)]
+    return "\n".join(lines)

@@ -1,7 +1,4 @@
-"""What a program is compiled into: kernels, loops and draws, by the line that asks for them.
-
-python -m benchmarks.census --preset digits_small
-"""
+"""What a program is compiled into: kernels, loops and draws, by the line that asks for them."""
 
 from __future__ import annotations
 
@@ -155,7 +152,3 @@ def main(
         )
         for line, number in found.lines_of.most_common(most):
             typer.echo(f"{number:6} {line}")
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -9,21 +9,22 @@ import math
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from benchmarks.drivers.pause import NUM_TEST, config_of, model_of
-from benchmarks.harness import Measured
-from benchmarks.selection import exact_calls
-from benchmarks.timing import Row, here
+from benchmarks.searches import exact_calls
+from benchmarks.timing import Timing, in_turns
 from benchmarks.workloads import NUM_CLASSES, WORKLOADS, Workload, flops, read_data, write_data
-from pause_jax import Result, simulate
+from pause_jax import Result, presets, simulate, sweep
 from pause_jax.learning import Dataset
 
+Found = dict[str, Any]
+USUAL = "as the library chooses"
 # Of a product in float32: what the device does by itself, and all bits.
 PRECISIONS = ("default", "highest")
 PRODUCTS = 32  # matrix products of a measurement
@@ -52,37 +53,44 @@ class Training:
         return jax.block_until_ready(result)
 
 
-def training(name: str, repeat: int) -> list[Row]:
-    """A round of a workload under each choice; seconds are of all rounds of a measurement."""
+def training(name: str, repeat: int) -> Found:
+    """Time a round of a workload under each choice; seconds are of all rounds of a measurement."""
     workload = WORKLOADS[name]
     run = Training(workload).run
-    usual = f"{name}: as the library chooses"
-    calls: dict[str, Callable[[], object]] = {usual: run}
+    calls: dict[str, Callable[[], object]] = {USUAL: run}
     for n in (1, workload.cohort):
-        calls[f"{name}: {n} clients side by side"] = partial(run, client_batch=n)
-    calls[f"{name}: products in all bits"] = partial(run, precision="highest")
+        calls[f"{n} clients side by side"] = partial(run, client_batch=n)
+    calls["products in all bits"] = partial(run, precision="highest")
     if any(kind == "conv" for kind, _ in workload.layers):
         forms = {"products": "products", "xla": "XLA's"}
-        calls |= {f"{name}: convolutions {form}": partial(run, form=f) for f, form in forms.items()}
-    found = here(calls, repeat)
+        calls |= {f"convolutions {form}": partial(run, form=f) for f, form in forms.items()}
+    timings = in_turns(calls, repeat, keep_going=True)
     rates = {precision: rate(precision) for precision in PRECISIONS}
-    rows = []
-    for title, each in found.items():
+    found = {}
+    for title, timing in timings.items():
         precision = "highest" if title.endswith("all bits") else "default"
-        share = flops(workload) * workload.rounds / each.median / rates[precision]
+        share = flops(workload) * workload.rounds / timing.median / rates[precision]
         note = f"{share:.3f} of the product's rate ({precision})"
-        if title == usual:
-            note = f"{profiled(run).told(workload)}, {note}"
-        rows.append(
-            Row(title, each, None if title == usual else ("usual", found[usual]), note=note)
-        )
-    return rows
+        if title == USUAL and not timing.failure:
+            note = f"{profiled(run).text(workload)}, {note}"
+        found[title] = cell(timing, note)
+    return found
 
 
-def usual(name: str, repeat: int) -> list[Row]:
-    """Rounds of a workload as the library runs them."""
-    title = f"{name}: as the library chooses"
-    return [Row(title, here({title: Training(WORKLOADS[name]).run}, repeat)[title])]
+def usual(name: str, repeat: int) -> Found:
+    """Time rounds of a workload as the library runs them."""
+    calls = {USUAL: Training(WORKLOADS[name]).run}
+    return cells(in_turns(calls, repeat, keep_going=True))
+
+
+def cell(timing: Timing, note: str = "") -> str:
+    """Return seconds and a note, or why there are none."""
+    return timing.failure or f"{timing.median:.4g} s {note}".strip()
+
+
+def cells(timings: Mapping[str, Timing]) -> Found:
+    """Return the seconds of each call, or why there are none."""
+    return {title: cell(timing) for title, timing in timings.items()}
 
 
 class Profile(NamedTuple):
@@ -96,8 +104,8 @@ class Profile(NamedTuple):
     kernels: int
     busy: float
 
-    def told(self, workload: Workload) -> str:
-        """In words, beside the local steps of the call if all clients step together."""
+    def text(self, workload: Workload) -> str:
+        """Describe the profile, per local step of the call if all clients step together."""
         steps = workload.rounds * workload.steps
         return f"{self.kernels / steps:.1f} kernels a step, busy {self.busy:.2f}"
 
@@ -129,7 +137,7 @@ def rate(precision: str, size: int = 4096) -> float:
     return 2 * PRODUCTS * size**3 / products_of(size, precision, 2).median
 
 
-def products_of(size: int, kind: str, repeat: int) -> Measured:
+def products_of(size: int, kind: str, repeat: int) -> Timing:
     """Time products of square matrices: ``bfloat16``, or float32 at a precision."""
     matrix = jax.random.normal(jax.random.key(0), (size, size))
     precision = None if kind == "bfloat16" else kind
@@ -142,28 +150,37 @@ def products_of(size: int, kind: str, repeat: int) -> Measured:
             product = multiply(matrix, matrix)
         return product
 
-    return here({kind: play}, repeat)[kind]
+    return in_turns({kind: play}, repeat, keep_going=True)[kind]
 
 
-def products(size: int, repeat: int) -> list[Row]:
-    """Products of square matrices in each kind of numbers."""
-    found = {kind: products_of(size, kind, repeat) for kind in (*PRECISIONS, "bfloat16")}
-    first = found["default"]
-    rows = []
-    for kind, each in found.items():
-        name = f"{PRODUCTS} products of {size} x {size} matrices, {kind}"
-        speed = 2e-12 * PRODUCTS * size**3 / each.median
-        base = None if each is first else ("default", first)
-        rows.append(Row(name, each, base, note=f"{speed:.3g} TFLOP/s"))
-    return rows
+def products(size: int, repeat: int) -> Found:
+    """Time products of square matrices in each kind of numbers."""
+    found = {}
+    for kind in (*PRECISIONS, "bfloat16"):
+        timing = products_of(size, kind, repeat)
+        speed = 2e-12 * PRODUCTS * size**3 / timing.median
+        title = f"{PRODUCTS} products of {size} x {size} matrices, {kind}"
+        found[title] = cell(timing, f"{speed:.3g} TFLOP/s")
+    return found
 
 
-def selections(clients: int, selected: int, repeat: int) -> list[Row]:
-    """Exact search among many clients, beside one ``argsort``."""
-    found = here(exact_calls(clients, selected), repeat)
-    base = found["argsort"]
-    return [
-        Row(f"K = {clients:,}, m = {selected:,}: {name}", each,
-            None if each is base else ("argsort", base))
-        for name, each in found.items()
-    ]  # fmt: skip
+def searches(clients: int, selected: int, repeat: int) -> Found:
+    """Time exact search among many clients, and one ``argsort``."""
+    timings = in_turns(exact_calls(clients, selected), repeat, keep_going=True)
+    return {f"K = {clients:,}, m = {selected:,}: {name}": cell(timings[name]) for name in timings}
+
+
+def seeds(preset: str, data: Dataset, counts: list[int], rounds: int, repeat: int) -> Found:
+    """Time sweeps of a preset over numbers of seeds, and over one."""
+    config = presets.PRESETS[preset]()
+    config = config.replace(num_rounds=rounds, eval_every=min(config.eval_every, rounds))
+    # Half of the device's memory, or the library's default where the device does not say.
+    of_device = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    limit = of_device / 2**31 or 2.0
+
+    def play(count: int) -> object:
+        keys = jax.random.split(jax.random.key(0), count)
+        return sweep(config, keys, data=data, memory_limit=limit, progress=False).clock.values
+
+    calls = {f"{count} seeds": partial(play, count) for count in sorted({1, *counts})}
+    return cells(in_turns(calls, repeat, keep_going=True))
