@@ -89,10 +89,10 @@ docs: $(STAMP) build/demo/report.html  ## build the site into build/site, with w
 	cp build/demo/report.html build/site/example_report.html
 
 notebooks: $(STAMP)  ## execute the notebooks and store them with their outputs (five minutes of processor time; NAME=one of them)
-	$(BIN)/python docs/notebooks.py $(NAME)
+	$(BIN)/python -m tools.notebooks $(NAME)
 
 gallery: $(STAMP)  ## play the curves of the policy gallery anew (ten minutes)
-	$(BIN)/python docs/policy_gallery.py
+	$(BIN)/python -m tools.policy_gallery
 
 # The tests need none of it.
 $(RELEASE_STAMP): pyproject.toml constraints.txt
@@ -112,7 +112,7 @@ release-check: release $(STAMP)  ## run all tests as users compile, and try the 
 	$(RELEASE)/bin/python -m tools.release notebooks dist/*.whl
 
 reproduction: $(STAMP)  ## write docs/reproduction.md anew from the experiments' verdicts
-	$(BIN)/python docs/reproduction.py
+	$(BIN)/python -m tools.reproduction
 
 experiment: $(STAMP)  ## run one experiment: NAME=folder in experiments (those on MNIST or CIFAR-10 also need DATA_DIR=folder)
 	@test -f "experiments/$(NAME)/run.py" || { ls experiments/*/run.py | cut -d/ -f2; echo "which one? make experiment NAME=..."; exit 2; }

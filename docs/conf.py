@@ -2,20 +2,19 @@
 
 Pages are read where they stand in the repository (docs/, notebooks/, experiments/), so that a link
 between them is the same on the site and in a checkout. What is made from the code (the reference,
-the gallery, the program's help) is written by ``site_pages`` first. Nothing is fetched.
+the gallery, the program's help) is written by ``tools/site_pages.py`` first. Nothing is fetched.
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import cross_references
-import site_pages
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import MockFinder  # type: ignore[attr-defined]
 
 import pause_jax
+from tools import cross_references, site_pages
 
 # Flower has an environment of its own; its names are text here.
 sys.meta_path.insert(0, MockFinder(["flwr"]))

@@ -55,7 +55,7 @@ def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfi
     The latency is ``Network(path="phones")``: seconds of ResNet a sample, and FLASH's network with
     the bytes of ResNet-18 (11.7 million float32), so a round takes minutes as on a real fleet, and
     not those of the small model. They are there as :class:`pause_jax.world.availability.Phones`:
-    idle, charging and on Wi-Fi, one in ten at a time. Sources: ``docs/devices.py`` and that class.
+    idle, charging and on Wi-Fi, one in ten at a time. Sources: ``tools/devices.py`` and that class.
     """
     size = 46.8e6
     return digits_small(policy).replace(

@@ -14,15 +14,14 @@ from typing import Any
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
-import readability
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from packaging.requirements import Requirement
 from traitlets.config import Config
 
-import notebooks
 from pause_jax.config import presets
 from pause_jax.learning import Digits, Linear
+from tools import notebooks
 
 pytestmark = pytest.mark.slow
 
@@ -196,11 +195,6 @@ def stored(request):
 
 def test_a_notebook_is_stored_with_its_outputs(stored):
     assert faults(stored) == []
-
-
-def test_it_is_easy_to_read(stored):
-    prose = [cell.source for cell in stored.cells if cell.cell_type == "markdown"]
-    assert readability.findings("\n\n".join(prose), "notebook") == []
 
 
 def test_its_metadata_are_those_of_any_machine(stored):

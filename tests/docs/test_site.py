@@ -3,13 +3,11 @@
 import re
 import subprocess
 
-import cross_references
-import policy_gallery
 import pytest
-import site_pages
 
 from pause_jax.policies import NAMED
 from tests.support.pages import ROOT
+from tools import cross_references, policy_gallery, site_pages
 
 # Where a checkout has them; elsewhere there is no repository to ask.
 PAGES = sorted(

@@ -11,6 +11,7 @@ from pause_jax.learning import Dataset, Digits, Linear, Natural
 from pause_jax.policies import All
 from pause_jax.privacy import NoPrivacy
 from pause_jax.world.latency import Network, Work
+from tools import devices
 
 pytestmark = pytest.mark.slow
 
@@ -166,8 +167,6 @@ def test_more_clients_than_are_integrated_at_a_time_have_their_own_expectations(
 
 @pytest.mark.parametrize("name", ["devices", "phones"])
 def test_the_librarys_tables_are_what_their_maker_makes(name):
-    import devices
-
     content = {"devices": devices.table, "phones": devices.phones}[name]()
     assert (devices.FOLDER / f"{name}.csv").read_text(encoding="utf-8") == content
     shares = [float(line.split(",")[1]) for line in content.splitlines()[1:]]

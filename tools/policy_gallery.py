@@ -1,7 +1,7 @@
 """The policy gallery: a card for each named policy, with its curve beside that of ``random``.
 
-    python docs/policy_gallery.py    # plays docs/figures/gallery.csv anew: ten minutes on 2 cores
-    python docs/policy_gallery.py NAME ...    # plays these policies and keeps the others' numbers
+    python -m tools.policy_gallery    # plays docs/figures/gallery.csv anew: ten minutes on 2 cores
+    python -m tools.policy_gallery NAME ...    # plays these policies and keeps the others' numbers
 
 The cards are made from the code when the site is built (``write``); the curves are kept numbers.
 """

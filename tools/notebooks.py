@@ -1,8 +1,8 @@
 """Executes the notebooks and stores them with their outputs, so that they show pictures wherever
 they are opened.
 
-    python docs/notebooks.py            # all of them: five minutes of processor time
-    python docs/notebooks.py NAME ...   # some
+    python -m tools.notebooks            # all of them: five minutes of processor time
+    python -m tools.notebooks NAME ...   # some
 
 What differs from one execution to the next is left out: times, versions, random identifiers, what
 says that a program is compiled.

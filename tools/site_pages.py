@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
-import policy_gallery
 import typer.testing
-from cross_references import canonical
 from sphinx.errors import SphinxError
 from sphinx.util import logging
 
 from pause_jax.cli import program
 from pause_jax.run.record.quantity import Quantity
 from pause_jax.run.record.result import described
+from tools import policy_gallery
+from tools.cross_references import canonical
 from tools.rooms import PACKAGE, ROOT, modules, room, rooms
 
 DOCS = ROOT / "docs"

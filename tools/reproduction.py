@@ -1,16 +1,13 @@
 """Writes docs/reproduction.md: every figure and table of both papers, and what became of it.
 
-    python docs/reproduction.py            # writes the page
-    python docs/reproduction.py --check    # exit status 1 if it is out of date
+    python -m tools.reproduction
 
 The verdicts are counted from those of an experiment on its claims (``verdicts.jsonl``).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -115,7 +112,7 @@ where the papers give no number the bounds were set with the runs at hand.
 - **compatible**: a test that could have rejected the claim did not. This confirms nothing.
 - **holds**, **fails**: the number is computed exactly, without chance.
 
-`docs/reproduction.py` writes this page.
+`tools/reproduction.py` writes this page.
 """
 PAPERS = {"PAUSE (Peleg et al., 2025)": PAUSE, "BSFL (Ben Ami et al., 2025)": BSFL}
 
@@ -170,14 +167,5 @@ def _judged(row: Row) -> list[dict[str, str]]:
     return [each for each in judged if each["claim"].startswith(f"{row.name}:")]
 
 
-def main() -> None:
-    """Write the page, or check it."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--check", action="store_true")
-    if parser.parse_args().check:
-        sys.exit(0 if PAGE.read_text() == page() else f"{PAGE}: run python docs/reproduction.py")
-    PAGE.write_text(page())
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page())
