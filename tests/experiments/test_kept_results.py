@@ -1,0 +1,93 @@
+"""Kept curves, scores and verdicts are accepted by today's code, which plays nothing anew."""
+
+import collections
+import importlib
+import json
+import pathlib
+
+import pytest
+
+import experiments
+from experiments.common import claims, curves, pause_learning
+from experiments.common.learning_figure import Curves
+from experiments.gauntlet import run as gauntlet
+
+pytestmark = pytest.mark.slow
+
+HERE = pathlib.Path(experiments.__file__).parent
+WITH_CURVES = sorted({path.parents[1].name for path in HERE.glob("*/runs/*.csv")})
+WITH_VERDICTS = sorted(path.parent.name for path in HERE.glob("*/verdicts.jsonl"))
+MOST_SEEDS = 20
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The runs that an experiment asks for, by label; the test fails if one would be played."""
+    found: dict[str, curves.Run] = {}
+    read = curves._table
+
+    def recorded(run, *given):
+        found[run.label] = run
+        return read(run, *given)
+
+    monkeypatch.setattr(curves, "_table", recorded)
+    monkeypatch.setattr(curves, "_play", lambda run, *_: pytest.fail(f"{run.name} is not kept"))
+    return found
+
+
+def without_leakage(monkeypatch, out):
+    """Draw the leakage of kept runs: that of the figures is played on 20 seeds."""
+
+    def of_kept_runs(configs):
+        private = {k: v for k, v in configs.items() if k != pause_learning.WITHOUT_PRIVACY}
+        return Curves(curves.play_all(curves.runs_of(private, 2), out))
+
+    monkeypatch.setattr(pause_learning, "leakage", of_kept_runs)
+    monkeypatch.setattr(pause_learning, "leakage_lines", lambda leaked: [])
+    monkeypatch.setattr(pause_learning, "leakage_claims", lambda leaked, against: [])
+
+
+def test_all_learning_experiments_of_the_papers_have_kept_curves():
+    assert len(WITH_CURVES) >= 10
+    assert sum(len(list(HERE.glob(f"{folder}/runs/*.csv"))) for folder in WITH_CURVES) >= 345
+
+
+@pytest.mark.parametrize("folder", WITH_CURVES)
+def test_kept_curves_are_read_and_give_the_kept_output(folder, asked, monkeypatch, tmp_path):
+    kept = HERE / folder
+    (tmp_path / "runs").symlink_to(kept / "runs")
+    without_leakage(monkeypatch, tmp_path)
+    importlib.import_module(f"experiments.{folder}.run").main(out=tmp_path)
+    then, now = ((at / "output.txt").read_text("utf-8").splitlines() for at in (kept, tmp_path))
+    assert [line for line in now if line not in then] == []
+    assert len(now) > len(asked)
+    runs = [run._replace(seed=seed) for run in asked.values() for seed in range(MOST_SEEDS)]
+    made_by = {run.name: run.made_by for run in runs}
+    for path in (kept / "runs").glob("*.csv"):
+        assert path.read_text().startswith(f"# {made_by[path.stem]} "), path.name
+
+
+def test_kept_scores_of_the_gauntlet_are_read_and_give_the_kept_output(monkeypatch, tmp_path):
+    (tmp_path / "kept").symlink_to(HERE / "gauntlet" / "kept")
+    monkeypatch.setattr(gauntlet, "sweep", lambda *_, **__: pytest.fail("a score is not kept"))
+    gauntlet.main(out=tmp_path)
+    then, now = (at / "output.txt" for at in (HERE / "gauntlet", tmp_path))
+    assert now.read_text("utf-8") == then.read_text("utf-8")
+
+
+@pytest.mark.parametrize("folder", WITH_VERDICTS)
+def test_kept_verdicts_follow_from_their_numbers(folder):
+    here = HERE / folder
+    families = collections.defaultdict(list)
+    for line in (here / "verdicts.jsonl").read_text("utf-8").splitlines():
+        kept = json.loads(line)
+        families[kept["claim"].split(":")[0]].append(kept)
+    printed = (here / "output.txt").read_text("utf-8")
+    for family in families.values():
+        judged = claims.judge([claims.from_record(each) for each in family])
+        assert [(each["verdict"], each["evidence"]) for each in family] == [
+            (each.verdict, each.evidence) for each in judged
+        ]
+        assert all(str(verdict) in printed for verdict in judged)
+        alone = [each for each in judged if "one seed" in each.evidence]
+        assert {each.verdict for each in alone} <= {"open"}
