@@ -18,6 +18,13 @@ HERE = pathlib.Path(experiments.__file__).parent
 WITH_CURVES = sorted({path.parents[1].name for path in HERE.glob("*/runs/*.csv")})
 WITH_VERDICTS = sorted(path.parent.name for path in HERE.glob("*/verdicts.jsonl"))
 MOST_SEEDS = 20
+# Checks that the kept output of an experiment passed.
+CHECKS = {
+    "best_mixture": 5, "bsfl_fig_2": 10, "bsfl_fig_4": 4, "bsfl_figs_5_6": 7, "bsfl_figs_7_10": 16,
+    "cifar10_small": 6, "event_clock": 12, "index_rules": 4, "mnist_mlp_30_5": 9, "noise_cost": 20,
+    "pause_fig_1": 9, "pause_table_1": 16, "regret_bound": 6, "regret_horizon": 5,
+    "regret_policies": 16, "search_gap": 2, "search_laboratory": 6, "unequal_budgets": 2,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -91,3 +98,15 @@ def test_kept_verdicts_follow_from_their_numbers(folder):
         assert all(str(verdict) in printed for verdict in judged)
         alone = [each for each in judged if "one seed" in each.evidence]
         assert {each.verdict for each in alone} <= {"open"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(HERE.glob("*/output.txt")), ids=lambda path: path.parent.name
+)
+def test_kept_output_passed_every_check_and_has_pictures(path):
+    text, folder = path.read_text("utf-8"), path.parent.name
+    assert "FAIL" not in text
+    assert text.count("\nok ") == CHECKS.get(folder, 0)
+    pictures = list(path.parent.glob("figures/*.png"))
+    assert pictures
+    assert all(10_000 < picture.stat().st_size < 400_000 for picture in pictures)

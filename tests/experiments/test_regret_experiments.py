@@ -23,17 +23,6 @@ pytestmark = pytest.mark.slow
 HERE = pathlib.Path(experiments.__file__).parent
 
 
-@pytest.mark.parametrize(
-    ("name", "num_checks"),
-    [("bsfl_figs_7_10", 16), ("index_rules", 4), ("regret_horizon", 5), ("regret_policies", 16)],
-)
-def test_the_kept_output_passed_every_check(name, num_checks):
-    text = (HERE / name / "output.txt").read_text()
-    assert text.count("\nok ") == num_checks
-    assert "FAIL" not in text
-    assert 10_000 < (HERE / name / "figures" / "regret.png").stat().st_size < 200_000
-
-
 def test_the_table_of_index_rules_is_that_of_the_kept_output():
     found: dict[str, list[str]] = {}
     for line in (HERE / "index_rules" / "output.txt").read_text().splitlines():

@@ -77,20 +77,6 @@ def test_at_optimum_tells_rounding_from_a_gap():
     assert found[1, 0].tolist() == [True, True, True, False]
 
 
-def test_the_sign_as_printed_is_a_random_walk():
-    batch = problems(4, 20, seed=2)
-    walk, right = (
-        laboratory.traces(keys_of(4), batch, 5, steps=400, chains=8, cooling=cooling)
-        for cooling in (laboratory.ACCEPT_ALL, 30.0)
-    )
-    np.testing.assert_array_equal(walk.acceptance_rate, 1.0)
-    assert (right.acceptance_rate < 0.9).all()
-    late = slice(200, None)
-    mean_walk = np.asarray(walk.current_energy)[..., late].mean(axis=(1, 2))
-    mean_right = np.asarray(right.current_energy)[..., late].mean(axis=(1, 2))
-    assert (mean_walk < mean_right - 1).all()
-
-
 # ---------------------------------------------------------------- the search graph
 
 
@@ -145,16 +131,6 @@ def test_random_sets_are_uniform():
     assert len(counts) == 10
     # Chi-square with 9 degrees of freedom exceeds 34 once in 10,000.
     assert ((counts - 600) ** 2 / 600).sum() < 34
-
-
-@pytest.mark.parametrize(("num_clients", "num_selected"), [(5, 2), (6, 3), (7, 4)])
-def test_search_graphs_are_connected(num_clients, num_selected):
-    batch = problems(25, num_clients, seed=4)
-    members = laboratory.enumerate_sets(num_clients, num_selected)
-    for rule in laboratory.RULES:
-        for i, key in enumerate(keys_of(25)):
-            landscape = laboratory.landscape_for(key, one(batch, i), num_selected, rule)
-            assert laboratory.is_connected(laboratory.search_graph(landscape, members))
 
 
 def test_is_connected_agrees_with_scipy_on_sparse_random_graphs():
@@ -225,22 +201,6 @@ def test_where_the_paths_fail_the_graph_is_connected_and_algorithm_3_arrives():
     landscape = laboratory.landscape_for(jax.random.key(0), problem, 2, "alsa")
     graph = laboratory.search_graph(landscape, laboratory.enumerate_sets(3, 2))
     assert laboratory.is_connected(graph)
-
-
-def test_algorithm_3_arrives_in_large_instances_and_bsfl_sometimes():
-    rng = np.random.default_rng(7)
-    arrived = {False: 0, True: 0}
-    for _ in range(300):
-        index, g = rng.permutation(20).tolist(), rng.permutation(20).tolist()
-        start, goal = (frozenset(rng.choice(20, 6, replace=False).tolist()) for _ in range(2))
-        path = proofs.algorithm_3_path(rng, index, start, goal)
-        assert path[0] == start
-        assert path[-1] == goal
-        assert proofs.path_fault(path, goal, (index,)) == ""
-        for repaired in arrived:
-            path = proofs.bsfl_path(index, g, start, goal, repaired=repaired)
-            arrived[repaired] += proofs.path_fault(path, goal, (index, g)) == ""
-    assert arrived[False] < arrived[True] < 150
 
 
 @pytest.mark.parametrize(
