@@ -2,7 +2,6 @@
 
 import pathlib
 import sys
-import time
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ import typer.testing
 from benchmarks import device_choices, harness, peers, report, store_cost
 from benchmarks.__main__ import app
 from benchmarks.contenders import CONTENDERS, OURS, Contender
-from benchmarks.drivers.pause import Pause, model_of
+from benchmarks.drivers.pause import model_of
 from benchmarks.harness import Measured, Work, compare, largest_difference
 from benchmarks.timing import Timing, in_turns
 from benchmarks.workloads import (
@@ -105,35 +104,6 @@ def test_weights_survive_the_file_and_a_difference_is_seen(tmp_path):
     assert largest_difference(weights, again) == 0.5
 
 
-class Here:
-    """Our driver in this process, asked as one of its own is."""
-
-    def ask(self, do, **given):
-        start, worked = time.perf_counter(), time.process_time()
-        if do == "setup":
-            names = ("data", "weights", "variant")
-            self.driver = Pause(WORKLOADS[given["workload"]], *map(given.get, names))
-            return {"versions": {}, "device": self.driver.device}
-        if do == "save":
-            return write_weights(self.driver.weights(), given["path"])
-        self.driver.run(given["rounds"])
-        seconds, now = time.perf_counter() - start, time.process_time()
-        return {"value": seconds / given["rounds"], "so_far": now, "processor": now - worked}
-
-    def close(self):
-        pass
-
-
-def in_this_process(patch, chosen):
-    """From now on contenders that are chosen run here: a start of Python takes a second."""
-    start = harness.Running
-
-    def running(python, contender, where):
-        return Here() if chosen(contender) else start(python, contender, where)
-
-    patch.setattr(harness, "Running", running)
-
-
 @pytest.fixture(scope="module")
 def measured():
     """Two turns of ours, and of a contender that fails; what was said on the way."""
@@ -158,11 +128,10 @@ def test_the_harness_measures_us_and_reports_who_fails(measured):
     assert any("2/2" in line for line in said)
 
 
-def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart(monkeypatch):
+def test_a_round_moves_the_weights_and_a_peer_that_does_not_train_is_told_apart():
     ours = (PYTHON, CONTENDERS[OURS])
     # With `idle=False` a driver plays its round when it saves; ours then saves its first weights.
     idler = (PYTHON, CONTENDERS[OURS]._replace(idle=False))
-    in_this_process(monkeypatch, lambda contender: contender == idler[1])
     moved, found = compare("tiny", ours, {"idler": idler})
     # Three steps of Adam at 0.001.
     assert 0.0015 < moved < 0.0031

@@ -55,7 +55,7 @@ def main(
     expected: dict[str, Any] = json.loads((HERE / "expected.json").read_text())
     rules = expected["checks"]
     outcome = Outcome(f"{num_selected} of {num_clients}, {number} instances, {steps} steps")
-    sets = lab.log_num_sets(num_clients, num_selected) / math.log(2)
+    sets = math.log2(math.comb(num_clients, num_selected))
     outcome.add(
         f"2^{sets:.1f} sets. Mean gap to the optimum; % of instances with ALSA above SA:",
         f"{'kind':8} kappa  steps listed" + "".join(f"{name:>10}" for name in COLUMNS),

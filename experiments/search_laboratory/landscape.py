@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.csgraph import connected_components
 
 from pause_jax.bandit.search.annealing import (
     NEIGHBOURHOODS,
@@ -174,12 +174,6 @@ def sampled_degrees(
     return jax.vmap(sample)(problems)
 
 
-def log_num_sets(num_clients: int, num_selected: int) -> float:
-    """Natural logarithm of C(K, m), the cohorts that exhaustive search scores."""
-    inside, outside = num_selected + 1, num_clients - num_selected + 1
-    return math.lgamma(num_clients + 1) - math.lgamma(inside) - math.lgamma(outside)
-
-
 def enumerate_sets(num_clients: int, num_selected: int) -> NDArray[np.bool_]:
     """All C(K, m) sets as masks, in lexicographic order; for small K."""
     sets = list(itertools.combinations(range(num_clients), num_selected))
@@ -200,11 +194,8 @@ def search_graph(landscape: Landscape, members: NDArray[np.bool_]) -> NDArray[np
 
 
 def is_connected(adjacency: NDArray[np.bool_]) -> bool:
-    """Whether every node can be reached from the first."""
-    reached = np.arange(len(adjacency)) == 0
-    while (grown := reached | adjacency[reached].any(axis=0)).sum() > reached.sum():
-        reached = grown
-    return bool(reached.all())
+    """Return whether every node can be reached from the first."""
+    return bool(connected_components(adjacency, directed=False)[0] == 1)
 
 
 # ---------------------------------------------------------------- times and slopes

@@ -116,19 +116,6 @@ def test_regret_horizon_runs_small(tmp_path):
     assert "it shrinks like t^-" in text
 
 
-def test_bsfl_figs_7_10_names_the_policies_of_the_figures(tmp_path):
-    figures = bsfl_figs_7_10.panels(rounds=30)
-    assert [sorted(configs) for configs in figures.values()] == [
-        ["alsa", "bsfl", "cs_ucb", "power_of_choice", "random", "rbcs_f"],
-        ["alsa", "bsfl", "cs_ucb_q", "power_of_choice", "random", "rbcs_f"],
-    ]
-    assert all(
-        config.learning is not None and config.reward.gamma == 0
-        for configs in figures.values()
-        for config in configs.values()
-    )
-
-
 def test_bsfl_figs_7_10_judges_each_horizon_by_itself(tmp_path):
     """Lines that bend after the paper's 200 rounds: what holds at the end does not hold there."""
     n = np.arange(1, 2001)

@@ -58,8 +58,8 @@ class Network(Latency):
     download_mbit, download_spread, upload_mbit, upload_spread``: its name, its share of the
     clients, medians (of seconds a sample, and of Mbit/s), and standard deviations of the natural
     logarithms. Clients have devices in these shares, mixed evenly by their numbers. Without the
-    column ``share`` line k is client k. The library's own tables are made by ``tools/devices.py``: a
-    synthetic one, and ``phones``, fitted to measurements.
+    column ``share`` line k is client k. The library's own tables are made by ``tools/devices.py``:
+    a synthetic one, and ``phones``, fitted to measurements.
 
     Attributes:
       download_bytes, upload_bytes: of the model that a client receives and of the update that it
