@@ -85,16 +85,8 @@ def test_pause_is_not_ahead_of_turns_in_order_of_speed():
 
 def test_of_the_rivals_only_pisces_is_ahead_and_two_are_behind_on_several():
     rivals = [
-        "pisces",
-        "divfl",
-        "hics_fl",
-        "fedcor",
-        "greedyfed",
-        "e3cs",
-        "e3cs_inc",
-        "f3ast",
-        "polaris",
-        "refl",
+        *("pisces", "divfl", "hics_fl", "fedcor", "greedyfed"),
+        *("e3cs", "e3cs_inc", "f3ast", "polaris", "refl"),
     ]
     ahead = {p: where("+", "early", p) | where("+", "late", p) for p in rivals}
     assert {p: fleets for p, fleets in ahead.items() if fleets} == {"pisces": {"shy"}}

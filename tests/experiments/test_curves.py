@@ -11,6 +11,7 @@ from experiments.common import curves, learning_figure
 from experiments.common.curves import Run, changes, key_of, play_all, runs_of
 from experiments.common.learning_figure import Curves
 from pause_jax import SimConfig, simulate
+from pause_jax.config.presets import mnist_small
 from pause_jax.learning import Digits, Learning, Mlp
 
 pytestmark = pytest.mark.slow
@@ -92,15 +93,6 @@ def test_a_run_ends_at_its_horizon(undisturbed, tmp_path):
     assert list(ended.test_accuracy.notna()) == [False, True, True]
 
 
-def test_where_the_data_lie_is_no_part_of_what_made_a_run():
-    from pause_jax.config.presets import mnist_small
-
-    here, there = (Run("x", 0, mnist_small(data_dir=folder)) for folder in ("a", "b"))
-    assert here.made_by == there.made_by
-    assert here.made_by != here._replace(seed=1).made_by
-    assert here.made_by != Run("x", 0, mnist_small("random")).made_by
-
-
 def test_runs_come_seed_by_seed():
     names = [run.name for run in runs_of({"a": CONFIG, "b, c": CONFIG}, 2)]
     assert names == ["a-0", "b_c-0", "a-1", "b_c-1"]
@@ -146,13 +138,16 @@ def test_pictures_are_drawn(tmp_path):
     assert (tmp_path / "figures" / "both.png").stat().st_size > 10_000
 
 
-def test_what_a_config_leaves_at_its_default_is_no_part_of_what_made_a_run():
-    from pause_jax.config.presets import mnist_small
-
+def test_a_run_is_known_by_its_seed_and_by_what_its_config_changes():
     config = mnist_small()
+    run = Run("x", 0, config)
     assert changes(SimConfig()) == {"name": ""}
-    set_to_default = config.replace(stale_updates="lost", availability=1.0, dropout=None)
-    assert Run("x", 0, set_to_default).made_by == Run("x", 0, config).made_by
+    for same in (
+        mnist_small(data_dir="elsewhere"),
+        config.replace(stale_updates="lost", availability=1.0, dropout=None),
+    ):
+        assert run._replace(config=same).made_by == run.made_by
+    assert run._replace(seed=1).made_by != run.made_by
+    assert run._replace(config=mnist_small("random")).made_by != run.made_by
     for path, value in {"dropout": 0.1, "reward.gamma": 4.0, "latency.min_latency": 0.06}.items():
-        changed = Run("x", 0, config.override({path: value}))
-        assert changed.made_by != Run("x", 0, config).made_by
+        assert run._replace(config=config.override({path: value})).made_by != run.made_by

@@ -1,0 +1,66 @@
+"""The code of guides runs as it stands there, and their commands set what they say."""
+
+import re
+import shlex
+import sys
+from unittest.mock import MagicMock
+
+import pytest
+
+from pause_jax import presets
+from pause_jax.cli.settings import changed
+from pause_jax.config import validate
+from pause_jax.privacy import Tiers
+from tests.support.pages import ROOT, blocks, play
+from tests.support.results import made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("guide", "number"), [("own_data_and_model", 6), ("your_fleet", 6)])
+def test_data_and_fleet_run_from_first_to_last(guide, number, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = f"docs/guides/{guide}.md"
+    assert len(blocks(page)) == number
+    play(page, smaller={"base = SimConfig(": "base = SimConfig(track_regret=False, "})
+    printed = capsys.readouterr().out.strip().splitlines()
+    if guide == "own_data_and_model":
+        assert all(re.match(r"(y|y_train|num_clients)\b", line) for line in printed[-4:])
+
+
+@pytest.mark.slow
+def test_budgets_run(capsys):
+    smaller = {"num_rounds=100,": "num_rounds=100, track_regret=False,"}
+    play("docs/guides/budgets.md", smaller=smaller)
+    assert "50." in capsys.readouterr().out
+
+
+def test_the_command_of_budgets_sets_a_law_of_two_tiers():
+    text = (ROOT / "docs" / "guides" / "budgets.md").read_text("utf-8")
+    words = shlex.split(text[text.index("pause-jax compare") :].partition("```")[0])
+    settings = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+    config = changed(presets.digits_small(), settings)
+    validate(config)
+    law = getattr(config.privacy.budget, "law", None)
+    assert law == Tiers(values=(0.1, 1.0), shares=(0.5, 0.5))
+
+
+@pytest.mark.slow
+def test_loggers_run_with_a_service_that_is_not_asked(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    wandb = MagicMock()
+    runs = wandb.init.side_effect = [MagicMock() for _ in range(4)]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    folder = tmp_path / "results" / "compare-digits_small"
+    folder.mkdir(parents=True)
+    made({"pause": None, "random": None}, seeds=2).to_netcdf(folder / "data.nc")
+    play("docs/guides/loggers.md")
+    assert [call.kwargs["name"] for call in wandb.init.call_args_list] == [
+        f"{config}, seed {seed}" for config in ("pause", "random") for seed in (0, 1)
+    ]
+    for run in runs:
+        run.finish.assert_called_once()
+        steps = [call.kwargs["step"] for call in run.log.call_args_list]
+        assert steps == list(range(1, 21))
+    values = runs[0].log.call_args_list[4].args[0]
+    assert {"seconds", "latency", "test_accuracy"} <= set(values)
+    assert "What I tried" in (tmp_path / "mine.html").read_text("utf-8")
