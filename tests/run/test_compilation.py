@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.kernels import census, steps
 from pause_jax import SimConfig, presets, simulate, sweep
 from pause_jax.base import compilation
 from pause_jax.base.compilation import Compilations, compiler_options, use_cache
