@@ -33,50 +33,43 @@ def check_fields(config: Config) -> None:
         for name, value, rule, field in fields(part):
             where = f"{path}.{name}" if path else name
             if is_node(field):
-                assert rule.kind is not None
-                if not isinstance(value, rule.kind) and not (rule.optional and value is None):
-                    factory = field.default_factory
-                    kinds: list[type] = [*rule.kind.__subclasses__(), rule.kind]
-                    kind = factory if isinstance(factory, type) else kinds[0]
-                    raise ConfigError(
-                        f"{where} = {shown(value)}: must be a config object of class "
-                        f"{rule.kind.__name__}, such as {kind.__name__}(). Presets and config "
-                        "files take choices by name."
-                    )
+                _check_node(where, value, rule, field.default_factory)
             elif is_static(field):
                 _check_static(where, value, rule, field.default)
             else:
                 _check_number(where, value, rule)
 
 
+def _check_node(where: str, value: Any, rule: Rule, factory: Any) -> None:
+    assert rule.kind is not None
+    if isinstance(value, rule.kind) or (rule.optional and value is None):
+        return
+    example = factory if isinstance(factory, type) else [*rule.kind.__subclasses__(), rule.kind][0]
+    raise ConfigError(
+        f"{where} = {shown(value)}: must be a config object of class {rule.kind.__name__}, such as "
+        f"{example.__name__}(). Presets and config files take choices by name."
+    )
+
+
 def marked(config: Any) -> Any:
-    """The config with NaN for traced numbers that break their rule: inside of a ``jit`` nothing can
-    be refused, but results must not look right.
+    """Return the config with NaN for traced numbers that break their rule.
+
+    Inside a ``jit`` nothing can be refused, but results must not look right.
     """
     changes = {}
     for path, part in nested(config):
         for name, value, rule, field in fields(part):
             if isinstance(value, jax.core.Tracer) and not (is_node(field) or is_static(field)):
-                changes[f"{path}.{name}" if path else name] = _marked(value, rule)
+                value = jnp.asarray(value, jnp.float32)
+                admitted = jnp.where(rule.admitted(value, jnp), value, jnp.nan)
+                changes[f"{path}.{name}" if path else name] = admitted
     return config.override(changes)
-
-
-def _marked(value: Any, rule: Rule) -> Any:
-    value = jnp.asarray(value, jnp.float32)
-    admitted = jnp.isfinite(value)
-    if rule.at_least is not None:
-        admitted &= value >= rule.at_least
-    if rule.above is not None:
-        admitted &= value > rule.above
-    if rule.at_most is not None:
-        admitted &= value <= rule.at_most
-    return jnp.where(admitted, value, jnp.nan)
 
 
 def _check_number(where: str, value: Any, rule: Rule) -> None:
     if isinstance(value, jax.core.Tracer):
         value = behind(value)
-        if isinstance(value, jax.core.Tracer) or rule.admits(_as_float32(np.asarray(value))):
+        if isinstance(value, jax.core.Tracer) or rule.admitted(_as_float32(value)).all():
             return
         bounds = " and ".join(dict.fromkeys(("finite", rule.describe())))
         raise ConfigError(f"{where} = {shown(value)}, under vmap: each must be {bounds}.")
@@ -92,7 +85,7 @@ def _check_number(where: str, value: Any, rule: Rule) -> None:
             "several, or vmap over stack(configs)."
         )
     real = not array.ndim and np.issubdtype(array.dtype, np.number) and np.isrealobj(array)
-    if not real or not rule.admits(_as_float32(array)):
+    if not real or not rule.admitted(_as_float32(array)):
         words = dict.fromkeys(("finite", rule.describe()))
         raise ConfigError(
             f"{where} = {shown(value)}: must be a float32 number, {' and '.join(words)}."
@@ -100,17 +93,17 @@ def _check_number(where: str, value: Any, rule: Rule) -> None:
 
 
 def behind(value: Any) -> Any:
-    """The numbers behind a tracer of ``vmap`` that is not traced otherwise; else the tracer."""
+    """Return the numbers behind a tracer of ``vmap`` alone; else the tracer."""
     inner = value
     while isinstance(inner, jax.core.Tracer):
         inner = getattr(inner, "val", None)
     return inner if isinstance(inner, jax.Array | np.ndarray) else value
 
 
-def _as_float32(array: np.ndarray) -> np.ndarray:
-    """What a simulation computes with: too large becomes infinite, too small becomes 0."""
+def _as_float32(value: Any) -> np.ndarray:
+    """Round as a simulation does: too large becomes infinite, too small becomes 0."""
     with np.errstate(over="ignore", under="ignore"):
-        return array.astype(np.float32)
+        return np.asarray(value).astype(np.float32)
 
 
 def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
@@ -137,7 +130,7 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
         words = f"tuple of {words}s" if several else f"{words}"
         # NumPy keeps no larger integer as a number.
         known = [entry if abs(entry) < 2**63 else math.inf for entry in entries if right_kind]
-        if not right_kind or not all(rule.admits(np.asarray(entry)) for entry in known):
+        if not right_kind or not all(rule.admitted(entry) for entry in known):
             raise ConfigError(f"{where} = {shown(value)}: must be a {words}, {rule.describe()}.")
         # Loops, shapes and indices are int32.
         if rule.kind is int and any(abs(entry) >= 2**31 for entry in entries):

@@ -1,12 +1,18 @@
-"""The registry: the config classes of a kind, and what their names stand for.
+"""The objects that names in config files stand for.
 
-A class below a kind (``PolicyConfig``, ``Mechanism``, ...) that has a ``name`` of its own is in it
-once it is defined, whether the library's or a user's.
+A class below a kind (``PolicyConfig``, ``Mechanism``, ...) that defines ``name`` is known by it,
+whether the library's or a user's. Other objects are named by ``package.module:name``. A config file
+is data: :func:`resolved` runs nothing that a file could choose. It reads the tables of loaded
+modules, and refuses what is not of the expected kind. :func:`imported` is for files that the user
+trusts as code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, TypeVar
 
 from pause_jax.base.spelling import nearest, shown
@@ -14,6 +20,10 @@ from pause_jax.base.struct import Config, ConfigError, is_ours
 
 C = TypeVar("C", bound=Config)
 _SETTINGS: dict[type[Config], dict[str, Config]] = {}
+# What files of ``--load`` define, by the file's name, such as ``my_net.py``.
+LOADED: dict[str, Mapping[str, Any]] = {}
+# The only module that a name in a config file makes this import.
+_NNX = "flax.nnx"
 
 
 def _named_classes(base: type[C]) -> Iterator[type[C]]:
@@ -24,7 +34,7 @@ def _named_classes(base: type[C]) -> Iterator[type[C]]:
 
 
 def choices(base: type[C]) -> dict[str, type[C]]:
-    """Every class at or below ``base`` that has a name of its own, by its name; also custom ones.
+    """Return every class at or below ``base`` that defines a name, by name; also custom ones.
 
     Of classes with one name (a notebook's cell run again) the last counts.
     """
@@ -32,7 +42,7 @@ def choices(base: type[C]) -> dict[str, type[C]]:
 
 
 def label(config: Config) -> str:
-    """How messages call a config: its name, or that of its class."""
+    """Return a config's name for messages: its own, or that of its class."""
     return config.name or type(config).__name__
 
 
@@ -42,7 +52,7 @@ def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
 
 
 def look_up(base: type[C], name: str, where: str) -> C:
-    """The config that a name stands for: a named setting, or a class with its defaults.
+    """Return the config that a name stands for: a named setting, or a class with its defaults.
 
     ``base`` is the kind, such as ``PolicyConfig``; custom classes below it count. ``where`` is what
     asked for it, for messages.
@@ -68,3 +78,71 @@ def look_up(base: type[C], name: str, where: str) -> C:
         )
     chosen = known[name]
     return chosen() if isinstance(chosen, type) else chosen
+
+
+def text_of(value: Any) -> str:
+    """Return the reference to a class, a function or an object (with its repr in brackets)."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    text = f"{named.__module__}:{named.__qualname__}"
+    return text if named is value else f"{text} {value!r}"
+
+
+def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
+    """Return the object that ``module:name`` names in a loaded module or a file of ``--load``.
+
+    Imports no module (but ``flax.nnx``) and calls nothing. ``where`` is the config's field, for
+    messages; ``admits`` says, without calling it, whether an object is of the expected ``kind``.
+
+    Raises:
+      ConfigError: if nothing of that name is loaded, or it is of another kind.
+    """
+    module, _, path = text.partition(":")
+    if module == _NNX:
+        importlib.import_module(_NNX)
+    table = LOADED.get(module)
+    if table is None:
+        loaded = sys.modules.get(module)
+        if not isinstance(loaded, ModuleType):
+            name = module if module.endswith(".py") else "FILE.py"
+            raise ConfigError(
+                f"{where} = {shown(text)}: {shown(module)} is not loaded, and a config file "
+                f"imports no code. Load it (--load {name}), or trust the file as code (--trust, "
+                "in Python trust=True)."
+            )
+        table = vars(loaded)
+    # By the tables, as getattr may run a module's or a class's own code.
+    first, *inner = path.split(".")
+    target = table.get(first)
+    for name in inner:
+        target = vars(target).get(name) if isinstance(target, type) else None
+    if target is None:
+        raise ConfigError(f"{where} = {shown(text)}: {shown(module)} has no {shown(path)}.")
+    if not admits(target):
+        raise ConfigError(
+            f"{where} = {shown(text)}: must be {kind}, as a config file can call nothing else. "
+            "Trust the file as code (--trust, in Python trust=True), or pass the object in Python."
+        )
+    return target
+
+
+def imported(where: str, text: str) -> Any:
+    """Import and return the object that a trusted text names.
+
+    Raises:
+      ConfigError: if it cannot be imported.
+    """
+    module, _, path = text.partition(":")
+    try:
+        first, *inner = path.split(".")
+        if module in LOADED:
+            target = LOADED[module][first]
+        else:
+            target = getattr(importlib.import_module(module), first)
+        for name in inner:
+            target = getattr(target, name)
+    except Exception as error:
+        raise ConfigError(
+            f"{where} = {shown(text)}: cannot be imported ({type(error).__name__}: {error}). It "
+            "must be package.module:name; an object without a name can only be passed in Python."
+        ) from error
+    return target

@@ -20,10 +20,32 @@ import jax
 import numpy as np
 from jax.tree_util import GetAttrKey
 
-from pause_jax.base.spelling import no_field, one_line
+from pause_jax.base.spelling import nearest, one_line, shown
 
 # Characters of a message: what a file says can be longer than any reader's patience.
 _LONGEST = 2000
+# The papers' symbols that are fields of configs (docs/notation.md), in small letters, and what
+# others call such a field; the first known one counts.
+SYMBOLS: dict[str, tuple[str, ...]] = {
+    "k": ("num_clients",),
+    "clients": ("num_clients",),
+    "m": ("num_selected",),
+    "t": ("num_rounds",),
+    "rounds": ("num_rounds",),
+    "tau_min": ("min_latency",),
+    "tau_max": ("max_latency",),
+    "zeta": ("speed_weight",),
+    "kappa": ("cooling",),
+    "eps_bar": ("total_epsilon",),
+    "eps": ("total_epsilon",),
+    "epsilon": ("total_epsilon",),
+    "eta": ("decay", "learning_rate"),
+    "lr": ("learning_rate",),
+    "delta": ("sensitivity",),
+    "d": ("candidates",),
+    "v": ("latency_weight",),
+    "mu": ("proximal",),
+}
 
 
 class ConfigError(ValueError):
@@ -39,13 +61,13 @@ class ConfigError(ValueError):
 
 
 def is_ours(part: Any) -> bool:
-    """Whether a class or a function is the library's."""
+    """Return whether a class or a function is the library's."""
     return str(getattr(part, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
 
 
 class Reference:
     """Kind of a static field that holds an object, or ``package.module:name`` of one; such a text
-    is looked up by :mod:`pause_jax.base.reference` alone.
+    is looked up by :mod:`pause_jax.base.registry` alone.
     """
 
 
@@ -60,7 +82,7 @@ class Rule(NamedTuple):
     kind: type | None = None
 
     def describe(self) -> str:
-        """The rule in words, for messages and help."""
+        """Return the rule in words, for messages and help."""
         if self.choices is not None:
             return "one of " + ", ".join(self.choices)
         parts = [
@@ -70,14 +92,16 @@ class Rule(NamedTuple):
         ]
         return " and ".join(parts) or "finite"
 
-    def admits(self, value: np.ndarray) -> bool:
-        """Whether every entry of a numeric array keeps the rule."""
-        return bool(
-            np.all(np.isfinite(value))
-            and (self.at_least is None or np.all(value >= self.at_least))
-            and (self.above is None or np.all(value > self.above))
-            and (self.at_most is None or np.all(value <= self.at_most))
-        )
+    def admitted(self, value: Any, xp: Any = np) -> Any:
+        """Return whether each number keeps the rule, by NumPy or (if traced) ``jax.numpy``."""
+        admitted = xp.isfinite(value)
+        if self.at_least is not None:
+            admitted &= value >= self.at_least
+        if self.above is not None:
+            admitted &= value > self.above
+        if self.at_most is not None:
+            admitted &= value <= self.at_most
+        return admitted
 
 
 def number(
@@ -134,15 +158,14 @@ class PyTree:
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-        every = dataclasses.fields(cls)  # type: ignore[arg-type]
-        leaves = [field.name for field in every if not is_static(field)]
-        fixed = [field.name for field in every if is_static(field)]
-
-        own = [each for each in cls.__mro__[:-1] if not is_ours(each)]
+        members = dataclasses.fields(cls)  # type: ignore[arg-type]
+        leaves = [field.name for field in members if not is_static(field)]
+        fixed = [field.name for field in members if is_static(field)]
+        custom = [each for each in cls.__mro__[:-1] if not is_ours(each)]
 
         def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
             aux = [getattr(tree, name) for name in fixed]
-            return [getattr(tree, name) for name in leaves], (*aux, _attributes(own))
+            return [getattr(tree, name) for name in leaves], (*aux, _attributes(custom))
 
         def flatten_with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
             children, aux = flatten(tree)
@@ -157,24 +180,25 @@ class PyTree:
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed."""
+        """Return a copy with changed fields."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
-def _attributes(own: list[type]) -> tuple[Any, ...]:
-    """The attributes of custom classes outside of their fields, as a part of the structure: when a
-    class attribute has changed, programs that were compiled with the old one are not reused.
+def _attributes(custom: list[type]) -> tuple[Any, ...]:
+    """Return the attributes of custom classes outside of their fields, as a part of the structure.
+
+    When a class attribute has changed, programs compiled with the old one are not reused.
     """
     return tuple(
         (name, _fixed(value))
-        for each in own
+        for each in custom
         for name, value in vars(each).items()
         if not name.startswith("__")
     )
 
 
 def _fixed(value: Any) -> Any:
-    """Something hashable that changes with a value."""
+    """Return something hashable that changes with a value."""
     if isinstance(value, list | tuple):
         return type(value), *map(_fixed, value)
     if isinstance(value, dict):
@@ -207,23 +231,23 @@ class Config(PyTree):
     summary: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        # A number of NumPy's is one to a reader, but not to a file, nor to every check. JAX does
-        # not come by here: it rebuilds configs without a call of the class.
+        # Convert NumPy scalars: files and checks need Python numbers. JAX rebuilds configs without
+        # calling the class.
         for field in dataclasses.fields(self):
             if is_static(field) and field.metadata["rule"].kind is not object:
                 object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed. Raises ConfigError for an unknown field."""
+        """Return a copy with changed fields. Raises ConfigError for an unknown field."""
         for name in changes:
             field_at(self, name)
         return super().replace(**changes)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        """Rules that involve more than one field. Raises :class:`ConfigError`."""
+        """Check rules that involve more than one field. Raises :class:`ConfigError`."""
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with fields changed by dotted path: ``config.override({"reward.gamma": 0.0})``.
+        """Return a copy with fields changed by path: ``config.override({"reward.gamma": 0.0})``.
 
         Raises:
           ConfigError: for a path that does not exist, with the fields that do.
@@ -238,7 +262,7 @@ class Config(PyTree):
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of NumPy's, or those in a tuple, as Python's."""
+    """Return NumPy scalars, also those in a tuple, as Python numbers."""
     if type(value) is tuple:
         return tuple(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value
@@ -252,19 +276,22 @@ def _override(config: Any, path: str, value: Any) -> Any:
 
 
 def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
-    """The field at a dotted path.
+    """Return the field at a dotted path.
 
     Raises:
       ConfigError: if there is none, with the known fields.
     """
-    part, above, field = config, "", dataclasses.field()
+    part: Any = config
+    above = ""
+    field: Any = None
     for name in str(path).split("."):
         if part is None:
             raise ConfigError(f"{path}: {above} is none. Choose one first: {above}=NAME.")
         known = {f.name: f for f in dataclasses.fields(part)} if isinstance(part, Config) else {}
         if name not in known:
             raise ConfigError(f"{path}: {no_field(name, part, above, config)}")
-        part, field = getattr(part, name), known[name]
+        part = getattr(part, name)
+        field = known[name]
         above = f"{above}.{name}" if above else name
     return field
 
@@ -276,12 +303,12 @@ def fields(config: Config) -> Iterator[tuple[str, Any, Rule, dataclasses.Field[A
 
 
 def is_node(field: dataclasses.Field[Any]) -> bool:
-    """Whether a field holds a nested config."""
+    """Return whether a field holds a nested config."""
     return bool(field.metadata.get("node", False))
 
 
 def is_static(field: dataclasses.Field[Any]) -> bool:
-    """Whether a field is a compile-time constant."""
+    """Return whether a field is a compile-time constant."""
     return not field.metadata.get("pytree_node", True)
 
 
@@ -291,3 +318,35 @@ def nested(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
     for name, value, _, field in fields(config):
         if is_node(field) and isinstance(value, Config):
             yield from nested(value, f"{path}.{name}" if path else name)
+
+
+def no_field(name: str, part: Any, path: str, whole: Config) -> str:
+    """Return the message for an unknown field of ``part``: a suggestion, and the known fields.
+
+    ``path`` is the part's dotted path in ``whole``, in which the field may be elsewhere; empty for
+    the whole itself.
+    """
+    known = [field.name for field in dataclasses.fields(part)] if isinstance(part, Config) else []
+    suggestion = _suggestion(name, known, part, path, whole) if known else ""
+    return (
+        f"there is no field {shown(name)} in {type(part).__name__}.{suggestion} It has "
+        f"{', '.join(known) or 'no fields'}."
+    )
+
+
+def _suggestion(name: str, known: list[str], part: Config, path: str, whole: Config) -> str:
+    symbols = SYMBOLS.get(name.lower(), ())
+    for tree, prefix in ((part, path), (whole, "")):
+        places = [
+            f"{where}.{field.name}" if where else field.name
+            for where, config in nested(tree, prefix)
+            for field in dataclasses.fields(config)
+        ]
+        places.sort(key=lambda place: place.count("."))
+        for word in (name, *symbols):
+            for place in places:
+                if place.rpartition(".")[2] == word:
+                    return f" Did you mean {place!r}?"
+    if symbols:
+        return f" {name} is called {symbols[0]!r} here, a field of another choice."
+    return nearest(name, known)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from pause_jax.base.reference import LOADED
+from pause_jax.base.registry import LOADED
 from pause_jax.base.struct import Config, ConfigError
 from pause_jax.cli.options import Source
 from pause_jax.config import SimConfig, config_file, validate

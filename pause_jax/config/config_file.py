@@ -1,7 +1,7 @@
 """Configs as TOML: what a file holds, the CLI runs, and every result carries.
 
 A file is data: whatever it says, reading it and running it calls no code that the file chooses
-(:mod:`pause_jax.base.reference`), unless its reader says ``trust``.
+(:mod:`pause_jax.base.registry`), unless its reader says ``trust``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 import tomli_w
 
-from pause_jax.base.reference import imported, text_of
-from pause_jax.base.registry import choices, look_up
-from pause_jax.base.spelling import no_field, shortest, shown
+from pause_jax.base.registry import choices, imported, look_up, text_of
+from pause_jax.base.spelling import shortest, shown
 from pause_jax.base.struct import (
     Config,
     ConfigError,
@@ -26,6 +25,7 @@ from pause_jax.base.struct import (
     is_node,
     is_static,
     nested,
+    no_field,
 )
 from pause_jax.config.sim_config import SimConfig
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 from typing import Any, ClassVar, Self
 
-from pause_jax.base.reference import resolved, text_of
+from pause_jax.base.registry import resolved, text_of
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError, Reference, Sizes, static
 from pause_jax.learning.models import Model

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.base.reference import resolved
+from pause_jax.base.registry import resolved
 from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import Config, ConfigError, number
 

@@ -18,7 +18,7 @@ from pause_jax import (
     stack,
 )
 from pause_jax.bandit.search import Exhaustive
-from pause_jax.base import spelling
+from pause_jax.base import struct
 from pause_jax.base.struct import Config
 from pause_jax.learning import Cnn3, Digits, Dirichlet, LinearRegression, Mlp, Mnist
 from pause_jax.policies import Pause, named
@@ -339,7 +339,7 @@ def test_every_symbol_stands_for_fields_that_there_are():
         for field in dataclasses.fields(cls)
         if cls is not Config
     }
-    for symbol, names in spelling.SYMBOLS.items():
+    for symbol, names in struct.SYMBOLS.items():
         assert set(names) <= there, symbol
         assert symbol not in there or symbol == "delta", symbol
 

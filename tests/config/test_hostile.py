@@ -16,7 +16,7 @@ from pause_jax import ConfigError, config_file
 from pause_jax import SimConfig as SimConfig  # named in a case: names of ours load when asked for
 from pause_jax.analysis import csv_file, events, ledger_table, summary
 from pause_jax.analysis.ledger import ledger
-from pause_jax.base.reference import LOADED
+from pause_jax.base.registry import LOADED
 from pause_jax.cli import program, result_folder
 from pause_jax.config import validate
 from pause_jax.deploy.selector import Selector

@@ -101,7 +101,7 @@ def _numbers(rule: Rule) -> st.SearchStrategy[float]:
 
     def between(low: float, high: float) -> st.SearchStrategy[float]:
         """Ends that the rule does not admit are left out."""
-        no_low, no_high = (not rule.admits(np.asarray(end)) for end in (low, high))
+        no_low, no_high = (not rule.admitted(end) for end in (low, high))
         return st.floats(low, high, width=32, exclude_min=no_low, exclude_max=no_high)
 
     return between(max(least, -10.0), min(most, 10.0)) | between(least, most)
