@@ -157,7 +157,7 @@ def test_the_line_is_on_the_disk_before_anything_leaves(tmp_path, monkeypatch):
         seen.append((tmp_path / "ledger").read_text().count("release"))
         raise RuntimeError("the power fails")
 
-    monkeypatch.setattr("pause_jax.deploy.flower.release._privatize", privatize)
+    monkeypatch.setattr("pause_jax.deploy.flower.client._privatize", privatize)
     with pytest.raises(RuntimeError, match="the power fails"):
         PrivateRelease(THRICE, tmp_path / "ledger")(message(), CONTEXT, trains())
     assert seen == [1]

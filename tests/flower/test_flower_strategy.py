@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from pause_jax import ConfigError, simulate
 from pause_jax.deploy.flower import Ledger, PauseStrategy, Roster, TimedGrid, answer, introduce
-from pause_jax.deploy.flower.replies import Answer, average
+from pause_jax.deploy.flower.strategy import Answer, average
 from pause_jax.privacy import NoPrivacy
 from pause_jax.rng import keys
 from pause_jax.world.latency import LinearContext, Traces

@@ -8,15 +8,12 @@ except ImportError as error:
         "pip install 'pause_jax[flower]'"
     ) from None
 
-from pause_jax.deploy.flower.ledger import Ledger
-from pause_jax.deploy.flower.protocol import answer, introduce
-from pause_jax.deploy.flower.release import PrivateRelease
-from pause_jax.deploy.flower.roster import NUMBERINGS as NUMBERINGS
-from pause_jax.deploy.flower.roster import Roster
-from pause_jax.deploy.flower.state import Played as Played
+from pause_jax.deploy.flower.client import Ledger, PrivateRelease, answer, introduce
+from pause_jax.deploy.flower.nodes import NUMBERINGS as NUMBERINGS
+from pause_jax.deploy.flower.nodes import Roster, TimedGrid
 from pause_jax.deploy.flower.strategy import SECONDS as SECONDS
 from pause_jax.deploy.flower.strategy import PauseStrategy
-from pause_jax.deploy.flower.timing import TimedGrid
+from pause_jax.deploy.flower.strategy import Played as Played
 
 __all__ = [
     "Ledger",

@@ -3,43 +3,76 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig
+from pause_jax.config import SimConfig, config_file
+from pause_jax.deploy.flower.nodes import Roster, TimedGrid
 from pause_jax.deploy.flower.protocol import (
+    BATCH,
     EPSILON,
     LOG,
+    NAMES,
     OURS,
     PARTICIPATION,
     RELEASED_NOTHING,
     ROUND,
     SPENT,
-    question_round,
-)
-from pause_jax.deploy.flower.replies import (
-    Answer,
-    average,
+    TOOK,
     flat_update,
     is_float,
-    mean_metrics,
-    read,
 )
-from pause_jax.deploy.flower.roster import Roster
-from pause_jax.deploy.flower.state import Played, StateFolder
-from pause_jax.deploy.flower.timing import TimedGrid
-from pause_jax.deploy.selector import Choice, Selector
+from pause_jax.deploy.selector import Choice, Question, Selector
 
 SECONDS = ("stamped", "reported")
+
+
+class Played(NamedTuple):
+    """The outcome of a round.
+
+    Attributes:
+      choice: the chosen clients, with weights and epsilons.
+      seconds: reported latency of each client that answered.
+      failed: reported seconds of each client that did not.
+      idle: chosen clients that certainly released nothing.
+    """
+
+    choice: Choice
+    seconds: dict[int, float]
+    failed: dict[int, float]
+    idle: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """A usable reply.
+
+    Attributes:
+      arrays: the client's model.
+      metrics: what it said beside.
+      seconds: its latency, > 0.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    metrics: Mapping[str, Any]
+    seconds: float
 
 
 class PauseStrategy(Strategy):
@@ -107,14 +140,22 @@ class PauseStrategy(Strategy):
         """
         self.selector = Selector(config, key, data_size=data_size, update_size=update_size)
         self._least = config.cohort_size if min_available is None else min_available
-        self._seconds, self._timeout, self._poll = seconds, timeout_seconds, poll_seconds
+        self._seconds = seconds
+        self._timeout = timeout_seconds
+        self._poll = poll_seconds
         self._wait = wait_seconds
         self._check_arguments(config.num_clients)
         self._update_size = update_size
-        self._folder = None if state is None else StateFolder(state)
+        self._folder = None if state is None else pathlib.Path(state)
         if self._folder is not None:
-            self.selector = self._folder.resumed(self.selector)
-        clients = None if self._folder is None else self._folder.clients
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(
+                    f"state = {state}: cannot be a folder ({error.strerror})."
+                ) from None
+            self.selector = _resumed(self._folder / "selector.npz", self.selector)
+        clients = None if self._folder is None else self._folder / "clients.json"
         self.roster = Roster(config.num_clients, numbering, clients)
         self.history: list[Played] = []
         self._open: tuple[Choice, dict[int, int], ArrayRecord, TimedGrid] | None = None
@@ -172,7 +213,7 @@ class PauseStrategy(Strategy):
             "policy %s chooses %d of %d clients, from round %d on; privacy %s, epsilon per %s; "
             "seconds %s, state in %s", config.policy.name, config.cohort_size, config.num_clients,
             self.selector.round + 1, type(config.privacy).__name__, self.selector.epsilon_unit,
-            self._seconds, "no folder" if self._folder is None else self._folder.path,
+            self._seconds, "no folder" if self._folder is None else self._folder,
         )  # fmt: skip
 
     def configure_train(
@@ -227,7 +268,7 @@ class PauseStrategy(Strategy):
             stamped = grid.seconds[message] if self._seconds == "stamped" else None
             needs_loss = self.selector.reads_losses and not self._update_size
             try:
-                answers[client] = read(reply.content, arrays, stamped, needs_loss=needs_loss)
+                answers[client] = _read(reply.content, arrays, stamped, needs_loss=needs_loss)
             except ConfigError as error:
                 LOG.warning("client %d counts as failed: %s", client, error)
         for client in sorted(missing):
@@ -243,9 +284,10 @@ class PauseStrategy(Strategy):
         self.history.append(played)
         self._open = None
         if self._folder is not None:
-            self._folder.save(self.selector, played)
+            self.selector.save(self._folder / "selector.npz")
+            _append_seconds(self._folder / "fleet.csv", played)
         weights = {int(c): float(w) for c, w in zip(choice.clients, choice.weights, strict=True)}
-        metrics = mean_metrics(answers, weights, leave_out=OURS)
+        metrics = mean_metrics(answers, weights)
         metrics |= {"num-answered": len(answers), "num-failed": len(failed)}
         metrics["seconds"] = max([*seconds.values(), *failed.values()], default=0.0)
         return average(answers, weights), MetricRecord(metrics)
@@ -323,3 +365,180 @@ def _readings(
         before = {name: array.numpy() for name, array in arrays.items()}
         readings["update"] = {k: flat_update(a.arrays, before) for k, a in answers.items()}
     return readings
+
+
+def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
+    """Return the selector saved at a path, or the fresh one if there is none.
+
+    Raises:
+      ConfigError: if it has another config, or cannot be read.
+    """
+    if not path.is_file():
+        return fresh
+    saved = Selector.load(path, fresh.config)
+    old = config_file.dumps(saved.config).splitlines()
+    new = config_file.dumps(fresh.config).splitlines()
+    if old != new:
+        different = [line for line in new if line not in old] or [
+            line for line in old if line not in new
+        ]
+        raise ConfigError(
+            f"{path}: was created with another config ({'; '.join(different[:3])} is new). "
+            "Take the old one, or another state folder to start anew."
+        )
+    return saved
+
+
+def _append_seconds(path: pathlib.Path, played: Played) -> None:
+    """Append the seconds of the clients that answered to a fleet's CSV file."""
+    lines = [] if path.exists() else ["client,seconds,round"]
+    lines += [f"{k},{s!r},{played.choice.round}" for k, s in sorted(played.seconds.items())]
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def question_round(
+    selector: Selector,
+    present: dict[int, int],
+    arrays: ArrayRecord,
+    grid: TimedGrid,
+    timeout: float,
+) -> tuple[set[int], dict[int, Any] | None]:
+    """Put a policy's question to its clients, if it has one.
+
+    Of a client without a loss the policy keeps what it knows; one without features is not available
+    in this round.
+
+    Args:
+      selector: the policy at work.
+      present: node of each client that can be chosen.
+      arrays: the model, which a question for the loss takes along.
+      grid: of the run.
+      timeout: seconds to wait for the answers.
+
+    Returns:
+      (available clients, answers by client; None of a policy that asks none).
+    """
+    available, answers, asked = set(present), dict[int, Any](), set[int]()
+    while (question := selector.question(available)) is not None:
+        who = set(question.clients.tolist())
+        if who - asked:
+            nodes = {client: present[client] for client in sorted(who - asked)}
+            answers |= _ask(question, nodes, arrays, grid, timeout)
+            asked |= who
+        missing = who - answers.keys()
+        if not missing or question.wants == "loss":
+            return available, {client: answers[client] for client in who & answers.keys()}
+        available -= missing
+    return available, None
+
+
+def _ask(
+    question: Question, nodes: dict[int, int], arrays: ArrayRecord, grid: TimedGrid, timeout: float
+) -> dict[int, Any]:
+    name = NAMES[question.wants]
+    messages = []
+    for node in nodes.values():
+        config = ConfigRecord({ROUND: question.round, BATCH: question.batch_size or 0})
+        content = RecordDict({"config": config})
+        if question.wants == "loss":
+            content["arrays"] = arrays
+        messages.append(Message(content, node, f"query.{name}", group_id=str(question.round)))
+    client_of = {node: client for client, node in nodes.items()}
+    answers = {}
+    for reply in grid.send_and_receive(messages, timeout=timeout):
+        client = client_of[grid.nodes[reply.metadata.reply_to_message_id]]
+        if reply.has_error():
+            LOG.warning(
+                "client %d does not answer (%s): put answer(app, %s=...) into its client app",
+                client, reply.error.reason, question.wants,
+            )  # fmt: skip
+            continue
+        records = list(reply.content.metric_records.values())
+        value = records[0].get(name) if records else None
+        if value is None or not np.isfinite(np.asarray(value, np.float64)).all():
+            LOG.warning("client %d answers %s = %s: must be finite", client, name, value)
+            continue
+        answers[client] = value
+    return answers
+
+
+def _read(
+    content: RecordDict, sent: ArrayRecord, stamped: float | None, *, needs_loss: bool
+) -> Answer:
+    """Read a reply's content, checked against the arrays that were sent.
+
+    Its latency is ``stamped``, or its metric ``pause-seconds`` if None; ``needs_loss`` if the
+    policy reads the metric ``loss``. Raises ConfigError if it cannot be used, with the reason.
+    """
+    counts = len(content.array_records), len(content.metric_records)
+    if counts != (1, 1):
+        raise ConfigError(
+            f"its reply has {counts[0]} ArrayRecords and {counts[1]} MetricRecords: must be one of "
+            "each."
+        )
+    (record,) = content.array_records.values()
+    (metrics,) = content.metric_records.values()
+    shapes = {name: tuple(array.shape) for name, array in sent.items()}
+    got = {name: tuple(array.shape) for name, array in record.items()}
+    if got != shapes:
+        raise ConfigError(f"its arrays have the shapes {got}: must be {shapes}, as they were sent.")
+    arrays = {}
+    for name in shapes:
+        try:
+            arrays[name] = record[name].numpy().astype(sent[name].dtype, casting="same_kind")
+        except Exception as error:  # whatever bytes a client sends, the server goes on
+            short = str(error).partition("\n")[0]
+            raise ConfigError(f"its array {name!r} cannot be read ({short}).") from None
+        if not np.isfinite(arrays[name]).all():
+            raise ConfigError(f"its array {name!r} is not finite.")
+    seconds = metrics.get(TOOK) if stamped is None else stamped
+    if not _is_finite(seconds) or not seconds > 0:
+        raise ConfigError(
+            f"its metric {TOOK} is {seconds}: must be the seconds that it took, > 0; the mod "
+            "PrivateRelease reports them."
+        )
+    for name, most in ((PARTICIPATION, 2**31 - 1), (EPSILON, np.inf)):
+        said = metrics.get(name, 1)
+        if not isinstance(said, int | float) or not 0 < said <= most:
+            raise ConfigError(f"its metric {name} is {said}: must be a number > 0.")
+    if needs_loss and not _is_finite(metrics.get("loss")):
+        raise ConfigError(
+            f"the policy reads losses, and its metric 'loss' is {metrics.get('loss')}: must be a "
+            "finite number; with PrivateRelease name it in clear, as it leaves without noise."
+        )
+    return Answer(arrays, metrics, float(seconds))
+
+
+def _is_finite(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and bool(np.isfinite(value))
+
+
+def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
+    """Return the mean of the models that came, weights made to sum to one; None if none came."""
+    if not answers:
+        return None
+    total = sum(weights[client] for client in answers)
+    mean = {}
+    for name, like in next(iter(answers.values())).arrays.items():
+        parts = [
+            np.asarray(answer.arrays[name], np.float64) * (weights[client] / total)
+            for client, answer in answers.items()
+        ]
+        # Whole numbers are rounded, as the mean of equal ones may be just below them.
+        whole = np.asarray(sum(parts) if is_float(like) else np.rint(sum(parts)), like.dtype)
+        mean[name] = Array(whole)
+    return ArrayRecord(mean)
+
+
+def mean_metrics(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> dict[str, Any]:
+    """Return the weighted mean of each number that all clients gave, but for our own metrics."""
+    if not answers:
+        return {}
+    total = sum(weights[client] for client in answers)
+    common = set.intersection(*(set(answer.metrics) for answer in answers.values()))
+    return {
+        name: sum(weights[k] / total * float(a.metrics[name]) for k, a in answers.items())
+        for name in sorted(common - set(OURS))
+        if all(isinstance(a.metrics[name], int | float) for a in answers.values())
+    }

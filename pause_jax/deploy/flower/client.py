@@ -1,0 +1,382 @@
+"""The client's side: its ledger, the mod that releases its update, and its answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from pause_jax.base.checks import check_fields
+from pause_jax.base.source_file import sync_names, write_through
+from pause_jax.base.struct import ConfigError, Sizes, nested
+from pause_jax.config.config_file import to_dict
+from pause_jax.deploy.flower.protocol import (
+    BATCH,
+    EPSILON,
+    LOG,
+    NAMES,
+    NUMBER,
+    PARTICIPATION,
+    ROUND,
+    SPENT,
+    TOOK,
+    WHO,
+    flat_update,
+    is_float,
+)
+from pause_jax.privacy import Mechanism
+
+Loss = Callable[[ArrayRecord, int | None, Context], float]
+Features = Callable[[Context], Sequence[float]]
+_privatize = jax.jit(lambda privacy, key, update, epsilon: privacy.privatize(key, update, epsilon))
+
+
+def introduce(app: ClientApp) -> ClientApp:
+    """Let a client app answer which client its node is: ``partition-id`` of the node's config.
+
+    For a strategy with ``numbering="reported"``. A SuperNode is started with its number:
+    ``flower-supernode --node-config "partition-id=3" ...``; Flower's simulation does so by itself.
+    Returns the app.
+    """
+
+    @app.query(WHO)
+    def client_number(message: Message, context: Context) -> Message:
+        number = ConfigRecord({NUMBER: _number(context)})
+        return Message(RecordDict({"who": number}), reply_to=message)
+
+    return app
+
+
+def answer(
+    app: ClientApp, *, loss: Loss | None = None, features: Features | None = None
+) -> ClientApp:
+    """Let a client app answer what policies ask before they choose; returns the app.
+
+    The answers leave the client without noise: the mechanism covers updates alone.
+
+    Args:
+      app: the client app.
+      loss: (arrays of the global model, samples to draw or None for all, context) -> the mean loss
+        on the client's data: for Power-of-Choice.
+      features: (context) -> what the client knows of its coming round, F numbers
+        (``Latency.features``): for RBCS-F and FedCS.
+    """
+    if loss is not None:
+
+        @app.query(NAMES["loss"])
+        def pause_loss(message: Message, context: Context) -> Message:
+            (arrays,) = message.content.array_records.values()
+            batch = int(message.content["config"][BATCH])
+            metrics = MetricRecord({NAMES["loss"]: float(loss(arrays, batch or None, context))})
+            return Message(RecordDict({"answer": metrics}), reply_to=message)
+
+    if features is not None:
+
+        @app.query(NAMES["features"])
+        def pause_features(message: Message, context: Context) -> Message:
+            metrics = MetricRecord({NAMES["features"]: [float(x) for x in features(context)]})
+            return Message(RecordDict({"answer": metrics}), reply_to=message)
+
+    return app
+
+
+def _number(context: Context) -> int:
+    """Return the client's number, ``partition-id`` of the node's config; -1 without one."""
+    number = context.node_config.get(NUMBER, -1)
+    return number if isinstance(number, int) else -1
+
+
+class Ledger:
+    """The releases of one client, in its own file.
+
+    The first line has the mechanism and budget; each further line is a release, flushed to the disk
+    before the release leaves. So a crash may count a release too many, never one too few. Lines are
+    only appended: two programs that release at once get different numbers. Keep the file as long as
+    the data: without it the budget is spent again.
+
+    Attributes:
+      path: the file.
+      privacy: the mechanism with its budget.
+    """
+
+    def __init__(self, path: str | pathlib.Path, privacy: Mechanism):
+        """Open the ledger, or create it.
+
+        Raises:
+          ConfigError: if the file is no ledger, has another mechanism or budget, or cannot be
+            written.
+        """
+        self.path, self.privacy = pathlib.Path(path), privacy
+        described = {"class": type(privacy).__name__, **to_dict(privacy)}
+        head = json.dumps({"ledger": 1, "unit": privacy.unit, "privacy": described})
+        try:
+            if not self.path.exists():
+                self._create(head)
+            first_line = self.path.read_text("utf-8").partition("\n")[0]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.path}: cannot be a ledger ({error}).") from None
+        if first_line == head:
+            return
+        try:
+            created_with = json.loads(first_line)["privacy"]
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(
+                f"{self.path}: is no ledger of releases. Give the file that was created with this "
+                "client's data, or one that does not exist yet."
+            ) from None
+        raise ConfigError(
+            f"{self.path}: was created with {json.dumps(created_with)}, and privacy is "
+            f"{json.dumps(described)}: releases of two mechanisms do not add up in one "
+            "schedule. Take the one that it was created with."
+        )
+
+    @property
+    def participations(self) -> int:
+        """Releases so far."""
+        return len(self._lines())
+
+    @property
+    def epsilons(self) -> NDArray[np.float32]:
+        """Epsilon of each release so far, float [n], in the mechanism's unit."""
+        return self._epsilon(np.arange(1, self.participations + 1))
+
+    @property
+    def spent(self) -> float:
+        """Sum of the epsilons so far, in the mechanism's unit."""
+        return float(self.privacy.budget.spent(jnp.asarray(self.participations)))
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing more may be released."""
+        return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
+
+    def enter(self, **remarks: Any) -> tuple[int, float] | None:
+        """Enter a release, with remarks of JSON's kinds. Only then may it leave.
+
+        Returns:
+          Its number, from 1 on, and its epsilon; None if the budget is spent: nothing may leave.
+        """
+        if self.exhausted:
+            return None
+        mark = secrets.token_hex(8)
+        # The line break comes first: a line that a crash has cut off stays a line of its own.
+        line = "\n" + json.dumps({"release": mark, **remarks})
+        with self.path.open("ab", buffering=0) as file:
+            file.write(line.encode())
+            os.fsync(file.fileno())
+        number = next(i for i, text in enumerate(self._lines(), 1) if mark in text)
+        # Another program may have taken what was left in the meantime.
+        if bool(self.privacy.budget.exhausted(jnp.asarray(number))):
+            return None
+        return number, float(self._epsilon(np.asarray([number]))[0])
+
+    def _epsilon(self, numbers: Any) -> NDArray[np.float32]:
+        return np.asarray(self.privacy.budget.epsilon(jnp.asarray(numbers)), np.float32)
+
+    def _lines(self) -> list[str]:
+        return [line for line in self.path.read_text("utf-8").split("\n")[1:] if line.strip()]
+
+    def _create(self, head: str) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+        write_through(part, head.encode())
+        # A link, unlike a rename, does not overwrite what another program has just created.
+        with contextlib.suppress(FileExistsError):
+            os.link(part, self.path)
+        part.unlink()
+        sync_names(self.path.parent)
+
+
+class PrivateRelease:
+    """The mod of a client app whose updates are private whatever the server does.
+
+    ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. In a train message's way back it
+    takes the difference between the trained arrays and those that came, flat, as one update; clips
+    and noises it by the mechanism, at the epsilon of the client's own next participation; and adds
+    it to the arrays that came. Arrays that are no floats go back as they came. Of the metrics only
+    those named in ``clear`` leave, and the mod's own three; other records stay. A client whose
+    budget is spent does not train: it answers with an error that ``PauseStrategy`` understands.
+
+    What an exception of the client app says reaches the server without noise: Flower sends its
+    text. Noise is float32 (``pause_jax.privacy.mechanisms``): a statistical simulation, which an
+    adversary who reads the bits may tell apart; it is no implementation to rely on against one.
+    """
+
+    def __init__(
+        self,
+        privacy: Mechanism,
+        ledger: str | os.PathLike[str],
+        *,
+        clear: Sequence[str] = ("num-examples",),
+        seed: int | None = None,
+    ):
+        """Make the mod.
+
+        Args:
+          privacy: the mechanism with its budget, by the client's own config. A law of budgets
+            that is not drawn is read at the client's number, ``partition-id`` of the node's config.
+          ledger: the file of the client's releases (:class:`Ledger`). Words in braces are entries
+            of the node's config, for several clients on one machine:
+            ``"ledgers/{partition-id}.jsonl"``.
+          clear: names of metrics that leave as they are, without noise.
+          seed: for tests alone, as noise that can be foretold protects nothing: with the node's
+            ``partition-id`` and the participation it fixes the noise. By default every release
+            draws fresh entropy from the system.
+
+        Raises:
+          ConfigError: for a mechanism that cannot run.
+        """
+        if not isinstance(privacy, Mechanism):
+            raise ConfigError(
+                f"privacy = {privacy!r}: must be a Mechanism, such as config.privacy."
+            )
+        check_fields(privacy)
+        for path, part in nested(_of_client(privacy, 0), "privacy"):
+            part.check(path, Sizes(1, 1, 1))
+        self._privacy, self._path = privacy, os.fspath(ledger)
+        self._clear, self._seed = tuple(clear), seed
+
+    def __call__(
+        self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+    ) -> Message:
+        """Flower calls this with each message.
+
+        Raises:
+          ConfigError: for a ledger that cannot be used, arrays that do not fit those that came, or
+            an update that is not finite; Flower tells the server, and nothing is released.
+        """
+        if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        start = time.monotonic()
+        ledger = self.ledger(context)
+        if ledger.exhausted:
+            return self._refusal(message, ledger)
+        sent = _only(message.content.array_records, "the server's message", "ArrayRecord")[1]
+        before = {name: array.numpy() for name, array in sent.items()}
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        content = reply.content
+        name, record = _only(content.array_records, "the client's reply", "ArrayRecord")
+        update = _difference({key: array.numpy() for key, array in record.items()}, before)
+        metrics_name, metrics = _only(
+            reply.content.metric_records, "the client's reply", "MetricRecord"
+        )
+
+        config: dict[str, Any] = {}
+        for each in message.content.config_records.values():
+            config |= each
+        server_round = int(config.get(ROUND, 0))
+        entered = ledger.enter(run=context.run_id, round=server_round)
+        if entered is None:
+            return self._refusal(message, ledger)
+        number, epsilon = entered
+        if EPSILON in config and not np.isclose(float(config[EPSILON]), epsilon, rtol=1e-4):
+            LOG.warning(
+                "round %d: the server tells an epsilon of %g, and this client's release %d has %g: "
+                "released at its own", server_round, config[EPSILON], number, epsilon,
+            )  # fmt: skip
+        released = _privatize(
+            self._privacy, self._key(context, number), jnp.asarray(update), jnp.float32(epsilon)
+        )
+        released_metrics = MetricRecord(
+            {
+                EPSILON: epsilon,
+                PARTICIPATION: number,
+                TOOK: time.monotonic() - start,
+                **{key: metrics[key] for key in self._clear if key in metrics},
+            }
+        )
+        records = {name: _added(before, np.asarray(released)), metrics_name: released_metrics}
+        return Message(RecordDict(records), reply_to=message)
+
+    def ledger(self, context: Context) -> Ledger:
+        """Return the ledger of the client whose context this is.
+
+        Raises:
+          ConfigError: if it cannot be used, or the node's config lacks a word of the path.
+        """
+        try:
+            path = self._path.format_map(context.node_config)
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(
+                f"ledger = {self._path!r}: what stands in braces must be an entry of the node's "
+                f"config, which has {', '.join(context.node_config) or 'none'} ({error!r})."
+            ) from None
+        return Ledger(path, _of_client(self._privacy, _number(context)))
+
+    def _key(self, context: Context, number: int) -> jax.Array:
+        if self._seed is None:
+            fresh = jax.random.key(0)
+            data = jax.random.key_data(fresh)
+            entropy = np.frombuffer(os.urandom(data.size * 4), np.uint32).reshape(data.shape)
+            return jax.random.wrap_key_data(jnp.asarray(entropy), impl=jax.random.key_impl(fresh))
+        client = int(context.node_config.get(NUMBER, 0))
+        return jax.random.fold_in(jax.random.fold_in(jax.random.key(self._seed), client), number)
+
+    def _refusal(self, message: Message, ledger: Ledger) -> Message:
+        words = f"pause_jax: the budget is spent after {ledger.participations} releases"
+        LOG.info("%s: nothing is trained, nothing is released", words)
+        return Message(Error(SPENT, words), reply_to=message)
+
+
+def _of_client(privacy: Mechanism, client: int) -> Mechanism:
+    """Return the mechanism on the budget of one client."""
+    return privacy.with_budget(privacy.budget.of_client(client))
+
+
+def _only(records: Any, where: str, kind: str) -> tuple[str, Any]:
+    if len(records) != 1:
+        raise ConfigError(f"{where} has {len(records)} {kind}s: must be exactly one.")
+    return next(iter(records.items()))
+
+
+def _difference(
+    trained: dict[str, NDArray[Any]], came: dict[str, NDArray[Any]]
+) -> NDArray[np.float32]:
+    """Return all floats of the update, flat, float32 [d]."""
+    for name in came.keys() | trained.keys():
+        shapes = [np.shape(arrays[name]) if name in arrays else None for arrays in (trained, came)]
+        if shapes[0] != shapes[1]:
+            raise ConfigError(
+                f"the client's array {name!r} has shape {shapes[0]}, the server's {shapes[1]}: "
+                "must be equal. Return the arrays that were sent, trained."
+            )
+    update = flat_update(trained, came)
+    if not np.isfinite(update).all():
+        raise ConfigError("the update is not finite: nothing is released.")
+    return update
+
+
+def _added(came: dict[str, NDArray[Any]], released: NDArray[Any]) -> ArrayRecord:
+    arrays, at = {}, 0
+    for name, array in came.items():
+        if is_float(array):
+            part = released[at : at + array.size].reshape(array.shape)
+            arrays[name] = Array(np.asarray(array + part, array.dtype))
+            at += array.size
+        else:
+            arrays[name] = Array(array)
+    return ArrayRecord(arrays)
