@@ -21,7 +21,6 @@ Examples:
 import os
 import sys
 import warnings
-from typing import Any
 
 import lazy_loader
 
@@ -43,19 +42,25 @@ if _jax == "0.10.2" or _jax.startswith("0.11."):
         stacklevel=2,
     )
 
-# JAX 0.10.0 and 0.10.1 compute the largest, least or mean entry of a product wrongly on a CPU, from
-# the 32,769th client on where the sums are over 3 (tests/support/canaries.py), unless XLA
-# leaves out the library of kernels that 0.10.2 is wrong with. XLA reads this when JAX first meets
-# its devices.
+# XLA_FLAGS: JAX 0.10.0 and 0.10.1 compute the largest, least or mean entry of a product wrongly on
+# a CPU, from the 32,769th client on where the sums are over 3 (tests/support/canaries.py), unless
+# XLA leaves out the library of kernels that 0.10.2 is wrong with. XLA reads the flag when JAX first
+# meets its devices. Then JAX refuses to change their number, which reveals a late import.
 _KERNELS = "--xla_cpu_experimental_ynn_fusion_type="
 _flags = os.environ.get("XLA_FLAGS", "")
 if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:
     os.environ["XLA_FLAGS"] = f"{_flags} {_KERNELS}".strip()
-    # Of JAX's own: later versions may do without.
-    _bridge: Any = sys.modules.get("jax._src.xla_bridge")
-    if _bridge is not None and _bridge.backends_are_initialized():
-        warnings.warn(
-            f"JAX {_jax} was used before pause_jax was imported, so some reductions of products "
-            f"are wrong on CPUs: import pause_jax first, or set XLA_FLAGS={_KERNELS}",
-            stacklevel=2,
-        )
+    if "jax" in sys.modules:
+        import jax
+
+        _number = jax.config.jax_num_cpu_devices
+        try:
+            jax.config.update("jax_num_cpu_devices", _number + 2)
+            jax.config.update("jax_num_cpu_devices", _number)
+        except RuntimeError:
+            warnings.warn(
+                f"JAX {_jax} was used before pause_jax was imported, so some reductions of "
+                "products are wrong on CPUs: import pause_jax first, or set "
+                f"XLA_FLAGS={_KERNELS}",
+                stacklevel=2,
+            )
