@@ -1,6 +1,6 @@
 """What the library must choose for a kind of device, measured: shapes, precision, kernels.
 
-The rows say what to write into ``pause_jax/learning/device_choice.py``.
+The rows say what to write into ``cohort.py`` and ``best_form`` of ``convolution.py``.
 """
 
 from __future__ import annotations

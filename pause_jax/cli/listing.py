@@ -13,7 +13,7 @@ from pause_jax.base.struct import Config
 from pause_jax.cli.output import Output
 from pause_jax.config import config_file
 from pause_jax.learning import DATASETS, Tfds
-from pause_jax.learning.decoded import is_decoded
+from pause_jax.learning.data import is_decoded
 from pause_jax.learning.tensorflow_datasets import Prepared
 from pause_jax.policies import NAMED, PolicyConfig
 from pause_jax.world.availability import AVAILABILITY_TRACES

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
-from pause_jax.learning.files import Files
+from pause_jax.learning import Files
 
 T = TypeVar("T")
 Rows = Iterable[Iterable[Any]]

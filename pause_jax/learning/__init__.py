@@ -6,24 +6,21 @@
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.config import Learning, of_any_data as of_any_data
 from pause_jax.learning.custom_model import FlaxModel
-from pause_jax.learning.data import Characters, DataConfig, Digits, Given as Given, LinearRegression
+from pause_jax.learning.data import (
+    Characters, DataConfig, Digits, Files, Given as Given, LinearRegression,
+)  # fmt: skip
 from pause_jax.learning.dataset import Dataset
-from pause_jax.learning.files import Files
-from pause_jax.learning.label_skew import DirichletLabels, Shards
 from pause_jax.learning.learner import (
-    Deferred as Deferred, StaleUpdates as StaleUpdates, StaleTraining as StaleTraining, Learner,
-    LearnerState,
-    Release as Release, Trained, bandit_only as bandit_only,
+    Deferred as Deferred, StaleUpdates as StaleUpdates, Learner, LearnerState, Release as Release,
+    Trained, bandit_only as bandit_only,
 )  # fmt: skip
 from pause_jax.learning.models import Cnn2, Cnn3, Gru, Linear, Mlp, Model, ResNet18
 from pause_jax.learning.optimizer import (
-    SERVER_OPTIMIZERS as SERVER_OPTIMIZERS, FedAdam, FedAvg, FedAvgM, FedYogi, ServerOptimizer,
+    ConstantRate, CosineDecay, FedAdam, FedAvg, FedAvgM, FedYogi, RateSchedule,
+    SCHEDULES as SCHEDULES, SERVER_OPTIMIZERS as SERVER_OPTIMIZERS, ServerOptimizer, StepDecay,
 )  # fmt: skip
 from pause_jax.learning.partition import (
-    Dirichlet, Iid, Natural, Partition as Partition, PartitionConfig,
-)  # fmt: skip
-from pause_jax.learning.schedule import (
-    SCHEDULES as SCHEDULES, ConstantRate, CosineDecay, RateSchedule, StepDecay,
+    Dirichlet, DirichletLabels, Iid, Natural, Partition as Partition, PartitionConfig, Shards,
 )  # fmt: skip
 from pause_jax.learning.task import TASKS as TASKS, Classification, NextToken, Regression, Task
 from pause_jax.learning.tensorflow_datasets import Cifar10, FashionMnist, Mnist, Tfds

@@ -1,4 +1,4 @@
-"""What a client does: train on its own data, from the global model."""
+"""Client side of learning: local SGD from the global model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from jax import Array, lax
 
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import Variables, trained_part
-from pause_jax.learning.network import Network
-from pause_jax.learning.optimizer import moved
+from pause_jax.learning.models import Network
 from pause_jax.learning.partition import Partition
 from pause_jax.learning.task import Task
 from pause_jax.rng import draws
@@ -80,8 +79,10 @@ def train_locally(
     Returns:
       (update h_k = local - global for every collection, optimiser state, losses on the way).
     """
-    batch, size = training.batch_size, partition.size[slot.client]
-    steps, used = local_steps(training, size), jnp.minimum(size, training.max_samples)
+    batch = training.batch_size
+    size = partition.size[slot.client]
+    steps = local_steps(training, size)
+    used = jnp.minimum(size, training.max_samples)
     samples = visiting_order(training, partition, slot.client, slot.bits)
     center = trained_part(variables)
 
@@ -95,11 +96,11 @@ def train_locally(
             training, variables, opt_state, x, y, weight, key, center
         )
         if bound is not None:
-            is_own = i < steps
+            counts = i < steps
             new, new_opt_state = jax.tree.map(
-                lambda a, b: jnp.where(is_own, a, b), (new, new_opt_state), (variables, opt_state)
+                lambda a, b: jnp.where(counts, a, b), (new, new_opt_state), (variables, opt_state)
             )
-            loss = jnp.where(is_own, loss, 0.0)
+            loss = jnp.where(counts, loss, 0.0)
         return new, new_opt_state, total + loss, total_square + square
 
     start = (variables, slot.opt_state, jnp.zeros(()), jnp.zeros(()))
@@ -120,11 +121,12 @@ def visiting_order(
     A client with more than ``max_samples`` samples uses a window of its (shuffled) data from a
     random place on, around its end. ``bits`` as in :class:`Slot`.
     """
-    size, most = partition.size[client], training.max_samples
+    size = partition.size[client]
     window = draws.below(bits[0], size)
-    last = jnp.uint32(2**32 - 1)
-    bits = jnp.where(jnp.arange(most) < size, bits[1:] >> 1, last)  # what it lacks comes last
-    shuffled = jnp.pad(jnp.argsort(bits), (0, -most % training.batch_size))
+    # Samples that the client lacks come last.
+    is_sample = jnp.arange(training.max_samples) < size
+    bits = jnp.where(is_sample, bits[1:] >> 1, jnp.uint32(2**32 - 1))
+    shuffled = jnp.pad(jnp.argsort(bits), (0, -training.max_samples % training.batch_size))
     return partition.order[partition.start[client] + (window + shuffled) % size]
 
 
@@ -148,6 +150,8 @@ def _descend(
       (variables, optimiser state, mean loss, sum of the squared sample losses). The losses are
       those of the task, without the proximal term.
     """
+    import optax
+
     trainable = trained_part(variables)
     rest = {name: value for name, value in variables.items() if name not in trainable}
 
@@ -164,7 +168,8 @@ def _descend(
             grads, trainable, center,
         )  # fmt: skip
     moves, opt_state = training.optimizer.update(grads, opt_state, trainable)
-    return {**moved(trainable, moves), **changed}, opt_state, loss, square
+    trainable = optax.apply_updates(trainable, moves)
+    return {**trainable, **changed}, opt_state, loss, square
 
 
 def client_inputs(

@@ -10,20 +10,22 @@ from jax import Array
 
 from pause_jax.base.registry import label
 from pause_jax.base.struct import Config, ConfigError, Reference, Sizes, node, number, static
-from pause_jax.learning.arrays import form
 from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.cohort import Execution
 from pause_jax.learning.data import DataConfig, Digits, Given
-from pause_jax.learning.dataset import Dataset, checked
-from pause_jax.learning.deferred import deferred_of
-from pause_jax.learning.fedavg import RoundTraining
-from pause_jax.learning.learner import Learner, StaleTraining
-from pause_jax.learning.local_sgd import LocalSgd
+from pause_jax.learning.dataset import Dataset, checked, form
+from pause_jax.learning.learner import Deferred, Learner
 from pause_jax.learning.models import Mlp, Model
-from pause_jax.learning.optimizer import FedAvg, ServerOptimizer, is_transformation, made
+from pause_jax.learning.optimizer import (
+    ConstantRate,
+    FedAvg,
+    RateSchedule,
+    ServerOptimizer,
+    is_transformation,
+    made,
+)
 from pause_jax.learning.partition import Iid, PartitionConfig
-from pause_jax.learning.schedule import ConstantRate, RateSchedule
-from pause_jax.learning.staleness import no_stale_updates
+from pause_jax.learning.server import FederatedAveraging, no_updates
 from pause_jax.learning.task import (
     Task,
     check_outputs,
@@ -137,12 +139,12 @@ class Learning(Config):
         """
         assert data is not None, "Learning.load gives the data that Learning.build needs"
         largest = self.partition.max_size(self.num_samples(data), num_clients)
-        execution = execution or Execution()
-        local, server = self.local_training(data, largest), self.server.transformation()
-        training = RoundTraining(local, execution, server, self.stale_damping)
-        sgd = LocalSgd(
-            training=training,
+        local = self.local_training(data, largest)
+        averaging = FederatedAveraging(
+            local=local,
             optimizer_at=self.client_optimizer,
+            execution=execution or Execution(),
+            server=self.server.transformation(),
             partition=self.partition,
             num_samples=self.num_samples(data),
             num_clients=num_clients,
@@ -151,16 +153,16 @@ class Learning(Config):
             scored=slice(data.y_test.shape[0] - self.validation),
         )
         return Learner(
-            init=sgd.init,
-            train=sgd.train,
-            ask=sgd.ask,
-            evaluate=sgd.evaluate,
+            init=averaging.init,
+            train=averaging.train,
+            ask=averaging.ask,
+            evaluate=averaging.evaluate,
             metrics=metrics_of(local.task),
             max_samples=local.max_samples,
-            kept=sgd.kept,
-            stale=StaleTraining(no_stale_updates, sgd.train_stale),
-            deferred=deferred_of(sgd),
-            server_loss=sgd.server_loss if self.validation else None,
+            client_bytes=averaging.client_bytes,
+            deferred=Deferred(no_updates, averaging.train_cohort, averaging.average),
+            stale_damping=self.stale_damping,
+            server_loss=averaging.server_loss if self.validation else None,
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:

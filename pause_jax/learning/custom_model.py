@@ -1,17 +1,28 @@
-"""A custom Flax module as the model of a config."""
+"""A custom Flax module, ``linen`` or ``nnx``, as the model of a config."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import sys
-from typing import Any, ClassVar, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+from jax import Array
 
 from pause_jax.base.registry import resolved, text_of
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError, Reference, Sizes, static
-from pause_jax.learning.models import Model
-from pause_jax.learning.network import Network, linen_network, nnx_network
+from pause_jax.learning.learner import Variables
+from pause_jax.learning.models import Model, Network, linen_network
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+# The collection of an nnx module's variables that are neither ``nnx.Param`` nor random numbers.
+OTHERS = "others"
 
 
 class _Unhashable:
@@ -94,7 +105,7 @@ class FlaxModel(Model):
                 f"{where}FlaxModel of {self._label}: its arguments cannot be told from others; "
                 "give tuples for lists."
             ) from None
-        if _is_nnx_module(self._maker):
+        if isinstance(self._maker, _classes("flax.nnx")):
             raise ConfigError(
                 f"{where}FlaxModel of an nnx module that was made already: give what makes it, "
                 "FlaxModel.of(Net, width=32) or FlaxModel.of(lambda rngs: Net(32, rngs=rngs)), as "
@@ -109,8 +120,9 @@ class FlaxModel(Model):
 
     @property
     def _label(self) -> str:
-        given = self.source.value if isinstance(self.source, _Unhashable) else self.source
-        return given if isinstance(given, str) else text_of(given).partition(" ")[0]
+        if isinstance(self.source, str):
+            return self.source
+        return text_of(self._maker).partition(" ")[0]
 
     @property
     def _maker(self) -> Any:
@@ -120,12 +132,12 @@ class FlaxModel(Model):
         return self.source.value if isinstance(self.source, _Unhashable) else self.source
 
     def network(self, num_outputs: int) -> Network:
-        given = self._maker
-        if _is_linen_module(given):
-            return linen_network(given, draws=True)
-        make = functools.partial(given, **dict(self.arguments))
+        maker = self._maker
+        if _is_linen_module(maker):
+            return linen_network(maker, draws=True)
+        make = functools.partial(maker, **dict(self.arguments))
         try:
-            if _takes_rngs(given):
+            if _takes_rngs(maker):
                 return nnx_network(lambda rngs: make(rngs=rngs))
             module = make()
         except Exception as error:
@@ -141,21 +153,22 @@ class FlaxModel(Model):
         return linen_network(module, draws=True)
 
 
-def _is_module(given: Any) -> bool:
-    """Whether it is a linen module, or a class of linen or nnx modules."""
-    modules = [sys.modules.get(name) for name in ("flax.linen", "flax.nnx")]
-    kinds = tuple(module.Module for module in modules if module is not None)
-    return issubclass(given, kinds) if isinstance(given, type) else issubclass(type(given), kinds)
+def _classes(*libraries: str) -> tuple[type, ...]:
+    """Return the base classes of modules of those libraries that have been imported."""
+    # A library whose module a user has made is loaded; the others need not be.
+    loaded = [sys.modules[name] for name in libraries if name in sys.modules]
+    return tuple(library.Module for library in loaded)
 
 
-def _is_linen_module(given: Any) -> bool:
-    linen = sys.modules.get("flax.linen")  # who has made one has imported it
-    return linen is not None and isinstance(given, linen.Module)
+def _is_linen_module(value: Any) -> bool:
+    return isinstance(value, _classes("flax.linen"))
 
 
-def _is_nnx_module(given: Any) -> bool:
-    nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(given, nnx.Module)
+def _is_module(value: Any) -> bool:
+    """Return whether it is a linen module, or a class of linen or nnx modules."""
+    return issubclass(
+        value if isinstance(value, type) else type(value), _classes("flax.linen", "flax.nnx")
+    )
 
 
 def _takes_rngs(maker: Any) -> bool:
@@ -164,3 +177,78 @@ def _takes_rngs(maker: Any) -> bool:
     # Of an nnx class the signature is that of the metaclass, which takes anything.
     called = vars(maker).get("__init__", maker) if isinstance(maker, type) else maker
     return "rngs" in inspect.signature(called).parameters
+
+
+def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
+    """The network of a ``flax.nnx`` module, which ``make`` makes from its random numbers.
+
+    Its ``__call__`` takes the inputs, and optionally ``mask``. It is trained after
+    ``module.train()`` and used after ``module.eval()``; every ``nnx.Param`` is trained, and all
+    other variables but random numbers stand in the collection ``others``.
+    """
+    from flax import nnx  # only who uses it pays for its import
+
+    def parts(module: nnx.Module) -> Any:
+        return nnx.split(module, nnx.Param, nnx.RngState, ...)
+
+    abstract: Any = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
+    takes_mask = "mask" in inspect.signature(type(abstract).__call__).parameters
+    graph, params, numbers, others = parts(abstract)
+
+    def plain(module: nnx.Module) -> Variables:
+        _, params, _, others = parts(module)
+        variables = {"params": nnx.to_pure_dict(params), OTHERS: nnx.to_pure_dict(others)}
+        return {name: tree for name, tree in variables.items() if name == "params" or tree}
+
+    def module_of(variables: Variables) -> nnx.Module:
+        return nnx.merge(
+            graph,
+            _filled(params, variables["params"]),
+            jax.tree.map(_any_number, numbers),
+            _filled(others, variables.get(OTHERS, {})),
+        )
+
+    def init(key: Array, x: Array) -> Variables:
+        return plain(make(nnx.Rngs(key)))
+
+    def train(
+        variables: Variables, x: Array, mask: Array, key: Array | None
+    ) -> tuple[Array, Variables]:
+        module: Any = module_of(variables)
+        module.train()
+        if key is not None:
+            seeds: dict[str, Any] = dict.fromkeys(_streams(numbers), key)
+            nnx.reseed(module, **seeds)
+        outputs = module(x, mask=mask) if takes_mask else module(x)
+        changed = plain(module)
+        return outputs, {name: changed[name] for name in changed if name != "params"}
+
+    def predict(variables: Variables, x: Array) -> Array:
+        module: Any = module_of(variables)
+        module.eval()
+        return module(x)
+
+    return Network(init, train, predict, draws=bool(jax.tree.leaves(numbers)))
+
+
+def _filled(state: Any, values: dict[str, Any]) -> Any:
+    from flax import nnx
+
+    copy = jax.tree.map(lambda leaf: leaf, state)  # it is filled in place
+    nnx.replace_by_pure_dict(copy, values)
+    return copy
+
+
+def _any_number(like: Any) -> Array:
+    """A random number's state before it is seeded."""
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jnp.broadcast_to(jax.random.key(0), like.shape)
+    return jnp.zeros(like.shape, like.dtype)
+
+
+def _streams(numbers: Any) -> set[str]:
+    """Names of the random streams of a module."""
+    from flax import nnx
+
+    states = jax.tree.leaves(numbers, is_leaf=lambda leaf: isinstance(leaf, nnx.RngState))
+    return {state.tag for state in states}

@@ -1,10 +1,12 @@
-"""A data set as arrays on the device, and the checks of custom arrays."""
+"""A data set as arrays on the device, and the checks that its arrays pass."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import operator
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,19 +16,10 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.base.client_ids import numbered
+from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError, PyTree, static
-from pause_jax.learning.arrays import (
-    PARTS,
-    as_array,
-    as_count,
-    as_numbers,
-    check_inputs,
-    check_shapes,
-    check_targets,
-    checked_clients,
-    form,
-    num_classes_of,
-)
+
+PARTS = ("train", "test")
 
 
 class Dataset(PyTree):
@@ -97,7 +90,14 @@ class Dataset(PyTree):
         """
         if (x_test is None) != (y_test is None):
             raise ConfigError("x_test and y_test: give both, or neither to have a share drawn.")
-        arrays, ids = _samples(x, y, clients)
+        arrays = {"x_train": as_numbers("x", x), "y_train": as_numbers("y", y)}
+        ids = None
+        if clients is not None:
+            arrays["clients"] = as_array("clients", clients)
+        for name, array in arrays.items():
+            _check_length(name, array, len(np.atleast_1d(arrays["x_train"])))
+        if clients is not None:
+            ids, arrays["clients"] = numbered("clients", arrays["clients"])
         if x_test is None:
             arrays = _split(arrays, test_share, seed)
         else:
@@ -171,11 +171,13 @@ def checked(data: Dataset) -> Dataset:
         for of in "xy"
         for part in PARTS
     }
-    check_shapes(arrays)
-    check_inputs(arrays, pixel_max)
-    check_targets(arrays, num_classes)
+    _check_shapes(arrays)
+    for part in PARTS:
+        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        _check_inputs(f"x_{part}", x, pixel_max)
+        _check_targets(part, x, y, num_classes)
     if data.clients is not None:
-        arrays["clients"] = checked_clients(
+        arrays["clients"] = _check_clients(
             np.asarray(data.clients), data.client_ids, len(arrays["x_train"])
         )
     with jax.ensure_compile_time_eval():
@@ -185,36 +187,18 @@ def checked(data: Dataset) -> Dataset:
     return done
 
 
-def _samples(
-    x: ArrayLike, y: ArrayLike, clients: ArrayLike | None
-) -> tuple[dict[str, NDArray[Any]], tuple[str, ...] | None]:
-    """Arrays ``x_train``, ``y_train`` and perhaps ``clients`` of one length; ids of the clients."""
-    arrays = {"x_train": as_numbers("x", x), "y_train": as_numbers("y", y)}
-    if clients is not None:
-        arrays["clients"] = as_array("clients", clients)
-    for name, array in arrays.items():
-        if array.ndim == 0 or len(array) != len(arrays["x_train"]):
-            raise ConfigError(
-                f"{name} has shape {array.shape}: must have a first axis of one entry for each "
-                f"of the {len(np.atleast_1d(arrays['x_train']))} samples of x."
-            )
-    if clients is None:
-        return arrays, None
-    if arrays["clients"].ndim != 1:
-        shape = arrays["clients"].shape
-        raise ConfigError(f"clients has shape {shape}: must be [N], one a sample.")
-    ids, arrays["clients"] = numbered("clients", arrays["clients"])
-    return arrays, ids
-
-
 def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str, NDArray[Any]]:
     """Training and test set of the samples of x and y, drawn at random."""
     number = len(arrays["x_train"])
-    seed = as_count("seed", seed, 0)
     num_test = round(share * number) if 0 < share < 1 else 0
-    order = np.random.default_rng(seed).permutation(number)
-    # In the order in which they came, so that a natural one of time or client stays.
-    test = np.sort(_spared(order[:num_test], arrays.get("clients")))
+    test = np.random.default_rng(as_count("seed", seed, 0)).permutation(number)[:num_test]
+    if "clients" in arrays:
+        # Spare one sample of each client that would have none left.
+        drawn, first, times = np.unique(
+            arrays["clients"][test], return_index=True, return_counts=True
+        )
+        test = np.delete(test, first[np.bincount(arrays["clients"])[drawn] == times])
+    test = np.sort(test)  # keeps the samples in the order of time or client
     if not 0 < len(test) < number:
         raise ConfigError(
             f"test_share = {share}: of {number} samples it leaves {len(test)} for the test set; "
@@ -227,10 +211,166 @@ def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str
     return parts
 
 
-def _spared(test: NDArray[Any], clients: NDArray[Any] | None) -> NDArray[Any]:
-    """The samples drawn for the test set, without one of each client that would have none left."""
-    if clients is None:
-        return test
-    drawn, first, times = np.unique(clients[test], return_index=True, return_counts=True)
-    emptied = np.bincount(clients)[drawn] == times
-    return np.delete(test, first[emptied])
+def form(x: Any) -> tuple[tuple[int, ...], Any]:
+    """Return the shape and the kind of one sample."""
+    return x.shape[1:], x.dtype
+
+
+def as_array(name: str, values: Any) -> NDArray[Any]:
+    """Return values as an array. Raises ConfigError for rows of several lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ConfigError(f"{name}: must be an array, of rows of one length ({error}).") from None
+
+
+def as_numbers(name: str, values: Any) -> NDArray[Any]:
+    """Return values as uint8, int32 or float32; truth values are features or labels of 0 and 1.
+
+    Raises:
+      ConfigError: for entries that are not finite numbers.
+    """
+    array = as_array(name, values)
+    is_input = name.startswith("x")
+    if array.dtype == bool:
+        return array.astype(np.float32 if is_input else np.int32)
+    if array.dtype == np.uint8:
+        return array if is_input else array.astype(np.int32)
+    if np.issubdtype(array.dtype, np.integer):
+        if array.size and np.abs(array.astype(np.float64)).max() > np.iinfo(np.int32).max:
+            raise ConfigError(
+                f"{name}: holds whole numbers beyond int32. Give floats for features."
+            )
+        return array.astype(np.int32)
+    if not (np.issubdtype(array.dtype, np.floating) or array.dtype == jnp.bfloat16):
+        raise ConfigError(f"{name} is of kind {array.dtype}: must be numbers.")
+    with np.errstate(over="ignore"):
+        array = array.astype(np.float32)
+    if not np.isfinite(array).all():
+        place = np.argwhere(~np.isfinite(array))[0].tolist()
+        raise ConfigError(
+            f"{name}{place} = {array[tuple(place)]}: must be finite (float32). Leave such samples "
+            "out, or fill them."
+        )
+    return array
+
+
+def as_count(name: str, value: Any, least: int) -> int:
+    """Return a whole number. Raises ConfigError for anything else, or one below ``least``."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = least - 1
+    if isinstance(value, bool) or count < least:
+        raise ConfigError(f"{name} = {shown(value)}: must be a whole number >= {least}.")
+    return count
+
+
+def _check_length(name: str, array: NDArray[Any], number: int) -> None:
+    if array.ndim == 0 or len(array) != number or (name == "clients" and array.ndim != 1):
+        raise ConfigError(
+            f"{name} has shape {array.shape}: must have one entry for each of the {number} samples."
+        )
+
+
+def _check_shapes(arrays: dict[str, NDArray[Any]]) -> None:
+    """Raise ConfigError unless there are samples, and as many inputs as targets."""
+    for part in PARTS:
+        x = arrays[f"x_{part}"]
+        if x.ndim < 2:
+            raise ConfigError(
+                f"x_{part} has shape {x.shape}: must be [N, ...], a row for each sample; one "
+                "feature is x[:, None]."
+            )
+        _check_length(f"y_{part}", arrays[f"y_{part}"], len(x))
+        if not len(x):
+            raise ConfigError(f"x_{part} is empty: must have a sample.")
+    for kind in "xy":
+        train, test = form(arrays[f"{kind}_train"]), form(arrays[f"{kind}_test"])
+        if train != test:
+            raise ConfigError(
+                f"{kind}_test has samples of shape {test[0]} and kind {test[1]}, those of "
+                f"{kind}_train {train[0]} and {train[1]}: must be the same."
+            )
+
+
+def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
+    """Raise ConfigError unless inputs are pixels, features or tokens."""
+    if pixel_max and x.dtype != np.uint8:
+        raise ConfigError(
+            f"{name} is {x.dtype}, and pixel_max = {pixel_max}: pixels must be uint8. Set "
+            "pixel_max = 0 for features that are used as they are."
+        )
+    if pixel_max and x.max() > pixel_max:
+        raise ConfigError(f"{name} has a pixel of {x.max()}: must be <= pixel_max = {pixel_max}.")
+    if not pixel_max and x.dtype == np.uint8:
+        raise ConfigError(
+            f"{name} is uint8 and pixel_max = 0: set pixel_max for pixels (255), or use "
+            "x.astype(np.float32) for features."
+        )
+    if x.dtype == np.int32 and x.ndim != 2:
+        raise ConfigError(
+            f"{name} is of whole numbers and shape {x.shape}: tokens must be [N, L]. Pixels must "
+            "be uint8, features floats."
+        )
+    if x.dtype == np.int32 and x.min() < 0:
+        raise ConfigError(f"{name} has a token of {x.min()}: must be >= 0.")
+
+
+def _check_targets(part: str, x: NDArray[Any], y: NDArray[Any], num_classes: int) -> None:
+    """Raise ConfigError unless targets are labels, numbers or tokens."""
+    if y.dtype != np.int32:
+        if y.ndim > 2 or not y.size:
+            raise ConfigError(f"y_{part} has shape {y.shape}: targets must be [N] or [N, k].")
+        return
+    are_tokens = x.dtype == np.int32 and y.shape == x.shape
+    if y.ndim != 1 and not are_tokens:
+        raise ConfigError(
+            f"y_{part} has shape {y.shape}: labels must be [N] (y[:, 0], or y.argmax(1) of "
+            f"one-hot rows), tokens of the shape of x_{part}, targets of a regression floats."
+        )
+    word = "token" if are_tokens else "label"
+    for name, values in (("y", y), ("x", x)) if are_tokens else (("y", y),):
+        for extreme in (values.min(), values.max()):
+            if not 0 <= extreme < num_classes:
+                raise ConfigError(
+                    f"{name}_{part} has a {word} {extreme}: must be >= 0 and < num_classes = "
+                    f"{num_classes}."
+                )
+
+
+def num_classes_of(arrays: dict[str, NDArray[Any]]) -> int:
+    """Return one more than the largest label or token; 1 for a regression."""
+    kinds = "xy" if arrays["y_train"].ndim > 1 else "y"
+    values = [arrays[f"{kind}_{part}"] for kind in kinds for part in PARTS]
+    if not all(value.size and np.issubdtype(value.dtype, np.integer) for value in values):
+        return 1
+    return max(int(value.max()) for value in values) + 1
+
+
+def _check_clients(
+    clients: NDArray[Any], ids: Sequence[str] | None, num_train: int
+) -> NDArray[np.int32]:
+    """Return the client of each training sample.
+
+    Raises:
+      ConfigError: for a client without a sample, or without an id where others have one.
+    """
+    if clients.shape != (num_train,) or not np.issubdtype(clients.dtype, np.integer):
+        raise ConfigError(
+            f"clients has shape {clients.shape} and kind {clients.dtype}: must be whole numbers "
+            f"[{num_train}], one for each training sample. Dataset.of takes names too."
+        )
+    numbers = np.unique(clients)
+    missing = np.setdiff1d(np.arange(len(numbers)), numbers)
+    if missing.size:
+        raise ConfigError(
+            f"clients: nobody has number {missing[0]}, so that client has no sample; numbers must "
+            "be 0, 1, ... without gaps. Dataset.of numbers clients anew, and keeps their ids."
+        )
+    if ids is not None and (len(ids) != len(numbers) or len(set(ids)) != len(ids)):
+        raise ConfigError(
+            f"client_ids has {len(ids)} entries, {len(set(ids))} of them distinct: must be one for "
+            f"each of the {len(numbers)} clients."
+        )
+    return clients.astype(np.int32)

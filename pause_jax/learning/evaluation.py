@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 from pause_jax.learning.client import LocalTraining, client_inputs
 from pause_jax.learning.dataset import Dataset
 from pause_jax.learning.learner import Variables, all_finite
-from pause_jax.learning.network import Network
+from pause_jax.learning.models import Network
 from pause_jax.learning.partition import Partition
 from pause_jax.learning.task import Task, metrics_of
 from pause_jax.rng import draws

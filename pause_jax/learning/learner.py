@@ -88,24 +88,8 @@ class StaleUpdates(NamedTuple):
     weights: Float[Array, " m"]
 
 
-class StaleTraining(NamedTuple):
-    """A learner's training where stale updates are averaged in the next round.
-
-    Attributes:
-      init: (state, m) -> the stale updates before round 1, none.
-      train: as ``Learner.train``, with (is_stale bool [m], stale updates) -> stale updates: stale
-        slots are in the selection, but this round's average has the stale updates in their place.
-    """
-
-    init: Callable[[LearnerState, int], StaleUpdates]
-    train: Callable[
-        [Array, LearnerState, Selection, Release, Array, StaleUpdates],
-        tuple[LearnerState, Trained, StaleUpdates],
-    ]
-
-
 class Deferred(NamedTuple):
-    """A learner's training in two halves, for updates that are averaged later.
+    """Training in two halves, for updates that are averaged in a later round or server step.
 
     Updates are a dict of arrays whose entry ``params`` is flat, [n, d], as the server received it.
 
@@ -136,9 +120,10 @@ class Learner(NamedTuple):
       metrics: their names; the library records ``test_loss`` and ``test_accuracy``, a
         custom quantity any other.
       max_samples: samples that a client trains on in a round at most; None for all it has.
-      kept: (state) -> bytes that a client in training keeps, to plan how many train side by side.
-      stale: training for ``SimConfig.stale_updates = "next"``; None of a learner that cannot.
-      deferred: training for ``SimConfig.clock = Asynchronous()``; None of a learner that cannot.
+      client_bytes: (state) -> bytes of a client in training, to plan how many train side by side.
+      deferred: training in two halves, for ``SimConfig.clock = Asynchronous()`` and
+        ``SimConfig.stale_updates = "next"``; None of a learner that supports neither.
+      stale_damping: beta of the weights of stale updates, see ``Learning``.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
         of the model with the weighted sum of these updates added; None if it has none.
     """
@@ -149,9 +134,9 @@ class Learner(NamedTuple):
     evaluate: Callable[[LearnerState], dict[str, Array]]
     metrics: tuple[str, ...] = ("test_loss", "test_accuracy")
     max_samples: int | None = None
-    kept: Callable[[LearnerState], int] = lambda state: 0
-    stale: StaleTraining | None = None
+    client_bytes: Callable[[LearnerState], int] = lambda state: 0
     deferred: Deferred | None = None
+    stale_damping: Array | float | None = None
     server_loss: Callable[[LearnerState, Array, Array], Array] | None = None
 
 
@@ -173,15 +158,16 @@ def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
     one that the model has; None if there is neither.
     """
     params = (state.variables or {}).get("params")
-    found, start = dict[str, dict[str, NDArray[np.int32]]](), 0
+    layers: dict[str, dict[str, NDArray[np.int32]]] = {}
+    start = 0
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         *module, name = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
         places = start + np.arange(leaf.size, dtype=np.int32).reshape(leaf.shape)
-        found.setdefault("/".join(module), {})[name] = places
+        layers.setdefault("/".join(module), {})[name] = places
         start += leaf.size
     affine = {
         name: np.concatenate([layer["bias"][:, None], layer["kernel"].T], axis=1)
-        for name, layer in found.items()
+        for name, layer in layers.items()
         if layer.keys() == {"kernel", "bias"} and layer["kernel"].ndim == 2
     }
     named = {name: layer for name, layer in affine.items() if name.split("/")[-1] == "output"}
@@ -225,10 +211,8 @@ def bandit_only(num_clients: int) -> Learner:
     def none(state: LearnerState, size: int) -> Any:
         return {"params": jnp.zeros((size, 0))}
 
-    def train_later(
-        key: Array, state: LearnerState, selection: Selection, release: Release
-    ) -> tuple[LearnerState, Trained, Any]:
-        state, trained = train(key, state, selection, release)
+    def train_later(*arguments: Any) -> tuple[LearnerState, Trained, Any]:
+        state, trained = train(*arguments)
         return state, trained, {"params": trained.released}
 
     def ask(key: Array, state: LearnerState, clients: Array, batch_size: int | None) -> Array:

@@ -1,15 +1,83 @@
-"""Models. A config makes the Flax module; the module is applied to a batch [B, ...]."""
+"""Configs of models, and the pure functions that a model's Flax module becomes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from jax import Array
 
 from pause_jax.base.struct import Config, ConfigError, Sizes, static
 from pause_jax.learning.convolution import FORMS
-from pause_jax.learning.network import GROUPS, NORMS, Network, linen_network
+from pause_jax.learning.learner import TRAINED, Variables
 
 if TYPE_CHECKING:
     import flax.linen as nn
+
+# How a module may call what says that it is trained, and whether that word means the opposite.
+_TRAIN_WORDS = {
+    "train": False,
+    "training": False,
+    "is_training": False,
+    "deterministic": True,
+    "use_running_average": True,
+}
+# Normalisation layers of the library's models, and the groups of channels of group norm.
+NORMS = ("group", "batch", "none")
+GROUPS = 8
+
+
+class Network(NamedTuple):
+    """A model.
+
+    Attributes:
+      init: (key, inputs [B, ...]) -> variables: a dictionary with the collection ``params``, whose
+        updates are released through the privacy mechanism, and perhaps others, whose are not.
+      train: (variables, inputs, mask, key) -> (outputs, changed collections other than ``params``
+        and ``clear``). ``mask`` is bool [B], False for rows that only fill up a batch and must not
+        enter batch statistics; the key is for dropout, None for a model that does not draw.
+      predict: (variables, inputs) -> outputs.
+      draws: whether training draws random numbers.
+    """
+
+    init: Callable[[Array, Array], Variables]
+    train: Callable[[Variables, Array, Array, Array | None], tuple[Array, Variables]]
+    predict: Callable[[Variables, Array], Array]
+    draws: bool
+
+
+def linen_network(module: nn.Module, *, draws: bool) -> Network:
+    """The network of a ``flax.linen`` module; ``draws`` if it asks for ``dropout`` in training.
+
+    Its ``__call__`` takes the inputs and, optionally, one of ``train``, ``training``,
+    ``is_training``, ``deterministic`` and ``use_running_average``, and ``mask``.
+    """
+    words = frozenset(inspect.signature(type(module).__call__).parameters)
+
+    def init(key: Array, x: Array) -> Variables:
+        return dict(module.init(key, x, **_flags(words, train=False)))
+
+    def train(
+        variables: Variables, x: Array, mask: Array, key: Array | None
+    ) -> tuple[Array, Variables]:
+        rest = [name for name in variables if name not in TRAINED]
+        flags = _flags(words, train=True)
+        if "mask" in words:
+            flags["mask"] = mask
+        rngs = None if key is None else {"dropout": key}
+        outputs, changed = module.apply(variables, x, rngs=rngs, mutable=rest, **flags)
+        return outputs, dict(changed)
+
+    def predict(variables: Variables, x: Array) -> Array:
+        outputs: Any = module.apply(variables, x, **_flags(words, train=False))
+        return outputs
+
+    return Network(init, train, predict, draws)
+
+
+def _flags(words: frozenset[str], *, train: bool) -> dict[str, Any]:
+    return {word: train ^ opposite for word, opposite in _TRAIN_WORDS.items() if word in words}
 
 
 class Model(Config):
@@ -40,9 +108,9 @@ class Linear(Model):
     summary: ClassVar[str] = "one affine layer"
 
     def module(self, num_outputs: int) -> nn.Module:
-        from pause_jax.learning import networks
+        from pause_jax.learning import modules
 
-        return networks.DenseNetwork(hidden=(), num_outputs=num_outputs)
+        return modules.DenseNetwork(hidden=(), num_outputs=num_outputs)
 
 
 class Mlp(Model):
@@ -58,9 +126,9 @@ class Mlp(Model):
     hidden: tuple[int, ...] = static(default=(32, 16), at_least=1)
 
     def module(self, num_outputs: int) -> nn.Module:
-        from pause_jax.learning import networks
+        from pause_jax.learning import modules
 
-        return networks.DenseNetwork(hidden=self.hidden, num_outputs=num_outputs)
+        return modules.DenseNetwork(hidden=self.hidden, num_outputs=num_outputs)
 
 
 class Cnn3(Model):
@@ -86,9 +154,9 @@ class Cnn3(Model):
     convolution: str = static(default="auto", choices=FORMS)
 
     def module(self, num_outputs: int) -> nn.Module:
-        from pause_jax.learning import networks
+        from pause_jax.learning import modules
 
-        return networks.ConvolutionalNetwork(
+        return modules.ConvolutionalNetwork(
             widths=(32, 64, 128),
             pooled=(0, 1, 2),
             hidden=(128, 64, 32),
@@ -115,9 +183,9 @@ class Cnn2(Model):
     convolution: str = static(default="auto", choices=FORMS)
 
     def module(self, num_outputs: int) -> nn.Module:
-        from pause_jax.learning import networks
+        from pause_jax.learning import modules
 
-        return networks.ConvolutionalNetwork(
+        return modules.ConvolutionalNetwork(
             widths=(32, 64),
             pooled=(1,),
             hidden=(128,),
@@ -143,9 +211,9 @@ class Gru(Model):
     hidden: int = static(default=64, at_least=1)
 
     def module(self, num_outputs: int) -> nn.Module:
-        from pause_jax.learning import networks
+        from pause_jax.learning import modules
 
-        return networks.GruNetwork(self.embedding, self.hidden, num_outputs)
+        return modules.GruNetwork(self.embedding, self.hidden, num_outputs)
 
 
 class ResNet18(Model):
@@ -182,8 +250,8 @@ class ResNet18(Model):
             )
 
     def module(self, num_outputs: int) -> nn.Module:
-        from pause_jax.learning import resnet
+        from pause_jax.learning import modules
 
-        return resnet.ResNetwork(
+        return modules.ResNetwork(
             width=self.width, norm=self.norm, convolution=self.convolution, num_outputs=num_outputs
         )

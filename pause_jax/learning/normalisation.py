@@ -17,7 +17,7 @@ from jax import Array
 
 from pause_jax.learning.convolution import stored
 from pause_jax.learning.learner import CLEAR
-from pause_jax.learning.network import GROUPS
+from pause_jax.learning.models import GROUPS
 
 # How much of the running statistics a batch leaves.
 MOMENTUM = 0.9
@@ -47,7 +47,7 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 
 
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
-    """A normalisation layer on [B, ..., features]; ``norm`` is one of ``network.NORMS``.
+    """A normalisation layer on [B, ..., features]; ``norm`` is one of ``models.NORMS``.
 
     ``group`` has no running statistics, and its scale and bias are released as all weights are:
     eight groups of channels after a convolution, all features together (a layer norm) after a

@@ -1,4 +1,4 @@
-"""Optimisers of the clients and of the server, from optax or custom."""
+"""Optimisers of the clients and of the server, from optax or custom, and rate schedules."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from jax import Array
 
 from pause_jax.base.registry import resolved
 from pause_jax.base.spelling import nearest, shown
-from pause_jax.base.struct import Config, ConfigError, number
+from pause_jax.base.struct import Config, ConfigError, number, static
 
 if TYPE_CHECKING:
     import optax
+    from jaxtyping import Float, Int
 
 # They take more than a rate: a line search, a seed of their own.
-_NOT_HERE = ("lbfgs", "noisy_sgd")
+_EXCLUDED = ("lbfgs", "noisy_sgd")
 
 
 @functools.cache
 def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Those of optax that a learning rate is enough for, by name."""
+    """Return the optimisers of optax that need only a learning rate, by name."""
     import optax
 
-    found: dict[str, Callable[..., optax.GradientTransformation]] = {}
+    by_name: dict[str, Callable[..., optax.GradientTransformation]] = {}
     for name, value in vars(optax).items():
-        if not inspect.isfunction(value) or name.startswith("scale_by") or name in _NOT_HERE:
+        if not inspect.isfunction(value) or name.startswith("scale_by") or name in _EXCLUDED:
             continue
-        given = list(inspect.signature(value).parameters.values())
-        needed = {p.name for p in given if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
-        if given and given[0].name == "learning_rate" and needed <= {"learning_rate"}:
-            found[name] = value
-    return found
+        arguments = list(inspect.signature(value).parameters.values())
+        needed = {a.name for a in arguments if a.default is a.empty and a.kind is not a.VAR_KEYWORD}
+        if arguments and arguments[0].name == "learning_rate" and needed <= {"learning_rate"}:
+            by_name[name] = value
+    return by_name
 
 
 # Those that take each weight by itself: its layer, or the rest of the model, does not count.
@@ -61,12 +62,12 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
     Raises:
       ConfigError: for anything else, or an unknown name.
     """
-    given = optimizer
+    value = optimizer
     if isinstance(optimizer, str):
         names = optimizers()
         if optimizer in names:
-            found = names[optimizer](rate)
-            return _as_one_vector(found) if optimizer in ELEMENTWISE else found
+            named = names[optimizer](rate)
+            return _as_one_vector(named) if optimizer in ELEMENTWISE else named
         if ":" not in optimizer:
             raise ConfigError(
                 f"learning.optimizer = {shown(optimizer)}: must be an optimiser of optax's: "
@@ -74,21 +75,28 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
                 f"GradientTransformation.{nearest(optimizer, names)}"
             )
         kind = "an optax.GradientTransformation"
-        given = resolved("learning.optimizer", optimizer, is_transformation, kind)
-    result = given if is_transformation(given) else _called(given, rate)
-    if not is_transformation(result):
+        value = resolved("learning.optimizer", optimizer, is_transformation, kind)
+    if callable(value) and not is_transformation(value):
+        try:
+            value = value(rate)
+        except Exception as error:
+            raise ConfigError(
+                f"learning.optimizer = {optimizer!r}: cannot be called with the learning rate "
+                f"alone ({type(error).__name__}: {error})."
+            ) from error
+    if not is_transformation(value):
         raise ConfigError(
             f"learning.optimizer = {shown(optimizer)}: must be, or give for a learning rate, an "
-            f"optax.GradientTransformation, not {type(result).__name__}."
+            f"optax.GradientTransformation, not {type(value).__name__}."
         )
-    return result
+    return value
 
 
-def is_transformation(given: Any) -> bool:
-    """Whether it is a transformation of optax's, made already."""
+def is_transformation(value: Any) -> bool:
+    """Return whether a value is a transformation of optax."""
     import optax
 
-    return issubclass(type(given), optax.GradientTransformation)
+    return issubclass(type(value), optax.GradientTransformation)
 
 
 def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -109,18 +117,6 @@ def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransfo
         return fitting(grads).update(grads, state, params)
 
     return optax.GradientTransformation(init, update)
-
-
-def _called(function: Any, rate: Array | float) -> Any:
-    if not callable(function):
-        return function
-    try:
-        return function(rate)
-    except Exception as error:
-        raise ConfigError(
-            f"learning.optimizer = {function!r}: cannot be called with the learning rate alone "
-            f"({type(error).__name__}: {error})."
-        ) from error
 
 
 class ServerOptimizer(Config):
@@ -205,13 +201,6 @@ class FedYogi(FedAdam):
 SERVER_OPTIMIZERS: tuple[type[ServerOptimizer], ...] = (FedAvg, FedAvgM, FedAdam, FedYogi)
 
 
-def moved(params: Any, moves: Any) -> Any:
-    """Parameters after the moves of an optimiser."""
-    import optax
-
-    return optax.apply_updates(params, moves)
-
-
 def server_step(
     transformation: optax.GradientTransformation,
     params: Any,
@@ -223,7 +212,78 @@ def server_step(
 
     Nothing changes unless ``received``, bool scalar: whether any update arrived.
     """
+    import optax
+
     gradient = jax.tree.map(jnp.negative, mean)
     moves, after = transformation.update(gradient, state, params)
-    stepped = moved(params, moves), after
+    stepped = optax.apply_updates(params, moves), after
     return jax.tree.map(lambda new, old: jnp.where(received, new, old), stepped, (params, state))
+
+
+class RateSchedule(Config):
+    """Learning-rate schedule: by which share of the base rate the clients of a round train.
+
+    It goes by the round of the federated run: all clients of a round share its rate, and a round in
+    which nobody trains counts. It is a function of the round alone, so its numbers can be swept.
+    """
+
+    def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""] | float:
+        """The learning rate of round t >= 1, a scalar in [0, base]; ``base`` is that of round 1."""
+        raise NotImplementedError
+
+
+class ConstantRate(RateSchedule):
+    """The base rate in every round (the PAUSE runs)."""
+
+    name: ClassVar[str] = "constant"
+    summary: ClassVar[str] = "the same rate in every round (PAUSE)"
+
+    def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""] | float:
+        return base
+
+
+class StepDecay(RateSchedule):
+    """The base rate times ``factor`` to the floor((t - 1) / every): PyTorch's StepLR, by rounds.
+
+    BSFL says that it uses StepLR in all its simulations (section VI), not with which numbers.
+
+    Attributes:
+      every: rounds from one step to the next; the first ``every`` rounds have the base rate.
+      factor: by which the rate falls at each step.
+    """
+
+    name: ClassVar[str] = "step"
+    summary: ClassVar[str] = "decays by a factor every N rounds (StepLR, as BSFL says)"
+
+    every: int = static(default=100, at_least=1)
+    factor: float = number(default=0.5, above=0, at_most=1)
+
+    def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""]:
+        # Whole numbers: a quotient of floats may round up to the next step.
+        steps = (round - 1) // self.every
+        return base * jnp.asarray(self.factor, jnp.float32) ** steps.astype(jnp.float32)
+
+
+class CosineDecay(RateSchedule):
+    """Half a cosine from the base rate to a share of it (Loshchilov and Hutter, 2017, (5)).
+
+    The rate of round t is base (f + (1 - f) (1 + cos(pi min((t - 1) / horizon, 1))) / 2), with f
+    the final share: PyTorch's CosineAnnealingLR by rounds, which stays low after the horizon.
+
+    Attributes:
+      horizon: rounds until the final share is reached; as a rule ``num_rounds``.
+      final: f, in [0, 1]. At 0 nothing is learned after the horizon.
+    """
+
+    name: ClassVar[str] = "cosine"
+    summary: ClassVar[str] = "half a cosine over N rounds, then constant"
+
+    horizon: float = number(default=300.0, above=0)
+    final: float = number(default=0.0, at_least=0, at_most=1)
+
+    def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""]:
+        passed = jnp.minimum((round - 1).astype(jnp.float32) / self.horizon, 1.0)
+        return base * (self.final + (1 - self.final) * (1 + jnp.cos(jnp.pi * passed)) / 2)
+
+
+SCHEDULES = (ConstantRate, StepDecay, CosineDecay)

@@ -121,141 +121,115 @@ TASKS: tuple[type[Task], ...] = (Classification, Regression, NextToken)
 
 
 def task_of(data: Dataset) -> Task:
-    """What the targets say: floats are a regression, rows of whole numbers tokens, else labels."""
+    """Return the task that fits the targets: floats are a regression, rows of integers tokens."""
     if jnp.issubdtype(data.y_train.dtype, jnp.floating):
         return Regression()
     return Classification() if data.y_train.ndim == 1 else NextToken()
 
 
 def metrics_of(task: Task) -> tuple[str, ...]:
-    """Names of what an evaluation gives."""
+    """Return the names of the metrics of an evaluation."""
     return ("test_loss", *task.metrics)
 
 
 def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
-    """What ``task.outputs`` returns. Raises ConfigError if that is no shape."""
-    given = task.outputs(data)
+    """Return ``task.outputs``. Raises ConfigError if that is not a shape."""
+    outputs = task.outputs(data)
     try:
-        shape = tuple(map(operator.index, given))
+        shape = tuple(map(operator.index, outputs))
     except TypeError:
         shape = ()
     if not shape or min(shape) < 1:
         raise ConfigError(
-            f"learning.task = {label(task)}: outputs gives {shown(given)}; must be a tuple of "
+            f"learning.task = {label(task)}: outputs gives {shown(outputs)}; must be a tuple of "
             "whole numbers >= 1, the shape for one sample, such as (1,)."
         )
     return shape
 
 
 def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, model: str) -> None:
-    """Check the shape of a model's outputs for a batch of one.
+    """Check the shape of a model's outputs for a batch of one, and a custom task.
 
     Raises:
-      ConfigError: if it is not what the task needs.
+      ConfigError: if it is not what the task needs, or the task breaks its contract.
     """
-    name = label(task)
     needed = (1, *shape_of_outputs(task, data))
     if not isinstance(outputs, jax.ShapeDtypeStruct):
         raise ConfigError(f"{model}: gives a {type(outputs).__name__}; must give one array.")
     if outputs.shape != needed:
         raise ConfigError(
-            f"{model}: gives outputs of shape {outputs.shape} for one sample; the task {name} "
-            f"needs {needed}."
+            f"{model}: gives outputs of shape {outputs.shape} for one sample; the task "
+            f"{label(task)} needs {needed}."
         )
-    # Two samples: with one, a mean over the batch would have the right shape.
-    y = data.y_train
-    both = (
-        jax.ShapeDtypeStruct((2, *needed[1:]), outputs.dtype),
-        jax.ShapeDtypeStruct((2, *y.shape[1:]), y.dtype),
-    )
-    try:
-        loss, scores = jax.eval_shape(lambda o, t: (task.loss(o, t), task.scores(o, t)), *both)
-    except Exception as error:
-        raise ConfigError(
-            f"learning.task = {name}: loss or scores cannot be computed from outputs and targets "
-            f"of shapes {both[0].shape} and {both[1].shape} ({in_short(error)})."
-        ) from error
+    if type(task) not in TASKS:
+        _check_custom(task, data, outputs)
+
+
+def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:
+    """Check that loss and scores are a number of each sample that no other sample changes.
+
+    Arrays that broadcast against each other may well give the right shape.
+    """
+    name, y = f"learning.task = {label(task)}", data.y_train
     if "test_loss" in task.metrics:
         raise ConfigError(
-            f"learning.task = {name}: a metric is called 'test_loss', as the mean of its loss is. "
-            "Give it another name."
+            f"{name}: a metric is called 'test_loss', as the mean of its loss is. Give it another "
+            "name."
         )
-    if set(scores) != set(task.metrics):
+    # No other axis is as long: that would hide which axis is meant.
+    lengths = {*outputs.shape[1:], *y.shape[1:]}
+    number = next(n for n in range(_TOGETHER, _TOGETHER + 9) if n not in lengths)
+    rng = np.random.default_rng(0)
+    batch = rng.standard_normal((number, *outputs.shape[1:])).astype(outputs.dtype)
+    targets = rng.standard_normal((number, *y.shape[1:])).astype(y.dtype)
+    if jnp.issubdtype(y.dtype, jnp.integer):
+        targets = rng.integers(data.num_classes, size=targets.shape).astype(y.dtype)
+    # Its numbers may be traced; whether samples mix does not depend on them.
+    fixed = jax.tree.map(lambda x: 0.5 if isinstance(x, jax.core.Tracer) else x, task)
+
+    def together(o: Array, t: Array) -> dict[str, Array]:
+        return {"loss": fixed.loss(o, t), **fixed.scores(o, t)}
+
+    def alone(o: Array, t: Array) -> dict[str, Array]:
+        return jax.tree.map(lambda x: jnp.reshape(x, ()), together(o[None], t[None]))
+
+    try:
+        with jax.ensure_compile_time_eval():
+            values = jax.jit(together)(batch, targets)
+            single = jax.jit(jax.vmap(alone))(batch, targets)
+    except Exception as error:
         raise ConfigError(
-            f"learning.task = {name}: scores gives {sorted(scores)}, and its metrics are "
+            f"{name}: loss or scores cannot be computed of {number} samples, or of one, from "
+            f"outputs of shape {batch.shape} and targets {targets.shape} ({in_short(error)})."
+        ) from error
+    if set(values) - {"loss"} != set(task.metrics):
+        raise ConfigError(
+            f"{name}: scores gives {sorted(set(values) - {'loss'})}, and its metrics are "
             f"{sorted(task.metrics)}; must be the same names."
         )
-    for what, value in {"loss": loss, **scores}.items():
+    for what, value in values.items():
         is_number = what != "loss" or jnp.issubdtype(value.dtype, jnp.floating)
-        if value.shape != (2,) or not is_number:
+        if value.shape != (number,) or not is_number:
             raise ConfigError(
-                f"learning.task = {name}: {what} gives {value.dtype} of shape {value.shape} for "
-                "two samples; must be a float of each, (2,)."
+                f"{name}: {what} gives {value.dtype} of shape {value.shape} for {number} samples; "
+                f"must be a float of each, ({number},)."
             )
-    if type(task) not in TASKS:
-        _check_each_alone(task, data, outputs)
+        among, by_itself = np.asarray(value, float), np.asarray(single[what], float)
+        near = 1e-3 * np.max(np.abs(among), initial=0, where=np.isfinite(among))
+        same = np.isclose(among, by_itself, rtol=1e-2, atol=near, equal_nan=True)
+        if not same.all():
+            sample = int(np.argmin(same))
+            raise ConfigError(
+                f"{name}: {what} of a sample is {by_itself[sample]:.4g} alone and "
+                f"{among[sample]:.4g} among {number}; must be the same. Outputs are {batch.shape}, "
+                f"targets {targets.shape}: give them one shape, such as by outputs[:, 0]."
+            )
 
 
 def in_short(error: Exception) -> str:
     """An error's type, and the first line of what it says."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
-
-
-def _check_each_alone(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:
-    """Check that a sample's loss and scores do not depend on the samples beside it: arrays that
-    broadcast against each other may well give the right shape.
-    """
-    # Not as many as another axis is long, as that would hide which axis is meant.
-    taken = {*outputs.shape[1:], *data.y_train.shape[1:]}
-    number = next(n for n in range(_TOGETHER, _TOGETHER + 9) if n not in taken)
-    with jax.ensure_compile_time_eval():
-        # Its numbers may be traced; what depends on which sample does so for any of them.
-        fixed = jax.tree.map(lambda x: 0.5 if isinstance(x, jax.core.Tracer) else x, task)
-        given = _examples(data, outputs, number)
-
-        def each(o: Array, t: Array) -> dict[str, Array]:
-            return {"loss": fixed.loss(o, t), **fixed.scores(o, t)}
-
-        def alone(o: Array, t: Array) -> dict[str, Array]:
-            return jax.tree.map(lambda x: x[0], each(o[None], t[None]))
-
-        try:
-            found = jax.jit(each)(*given), jax.jit(jax.vmap(alone))(*given)
-        except Exception as error:
-            raise ConfigError(
-                f"learning.task = {label(task)}: loss or scores cannot be computed of {number} "
-                f"samples, or of one ({type(error).__name__})."
-            ) from error
-    together, single = (jax.tree.map(lambda x: np.asarray(x, np.float64), x) for x in found)
-    for what, values in together.items():
-        near = 1e-3 * np.max(np.abs(values), initial=0, where=np.isfinite(values))
-        same = np.isclose(values, single[what], rtol=1e-2, atol=near, equal_nan=True)
-        if not same.all():
-            one = int(np.argmin(same))
-            raise ConfigError(
-                f"learning.task = {label(task)}: {what} of a sample is {single[what][one]:.4g} "
-                f"alone and {values[one]:.4g} among {number}; must be the same. Outputs are "
-                f"{(number, *outputs.shape[1:])}, targets {given[1].shape}: give them one shape, "
-                "such as by outputs[:, 0]."
-            )
-
-
-def _examples(data: Dataset, outputs: jax.ShapeDtypeStruct, number: int) -> tuple[Array, Array]:
-    """Outputs and targets of some samples, from the smallest targets to the largest."""
-    y, rng = data.y_train, np.random.default_rng(0)
-    noise = rng.standard_normal((number, *outputs.shape[1:]))
-    if isinstance(y, jax.core.Tracer):
-        targets = rng.integers(data.num_classes, size=(number, *y.shape[1:])).astype(y.dtype)
-        if jnp.issubdtype(y.dtype, jnp.floating):
-            targets = rng.standard_normal(targets.shape).astype(y.dtype)
-    else:
-        known = np.asarray(y)
-        order = np.argsort(known.reshape(len(known), -1).mean(axis=1), kind="stable")
-        targets = known[order[np.linspace(0, len(order) - 1, number).astype(int)]]
-        if jnp.issubdtype(y.dtype, jnp.floating):  # outputs where losses differ most
-            noise = targets.mean() + targets.std() * noise
-    return jnp.asarray(noise, outputs.dtype), jnp.asarray(targets)
 
 
 def _wrong_targets(task: Task, data: Dataset, rule: str) -> ConfigError:

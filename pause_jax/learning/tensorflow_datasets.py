@@ -14,9 +14,8 @@ import numpy as np
 from pause_jax.base.source_file import expanded
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError, Sizes, static
-from pause_jax.learning.data import DataConfig
+from pause_jax.learning.data import Arrays, DataConfig, decoded
 from pause_jax.learning.dataset import Dataset
-from pause_jax.learning.decoded import Arrays, decoded
 
 # A data set that tensorflow-datasets itself has: after NAMESPACE: it would fetch code and run it.
 _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
@@ -60,7 +59,8 @@ class Prepared(DataConfig):
         folder = _folder(self.data_dir, source.dataset)
         if not os.path.isdir(folder):
             if not self.download:
-                raise _not_there(source, self.data_dir, folder)
+                rest = "has no such data set in it" if folder.parent.is_dir() else "does not exist"
+                raise _unreadable(source, self.data_dir, f"{str(folder.parent)!r} {rest}")
             _open(source, self.data_dir, download=True)
         return _load(source, self.data_dir, _fingerprint(folder))
 
@@ -117,21 +117,13 @@ def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
     return expanded("learning.data.data_dir", base) / dataset.partition(":")[0]
 
 
-def _not_there(source: Source, data_dir: str | None, folder: pathlib.Path) -> ConfigError:
-    what = "has no such data set in it" if os.path.isdir(folder.parent) else "does not exist"
-    where = f"{data_dir!r}" if data_dir is not None else f"None, which is {str(folder.parent)!r}"
+def _unreadable(source: Source, data_dir: str | None, why: str) -> ConfigError:
     return ConfigError(
-        f"learning.data.data_dir = {where}: {what}; it must be a folder that holds "
-        f"{source.dataset} as tensorflow-datasets prepares it. {_fix(source)}"
-    )
-
-
-def _fix(source: Source) -> str:
-    return (
-        "Install the extra (pip install 'pause_jax[data]') and either point "
-        f"learning.data.data_dir at a folder that holds {source.dataset} in array_record format, "
-        "or set learning.data.download (needs tensorflow-cpu installed, once). The data set "
-        "'digits' needs no download."
+        f"learning.data.data_dir = {data_dir!r}: {source.dataset} cannot be read "
+        f"({' '.join(why.split())}). Install the extra (pip install 'pause_jax[data]') and either "
+        f"point learning.data.data_dir at a folder that holds {source.dataset} in array_record "
+        "format, or set learning.data.download (needs tensorflow-cpu installed, once). The data "
+        "set 'digits' needs no download."
     )
 
 
@@ -159,9 +151,7 @@ def _open(source: Source, data_dir: str | None, *, download: bool) -> Any:
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
-        raise ConfigError(
-            f"learning.data = {source.dataset}: tensorflow-datasets is missing. {_fix(source)}"
-        ) from error
+        raise _unreadable(source, data_dir, "tensorflow-datasets is missing") from error
     folder = None if data_dir is None else str(pathlib.Path(data_dir).expanduser())
     prepared = {"file_format": "array_record"}
     try:
@@ -173,13 +163,6 @@ def _open(source: Source, data_dir: str | None, *, download: bool) -> Any:
     if not splits:
         raise _unreadable(source, data_dir, "it is not prepared there")
     return splits
-
-
-def _unreadable(source: Source, data_dir: str | None, why: str) -> ConfigError:
-    return ConfigError(
-        f"learning.data = {source.dataset}: cannot be read from data_dir = {data_dir!r} "
-        f"({' '.join(why.split())}). {_fix(source)}"
-    )
 
 
 def _read(source: Source, data_dir: str | None) -> Arrays:

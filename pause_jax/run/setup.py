@@ -63,10 +63,10 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
             f"{name}.build returned {type(learner).__name__}: must be "
             "Learner(init, train, ask, evaluate)."
         )
-    if config.stale_updates == "next" and learner.stale is None:
+    if config.stale_updates == "next" and learner.deferred is None:
         raise ConfigError(
             f"stale_updates = 'next': the learner of {name} cannot average stale updates. Give it "
-            "`stale`, or set stale_updates = 'lost'."
+            "`deferred`, or set stale_updates = 'lost'."
         )
     return learner
 

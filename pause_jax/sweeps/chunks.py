@@ -135,7 +135,7 @@ def _run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
 def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:
     """Runs side by side in a thread whose clients in training still fit a core's cache."""
     together = min(config.cohort_size, execution.client_batch or config.cohort_size)
-    kept = learner_of(config, data).kept(state.learning) * together
+    kept = learner_of(config, data).client_bytes(state.learning) * together
     return KEPT_IN_THREAD // max(kept, 1)
 
 

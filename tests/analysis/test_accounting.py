@@ -24,7 +24,7 @@ from pause_jax import (
 from pause_jax.analysis import ledger_table
 from pause_jax.analysis.ledger import SIZES, _composed, ledger, total_epsilon
 from pause_jax.learning import Dataset, FlaxModel, Linear
-from pause_jax.learning.networks import ConvolutionalNetwork
+from pause_jax.learning.modules import ConvolutionalNetwork
 from pause_jax.policies import FedCs, PowerOfChoice
 from pause_jax.privacy import (
     Budgeted,

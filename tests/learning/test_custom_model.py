@@ -344,10 +344,10 @@ def test_a_task_of_ones_own_is_learnt_and_its_metrics_are_recorded():
     [
         (
             {"loss": lambda s, o, t: (o - t) ** 2},
-            r"loss (gives float32 of shape \(2, 2\)|or scores)",
+            r"loss (gives float32 of shape \(8, 8\)|or scores)",
         ),
         ({"loss": lambda s, o, t: jnp.mean(o[:, 0] - t)}, r"loss gives float32 of shape \(\)"),
-        ({"loss": lambda s, o, t: jnp.argmax(o, 1)}, r"loss gives int32 of shape \(2,\)"),
+        ({"loss": lambda s, o, t: jnp.argmax(o, 1)}, r"loss gives int32 of shape \(8,\)"),
         ({"loss": lambda s, o, t: o[:, 0] - jnp.ones(999)}, r"loss or scores cannot be computed"),
         ({"scores": lambda s, o, t: {}}, r"scores gives \[\], and its metrics are \['test_dist"),
         ({"scores": lambda s, o, t: {"test_distance": o}}, r"test_distance gives float32 of shape"),

@@ -23,13 +23,12 @@ from pause_jax.learning.client import (
     local_steps,
     train_locally,
 )
-from pause_jax.learning.cohort import kept_in_training
-from pause_jax.learning.device_choice import DeviceChoice
+from pause_jax.learning.cohort import clients_that_fit, training_bytes
 from pause_jax.learning.evaluation import evaluate
-from pause_jax.learning.fedavg import RoundTraining, added, mean_update, train_cohort
 from pause_jax.learning.learner import all_finite, trained_part
-from pause_jax.learning.network import linen_network
+from pause_jax.learning.models import linen_network
 from pause_jax.learning.normalisation import normalise
+from pause_jax.learning.server import added, averaged, mean_update, train_cohort
 from pause_jax.learning.task import Regression, task_of
 from pause_jax.rng import draws
 from tests.reference import sgd, threefry
@@ -380,7 +379,7 @@ def test_batch_statistics_of_a_partial_batch_are_those_of_its_own_samples():
 
 
 @jax.jit
-def averaged(variables, updates, weights):
+def moved(variables, updates, weights):
     mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
     return added(variables, mean)
 
@@ -390,7 +389,7 @@ def test_the_global_model_moves_by_the_weighted_mean_of_the_updates():
     variables = {"params": {"w": rng.standard_normal((3, 2)).astype(np.float32)}}
     updates = {"params": {"w": rng.standard_normal((4, 3, 2)).astype(np.float32)}}
     sizes = np.asarray([5.0, 1.0, 2.0, 2.0])
-    new = averaged(variables, updates, np.float32(sizes / sizes.sum()))
+    new = moved(variables, updates, np.float32(sizes / sizes.sum()))
     expected = variables["params"]["w"].copy()
     for size, update in zip(sizes, updates["params"]["w"], strict=True):
         expected += size / sizes.sum() * update
@@ -401,8 +400,8 @@ def test_the_global_model_moves_by_the_weighted_mean_of_the_updates():
 def test_an_empty_slot_does_not_poison_the_mean(bad):
     variables = {"w": np.ones(3, np.float32)}
     updates = {"w": np.repeat(np.float32([[2.0], [bad]]), 3, axis=1)}
-    np.testing.assert_allclose(averaged(variables, updates, np.float32([1.0, 0.0]))["w"], 3.0)
-    taken = averaged(variables, updates, np.float32([0.5, 0.5]))["w"]
+    np.testing.assert_allclose(moved(variables, updates, np.float32([1.0, 0.0]))["w"], 3.0)
+    taken = moved(variables, updates, np.float32([0.5, 0.5]))["w"]
     assert not np.any(np.isfinite(taken)), "a slot that takes part does count"
 
 
@@ -424,13 +423,16 @@ def round_of():
     def play(client_batch: int, seed: int = 0):
         @jax.jit
         def run(key, before):
-            fixed = RoundTraining(training, Execution(client_batch))
-            return train_cohort(fixed, key, before, selection, lambda updates: updates)[:2]
+            execution = Execution(client_batch)
+            after, trained, updates = train_cohort(
+                training, execution, key, before, selection, lambda updates: updates
+            )
+            return averaged(None, after, updates, weights)[0], after.clients, trained
 
-        after, trained = jax.device_get(run(jax.random.key(seed), before))
+        moved, clients, trained = jax.device_get(run(jax.random.key(seed), before))
         # What an empty slot returns means nothing.
         used = jax.tree.map(lambda x: x[:4], trained._replace(mean_loss=np.zeros(4)))
-        return after.variables, after.clients, used, trained.mean_loss
+        return moved, clients, used, trained.mean_loss
 
     return play
 
@@ -468,10 +470,11 @@ def test_clients_side_by_side_are_bounded_by_what_they_keep(monkeypatch):
     variables = initial(training)
     # Linear 5 x 3 with bias: weights and gradient; for the gradient at least the inputs.
     least = 4 * (2 * (5 * 3 + 3) + 4 * 5)
-    monkeypatch.setattr(cohort, "device_choice", lambda: DeviceChoice(kept=10_000))
+    for name in ("CPU_BYTES", "ACCELERATOR_BYTES"):
+        monkeypatch.setattr(cohort, name, 10_000)
 
     def side_by_side(batch_size: int) -> int:
-        return cohort.fitting(kept_in_training(training._replace(batch_size=batch_size), variables))
+        return clients_that_fit(training_bytes(training._replace(batch_size=batch_size), variables))
 
     small = side_by_side(4)
     assert 10_000 // (3 * least) <= small <= 10_000 // least

@@ -1,12 +1,21 @@
+"""The library's models: numbers of weights, initial values, and steps against plain Flax."""
+
 import functools
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 
-from pause_jax.learning import Cnn2, Cnn3, Linear, Mlp
-from pause_jax.learning.models import Model
+from pause_jax import ConfigError, Learning, SimConfig, simulate
+from pause_jax.config import validate
+from pause_jax.learning import Cnn2, Cnn3, Dataset, Linear, Mlp, ResNet18
+from pause_jax.learning.models import Model, linen_network
+from pause_jax.policies import Random
+from pause_jax.privacy import NoPrivacy
+from tests.support.arrays import assert_near, draw
 
 pytestmark = pytest.mark.slow
 
@@ -183,3 +192,262 @@ def test_mlp_is_relu_layers_in_numpy():
     expected = hidden @ params["output"]["kernel"] + params["output"]["bias"]
     actual = jax.jit(Mlp().module(10).apply)({"params": params}, x)
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+# ---------------------------------------------------------------- ResNet-18
+
+
+def test_layers_of_resnet18_have_the_published_numbers_of_weights():
+    tree = shapes_of(ResNet18(norm="batch"), IMAGE_32)
+    assert count(tree["params"]) + count(tree["clear"]) == 11_173_962
+    assert count(tree["clear"]) == count(tree["batch_stats"]) == 9_600
+    part = {
+        name: count(tree["params"][name]) + count(tree["clear"].get(name, {}))
+        for name in tree["params"]
+    }
+    assert part.pop("conv") + count(tree["clear"]["norm"]) == 3 * 9 * 64 + 2 * 64
+    assert part.pop("output") == 512 * 10 + 10
+    # Two 3x3 convolutions and two norms a block; a 1x1 convolution and a norm where widths change.
+    expected = {}
+    for stage, (before, width) in enumerate([(64, 64), (64, 128), (128, 256), (256, 512)]):
+        first = 9 * before * width + 9 * width**2 + 4 * width
+        if before != width:
+            first += before * width + 2 * width
+        expected[f"stage_{stage}_block_0"] = first
+        expected[f"stage_{stage}_block_1"] = 2 * 9 * width**2 + 4 * width
+    assert part == expected
+
+
+@pytest.mark.parametrize("norm", ["group", "none"])
+def test_resnet18_without_running_statistics_has_parameters_only(norm):
+    tree = shapes_of(ResNet18(norm=norm), IMAGE_32)
+    assert set(tree) == {"params"}
+    assert count(tree) == 11_173_962 - (9_600 if norm == "none" else 0)
+
+
+@pytest.mark.parametrize("shape", [(64, 48, 3), (1, 1, 2)])
+def test_resnet18_takes_images_of_any_size(shape):
+    module, images = ResNet18(width=8).module(4), np.zeros((3, *shape), np.float32)
+    outputs, tree = jax.eval_shape(module.init_with_output, jax.random.key(0), images)
+    assert outputs.shape == (3, 4)
+    assert tree["params"]["output"]["kernel"].shape == (64, 4)
+
+
+def test_a_round_moves_every_layer():
+    config = SimConfig(
+        num_clients=2,
+        num_selected=1,
+        num_rounds=1,
+        policy=Random(),
+        privacy=NoPrivacy(),
+        track_regret=False,
+        learning=Learning(
+            model=ResNet18(width=8, norm="batch", convolution="xla"),
+            batch_size=3,
+            optimizer="sgd",
+        ),
+    )
+    pixels = np.random.default_rng(0).integers(256, size=(8, 8, 8, 1), dtype=np.uint8)
+    data = Dataset.of(pixels, np.arange(8), pixels, np.arange(8))
+    result, still = (
+        simulate(
+            config.override({"learning.learning_rate": rate}),
+            jax.random.key(0),
+            data,
+            client_batch=1,
+            record=("clock",),
+        )
+        for rate in (0.1, 1e-30)
+    )
+    after, before = jax.device_get((result.variables, still.variables))
+    # Statistics start at 0 and 1, and move without a rate.
+    before["batch_stats"] = jax.tree.map(np.round, before["batch_stats"])
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), after, before)
+    assert all(jax.tree.leaves(moved)), moved
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
+    assert {name.split("/")[0] for name in result.unnoised} == {"batch_stats", "clear"}
+
+
+@pytest.mark.parametrize(("width", "advice"), [(12, "Use 8"), (4, "Use 8"), (20, "Use 16")])
+def test_a_width_that_group_norm_cannot_have_is_one_message(width, advice):
+    config = SimConfig(learning=Learning(model=ResNet18(width=width)))
+    with pytest.raises(ConfigError, match=rf"learning\.model\.width = {width}: .*{advice}"):
+        validate(config)
+    validate(config.override({"learning.model.norm": "batch"}))
+
+
+# ---------------------------------------------------------------- against plain Flax
+
+
+class InitialCnn3(nn.Module):
+    """Cnn3 without norm in plain Flax, with PyTorch's default initial weights."""
+
+    @nn.compact
+    def __call__(self, x):
+        for i, width in enumerate((32, 64, 128)):
+            x = self.layer(nn.Conv, (width, (3, 3)), 9 * x.shape[-1], f"conv_{i}", padding="VALID")(
+                x
+            )
+            x = nn.max_pool(nn.relu(x), (2, 2), strides=(2, 2))
+        x = x.reshape(x.shape[0], -1)
+        for i, width in enumerate((128, 64, 32)):
+            x = nn.relu(self.layer(nn.Dense, (width,), x.shape[-1], f"hidden_{i}")(x))
+        return self.layer(nn.Dense, (10,), x.shape[-1], "output")(x)
+
+    def layer(self, cls, sizes, fan_in, name, **options):
+        kernel_init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+        bound = fan_in**-0.5
+
+        def bias_init(key, shape, dtype=jnp.float32):
+            return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+        return cls(*sizes, kernel_init=kernel_init, bias_init=bias_init, name=name, **options)
+
+
+def test_initial_weights_of_cnn3_are_those_of_plain_flax():
+    x = images(0)[:2]
+    modules = Cnn3(norm="none").module(10), InitialCnn3()
+    initial = jax.jit(lambda key, x: [module.init(key, x) for module in modules])
+    jax.tree.map(np.testing.assert_array_equal, *initial(jax.random.key(1), x))
+
+
+class PlainCnn3(nn.Module):
+    """The authors' network with its six batch norms in plain Flax."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        def norm(x, i):
+            return nn.BatchNorm(not train, momentum=0.9, name=f"norm_{i}")(x)
+
+        for i, width in enumerate((32, 64, 128)):
+            x = nn.Conv(width, (3, 3), padding="VALID", name=f"conv_{i}")(x)
+            x = norm(nn.relu(nn.max_pool(x, (2, 2), strides=(2, 2))), i)
+        x = x.reshape(len(x), -1)
+        for i, width in enumerate((128, 64, 32)):
+            x = norm(nn.relu(nn.Dense(width, name=f"hidden_{i}")(x)), 3 + i)
+        return nn.Dense(10, name="output")(x)
+
+
+class PlainBlock(nn.Module):
+    """The basic block of He et al. (2016), Fig. 5 (left)."""
+
+    features: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x, train):
+        def layer(x, size, stride, name):
+            edge = (size // 2, size // 2)
+            x = nn.Conv(
+                *(self.features, (size, size), (stride, stride), (edge, edge)),
+                use_bias=False,
+                name=f"conv_{name}",
+            )(x)
+            return nn.BatchNorm(not train, momentum=0.9, name=f"norm_{name}")(x)
+
+        y = layer(nn.relu(layer(x, 3, self.stride, 0)), 3, 1, 1)
+        if x.shape[-1] != self.features or self.stride > 1:
+            x = layer(x, 1, self.stride, "shortcut")
+        return nn.relu(x + y)
+
+
+class PlainResNet18(nn.Module):
+    """ResNet-18 with a 3x3 stem, of width 8, in plain Flax."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        edge = ((1, 1), (1, 1))
+        x = nn.Conv(8, (3, 3), padding=edge, use_bias=False, name="conv")(x)
+        x = nn.relu(nn.BatchNorm(not train, momentum=0.9, name="norm")(x))
+        for stage, first in enumerate((1, 2, 2, 2)):
+            for i, stride in enumerate((first, 1)):
+                x = PlainBlock(8 * 2**stage, stride, name=f"stage_{stage}_block_{i}")(x, train)
+        return nn.Dense(10, name="output")(x.mean(axis=(1, 2)))
+
+
+def merged(one, other):
+    """Two nested dictionaries in one."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return one
+    both = {name: merged(one[name], other[name]) for name in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
+def in_plain_flax(tree):
+    """Scales and biases among the other parameters, statistics as of one ``nn.BatchNorm``."""
+
+    def flat(tree):
+        if set(tree) == {"statistics"}:
+            return tree["statistics"]
+        return {name: flat(value) for name, value in tree.items()}
+
+    params = merged(tree["params"], tree["clear"])
+    return {"params": params} | (
+        {"batch_stats": flat(tree["batch_stats"])} if len(tree) > 2 else {}
+    )
+
+
+LABELS = np.asarray([3, 7, 3])
+
+
+def loss_of(outputs):
+    return -jnp.mean(jax.nn.log_softmax(outputs[:3])[jnp.arange(3), LABELS])
+
+
+def random_variables(module, x):
+    """Of no special values, float64."""
+    shapes = jax.eval_shape(module.init, jax.random.key(0), x)
+    rng = np.random.default_rng(3)
+
+    def fill(path, leaf):
+        if path[-1].key in ("scale", "var"):
+            return rng.uniform(0.5, 1.5, leaf.shape)
+        spread = 0.1 if len(leaf.shape) == 1 else np.prod(leaf.shape[:-1]) ** -0.5
+        return spread * rng.standard_normal(leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(fill, dict(shapes))
+
+
+@functools.cache
+def networks(kind):
+    """(images, variables, what plain Flax makes of them)."""
+    plain, model, size = {
+        "cnn3": (PlainCnn3(), Cnn3(norm="batch"), (22, 24)),
+        "resnet18": (PlainResNet18(), ResNet18(width=8, norm="batch"), (9, 6)),
+    }[kind]
+    x = draw(4, 3, *size, 3)
+    variables = random_variables(model.module(10), x)
+
+    def loss(params, rest):
+        y, changed = plain.apply({"params": params, **rest}, x, True, mutable=["batch_stats"])
+        return loss_of(y), (y, changed)
+
+    start = in_plain_flax(variables)
+    params = start.pop("params")
+    gradient, (y, changed) = jax.jit(jax.grad(loss, has_aux=True))(params, start)
+    evaluated = jax.jit(lambda params, rest: plain.apply({"params": params, **rest}, x, False))
+    results = y, gradient, changed["batch_stats"], evaluated(params, start)
+    return x, variables, jax.device_get(results)
+
+
+@pytest.mark.parametrize(("kind", "form"), [("cnn3", "products"), ("resnet18", "direct")])
+def test_a_network_is_that_of_plain_flax_in_a_step_and_in_evaluation(kind, form):
+    """Outputs, gradients of all weights and running statistics; two rows fill up the batch."""
+    with jax.enable_x64(True):
+        x, variables, (y, gradient, statistics, evaluated) = networks(kind)
+        model = {"cnn3": Cnn3(norm="batch"), "resnet18": ResNet18(width=8, norm="batch")}[kind]
+        network = linen_network(model.replace(convolution=form).module(10), draws=False)
+        padded = np.concatenate([x, 50 + x[:2]])
+        mask = np.asarray([True] * 3 + [False] * 2)
+
+        def loss(trained):
+            outputs, changed = network.train({**variables, **trained}, padded, mask, None)
+            return loss_of(outputs), (outputs, changed)
+
+        trained = {name: variables[name] for name in ("params", "clear")}
+        found, (outputs, changed) = jax.jit(jax.grad(loss, has_aux=True))(trained)
+        assert outputs.dtype == np.float64
+        assert_near(outputs[:3], y, 1e-10)
+        actual = in_plain_flax(jax.device_get({**found, **changed}))
+        assert_near(actual, {"params": gradient, "batch_stats": statistics}, 1e-10)
+        assert_near(jax.jit(network.predict)(variables, x), evaluated, 1e-10)

@@ -1,4 +1,4 @@
-"""Norms with gradients written out, beside Flax's layers, which JAX differentiates."""
+"""Norms against the textbook, and their gradients beside those of Flax's layers."""
 
 import flax.linen as nn
 import jax
@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax.learning.normalisation import BATCH, Pool, standardised
+from pause_jax.learning.normalisation import BATCH, Pool, normalise, standardised
+from tests.support.arrays import assert_near, draw
 
 LAYERS = {
     "batch": (BATCH, nn.BatchNorm(use_running_average=False)),
@@ -85,10 +86,52 @@ def test_a_row_that_fills_up_the_batch_does_not_enter_and_still_has_a_gradient()
     assert np.abs(found[1][:, 2]).min() > 0
 
 
-def test_the_statistics_are_those_of_the_rows_that_count():
-    x, scale, bias, _, weight = case()
-    single = (np.float32(a) for a in (x[0], scale[0], bias[0], weight))
-    _, mean, variance = jax.device_get(jax.jit(standardised, static_argnums=0)(BATCH, *single))
-    rows = x[0][weight.astype(bool)].reshape(-1, 8)
-    np.testing.assert_allclose(mean[0], rows.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(variance[0], rows.var(0), rtol=1e-5)
+class Normalised(nn.Module):
+    """One layer of norm."""
+
+    norm: str
+
+    @nn.compact
+    def __call__(self, x, train=False, mask=None):
+        return normalise(x, self.norm, "norm", train, mask)
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 2, 16), (6, 16)])
+def test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up(shape):
+    module = Normalised("batch")
+    variables = jax.jit(module.init)(jax.random.key(0), np.zeros(shape, np.float32))
+    axes, keep = tuple(range(len(shape) - 1)), np.asarray([1, 1, 0, 1, 1, 0], bool)
+    scale, bias = draw(1, 16), draw(2, 16)
+    clear = {"norm": {"scale": np.float32(scale), "bias": np.float32(bias)}}
+    variables = {**variables, "clear": clear}
+    mean, var = np.zeros(16), np.ones(16)
+    apply = jax.jit(
+        lambda variables, x: module.apply(variables, x, True, keep, mutable=["batch_stats"])
+    )
+    for step in range(6):
+        x = 2 + 3 * draw(10 + step, *shape)
+        x[~keep] = 1e3  # what fills up a batch
+        y, changed = apply(variables, np.float32(x))
+        variables = {**variables, **changed}
+        of_batch = x[keep].mean(axis=axes), x[keep].var(axis=axes)
+        mean, var = 0.9 * mean + 0.1 * of_batch[0], 0.9 * var + 0.1 * of_batch[1]
+        expected = scale * (x[keep] - of_batch[0]) / np.sqrt(of_batch[1] + 1e-5) + bias
+        assert_near(np.asarray(y)[keep], expected, 1e-5)
+    statistics = variables["batch_stats"]["norm"]["statistics"]
+    assert_near(dict(statistics), {"mean": mean, "var": var}, 1e-5)
+    predicted = jax.jit(module.apply)(variables, np.float32(x))
+    assert_near(predicted, scale * (x - mean) / np.sqrt(var + 1e-5) + bias, 1e-5)
+    # Statistics of all rows would be far from these.
+    assert np.abs(x.mean(axis=axes) - mean).min() > 100
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((5, 3, 2, 16), 8), ((5, 16), 1)])
+def test_group_norm_standardises_groups_of_channels_of_one_sample(shape, groups):
+    module, x = Normalised("group"), 2 + 3 * draw(0, *shape)
+    scale, bias = draw(1, 16), draw(2, 16)
+    weights = {"norm": {"scale": np.float32(scale), "bias": np.float32(bias)}}
+    y = jax.jit(module.apply)({"params": weights}, np.float32(x))
+    parts = x.reshape(5, -1, groups, 16 // groups)
+    centred = parts - parts.mean(axis=(1, 3), keepdims=True)
+    standard = centred / np.sqrt(parts.var(axis=(1, 3), keepdims=True) + 1e-6)
+    assert_near(y, scale * standard.reshape(shape) + bias, 1e-5)

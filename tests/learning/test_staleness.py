@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from pause_jax.learning.staleness import damping
+from pause_jax.learning.server import damping
 from tests.reference.refl import stale_weights
 
 RNG = np.random.default_rng(0)

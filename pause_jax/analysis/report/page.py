@@ -23,7 +23,7 @@ from pause_jax.analysis.report import budgets, overlap, participation, pictures,
 from pause_jax.analysis.report.pictures import Picture
 from pause_jax.analysis.styles import DARK, LIGHT
 from pause_jax.base.struct import ConfigError
-from pause_jax.learning.decoded import Arrays, decoded
+from pause_jax.learning.data import Arrays, decoded
 
 _FOLDER = pathlib.Path(__file__).parent
 _NEEDED = (

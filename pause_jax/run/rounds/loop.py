@@ -14,6 +14,7 @@ from jax import Array, lax
 
 from pause_jax.config import SimConfig, with_budgets
 from pause_jax.learning import Execution
+from pause_jax.learning.server import no_stale_updates
 from pause_jax.rng import keys
 from pause_jax.run.events import server_step as asynchronous
 from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
@@ -38,9 +39,10 @@ def init(config: SimConfig, data: Any, key: Array) -> tuple[State, Array]:
     streams, learner = keys.streams(key), learner_of(config, data)
     learning = learner.init(streams)
     config = with_budgets(config, keys.budgets(streams.world))
-    setup, stale = setup_of(config, learner, learning), None
-    if config.stale_updates == "next" and learner.stale is not None:
-        stale = learner.stale.init(learning, config.cohort_size)
+    setup = setup_of(config, learner, learning)
+    stale = None
+    if config.learning is not None and config.stale_updates == "next":
+        stale = no_stale_updates(learner, learning, config.cohort_size)
     state = State(
         keys=streams,
         learning=learning,

@@ -11,6 +11,7 @@ from jax import Array
 
 from pause_jax.bandit.protocol import Info, Observation, Selection
 from pause_jax.learning import LearnerState, Release, StaleUpdates, Trained
+from pause_jax.learning.server import with_stale
 from pause_jax.policies import Answer, check_selected
 from pause_jax.privacy import Mechanism
 from pause_jax.rng import keys
@@ -218,13 +219,16 @@ def train(
         sending = only_received(selection, averaged)
     epsilon = conditions.epsilon[selection.clients]
     release = release_of(setup.config.privacy, round_keys.privacy, sending, epsilon)
-    if stale is None or learner.stale is None:  # both or none
-        return Learned(
-            *learner.train(round_keys.training, before.learning, sending, release), stale
-        )
-    learning, trained, stale = learner.stale.train(
-        round_keys.training, before.learning, sending, release, arrival.stale, stale
+    if stale is None:
+        return Learned(*learner.train(round_keys.training, before.learning, sending, release), None)
+    assert learner.deferred is not None, "learner_of asks for it"
+    learning, trained, updates = learner.deferred.train(
+        round_keys.training, before.learning, sending, release
     )
+    updates, weights, stale = with_stale(
+        updates, sending.weights, arrival.stale, stale, learner.stale_damping
+    )
+    learning = learner.deferred.average(learning, updates, weights)
     released = jnp.where(_missing(selection, arrival)[:, None], 0.0, trained.released)
     return Learned(learning, trained._replace(released=released), stale)
 

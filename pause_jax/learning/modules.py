@@ -1,4 +1,4 @@
-"""The Flax modules of the library's models, imported when the first one is made."""
+"""Flax modules of the library's models, imported when the first one is made."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pause_jax.learning.convolution import convolution, gradient_stored, max_pool
+from pause_jax.learning.convolution import convolve, gradient_stored, max_pool
 from pause_jax.learning.normalisation import normalise
 
+# Strides of the two blocks of each stage of a ResNet-18.
+_STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1))
 # PyTorch's default for linear and convolution kernels, which the authors' runs used:
 # uniform with variance 1 / (3 fan_in).
 # Flax traces an initializer wherever a layer is used; under jit it is traced once for each shape.
@@ -67,11 +69,10 @@ class _ConvPool(nn.Module):
         shape = (3, 3, x.shape[-1], self.features)
         kernel = self.param("kernel", kernel_init, shape)
         bias = self.param("bias", _bias_init(math.prod(shape[:-1])), shape[-1:])
-        convolve = convolution(self.convolution)
-        x = convolve(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        x = convolve(self.convolution, x, kernel)
         # The maximum of the sums is the sum with the maximum, and has a quarter of the work; the
         # same holds for the relu that follows.
-        return gradient_stored((max_pool(x, (2, 2)) if self.pooled else x) + bias[None, None, None])
+        return gradient_stored((max_pool(x) if self.pooled else x) + bias[None, None, None])
 
 
 class ConvolutionalNetwork(nn.Module):
@@ -96,6 +97,67 @@ class ConvolutionalNetwork(nn.Module):
             x = nn.relu(dense(x, width, f"hidden_{i - len(self.widths)}"))
             x = normalise(x, self.norm, f"norm_{i}", train, mask)
         return dense(x, self.num_outputs, "output")
+
+
+class _Convolution(nn.Module):
+    """Convolution without bias, padded by ``size // 2`` on every side, whatever the stride."""
+
+    features: int
+    size: int
+    stride: int
+    convolution: str
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        shape = (self.size, self.size, x.shape[-1], self.features)
+        kernel = self.param("kernel", kernel_init, shape, jnp.float32)
+        return convolve(self.convolution, x, kernel, self.stride, self.size // 2)
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions and their norms, beside a shortcut: the basic block."""
+
+    features: int
+    stride: int
+    norm: str
+    convolution: str
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool, mask: Array | None) -> Array:
+        def layer(x: Array, size: int, stride: int, name: str) -> Array:
+            convolution = _Convolution(
+                self.features, size, stride, self.convolution, name=f"conv_{name}"
+            )
+            y = convolution(x)
+            return normalise(y, self.norm, f"norm_{name}", train, mask)
+
+        y = nn.relu(layer(x, 3, self.stride, "0"))
+        y = layer(y, 3, 1, "1")
+        if x.shape != y.shape:
+            x = layer(x, 1, self.stride, "shortcut")
+        return nn.relu(x + y)
+
+
+class ResNetwork(nn.Module):
+    """Four stages of two basic blocks; the width doubles with the stage."""
+
+    width: int
+    norm: str
+    convolution: str
+    num_outputs: int
+
+    @nn.compact
+    def __call__(self, x: Array, train: bool = False, mask: Array | None = None) -> Array:
+        x = _Convolution(self.width, 3, 1, self.convolution, name="conv")(x)
+        x = nn.relu(normalise(x, self.norm, "norm", train, mask))
+        for stage, strides in enumerate(_STRIDES):
+            for i, stride in enumerate(strides):
+                features = self.width * 2**stage
+                block = _Block(
+                    features, stride, self.norm, self.convolution, name=f"stage_{stage}_block_{i}"
+                )
+                x = block(x, train, mask)
+        return dense(jnp.mean(x, axis=(1, 2)), self.num_outputs, "output")
 
 
 class GruNetwork(nn.Module):
