@@ -502,17 +502,6 @@ def test_parquet_is_the_same_as_csv(tmp_path):
         parse(b"text", "c.parquet")
 
 
-def test_arrays_can_be_kept_in_a_file(tmp_path):
-    arrays = Traces.of([[0.5, 0.1, 0.3], [1.0, 2.0]]).replace(order="played")
-    kept = arrays.saved(str(tmp_path / "kept.csv"))
-    assert config_file.loads(config_file.dumps(SimConfig(latency=kept))).latency == kept
-    np.testing.assert_array_equal(*(seconds_of(model, 2, 6) for model in (arrays, kept)))
-    with pytest.raises(ConfigError, match="cannot be written"):
-        arrays.saved(str(tmp_path / "kept.csv"))
-    with pytest.raises(ConfigError, match="is a file already"):
-        kept.saved(str(tmp_path / "again.csv"))
-
-
 @pytest.mark.parametrize("num_clients", [10, 7])
 def test_switching_clients_change_places_and_the_genie_knows(num_clients):
     model = Switching(sigma=0.3, period=5, turn=0.5)

@@ -231,9 +231,3 @@ def test_a_sweep_of_one_fleet_has_one_name_a_client(tmp_path):
     swept = sweep({"a": bandit, "b": bandit.replace(num_rounds=2)}, KEY, progress=False)
     assert swept.client_id.dims == ("client",)
     assert swept.client_id.values.tolist() == SITES[:3]
-
-
-def test_arrays_that_are_saved_have_numbers_for_ids(tmp_path):
-    arrays = Traces.of([[1.0], [2.0]])
-    assert arrays.client_ids == ()
-    assert arrays.saved(str(tmp_path / "arrays.csv")).client_ids == ("0", "1")

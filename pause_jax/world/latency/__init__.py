@@ -6,15 +6,18 @@ A model is i.i.d. over rounds and independent over clients, and never returns le
 """
 
 from pause_jax.world.latency.base import Latency, Work
-from pause_jax.world.latency.context import LinearContext
 from pause_jax.world.latency.network import Network
-from pause_jax.world.latency.normal import ClippedSpeed, SpeedNormal, TenGroups, TwoGroups
-from pause_jax.world.latency.tails import (
+from pause_jax.world.latency.synthetic import (
+    ClippedSpeed,
+    LinearContext,
     LogNormal,
     Pareto,
     ShiftedExponential,
     SpacedLatency,
+    SpeedNormal,
     Switching,
+    TenGroups,
+    TwoGroups,
 )
 from pause_jax.world.latency.traces import Traces
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pathlib
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Self
 
@@ -81,7 +80,7 @@ class Traces(Latency):
     def of(cls, seconds: Sequence[ArrayLike]) -> Self:
         """The model of measurements at hand: for each client an array [n_k] of seconds > 0.
 
-        Its config file has the digest alone, which another process cannot run: see :meth:`saved`.
+        Its config file has the digest alone, which another process cannot run: write a CSV file.
 
         Raises:
           ConfigError: for a client without measurements, or seconds that are none.
@@ -91,43 +90,22 @@ class Traces(Latency):
             try:
                 row = np.ravel(np.asarray(measured, np.float64))
             except (TypeError, ValueError):
-                raise ConfigError(f"seconds[{client}] = {measured!r}: must be numbers.") from None
+                row = np.zeros(0)
             if not row.size or not ((row > 0) & (row <= LARGEST)).all():
                 raise ConfigError(
-                    f"seconds[{client}] = {measured!r}: must be at least one measurement, and all "
+                    f"seconds[{client}] = {measured!r}: must be numbers, at least one, and all "
                     "finite and > 0 seconds."
                 )
             rows.append(row)
         if not rows:
             raise ConfigError("seconds is empty: give at least one client's measurements.")
-        clients, flat = np.repeat(np.arange(len(rows)), list(map(len, rows))), np.concatenate(rows)
+        clients = np.repeat(np.arange(len(rows)), list(map(len, rows)))
+        flat = np.concatenate(rows)
         content = clients.astype("<i8").tobytes() + flat.astype("<f8").tobytes()
         digest = hashlib.sha256(content).hexdigest()
         _TABLES.setdefault(digest, _table(clients, flat))
         _PLAYED.setdefault(digest, _TABLES[digest])
         return cls(digest=digest)
-
-    def saved(self, path: str) -> Self:
-        """The same model from a CSV file that is written here, so that it can be run elsewhere.
-
-        Raises:
-          ConfigError: if the file is there already, or cannot be written; or for a model that is
-            from a file.
-        """
-        if self.path:
-            raise ConfigError(f"latency.path = {self.path!r}: is a file already. Copy it.")
-        table = self._measured
-        client = np.repeat(np.arange(table.size.size), table.size)
-        place = np.arange(client.size) - table.first[client]
-        lines = ["client,seconds,time"]
-        rows = zip(client.tolist(), table.as_measured.tolist(), place.tolist(), strict=True)
-        lines += [f"{k},{x!r},{1 + t}" for k, x, t in rows]
-        try:
-            with pathlib.Path(path).open("x", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
-        return self.replace(path=path, digest="").loaded()
 
     @property
     def varies(self) -> bool:

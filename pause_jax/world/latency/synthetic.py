@@ -1,0 +1,435 @@
+"""Synthetic latency models: normal in seconds or in speed, with a long tail, linear in features.
+
+Sources: the PAUSE experiments (two groups), BSFL (ten groups, speed) and RBCS-F (features).
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.stats import norm
+
+from pause_jax.base.struct import ConfigError, Sizes, number, static
+from pause_jax.world.latency.base import Latency, quadrature
+
+# Beyond this many standard deviations a normal density is below float32 resolution.
+REACH = 9.0
+# e^-60 is below float64 resolution of what it is added to.
+_NEGLIGIBLE = 60.0
+# Gauss-Legendre for each variable of a linear context.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+_MODEL_BITS = 2.0 * 2**20
+
+
+class NormalLatency(Latency):
+    """Latency = max(tau_min, Normal(mean_k, std)); subclasses give the means.
+
+    Attributes:
+      std: standard deviation in seconds before the cut at tau_min.
+    """
+
+    std: float = number(default=0.05, above=0)
+
+    def mean(self, num_clients: int) -> Array:
+        """Mean before the cut, seconds, float [K]."""
+        raise NotImplementedError
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        noise = jax.random.normal(key, (num_clients,))
+        return jnp.maximum(self.min_latency, self.mean(num_clients) + self.std * noise)
+
+    def expected_speed(self, num_clients: int) -> Array:
+        # The atom at tau_min has speed 1; the rest by quadrature where the density lives.
+        mean = self.mean(num_clients)
+        low = jnp.maximum(self.min_latency, mean - REACH * self.std)
+        high = jnp.maximum(self.min_latency, mean + REACH * self.std)
+        atom = norm.cdf((self.min_latency - mean) / self.std)
+        tau, weight = quadrature(low, high)
+        density = norm.pdf((tau - mean[:, None]) / self.std) / self.std
+        return atom + jnp.sum(weight * density * self.min_latency / tau, axis=1)
+
+    def expected_latency(self, num_clients: int) -> Array:
+        mean = self.mean(num_clients)
+        cut = (self.min_latency - mean) / self.std
+        above = norm.sf(cut)
+        return self.min_latency * (1 - above) + mean * above + self.std * norm.pdf(cut)
+
+
+class TwoGroups(NormalLatency):
+    """Half of the clients fast, half slow (PAUSE experiments). Clients 0 .. K/2 - 1 are fast.
+
+    Attributes:
+      fast_start, fast_span: means of the fast run from just above ``fast_start`` to
+        ``fast_start + fast_span`` seconds in equal steps.
+      slow_start, slow_span: the same for the slow.
+    """
+
+    name: ClassVar[str] = "two_groups"
+    summary: ClassVar[str] = "a fast and a slow half, normal (PAUSE)"
+
+    fast_start: float = number(default=0.05, above=0)
+    fast_span: float = number(default=0.15, at_least=0)
+    slow_start: float = number(default=0.7, above=0)
+    slow_span: float = number(default=0.2, at_least=0)
+
+    def mean(self, num_clients: int) -> Array:
+        client = jnp.arange(num_clients, dtype=float)
+        fast = num_clients // 2
+        slow = num_clients - fast
+        return jnp.where(
+            client < fast,
+            self.fast_start + self.fast_span * (client + 1) / max(fast, 1),
+            self.slow_start + self.slow_span * (client + 1 - fast) / slow,
+        )
+
+
+class TenGroups(NormalLatency):
+    """Ten groups of equal size with mean 0.1, 0.2, ..., 1.0 seconds (BSFL Figs. 5-6).
+
+    Attributes:
+      slowest: mean of the slowest group, seconds.
+    """
+
+    name: ClassVar[str] = "ten_groups"
+    summary: ClassVar[str] = "ten groups, mean 0.1 to 1.0 s, normal (BSFL)"
+
+    slowest: float = number(default=1.0, above=0)
+
+    def mean(self, num_clients: int) -> Array:
+        group = jnp.arange(num_clients) * 10 // num_clients
+        return self.slowest * (group + 1).astype(float) / 10
+
+
+class SpeedNormal(Latency):
+    """Latency = clip(tau_min / X, tau_min, 1 s), X ~ Normal(mean_speed_k, std), as in BSFL's code.
+
+    A draw X < 0 gives a negative quotient and hence tau_min, the *fastest* latency: of the slowest
+    default client 16 % of the draws, and its expected speed is 0.27, not 0.12. So ``slowest`` is
+    the client of least ``mean_speed``, but not of least expected speed. :class:`ClippedSpeed` is
+    the model in which such a draw is the slowest. A draw of exactly 0 is 1 s in both.
+
+    Means are spaced equally from ``fastest`` (client 0) to ``slowest`` (client K - 1).
+
+    Attributes:
+      std: standard deviation of X.
+      fastest, slowest: means of X at the two ends.
+    """
+
+    name: ClassVar[str] = "speed_normal"
+    summary: ClassVar[str] = "normal in speed, a negative draw is the fastest (BSFL, as published)"
+
+    min_latency: float = number(default=0.05, above=0, at_most=1)
+    std: float = number(default=0.1, above=0)
+    fastest: float = number(default=0.9, above=0, at_most=1)
+    slowest: float = number(default=0.1, above=0, at_most=1)
+
+    def mean_speed(self, num_clients: int) -> Array:
+        """Mean of X, float [K]."""
+        step = jnp.arange(num_clients) / max(num_clients - 1, 1)
+        return self.fastest + (self.slowest - self.fastest) * step
+
+    def _speed_of_negative(self) -> Array:
+        """Speed where X < 0, a scalar in [tau_min, 1]."""
+        return jnp.ones_like(self.min_latency)
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        noise = jax.random.normal(key, (num_clients,))
+        draw = self.mean_speed(num_clients) + self.std * noise
+        speed = jnp.clip(draw, self.min_latency, 1.0)
+        return self.min_latency / jnp.where(draw < 0, self._speed_of_negative(), speed)
+
+    def expected_speed(self, num_clients: int) -> Array:
+        mean = self.mean_speed(num_clients)
+        a, b = (self.min_latency - mean) / self.std, (1.0 - mean) / self.std
+        between = norm.cdf(b) - norm.cdf(a)
+        inside = mean * between - self.std * (norm.pdf(b) - norm.pdf(a))
+        negative = (self._speed_of_negative() - self.min_latency) * norm.cdf(-mean / self.std)
+        return self.min_latency * norm.cdf(a) + norm.sf(b) + inside + negative
+
+    def expected_latency(self, num_clients: int) -> Array:
+        mean = self.mean_speed(num_clients)
+        low = jnp.clip(mean - REACH * self.std, self.min_latency, 1.0)
+        high = jnp.clip(mean + REACH * self.std, self.min_latency, 1.0)
+        speed, weight = quadrature(low, high)
+        density = norm.pdf((speed - mean[:, None]) / self.std) / self.std
+        inside = jnp.sum(weight * density * self.min_latency / speed, axis=1)
+        slow_atom = norm.cdf((self.min_latency - mean) / self.std)
+        fast_atom = norm.sf((1.0 - mean) / self.std)
+        # Seconds by which a negative draw is faster than 1 s.
+        spared = 1.0 - self.min_latency / self._speed_of_negative()
+        negative = spared * norm.cdf(-mean / self.std)
+        return slow_atom + fast_atom * self.min_latency + inside - negative
+
+
+class ClippedSpeed(SpeedNormal):
+    """Latency = tau_min / clip(X, tau_min, 1), X ~ Normal(mean_speed_k, std): not BSFL's.
+
+    As :class:`SpeedNormal`, but the speed is clipped before it divides, so that a draw X < 0 is the
+    slowest latency, 1 s, and a client of lower mean is slower in expectation too.
+    """
+
+    name: ClassVar[str] = "clipped_speed"
+    summary: ClassVar[str] = "normal in speed, a negative draw is the slowest (not BSFL's)"
+
+    def _speed_of_negative(self) -> Array:
+        return jnp.asarray(self.min_latency)
+
+
+class SpacedLatency(Latency):
+    """Latency = max(tau_min, scale_k Z), Z of one law for all; subclasses give the law.
+
+    Scales are spaced geometrically, by equal factors, from ``fastest`` (client 0) to ``slowest``
+    (client K - 1).
+
+    Attributes:
+      fastest, slowest: scales at the two ends, seconds.
+    """
+
+    fastest: float = number(default=0.1, above=0)
+    slowest: float = number(default=1.0, above=0)
+
+    def scale(self, num_clients: int) -> Array:
+        """Seconds where Z = 1, float [K]."""
+        step = jnp.arange(num_clients) / max(num_clients - 1, 1)
+        return self.fastest * (self.slowest / self.fastest) ** step
+
+
+class LogNormal(SpacedLatency):
+    """Latency = max(tau_min, scale_k e^(sigma N)), N standard normal; ``scale_k`` is the median.
+
+    Attributes:
+      sigma: standard deviation of ln(latency) before the cut; 0.5 is a coefficient of variation of
+        0.53.
+    """
+
+    name: ClassVar[str] = "lognormal"
+    summary: ClassVar[str] = "lognormal, medians from fastest to slowest"
+
+    sigma: float = number(default=0.5, above=0, at_most=5)
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        noise = jax.random.normal(key, (num_clients,))
+        return jnp.maximum(self.min_latency, self.scale(num_clients) * jnp.exp(self.sigma * noise))
+
+    def _cut(self, num_clients: int) -> Array:
+        """The N at which the latency is tau_min, float [K]."""
+        return jnp.log(self.min_latency / self.scale(num_clients)) / self.sigma
+
+    def expected_speed(self, num_clients: int) -> Array:
+        cut = self._cut(num_clients)
+        mean = self.min_latency / self.scale(num_clients) * jnp.exp(self.sigma**2 / 2)
+        return norm.cdf(cut) + mean * norm.cdf(-cut - self.sigma)
+
+    def expected_latency(self, num_clients: int) -> Array:
+        cut = self._cut(num_clients)
+        mean = self.scale(num_clients) * jnp.exp(self.sigma**2 / 2)
+        return self.min_latency * norm.cdf(cut) + mean * norm.cdf(self.sigma - cut)
+
+
+class Switching(LogNormal):
+    """:class:`LogNormal`, whose clients exchange their places every so many rounds.
+
+    After each ``period`` rounds client k takes the place of client k + turn K (mod K): with a turn
+    of 1/2 the fast half and the slow one change sides.
+
+    Attributes:
+      period: rounds between two changes (static).
+      turn: share of the clients by which places move (static).
+    """
+
+    name: ClassVar[str] = "switching"
+    summary: ClassVar[str] = "lognormal, fast and slow clients change places now and then"
+
+    period: int = static(default=500, at_least=1)
+    turn: float = static(default=0.5, at_least=0, at_most=1)
+
+    @property
+    def varies(self) -> bool:
+        return True
+
+    def at(self, key: Array, round: Array, num_clients: int) -> Array:
+        return jnp.roll(self.sample(key, num_clients), -self._moved(round, num_clients))
+
+    def expected_speed_at(self, round: Array, num_clients: int) -> Array:
+        speed = super().expected_speed(num_clients)
+        return jnp.roll(speed, -self._moved(round, num_clients))
+
+    def _step(self, num_clients: int) -> int:
+        """Places by which the clients move at each change."""
+        return builtins.round(self.turn * num_clients)
+
+    def _moved(self, round: Array, num_clients: int) -> Array:
+        """Places by which the clients have moved before round t."""
+        return ((round - 1) // self.period * self._step(num_clients)) % num_clients
+
+    def _over_time(self, values: Array) -> Array:
+        """The mean over the places that a client comes to stand at."""
+        num_clients = values.shape[0]
+        step = self._step(num_clients)
+        places = sorted({step * i % num_clients for i in range(num_clients)})
+        return jnp.mean(jnp.stack([jnp.roll(values, -place) for place in places]), axis=0)
+
+    def expected_speed(self, num_clients: int) -> Array:
+        return self._over_time(super().expected_speed(num_clients))
+
+    def expected_latency(self, num_clients: int) -> Array:
+        return self._over_time(super().expected_latency(num_clients))
+
+
+class ShiftedExponential(SpacedLatency):
+    """Latency = max(tau_min, scale_k (1 + straggling E)), E ~ Exp(1).
+
+    ``scale_k`` is the least that the client takes, and what it loses to stragglers is proportional
+    to it, as in the common model of stragglers (Lee et al. 2018, "Speeding up distributed machine
+    learning using codes").
+
+    Attributes:
+      straggling: mean of what comes on top, as a multiple of ``scale_k``.
+    """
+
+    name: ClassVar[str] = "shifted_exponential"
+    summary: ClassVar[str] = "a least time and an exponential part on top (stragglers)"
+
+    straggling: float = number(default=1.0, above=0)
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        extra = self.straggling * jax.random.exponential(key, (num_clients,))
+        return jnp.maximum(self.min_latency, self.scale(num_clients) * (1 + extra))
+
+    def _above(self, num_clients: int) -> tuple[Array, Array, Array]:
+        """(where the density starts after the cut, mean of the exponential part, probability of
+        being there), float [K].
+        """
+        least = self.scale(num_clients)
+        start, mean = jnp.maximum(self.min_latency, least), self.straggling * least
+        return start, mean, jnp.exp(-(start - least) / mean)
+
+    def expected_speed(self, num_clients: int) -> Array:
+        # E[1 / tau | tau > start] is an exponential integral; with tau = start e^y its integrand
+        # is smooth, and in float32 nothing underflows.
+        start, mean, share = self._above(num_clients)
+        rate = start / mean
+        y, weight = quadrature(jnp.zeros_like(rate), jnp.log1p(_NEGLIGIBLE / rate))
+        inverse = jnp.sum(weight * jnp.exp(-rate[:, None] * jnp.expm1(y)), axis=1) / mean
+        return 1 - share + share * self.min_latency * inverse
+
+    def expected_latency(self, num_clients: int) -> Array:
+        start, mean, share = self._above(num_clients)
+        return start + share * mean
+
+
+class Pareto(SpacedLatency):
+    """Latency = max(tau_min, scale_k U^(-1 / shape)), U ~ U(0, 1); ``scale_k`` is the least.
+
+    P(latency > x) = (scale_k / x)^shape above both. At ``shape`` 2 or below the variance is
+    infinite, so that means over few rounds say little; at 1 or below the mean is, and a ranking by
+    expected latency would mean nothing.
+
+    Attributes:
+      shape: exponent of the tail, > 1.
+    """
+
+    name: ClassVar[str] = "pareto"
+    summary: ClassVar[str] = "a power-law tail above a least time"
+
+    shape: float = number(default=2.5, above=0)
+
+    def check(self, path: str, sizes: Sizes) -> None:
+        shape: Any = self.shape
+        if not isinstance(shape, jax.core.Tracer) and not shape > 1:
+            raise ConfigError(
+                f"{path}.shape = {shape!r}: must be > 1, because the mean latency is infinite "
+                "otherwise. Take a shape above 1, or lognormal for a tail with all moments."
+            )
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        tail = jnp.exp(jax.random.exponential(key, (num_clients,)) / self.shape)
+        return jnp.maximum(self.min_latency, self.scale(num_clients) * tail)
+
+    def _above(self, num_clients: int) -> tuple[Array, Array]:
+        """(where the tail starts after the cut, its probability), float [K]."""
+        least = self.scale(num_clients)
+        start = jnp.maximum(self.min_latency, least)
+        return start, (least / start) ** self.shape
+
+    def expected_speed(self, num_clients: int) -> Array:
+        start, share = self._above(num_clients)
+        return 1 - share + share * self.min_latency / start * self.shape / (self.shape + 1)
+
+    def expected_latency(self, num_clients: int) -> Array:
+        start, share = self._above(num_clients)
+        return start * (1 + share / (self.shape - 1))
+
+
+class LinearContext(Latency):
+    """Latency linear in what clients can report beforehand (synthetic setting of RBCS-F).
+
+    Four classes of clients in equal parts. In a round client k has a share mu ~ U(0.5, 2) of its
+    processor and a bandwidth B ~ U(2, 4) Mbit/s for a model of M = 2 * 2^20 bit. With the class
+    c = 1, ..., 4 and its spectral efficiency e_c = ln(1 + 10^(4 - c)),
+
+        latency = max(tau_min, scale (c / mu + M / (B e_c)) (1 + spread U(-1, 1))).
+
+    The features are 1 / mu and M / B. The published setting adds a constant for clients that took
+    part in the round before; here the world does not depend on the policy, so that all policies
+    meet the same one, and there is none.
+
+    Attributes:
+      scale: seconds a unit.
+      spread: half width of the multiplicative noise.
+    """
+
+    name: ClassVar[str] = "linear_context"
+    summary: ClassVar[str] = "linear in reported load and bandwidth, four classes (RBCS-F)"
+    num_features: ClassVar[int] = 2
+
+    scale: float = number(default=0.1, above=0)
+    spread: float = number(default=0.2, at_least=0, at_most=1)
+
+    def _coefficients(self) -> tuple[Array, Array]:
+        kind = jnp.arange(4.0)
+        return 1 + kind, 1 / jnp.log1p(10 ** (3 - kind))
+
+    def _class(self, num_clients: int) -> Array:
+        return jnp.arange(num_clients) * 4 // num_clients
+
+    def features(self, key: Array, num_clients: int) -> Array:
+        load_key, band_key, _ = jax.random.split(key, 3)
+        mu = jax.random.uniform(load_key, (num_clients,), minval=0.5, maxval=2.0)
+        bandwidth = jax.random.uniform(band_key, (num_clients,), minval=2e6, maxval=4e6)
+        return jnp.stack([1 / mu, _MODEL_BITS / bandwidth], axis=1)
+
+    def sample(self, key: Array, num_clients: int) -> Array:
+        features = self.features(jax.random.clone(key), num_clients)
+        noise_key = jax.random.split(key, 3)[2]
+        by_load, by_size = self._coefficients()
+        kind = self._class(num_clients)
+        mean = self.scale * (by_load[kind] * features[:, 0] + by_size[kind] * features[:, 1])
+        noise = jax.random.uniform(noise_key, (num_clients,), minval=-1.0)
+        return jnp.maximum(self.min_latency, mean * (1 + self.spread * noise))
+
+    def _expectation(self, of: Callable[[Array], Array], num_clients: int) -> Array:
+        """E[of(latency)] of every client, by a product rule over load, bandwidth and noise."""
+        node = jnp.asarray(_NODES, jnp.float32)
+        weight = jnp.asarray(_WEIGHTS / 2, jnp.float32)
+        mu, bandwidth = 1.25 + 0.75 * node, 3e6 + 1e6 * node
+        by_load, by_size = self._coefficients()
+        mean = self.scale * (
+            by_load[:, None, None] / mu[None, :, None]
+            + by_size[:, None, None] * _MODEL_BITS / bandwidth[None, None, :]
+        )
+        latency = mean[..., None] * (1 + self.spread * node)[None, None, None, :]
+        value = of(jnp.maximum(self.min_latency, latency))
+        return jnp.einsum("cijk,i,j,k->c", value, weight, weight, weight)[self._class(num_clients)]
+
+    def expected_speed(self, num_clients: int) -> Array:
+        return self._expectation(lambda latency: self.min_latency / latency, num_clients)
+
+    def expected_latency(self, num_clients: int) -> Array:
+        return self._expectation(lambda latency: latency, num_clients)
