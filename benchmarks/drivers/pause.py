@@ -32,7 +32,7 @@ class Blocks(Iid):
     summary: ClassVar[str] = "equal shares in the order of the data"
 
     def _assign(
-        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
+        self, key: Array, data: Dataset, num_samples: int, num_clients: int
     ) -> tuple[Array, Array]:
         size = num_samples // num_clients
         return jnp.arange(size * num_clients), jnp.full(num_clients, size, jnp.int32)

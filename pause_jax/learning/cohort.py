@@ -51,7 +51,8 @@ def training_bytes(training: LocalTraining, variables: Variables) -> int:
     They are its model, gradient and optimiser state, and for the gradient of a step what the
     model's layers remember of a batch.
     """
-    batch, sample = training.batch_size, training.dataset.sample
+    batch = training.batch_size
+    sample = training.dataset.sample
     x = jax.ShapeDtypeStruct((batch, *sample.shape), sample.dtype)
     key = jax.random.key(0) if training.network.draws else None
 

@@ -109,7 +109,8 @@ class LinearRegression(DataConfig):
             "Take fewer.",
         )
         rng = np.random.default_rng(self.data_seed)
-        num_train, num_test = self.num_samples, self.num_samples // 5
+        num_train = self.num_samples
+        num_test = num_train // 5
         w = rng.standard_normal(self.num_features)
         x = rng.standard_normal((num_train + num_test, self.num_features))
         y = x @ w + self.noise * rng.standard_normal(len(x))
@@ -143,7 +144,9 @@ def _characters(length: int) -> Dataset:
     from pydoc_data.topics import topics
 
     known = {letter: place for place, letter in enumerate(Characters.ALPHABET)}
-    other, windows, clients = len(known) - 1, [], []
+    other = len(known) - 1
+    windows = []
+    clients: list[int] = []
     for number, topic in enumerate(sorted(topics)):
         codes = np.asarray([known.get(letter, other) for letter in topics[topic]], np.int32)
         count = (len(codes) - 1) // length
@@ -152,15 +155,16 @@ def _characters(length: int) -> Dataset:
         clients += [number] * count
     if not windows:
         raise ConfigError(f"learning.data.length = {length}: no topic is as long. Take fewer.")
-    text, topic_of = np.stack(windows), np.asarray(clients)
-    test = np.arange(len(text)) % 10 == 9
-    train, test_text = text[~test], text[test]
+    text = np.stack(windows)
+    is_test = np.arange(len(text)) % 10 == 9
+    train = text[~is_test]
+    test = text[is_test]
     data = Dataset.of(
         train[:, :-1],
         train[:, 1:],
-        test_text[:, :-1],
-        test_text[:, 1:],
-        clients=topic_of[~test],
+        test[:, :-1],
+        test[:, 1:],
+        clients=np.asarray(clients)[~is_test],
         num_classes=len(known),
     )
     # Topics stand in for clients of any fleet: they have no ids that its files could know.
@@ -195,71 +199,61 @@ class Files(DataConfig):
                 f"learning.data.path = {self.path!r}: must be an .npz file, or a folder of such "
                 "files, and there is none."
             )
-        arrays = _folder(where) if where.is_dir() else _arrays(where)
-        if len(arrays["x"]) == 0:
-            raise ConfigError(f"learning.data.path = {self.path!r}: has no sample.")
         try:
+            arrays = _folder(where) if where.is_dir() else _arrays(where)
             return Dataset.of(**arrays, pixel_max=self.pixel_max, num_classes=self.num_classes)
         except ConfigError as error:
             raise ConfigError(f"learning.data.path = {self.path!r}: {error}") from None
 
 
 def _folder(folder: pathlib.Path) -> Arrays:
-    found = (path for path in folder.glob("*.npz") if path.name != _TEST)
-    files = sorted(found, key=lambda path: natural_order(path.stem))
-    if not files:
-        raise ConfigError(
-            f"learning.data.path = {str(folder)!r}: has no .npz file; must have one a client."
-        )
-    parts = [_arrays(path, only=("x", "y")) for path in files]
-    forms = {
-        (part["x"].shape[1:], part["y"].shape[1:]): path
-        for part, path in zip(parts, files, strict=True)
-    }
-    if len(forms) > 1:
-        (one, first), (other, second), *_ = forms.items()
-        raise ConfigError(
-            f"learning.data.path = {str(folder)!r}: samples of {first.name} have shapes {one}, of "
-            f"{second.name} {other}; must be the same."
-        )
-    for part, path in zip(parts, files, strict=True):
-        if not len(part["x"]) or len(part["x"]) != len(part["y"]):
+    clients = [path for path in folder.glob("*.npz") if path.name != _TEST]
+    clients.sort(key=lambda path: natural_order(path.stem))
+    if not clients:
+        raise ConfigError("has no .npz file; must have one a client.")
+    parts = [_arrays(path, only=("x", "y")) for path in clients]
+    arrays: Arrays = {}
+    for name in "xy":
+        shapes = [part[name].shape[1:] for part in parts]
+        other = next((k for k, shape in enumerate(shapes) if shape != shapes[0]), 0)
+        if other:
             raise ConfigError(
-                f"{path}: x has {len(part['x'])} samples and y {len(part['y'])}: must be as many, "
-                "and at least one, as every client must have a sample."
+                f"samples of {name} in {clients[0].name} have shape {shapes[0]}, in "
+                f"{clients[other].name} {shapes[other]}; must be the same."
             )
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in ("x", "y")}
-    names = np.asarray([path.stem for path in files])
-    arrays["clients"] = np.repeat(names, [len(part["x"]) for part in parts])
+        arrays[name] = np.concatenate([part[name] for part in parts])
+    ids = np.asarray([path.stem for path in clients])
+    arrays["clients"] = np.repeat(ids, [len(part["x"]) for part in parts])
     if (folder / _TEST).is_file():
         test = _arrays(folder / _TEST, only=("x", "y"))
-        arrays |= {f"{name}_test": test[name] for name in ("x", "y")}
+        arrays |= {f"{name}_test": test[name] for name in "xy"}
     return arrays
 
 
 def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
-    """The arrays of a file: of ``only``, or ``x``, ``y`` and what goes with them."""
-    check_regular("learning.data.path", path)
+    """Read the arrays of a file: those of ``only``, or ``x``, ``y`` and what goes with them."""
+    check_regular("file", path)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            unpacked = sum(entry.file_size for entry in found.zip.infolist())
-            what = f"{path}: its arrays, unpacked,"
-            check_memory(unpacked, what, "Use a part of them.")
-            arrays = dict(found)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as zipped:
+            unpacked = sum(entry.file_size for entry in zipped.zip.infolist())
+            check_memory(unpacked, f"{path}: its arrays, unpacked,", "Use a part of them.")
+            arrays = dict(zipped)
     except ConfigError:
         raise
-    except Exception as error:  # NumPy raises many types for what is no such file
+    except Exception as error:  # NumPy raises many types for other files
         raise ConfigError(f"{path}: must be an .npz file of numbers ({error}).") from None
     known = only or ("x", "y", "x_test", "y_test", "clients")
-    missing, unknown = [name for name in "xy" if name not in arrays], set(arrays) - set(known)
-    if missing or unknown:
+    if not {"x", "y"} <= set(arrays) <= set(known):
         raise ConfigError(
             f"{path}: has the arrays {', '.join(sorted(arrays)) or 'none'}; must have x and y, and "
             f"may have {', '.join(known[2:]) or 'no other'}."
         )
-    for name in ("x", "y"):
-        if arrays[name].ndim == 0:
-            raise ConfigError(f"{path}: {name} is one number; must be an array, a row a sample.")
+    x, y = arrays["x"], arrays["y"]
+    if x.ndim == 0 or x.shape[:1] != y.shape[:1] or not len(x):
+        raise ConfigError(
+            f"{path}: x has shape {x.shape} and y {y.shape}: must have a first axis of as many "
+            "samples, at least one."
+        )
     return arrays
 
 

@@ -76,7 +76,8 @@ def local_loss(
     the client has fewer); None for all local data. ``input_key`` is as in training; ``max_size``
     bounds a client's number of samples (static).
     """
-    size, start = partition.size[client], partition.start[client]
+    size = partition.size[client]
+    start = partition.start[client]
 
     def total(places: Array, valid: Array) -> Array:
         rows = partition.order[start + jnp.where(valid, places, 0)]

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from pause_jax.learning.dataset import Dataset
 
 
+# Samples client after client, int, and the sizes of the clients, int [K].
+Dealt = tuple[Array, Array]
+
+
 class Partition(NamedTuple):
     """Samples of each client: client k holds ``order[start[k] : start[k] + size[k]]``.
 
@@ -85,30 +89,17 @@ class PartitionConfig(Config):
                 "data set."
             )
 
-    def assign(
-        self,
-        key: Array,
-        labels: Array,
-        num_samples: int,
-        num_clients: int,
-        num_classes: int,
-        clients: Array | None = None,
-    ) -> Partition:
+    def assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Partition:
         """Draw a partition of ``num_samples`` random samples among the clients.
 
         Args:
           key: of this draw.
-          labels: [N] integer labels; or other targets, which have no dominant label.
+          data: the data set; targets other than integer labels have no dominant label.
           num_samples: n <= N samples to hand out.
           num_clients: K <= n.
-          num_classes: number of labels.
-          clients: int [N], where each sample came from; None if that is not known.
-
-        Returns:
-          The partition.
         """
         split_key, quality_key = jax.random.split(key)
-        order, size = self._assign(split_key, labels, num_samples, num_clients, num_classes)
+        order, size = self._assign(split_key, data, num_samples, num_clients)
         return self._partition(order, jnp.cumsum(size) - size, size, quality_key)
 
     def _partition(self, order: Array, start: Array, size: Array, quality_key: Array) -> Partition:
@@ -117,10 +108,8 @@ class PartitionConfig(Config):
             quality = jax.random.uniform(quality_key, size.shape, minval=self.min_quality)
         return Partition(order.astype(jnp.int32), start.astype(jnp.int32), size, quality)
 
-    def _assign(
-        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
-    ) -> tuple[Array, Array]:
-        """The random part of :meth:`assign`: (samples by client, int; sizes, int [K])."""
+    def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
+        """Return the samples of each client, one client after the other, and their sizes."""
         raise NotImplementedError
 
 
@@ -134,11 +123,9 @@ class Iid(PartitionConfig):
     def max_size(self, num_samples: int, num_clients: int) -> int:
         return num_samples // num_clients
 
-    def _assign(
-        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
-    ) -> tuple[Array, Array]:
+    def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
         size = num_samples // num_clients
-        order = jax.random.permutation(key, labels.shape[0])[: size * num_clients]
+        order = jax.random.permutation(key, len(data.y_train))[: size * num_clients]
         return order, jnp.full(num_clients, size, jnp.int32)
 
 
@@ -161,22 +148,20 @@ class Dirichlet(PartitionConfig):
     concentration: float = number(default=3.0, above=0)
     dominant_share: float = number(default=0.25, at_least=0, at_most=1)
 
-    def _assign(
-        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
-    ) -> tuple[Array, Array]:
+    def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
         shuffle_key, size_key, label_key, free_key = jax.random.split(key, 4)
-        sample = jax.random.permutation(shuffle_key, labels.shape[0])[:num_samples]
+        sample = jax.random.permutation(shuffle_key, len(data.y_train))[:num_samples]
         # One sample each, and the others by their shares.
         shares = jax.random.dirichlet(size_key, jnp.full(num_clients, self.concentration))
         size = 1 + counts_of(shares, jnp.asarray(num_samples - num_clients))
-        if not are_labels(labels):
+        if not are_labels(data.y_train):
             return sample, size
 
         # From here on a sample is its place in `sample`; the owner of a free one is K.
-        own_labels = labels[sample]
-        dominant = jax.random.permutation(label_key, jnp.arange(num_clients) % num_classes)
-        count = jnp.zeros(num_classes, jnp.int32).at[own_labels].add(1)
-        reserved, taken = self._reserve(own_labels, count, dominant, size)
+        labels = data.y_train[sample]
+        dominant = jax.random.permutation(label_key, jnp.arange(num_clients) % data.num_classes)
+        count = jnp.zeros(data.num_classes, jnp.int32).at[labels].add(1)
+        reserved, taken = self._reserve(labels, count, dominant, size)
         num_taken = jnp.sum(taken)
         owner = jnp.full(num_samples, num_clients, jnp.int32)
         owner = deal(owner, reserved, taken, num_taken)
@@ -256,19 +241,12 @@ class Natural(PartitionConfig):
                 + (f", which has no training sample of client {missing}." if missing else ".")
             )
 
-    def assign(
-        self,
-        key: Array,
-        labels: Array,
-        num_samples: int,
-        num_clients: int,
-        num_classes: int,
-        clients: Array | None = None,
-    ) -> Partition:
+    def assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Partition:
+        clients = data.clients
         assert clients is not None, "check_data asks for clients"
         draw_key, quality_key = jax.random.split(key)
         # How many there are is not known inside a trace: no more than there are samples.
-        count = jnp.zeros(labels.shape[0], jnp.int32).at[clients].add(1)
+        count = jnp.zeros(clients.shape[0], jnp.int32).at[clients].add(1)
         priority = jnp.where(count > 0, jax.random.uniform(draw_key, count.shape), jnp.inf)
         chosen = jnp.sort(jnp.argsort(priority)[:num_clients])
         start = (jnp.cumsum(count) - count)[chosen]
@@ -313,9 +291,8 @@ class Shards(_ByLabel):
     def max_size(self, num_samples: int, num_clients: int) -> int:
         return num_samples // (num_clients * self.per_client) * self.per_client
 
-    def _assign(
-        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
-    ) -> tuple[Array, Array]:
+    def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
+        labels = data.y_train
         shuffle_key, deal_key = jax.random.split(key)
         num_shards = num_clients * self.per_client
         used = num_samples // num_shards * num_shards
@@ -341,17 +318,17 @@ class DirichletLabels(_ByLabel):
 
     concentration: float = number(default=0.5, above=0)
 
-    def _assign(
-        self, key: Array, labels: Array, num_samples: int, num_clients: int, num_classes: int
-    ) -> tuple[Array, Array]:
+    def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
+        labels = data.y_train
         shuffle_key, share_key = jax.random.split(key)
         sample = jax.random.permutation(shuffle_key, labels.shape[0])[:num_samples]
-        first, rest = sample[:num_clients], sample[num_clients:]
+        first = sample[:num_clients]
+        rest = sample[num_clients:]
         rest = rest[jnp.argsort(labels[rest], stable=True)]
-        count = jnp.zeros(num_classes, jnp.int32).at[labels[rest]].add(1)  # [C]
+        count = jnp.zeros(data.num_classes, jnp.int32).at[labels[rest]].add(1)  # [C]
 
         concentration = jnp.full(num_clients, self.concentration)
-        shares = jax.random.dirichlet(share_key, concentration, (num_classes,))  # [C, K]
+        shares = jax.random.dirichlet(share_key, concentration, (data.num_classes,))  # [C, K]
         dealt = counts_of(shares, count).reshape(-1)
         everyone = jnp.arange(num_clients)
         owner = jnp.concatenate([everyone, in_turn(dealt, rest.shape[0]) % num_clients])

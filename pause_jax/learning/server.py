@@ -55,15 +55,9 @@ class FederatedAveraging(NamedTuple):
     scored: slice  # test samples that the model is scored on; the server holds those after them
 
     def init(self, streams: keys.Streams) -> LearnerState:
-        local, data = self.local, self.local.dataset
-        partition = self.partition.assign(
-            streams.data,
-            data.y_train,
-            self.num_samples,
-            self.num_clients,
-            data.num_classes,
-            data.clients,
-        )
+        local = self.local
+        data = local.dataset
+        partition = self.partition.assign(streams.data, data, self.num_samples, self.num_clients)
         variables = local.network.init(streams.model, data.to_input(data.x_train[:1]))
         clients = None
         if self.keeps_state:
@@ -141,7 +135,7 @@ def train_cohort(
       (state in which clients have new optimiser states, if they keep them; what the server saw;
       updates [m, ...] as it received them, of ``params`` flat).
     """
-    clients, active = selection.clients, selection.active
+    active = selection.active
     updates, opt_states, loss = _train_clients(local, execution, key, state, selection)
     # Not inside the map: XLA fuses the concatenation into the write of the map's result, which
     # took most of the time of a round with 1.6 million parameters.
@@ -153,7 +147,9 @@ def train_cohort(
     mean = jnp.sum(jnp.where(active, selection.weights * loss.mean, 0.0))
     if state.clients is not None:
         stored = jax.tree.map(
-            lambda old, new: store_active(old, clients, new, active), state.clients, opt_states
+            lambda old, new: store_active(old, selection.clients, new, active),
+            state.clients,
+            opt_states,
         )
         state = state._replace(clients=stored)
     trained = Trained(loss.mean, loss.square, released, jnp.where(jnp.any(active), mean, jnp.nan))
@@ -168,7 +164,9 @@ def _train_clients(
     selection: Selection,
 ) -> tuple[Variables, Any, LocalLoss]:
     """Return updates, optimiser states (None if none are kept) and losses, leaves [m, ...]."""
-    variables, partition, clients = state.model, state.partition, selection.clients
+    variables = state.model
+    partition = state.partition
+    clients = selection.clients
     keeps_state = state.clients is not None
     fresh = local.optimizer.init(trained_part(variables))
 

@@ -170,7 +170,8 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
 
     Arrays that broadcast against each other may well give the right shape.
     """
-    name, y = f"learning.task = {label(task)}", data.y_train
+    name = f"learning.task = {label(task)}"
+    y = data.y_train
     if "test_loss" in task.metrics:
         raise ConfigError(
             f"{name}: a metric is called 'test_loss', as the mean of its loss is. Give it another "

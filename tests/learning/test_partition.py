@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from pause_jax.learning import Dirichlet, Iid, Partition, PartitionConfig
+from pause_jax.learning import Dataset, Dirichlet, Iid, Partition, PartitionConfig
 
 NUM_LABELS = 10
 KEY = jax.random.key(0)
@@ -18,7 +18,12 @@ BIG = np.arange(6000, dtype=np.int32) % NUM_LABELS
 def _assign(
     config: PartitionConfig, labels: np.ndarray, num_samples: int, num_clients: int, keys: jax.Array
 ) -> Partition:
-    return jax.vmap(lambda k: config.assign(k, labels, num_samples, num_clients, NUM_LABELS))(keys)
+    data = with_targets(labels)
+    return jax.vmap(lambda k: config.assign(k, data, num_samples, num_clients))(keys)
+
+
+def with_targets(y) -> Dataset:
+    return Dataset(x_train=y, y_train=y, x_test=y, y_test=y, num_classes=NUM_LABELS)
 
 
 def draw(
@@ -99,7 +104,8 @@ def test_dirichlet_size_is_at_least_one_where_float32_cumulative_shares_are_not_
     # across a rounding edge, on a CPU.
     config = Dirichlet(concentration=0.05)
     targets = np.zeros(50_000, np.float32)
-    assign = jax.jit(lambda key: config.assign(key, targets, 50_000, 1000, 1).size)
+    data = with_targets(targets)
+    assign = jax.jit(lambda key: config.assign(key, data, 50_000, 1000).size)
     for seed in (187, 516, 646, 788, 1189):
         size = np.asarray(assign(jax.random.key(seed)))
         assert size.sum() == 50_000
@@ -201,7 +207,7 @@ def test_fewer_samples_than_there_are_come_from_the_whole_set(config):
 def test_vmap_over_keys_gives_the_single_draws(config):
     batched = draw(config, BALANCED, 700, 7)
     keys = jax.random.split(jax.random.key(0), 20)[:3]
-    single = jax.jit(lambda k, labels: config.assign(k, labels, 700, 7, NUM_LABELS))
+    single = jax.jit(lambda k, labels: config.assign(k, with_targets(labels), 700, 7))
     for i, key in enumerate(keys):
         row = jax.tree.map(lambda leaf, i=i: leaf[i], batched)
         jax.tree.map(np.testing.assert_array_equal, row, single(key, BALANCED))

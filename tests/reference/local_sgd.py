@@ -38,11 +38,10 @@ class Moments(NamedTuple):
 # Learners of one structure share these programs.
 
 
-@functools.partial(jax.jit, static_argnums=4)
-def assigned(partition, key, y, clients, sizes):
-    """Who holds what, of so many (samples, clients, classes)."""
-    number, num_clients, num_classes = sizes
-    return partition.assign(key, y, number, num_clients, num_classes, clients)
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def assigned(partition, key, data, number, num_clients):
+    """Who holds what."""
+    return partition.assign(key, data, number, num_clients)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -66,13 +65,7 @@ class Learner:
         self.streams, self.noise = streams, {}
         self.criterion = half_squared_error if is_regression(data) else cross_entropy
         number = learning.data.num_train or len(data.y_train)
-        part = assigned(
-            learning.partition,
-            streams.data,
-            data.y_train,
-            data.clients,
-            (number, config.num_clients, data.num_classes),
-        )
+        part = assigned(learning.partition, streams.data, data, number, config.num_clients)
         order = np.asarray(part.order)
         slices = zip(np.asarray(part.start), np.asarray(part.size), strict=True)
         self.held = [order[start : start + size] for start, size in slices]

@@ -418,7 +418,8 @@ class LinearContext(Latency):
         """E[of(latency)] of every client, by a product rule over load, bandwidth and noise."""
         node = jnp.asarray(_NODES, jnp.float32)
         weight = jnp.asarray(_WEIGHTS / 2, jnp.float32)
-        mu, bandwidth = 1.25 + 0.75 * node, 3e6 + 1e6 * node
+        mu = 1.25 + 0.75 * node
+        bandwidth = 3e6 + 1e6 * node
         by_load, by_size = self._coefficients()
         mean = self.scale * (
             by_load[:, None, None] / mu[None, :, None]
