@@ -3,6 +3,7 @@
 import csv
 import itertools
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -18,12 +19,10 @@ from pause_jax import (
     cli,
     config_file,
     presets,
-    simulate,
-    stack,
     sweep,
     tuning,
 )
-from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegression
+from pause_jax.learning import FedAvgM, Learning, Linear, LinearRegression
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
@@ -40,11 +39,7 @@ BASE = SimConfig(
         batch_size=10, server=FedAvgM(rate=1.0, momentum=0.5),
     ),
 )  # fmt: skip
-VARY = (
-    "learning.learning_rate=log:0.001..1",
-    "learning.server.momentum=0..0.95",
-    "learning.server.rate=log:0.1..3",
-)
+VARY = ("learning.learning_rate=log:0.001..1", "learning.server.momentum=0..0.95")
 LOSS = tuning.objective_of("loss")
 NAN, INF = np.nan, np.inf
 SAMPLERS = [None, "RandomSampler"]
@@ -56,65 +51,6 @@ def axes_of(vary=VARY, config=BASE):
 
 def tune(*arguments, **options):
     return tuning.tune(*arguments, progress=False, **options)
-
-
-def at(axis, share):
-    """The value at a share of the range."""
-    if axis.log:
-        return axis.low * (axis.high / axis.low) ** share
-    return axis.low + (axis.high - axis.low) * share
-
-
-# Runs of a call of `side_by_side`; all calls have as many, so that they are one program.
-TOGETHER_IN_A_CALL = 576
-
-
-@jax.jit
-def side_by_side(configs, keys):
-    """The loss at the end of each run: the bits of a sweep, without its tables for each config."""
-    return jax.vmap(lambda config, key: simulate(config, key, record=LOSS.record).test_loss[-1])(
-        configs, keys
-    )
-
-
-def losses(configs, keys):
-    """[configs, keys]"""
-    stacked = jax.tree.map(np.asarray, stack(configs))
-    runs = np.arange(len(configs) * len(keys))
-    parts = [
-        side_by_side(jax.tree.map(lambda x, part=part: x[part // len(keys)], stacked),
-                     keys[part % len(keys)])
-        for part in np.split(runs, len(runs) // TOGETHER_IN_A_CALL)
-    ]  # fmt: skip
-    return np.concatenate(parts).reshape(len(configs), len(keys))
-
-
-def test_it_is_as_good_as_a_full_grid_of_about_seven_times_its_budget():
-    """Behind by 0.4 +- 1.1 % of the loss in 12 searches, and a random search by 61 %; two are
-    asked for 5 %.
-    """
-    axes, compared = axes_of(), []
-    grid = [
-        BASE.override({path: at(axis, share)
-                       for (path, axis), share in zip(axes.items(), point, strict=True)})
-        for point in itertools.product(np.linspace(0, 1, 6), repeat=3)
-    ]  # fmt: skip
-    assert len(grid) == 216
-    search_keys = [
-        jax.random.split(jax.random.split(jax.random.key(seed))[0], 4) for seed in range(2)
-    ]
-    of_grids = np.split(losses(grid, jax.numpy.concatenate(search_keys)), 2, axis=1)
-    for seed, of_grid in enumerate(of_grids):
-        found = tune(BASE, axes, LOSS, jax.random.key(seed), budget=32, seeds=4)
-        assert len(found.trials) == 32
-        best, worse = (grid[place] for place in np.argsort(of_grid.mean(1))[[0, 10]])
-        compared += [best, found.best, worse]
-        assert found.finalists["mean"][found.chosen] < found.finalists["mean"].iloc[-1]
-    fresh = losses(compared, jax.random.split(jax.random.key(100), 96)).mean(1)
-    best, ours, worse = fresh.reshape(2, 3).mean(0)
-    assert ours < 1.05 * best, fresh
-    # Negative control: the eleventh best of the grid is not as good.
-    assert worse > 1.05 * best
 
 
 def test_a_target_that_was_never_reached_has_no_seconds():
@@ -374,6 +310,7 @@ def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, c
     printed = " ".join(capsys.readouterr().out.split())
     for words in ("initial", "best of 16 configs", "learning_rate", "Written to results/tune-mine"):
         assert words in printed
+    assert re.search(r"[123] \* .* -[0-9.]+", printed), "a tuned loss is lower with fresh seeds"
     calls = itertools.count()
 
     def stopped(*arguments, **options):
@@ -394,20 +331,6 @@ def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, c
     assert len(rows) == 16
     best = float(config_file.load(whole / "best.toml").learning.learning_rate)
     assert any(float(row["learning.learning_rate"]) == pytest.approx(best) for row in rows)
-
-
-def test_the_command_says_that_no_run_has_a_value(monkeypatch, tmp_path, capsys):
-    """99 % in 3 rounds: nothing reaches it, and no seconds are printed."""
-    config = BASE.replace(num_rounds=3, eval_every=3).override(
-        {"learning.data": Digits(num_train=120), "learning.max_steps": 1}
-    )
-    (tmp_path / "mine.toml").write_text(config_file.dumps(config))
-    arguments = ["mine.toml", "--vary", VARY[0], "--objective", "seconds to 99 %"]
-    assert command(monkeypatch, tmp_path, *arguments, "--budget", "4", "--width", "4") == 0
-    assert "none (0/3)" in " ".join(capsys.readouterr().out.split())
-    with (tmp_path / "results" / "tune-mine" / "trials.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["seeds"], row["scored"], row["mean"]) for row in rows] == [("3", "0", "nan")] * 4
 
 
 def test_a_bad_command_leaves_no_folder(monkeypatch, tmp_path, capsys):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from pause_jax.analysis import csv_file
 from pause_jax.base.struct import ConfigError
 from pause_jax.run.record.quantities import QUANTITIES
 
@@ -82,53 +82,46 @@ def rows(result: xr.Dataset) -> Iterator[Row]:
 
 
 def write_csv(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
-    """Write ``events.csv``: a line a config, seed and round, a column a quantity; return it."""
-    names, path = quantities(result), folder / "events.csv"
-
-    def table() -> Iterator[list[str | int]]:
-        yield ["config", "seed", "round", "seconds", *names]
-        for row in rows(result):
-            values = (f"{row.values[name]:.7g}" if name in row.values else "" for name in names)
-            yield [row.config, row.seed, row.round, f"{row.seconds:.7g}", *values]
-
-    csv_file.write(path, table())
+    """Write ``events.csv``, one row per config, seed and round, one column per quantity."""
+    path = folder / "events.csv"
+    columns = ["config", "seed", "round", "seconds", *quantities(result)]
+    lines = [
+        {"config": row.config, "seed": row.seed, "round": row.round, "seconds": row.seconds}
+        | row.values
+        for row in rows(result)
+    ]
+    pd.DataFrame(lines, columns=columns).to_csv(path, index=False, float_format="%.7g")
     return path
 
 
 def write_answers(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
-    """Write ``answers.csv``: a line an answer of a client, in their order; return it.
+    """Write ``answers.csv``, one row per answer of a client in their order; return its path.
 
     ``start`` and ``finish`` are simulated seconds, ``version`` the server steps that the client's
     model had seen, ``step`` the one that its answer belongs to. Another simulator can replay it.
-    Only where rounds overlap in one of the configs are there lines.
+    There are rows only if rounds overlap in one of the configs.
     """
     path = folder / "answers.csv"
+    columns = ["config", "seed", "step", "client", "start", "finish", "version", "averaged"]
+    tables = [pd.DataFrame(columns=columns)]
     runs = itertools.product(result.config.values, result.seed.values)
-
-    def table() -> Iterator[list[str | int]]:
-        yield ["config", "seed", "step", "client", "start", "finish", "version", "averaged"]
-        for config, seed in runs if "answered" in result else ():
-            run = result.sel(config=config, seed=seed)
-            finish = run["answered"].values.astype(float)
-            start, stale = finish - run["took"].values, run["staleness"].values
-            for i, row in enumerate(np.argsort(finish, axis=1, kind="stable")):
-                for slot in row[run["clients"].values[i, row] >= 0]:
-                    client, averaged = (
-                        run[name].values[i, slot] for name in ("clients", "in_time")
-                    )
-                    times = f"{start[i, slot]:.9g}", f"{finish[i, slot]:.9g}"
-                    version = i - int(stale[i, slot])
-                    yield [
-                        str(config),
-                        int(seed),
-                        i + 1,
-                        int(client),
-                        *times,
-                        version,
-                        int(averaged),
-                    ]
-
-    csv_file.write(path, table())
+    for config, seed in runs if "answered" in result else ():
+        run = result.sel(config=config, seed=seed).transpose("round", "slot", ...)
+        finish = run["answered"].values.astype(float)
+        step = np.broadcast_to(np.arange(1, len(finish) + 1)[:, None], finish.shape)
+        table = pd.DataFrame(
+            {
+                "step": step.ravel(),
+                "client": run["clients"].values.ravel(),
+                "start": (finish - run["took"].values).ravel(),
+                "finish": finish.ravel(),
+                "version": (step - 1 - run["staleness"].values).ravel(),
+                "averaged": run["in_time"].values.astype(int).ravel(),
+            }
+        ).assign(config=str(config), seed=int(seed))
+        tables.append(table[table.client >= 0].sort_values(["step", "finish"])[columns])
+    answers = pd.concat(tables[1:] or tables)
+    answers.to_csv(path, index=False, float_format="%.9g")
     return path
 
 

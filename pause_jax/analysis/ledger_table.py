@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from pause_jax.analysis import csv_file
 from pause_jax.analysis.ledger import HINT, Ledger, ledger
 from pause_jax.analysis.table import Sheet, label, make_table, number, word
 
@@ -104,11 +104,10 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
 
 def save(books: dict[str, Ledger], path: pathlib.Path) -> None:
     """Write one row a client, seed and config as CSV."""
-    csv_file.write(path, _clients(books))
+    pd.DataFrame(_clients(books), columns=COLUMNS).to_csv(path, index=False)
 
 
 def _clients(books: dict[str, Ledger]) -> Iterator[tuple[Any, ...]]:
-    yield COLUMNS
     for name, book in books.items():
         for where in np.ndindex(book.participations.shape):
             seed, client = where if len(where) == 2 else (0, *where)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from pause_jax.analysis import curves as curves_of
 from pause_jax.analysis import participation as taken
-from pause_jax.analysis.curves import Curve
-from pause_jax.analysis.styles import styles
+from pause_jax.analysis.comparison import listed
+from pause_jax.analysis.curves import Curve, styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,8 +22,8 @@ __all__ = ["plot_accuracy", "plot_participation", "plot_regret", "plot_spent", "
 
 # More bands than these hide each other; then a bar stands at each curve's end.
 _FEW_BANDS = 6
-# Names in a column of a legend, and labels at the ends of curves.
-_NAMES, _DIRECT = 16, 8
+# Names in a column of a legend.
+_NAMES = 16
 # Markers of a curve, about.
 _MARKERS = 7
 _FORMATS = ("png", "pdf", "svg")
@@ -141,11 +140,12 @@ def _draw(
         style: dict[str, Any] = {"color": look.colour}
         above = same.get(name, [name])
         under = len(above) - 1 - above.index(name)
+        others = listed([each for each in above if each != name] or [name], 1)
         step = math.ceil(x.size / _MARKERS)
         axes.plot(
             x,
             y,
-            label=_plain(name if len(above) == 1 else f"{name} (as {_others(above, name)})"),
+            label=_plain(name if len(above) == 1 else f"{name} (as {others})"),
             lw=1.2 + 1.8 * min(under, 3),
             ls=(0, look.dash) if look.dash else "-",
             marker=look.marker,
@@ -169,39 +169,14 @@ def _plain(name: str) -> str:
     return name.replace("$", r"\$")
 
 
-def _others(names: list[str], name: str) -> str:
-    first, *more = (each for each in names if each != name)
-    return first + (f" and {len(more)} more" if more else "")
-
-
 def _label(axes: Axes) -> None:
-    """Name the curves, outside of the axes so that no name hides a curve: at their ends if all end
-    together, else in a legend in the order of their ends.
-    """
+    """Name the curves in a legend outside of the axes, in the order of their ends."""
     handles: Any
     handles, names = axes.get_legend_handles_labels()
-    ends = [_end(line.get_xdata(), line.get_ydata()) for line in handles]
-    if not ends:
+    if not handles:
         return
-    order = sorted(range(len(ends)), key=lambda i: -ends[i][1])
-    if len(ends) <= _DIRECT and len({x for x, _ in ends}) == 1:
-        axes.autoscale_view()  # else the limits are those before the curves
-        places = axes.transAxes.inverted().transform(axes.transData.transform(ends))
-        heights = _apart(places[order, 1], _line_height(axes))
-        for i, height in zip(order, heights, strict=True):
-            axes.annotate(
-                names[i],
-                places[i],
-                (1.05, height),
-                xycoords="axes fraction",
-                va="center",
-                fontsize="small",
-                arrowprops={
-                    **{"arrowstyle": "-", "color": handles[i].get_color(), "lw": 0.8},
-                    **{"relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 0},
-                },
-            )
-        return
+    ends = [line.get_ydata()[np.isfinite(line.get_ydata())][-1] for line in handles]
+    order = np.argsort(-np.asarray(ends), kind="stable")
     axes.legend(
         [handles[i] for i in order],
         [names[i] for i in order],
@@ -213,34 +188,6 @@ def _label(axes: Axes) -> None:
         ncols=math.ceil(len(names) / _NAMES),
         frameon=False,
     )
-
-
-def _end(x: Any, y: Any) -> tuple[float, float]:
-    """The last point of a curve."""
-    there = np.flatnonzero(np.isfinite(x) & np.isfinite(y))[-1]
-    return float(x[there]), float(y[there])
-
-
-def _line_height(axes: Axes) -> float:
-    """Of a small label, as a share of the axes."""
-    from matplotlib.font_manager import FontProperties
-
-    points = FontProperties(size="small").get_size_in_points()
-    figure: Any = axes.figure
-    return 1.2 * points / (72 * axes.get_position().height * figure.get_figheight())
-
-
-def _apart(wished: NDArray[np.float64], gap: float) -> NDArray[np.float64]:
-    """Heights that fall, at least ``gap`` apart and at most 1, near those that are wished."""
-    heights = np.minimum(wished, 1.0)
-    for i in range(1, heights.size):
-        heights[i] = min(heights[i], heights[i - 1] - gap)
-    # What fell below the axes pushes up what is above it.
-    if heights.size and heights[-1] < 0:
-        heights[-1] = 0.0
-        for i in range(heights.size - 2, -1, -1):
-            heights[i] = max(heights[i], heights[i + 1] + gap)
-    return heights
 
 
 def save_figures(

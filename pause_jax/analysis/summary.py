@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
-from pause_jax.analysis import csv_file, metrics
+from pause_jax.analysis import metrics
 from pause_jax.analysis.table import Sheet, label, make_table, number
 from pause_jax.config import config_file
 from pause_jax.run import contract
@@ -18,7 +19,7 @@ from pause_jax.run import contract
 if TYPE_CHECKING:
     import xarray as xr
 
-# Coordinates of a config that are no fields of it.
+# Coordinates of a config that are not fields of it.
 _NO_FIELDS = (
     *("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"),
 )
@@ -153,7 +154,7 @@ def table(rows: list[dict[str, Any]], target: float) -> Sheet:
 
 def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Write the summary as CSV."""
-    csv_file.write(path, [list(rows[0]), *(row.values() for row in rows)])
+    pd.DataFrame(rows).to_csv(path, index=False, na_rep="nan")
 
 
 def notes(result: xr.Dataset) -> Iterator[str]:

@@ -87,7 +87,7 @@ def _samples(request: Request, path: pathlib.Path, part: Any) -> Samples:
     chosen, owners = part.select(places), owners[places]
     inputs, targets = _array(path, chosen, x), _array(path, chosen, y)
     rows = pd.Series(owners).groupby(owners).indices
-    return {str(name): (inputs[own], targets[own]) for name, own in rows.items()}
+    return {str(name): (inputs[own], targets[own]) for name, own in sorted(rows.items())}
 
 
 def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]) -> str:

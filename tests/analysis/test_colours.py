@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from pause_jax.analysis import styles as looks
-from pause_jax.analysis.styles import KNOWN, style_at, styles
+from pause_jax.analysis import curves as looks
+from pause_jax.analysis.curves import KNOWN, style_at, styles
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 SEEN = {

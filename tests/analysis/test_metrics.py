@@ -84,18 +84,6 @@ def test_one_seed_has_no_error_and_infinity_stays():
     assert np.isnan(error).all()
 
 
-def test_the_final_loss_is_that_of_each_configs_last_round(result):
-    result["test_loss"] = 1 - result.test_accuracy
-    np.testing.assert_allclose(
-        metrics.final_loss(result), [[0.3, 0.1, 0.6], [0.9, 0.8, 0.15]], rtol=1e-12
-    )
-
-
-def test_the_busiest_client_is_what_is_spent(result):
-    result.spent[0, 0] = [1.0, 7.0, 2.0, np.nan]
-    assert metrics.final_spent(result)[0, 0] == 7
-
-
 def test_both_ways_are_counted_in_gigabytes(result):
     dims = ("config", "seed", "round")
     sent = np.full((2, 3, 4), np.nan)

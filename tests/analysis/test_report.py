@@ -10,7 +10,7 @@ import pytest
 
 from pause_jax.analysis import report, summary
 from pause_jax.analysis.comparison import compare
-from pause_jax.analysis.report import budgets, overlap, page, pictures, tables
+from pause_jax.analysis.report import page, pictures, tables
 from pause_jax.base.struct import ConfigError
 from pause_jax.privacy import NoPrivacy
 from tests.support.results import made, small_config
@@ -294,7 +294,7 @@ def test_spent_shares_are_shown_by_tier_or_by_third_where_budgets_differ():
     found["spent"][:] = np.asarray([0.5, 0.25, 0.0])[:, None, None] * tiers
     found["spent"][0, 0, 0] = 10.0  # one of nine runs of a client of the least budget
     found["budget"][2] = np.inf
-    table = budgets.show(found)
+    table = tables.by_budget(found)
     assert table.headings == ("config", "budget 10", "budget 50", "budget 200")
     assert table.rows == (
         ("one", "55.6 %", "50.0 %", "50.0 %"),
@@ -307,13 +307,13 @@ def test_spent_shares_are_shown_by_tier_or_by_third_where_budgets_differ():
 
     found["budget"][:2] = np.arange(6.0)[::-1] + 1  # each client another, so thirds
     found["spent"][:2] = found["budget"][:2] * np.asarray([0.0, 0, 0.2, 0.4, 1, 1])
-    table = budgets.show(found)
+    table = tables.by_budget(found)
     assert table.headings[1:] == ("smallest third", "middle third", "largest third")
     assert table.rows[0] == ("one", "100.0 % of 1.5", "30.0 % of 3.5", "0.0 % of 5.5")
 
     found["budget"][:2] = 3.0
-    assert budgets.show(found) is None
-    assert budgets.show(found.drop_vars("budget")) is None
+    assert tables.by_budget(found) is None
+    assert tables.by_budget(found.drop_vars("budget")) is None
 
 
 def overlapping():
@@ -334,20 +334,20 @@ def overlapping():
 
 def test_rounds_that_overlap_have_a_section_of_their_own():
     result = overlapping()
-    pictured, table = overlap.show(result)
-    rows = pictured["staleness"].spec["data"]["values"]
+    table = tables.answers(result)
+    rows = pictures.staleness(result).spec["data"]["values"]
     share = {(row["config"], row["x"]): row["y"] for row in rows}
     # 39 answers, of which the last round's one has a staleness of 3.
     assert share[("fedbuff", 0.0)] == pytest.approx(100 * 10 / 39, rel=1e-4)
     assert share[("fedbuff", 3.0)] == pytest.approx(100 * 9 / 39, rel=1e-4)
     assert [share[("pause", s)] for s in range(4)] == [50, 0, 50, 0]
     assert len(share) == 8  # rounds have none
-    under_way = pictured["in_flight"].spec["data"]["values"]
+    under_way = pictures.in_flight(result).spec["data"]["values"]
     assert {(row["config"], row["y"]) for row in under_way} == {
         ("fedbuff", 7),
         ("pause", 5),
     }
-    steps = pictured["versions"].spec["data"]["values"]
+    steps = pictures.versions(result).spec["data"]["values"]
     seconds = result.clock.mean("seed").values
     for row in steps:
         place = result.config.values.tolist().index(row["config"])

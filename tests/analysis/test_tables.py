@@ -145,15 +145,23 @@ def test_what_tune_prints_is_whole_and_says_what_the_search_promised_too_much(
 ):
     monkeypatch.setenv("COLUMNS", str(width))
     paths = ("policy.index.speed_weight", "privacy.budget.total_epsilon", "reward.gamma")
-    scores = np.asarray([[4.0, 5.0], [7.0, 8.0]])
-    table = tuning.summarise(scores, np.zeros((2, 2)), 1)
+    scores = np.asarray([[4.0, 5.0], [7.0, 8.0], [NAN, NAN], [3.0, NAN]])
+    table = tuning.summarise(scores, np.zeros((4, 2)), 1)
     table = pd.DataFrame(123.4, columns=paths, index=table.index).join(table)
-    changes = {"searched": [2.0, math.nan], "change": [-3.0, 0.0], "change_error": [0.5, 0.0]}
-    found = tuning.Tuned(SimConfig(learning=None), table, table.assign(**changes), 0)
+    table = table.assign(searched=2.0, change=[-3.0, 0.0, NAN, NAN], change_error=0.5)
+    found = tuning.Tuned(SimConfig(learning=None), table, table, 0)
     tune._print(found, tuning.objective_of("regret"))
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= width
-    for words in ("speed_weight", "total_epsilon", "initial", "4.5±0.5", "-3±"):
+    for words in (
+        "speed_weight",
+        "total_epsilon",
+        "initial",
+        "4.5±0.5",
+        "-3±",
+        "none (0/2)",
+        "3 (1/2)",
+    ):
         assert words in text
 
 
@@ -220,20 +228,18 @@ def test_two_units_are_marked_on_each_figure():
     assert "per coordinate" not in text
 
 
-def test_without_learning_the_table_has_seconds_and_regret():
-    text = printed(summary.table([row("a", reached=0, seconds=NAN, accuracy=NAN)], 0.8), 100)
-    assert "s in all" in text
-    assert "regret" in text
-    assert "best, %" not in text
-    assert "accuracy" not in text
-
-
-def test_of_a_regression_the_table_has_losses():
-    rows = [row("a", reached=0, seconds=NAN, accuracy=NAN, loss=0.1234)]
+@pytest.mark.parametrize(
+    ("loss", "shown", "hidden"),
+    [
+        (NAN, ("s in all", "regret"), ("accuracy", "best, %")),
+        (0.1234, ("end loss", "0.123±0.250", "s in all", "test loss"), ("accuracy",)),
+    ],
+)
+def test_without_accuracy_the_table_has_losses_or_seconds_and_regret(loss, shown, hidden):
+    rows = [row("a", reached=0, seconds=NAN, accuracy=NAN, loss=loss)]
     text = printed(summary.table(rows, 0.8), 100)
-    for words in ("end loss", "0.123±0.250", "s in all", "test loss"):
-        assert words in text
-    assert "accuracy" not in text
+    assert all(words in text for words in shown)
+    assert not any(words in text for words in hidden)
 
 
 def test_rounds_without_clients_are_in_the_table_if_there_are_any():

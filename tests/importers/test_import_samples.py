@@ -4,18 +4,13 @@ import json
 import sqlite3
 import sys
 
-import jax
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, simulate
+from pause_jax import ConfigError
 from pause_jax.importers import huggingface, leaf, tff
 from pause_jax.importers.request import Request, ids_of
-from pause_jax.learning import Files, Linear, Natural
-from pause_jax.privacy import NoPrivacy
-from tests.reference.simulator import Simulator
 from tests.support import public_files
-from tests.support.runs import assert_close
 
 
 def by_client(arrays):
@@ -45,43 +40,6 @@ def test_femnist_of_leaf_is_what_it_was(tmp_path):
     imported.write(tmp_path / "out")
     path = str(tmp_path / "out" / "clients.npz")
     assert ids_of(path) == ("f0000_14", "f0001_14", "f0002_14", "f0003_14")
-
-
-@pytest.mark.slow
-def test_writers_of_an_imported_file_train_as_in_a_plain_loop(tmp_path):
-    public_files.femnist(tmp_path / "femnist", samples=12)
-    leaf.read(Request((tmp_path / "femnist",))).write(tmp_path)
-    data = Files(path=str(tmp_path / "clients.npz"))
-    unequal = Natural(min_quality=0.5)  # equal writers would be ties
-    config = SimConfig(
-        num_clients=4,
-        num_selected=2,
-        num_rounds=8,
-        eval_every=4,
-        privacy=NoPrivacy(),
-        track_regret=False,
-        learning=Learning(
-            data=data,
-            partition=unequal,
-            model=Linear(),
-            batch_size=4,
-            optimizer="sgd",
-            learning_rate=0.02,
-        ),
-    )
-    record = ("clients", "counts", "data_size", "train_loss", "test_loss", "test_accuracy")
-    for seed in range(3):
-        key = jax.random.key(seed)
-        plain = Simulator(config, key, data.load()).run()
-        result = jax.device_get(simulate(config, key, record=record))
-        assert result.data_size.tolist() == [10] * 4
-        assert result.client_ids == ids_of(data.path)
-        # Eight letters, of which each writer writes two: chance is an eighth.
-        assert result.test_accuracy[-1] > 0.7
-        ours = {name: getattr(result, name) for name in record}
-        ours["clients"] = np.sort(result.clients, axis=1)
-        assert_close(ours, {name: plain[name] for name in record})
-        assert_close(result.variables, plain["variables"])
 
 
 def test_a_sample_of_users_is_the_same_however_files_are_cut(tmp_path):

@@ -2,8 +2,7 @@
 
 FedScale: ``benchmark/dataset/data/device_info/README.md`` of SymbioticLab/FedScale. LEAF:
 ``data/femnist/preprocess/data_to_json.py`` and ``data/shakespeare/preprocess/shake_utils.py`` of
-TalwalkarLab/leaf. TensorFlow Federated: the docstring of ``SqlClientData``; ``tf.train.Example`` by
-protobuf's wire format.
+TalwalkarLab/leaf. TensorFlow Federated: the docstring of ``SqlClientData``.
 """
 
 from __future__ import annotations
@@ -73,24 +72,15 @@ def femnist(folder: pathlib.Path, **sizes: int) -> None:
             leaf(folder / split / name, {user: halves[user] for user in names})
 
 
-def _varint(value: int) -> bytes:
-    out = b""
-    while value > 127:
-        out, value = out + bytes([value & 127 | 128]), value >> 7
-    return out + bytes([value])
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
 def example(pixels: np.ndarray, label: int) -> bytes:
-    """A ``tf.train.Example`` with the features pixels and label, as TensorFlow writes it."""
-    floats = _field(2, _field(1, pixels.astype("<f4").tobytes()))
-    integers = _field(3, _field(1, _varint(label)))
-    entries = ((b"label", integers), (b"pixels", floats))
-    features = b"".join(_field(1, _field(1, k) + _field(2, v)) for k, v in entries)
-    return _field(1, features)
+    """A ``tf.train.Example`` with the features pixels and label."""
+    # Flower's environment, which tests other sources, lacks the package.
+    from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
+
+    written = Example()
+    written.features.feature["pixels"].float_list.value.extend(pixels.tolist())
+    written.features.feature["label"].int64_list.value.append(label)
+    return bytes(written.SerializeToString())
 
 
 def tff_sqlite(path: pathlib.Path, found: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:

@@ -19,9 +19,10 @@ import xarray as xr
 
 from pause_jax.analysis import ledger_table, metrics, summary
 from pause_jax.analysis.comparison import compare
-from pause_jax.analysis.report import budgets, overlap, participation, pictures, tables
+from pause_jax.analysis.curves import DARK, LIGHT, styles
+from pause_jax.analysis.participation import participation
+from pause_jax.analysis.report import pictures, tables
 from pause_jax.analysis.report.pictures import Picture
-from pause_jax.analysis.styles import DARK, LIGHT
 from pause_jax.base.struct import ConfigError
 from pause_jax.learning.data import Arrays, decoded
 
@@ -42,17 +43,19 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         )
     if not result.sizes["config"] or not result.sizes["seed"]:
         raise ConfigError("report: the data hold no run. Run the sweep first.")
-    same = tables.common(result)
     comparison = compare(result, target, against)
-    took_part, thirds = participation.show(result)
+    interrupted = str(result.attrs.get("interrupted", "no"))
+    found = participation(result)
     books, notes = _privacy(result)
-    steps, ages = overlap.show(result)
+    overlaps = all(name in result for name in ("in_flight", "staleness", "useful", "waiting"))
     charts = {
         "time": pictures.against_time(result, target),
-        "took_part": took_part,
+        "took_part": pictures.participation(result, found),
         "budget": pictures.budget(result),
         "regret": pictures.regret(result),
-        **steps,
+        "versions": pictures.versions(result) if overlaps else None,
+        "in_flight": pictures.in_flight(result) if overlaps else None,
+        "staleness": pictures.staleness(result) if overlaps else None,
     }
     bundle, script = _bundle(), (_FOLDER / "page.js").read_text("utf-8")
     sizes = ("config", "seed", "round", "client")
@@ -66,19 +69,19 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         script=script,
         charts=charts,
         data={name: _json(chart) for name, chart in charts.items() if chart},
-        styles=pictures.styles(result),
+        styles=styles(result.config.values),
         comparison=comparison,
         merits=tables.merits(result, target),
         judged=tables.judged(result, comparison),
         differing=tables.differing(result),
-        common=same,
-        thirds=thirds,
-        ages=ages,
+        common=tables.common(result),
+        thirds=tables.participation(result, found),
+        ages=tables.answers(result) if overlaps else None,
         privacy=books,
-        by_budget=budgets.show(result),
+        by_budget=tables.by_budget(result),
         notes=notes,
         made=tables.attributes(result),
-        interrupted=_interrupted(result),
+        interrupted="" if interrupted == "no" else interrupted,
         files=list(zip(result.config.values, result.config_toml.values, strict=True)),
     )
 
@@ -111,12 +114,6 @@ def _empty(result: xr.Dataset) -> Iterator[str]:
         rounds = int(result.played.sel(config=config).sum())
         number = int(empty.sel(config=config))
         yield f"{config}: nobody took part in {number} of {rounds} rounds; they count as regret 0."
-
-
-def _interrupted(result: xr.Dataset) -> str:
-    """After what it was, empty if all was played."""
-    text = str(result.attrs.get("interrupted", "no"))
-    return "" if text == "no" else text
 
 
 def _count(number: int, word: str) -> str:

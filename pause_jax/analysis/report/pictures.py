@@ -14,6 +14,7 @@ from pause_jax.analysis import metrics
 from pause_jax.analysis.comparison import listed, quoted
 from pause_jax.analysis.curves import (
     Curve,
+    Style,
     by_round,
     classifies,
     hidden,
@@ -21,11 +22,10 @@ from pause_jax.analysis.curves import (
     over_time,
     progress,
     starts_at_zero,
+    styles,
 )
 from pause_jax.analysis.participation import Participation, by_client
 from pause_jax.analysis.participation import labels as labels_of
-from pause_jax.analysis.styles import Style
-from pause_jax.analysis.styles import styles as styles_of
 
 # Points of one curve at most, and its markers, about.
 _POINTS, _MARKERS = 150, 7
@@ -139,11 +139,6 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Pictur
     return _picture("Who took part", words, by_client(found), result, labels_of(found))
 
 
-def styles(result: xr.Dataset) -> dict[str, Style]:
-    """The look of each config."""
-    return styles_of(result.config.values)
-
-
 def _picture(
     title: str,
     words: str,
@@ -160,7 +155,7 @@ def _picture(
     ``rule`` is a level that is marked, ``log`` the axes that are logarithmic, ``numbers`` what else
     a tooltip says of a curve's places.
     """
-    known = {name: style for name, style in styles(result).items() if name in curves}
+    known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     same = hidden(curves)
     places = {name: place for place, name in enumerate(known)}
     rows = []

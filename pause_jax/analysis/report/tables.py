@@ -5,16 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
-from pause_jax.analysis import ledger_table, summary
+from pause_jax.analysis import ledger_table, metrics, summary
 from pause_jax.analysis.comparison import Aim, Comparison, listed, quoted
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.analysis.paired import Difference
+from pause_jax.analysis.participation import Participation
 from pause_jax.config import config_file
 
-# Fields of a table with a row a config.
+Floats = NDArray[np.float64]
+
+# Maximum fields of a table with one row per config.
 _COLUMNS = 3
+# Maximum different budgets that are shown one by one; else clients are shown in thirds.
+_TIERS = 5
 
 
 class Table(NamedTuple):
@@ -126,6 +133,96 @@ def privacy(books: dict[str, Ledger]) -> Table:
     words = ledger_table.caption(books)
     words = words[0].upper() + words[1:]
     return Table("Privacy ledger", titles, tuple(ledger_table.rows(books)), words)
+
+
+def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
+    """Return the participation of the fastest, middle and slowest third of the clients."""
+    fairness, error = metrics.mean_and_error(metrics.participation_fairness(result))
+    ordered = all(each.seconds is not None for each in found.values())
+    rows = []
+    names = ("fastest third", "middle third", "slowest third")
+    for name, each in found.items():
+        cells = [name]
+        for group in np.array_split(np.arange(each.share.shape[1]), len(names)):
+            if each.seconds is not None:
+                share, seconds = each.share[:, group], each.seconds[group]
+                text = f"{100 * share.mean():.1f} % ({seconds.mean():.3g} s)" if share.size else "-"
+                cells.append(text)
+        mean, spread = float(fairness.sel(config=name)), float(error.sel(config=name))
+        cells.append(f"{mean:.2f}" + (f" ± {spread:.2f}" if np.isfinite(spread) else ""))
+        rows.append(tuple(cells))
+    caption = "Fairness: Jain's index, 1 if all took part equally often."
+    if ordered:
+        caption = (
+            "Rounds in which a client of the group took part, and the seconds that the latency "
+            f"model expects of it. {caption}"
+        )
+    groups = names if ordered else ()
+    return Table("Participation by speed", ("config", *groups, "fairness"), tuple(rows), caption)
+
+
+def by_budget(result: xr.Dataset) -> Table | None:
+    """Return the share of its budget that a client of each tier spent; None for equal budgets."""
+    if "budget" not in result.variables:  # of a sweep that did not record it
+        return None
+    each = {
+        str(name): _limited(*(result[what].sel(config=name).values for what in ("budget", "spent")))
+        for name in result.config.values
+    }
+    if all(np.ptp(budget) <= 1e-6 * np.max(budget) for budget, _ in each.values() if budget.size):
+        return None
+    every = np.concatenate([budget for budget, _ in each.values()])
+    tiers = np.unique([float(f"{value:.4g}") for value in np.unique(every)])
+    by_tier = tiers.size <= _TIERS
+    rows = []
+    for name, (budget, spent) in each.items():
+        if by_tier:
+            groups = [np.isclose(budget, tier, rtol=1e-3) for tier in tiers]
+        else:
+            order = np.argsort(budget, kind="stable")
+            groups = np.array_split(order, 3)
+        rows.append((name, *(_share(budget[group], spent[group], by_tier) for group in groups)))
+    headings: tuple[str, ...] = ("smallest third", "middle third", "largest third")
+    if by_tier:
+        headings = tuple(f"budget {tier:g}" for tier in tiers)
+    words = "Mean share of its own budget that a client spent"
+    words += "." if by_tier else ", by size of budget, and the mean budget."
+    return Table("Budget spent by size of budget", ("config", *headings), tuple(rows), words)
+
+
+def _limited(budget: Floats, spent: Floats) -> tuple[Floats, Floats]:
+    """Return budgets and spending of the clients that exist and have a limit, flat."""
+    there = np.isfinite(budget) & np.isfinite(spent)
+    return budget[there].astype(np.float64), spent[there].astype(np.float64)
+
+
+def _share(budget: Floats, spent: Floats, by_tier: bool) -> str:
+    if not budget.size:
+        return "-"
+    share = f"{100 * float(np.mean(spent / budget)):.1f} %"
+    return share if by_tier else f"{share} of {budget.mean():.3g}"
+
+
+def answers(result: xr.Dataset) -> Table:
+    """Return rate, use and age of the answers, where rounds overlap."""
+    seconds = metrics.simulated_seconds(result)
+    answered = result.staleness >= 0
+    columns = {
+        "answers / s": answered.sum(("round", "slot")) / seconds,
+        "useful updates / s": result.useful.sum("round") / seconds,
+        "staleness": result.staleness.where(answered).mean(("round", "slot")),
+        "wait, s": result.waiting.mean("round"),
+    }
+    means = [metrics.mean_and_error(values)[0] for values in columns.values()]
+    rows = [
+        (str(name), *(f"{float(mean.sel(config=name)):.3g}" for mean in means))
+        for name in result.config.values
+    ]
+    words = (
+        "A useful update is one that was averaged, counted by the factor of its staleness. Wait: "
+        "from a client's answer to the server step. Means over seeds."
+    )
+    return Table("Answers and their age", ("config", *columns), tuple(rows), words)
 
 
 def attributes(result: xr.Dataset) -> Table:
