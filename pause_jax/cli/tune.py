@@ -78,7 +78,7 @@ def tune(
         validate(config)
     axes = dict(tuning.axis_of(text, config) for text in vary)
     aim, key = tuning.objective_of(objective), jax.random.key(seed)
-    name = place.name or f"tune-{pathlib.Path(base).stem}"
+    name = f"tune-{pathlib.Path(base).stem}" if place.name is None else place.name
     folder = result_folder.reserve(
         place.out, name, explicit=place.name is not None, force=place.force, writes=_FILES
     )

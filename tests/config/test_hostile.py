@@ -156,6 +156,8 @@ def test_a_config_file_runs_nothing(case):
 def test_no_command_calls_what_an_option_names(command):
     base = ["--policies=random"] if command == "compare" else ["digits_small"]
     more = ["--shards=2", "--time=1:00", "--store=st"] if command == "slurm" else []
+    if command == "tune":
+        more = ["--vary=reward.gamma=1..2"]
     changes = ["--set=learning.model=flax", "--set=learning.model.source=os:system"]
     arguments = '--set=learning.model.arguments=[["command", "touch PWNED"]]'
     assert NO_KIND in refused(command, *base, *more, *changes, arguments)
