@@ -138,7 +138,7 @@ DICE = itertools.count()
         (Absent(), "one that takes part is not available"),
         (Heavy(), "weights must sum to one"),
         (Late(), "round 17.*finite"),
-        (Dice(), r"Dice\.select: called again.*not pure"),
+        (Dice(), r"Dice: called again.*not pure"),
     ],
 )
 def test_a_faulty_policy_is_found(policy, words):

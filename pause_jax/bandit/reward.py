@@ -6,11 +6,16 @@ Source: Peleg et al. 2025 (PAUSE), equations (7)-(10) and (18); data quality fro
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit.search.problem import Problem
 from pause_jax.base.struct import Config, number
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
 
 __all__ = [
     "Reward",
@@ -39,23 +44,15 @@ class Reward(Config):
 def generalization_reward(
     counts: Array,
     round: Array | int,
-    share: Array,
+    share: Float[Array, " K"],
     num_selected: int,
     exponent: Array | float,
-) -> Array:
-    """g_k before round t: how much client k's data is under-used. Equation (8), BSFL (4).
+) -> Float[Array, " K"]:
+    """Return g_k before round t: how much client k's data is under-used. Equation (8), BSFL (4).
 
-    With x = m * share_k - T_k(t - 1) / t it is ``|x|^beta * sign(x)``.
-
-    Args:
-      counts: [K], T_k(t - 1).
-      round: t >= 1.
-      share: float [K], d_k / sum(d) with d_k = quality * data size; sums to one.
-      num_selected: m.
-      exponent: beta > 0.
-
-    Returns:
-      float [K]; in [-1, 1] as long as no client holds more than 1 / m of the data.
+    With x = m * share_k - T_k(t - 1) / t it is ``|x|^beta * sign(x)``, which is in [-1, 1] while
+    no client holds more than 1 / m of the data. share_k is d_k / sum(d) with d_k = quality * data
+    size.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     x = num_selected * share - rate
@@ -64,20 +61,13 @@ def generalization_reward(
 
 def additive_terms(
     reward: Reward,
-    generalization: Array,
-    remaining: Array | None,
+    generalization: Float[Array, " K"],
+    remaining: Float[Array, " K"] | None,
     num_selected: int,
-) -> Array:
-    """What each client adds to a cohort's energy: one row for g and, if given, one for p.
+) -> Float[Array, "L K"]:
+    """Return what each client adds to a cohort's energy: a row for g and, unless None, one for p.
 
-    Args:
-      reward: the weights.
-      generalization: float [K], g.
-      remaining: float [K], p = 1 - spent / total; None for BSFL, which has no such term.
-      num_selected: m.
-
-    Returns:
-      float [1 or 2, K].
+    p = 1 - spent / total is None for BSFL, which has no such term.
     """
     rows = [reward.alpha * generalization / num_selected]
     if remaining is not None:
@@ -86,15 +76,9 @@ def additive_terms(
 
 
 def cohort_problem(index: Array, reward: Reward, terms: Array) -> Problem:
-    """The maximisation (14) of an index and additive terms.
+    """Return the maximisation (14) of an index [K] and the terms of :func:`additive_terms`.
 
-    Args:
-      index: float [K].
-      reward: the weights, for the energy range 2 alpha + gamma + 1 (Lemma 1 plus one).
-      terms: float [1 or 2, K], of :func:`additive_terms`; gamma counts if there are two.
-
-    Returns:
-      The problem.
+    The energy range is 2 alpha + gamma + 1 (Lemma 1 plus one); gamma counts if there are two terms.
     """
     privacy_weight = reward.gamma if terms.shape[0] == 2 else 0.0
     energy_range = 2.0 * reward.alpha + privacy_weight + 1.0
@@ -102,50 +86,43 @@ def cohort_problem(index: Array, reward: Reward, terms: Array) -> Problem:
 
 
 def problem_of(
-    index: Array,
+    index: Float[Array, " K"],
     reward: Reward,
     counts: Array,
     round: Array | int,
-    share: Array,
-    remaining: Array | None,
+    share: Float[Array, " K"],
+    remaining: Float[Array, " K"] | None,
     num_selected: int,
 ) -> Problem:
-    """The maximisation of round t from what is known before it: (14), or (10) for the genie.
+    """Return the maximisation of round t from what is known before it: (14), or (10) for the genie.
 
-    The ``terms`` of the problem are those of every value of this round: :func:`cohort_value` with
-    them and the realised speeds is the reward (9).
+    The ``terms`` of the problem, g and then p, are those of every value of this round:
+    :func:`cohort_value` with them and the realised speeds is the reward (9).
 
     Args:
-      index: float [K], what stands for each client's speed: an upper confidence bound, (13), may
-        be +inf; or mu_k for the genie.
+      index: what stands for each client's speed: an upper confidence bound, (13), may be +inf; or
+        mu_k for the genie.
       reward: the weights alpha, beta, gamma.
       counts: [K], T_k(t - 1).
       round: t >= 1.
-      share: float [K], quality-weighted shares of the data; they sum to one.
-      remaining: float [K], p_k before round t, (7); None for BSFL, which has no such term.
+      share: quality-weighted shares of the data; they sum to one.
+      remaining: p_k before round t, (7); None for BSFL, which has no such term.
       num_selected: m.
-
-    Returns:
-      The problem, with g and then p as terms.
     """
     g = generalization_reward(counts, round, share, num_selected, reward.beta)
     return cohort_problem(index, reward, additive_terms(reward, g, remaining, num_selected))
 
 
-def cohort_value(index: Array, terms: Array, clients: Array, active: Array) -> Array:
-    """Minimum over the cohort of ``index`` plus the sum of its additive terms.
+def cohort_value(
+    index: Float[Array, " K"],
+    terms: Float[Array, "L K"],
+    clients: Int[Array, " m"],
+    active: Bool[Array, " m"],
+) -> Float[Array, ""]:
+    """Return the minimum over the active clients of ``index`` plus the sum of their terms.
 
     With the UCB as index this is the energy (18); with the realised speeds it is the reward (9);
-    with the expected speeds it is C^G of (10).
-
-    Args:
-      index: float [K].
-      terms: float [L, K].
-      clients: int [m].
-      active: bool [m]; empty slots do not count.
-
-    Returns:
-      A scalar; NaN for an empty cohort.
+    with the expected speeds it is C^G of (10). NaN for an empty cohort.
     """
     slowest = jnp.min(jnp.where(active, index[clients], jnp.inf))
     added = jnp.sum(jnp.where(active, terms[:, clients], 0.0))

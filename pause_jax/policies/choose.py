@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,49 +14,39 @@ from pause_jax.bandit.search.problem import ordered
 from pause_jax.base.struct import ConfigError, Sizes
 from pause_jax.policies.base import Answer, Context, Policy, Query, Selected
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
 
-def by_data_size(clients: Array, available: Array, context: Context) -> Selection:
-    """A selection with FedAvg weights ``|D_k| / sum |D_j|``, (2); slots of the absent are empty.
 
-    Args:
-      clients: int [m], distinct.
-      available: bool [K].
-      context: the network.
+def by_data_size(
+    clients: Int[Array, " m"], available: Bool[Array, " K"], context: Context
+) -> Selection:
+    """Return a selection with FedAvg weights ``|D_k| / sum |D_j|``, (2).
 
-    Returns:
-      The selection; its weights sum to one, or to zero if nobody is available.
+    Slots of absent clients are empty. Weights sum to one, or to zero if nobody is available.
     """
     size = jnp.where(available[clients], context.data_size[clients], 0.0)
     total = jnp.sum(size)
     return Selection(clients, size / jnp.where(total > 0, total, 1.0))
 
 
-def top_clients(score: Array, available: Array, num_selected: int, key: Array) -> Array:
-    """The m available clients of highest score, ties at random; absent ones only fill up.
+def top_clients(
+    score: Float[Array, " K"], available: Bool[Array, " K"], num_selected: int, key: Array
+) -> Int[Array, " m"]:
+    """Return the m available clients of highest score, by descending score, ties at random.
 
-    Args:
-      score: float [K], no NaN.
-      available: bool [K].
-      num_selected: m (static).
-      key: of the ties.
-
-    Returns:
-      int32 [m] distinct clients, by descending score.
+    Absent clients only fill up. A score must not be NaN.
     """
     return ordered(score, available, key)[:num_selected]
 
 
-def draw_clients(weight: Array, among: Array, count: int, key: Array) -> Array:
-    """``count`` clients without replacement, each draw in proportion to weight among those left.
+def draw_clients(
+    weight: Float[Array, " K"], among: Bool[Array, " K"], count: int, key: Array
+) -> Int[Array, " count"]:
+    """Draw ``count`` clients without replacement, in proportion to weight among those left.
 
-    Args:
-      weight: float [K], >= 0; clients of weight 0 come after all others.
-      among: bool [K], who can be drawn; the others only fill up.
-      count: how many (static).
-      key: of this draw.
-
-    Returns:
-      int32 [count] distinct clients, in the order of the draws.
+    Clients come in the order of the draws; those of weight 0 come after all others, and those that
+    are not ``among`` the ones to draw from only fill up.
     """
     # Gumbel top-k: the largest log w + Gumbel are draws without replacement.
     score_key, tie_key = jax.random.split(key)
@@ -64,16 +54,14 @@ def draw_clients(weight: Array, among: Array, count: int, key: Array) -> Array:
     return top_clients(score, among, count, tie_key)
 
 
-def inclusion_probabilities(weight: Array, among: Array, total: Array | float) -> Array:
-    """Probabilities min(1, c weight) whose sum is ``total``, float [K]; 0 outside ``among``.
+def inclusion_probabilities(
+    weight: Float[Array, " K"], among: Bool[Array, " K"], total: Array | float
+) -> Float[Array, " K"]:
+    """Return probabilities min(1, c weight) whose sum is ``total``; 0 outside ``among``.
 
     The clients that reach 1 are fixed, and the rest is shared by the others in proportion to their
-    weights, until none exceeds 1 (E3CS's allocation).
-
-    Args:
-      weight: float [K], > 0.
-      among: bool [K], who can be drawn.
-      total: a scalar >= 0; if it is more than the number of these clients, all have 1.
+    weights > 0, until none exceeds 1 (E3CS's allocation). If ``total`` is more than the number of
+    these clients, all have 1.
     """
     weight = jnp.where(among, weight, 0.0)
     largest = jnp.sort(weight, descending=True)
@@ -86,22 +74,16 @@ def inclusion_probabilities(weight: Array, among: Array, total: Array | float) -
     return jnp.where(among, probability, 0.0)
 
 
-def dep_round(probability: Array, num_selected: int, key: Array) -> Array:
-    """Draw a cohort of fixed size in which each client is with exactly its own probability.
+def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) -> Int[Array, " m"]:
+    """Draw a cohort of fixed size that has each client with exactly its own probability.
+
+    Probabilities are at most 1 and sum to a whole number n <= m. The n drawn clients come first, in
+    random order, then others that only fill up.
 
     DepRound (Gandhi et al. 2006): two clients trade probability until one has 0 or 1 and is
     settled, so that neither's mean nor the sum changes. The pairs are those of a tournament in a
     random order: log2 K levels without a loop over clients or a long sum, whose rounding would
     show in the probabilities (as it does in systematic sampling).
-
-    Args:
-      probability: float [K], each at most 1; their sum is a whole number n <= m.
-      num_selected: m (static).
-      key: of this draw.
-
-    Returns:
-      int32 [m] distinct clients: the n that were drawn, in random order, then others that only
-      fill up.
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)

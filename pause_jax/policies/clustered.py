@@ -159,8 +159,6 @@ def _clusters(
     merges are replaced by the mass that they hold together, which grows towards the root as heights
     do, and the tree is cut at the height ``capacity``.
     """
-    if len(mass) == 1:
-        return np.zeros(1, np.int64)
     from scipy.cluster.hierarchy import fcluster
 
     tree = ward_tree(distance)

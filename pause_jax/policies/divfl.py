@@ -19,7 +19,7 @@ from pause_jax.policies.baselines import Random
 from pause_jax.policies.choose import by_data_size, mask_of, top_clients
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 
 class DivFlState(NamedTuple):
@@ -100,18 +100,18 @@ class DivFl(PolicyConfig):
 _FAR = 1e30
 
 
-def greedy(distance: Array, known: Array, among: Array, count: int, order: Array) -> Array:
-    """Rank of each client in the greedy choice, float [K]: ``count`` for the first, 0 if not in it.
+def greedy(
+    distance: Float[Array, "K K"],
+    known: Bool[Array, " K"],
+    among: Bool[Array, " K"],
+    count: int,
+    order: Int[Array, " K"],
+) -> Float[Array, " K"]:
+    """Return the rank of each client in the greedy choice: ``count`` for the first, 0 if not in it.
 
-    Each step takes the client i of ``among`` that leaves the least sum over the ``known`` clients k
-    of min(``distance``[k, i], distance of k to those taken before).
-
-    Args:
-      distance: float [K, K], finite.
-      known: bool [K], whose distances count.
-      among: bool [K], who can be taken.
-      count: how many are taken, if so many can be (static).
-      order: int [K], a permutation: the first in it wins a tie.
+    Each of at most ``count`` steps takes the client i of ``among`` that leaves the least sum over
+    the ``known`` clients k of min(``distance``[k, i], distance of k to those taken before). On
+    ties, the first in the permutation ``order`` is taken.
     """
 
     def take(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -128,17 +128,16 @@ def greedy(distance: Array, known: Array, among: Array, count: int, order: Array
     return lax.fori_loop(0, count, take, nothing)[1]
 
 
-def neighbours(distance: Array, known: Array, clients: Array, active: Array) -> Array:
-    """Shares of the clients in the sum that stands for all, float [m]; they sum to one.
+def neighbours(
+    distance: Float[Array, "K K"],
+    known: Bool[Array, " K"],
+    clients: Int[Array, " m"],
+    active: Bool[Array, " m"],
+) -> Float[Array, " m"]:
+    """Return the shares of a cohort's clients in the sum that stands for all; they sum to one.
 
     Each chosen client stands for itself and for the ``known`` clients that are not chosen and
     nearest to it, the first of them in a tie. One that is not known is near to none but itself.
-
-    Args:
-      distance: float [K, K].
-      known: bool [K], whose distances count.
-      clients: int [m], the cohort.
-      active: bool [m], which of them take part.
     """
     chosen = mask_of(clients, active, distance.shape[0])
     apart = jnp.where((active & known[clients])[None, :], distance[:, clients], jnp.inf)

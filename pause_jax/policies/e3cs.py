@@ -17,7 +17,7 @@ from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, dep_round, inclusion_probabilities
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
 # Below the largest log weight by more than this, a client's share no longer changes.
 _LEAST_LOG_WEIGHT = -60.0
@@ -90,16 +90,13 @@ class E3cs(PolicyConfig):
         return jnp.where(4 * round < num_rounds, 0.0, self.quota)
 
 
-def allocated(log_weight: Array, available: Array, m: int, quota: Array) -> Array:
-    """Probability of each client to be in the cohort, float [K]; 0 of one that is absent.
+def allocated(
+    log_weight: Float[Array, " K"], available: Bool[Array, " K"], m: int, quota: Array
+) -> Float[Array, " K"]:
+    """Return the probability of each client to be in the cohort; 0 of one that is absent.
 
-    Their sum is m, or the number of available clients if that is smaller.
-
-    Args:
-      log_weight: float [K].
-      available: bool [K].
-      m: cohort size.
-      quota: the floor, in shares of the uniform probability.
+    Their sum is m, or the number of available clients if that is smaller. The floor is the share
+    ``quota`` of the uniform probability.
     """
     size = jnp.sum(available).astype(log_weight.dtype)
     drawn = jnp.minimum(size, m)

@@ -175,12 +175,13 @@ class FedCor(PolicyConfig):
         return jnp.where(jnp.all(jnp.isfinite(new)), new, state.embedding)
 
 
-def surprise(embedding: Array, change: Array, observed: Array) -> Array:
-    """Minus the log-likelihood of some clients' loss changes, up to a constant; a scalar.
+def surprise(
+    embedding: Float[Array, "F K"], change: Float[Array, " K"], observed: Bool[Array, " K"]
+) -> Float[Array, ""]:
+    """Return minus the log-likelihood of the observed clients' loss changes, up to a constant.
 
-    With X [F, K], y [K] and who is observed, bool [K]: (y^T S^-1 y + log det S) / 2 of S = X^T X +
-    s^2 I among the observed, through F x F matrices: y^T S^-1 y = ``|y - X^T b|^2 / s^2 + |b|^2``
-    at the b that minimises it.
+    With X and y: (y^T S^-1 y + log det S) / 2 of S = X^T X + s^2 I among the observed, through
+    F x F matrices: y^T S^-1 y = ``|y - X^T b|^2 / s^2 + |b|^2`` at the b that minimises it.
     """
     x = jnp.where(observed[None, :], embedding, 0.0)
     gram = x @ x.T + NOISE**2 * jnp.eye(x.shape[0])
@@ -191,15 +192,16 @@ def surprise(embedding: Array, change: Array, observed: Array) -> Array:
     return (square + jnp.linalg.slogdet(gram / NOISE**2)[1]) / 2
 
 
-def correlated(embedding: Array, share: Array, weight: Array, among: Array, count: int) -> Array:
-    """Rank of each client in the greedy choice, float [K]: ``count`` for the first, 0 if not in it.
+def correlated(
+    embedding: Float[Array, "F K"],
+    share: Float[Array, " K"],
+    weight: Float[Array, " K"],
+    among: Bool[Array, " K"],
+    count: int,
+) -> Float[Array, " K"]:
+    """Return the rank of each client in the greedy choice: ``count`` for the first, 0 if not in it.
 
-    Args:
-      embedding: X [F, K].
-      share: float [K], p_i.
-      weight: float [K], alpha^c_k.
-      among: bool [K], who can be chosen.
-      count: how many are chosen, if so many can be (static).
+    At most ``count`` clients of ``among`` are chosen, by X, p and the weights alpha^c.
     """
 
     def choose(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:

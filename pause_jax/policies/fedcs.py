@@ -6,7 +6,7 @@ in mobile edge", IEEE ICC 2019.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -22,6 +22,9 @@ from pause_jax.policies.choose import (
     num_candidates,
     resource_request,
 )
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 
 class FedCs(PolicyConfig):
@@ -90,25 +93,22 @@ class FedCs(PolicyConfig):
 
 
 def greedy(
-    compute: Array, upload: Array, usable: Array, num_selected: int, deadline: Array | float
-) -> Array:
-    """Algorithm 3 of FedCS: candidates one after the other, the one that adds least time next.
+    compute: Float[Array, " d"],
+    upload: Float[Array, " d"],
+    usable: Bool[Array, " d"],
+    num_selected: int,
+    deadline: Array | float,
+) -> Bool[Array, " d"]:
+    """Return which usable candidates are accepted by Algorithm 3 of FedCS, at most m.
+
+    They are looked at one after the other, the one that adds least time next.
 
     Updates run side by side from the start; uploads follow one another. If those accepted so far
     take Theta seconds, the next one starts to upload when they are done and its own update is:
     it adds t^UL + max(0, t^UD - Theta). Every candidate is looked at once: accepted if the round
     still ends before the deadline, else dropped for good. The multicast time T^d, which the rule
-    adds to both, does not depend on the set here: it is part of ``FedCs.overhead``.
-
-    Args:
-      compute: float [d], t^UD, seconds of a candidate's update.
-      upload: float [d], t^UL, seconds of its upload.
-      usable: bool [d], who can be accepted.
-      num_selected: m, the most to accept.
-      deadline: seconds for updates and uploads together.
-
-    Returns:
-      bool [d], who was accepted.
+    adds to both, does not depend on the set here: it is part of ``FedCs.overhead``. ``compute`` is
+    t^UD and ``upload`` t^UL, in seconds.
     """
 
     def look_at_next(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

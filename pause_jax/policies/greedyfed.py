@@ -21,7 +21,7 @@ from pause_jax.policies.baselines import Random
 from pause_jax.policies.choose import by_data_size, top_clients
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
 # What a model counts that is not finite.
 _WORST = 1e6
@@ -110,21 +110,19 @@ class GreedyFed(PolicyConfig):
 
 
 def coalition_value(
-    loss: Callable[[Array], Array], weights: Array, received: Array
+    loss: Callable[[Array], Array], weights: Float[Array, " m"], received: Bool[Array, " m"]
 ) -> Callable[[Array], Array]:
-    """The value of a coalition, bool [m] -> scalar: minus the loss of its weighted average.
+    """Return the value of a coalition, bool [m] -> scalar: minus the loss of its weighted average.
 
-    Args:
-      loss: (aggregation weights [m]) -> validation loss.
-      weights: float [m], of the whole cohort.
-      received: bool [m], whose updates there are; the others add nothing.
+    ``loss`` takes aggregation weights [m] to the validation loss. Clients whose update was not
+    received add nothing.
     """
 
     def value(members: Array) -> Array:
-        own = jnp.where(members & received, weights, 0.0)
-        total = jnp.sum(own)
-        found = loss(own / jnp.where(total > 0, total, 1.0))
-        return -jnp.nan_to_num(found, nan=_WORST, posinf=_WORST)
+        weight = jnp.where(members & received, weights, 0.0)
+        total = jnp.sum(weight)
+        average_loss = loss(weight / jnp.where(total > 0, total, 1.0))
+        return -jnp.nan_to_num(average_loss, nan=_WORST, posinf=_WORST)
 
     return value
 
@@ -136,13 +134,12 @@ def permutations(key: Array, size: int, sweeps: int) -> Array:
     return jnp.argsort(score.at[jnp.arange(sweeps * size), lead].set(-1.0), axis=1)
 
 
-def shapley(value: Callable[[Array], Array], orders: Array, tolerance: Array | float) -> Array:
-    """Mean of what each client adds to those before it in some permutations, float [m].
+def shapley(
+    value: Callable[[Array], Array], orders: Int[Array, "R m"], tolerance: Array | float
+) -> Float[Array, " m"]:
+    """Return the mean value that each client adds to those before it in R permutations.
 
-    Args:
-      value: (coalition, bool [m]) -> scalar.
-      orders: int [R, m], the permutations.
-      tolerance: see :class:`GreedyFed`.
+    ``value`` is that of a coalition, bool [m]; see :class:`GreedyFed` for ``tolerance``.
     """
     size = orders.shape[1]
     nobody, everybody = jnp.zeros(size, bool), jnp.ones(size, bool)

@@ -22,7 +22,7 @@ from pause_jax.policies.choose import equal_weights, top_clients
 from pause_jax.policies.clustered import arccos, call_on_host, ward_tree
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 
 class HicsState(NamedTuple):
@@ -132,18 +132,17 @@ def cluster_means(value: Array, label: Array, counted: Array, number: int) -> Ar
     return sums / jnp.maximum(sizes, 1.0)
 
 
-def draw_in_clusters(key: Array, label: Array, taste: Array, among: Array, count: int) -> Array:
-    """Rank of each drawn client, float [K]: ``count`` for the first, 0 if it is not drawn.
+def draw_in_clusters(
+    key: Array,
+    label: Int[Array, " K"],
+    taste: Float[Array, " M"],
+    among: Bool[Array, " K"],
+    count: int,
+) -> Float[Array, " K"]:
+    """Return the rank of each drawn client: ``count`` for the first, 0 if it is not drawn.
 
-    Each draw takes a cluster g in proportion to exp(``taste``), of those with clients left, and one
-    of these uniformly.
-
-    Args:
-      key: of these draws.
-      label: int [K], the cluster of each client.
-      taste: float [M].
-      among: bool [K], who can be drawn.
-      count: draws (static); fewer if there are not so many clients.
+    Each of at most ``count`` draws takes a cluster in proportion to exp(``taste``), of those with
+    clients ``among`` left, and one of these clients uniformly.
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])
@@ -154,8 +153,8 @@ def draw_in_clusters(key: Array, label: Array, taste: Array, among: Array, count
         drawn = jax.random.categorical(
             jax.random.fold_in(draw_key, step), jnp.where(alive, taste, -jnp.inf)
         )
-        here = left & (label == drawn)
-        first = order[jnp.argmax(here[order])]
-        return jnp.where(here[first], rank.at[first].set(count - step), rank)
+        in_cluster = left & (label == drawn)
+        first = order[jnp.argmax(in_cluster[order])]
+        return jnp.where(in_cluster[first], rank.at[first].set(count - step), rank)
 
     return lax.fori_loop(0, count, draw, jnp.zeros(label.shape[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -17,57 +17,41 @@ from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, polic
 
 
 def check_pure(config: PolicyConfig, context: Context) -> None:
-    """Trace each function of a policy several times and compare the traces.
+    """Trace a round of a policy several times and compare the traces.
 
     Raises:
-      AssertionError: naming the function whose traces differ.
+      AssertionError: if they differ.
     """
     policy = policy_of(config, context)
-    traces = _traces(policy, context)
-    comparisons = (
-        (
-            _traces(policy, context),
-            "called again with the same arguments it computes something else: it is not pure. Keep "
-            "what it must remember in the state, and draw from the key.",
-        ),
-        (
-            _traces(policy_of(config, context), context),
-            "built again from the same config it computes something else: it is not pure. Use "
-            "nothing but the config, the context and the arguments.",
-        ),
-    )
-    for other, message in comparisons:
-        for function, trace in traces.items():
-            if other[function] != trace:  # no `assert`: `python -O` skips it
-                raise AssertionError(f"{type(config).__name__}.{function}: {message}")
-
-
-def _traces(policy: Policy, context: Context) -> dict[str, tuple[str, ...]]:
-    """Trace the functions of a policy in its first round: name -> operations, held arrays."""
-    traces = {}
-
-    def traced(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Trace a function and return the shapes of what it returns."""
-        # A new function, as JAX does not trace one again that it knows.
-        closed, returned = jax.make_jaxpr(lambda *x: function(*x), return_shape=True)(*arguments)
-        # Names of functions come with their addresses.
-        operations = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
-        traces[name] = operations, *(_shown(each) for each in _constants(closed))
-        return returned
-
-    key, round = jax.random.key(0), jnp.int32(1)
-    available = jnp.ones(context.num_clients, bool)
-    state, query = traced("init", policy.init), policy.query
-    if query is not None:
-        clients, asked = traced("query.ask", query.ask, key, state, round, available)
-        answer = Answer(
-            loss=jnp.ones(clients.shape),
-            features=jnp.ones((*clients.shape, context.num_features)),
-            reported=jnp.ones(clients.shape, bool),
+    trace = _trace(policy, context)
+    problem = ""
+    if _trace(policy, context) != trace:
+        problem = "called again with the same arguments"
+    elif _trace(policy_of(config, context), context) != trace:
+        problem = "built again from the same config"
+    if problem:  # no `assert`: `python -O` skips it
+        raise AssertionError(
+            f"{type(config).__name__}: {problem} it computes something else: it is not pure. Keep "
+            "what it must remember in the state, draw from the key, and use nothing but the "
+            "config, the context and the arguments."
         )
-        state = traced("query.receive", query.receive, state, clients, asked, answer)
-        traced("query.seconds", query.seconds, jnp.ones(context.num_clients))
-    selection, _ = traced("select", policy.select, key, state, round, available)
+
+
+def _trace(policy: Policy, context: Context) -> list[str]:
+    """Return the operations of a policy's first round, then the arrays that it holds."""
+
+    def play(key: Array, round: Array, available: Array, answer: Array, observation: Any) -> Any:
+        state = policy.init()
+        seconds = None
+        if policy.query is not None:
+            clients, asked = policy.query.ask(key, state, round, available)
+            loss = jnp.full(clients.shape, answer)
+            features = jnp.full((*clients.shape, context.num_features), answer)
+            state = policy.query.receive(state, clients, asked, Answer(loss, features, asked))
+            seconds = policy.query.seconds(jnp.full(context.num_clients, answer))
+        selection, info = policy.select(key, state, round, available)
+        return policy.update(state, selection, observation), selection, info, seconds
+
     ones = jnp.ones(context.num_selected)
     observation = Observation(
         latency=ones,
@@ -75,12 +59,16 @@ def _traces(policy: Policy, context: Context) -> dict[str, tuple[str, ...]]:
         square_loss=ones,
         update=jnp.ones((context.num_selected, context.update_size)),
         received=ones > 0,
-        available=available,
+        available=jnp.ones(context.num_clients, bool),
         late=ones < 0,
         clock=1.0,
     )
-    traced("update", policy.update, state, selection, observation)
-    return traces
+    closed = jax.make_jaxpr(play)(
+        jax.random.key(0), jnp.int32(1), observation.available, jnp.float32(1), observation
+    )
+    # Names of functions come with their addresses.
+    operations = re.sub(r" at 0x[0-9a-f]+", "", str(closed.jaxpr))
+    return [operations, *(_shown(each) for each in _constants(closed))]
 
 
 def _shown(constant: Any) -> str:

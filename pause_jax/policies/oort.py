@@ -19,7 +19,7 @@ from pause_jax.policies.base import Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import by_data_size, draw_clients, first_of, top_clients
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
 
 class OortState(NamedTuple):
@@ -158,17 +158,17 @@ class Oort(PolicyConfig):
         return first_of(draw_clients(score, pool, len(score), key), number)
 
     def scores(
-        self, state: OortState, prior: Array, round: Array, available: Array
+        self,
+        state: OortState,
+        prior: Float[Array, " K"],
+        round: Array,
+        available: Bool[Array, " K"],
     ) -> tuple[Array, Array]:
-        """Score of every client if it is exploited, and if it is explored, float [K] each.
+        """Return the score of every client if it is exploited, and if it is explored, [K] each.
 
-        (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty.
-
-        Args:
-          state: the policy's.
-          prior: samples that a client trains on, float [K].
-          round: R >= 1.
-          available: bool [K]; least, largest and clipped utility are taken over them.
+        (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty, where the
+        prior is the number of samples that a client trains on. Least, largest and clipped utility
+        are those of the available clients.
         """
         seen = state.last_round > 0
         score = self._scaled(jnp.where(seen, state.utility, prior), available)
@@ -200,18 +200,13 @@ class Oort(PolicyConfig):
         slow = state.duration > preferred
         return jnp.where(slow, (preferred / state.duration) ** self.penalty, 1.0)
 
-    def paced(self, threshold: Array, history: Array, round: Array) -> Array:
-        """The percentile after round R, between 5 and 100 if it has moved.
+    def paced(self, threshold: Array, history: Float[Array, " rounds"], round: Array) -> Array:
+        """Return the percentile after round R, between 5 and 100 if it has moved.
 
-        The pacer looks every W rounds from 2 W on. With A the exploited utility of the W rounds
-        before the last W, and B that of the last W: if it has hardly changed,
-        ``|B - A| <= 0.1 A``, slower clients are let in; if it has changed much,
+        The pacer looks every W rounds from 2 W on, at the exploited utility of the last 2 W rounds,
+        oldest first. With A the sum over the first W of these and B that over the last W: if it has
+        hardly changed, ``|B - A| <= 0.1 A``, slower clients are let in; if it has changed much,
         ``|B - A| >= 5 A``, fewer. (The paper: if A > B slower clients are let in.)
-
-        Args:
-          threshold: the percentile before, float scalar.
-          history: exploited utility of the last 2 W rounds, oldest first, float [2 W].
-          round: R >= 1.
         """
         step = self.pacer_step
         before, now = jnp.sum(history[:step]), jnp.sum(history[step:])

@@ -24,15 +24,10 @@ from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
 def maximiser(
     context: Context, index: Index, search: Search, *, left: Callable[[Array], Array] | None
 ) -> Policy:
-    """The policy that maximises ``min index + sum of g and p terms`` over cohorts by a search.
+    """Return the policy that maximises ``min index + sum of g and p terms`` by a search.
 
-    Its state is the index's.
-
-    Args:
-      context: what is known of the network.
-      index: the estimate of a speed.
-      search: how the sum is maximised.
-      left: (participations [K]) -> p [K]; None without the privacy reward.
+    Its state is the index's. ``left`` takes participations [K] to p [K], and is None without the
+    privacy reward.
     """
 
     def select(key: Array, state: Any, round: Array, available: Array) -> Selected:

@@ -100,17 +100,14 @@ class Polaris(PolicyConfig):
         return Policy(init, select, update)
 
 
-def optimal_chances(size: Array, stale: Array, among: Array) -> Array:
-    """The q of sum one that minimise sum size / q + stale q, float [K]; 0 of others.
+def optimal_chances(
+    size: Float[Array, " K"], stale: Float[Array, " K"], among: Bool[Array, " K"]
+) -> Float[Array, " K"]:
+    """Return the q of sum one that minimise sum size / q + stale q; 0 outside ``among``.
 
     With delta = tau + min(stale) > 0, q = sqrt(size / (stale - min(stale) + delta)) falls in delta.
     No q exceeds 1, so delta >= size of the client of least ``stale``; and delta = (sum of
     sqrt(size))^2 gives at most 1 in all.
-
-    Args:
-      size: float [K], > 0.
-      stale: float [K], >= 0.
-      among: bool [K], who can be drawn.
     """
     size = jnp.where(among, size, 0.0)
     above = jnp.where(among, stale - jnp.min(jnp.where(among, stale, jnp.inf)), 0.0)

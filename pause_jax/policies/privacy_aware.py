@@ -10,6 +10,7 @@ a client for the sake of the choice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
@@ -129,13 +130,11 @@ class TolerantFirst(PolicyConfig):
     reference: ClassVar[str] = "derived; cf. arXiv 2602.21844"
 
     def build(self, context: Context) -> Policy:
-        def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:
-            noise = context.noise_power(counts)
-            among = available & jnp.isfinite(noise)
+        def choose(key: Array, noise: Array, among: Array) -> Selection:
             clients = top_clients(-noise, among, context.num_selected, key)
-            return equal_weights(clients, among[clients]), no_info()
+            return equal_weights(clients, among[clients])
 
-        return Policy(lambda: jnp.zeros(context.num_clients, jnp.int32), select, _count)
+        return by_next_noise(context, choose)
 
 
 class BudgetGroups(PolicyConfig):
@@ -165,22 +164,32 @@ class BudgetGroups(PolicyConfig):
             """Sums of the groups, float [K], at each of their clients."""
             return jax.ops.segment_sum(values, group, self.num_groups)[group]
 
-        def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:
-            noise = context.noise_power(counts)
-            among = available & jnp.isfinite(noise)
+        def choose(key: Array, noise: Array, among: Array) -> Selection:
             share = share_among(context, among)
             # Of each client's group: its mean share and its mean noise.
             size = jnp.maximum(added(among.astype(share.dtype)), 1.0)
             each = added(share) / size
             cost = relative(added(jnp.where(among, noise, 0.0)) / size, share)
             weight = each * jnp.sqrt(cost)
-            return drawn_by(weight, each, among, context.num_selected, key), no_info()
+            return drawn_by(weight, each, among, context.num_selected, key)
 
-        return Policy(lambda: jnp.zeros(context.num_clients, jnp.int32), select, _count)
+        return by_next_noise(context, choose)
 
 
-def _count(counts: Array, selection: Selection, observation: Observation) -> Array:
-    return counted(counts, selection)
+def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Selection]) -> Policy:
+    """Return the policy of (key, noise of each next release [K], whose is finite [K]) -> Selection.
+
+    Its state is the participations. Clients whose budget is spent cannot be chosen.
+    """
+
+    def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:
+        noise = context.noise_power(counts)
+        return choose(key, noise, available & jnp.isfinite(noise)), no_info()
+
+    def update(counts: Array, selection: Selection, observation: Observation) -> Array:
+        return counted(counts, selection)
+
+    return Policy(lambda: jnp.zeros(context.num_clients, jnp.int32), select, update)
 
 
 def counted(counts: Array, selection: Selection) -> Array:
@@ -207,18 +216,16 @@ def filled_slots(clients: Array, probability: Array) -> Array:
 
 
 def biased_probabilities(
-    cost: Array, share: Array, num_selected: int, bias_weight: Array | float
-) -> Array:
-    """Probabilities m q_k of :class:`NoiseSampling`, float [K]; their sum is min(m, clients).
+    cost: Float[Array, " K"],
+    share: Float[Array, " K"],
+    num_selected: int,
+    bias_weight: Array | float,
+) -> Float[Array, " K"]:
+    """Return the probabilities m q_k of :class:`NoiseSampling`; their sum is min(m, clients).
 
     q_k = p_k (1 - (c_k - tau) / (2 lambda)), cut to [0, 1 / m]: the conditions of Karush, Kuhn and
-    Tucker, with tau by bisection so that they sum to one.
-
-    Args:
-      cost: c, float [K].
-      share: p, float [K], summing to one; 0 for clients that cannot be drawn.
-      num_selected: m (static).
-      bias_weight: lambda > 0.
+    Tucker, with tau by bisection until they sum to one. The shares p are 0 for clients that cannot
+    be drawn.
     """
     among = share > 0
     count = jnp.clip(jnp.sum(among, dtype=share.dtype), 1.0, num_selected)
@@ -238,18 +245,16 @@ def biased_probabilities(
     return count * at(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
 
 
-def drawn_by(weight: Array, share: Array, among: Array, num_selected: int, key: Array) -> Selection:
-    """Draw m clients with probabilities pi in proportion to ``weight``, which weigh share / pi.
+def drawn_by(
+    weight: Float[Array, " K"],
+    share: Float[Array, " K"],
+    among: Bool[Array, " K"],
+    num_selected: int,
+    key: Array,
+) -> Selection:
+    """Draw m clients ``among`` with probabilities pi in proportion to ``weight`` > 0.
 
-    Args:
-      weight: float [K], > 0 for clients ``among``.
-      share: float [K].
-      among: bool [K], who can be drawn.
-      num_selected: m (static).
-      key: of this draw.
-
-    Returns:
-      The selection; its weights are scaled to a sum of one.
+    They weigh share / pi, scaled to a sum of one.
     """
     count = jnp.minimum(num_selected, jnp.sum(among, dtype=weight.dtype))
     probability = inclusion_probabilities(weight, among, count)

@@ -165,9 +165,6 @@ class Geometric(Schedule):
     def spent(self, participations: Array) -> Array:
         return -self.total_epsilon * jnp.expm1(-self.decay * _real(participations))
 
-    def exhausted(self, participation: Array) -> Array:
-        return jnp.zeros(participation.shape, bool)
-
 
 class Uniform(Schedule):
     """eps_bar / n for each of the first n participations, what is left for the next, then nothing.
@@ -190,9 +187,6 @@ class Uniform(Schedule):
     def epsilon(self, participation: Array) -> Array:
         whole = jnp.clip(self.horizon - _real(participation - 1), 0.0, 1.0)
         return whole * self.total_epsilon / self.horizon
-
-    def exhausted(self, participation: Array) -> Array:
-        return _real(participation - 1) >= self.horizon
 
 
 class Constant(Schedule):
@@ -259,9 +253,6 @@ class Power(Schedule):
         i = _real(participation)
         return self.at_least_something(self.total_epsilon * i**-s / zeta(s, jnp.ones_like(s)))
 
-    def exhausted(self, participation: Array) -> Array:
-        return jnp.zeros(participation.shape, bool)
-
 
 def partial_zeta(s: Array, n: Array) -> Array:
     """Sum of i^-s for i = 1 .. n, elementwise in n; s > 1. No difference of large numbers.
@@ -319,9 +310,6 @@ class Table(Schedule):
     def epsilon(self, participation: Array) -> Array:
         shares = jnp.asarray((*self.shares, 0.0))
         return self.total_epsilon * shares[jnp.minimum(participation - 1, len(self.shares))]
-
-    def exhausted(self, participation: Array) -> Array:
-        return participation > len(self.shares)
 
 
 BUDGETS = (Geometric, Uniform, Constant, Power, Table)

@@ -62,9 +62,6 @@ def make_landscape(
       neighbourhood: ``pause`` (lists ucb, g, p; C by (19)), ``alsa`` (lists ucb, g; C = Delta_max)
         or ``vanilla`` (R1 alone; C = 2 alpha + gamma + 1).
       key: orders equal values in the lists at random, where the authors perturb them by 1e-8.
-
-    Returns:
-      The landscape.
     """
     index = _finite(problem.index, problem.weight, num_selected, available)
     lists = jnp.concatenate([problem.index[None], problem.terms])
@@ -143,20 +140,13 @@ def walk_energy(landscape: Landscape, members: Array) -> Array:
 
 
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
-    """The neighbourhood of R1 and R2 as two products of sets.
+    """Return the neighbourhood of R1 and R2 as two products of sets, four masks [K].
 
     A neighbour swaps i out and j in. It is *active* if i is the lowest member in one of the lists
     (any j will do), and *passive* if j would be the lowest member after the swap. For an i that is
     lowest in no list, the admissible j are the same: those below all members in some list. So the
     neighbourhood is (removable x outside) plus (others x below), disjoint, and a uniform draw from
     it needs no enumeration.
-
-    Args:
-      landscape: the landscape.
-      members: bool [K].
-
-    Returns:
-      (removable, outside, others, below), each bool [K].
     """
     outside = landscape.available & ~members
     if landscape.ranks.shape[0] == 0:  # vanilla: R1 alone
@@ -231,7 +221,7 @@ def chain_step(
       bits: uint32 [4], independent random words of this step.
       state: the chain.
       step: j >= 1.
-      landscape: the landscape.
+      landscape: what the chain walks on.
       cooling: kappa.
 
     Returns:

@@ -24,7 +24,7 @@ from pause_jax.bandit.search.problem import (
 from pause_jax.rng.summation import tree_sum
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
 # Up to so many clients all prefixes are compared side by side.
 SMALL = 64
@@ -112,18 +112,18 @@ def _members(chosen: Array, num_selected: int) -> Array:
     return jnp.sum(jnp.where(holds, number[:, None], 0), axis=0).astype(jnp.int32)
 
 
-def _total_of_heaviest(weight: Array, cohort: Array, place: Array, num_selected: int) -> Array:
-    """Sum of each cohort's weights, the heaviest first, float [K].
+def _total_of_heaviest(
+    weight: Float[Array, " K"],
+    cohort: Bool[Array, "K K"],
+    place: Float[Array, "K K"],
+    num_selected: int,
+) -> Float[Array, " K"]:
+    """Return the sum of each cohort's weights, the heaviest first.
 
     The order makes the bits: the same weights give the same sum whoever holds them and whatever is
     batched beside this search. So each weight is brought to its place by a sum of one term, and
-    the places are added one after the other.
-
-    Args:
-      weight: float [K].
-      cohort: bool [K, K], a row for each cohort.
-      place: float [K, K], 1 to m for a cohort's members by descending weight.
-      num_selected: m.
+    the places are added one after the other. ``cohort`` has a row for each cohort, and ``place`` is
+    1 to m for its members by descending weight.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -290,8 +290,8 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     return best.place
 
 
-def first_bounds(blocks: Blocks, index: Array) -> Bounds:
-    """Bounds from the m largest weights before each block, and the places that can be best at all.
+def first_bounds(blocks: Blocks, index: Float[Array, " K"]) -> Bounds:
+    """Return bounds from the m largest weights before each block; -inf where none can be best.
 
     W_j is at most W before the block plus the gains of :func:`_total_bounds`, and at most W after
     the block, because W never falls.
@@ -300,13 +300,6 @@ def first_bounds(blocks: Blocks, index: Array) -> Bounds:
     place of the run is as good as any. And a place whose index is no other's and whose weight is
     not among the m largest of its prefix has the W of the place before it, which has a larger
     index. (A weight below the m-th largest before the block is not among them.)
-
-    Args:
-      blocks: the places after the first m.
-      index: float [K], of all places.
-
-    Returns:
-      The bounds.
     """
     num_selected = blocks.top.shape[1]
     size = blocks.index.shape[1]
@@ -322,19 +315,14 @@ def first_bounds(blocks: Blocks, index: Array) -> Bounds:
     return Bounds(prefix, jnp.max(prefix, axis=1))
 
 
-def value_highest_of(blocks: Blocks, b: Array, bound: Array) -> tuple[Best, Array]:
+def value_highest_of(
+    blocks: Blocks, b: Array, bound: Float[Array, " S"]
+) -> tuple[Best, Float[Array, " S"]]:
     """Value the place of highest bound in a block, and tighten the other bounds by what is learnt.
 
     With W_j known, the total is at most W_j before place j; after it, the gains count from the m
-    largest weights at j instead of those before the block. The place itself is done: -inf.
-
-    Args:
-      blocks: the places after the first m.
-      b: int, the block.
-      bound: float [S], its bounds.
-
-    Returns:
-      (the valued prefix, the new bounds [S]).
+    largest weights at j instead of those before the block. The place itself is done: -inf. Returns
+    the valued prefix and the new bounds of block b.
     """
     num_selected, size = blocks.top.shape[1], blocks.index.shape[1]
     index, weight = blocks.index[b], blocks.weight[b]
