@@ -188,6 +188,9 @@ class Uniform(Schedule):
         whole = jnp.clip(self.horizon - _real(participation - 1), 0.0, 1.0)
         return whole * self.total_epsilon / self.horizon
 
+    def exhausted(self, participation: Array) -> Array:
+        return _real(participation - 1) >= self.horizon
+
 
 class Constant(Schedule):
     """The same eps for each release while the budget lasts; the last one gets what is left.
@@ -310,6 +313,9 @@ class Table(Schedule):
     def epsilon(self, participation: Array) -> Array:
         shares = jnp.asarray((*self.shares, 0.0))
         return self.total_epsilon * shares[jnp.minimum(participation - 1, len(self.shares))]
+
+    def exhausted(self, participation: Array) -> Array:
+        return participation > len(self.shares)
 
 
 BUDGETS = (Geometric, Uniform, Constant, Power, Table)

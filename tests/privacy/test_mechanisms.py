@@ -371,13 +371,3 @@ def test_error_at_the_size_of_a_network():
         measured = np.mean(errors(mechanism, keys(5), x, other))
         assert abs(measured / error - 1) > 0.05, "another epsilon has another error"
     assert abs(sigma**2 * MLP / 6.8e3 - 1) < 0.01
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
-def test_error_of_a_zero_update_is_finite_and_as_large(epsilon):
-    zero = np.zeros(MLP, np.float32)
-    sigma = float(capped(np.float32(epsilon)).scale)
-    measured = np.mean(errors(PrivUnitG(), keys(5), zero, epsilon))
-    assert abs(measured / (sigma**2 * MLP) - 1) < 0.05
-    duchi = np.mean(errors(DuchiL2(), keys(5), zero, epsilon))
-    assert abs(duchi / exact_radius(MLP, epsilon) ** 2 - 1) < 1e-3
