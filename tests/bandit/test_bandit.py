@@ -18,16 +18,7 @@ def play(num_rounds=ROUNDS, seed=0):
     return clients, speed, active
 
 
-def scan_updates(clients, speed, active):
-    def body(stats, slot):
-        return update_stats(stats, *slot), None
-
-    return jax.lax.scan(body, empty_stats(K), (clients, speed, active))[0]
-
-
 updated = jax.jit(update_stats)
-played = jax.jit(scan_updates)
-index_of = jax.jit(ucb_index, static_argnums=2)
 stored_active = jax.jit(store_active)
 
 
@@ -107,36 +98,6 @@ def test_ucb_falls_with_counts_and_grows_with_rounds():
     index = ucb_index(stats, 50, M)
     assert np.all(np.diff(index) < 0)
     assert np.all(np.greater(ucb_index(stats, 51, M), index))
-
-
-@pytest.mark.slow
-def test_jit_and_no_jit_agree():
-    clients, speed, active = play()
-    plain = empty_stats(K)
-    with jax.disable_jit():
-        for slot in zip(clients, speed, active, strict=True):
-            plain = update_stats(plain, *map(jnp.asarray, slot))
-    jitted = played(clients, speed, active)
-    np.testing.assert_array_equal(plain.counts, jitted.counts)
-    np.testing.assert_allclose(plain.mean_speed, jitted.mean_speed, rtol=1e-6)
-    np.testing.assert_allclose(index_of(jitted, 41, M), ucb_index(plain, 41, M), rtol=1e-6)
-
-
-def test_vmap_equals_a_loop():
-    plays = [play(seed=seed) for seed in range(4)]
-    batch = [np.stack(field) for field in zip(*plays, strict=True)]
-
-    @jax.jit
-    @jax.vmap
-    def stats_and_index(clients, speed, active, t):
-        stats = scan_updates(clients, speed, active)
-        return stats.mean_speed, ucb_index(stats, t, M)
-
-    mean_speed, index = map(np.asarray, stats_and_index(*batch, np.arange(41, 45)))
-    for i, one in enumerate(plays):
-        alone = played(*one)
-        np.testing.assert_allclose(mean_speed[i], alone.mean_speed, rtol=1e-6)
-        np.testing.assert_allclose(index[i], index_of(alone, 41 + i, M), rtol=1e-6)
 
 
 @pytest.mark.parametrize("row", [(), (2,), (2, 3)])

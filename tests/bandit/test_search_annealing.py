@@ -18,7 +18,6 @@ from pause_jax.bandit.search.annealing import (
     init_chain,
     make_landscape,
     neighbour_masks,
-    num_swaps,
     walk_energy,
 )
 from tests.reference import oracles
@@ -441,51 +440,6 @@ def test_uniformity_check_rejects_leaver_first_entrant_second():
     leavers = [next(iter(clients - other)) for other in count]
     expected = [20_000 / 3 / leavers.count(leaver) for leaver in leavers]
     assert stats.chisquare(list(count.values()), expected).pvalue < 1e-6
-
-
-@pytest.mark.parametrize("neighbourhood", ["vanilla", "pause"])
-def test_a_walk_goes_on_where_neighbours_outnumber_int32(neighbourhood):
-    """The start has the highest indices: of `pause`, nearly all neighbours are passive."""
-    num_clients, num_selected = 100_000, 40_000
-    ranks = [] if neighbourhood == "vanilla" else [np.arange(num_clients)]
-    landscape = one_landscape(ranks, num_clients=num_clients)
-    weight = np.random.default_rng(1).integers(8, size=num_clients).astype(np.float32)
-    landscape = landscape._replace(weight=weight)
-    members = np.arange(num_clients) >= num_clients - num_selected
-    num_neighbours = num_selected * (num_clients - num_selected)
-    assert num_neighbours > 2**31
-
-    @jax.jit
-    def counted(landscape, members):
-        masks = neighbour_masks(landscape, members)
-        return num_swaps(*masks[:2]) + num_swaps(*masks[2:])
-
-    assert counted(landscape, members) == pytest.approx(num_neighbours)
-
-    @jax.jit
-    def step(state, lots, landscape, cooling):
-        after, moved = chain_step(lots, state, jnp.asarray(1), landscape, cooling)
-        left, entered = state.members & ~after.members, after.members & ~state.members
-        swap = jnp.stack([jnp.argmax(left), jnp.argmax(entered)])
-        return after, moved, swap, (jnp.sum(left) == moved) & (jnp.sum(entered) == moved)
-
-    start = state_at(members, landscape)
-    swaps = []
-    for lots in lots_of(30):
-        _, moved, swap, legal = step(start, lots, landscape, 1e-30)
-        assert moved
-        assert legal
-        swaps.append(np.asarray(swap))
-    left, entered = np.transpose(swaps)
-    outside = num_clients - num_selected
-    for shares in ((left - outside) / num_selected, entered / outside):
-        assert stats.kstest(shares, "uniform").pvalue > 1e-3
-    state = start
-    for lots in lots_of(30):
-        state, _, _, legal = step(state, lots, landscape, 1e6)
-        assert legal
-    assert state.best_energy == state.energy > start.energy + 10
-    assert np.sum(state.best_members) == num_selected
 
 
 def test_chains_start_at_a_uniform_set_of_available_clients():

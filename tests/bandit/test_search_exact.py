@@ -87,17 +87,6 @@ def random_instances(num_clients, number, kind, seed=0):
     return index.astype(np.float32), weight.astype(np.float32), available
 
 
-@pytest.mark.parametrize("kind", ["ties", "mostly_untried"])
-@pytest.mark.parametrize(("num_clients", "num_selected"), BATCHED_SHAPES)
-def test_many_instances_under_vmap(num_clients, num_selected, kind):
-    index, weight, available = random_instances(num_clients, 100, kind)
-    keys = jax.random.split(jax.random.key(1), 100)
-    for name in SEARCHES:
-        found = jitted(name, num_selected, batched=True)(index, weight, available, keys)
-        for i, (clients, energy) in enumerate(zip(*map(np.asarray, found), strict=True)):
-            check_optimal(index[i], weight[i], available[i], num_selected, clients, energy)
-
-
 @pytest.mark.parametrize(("num_clients", "num_selected"), BATCHED_SHAPES)
 def test_exact_equals_exhaustive_equals_oracle_on_continuous_values(num_clients, num_selected):
     index, weight, _ = random_instances(num_clients, 100, "continuous")
@@ -262,27 +251,6 @@ def test_first_rounds_choose_every_client_exactly_once(name):
 
 
 # ---------------------------------------------------------------- larger networks, refusals
-
-
-def test_exact_beats_local_changes_in_a_large_network():
-    num_clients, num_selected = 300, 15
-    rng = np.random.default_rng(4)
-    index = rng.uniform(0, 3, num_clients).astype(np.float32)
-    weight = rng.uniform(-1, 1, num_clients).astype(np.float32)
-    everybody = np.ones(num_clients, bool)
-    clients, energy = jitted("exact", num_selected)(index, weight, everybody, None)
-    inside = clients.tolist()
-    best = oracles.energy(index, weight, inside)
-    np.testing.assert_allclose(energy, best, rtol=1e-5)
-    for leaving in inside:
-        kept = [k for k in inside if k != leaving]
-        for entering in set(range(num_clients)) - set(inside):
-            assert oracles.energy(index, weight, [*kept, entering]) <= best + 1e-5
-    # Every threshold: the best set whose indices are all at least some client's index.
-    for threshold in index:
-        above = sorted(weight[index >= threshold].tolist(), reverse=True)[:num_selected]
-        if len(above) == num_selected:
-            assert threshold + math.fsum(above) <= best + 1e-5
 
 
 @pytest.mark.parametrize("chunk_size", [1, 34, 35])

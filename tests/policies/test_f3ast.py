@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, SimConfig, simulate
 from pause_jax.policies import F3ast, Random
 from tests.reference import f3ast as oracle
 from tests.reference.inclusion import allocation
@@ -115,12 +114,3 @@ def test_without_absences_it_takes_part_in_proportion_to_the_data():
     rate = (weight[1000:] > 0).mean(axis=0)
     # Those of more than 1/m of the data are in every round, and the others share the rest.
     np.testing.assert_allclose(rate, allocation(SIZES, [True] * K, M), atol=0.02)
-
-
-def test_bad_parameters_are_refused():
-    config = SimConfig(
-        num_clients=5, num_selected=2, num_rounds=3, learning=None, track_regret=False
-    )
-    for wrong in (0.0, 1.5):
-        with pytest.raises(ConfigError, match=rf"policy.forgetting = {wrong}: must be"):
-            simulate(config.replace(policy=F3ast(forgetting=wrong)), jax.random.key(0))

@@ -90,34 +90,6 @@ def test_scores_are_the_oracles():
     assert (np.diff(thresholds) < 0).any()
 
 
-@pytest.mark.parametrize("part", ["clip", "low", "prior", "stale", "penalty", "order"])
-def test_every_part_of_the_score_matters(part):
-    """Negative controls: the oracle without one part is not ours."""
-    off = 0.0
-    for t, available, _, state, slow in played():
-        eligible = np.flatnonzero(available)
-        seen = [k for k in eligible if k in slow.last]
-        if t < 3 or not seen:
-            continue
-        utility = np.array([slow.utility.get(k, slow.prior[k]) for k in eligible])
-        counted = utility[[k in slow.last for k in eligible]] if part == "prior" else utility
-        low = (0 if part == "low" else 0.999) * counted.min()
-        top = counted.max() if part == "clip" else np.quantile(counted, CONFIG.clip)
-        own = np.minimum([slow.utility[k] for k in seen], top)
-        score = (own - low) / max(counted.max() - low, 1e-4)
-        bonus = np.sqrt(0.1 * np.log(t) / np.array([slow.last[k] for k in seen]))
-        factor = np.array([slow.system_penalty(k) for k in seen])
-        if part == "order":
-            score = score * factor + bonus
-        else:
-            score = (score + (0 if part == "stale" else bonus)) * (
-                1 if part == "penalty" else factor
-            )
-        ours, _ = scores_of(state, PRIOR, np.asarray(t), available)
-        off = max(off, np.abs(np.asarray(ours)[seen] - score).max())
-    assert off > 0.02
-
-
 def test_numbers_of_exploited_and_explored_and_their_pools():
     both = 0
     for t, available, chosen, _, slow in played():

@@ -63,23 +63,6 @@ def test_scores_are_the_oracles():
     assert compared > 200
 
 
-@pytest.mark.parametrize("part", ["lag", "memory", "exponent", "samples"])
-def test_every_part_of_the_score_matters(part):
-    """Negative controls: the oracle without one part is not ours."""
-    other = {
-        "lag": {"penalty": 0.0, "memory": 3},
-        "memory": {"penalty": 0.7, "memory": 1},
-        "exponent": {"penalty": 1.0, "memory": 3},
-        "samples": {"penalty": 0.7, "memory": 3},
-    }[part]
-    right = oracle.Pisces([5, 9], penalty=0.7, memory=3)
-    wrong = oracle.Pisces([1, 1] if part == "samples" else [5, 9], **other)
-    for slow in (right, wrong):
-        for lag in (2, 0, 4, 1):
-            slow.report(0, 2.0, lag)
-    assert wrong.score(0) != pytest.approx(right.score(0), rel=0.05)
-
-
 def test_it_exploits_the_best_and_explores_as_many_as_it_drew():
     both = 0
     for t, available, chosen, fresh, scores, _ in played():

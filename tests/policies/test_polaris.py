@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pause_jax import ConfigError, SimConfig, simulate
 from pause_jax.policies import Polaris
 from pause_jax.policies.polaris import optimal_chances
 from tests.reference import polaris as oracle
@@ -133,12 +132,3 @@ def test_cohorts_are_drawn_by_these_chances():
     assert (np.abs(got - expected) < spread + 1e-3).all()
     uniform = np.where(available, M / len(here), 0)
     assert (np.abs(got - uniform) > spread + 1e-3).any()
-
-
-def test_bad_parameters_are_refused():
-    config = SimConfig(
-        num_clients=5, num_selected=2, num_rounds=3, learning=None, track_regret=False
-    )
-    for name, wrong in (("size_weight", 0.0), ("staleness_weight", -1.0), ("optimism", 0.0)):
-        with pytest.raises(ConfigError, match=rf"policy.{name} = {wrong}: must be"):
-            simulate(config.replace(policy=Polaris(**{name: wrong})), jax.random.key(0))

@@ -10,9 +10,23 @@ import pytest
 
 from pause_jax import ConfigError, SimConfig
 from pause_jax.bandit import ClientStats
-from pause_jax.config import canonical
+from pause_jax.config import canonical, validate
 from pause_jax.learning import Partition
-from pause_jax.policies import Answer, Genie, Info, Policy, Random, Selection, named
+from pause_jax.policies import (
+    Answer,
+    DivFl,
+    E3cs,
+    F3ast,
+    FedCor,
+    Genie,
+    HicsFl,
+    Info,
+    Polaris,
+    Policy,
+    Random,
+    Selection,
+    named,
+)
 from pause_jax.rng import keys as named_keys
 from pause_jax.run.setup import learner_of, setup_of
 from tests.support.network import observation
@@ -307,3 +321,30 @@ def test_names_stand_for_configs_and_configs_for_themselves():
     assert named(config) is config
     with pytest.raises(ConfigError, match="pause_exhaustive"):
         named("nope")
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (DivFl(weighting="size"), r"policy.weighting = 'size': must be one of"),
+        (E3cs(quota=1.5), r"policy.quota = 1.5: must be .*<= 1"),
+        (E3cs(rate=0.0), r"policy.rate = 0.0: must be .*> 0"),
+        (E3cs(schedule="soon"), r"policy.schedule = 'soon': must be one of constant, late"),
+        (F3ast(forgetting=0.0), r"policy.forgetting = 0.0: must be"),
+        (F3ast(forgetting=1.5), r"policy.forgetting = 1.5: must be"),
+        (FedCor(interval=1), r"policy.interval = 1: must be a whole number, >= 2"),
+        (FedCor(warmup=0), r"policy.warmup = 0: must be a whole number, >= 1"),
+        (FedCor(discount=1.5), r"policy.discount = 1.5: must be a .*<= 1"),
+        (FedCor(annealing=0.0), r"policy.annealing = 0.0: must be a .*> 0"),
+        (HicsFl(clusters=0), r"policy.clusters = 0: must be a whole number, >= 1"),
+        (HicsFl(temperature=0.0), r"policy.temperature = 0.0: must be a .*> 0"),
+        (HicsFl(signal="kernel"), r"policy.signal = 'kernel': must be one of"),
+        (Polaris(size_weight=0.0), r"policy.size_weight = 0.0: must be"),
+        (Polaris(staleness_weight=-1.0), r"policy.staleness_weight = -1.0: must be"),
+        (Polaris(optimism=0.0), r"policy.optimism = 0.0: must be"),
+    ],
+    ids=repr,
+)
+def test_bad_setting_is_refused(policy, words):
+    with pytest.raises(ConfigError, match=words):
+        validate(SimConfig(policy=policy, learning=None))

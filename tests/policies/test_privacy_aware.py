@@ -144,13 +144,6 @@ def test_clients_are_drawn_with_the_solvers_probabilities():
     np.testing.assert_allclose(weights, ratio / ratio.sum(axis=1, keepdims=True), atol=2e-5)
 
 
-def test_without_scaling_the_weights_would_be_unbiased():
-    chosen, _ = drawn(NoiseSampling(form="unbiased"))
-    raw = chosen * SHARE / oracle.unbiased(NOISE, SHARE, M)
-    error = np.maximum(raw.std(axis=0) / DRAWS**0.5, 1e-5)
-    assert (np.abs(raw.mean(axis=0) - SHARE) < 4.5 * error).all()
-
-
 @pytest.mark.slow
 def test_groups_are_sampled_at_the_solvers_ratios():
     chosen, weights = drawn(BudgetGroups())

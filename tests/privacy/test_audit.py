@@ -260,10 +260,6 @@ def test_delta_is_part_of_the_claim(key):
     assert audit(Gaussian(shrink=0.3), key, epsilon=1.0, samples=SAMPLES).violated
 
 
-def test_an_update_of_one_coordinate(key):
-    assert not audit(L1Laplace(), key, epsilon=1.0, dimension=1, samples=2000).violated
-
-
 def test_a_dimension_beyond_the_discriminant(key):
     found = audit(L1Laplace(), key, epsilon=4.0, dimension=1000, samples=2000)
     assert 1.5 < found.lower_bound <= 4.0
@@ -304,11 +300,6 @@ def test_a_noise_key_used_by_two_clients_is_found(release, key):
     assert found.violated
     assert found.lower_bound > 5
     assert found.mechanism == release.__name__
-
-
-def test_one_client_alone_does_not_give_a_shared_key_away(key):
-    found = across_clients(one_key_for_all, key, epsilon=1.0, clients=1, samples=4000)
-    assert not found.violated
 
 
 WHOLE = {
@@ -356,14 +347,6 @@ def test_one_run_covers_randomized_response():
     ]
     assert np.mean(np.array(bounds) > 2.0) <= 0.10
     assert 1.7 < np.median(bounds) < 2.0
-
-
-def test_one_run_bound_covers_binomial_guesses():
-    rng = np.random.default_rng(0)
-    for epsilon in (0.5, 2.0, 4.0):
-        right = rng.binomial(500, 1 / (1 + math.exp(-epsilon)), 1000)
-        table = {v: one_run_bound(500, 500, v) for v in set(right.tolist())}
-        assert np.mean([table[v] > epsilon for v in right.tolist()]) <= 0.06
 
 
 def test_one_run_bound_is_where_the_binomial_test_rejects():
