@@ -104,15 +104,10 @@ def two_point(
     samples: int,
     confidence: float,
 ) -> tuple[float, float, str]:
-    """A lower bound on epsilon from the pair of inputs that is told apart best.
+    """Return a lower bound on epsilon from the pair of neighbours that is told apart best.
 
-    Args:
-      release: what is audited; all its releases have one shape.
-      pairs: neighbours (x0, x1) by name, all of one shape.
-      key: of all releases.
-      delta: claimed.
-      samples: releases in all; see :class:`Shares`.
-      confidence: of the bound.
+    All releases have one shape, and so have all inputs. :class:`Shares` says what becomes of the
+    ``samples`` releases.
 
     Returns:
       (lower bound; the bound of an event that always happens under one input and never under the

@@ -4,8 +4,7 @@ An audit plays the adversary. It can show that a claimed epsilon is wrong (a low
 it never proves one right. Every bound holds with the stated confidence: what the adversary does is
 chosen on one part of the releases and counted on another. Host side: not within a trace.
 
-Sources: Jagielski, Ullman, Oprea (2020) for the two-point test; Steinke, Nasr, Jagielski (2023) for
-the one-run audit.
+Source: Jagielski, Ullman, Oprea (2020).
 """
 
 from __future__ import annotations
@@ -15,18 +14,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.tree_util import Partial
-from scipy.stats import binom
 
 from pause_jax.base.registry import label
 from pause_jax.base.struct import ConfigError
 from pause_jax.privacy.attack import MAX_DISCRIMINANT, two_point
-from pause_jax.privacy.mechanisms import Mechanism
+from pause_jax.privacy.mechanisms import UNITS, Mechanism
 
-CLAIMS = ("coordinate", "update")
 LARGE = 1e6  # entries of the worst-case updates: far beyond any sensible clip
 MIN_SAMPLES = 1000
 
@@ -42,8 +38,8 @@ class Audit(NamedTuple):
       delta: claimed.
       lower_bound: the true epsilon is at least this, with the confidence below.
       confidence: probability that the lower bound holds.
-      resolution: largest lower bound that can be shown: about ln(samples / 15), one run ln(r / 3).
-      samples: releases drawn (two-point) or guesses made (one run).
+      resolution: largest lower bound that can be shown: about ln(samples / 15).
+      samples: releases drawn.
       attack: inputs and score of the strongest attack.
     """
 
@@ -95,9 +91,9 @@ def audit(
     """
     name = label(mechanism)
     claim = mechanism.unit if claim is None else claim
-    if claim not in CLAIMS:
+    if claim not in UNITS:
         raise ConfigError(
-            f"claim = {claim!r} of mechanism {name}: must be one of {', '.join(CLAIMS)}. "
+            f"claim = {claim!r} of mechanism {name}: must be one of {', '.join(UNITS)}. "
             "Name one for a mechanism that claims nothing itself."
         )
     _check(epsilon, samples, confidence, dimension=dimension)
@@ -178,73 +174,6 @@ def across_clients(
     lower, resolution, attack = two_point(Partial(cohort), pairs, key, delta, samples, confidence)
     names = (getattr(release, "__name__", "release"), "client", "client")
     return Audit(*names, epsilon, delta, lower, confidence, resolution, samples, attack)
-
-
-def one_run(
-    mechanism: Mechanism,
-    key: Array,
-    *,
-    epsilon: float,
-    canaries: int = 4096,
-    guesses: int | None = None,
-    confidence: float = 0.95,
-) -> Audit:
-    """One-run audit of the per-coordinate claim: every coordinate of one release is a canary.
-
-    Args:
-      mechanism: its ``delta`` is part of the claim.
-      key: of the signs and of the release.
-      epsilon: claimed, of one coordinate.
-      canaries: d, coordinates with a random sign.
-      guesses: r, of the coordinates largest in magnitude; half of all by default.
-      confidence: of the lower bound.
-
-    Raises:
-      ConfigError: for numbers that cannot be audited, such as more guesses than canaries.
-    """
-    guesses = canaries // 2 if guesses is None else guesses
-    _check(epsilon, MIN_SAMPLES, confidence, canaries=canaries, guesses=guesses)
-    if guesses > canaries:
-        raise ConfigError(f"guesses = {guesses}: must be <= canaries = {canaries}.")
-    sign_key, noise_key = jax.random.split(key)
-    signs = jax.random.rademacher(sign_key, (canaries,), jnp.float32)
-    y = np.asarray(mechanism.privatize(noise_key, signs * LARGE, jnp.float32(epsilon)))
-    surest = np.argsort(-np.abs(y), kind="stable")[:guesses]
-    right = int(np.sum(np.sign(y[surest]) == np.asarray(signs)[surest]))
-    delta = float(mechanism.delta)
-    lower, resolution = (
-        one_run_bound(canaries, guesses, v, delta, confidence) for v in (right, guesses)
-    )
-    attack = f"one run, {right} of {guesses} guesses right"
-    names = (label(mechanism), mechanism.unit, "coordinate")
-    return Audit(*names, epsilon, delta, lower, confidence, resolution, guesses, attack)
-
-
-def one_run_bound(
-    canaries: int, guesses: int, right: int, delta: float = 0.0, confidence: float = 0.95
-) -> float:
-    """Largest epsilon >= 0 that is rejected when ``right`` of r guesses on m canaries are right.
-
-    The p-value of Steinke et al. (2023), for B ~ Binomial(r, e^eps / (1 + e^eps)):
-    P[B >= right] + 2 m delta max_i P[right > B >= right - i] / i. An epsilon is rejected at a
-    p-value below 1 - ``confidence``. The search ends at 50.
-    """
-
-    def rejected(eps: float) -> bool:
-        chance = 1 / (1 + math.exp(-eps))
-        p_value = float(binom.sf(right - 1, guesses, chance))
-        if delta and right:
-            below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, chance))
-            p_value += 2 * canaries * delta * float(np.max(below / np.arange(1, right + 1)))
-        return p_value < 1 - confidence
-
-    low, high = 0.0, 50.0
-    if not rejected(low):
-        return 0.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rejected(middle) else (low, middle)
-    return low
 
 
 def _check(epsilon: float, samples: int, confidence: float, **counts: int) -> None:

@@ -288,15 +288,10 @@ class Table(Schedule):
     shares: tuple[float, ...] = static(default=(0.5, 0.25, 0.125), at_least=0, at_most=1)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        if not self.shares or sum(self.shares) > 1 + 1e-9:
+        if not self.shares or sum(self.shares) > 1 + 1e-9 or min(self.shares) == 0:
             raise ConfigError(
-                f"{path}.shares = {self.shares!r}: must hold at least one share and sum to at "
-                f"most 1 (the sum is {sum(self.shares):g})."
-            )
-        if min(self.shares) == 0:
-            raise ConfigError(
-                f"{path}.shares = {self.shares!r}: must all be > 0, because a client without "
-                "budget for its next participation is never chosen again. Leave the zeros out."
+                f"{path}.shares = {self.shares!r}: must hold at least one share and sum to at most "
+                f"1 (the sum is {sum(self.shares):g}), all > 0. Leave the zeros out."
             )
 
     def remaining(self, participations: Array) -> Array:

@@ -31,36 +31,25 @@ class LaplaceLoss(NamedTuple):
     """Laplace noise of scale (distance of two inputs) / eps_i.
 
     Many coordinates with that L1 distance in all are no worse than one.
-
-    Attributes:
-      epsilon: float [n], eps_i > 0.
     """
 
-    epsilon: Float[Array, " n"]
+    epsilon: Float[Array, " n"]  # eps_i > 0
 
 
 class GaussianLoss(NamedTuple):
-    """Normal noise.
+    """Normal noise."""
 
-    Attributes:
-      multiplier: float [n], sigma_i over the L2 distance of two inputs, > 0.
-    """
-
-    multiplier: Float[Array, " n"]
+    multiplier: Float[Array, " n"]  # sigma_i over the L2 distance of two inputs, > 0
 
 
 class WorstLoss(NamedTuple):
     """Any (eps_i, delta)-LDP mechanism: none loses more than randomised response.
 
     Kairouz, Oh and Viswanath 2015.
-
-    Attributes:
-      epsilon: float [n], eps_i > 0.
-      delta: of each release, a scalar; 0 for a pure mechanism.
     """
 
-    epsilon: Float[Array, " n"]
-    delta: Float[Array, ""] | float = 0.0
+    epsilon: Float[Array, " n"]  # eps_i > 0
+    delta: Float[Array, ""] | float = 0.0  # of each release; 0 for a pure mechanism
 
 
 class NoGuarantee(NamedTuple):

@@ -24,7 +24,7 @@ from pause_jax.privacy import (
     Projected,
 )
 from pause_jax.privacy.attack import epsilon_bound, high_end, low_end
-from pause_jax.privacy.audit import across_clients, audit, one_run, one_run_bound
+from pause_jax.privacy.audit import across_clients, audit
 from pause_jax.privacy.gaussian import norm
 from pause_jax.privacy.sphere import priv_unit_g
 
@@ -326,64 +326,6 @@ def test_a_key_that_two_clients_share_is_found(name, shared, key):
     assert not shared or found.lower_bound > 2.5
 
 
-# ---------------------------------------------------------------- one run
-
-
-class RandomizedResponse(Mechanism):
-    """Each coordinate's sign, kept with probability e^eps / (1 + e^eps): exactly eps each."""
-
-    unit: ClassVar[str] = "coordinate"
-
-    def privatize(self, key, update, epsilon):
-        keep = jax.random.bernoulli(key, jax.nn.sigmoid(epsilon), update.shape)
-        return jnp.where(keep, 1.0, -1.0) * jnp.sign(update)
-
-
-def test_one_run_covers_randomized_response():
-    """Known epsilon: at most 5 % of the seeds may exceed it, and the bound is near it."""
-    bounds = [
-        one_run(RandomizedResponse(), jax.random.key(seed), epsilon=2.0, canaries=2000).lower_bound
-        for seed in range(60)
-    ]
-    assert np.mean(np.array(bounds) > 2.0) <= 0.10
-    assert 1.7 < np.median(bounds) < 2.0
-
-
-def test_one_run_bound_is_where_the_binomial_test_rejects():
-    for right in (40, 60, 80, 99, 100):
-        bound = one_run_bound(100, 100, right)
-        low = stats.binomtest(right, 100, alternative="greater").proportion_ci(0.95).low
-        np.testing.assert_allclose(bound, max(0.0, math.log(low / (1 - low))), atol=1e-6)
-
-
-def test_one_run_bound_falls_with_delta():
-    """Against the p-value of the paper, term by term."""
-    m, r, v, delta = 300, 100, 90, 1e-5
-    with_delta, without = one_run_bound(m, r, v, delta), one_run_bound(m, r, v)
-    assert 0 < with_delta < without
-    chance = 1 / (1 + math.exp(-with_delta))
-    law = stats.binom(r, chance)
-    tails = [sum(law.pmf(v - j) for j in range(1, i + 1)) / i for i in range(1, v + 1)]
-    np.testing.assert_allclose(law.sf(v - 1) + 2 * m * delta * max(tails), 0.05, rtol=1e-6)
-
-
-def test_one_run_of_the_clamp(key):
-    honest = one_run(PerCoordinateLaplace(), key, epsilon=2.0)
-    assert 1.4 < honest.lower_bound <= 2.0
-    assert (honest.samples, honest.violated) == (2048, False)
-    assert one_run(HalfTheNoise(), key, epsilon=2.0).violated
-
-
-def test_one_run_holds_the_delta_that_is_claimed(key):
-    class WithDelta(PerCoordinateLaplace):
-        delta: ClassVar[float] = 1e-5
-
-    found = one_run(WithDelta(), key, epsilon=2.0)
-    right = int(found.attack.split()[2])
-    assert found.lower_bound == one_run_bound(4096, 2048, right, 1e-5)
-    assert found.lower_bound < one_run_bound(4096, 2048, right)
-
-
 # ---------------------------------------------------------------- statistics
 
 
@@ -431,8 +373,6 @@ def test_what_cannot_be_audited_is_refused(changes, words, key):
 def test_other_audits_refuse_too(key):
     with pytest.raises(ConfigError, match="Name one for a mechanism that claims nothing"):
         audit(NoPrivacy(), key, epsilon=1.0)
-    with pytest.raises(ConfigError, match="guesses = 9: must be <= canaries = 8"):
-        one_run(PerCoordinateLaplace(), key, epsilon=1.0, canaries=8, guesses=9)
     with pytest.raises(ConfigError, match="clients = 100, dimension = 100"):
         across_clients(own_keys, key, epsilon=1.0, clients=100, dimension=100)
 
