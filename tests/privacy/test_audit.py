@@ -146,7 +146,7 @@ FAULTS = {
     "half the noise": (HalfTheNoise(), 1.0, 1.4),
     "no clip": (NoClip(), 1.0, 5.0),
     "add-remove scale": (AddRemoveScale(), 1.0, 1.4),
-    "L2 clip": (L2Clip(), 1.0, 1.5),
+    "L2 clip": (L2Clip(), 1.0, 1.3),
     "scale by the largest": (ScaleByTheLargest(), 1.0, 1.4),
     "shared noise": (SharedNoise(), 1.0, 5.0),
     "NaN at zero": (NotANumberAtZero(), 1.0, 5.0),
