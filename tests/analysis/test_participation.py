@@ -3,12 +3,18 @@
 import numpy as np
 import pytest
 
-from pause_jax.analysis.participation import Participation, by_client, labels
-from pause_jax.analysis.report import participation
+from pause_jax.analysis.participation import Participation, by_client, labels, participation
+from pause_jax.analysis.report import pictures, tables
 from pause_jax.world.latency import Traces
 from tests.support.results import made, small_config
 
 pytestmark = pytest.mark.slow
+
+
+def show(result):
+    """The picture and the table of a report."""
+    found = participation(result)
+    return pictures.participation(result, found), tables.participation(result, found)
 
 
 def test_clients_are_in_the_order_of_their_speed():
@@ -16,7 +22,7 @@ def test_clients_are_in_the_order_of_their_speed():
     result["counts"][:] = np.array([12, 12, 6, 6, 3, 3])
     result["counts"][0, 0] = np.array([12, 12, 0, 0, 3, 3])
     result["num_played"][:] = 12
-    picture, table = participation.show(result)
+    picture, table = show(result)
     rows = picture.spec["data"]["values"]
     np.testing.assert_allclose([row["y"] for row in rows], [100, 100, 100 / 3, 100 / 3, 25, 25],
                                rtol=1e-4)  # fmt: skip
@@ -43,6 +49,6 @@ def test_a_table_that_is_elsewhere_leaves_clients_by_number(tmp_path):
     (tmp_path / "mine.csv").write_text("client,seconds\n" + "0,1\n" * 6)
     result = made({"a": small_config(latency=Traces(path=str(tmp_path / "mine.csv")))})
     (tmp_path / "mine.csv").unlink()
-    picture, table = participation.show(result)
+    picture, table = show(result)
     assert "expected speeds are not known here" in picture.caption
     assert table.headings == ("config", "fairness")
