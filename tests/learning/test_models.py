@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pause_jax import ConfigError, Learning, SimConfig, simulate
+from pause_jax import ConfigError, Learning, SimConfig
 from pause_jax.config import validate
-from pause_jax.learning import Cnn2, Cnn3, Dataset, Linear, Mlp, ResNet18
+from pause_jax.learning import Cnn2, Cnn3, Linear, Mlp, ResNet18
 from pause_jax.learning.models import Model, linen_network
-from pause_jax.policies import Random
-from pause_jax.privacy import NoPrivacy
 from tests.support.arrays import assert_near, draw
 
 pytestmark = pytest.mark.slow
@@ -149,40 +147,6 @@ def images(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((6, 32, 32, 3)).astype(np.float32)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 3))
-def apply(model: Model, variables, x: np.ndarray, train: bool):
-    return model.module(10).apply(variables, x, train=train, mutable=["batch_stats"])
-
-
-def test_batch_norm_updates_its_statistics_in_training_and_uses_them_in_evaluation():
-    model = Cnn3(norm="batch")
-    variables = variables_of(model)
-    trained, changed = jax.device_get(apply(model, variables, images(1), True))
-    for name, layer in variables["batch_stats"].items():
-        old, new = layer["statistics"], changed["batch_stats"][name]["statistics"]
-        # Momentum 0.9, as PyTorch's 0.1: a tenth of the batch's statistics comes in.
-        assert np.any(np.abs(new["mean"]) > 1e-3), name
-        assert np.all(new["var"] >= 0.9 * old["var"]), name
-        assert not np.allclose(new["var"], old["var"]), name
-    evaluated, unchanged = apply(model, variables, images(1), False)
-    jax.tree.map(np.testing.assert_array_equal, unchanged["batch_stats"], variables["batch_stats"])
-    assert not np.allclose(trained, evaluated)
-
-
-def test_group_norm_treats_each_image_alone_and_ignores_the_mode():
-    model, batch = Cnn3(norm="group"), Cnn3(norm="batch")
-    weights = variables_of(batch)
-    variables = {"params": weights["params"] | weights["clear"]}
-    x = images(1)
-    outputs, _ = jax.device_get(apply(model, variables, x, True))
-    np.testing.assert_allclose(outputs, apply(model, variables, x, False)[0], atol=1e-5)
-    mixed = np.concatenate([x[:3], 5 * images(2)[3:]])
-    together, _ = jax.device_get(apply(model, variables, mixed, True))
-    np.testing.assert_allclose(together[:3], outputs[:3], atol=1e-4)
-    one, other = (jax.device_get(apply(batch, weights, each, True)[0]) for each in (x, mixed))
-    assert not np.allclose(one[:3], other[:3], atol=1e-4)
-
-
 def test_mlp_is_relu_layers_in_numpy():
     params = variables_of(Mlp())["params"]
     x = np.random.default_rng(5).standard_normal((4, 28, 28, 1)).astype(np.float32)
@@ -231,41 +195,6 @@ def test_resnet18_takes_images_of_any_size(shape):
     outputs, tree = jax.eval_shape(module.init_with_output, jax.random.key(0), images)
     assert outputs.shape == (3, 4)
     assert tree["params"]["output"]["kernel"].shape == (64, 4)
-
-
-def test_a_round_moves_every_layer():
-    config = SimConfig(
-        num_clients=2,
-        num_selected=1,
-        num_rounds=1,
-        policy=Random(),
-        privacy=NoPrivacy(),
-        track_regret=False,
-        learning=Learning(
-            model=ResNet18(width=8, norm="batch", convolution="xla"),
-            batch_size=3,
-            optimizer="sgd",
-        ),
-    )
-    pixels = np.random.default_rng(0).integers(256, size=(8, 8, 8, 1), dtype=np.uint8)
-    data = Dataset.of(pixels, np.arange(8), pixels, np.arange(8))
-    result, still = (
-        simulate(
-            config.override({"learning.learning_rate": rate}),
-            jax.random.key(0),
-            data,
-            client_batch=1,
-            record=("clock",),
-        )
-        for rate in (0.1, 1e-30)
-    )
-    after, before = jax.device_get((result.variables, still.variables))
-    # Statistics start at 0 and 1, and move without a rate.
-    before["batch_stats"] = jax.tree.map(np.round, before["batch_stats"])
-    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), after, before)
-    assert all(jax.tree.leaves(moved)), moved
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
-    assert {name.split("/")[0] for name in result.unnoised} == {"batch_stats", "clear"}
 
 
 @pytest.mark.parametrize(("width", "advice"), [(12, "Use 8"), (4, "Use 8"), (20, "Use 16")])

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig, config_file, simulate, sweep
-from pause_jax.base.registry import choices
 from pause_jax.policies import Random, RoundRobin
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run.record.quantity import quantity
-from pause_jax.world.availability import AVAILABILITY_TRACES, Diurnal, Intervals, OnOff, Phones
+from pause_jax.world.availability import Diurnal, Intervals, OnOff, Phones
 from pause_jax.world.latency import LogNormal
 
 pytestmark = pytest.mark.slow
@@ -49,10 +48,6 @@ def test_by_the_hour_each_is_there_in_its_own_stretch_of_every_period():
     chosen = np.asarray(result.clients)
     for row, present in zip(chosen, there, strict=True):
         assert set(row[row >= 0]) <= set(np.flatnonzero(present))
-
-
-def test_a_whole_day_is_always():
-    assert seen(BASE.replace(availability_trace=Diurnal(share=1.0)))[0].all()
 
 
 def test_while_nobody_is_there_the_server_looks_again_and_time_goes_on(tmp_path):
@@ -181,12 +176,6 @@ def test_a_presence_survives_its_file(tmp_path):
     assert config_file.loads(config_file.dumps(BASE)).availability_trace is None
     there = step(config.availability_trace.loaded(), np.float32(0), 2)
     np.testing.assert_array_equal(there, [False, True])
-
-
-def test_every_kind_goes_by_its_name():
-    from pause_jax.world.availability import AvailabilityTrace
-
-    assert choices(AvailabilityTrace) == {kind.name: kind for kind in AVAILABILITY_TRACES}
 
 
 @pytest.mark.parametrize(
