@@ -23,8 +23,6 @@ from .run.record.quantity import quantity as quantity
 from .run.record.result import Result as Result
 from .run.simulate import simulate as simulate
 from .sweeps.execute import SweepInterrupted as SweepInterrupted
-from .sweeps.merge import merge as merge
-from .sweeps.sweep import run_shard as run_shard
 from .sweeps.sweep import sweep as sweep
 from .world import latency as latency
 

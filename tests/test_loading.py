@@ -58,7 +58,7 @@ def test_runs_need_no_labelled_arrays_before_their_end():
 
 
 def test_a_command_begins_without_labelled_arrays():
-    imports = "import pause_jax.cli.compare, pause_jax.cli.shards, pause_jax.cli.sweep"
+    imports = "import pause_jax.cli.compare, pause_jax.cli.sweep"
     assert loaded_early(imports, ("pandas", "scipy", "xarray")) == []
 
 
@@ -106,7 +106,6 @@ def test_what_is_loaded_too_early_is_seen():
 def test_what_is_loaded_later_is_there_when_asked_for():
     # Those first that load none of the others.
     doors = {
-        "distributed": "start",
         "metrics": "total_regret",
         "plotting": "save_figures",
         "regret": "measure",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pause_jax.base.struct import ConfigError
-from pause_jax.sweeps.workers import Executor
+from pause_jax.sweeps.executor import Executor
 
 # Seconds to wait for a scheduler.
 PATIENCE = 20

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import typer
@@ -24,30 +24,22 @@ from pause_jax.cli.publish import publish, show_again
 from pause_jax.cli.result_folder import UNFINISHED
 from pause_jax.cli.stopping import status_of, stoppable
 from pause_jax.config import SimConfig, validate
-from pause_jax.sweeps import distributed
-from pause_jax.sweeps.execute import SweepInterrupted, SweepRun
-from pause_jax.sweeps.prepare import SweepPlan
-from pause_jax.sweeps.provenance import different, fingerprint
-from pause_jax.sweeps.store import Store, discard_store, store_is_empty
-from pause_jax.sweeps.sweep import opened_store, planned
+from pause_jax.sweeps.execute import SweepInterrupted
+from pause_jax.sweeps.execute import execute as run_sweep
+from pause_jax.sweeps.plan import SweepPlan
+from pause_jax.sweeps.provenance import fingerprint
+from pause_jax.sweeps.store import Store, compare_store, discard_store, store_is_empty
+from pause_jax.sweeps.sweep import planned
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-class Played(NamedTuple):
-    """The result of a sweep, None if none may be published, and why it stopped early, if it did."""
-
-    result: xr.Dataset | None
-    stopped: SweepInterrupted | None = None
-
-
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
     """Run configs, print tables, write files.
 
-    Finished runs are kept in the result's folder during the sweep, and ``--resume`` goes on
-    there. Of several processes the first one prints and writes, and keeps only in ``--store``. If
-    another one died, each that is left writes its finished runs, into its own folder.
+    Finished runs are kept in the result's folder, or in ``--store``, during the sweep, and
+    ``--resume`` continues there.
 
     Args:
       configs: by label.
@@ -71,15 +63,21 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         keys = jax.random.split(jax.random.key(request.seed), request.seeds)
         plan, workers = planned(configs, keys, request.executor, max_batch=request.max_batch)
         with _reserved(request, name, plan) as folder:
-            if request.resume and folder is not None and _is_finished(folder, plan):
+            if request.resume and _is_finished(folder, plan):
                 Console(stderr=True).print(f"{folder} is finished: nothing is left to play.")
                 show_again(folder, request.target)
                 return
-            store = _store(request, folder, plan)
-            played = _play(SweepRun(plan, store, workers), progress=folder is not None)
-            if folder is not None and played.result is not None:
+            store = Store.create(request.store or folder / UNFINISHED, plan)
+            stopped: SweepInterrupted | None = None
+            result: xr.Dataset | None
+            try:
+                result = run_sweep(plan, store, workers)
+            except SweepInterrupted as error:
+                stopped = error
+                result = error.finished
+            if result is not None:
                 about = {**described(request.seed), "seeds": request.seeds}
-                result = played.result.assign_attrs(about)
+                result = result.assign_attrs(about)
                 about["interrupted"] = result.attrs["interrupted"]
                 about["made_by"] = result.attrs["made_by"]
                 failure = publish(
@@ -96,10 +94,11 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 seconds = time.perf_counter() - start
                 Console().print(f"{seconds:.0f} s, {compilations}.", highlight=False)
                 Console().print(f"Written to {folder}/")
-            if store is not None and played.stopped is None and request.store is None:
+            if stopped is None and request.store is None:
                 discard_store(store.folder)
-    if played.stopped is not None:
-        _stop(played.stopped, request.out, name, store)
+    if stopped is not None:
+        resumable = store.folder.is_dir()
+        end(stopped, "The same command with --resume goes on." if resumable else "")
 
 
 def check_output(seeds: int, target: float, *, figures: bool, log: Sequence[str] = ()) -> None:
@@ -130,11 +129,8 @@ def described(seed: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.Path | None]:
-    """The folder of the result, given back if it stays empty; for the first process alone."""
-    if not distributed.is_first():
-        yield None
-        return
+def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.Path]:
+    """Reserve the folder of the result; give it back if it stays empty."""
     folder = _to_go_on_with(request, name, plan) if request.resume else None
     if folder is None:
         explicit = request.name is not None
@@ -157,7 +153,7 @@ def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path
     explicit = request.name is not None
     for folder in result_folder.existing(request.out, name, explicit=explicit):
         if (folder / UNFINISHED).is_dir():
-            words = different(Store.opened(folder / UNFINISHED).kept.made_by, plan.made_by)
+            words, _ = compare_store(folder / UNFINISHED, plan)
             if not words:
                 result_folder.check_own(folder)
                 return folder
@@ -178,26 +174,8 @@ def _is_finished(folder: pathlib.Path, plan: SweepPlan) -> bool:
     return same and about.get("interrupted") == "no" and not (folder / UNFINISHED).is_dir()
 
 
-def _store(request: Request, folder: pathlib.Path | None, plan: SweepPlan) -> Store | None:
-    """Where finished runs are kept during the sweep."""
-    if request.store is not None:
-        return opened_store(plan, request.store, described(request.seed))
-    if folder is None or jax.process_count() > 1:
-        return None
-    return opened_store(plan, folder / UNFINISHED, described(request.seed))
-
-
-def _play(run: SweepRun, *, progress: bool) -> Played:
-    try:
-        return Played(run.whole(progress=progress))
-    except SweepInterrupted as error:
-        return Played(error.finished if jax.process_count() == 1 else None, error)
-
-
-def _advice(store: Store | None) -> str:
-    """How a result that could not be written is got all the same."""
-    if store is None:
-        return "Make room, or name another --out, and run it again."
+def _advice(store: Store) -> str:
+    """Return how to obtain a result that could not be written."""
     if store.failed:
         return "Make room: --resume runs what could not be stored, and writes the result."
     return "All runs are stored: make room, and --resume writes the result."
@@ -213,27 +191,7 @@ def not_written(error: OSError, folder: pathlib.Path, advice: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _stop(error: SweepInterrupted, out: pathlib.Path, name: str, store: Store | None) -> NoReturn:
-    """End a program whose sweep stopped early."""
-    if jax.process_count() > 1:
-        _end_of_many(error, out, f"{name}-process{jax.process_index()}")
-    going_on = store is not None and store.folder.is_dir()
-    end(error, "The same command with --resume goes on." if going_on else "")
-
-
 def end(error: SweepInterrupted, advice: str = "") -> NoReturn:
     """End a program that has kept its finished runs, with the status of what stopped it."""
     Console(stderr=True).print(f"[red]{escape(str(error))}[/red] {advice}", highlight=False)
     raise typer.Exit(status_of(error.__cause__))
-
-
-def _end_of_many(error: SweepInterrupted, out: pathlib.Path, name: str) -> NoReturn:
-    """Keep finished runs, at once: soon JAX ends every process of which one has died."""
-    console = Console(stderr=True)
-    console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
-    if error.finished is not None:
-        folder = result_folder.reserve(out, name, explicit=False, force=False)
-        result_folder.begin(folder, keep=result_folder.DATA)
-        result_folder.save_data(error.finished, folder)
-        console.print(f"What was finished is in {folder}/data.nc", highlight=False)
-    distributed.leave(1)

@@ -42,16 +42,7 @@ COMMANDS = {
     "run": _Command("compare.run", "Run the simulations of one or more configs and compare them."),
     "sweep": _Command(
         "sweep.sweep",
-        "Run every combination of some values, spread over all devices of all processes.",
-    ),
-    "merge": _Command(
-        "shards.merge",
-        "Join the shards of a sweep, or say which are missing; prints and writes what 'sweep' "
-        "does.",
-    ),
-    "slurm": _Command(
-        "shards.slurm",
-        "Print a job-array script for SLURM that runs a sweep in shards: > job.sh, sbatch job.sh.",
+        "Run every combination of some values, spread over all devices or a cluster.",
     ),
     "tune": _Command(
         "tune.tune", "Search for the numbers of a config that are best, in one compiled program."

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import typer
 
 from pause_jax.config.presets import PRESETS
-from pause_jax.sweeps.workers import Executor
+from pause_jax.sweeps.executor import Executor
 
 Base = Annotated[str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")]
 Vary = Annotated[

@@ -1,4 +1,4 @@
-"""Checkpoints of chunks that run: state and record so far, saved now and then by Orbax."""
+"""Checkpoints of unfinished chunks: state and records so far, saved now and then by Orbax."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pause_jax.sweeps.plan import Chunk
 from pause_jax.sweeps.store import LOG, Store
 
-# Seconds between two savings of a chunk, and the share of a run's time that they take at most.
-SAVE_EVERY, SHARE = 60.0, 0.01
+# Seconds between two checkpoints of a chunk.
+SAVE_EVERY = 60.0
+# Largest share of a run's time that saving may take.
+SHARE = 0.01
 # Orbax has one set of names for all saves of a process.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class Point(NamedTuple):
-    """Where a chunk goes on.
+    """Where a chunk resumes.
 
     Attributes:
-      segments: that ran.
+      segments: number of segments that ran.
       state: after them.
       records: one a segment.
     """
@@ -37,18 +40,20 @@ class Point(NamedTuple):
 
 
 class Checkpoint:
-    """What is saved of one chunk before it is finished."""
+    """The checkpoint of one chunk."""
 
-    def __init__(self, store: Store, group: int, first: int):
-        self._store, self._folder = store, store.checkpoint_path(group, first)
-        self._cost, self._last = 0.0, time.monotonic()
+    def __init__(self, store: Store, chunk: Chunk):
+        self._store = store
+        self._folder = store.checkpoint_path(chunk)
+        self._cost = 0.0
+        self._last = time.monotonic()
 
     def restored(self, state: Any, shapes: Callable[[int], list[Any]]) -> Point | None:
-        """Where the chunk goes on, or None if nothing (that is whole) was saved.
+        """Return where the chunk resumes, or None if nothing whole was saved.
 
         Args:
-          state: of the kinds, shapes and devices that it is to have.
-          shapes: of the records of so many segments.
+          state: a state with the same kinds, shapes and devices.
+          shapes: number of segments -> shapes of their records.
         """
         if not self._folder.is_dir():
             return None
@@ -63,12 +68,12 @@ class Checkpoint:
         return None
 
     def save_if_due(self, point: Point) -> None:
-        """Save, if it is time to."""
+        """Save if the last checkpoint is old enough."""
         if time.monotonic() - self._last >= max(SAVE_EVERY, self._cost / SHARE):
             self.save(point)
 
     def save(self, point: Point) -> None:
-        """Save; what was saved before is deleted when the new is whole."""
+        """Save, then delete the checkpoint before."""
         if self._store.failed:
             return
         start = time.monotonic()
@@ -82,14 +87,12 @@ class Checkpoint:
         self._last = time.monotonic()
         self._cost = self._last - start
 
-    def drop(self) -> None:
-        """Delete what was saved: the chunk is finished."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
 
 def _checkpointer() -> Any:
-    """Orbax's, which makes its folders at once: for one that it cannot make, as on a full disk, its
-    threads would wait for minutes, and the process with them at its end.
+    """Return Orbax's checkpointer, which makes its folders at once.
+
+    For one that it cannot make, as on a full disk, its threads would wait for minutes, and the
+    process with them at its end.
     """
     import orbax.checkpoint as ocp
 
@@ -113,9 +116,9 @@ def _restored(path: pathlib.Path, segments: int, state: Any, shapes: list[Any]) 
     wanted = [_plain(leaf) for leaf in like]
     tree = {**_by_number(wanted), "digest": _digest([])}
     with _ONE_AT_A_TIME, _checkpointer() as checkpointer:
-        found = checkpointer.restore(path.absolute(), tree)
-    leaves = [found.get(f"{i:04}", leaf) for i, leaf in enumerate(wanted)]
-    if not np.array_equal(found["digest"], _digest(leaves)):
+        saved = checkpointer.restore(path.absolute(), tree)
+    leaves = [saved.get(f"{i:04}", leaf) for i, leaf in enumerate(wanted)]
+    if not np.array_equal(saved["digest"], _digest(leaves)):
         raise ValueError("not what was saved")
     placed = [_placed(leaf, kind) for leaf, kind in zip(leaves, like, strict=True)]
     return Point(segments, *jax.tree.unflatten(structure, placed))
@@ -126,14 +129,14 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _plain(leaf: Any) -> np.ndarray:
-    """A leaf as NumPy has it, a key as its data; of a shape alone, an array of that shape."""
+    """Convert a leaf to NumPy: a key to its data, a shape to zeros."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return np.zeros(leaf.shape, leaf.dtype)
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
 def _by_number(leaves: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """What has entries: Orbax refuses arrays without."""
+    """Name the leaves that have entries: Orbax refuses arrays without."""
     return {f"{i:04}": leaf for i, leaf in enumerate(leaves) if leaf.size}
 
 

@@ -1,9 +1,9 @@
-"""The finished runs of a sweep in a folder: written once, whole or not at all, and never mixed.
+"""Finished runs of a sweep in a folder.
 
-``made_by.json`` says what the sweep is; each ``chunk-*.npz`` holds finished runs; a folder
-``checkpoint-*`` holds a chunk in the middle (:mod:`pause_jax.sweeps.checkpoint`); ``lock`` and
-``lease-*`` say who is at work (:mod:`pause_jax.sweeps.leases`). A process that dies at any moment
-leaves a folder that the next one goes on with.
+``made_by.json`` describes the sweep, each ``chunk-*.npz`` holds finished runs, and a folder
+``checkpoint-*`` holds an unfinished chunk (:mod:`pause_jax.sweeps.checkpoint`). Files are written
+under a temporary name and renamed. The process that runs the sweep holds ``lock``. A process that
+dies at any moment leaves a folder that the next one resumes.
 """
 
 from __future__ import annotations
@@ -12,44 +12,26 @@ import contextlib
 import io
 import json
 import logging
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import filelock
 import numpy as np
 
-from pause_jax.base.source_file import sync_names, write_through
+from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
-from pause_jax.sweeps.chunks import Chunking
-from pause_jax.sweeps.config_summary import ConfigSummary, Rows, Variable
+from pause_jax.sweeps.labels import Rows
+from pause_jax.sweeps.plan import Chunk, SweepPlan
 from pause_jax.sweeps.provenance import different, fingerprint
 
 LOG = logging.getLogger("pause_jax")
-FORMAT = 2
 # Differences that are named when a folder is that of another sweep.
 NAMED = 3
-# What a store holds; what a writer leaves that dies begins with a dot.
-_PATTERNS = (
-    *("made_by.json", "chunk-*", "checkpoint-*", "lock", "lease-*"),
-    *(".made_by.json.*", ".chunk-*"),
-)
-
-
-class Kept(NamedTuple):
-    """What the description of a sweep on disk holds.
-
-    Attributes:
-      made_by: what its bits depend on, plain values.
-      plans: how its runs are cut into chunks, by group.
-      about: what a reader wants to know of it, such as the command.
-    """
-
-    made_by: dict[str, Any]
-    plans: list[Chunking]
-    about: dict[str, Any]
+_DESCRIPTION = "made_by.json"
+# What a store holds, with the temporary files of a writer that died.
+_PATTERNS = (f"{_DESCRIPTION}*", "chunk-*", "checkpoint-*", "lock")
 
 
 class Store:
@@ -57,153 +39,116 @@ class Store:
 
     Attributes:
       folder: where it is.
-      kept: its description.
+      plan: of the sweep, with the chunks of the process that began it.
       failed: why nothing more can be written, or empty.
     """
 
-    def __init__(self, folder: pathlib.Path, kept: Kept):
-        self.folder, self.kept, self.failed = folder, kept, ""
+    def __init__(self, folder: pathlib.Path, plan: SweepPlan):
+        self.folder = folder
+        self.plan = plan
+        self.failed = ""
+        self._fingerprint = fingerprint(plan.made_by)
 
     @classmethod
-    def created(cls, folder: pathlib.Path, kept: Kept) -> Store:
-        """The store in a folder, made if there is none.
-
-        Args:
-          folder: where.
-          kept: of the sweep that is to run; the plans of a store that is there already count.
+    def create(cls, folder: pathlib.Path, plan: SweepPlan) -> Store:
+        """Return the store of a sweep in a folder: the existing one, or a new one.
 
         Raises:
-          ConfigError: if the folder holds another sweep, or cannot be written.
+          ConfigError: if the folder holds another sweep, cannot be written, or is in use by another
+            process that is about to begin.
         """
+        path = folder / _DESCRIPTION
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / "made_by.json"
             if not path.exists():
-                text = json.dumps(kept._asdict(), indent=1)
-                # Of several processes that begin at the same moment one is the first.
-                with _written_beside(path) as beside:
-                    write_through(beside, text.encode())
-                    _name_first(beside, path)
-                    sync_names(folder)
+                chunkings = [(each.batch, each.segments) for each in plan.chunkings]
+                text = json.dumps({"made_by": plan.made_by, "chunkings": chunkings}, indent=1)
+                with _locked(folder):
+                    # Another process may have begun before the lock was free.
+                    if not path.exists():
+                        with written(path) as file:
+                            file.write(text.encode())
         except OSError as error:
             raise ConfigError(
                 f"{folder}: cannot keep a sweep ({error.strerror}). Choose another folder."
             ) from None
-        there = cls.opened(folder)
-        differences = different(there.kept.made_by, kept.made_by)
+        differences, plan = compare_store(folder, plan)
         if differences:
             more = f", and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
             raise ConfigError(
                 f"{folder}: holds another sweep: {'; '.join(differences[:NAMED])}{more}. "
                 "Choose another folder, or run the sweep that it holds."
             )
-        return there
+        return cls(folder, plan)
 
-    @classmethod
-    def opened(cls, folder: pathlib.Path) -> Store:
-        """The store in a folder that has one.
-
-        Raises:
-          ConfigError: if there is none, or its description is damaged.
-        """
-        path = folder / "made_by.json"
-        try:
-            table = json.loads(path.read_text())
-            if table["made_by"]["format"] != FORMAT:
-                raise ConfigError(f"{folder}: was kept by another version of pause_jax.")
-            kept = Kept(
-                table["made_by"], [Chunking(*each) for each in table["plans"]], table["about"]
-            )
-            _check_kept(kept)
-            return cls(folder, kept)
-        except OSError as error:
-            raise ConfigError(f"{folder}: holds no kept sweep ({error.strerror}).") from None
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(
-                f"{path}: is damaged ({error}), so what the folder holds cannot be known. Remove "
-                "the folder, or choose another one."
-            ) from None
-
-    def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other processes from running the whole sweep, too; the lock of a process that dies
-        is free.
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running the sweep, and delete what one that died left.
 
         Raises:
-          ConfigError: if another process is at work.
+          ConfigError: if another process runs it.
         """
-        return _locked(self.folder)
+        with _locked(self.folder):
+            for part in self.folder.glob("*.part"):
+                part.unlink(missing_ok=True)
+            yield
 
-    def tidy(self, group: int, first: int) -> None:
-        """Delete what a process that died left of writing a chunk."""
-        for left in self.folder.glob(f".{self.path(group, first).name}.*"):
-            left.unlink(missing_ok=True)
+    def path(self, chunk: Chunk) -> pathlib.Path:
+        """Return the file of a chunk."""
+        return self.folder / f"chunk-{chunk.group:03}-{chunk.first:07}.npz"
 
-    def remove_damaged(self, group: int, first: int) -> None:
-        """Delete a chunk that cannot be read, so that it counts as missing."""
-        with contextlib.suppress(OSError):  # a folder that may only be read
-            self.path(group, first).unlink()
+    def checkpoint_path(self, chunk: Chunk) -> pathlib.Path:
+        """Return the folder of an unfinished chunk."""
+        return self.folder / f"checkpoint-{chunk.group:03}-{chunk.first:07}"
 
-    def path(self, group: int, first: int) -> pathlib.Path:
-        """The file of a chunk, by its group and the number of its first run."""
-        return self.folder / f"chunk-{group:03}-{first:07}.npz"
+    def finished(self) -> dict[Chunk, Rows]:
+        """Read all finished chunks; a damaged one counts as missing."""
+        read = {chunk: self.rows(chunk) for chunk in self.plan.chunks}
+        return {chunk: rows for chunk, rows in read.items() if rows is not None}
 
-    def checkpoint_path(self, group: int, first: int) -> pathlib.Path:
-        """The folder of a chunk in the middle."""
-        return self.folder / f"checkpoint-{group:03}-{first:07}"
-
-    def lease_path(self, group: int, first: int) -> pathlib.Path:
-        """The file that says who runs a chunk."""
-        return self.folder / f"lease-{group:03}-{first:07}"
-
-    def rows(self, group: int, first: int) -> Rows | None:
-        """A finished chunk; None if there is none, or a damaged one, and it must run."""
-        path = self.path(group, first)
+    def rows(self, chunk: Chunk) -> Rows | None:
+        """Read a finished chunk; None if it is missing or damaged."""
+        path = self.path(chunk)
         if not path.exists():
             return None
         try:
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as saved:
                 about = json.loads(str(saved["about"]))
-                if about["made_by"] != fingerprint(self.kept.made_by):
+                if about["made_by"] != self._fingerprint:
                     raise ValueError("a chunk of another sweep")
-                values = {name: saved[f"value {name}"] for name in about["names"]}
-            return Rows(
-                about["number"],
-                values,
-                about["epsilon_unit"],
-                about["num_parameters"],
-                tuple(about["unnoised"]),
-            )
+                return Rows(
+                    values={name: saved[f"value {name}"] for name in about["names"]},
+                    epsilon_unit=about["epsilon_unit"],
+                    num_parameters=about["num_parameters"],
+                    unnoised=tuple(about["unnoised"]),
+                )
         except Exception as error:  # whatever a damaged zip file makes of itself
             LOG.warning("%s: is damaged (%s) and runs again.", path, error)
             return None
 
-    def save(self, group: int, first: int, rows: Rows) -> None:
-        """Write a finished chunk. A disk that is full is told of once, and the sweep goes on."""
+    def save(self, chunk: Chunk, rows: Rows) -> None:
+        """Write a finished chunk, and delete its checkpoints.
+
+        A full disk is reported once, and the sweep continues.
+        """
         if self.failed:
             return
-        path = self.path(group, first)
         about = {
-            "made_by": fingerprint(self.kept.made_by),
+            "made_by": self._fingerprint,
             "names": list(rows.values),
-            "number": rows.number,
             "epsilon_unit": rows.epsilon_unit,
             "num_parameters": rows.num_parameters,
             "unnoised": list(rows.unnoised),
         }
         arrays: dict[str, Any] = {f"value {name}": value for name, value in rows.values.items()}
-        with self.tolerated(), _written_beside(path) as beside:
-            with beside.open("wb") as file:
+        with self.tolerated():
+            with written(self.path(chunk)) as file:
                 np.savez(file, about=np.asarray(json.dumps(about)), **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-            sync_names(self.folder)
+            shutil.rmtree(self.checkpoint_path(chunk), ignore_errors=True)
 
     @contextlib.contextmanager
     def tolerated(self) -> Iterator[None]:
-        """Outlive what cannot be written: what was computed is not lost for it."""
+        """Keep running after a write error: what was computed is not lost for it."""
         try:
             yield
         except OSError as error:
@@ -217,27 +162,42 @@ class Store:
                 )
 
 
-def _check_kept(kept: Kept) -> None:
-    """Raise one of the errors of ``Store.opened`` for a description that no sweep wrote."""
-    made_by = kept.made_by
-    for each in made_by["summaries"]:
-        ConfigSummary(**each)
-    for each in made_by["recorded"]:
-        Variable(**each)
-    if not isinstance(kept.about, dict) or not isinstance(made_by["shards"], int):
-        raise TypeError("about must be an object, shards a number")
-    if made_by["shards"] < 1 or min(min(plan) for plan in kept.plans) < 1:
-        raise ValueError("shards and the numbers of plans must be >= 1")
-    runs = [len(labels) * len(made_by["keys"]) for labels in made_by["groups"]]
-    if runs != [plan.num_runs for plan in kept.plans]:
-        raise ValueError("plans must be those of its groups and keys")
+def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], SweepPlan]:
+    """Compare the sweep in a folder with a plan.
+
+    Returns:
+      (differences in words, the plan; without differences, with the folder's chunks).
+
+    Raises:
+      ConfigError: if the folder holds no sweep, or its description is damaged.
+    """
+    path = folder / _DESCRIPTION
+    try:
+        table = json.loads(path.read_text())
+        if differences := different(table["made_by"], plan.made_by):
+            return differences, plan
+        # On other cores the chunks would be others, and so would their rounding.
+        chunkings = [
+            chunking._replace(batch=batch, segments=segments)
+            for chunking, (batch, segments) in zip(plan.chunkings, table["chunkings"], strict=True)
+        ]
+        if min(min(each) for each in chunkings) < 1:
+            raise ValueError("the numbers of chunkings must be >= 1")
+    except OSError as error:
+        raise ConfigError(f"{folder}: holds no kept sweep ({error.strerror}).") from None
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path}: is damaged ({error}), so what the folder holds cannot be known. Remove the "
+            "folder, or choose another one."
+        ) from None
+    return [], plan._replace(chunkings=chunkings)
 
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
-            held.enter_context(filelock.FileLock(folder / "lock", blocking=False))
+            stack.enter_context(filelock.FileLock(folder / "lock", blocking=False))
         except filelock.Timeout:
             raise ConfigError(
                 f"{folder}: another process runs this sweep. Wait for it, or stop it."
@@ -248,7 +208,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def store_is_empty(folder: pathlib.Path) -> bool:
-    """Whether nothing was finished in a store, and nobody is at work there."""
+    """Return whether nothing was finished in a store, and no process runs its sweep."""
     if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("checkpoint-*/*")):
         return False
     try:
@@ -262,7 +222,7 @@ def discard_store(folder: pathlib.Path) -> None:
     """Delete a store, if there is one; a file that a store does not have stays.
 
     Raises:
-      ConfigError: if another process is at work there.
+      ConfigError: if another process runs its sweep.
     """
     if not folder.is_dir() or folder.is_symlink():
         return
@@ -275,24 +235,3 @@ def discard_store(folder: pathlib.Path) -> None:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-@contextlib.contextmanager
-def _written_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A name of this process's own in the same folder, free again at the end."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield beside
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-
-
-def _name_first(beside: pathlib.Path, path: pathlib.Path) -> None:
-    """Give a file its name unless another process was sooner."""
-    try:
-        os.link(beside, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without links
-        beside.replace(path)

@@ -15,10 +15,10 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.sweeps.execute import Share, SweepRun
-from pause_jax.sweeps.prepare import SweepPlan, plan_sweep
-from pause_jax.sweeps.store import Kept, Store
-from pause_jax.sweeps.workers import Executor, Workers
+from pause_jax.sweeps.execute import execute
+from pause_jax.sweeps.executor import Executor, Workers
+from pause_jax.sweeps.plan import SweepPlan, plan_sweep
+from pause_jax.sweeps.store import Store
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -46,8 +46,6 @@ def sweep(
     the cores of a CPU. A row of the result is the single run
     ``simulate(config, key)`` up to rounding: where two cohorts are worth the same to a unit in the
     last place, the two may choose differently, and then go their own ways.
-    In a program of several processes (``pause_jax.distributed``) each calls ``sweep`` with the same
-    arguments, runs its part, and gets the whole result.
 
     Args:
       configs: one or several; a mapping names them.
@@ -59,10 +57,10 @@ def sweep(
         chunks.
       max_batch: runs at a time at most; from the memory limit by default. Rounded up to a multiple
         of the number of devices, or of cores if it exceeds them.
-      devices: where to run; all devices of all processes by default.
+      devices: where to run; all devices by default.
       client_batch: clients of a cohort trained side by side at most, as in :func:`simulate`.
       store: a folder that keeps finished runs, and every minute a checkpoint of unfinished ones
-        (not with an executor or several processes). Called again with the same arguments, also
+        (not with an executor). Called again with the same arguments, also
         after a kill, it resumes there, with the bits of a sweep that was never stopped.
       executor: runs the chunks in other processes, with the same bits: one of Dask
         (``client.get_executor()``), of submitit, or a ``concurrent.futures.Executor``.
@@ -95,12 +93,13 @@ def sweep(
         devices=devices,
         client_batch=client_batch,
     )
-    kept = None if store is None else opened_store(plan, pathlib.Path(store))
-    result = SweepRun(plan, kept, workers).whole(progress=progress)
+    kept = None if store is None else Store.create(pathlib.Path(store), plan)
+    result = execute(plan, kept, workers, progress=progress)
     if set(contract.RECORDED) <= set(result):
-        seen = zip(*(result[name].values for name in contract.RECORDED), strict=True)
+        recorded = zip(*(result[name].values for name in contract.RECORDED), strict=True)
         names = map(str, result.config.values)
-        contract.warn(dict(zip(names, (contract.finding(*each) for each in seen), strict=True)))
+        findings = (contract.finding(*each) for each in recorded)
+        contract.warn(dict(zip(names, findings, strict=True)))
     return result
 
 
@@ -124,61 +123,3 @@ def planned(
         raise ConfigError("devices: leave them out, the workers of an executor take their own.")
     workers = Workers(executor, configs, keys, arguments)
     return workers.planned(plan), workers
-
-
-def run_shard(
-    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
-    keys: Array,
-    shard: tuple[int, int],
-    *,
-    store: str | os.PathLike[str],
-    progress: bool = True,
-    **arguments: Any,
-) -> Share:
-    """Run chunks of a sweep that other processes share; ``pause_jax.merge(store)`` joins them.
-
-    Start it in as many processes as you like, at any time, on machines of one kind that see the
-    folder. Each takes chunks that no other one runs until none is left, so fast machines take more.
-    A shard that is left alone runs the whole sweep, and takes over from one that died.
-
-    Args:
-      configs: as in :func:`sweep`, the same in each shard.
-      keys: the same in each shard, too.
-      shard: (number of this shard from 1, number of all shards). The second cuts the sweep into
-        chunks, at least one a shard, and must be the same in all. The first says where to begin.
-      store: the folder of all shards.
-      progress: as in :func:`sweep`.
-      **arguments: the others of :func:`sweep`, the same in each shard.
-
-    Returns:
-      What this shard ran, and how much others still run.
-
-    Raises:
-      ConfigError, SweepInterrupted: as :func:`sweep`.
-    """
-    plan = plan_sweep(configs, keys, shards=checked_shard(shard)[1], **arguments)
-    kept = opened_store(plan, pathlib.Path(store))
-    return SweepRun(plan, kept).part(shard, progress=progress)
-
-
-def checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
-    """The shard, if there can be one of that number.
-
-    Raises:
-      ConfigError: if not.
-    """
-    number, shards = shard
-    if not 1 <= number <= shards:
-        raise ConfigError(f"shard {number}/{shards}: the first must be >= 1 and <= the second.")
-    return shard
-
-
-def opened_store(
-    plan: SweepPlan, folder: pathlib.Path, about: Mapping[str, Any] | None = None
-) -> Store:
-    """The store of a sweep in a folder: the one that is there, or a new one.
-
-    Raises:
-      ConfigError: if the folder holds another sweep, or cannot be written.
-    """
-    return Store.created(folder, Kept(plan.made_by, plan.plans, dict(about or {})))

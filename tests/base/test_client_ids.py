@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig, merge, simulate, sweep
+from pause_jax import ConfigError, Learning, SimConfig, simulate, sweep
 from pause_jax.analysis import ledger_table
 from pause_jax.base.client_ids import natural_order, numbered
 from pause_jax.learning import Characters, Dataset, Files, Linear, Natural
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy
-from pause_jax.run.preflight import prepare
-from pause_jax.sweeps.prepare import plan_sweep
+from pause_jax.run.preflight import client_ids, prepare
+from pause_jax.sweeps.plan import plan_sweep
 from pause_jax.world.availability import Intervals
 from pause_jax.world.latency import Traces
 
@@ -211,7 +211,8 @@ def test_a_sweep_and_its_ledger_name_clients(tmp_path):
     np.testing.assert_array_equal(both.client_id.sel(config="named"), ["a9", "a10", "b, c"])
     np.testing.assert_array_equal(both.client_id.sel(config="plain"), ["0", "1", "2"])
     assert both.client_id.dims == ("config", "client")
-    np.testing.assert_array_equal(merge(tmp_path / "store").client_id, both.client_id)
+    again = sweep({"named": named, "plain": run}, keys, progress=False, store=tmp_path / "store")
+    np.testing.assert_array_equal(again.client_id, both.client_id)
     alone = both.sel(config=["named"])
     ledger_table.save(ledger_table.ledgers(alone), tmp_path / "ledger.csv")
     with (tmp_path / "ledger.csv").open() as file:
@@ -225,8 +226,8 @@ def test_a_sweep_and_its_ledger_name_clients(tmp_path):
 
 def test_a_sweep_of_one_fleet_has_one_name_a_client(tmp_path):
     run = config(3, latency=fleet(tmp_path, SITES[:3]))
-    (summary,) = plan_sweep(run, KEY, data=data_of(SITES[:3])).made_by["summaries"]
-    assert summary["client_ids"] == SITES[:3]
+    (prepared,) = plan_sweep(run, KEY, data=data_of(SITES[:3])).configs
+    assert client_ids(prepared.config, prepared.data) == tuple(SITES[:3])
     bandit = run.replace(learning=None, num_rounds=3)
     swept = sweep({"a": bandit, "b": bandit.replace(num_rounds=2)}, KEY, progress=False)
     assert swept.client_id.dims == ("client",)

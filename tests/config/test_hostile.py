@@ -7,6 +7,7 @@ import pathlib
 import pickle
 import sys
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -21,6 +22,7 @@ from pause_jax.cli import program, result_folder
 from pause_jax.config import validate
 from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Files
+from pause_jax.sweeps.plan import Chunk, plan_sweep
 from pause_jax.sweeps.store import Store
 from tests.support.pages import play
 from tests.support.results import made, small_config
@@ -152,18 +154,16 @@ def test_a_config_file_runs_nothing(case):
     assert sorted(os.listdir()) == before
 
 
-@pytest.mark.parametrize("command", ["sweep", "tune", "slurm", "compare"])
+@pytest.mark.parametrize("command", ["sweep", "tune", "compare"])
 def test_no_command_calls_what_an_option_names(command):
     base = ["--policies=random"] if command == "compare" else ["digits_small"]
-    more = ["--shards=2", "--time=1:00", "--store=st"] if command == "slurm" else []
-    if command == "tune":
-        more = ["--vary=reward.gamma=1..2"]
+    more = ["--vary=reward.gamma=1..2"] if command == "tune" else []
     changes = ["--set=learning.model=flax", "--set=learning.model.source=os:system"]
     arguments = '--set=learning.model.arguments=[["command", "touch PWNED"]]'
     assert NO_KIND in refused(command, *base, *more, *changes, arguments)
-    if command in ("sweep", "slurm"):
+    if command == "sweep":
         vary = "--vary=learning.model.source=os:system,os:abort"
-        assert NO_KIND in refused(command, *base, *more, changes[0], arguments, vary)
+        assert NO_KIND in refused(command, *base, changes[0], arguments, vary)
 
 
 def test_python_reads_a_file_as_the_program_does():
@@ -460,50 +460,43 @@ def test_what_lies_in_the_folder_of_an_unfinished_run_stays(tmp_path):
 
 # ---------------------------------------------------------------- stores
 
-KEPT = {
-    "format": 2,
-    "shards": 1,
-    "summaries": [],
-    "recorded": [],
-    "keys": [[0, 0]],
-    "groups": [["a", "b"]],
-}
+
+def tiny_plan():
+    config = SimConfig(num_clients=6, num_selected=2, num_rounds=4, learning=None)
+    return plan_sweep(config, jax.random.split(jax.random.key(0)), max_batch=1)
 
 
-def kept(plans=((2, 1, 1, 1),), about=None, **changes):
-    about = {} if about is None else about
-    return json.dumps({"made_by": {**KEPT, **changes}, "plans": plans, "about": about})
+def described(chunkings=((1, 4),), **changes):
+    return json.dumps({"made_by": {**tiny_plan().made_by, **changes}, "chunkings": chunkings})
 
 
 STORES = {
-    "no JSON": "{",
-    "a list": "[]",
-    "deep": "[" * 100_000,
-    "a longer plan": kept(plans=[[10**5, 1, 1, 1]]),
-    "chunks of none": kept(plans=[[2, 0, 1, 1]]),
-    "plans of text": kept(plans=[["a", "b", 1, 1]]),
-    "no plan": kept(plans=[]),
-    "no shards": kept(shards=0),
-    "shards of text": kept(shards="os:system"),
-    "no description": kept(about=[]),
-    "other fields": kept(summaries=[{"x": 1}]),
-    "other quantities": kept(recorded=[{"name": "x"}]),
-    "less": '{"made_by": {"format": 2}, "plans": [], "about": {}}',
+    "no JSON": lambda: "{",
+    "a list": lambda: "[]",
+    "deep": lambda: "[" * 100_000,
+    "chunks of none": lambda: described(chunkings=[[0, 1]]),
+    "chunks of text": lambda: described(chunkings=[["a", "b"]]),
+    "chunks of more": lambda: described(chunkings=[[1, 4, 1]]),
+    "another group": lambda: described(chunkings=[[1, 4], [1, 4]]),
+    "no chunks": lambda: described(chunkings=[]),
+    "no description": lambda: '{"made_by": [], "chunkings": []}',
 }
 
 
 @pytest.mark.parametrize("case", STORES)
 def test_a_store_from_elsewhere_is_refused(case, tmp_path):
-    (tmp_path / "made_by.json").write_text(STORES[case])
-    assert "is damaged" in refused("merge", tmp_path, "--no-figures")
-    assert os.listdir() == []
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / "made_by.json").write_text(STORES[case]())
+    with pytest.raises(ConfigError, match=r"made_by\.json: is damaged"):
+        Store.create(folder, tiny_plan())
+    assert os.listdir(folder) == ["made_by.json"]
 
 
 def test_a_chunk_that_was_pickled_is_not_read(tmp_path, caplog):
-    (tmp_path / "made_by.json").write_text(kept())
-    store = Store.opened(tmp_path)
-    pickled(store.path(0, 0))
-    assert store.rows(0, 0) is None
+    store = Store.create(tmp_path / "kept", tiny_plan())
+    pickled(store.path(Chunk(0, 0)))
+    assert store.rows(Chunk(0, 0)) is None
     assert "is damaged" in caplog.text
 
 
@@ -556,14 +549,6 @@ def test_a_report_of_data_from_elsewhere_runs_nothing():
     result_folder.check_own(pathlib.Path(), ["report.html"])
     pathlib.Path("report.html").write_text("my own")
     assert "not overwritten" in refused("report", ".")
-
-
-def test_a_script_for_slurm_has_no_line_of_a_files_name():
-    name = "a\ntouch PWNED\n.toml"
-    pathlib.Path(name).write_text('learning = "none"\n')
-    given = ["slurm", name, "--shards=2", "--time=1:00", "--store=st"]
-    script = CliRunner().invoke(program(), given).output
-    assert "--job-name=pause-jax-a_touch_PWNED_\n" in script
 
 
 def test_a_second_run_with_force_keeps_the_users_files():

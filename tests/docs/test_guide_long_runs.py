@@ -1,10 +1,9 @@
-"""The guide to long runs: its code, its commands and its job of Kubernetes."""
+"""The guide to long runs: its code, its commands and its cluster of Kubernetes."""
 
 import contextlib
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -22,29 +21,17 @@ GUIDES = pathlib.Path(__file__).parents[2] / "docs" / "guides"
 GUIDE = (GUIDES / "long_runs.md").read_text()
 
 
-def test_its_code_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    first, on_dask = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    names = {"__name__": "__main__"}
-    for _ in range(2):
-        exec(first, names)
-    assert capsys.readouterr().out.startswith("no ")
-    chunks = list((tmp_path / "night").glob("chunk-*.npz"))
-    assert chunks
-    chunks[0].unlink()
-    # Threads in place of a cluster, which tests/sweeps/test_workers.py has.
-    stand_in = types.ModuleType("distributed")
-    vars(stand_in).update(LocalCluster=lambda **_: contextlib.nullcontext(), Client=Client)
-    monkeypatch.setitem(sys.modules, "distributed", stand_in)
-    before = names["result"]
-    exec(on_dask, names)
-    xr.testing.assert_identical(names["result"], before)
-    assert chunks[0].exists()
+class Cluster:
+    """A cluster and its client that stand in for Dask's: tests/sweeps/test_workers.py has those."""
 
+    def __init__(self, *_, **options):
+        self.options = options
 
-class Client:
-    def __init__(self, cluster):
-        self.get_executor = lambda: ThreadPoolExecutor(1)
+    def adapt(self, minimum, maximum):
+        assert 0 < minimum <= maximum
+
+    def get_executor(self):
+        return ThreadPoolExecutor(1)
 
     def __enter__(self):
         return self
@@ -53,12 +40,47 @@ class Client:
         pass
 
 
-def test_its_commands_are_understood(tmp_path, monkeypatch, capsys):
+class AutoExecutor(ThreadPoolExecutor):
+    """One that stands in for submitit's."""
+
+    def __init__(self, folder):
+        super().__init__(1)
+
+    def update_parameters(self, **options):
+        assert options["timeout_min"] > 0
+
+
+def test_its_code_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    modules: dict[str, dict[str, type]] = {
+        "distributed": {"LocalCluster": Cluster, "Client": Cluster},
+        "dask_jobqueue": {"SLURMCluster": Cluster},
+        "submitit": {"AutoExecutor": AutoExecutor},
+    }
+    for name, contents in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+    first, *with_executors = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    assert len(with_executors) == 3
+    names = {"__name__": "__main__"}
+    for _ in range(2):
+        exec(first, names)
+    assert capsys.readouterr().out.startswith("no ")
+    alone = names["result"]
+    for code in with_executors:
+        for folder in ("night", "kept"):
+            for chunk in (tmp_path / folder).glob("chunk-*"):
+                chunk.unlink()
+        exec(code, names)
+        assert any(tmp_path.glob("*/chunk-*.npz"))
+        xr.testing.assert_allclose(names["result"], alone)
+
+
+def test_its_commands_are_understood(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = presets.digits_small("random").replace(learning=None, num_rounds=4)
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))
-    asked = []
-    monkeypatch.setattr(sweep_command, "execute_shard", lambda *args: asked.append(args))
     executed, texts = [], []
 
     @contextlib.contextmanager
@@ -68,34 +90,27 @@ def test_its_commands_are_understood(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(sweep_command, "dask_executor", executor)
     monkeypatch.setattr(sweep_command, "execute", lambda *args, **_: executed.append(args))
-    lines = re.findall(r"^pause-jax (?:sweep|slurm) .*$", GUIDE, re.MULTILINE)
-    assert len(lines) == 4
+    lines = re.findall(r"^pause-jax sweep .*$", GUIDE, re.MULTILINE)
+    assert len(lines) == 3
     for line in lines:
-        words = shlex.split(line.partition(" > ")[0].partition("#")[0])
-        monkeypatch.setattr(sys, "argv", words)
+        monkeypatch.setattr(sys, "argv", shlex.split(line.partition("#")[0]))
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert not ended.value.code
-    ((configs, request, shard),) = asked
-    assert (len(configs), request.seeds, str(request.store), shard) == (4, 64, "kept", (3, 16))
-    assert "--array=1-16" in capsys.readouterr().out
-    assert texts == ["local:4", "10.0.0.1:8786"]
-    assert [request.executor for _, request in executed] == ["an executor"] * 2
+    assert texts == ["local:4", "10.0.0.1:8786", "127.0.0.1:8786"]
+    assert [request.executor for _, request in executed] == ["an executor"] * 3
+    configs, request = executed[-1]
+    assert (len(configs), request.seeds, str(request.store)) == (4, 64, "kept")
 
 
-def test_a_pod_runs_the_shard_of_its_index(tmp_path):
-    job = yaml.safe_load((GUIDES / "kubernetes.yaml").read_text())
-    assert (job["kind"], job["spec"]["completionMode"]) == ("Job", "Indexed")
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    program = tmp_path / "pause-jax"
-    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    program.chmod(0o755)
-    printed = subprocess.run(
-        container["command"],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "JOB_COMPLETION_INDEX": "15"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\n")
-    number = job["spec"]["completions"]
-    assert printed[printed.index("--shard") + 1] == f"16/{number}"
+def test_its_pods_are_workers_of_the_scheduler_that_the_command_names():
+    cluster = yaml.safe_load((GUIDES / "kubernetes.yaml").read_text())
+    assert cluster["kind"] == "DaskCluster"
+    (service,) = [
+        port
+        for port in cluster["spec"]["scheduler"]["service"]["ports"]
+        if port["name"] == "tcp-comm"
+    ]
+    assert f"service/{cluster['metadata']['name']}-scheduler {service['port']}" in GUIDE
+    (worker,) = cluster["spec"]["worker"]["spec"]["containers"]
+    assert worker["args"][0] == "dask-worker"

@@ -16,7 +16,7 @@ from pause_jax.privacy.budget import BUDGETS
 from pause_jax.run.driver import single_run
 from pause_jax.run.preflight import prepare
 from pause_jax.run.record.recorder import chosen
-from pause_jax.sweeps.families import one_of
+from pause_jax.sweeps.plan import one_of
 from pause_jax.world.availability import Diurnal
 from pause_jax.world.latency import LATENCIES, Traces, Work
 from tests.support import modes

@@ -1,23 +1,29 @@
 """A small sweep in a process of its own, which is killed at a given moment.
 
-    python -m tests.support.killed FOLDER [SECONDS [NUMBER/SHARDS | PROCESS@HOST:PORT]]
+    python -m tests.support.killed FOLDER [SECONDS]
 
 Keeps in FOLDER; ends by SIGKILL when it has run for so many seconds (0: never). Prints how many it
-ran, and writes the result to FOLDER.nc if it runs everything. PROCESS (0 or 1) is one of two that
-run the sweep together, and ends with status 1 if the other one dies.
+ran, and writes the result to FOLDER.nc.
 """
 
 import os
+import pathlib
 import signal
+import subprocess
 import sys
 import threading
 import time
 
-from pause_jax import SimConfig, SweepInterrupted, run_shard, sweep
+import numpy as np
+import xarray as xr
+
+from pause_jax import SimConfig, sweep
 from pause_jax.base.compilation import use_cache
 from pause_jax.learning import Digits, FedAdam, Learning, Mlp
 from pause_jax.policies import named
-from pause_jax.sweeps import batch, checkpoint, distributed, execute
+from pause_jax.sweeps import batch, checkpoint, execute
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 SMALL = SimConfig(
     num_clients=6,
@@ -39,45 +45,76 @@ CONFIGS = {
     ),
 }
 KEYS = 4
-# On two cores or more each run is a chunk, so shards are cut as the whole is: rounding tells.
 MAX_BATCH = 2
 
 
-def main(folder: str, seconds: float, part: str) -> None:
+def environment(cache: pathlib.Path) -> dict[str, str]:
+    """Of the processes: compiled programs in a folder, so that only the first compiles."""
+    return {
+        **os.environ,
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "COLUMNS": "200",
+    }
+
+
+def run_killed(folder: pathlib.Path, settings: dict[str, str], seconds: float = 0.0) -> float:
+    """Run this file's sweep in a process, to its end if ``seconds`` is 0.
+
+    Returns:
+      How many seconds it ran, 0 if it was killed.
+    """
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.support.killed", str(folder), str(seconds)],
+        cwd=ROOT,
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if ran.returncode == -signal.SIGKILL:
+        return 0.0
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return float(ran.stdout)
+
+
+def same_bits(one: xr.Dataset, other: xr.Dataset) -> None:
+    """Compare two results, NaN with NaN.
+
+    Raises:
+      AssertionError: if a bit differs.
+    """
+    assert one.attrs == other.attrs
+    assert set(one.variables) == set(other.variables)
+    for name in one.variables:
+        np.testing.assert_array_equal(one[name].values, other[name].values, str(name))
+
+
+def main(folder: str, seconds: float) -> None:
     use_cache()
-    process, together, address = part.partition("@")
-    if together:
-        distributed.start(address, 2, int(process))
-    checkpoint.SAVE_EVERY, checkpoint.SHARE = 0.0, 1.0
+    checkpoint.SAVE_EVERY = 0.0
+    checkpoint.SHARE = 1.0
     original = batch.run_chunks
     begun: list[float] = []
 
-    def watched(*arguments):
+    def timed(*arguments):
         if not begun:
             begun.append(time.perf_counter())
             if seconds:
                 threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return original(*arguments)
 
-    execute.run_chunks = watched  # type: ignore[attr-defined]
+    execute.run_chunks = timed  # type: ignore[attr-defined]
     import jax  # after pause_jax
 
     keys = jax.random.split(jax.random.key(0), KEYS)
-    settings = {"store": folder, "max_batch": MAX_BATCH, "progress": False}
-    if "/" in part:
-        number, shards = map(int, part.split("/"))
-        run_shard(CONFIGS, keys, (number, shards), **settings)
-    else:
-        try:
-            whole = sweep(CONFIGS, keys, **settings)
-        except SweepInterrupted:
-            distributed.leave(1)
-        if distributed.is_first():
-            whole.to_netcdf(f"{folder}.nc")
+    result = sweep(CONFIGS, keys, store=folder, max_batch=MAX_BATCH, progress=False)
+    result.to_netcdf(f"{folder}.nc")
     print(time.perf_counter() - begun[0] if begun else 0.0, flush=True)
     os._exit(0)  # a timer that is left does not matter
 
 
 if __name__ == "__main__":
-    own, moment, which = [*sys.argv[1:], *("0", "")[len(sys.argv) - 2 :]]
-    main(own, float(moment), which)
+    main(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)

@@ -5,9 +5,8 @@ import csv
 import jax
 import numpy as np
 import pytest
-import xarray as xr
 
-from pause_jax import Asynchronous, ConfigError, merge, run_shard, simulate, sweep, tuning
+from pause_jax import Asynchronous, ConfigError, simulate, sweep, tuning
 from pause_jax.analysis import events, ledger_table
 from pause_jax.cli import settings
 from pause_jax.deploy.selector import Selector
@@ -142,13 +141,6 @@ def test_the_ledger_charges_starts(without_learning):
     assert books["steps"].participations.max() <= ALONE.num_rounds
     (note,) = [note for note in ledger_table.notes(books) if "when its client starts" in note]
     assert note.startswith("steps: ")
-
-
-def test_shards_make_the_sweep(without_learning, tmp_path):
-    given = {"max_batch": 1, "record": OF_LEDGER, "progress": False}
-    for number in (1, 2):
-        run_shard(BOTH_KINDS, KEYS, (number, 2), store=tmp_path, **given)
-    xr.testing.assert_equal(merge(tmp_path), without_learning)
 
 
 def test_a_selector_refuses_a_clock_that_overlaps():

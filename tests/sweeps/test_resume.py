@@ -3,7 +3,6 @@
 `make soak` does the same at fifty moments (tests/soak.py).
 """
 
-import json
 import logging
 import os
 import pathlib
@@ -13,17 +12,15 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import jax
 import pytest
 import xarray as xr
 
-from pause_jax import cli, merge, run_shard, sweep
+from pause_jax import cli, sweep
 from pause_jax.cli import result_folder, stopping
-from tests.soak import begun, ended, environment, killed, same_bits
-from tests.support.killed import CONFIGS, KEYS, MAX_BATCH
+from tests.support.killed import CONFIGS, KEYS, MAX_BATCH, environment, run_killed, same_bits
 
 pytestmark = pytest.mark.slow
 
@@ -60,28 +57,10 @@ def undisturbed(keys):
 
 def test_a_killed_sweep_goes_on_with_the_same_bits(undisturbed, keys, cache, tmp_path):
     whole, seconds = undisturbed
-    killed(tmp_path, cache, random.Random(0).uniform(0.05, 0.95) * seconds)
+    run_killed(tmp_path, cache, random.Random(0).uniform(0.05, 0.95) * seconds)
     same_bits(sweep(CONFIGS, keys, store=tmp_path, **SETTINGS), whole)
     assert not whole.in_time.sel(config="pause").all(), "no update was ever late"
-    assert not [path.name for path in tmp_path.iterdir() if path.name[0] == "."]
-
-
-def test_killed_shards_are_started_again_and_have_the_bits_of_one_process(
-    undisturbed, keys, cache, tmp_path
-):
-    whole, seconds = undisturbed
-    moment = random.Random(7).uniform(0.05, 0.5) * seconds
-    dying = begun(tmp_path, cache, moment, "1/2")
-    # A dead child counts as alive until it is waited for.
-    waiting = threading.Thread(target=dying.wait)
-    waiting.start()
-    while waiting.is_alive() and not list(tmp_path.glob("lease-*")):
-        time.sleep(0.01)
-    run_shard(CONFIGS, keys, (2, 2), store=tmp_path, **SETTINGS)
-    waiting.join()
-    ended(dying)
-    run_shard(CONFIGS, keys, (1, 2), store=tmp_path, **SETTINGS)
-    same_bits(merge(tmp_path).drop_attrs(), whole.drop_attrs())
+    assert not list(tmp_path.glob("*.part"))
 
 
 def program(folder, cache, *arguments):
@@ -213,70 +192,6 @@ def test_force_leaves_nothing_of_the_result_before(here, tmp_path):
     (mine / "data.nc").mkdir()
     _, error, code = here(*other)
     assert (code, "data.nc is a folder: a file must go there" in error) == (2, True)
-
-
-SWEEP = ("sweep", "digits_small", "--set", "policy=random", *SIMPLE, "--set", "num_rounds=20",
-         "--vary", "reward.gamma=0,5")  # fmt: skip
-
-
-def test_shards_from_the_command_line(here, tmp_path):
-    shard = (*SWEEP, "--store", "kept", "--shard")
-    printed, _, code = here(*shard, "1/3")
-    assert code == 0
-    assert re.search(r"shard 1/3: ran 6 runs in \d chunks; all are finished", printed)
-    sorted((tmp_path / "kept").glob("chunk-*"))[0].unlink()
-    _, error, code = here("merge", "kept")
-    assert code == 2
-    assert "Start one of its shards again, as in: pause-jax sweep digits_small" in error
-    assert not (tmp_path / "results").exists()
-    printed, _, code = here(*shard, "2/3")
-    assert code == 0
-    assert re.search(r"shard 2/3: ran \d runs in 1 chunks", printed)
-    printed, _, code = here("merge", "kept", "--no-figures")
-    assert (code, "Written to results/kept/" in printed) == (0, True)
-    assert json.loads((tmp_path / "results/kept/run.json").read_text())["interrupted"] == "no"
-    for wrong, words in ((("--shard", "4/3"), "shard 4/3"), (("--shard", "a"), "NUMBER/SHARDS")):
-        _, error, code = here(*SWEEP, *wrong, "--store", "kept")
-        assert (code, words in error) == (2, True)
-    _, error, code = here(*SWEEP, "--shard", "1/3")
-    assert (code, "--shard: needs --store" in error) == (2, True)
-
-
-def test_the_job_array_of_slurm_runs_a_shard_and_queues_it_again(cache, here, tmp_path):
-    options = ("--shards", "3", "--time", "2:00:00", "--store", "kept", "--sbatch", "--mem=4G")
-    script, _, code = here("slurm", *SWEEP[1:], *options)
-    assert code == 0
-    for line in ("--array=1-3", "--time=2:00:00", "--requeue", "--signal=B:TERM@120", "--mem=4G"):
-        assert f"#SBATCH {line}\n" in script
-    # What it starts is written down, and run here.
-    (tmp_path / "job.sh").write_text(re.sub(r"\S*pause-jax sweep", "./start sweep", script))
-    for name, file in (("scontrol", "requeued"), ("start", "started")):
-        (tmp_path / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {file}\n')
-        (tmp_path / name).chmod(0o755)
-    task = {
-        **cache,
-        "SLURM_ARRAY_TASK_ID": "2",
-        "SLURM_ARRAY_JOB_ID": "77",
-        "PATH": f"{tmp_path}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    subprocess.run(["bash", "job.sh"], cwd=tmp_path, env=task, check=True, capture_output=True)
-    assert here(*(tmp_path / "started").read_text().splitlines())[2] == 0
-    assert list((tmp_path / "kept").glob("chunk-*.npz"))
-    assert not (tmp_path / "requeued").exists()
-    # Of a long one that is told to stop.
-    (tmp_path / "job.sh").write_text(
-        script.replace("num_rounds=20", "num_rounds=100000").replace("kept", "long")
-    )
-    process = subprocess.Popen(
-        ["bash", "job.sh"], cwd=tmp_path, env=task, stderr=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    while process.poll() is None and not list((tmp_path / "long").glob("lease-*")):
-        time.sleep(0.05)
-    time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=300) == 143
-    assert (tmp_path / "requeued").read_text() == "requeue\n77_2\n"
-    process.communicate()
 
 
 def test_the_first_signal_stops_and_what_is_ignored_stays_so():

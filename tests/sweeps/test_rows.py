@@ -8,7 +8,7 @@ from pause_jax import Learning, SimConfig, simulate, sweep
 from pause_jax.learning import Digits, Iid, Linear
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
-from pause_jax.sweeps import prepare
+from pause_jax.sweeps import plan
 from pause_jax.world.latency import Traces
 from tests.support.runs import chosen_sets
 
@@ -20,7 +20,7 @@ KEYS = jax.random.split(jax.random.key(11), 2)
 @pytest.fixture
 def side_by_side(monkeypatch):
     """All runs of a config in one vmap, on any number of cores."""
-    monkeypatch.setattr(prepare, "threads_of", lambda mesh: 1)
+    monkeypatch.setattr(plan, "threads_of", lambda mesh: 1)
 
 
 LONG = SimConfig(
@@ -50,7 +50,7 @@ RECORDED = ("clients", "queried", "clock", "spent", "train_loss", "test_loss", "
 def test_300_rounds_of_training_side_by_side_are_those_of_single_runs(side_by_side):
     """What Oort chooses depends on the losses of all rounds before."""
     configs = {"slow": LONG, "fast": LONG.override({"learning.learning_rate": 0.05})}
-    assert [each.batch for each in prepare.plan_sweep(configs, KEYS).plans] == [4]
+    assert [each.batch for each in plan.plan_sweep(configs, KEYS).chunkings] == [4]
     result = sweep(configs, KEYS, progress=False, record=RECORDED)
     for name, config in configs.items():
         for seed, key in enumerate(KEYS):

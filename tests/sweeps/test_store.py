@@ -1,5 +1,6 @@
 """A sweep that was stopped goes on with the same bits; what is another sweep is refused."""
 
+import importlib
 import json
 import logging
 import os
@@ -28,8 +29,10 @@ from pause_jax.learning import Dataset, FedAdam, Learning, Linear
 from pause_jax.policies import Random
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace
 from pause_jax.sweeps import batch, checkpoint, execute
-from pause_jax.sweeps.prepare import plan_sweep
-from pause_jax.sweeps.store import Kept, Store
+from pause_jax.sweeps.plan import Chunk, plan_sweep
+from pause_jax.sweeps.provenance import different
+from pause_jax.sweeps.store import Store
+from pause_jax.world.latency import Traces
 
 pytestmark = pytest.mark.slow
 
@@ -77,9 +80,9 @@ def played(monkeypatch):
     firsts, play = [], batch.run_chunks
 
     def watched(*arguments):
-        for first, result in play(*arguments):
-            firsts.append(first)
-            yield first, result
+        for chunk, rows in play(*arguments):
+            firsts.append(chunk.first)
+            yield chunk, rows
 
     monkeypatch.setattr(execute, "run_chunks", watched)
     return firsts
@@ -185,17 +188,18 @@ def test_other_keys_and_labels_are_named(kept, keys):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("code", "0" * 64, "code of pause_jax has changed since"),
-        ("versions", {"jax": "0.9.9"}, "jax was 0.9.9, is"),
-        ("machine", {"platform": "tpu"}, "platform was tpu, is cpu"),
-        ("format", 0, "another version of pause_jax"),
+        ("code of pause_jax", "0" * 64, "code of pause_jax has changed since"),
+        ("jax", "0.9.9", "jax was 0.9.9, is"),
+        ("platform", "tpu", "platform was tpu, is cpu"),
+        ("threefry_partitionable", False, "threefry_partitionable was False, is True"),
+        ("disable_jit", True, "disable_jit was True, is False"),
+        ("key_impl", "rbg", "key_impl was rbg, is threefry2x32"),
     ],
 )
 def test_other_code_is_named(kept, keys, name, value, words):
     path = kept / "made_by.json"
     table = json.loads(path.read_text())
-    old = table["made_by"][name]
-    table["made_by"][name] = old | value if isinstance(old, dict) else value
+    table["made_by"][name] = value
     path.write_text(json.dumps(table))
     with pytest.raises(ConfigError, match=words):
         sweep(CONFIGS, keys, store=kept, **SETTINGS)
@@ -211,6 +215,7 @@ def test_other_data_are_named(keys, tmp_path):
 def test_a_custom_class_that_computes_something_else_is_named(keys, tmp_path):
     """And one whose file has changed alone is not."""
     source = """
+import jax
 from pause_jax.policies import Random
 
 class Own(Random):
@@ -218,7 +223,9 @@ class Own(Random):
 
     def build(self, context):
         policy = super().build(context)
-        return policy._replace(update=lambda state, *_: state)
+        return policy._replace(
+            select=lambda key, *rest: policy.select(jax.random.fold_in(key, 1), *rest)
+        )
 """
     module = tmp_path / "own.py"
 
@@ -231,12 +238,7 @@ class Own(Random):
 
     first = again(source)
     xr.testing.assert_identical(again(f"# A comment.{source}"), first)
-    changed = source.replace("lambda state, *_: state", "lambda state, *_: state + 1")
-    changed = changed.replace(
-        "policy = super().build(context)",
-        """policy = super().build(context)
-        policy = policy._replace(init=lambda: 0)""",
-    )
+    changed = source.replace("(key, 1)", "(key, 2)")
     with pytest.raises(ConfigError, match=r"code or a constant of own\.Own in '0' has changed"):
         again(changed)
 
@@ -259,18 +261,7 @@ def of_another_module(factor):
     return quantity("round")(lambda r: r.seconds * jnp.asarray(vars(helper)["FACTORS"])[0])
 
 
-def of_a_callback(factor):
-    def host(seconds):
-        return np.float32(seconds * factor)
-
-    def value(r):
-        shape = jax.ShapeDtypeStruct((), jnp.float32)
-        return jax.pure_callback(host, shape, r.seconds, vmap_method="sequential")
-
-    return quantity("round")(value)
-
-
-@pytest.mark.parametrize("made", [of_a_closure, of_a_global, of_another_module, of_a_callback])
+@pytest.mark.parametrize("made", [of_a_closure, of_a_global, of_another_module])
 def test_a_constant_of_custom_code_counts_wherever_it_comes_from(keys, tmp_path, made):
     def again(factor):
         mine = made(factor)._replace(name="mine")
@@ -282,6 +273,36 @@ def test_a_constant_of_custom_code_counts_wherever_it_comes_from(keys, tmp_path,
     xr.testing.assert_identical(again(2.0), first)
     with pytest.raises(ConfigError, match=r"code or a constant of .* in '0' has changed since"):
         again(3.0)
+
+
+CALLS_BACK = """
+import jax
+import numpy as np
+from pause_jax import quantity
+
+def host(seconds):
+    return np.float32(2 * seconds)
+
+@quantity("round")
+def mine(r):
+    shape = jax.ShapeDtypeStruct((), "float32")
+    return jax.pure_callback(host, shape, r.seconds, vmap_method="sequential")
+"""
+
+
+def test_the_file_of_a_part_that_calls_back_counts(keys, tmp_path, monkeypatch):
+    """What the callback computes is not in the program."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digest(source):
+        (tmp_path / "calls_back.py").write_text(source)
+        sys.modules.pop("calls_back", None)
+        record = ("clock", importlib.import_module("calls_back").mine)
+        plan = plan_sweep(bandit("random"), keys, record=record)
+        return custom(plan)
+
+    assert digest(CALLS_BACK) == digest(CALLS_BACK)
+    assert digest(CALLS_BACK) != digest(CALLS_BACK.replace("(2 *", "(3 *"))
 
 
 @quantity("round")
@@ -315,6 +336,11 @@ def test_a_global_that_changes_between_two_sweeps_of_a_process_is_computed_anew(
         np.testing.assert_array_equal(result.begun, factor)
 
 
+def custom(plan):
+    """What a plan knows of custom parts."""
+    return {name: each for name, each in plan.made_by.items() if name.startswith("code or a")}
+
+
 def test_what_a_custom_part_says_of_itself_counts(keys):
     class Own(PerCoordinateLaplace):
         name = "own"
@@ -323,13 +349,12 @@ def test_what_a_custom_part_says_of_itself_counts(keys):
         name = "own"
         unit = "update"
 
-    def own(mechanism):
-        config = bandit("random").replace(privacy=mechanism)
-        (own,) = plan_sweep(config, keys).made_by["own"]
-        return own["digest"]
+    def digest(mechanism):
+        plan = plan_sweep(bandit("random").replace(privacy=mechanism), keys)
+        return list(custom(plan).values())
 
-    assert own(Own()) == own(Own())
-    assert own(Own()) != own(Other())
+    assert digest(Own()) == digest(Own())
+    assert digest(Own()) != digest(Other())
 
 
 def test_the_custom_parts_of_every_config_count(keys):
@@ -338,9 +363,9 @@ def test_the_custom_parts_of_every_config_count(keys):
 
     own = bandit("random").replace(policy=Own())
     configs = {"ours": bandit("random"), "a": own, "b": own.override({"reward.gamma": 3.0})}
-    listed = plan_sweep(configs, keys).made_by["own"]
-    assert [each["label"] for each in listed] == ["a", "b"]
-    assert {each["parts"] for each in listed} == {f"{__name__}.{Own.__qualname__}"}
+    part = f"{__name__}.{Own.__qualname__}"
+    names = {f"code or a constant of {part} in {label!r}" for label in ("a", "b")}
+    assert set(custom(plan_sweep(configs, keys))) == names
 
 
 CUSTOM = """
@@ -349,7 +374,7 @@ import flax.linen as nn
 import jax
 import optax
 from pause_jax import presets
-from pause_jax.sweeps.prepare import plan_sweep
+from pause_jax.sweeps.plan import plan_sweep
 from pause_jax.sweeps.provenance import fingerprint
 from pause_jax.learning import Classification, FlaxModel
 from pause_jax.privacy import NoPrivacy
@@ -402,14 +427,14 @@ def test_what_custom_parts_compute_is_the_same_in_every_process():
     assert {name for name, each in first.items() if other[name] == each} == {"plain"}
 
 
-def test_where_data_lie_is_no_difference(undisturbed):
-    table = json.loads((undisturbed[1] / "made_by.json").read_text())["made_by"]
-    moved = json.loads(json.dumps(table))
-    table["summaries"][0]["fields"]["learning.data.data_dir"] = "here"
-    moved["summaries"][0]["fields"]["learning.data.data_dir"] = "there"
-    from pause_jax.sweeps.provenance import different
+def test_where_data_lie_is_no_difference(keys, tmp_path):
+    def made_by(name, seconds):
+        lines = [f"{client},{seconds}" for client in range(30)]
+        (tmp_path / name).write_text("\n".join(["client,seconds", *lines, ""]))
+        return plan_sweep(bandit(latency=Traces(path=str(tmp_path / name))), keys).made_by
 
-    assert different(table, moved) == []
+    assert different(made_by("here.csv", 1.0), made_by("there.csv", 1.0)) == []
+    assert different(made_by("here.csv", 1.0), made_by("there.csv", 2.0)) != []
 
 
 def test_a_damaged_description_is_refused(kept, keys):
@@ -443,8 +468,7 @@ def test_a_store_that_cannot_be_written_any_more_ends_nothing(
 
 
 def test_two_processes_do_not_run_the_same_whole_sweep(kept, keys):
-    table = json.loads((kept / "made_by.json").read_text())
-    store = Store(kept, Kept(**table))
+    store = Store.create(kept, plan_sweep(CONFIGS, keys, max_batch=2))
     with store.locked(), pytest.raises(ConfigError, match="another process runs this sweep"):
         sweep(CONFIGS, keys, store=kept, **SETTINGS)
     sweep(CONFIGS, keys, store=kept, **SETTINGS)
@@ -471,17 +495,14 @@ def stop_after(monkeypatch, segments):
     """Interrupt a sweep when so many segments were played."""
     ticks, play = [], batch.run_chunks
 
-    def stopped(*arguments):
-        mine, tick, firsts, keeper = arguments
-
-        def counted():
-            tick()
-            ticks.append(0)
+    def stopped(plan, chunks, tick, *arguments):
+        def counted(done):
+            tick(done)
+            ticks.append(done)
             if len(ticks) == segments:
                 raise KeyboardInterrupt
 
-        with_a_count = mine, counted, firsts, keeper
-        return play(*with_a_count)
+        return play(plan, chunks, counted, *arguments)
 
     monkeypatch.setattr(execute, "run_chunks", stopped)
     return ticks
@@ -523,16 +544,17 @@ def test_a_run_goes_on_in_the_middle(config, keys, tmp_path, monkeypatch, caplog
     assert [path.name for path in middle.iterdir()] == ["6"]
     ticks = stop_after(monkeypatch, 0)
     result = sweep(config, keys[:1], **arguments)
-    assert len(ticks) == 20 - 6
+    assert ticks == [6] + [1] * (20 - 6)
     if config is LEARNED:
         assert 0 < whole.in_time.sum() < whole.in_time.size
-    assert "goes on after 6 of its segments" in caplog.text
+    assert "Resuming a chunk after 6 of its segments" in caplog.text
     xr.testing.assert_equal(result, whole)
     assert not list(tmp_path.glob("checkpoint-*"))
 
 
 def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
-    middle = checkpoint.Checkpoint(Store(tmp_path, Kept({}, [], {})), 0, 0)
+    plan = plan_sweep(bandit(), jax.random.split(jax.random.key(0)))
+    middle = checkpoint.Checkpoint(Store(tmp_path, plan), Chunk(0, 0))
     point = checkpoint.Point(2, {"x": jnp.arange(3.0)}, [np.ones(2)])
 
     def restored():
@@ -540,7 +562,7 @@ def test_a_damaged_middle_is_not_used(tmp_path, monkeypatch, caplog):
 
     middle.save(point)
     np.testing.assert_array_equal(restored().state["x"], point.state["x"])
-    middle.drop()
+    shutil.rmtree(tmp_path / "checkpoint-000-0000000")
     with monkeypatch.context() as harm:
         harm.setattr(checkpoint, "_digest", lambda _: np.zeros(32, np.uint8))
         middle.save(point)

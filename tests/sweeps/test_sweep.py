@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from pause_jax import (
     ConfigError,
-    Result,
     SweepInterrupted,
     config_file,
     policies,
     presets,
     simulate,
-    stack,
     sweep,
 )
 from pause_jax.base.compilation import Compilations
@@ -27,8 +25,8 @@ from pause_jax.learning import Execution, Linear
 from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import ROOMS, program_spec
 from pause_jax.run.record.recorder import chosen
-from pause_jax.sweeps import batch, chunks, execute
-from pause_jax.sweeps import prepare as preparing
+from pause_jax.sweeps import batch, execute, plan
+from pause_jax.sweeps.labels import Rows
 from tests.support.network import context, observation
 
 pytestmark = pytest.mark.slow
@@ -50,7 +48,7 @@ def keys():
 @pytest.fixture
 def two_cores(monkeypatch):
     """On any machine a sweep plays two chunks at a time."""
-    monkeypatch.setattr(preparing, "threads_of", lambda mesh: 2)
+    monkeypatch.setattr(plan, "threads_of", lambda mesh: 2)
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +79,13 @@ def test_a_row_is_the_single_run(learned, keys):
 
 def test_chunks_change_nothing(keys, monkeypatch):
     # In several threads so few runs would all be played one by one.
-    monkeypatch.setattr(preparing, "threads_of", lambda mesh: 1)
+    monkeypatch.setattr(plan, "threads_of", lambda mesh: 1)
     configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0, 50.0)]
-    assert preparing.plan_sweep(configs, keys, record=RECORDED).plans[0].batch > 2
+    assert plan.plan_sweep(configs, keys, record=RECORDED).chunkings[0].batch > 2
     whole = sweep(configs, keys, record=RECORDED, progress=False)
     for width in (1, 2):
         given = {"record": RECORDED, "max_batch": width}
-        assert preparing.plan_sweep(configs, keys, **given).plans[0].batch == width
+        assert plan.plan_sweep(configs, keys, **given).chunkings[0].batch == width
         found = sweep(configs, keys, progress=False, **given)
         xr.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-5)
 
@@ -96,7 +94,7 @@ def test_lanes_change_nothing(keys, monkeypatch):
     configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0)]
     results = []
     for threads in (1, 2, 3):
-        monkeypatch.setattr(preparing, "threads_of", lambda mesh, threads=threads: threads)
+        monkeypatch.setattr(plan, "threads_of", lambda mesh, threads=threads: threads)
         results.append(sweep(configs, keys, record=RECORDED, progress=False))
     for result in results[1:]:
         xr.testing.assert_allclose(result, results[0], rtol=1e-6, atol=1e-5)
@@ -106,25 +104,26 @@ SETUP = (chosen(RECORDED), Execution())
 
 
 def chunking_for(config, data, num_runs, num_devices, threads, memory_limit, max_batch):
-    limits = chunks.Limits(num_devices, threads, memory_limit, max_batch)
-    return chunks.chunking_of(config, data, num_runs, *SETUP, limits)
+    limits = plan.Limits(num_devices, threads, memory_limit, max_batch)
+    return plan.chunking_of(config, data, num_runs, *SETUP, limits)
 
 
-def play(configs, data, keys, chunking, tick):
-    mesh = batch.mesh_of(jax.devices()[:1])
-    return batch.run_chunks(batch.Batch(configs, data, keys, chunking, *SETUP, mesh), tick)
+def play(config, keys, tick):
+    """Run one by one in two threads."""
+    planned = plan.plan_sweep(config, keys, record=RECORDED)
+    chunking = plan.Chunking(num_runs=len(keys), batch=1, segments=20, threads=2)
+    planned = planned._replace(chunkings=[chunking])
+    return batch.run_chunks(planned, planned.chunks, tick)
 
 
 def test_lanes_stop_when_no_one_waits_for_them(keys):
-    config, data = prepare(bandit())
     many = jax.random.split(keys[0], 200)
-    chunking = chunks.Chunking(num_runs=200, batch=1, segments=20, threads=2)
     ticks = []
 
-    def tick():
-        ticks.append(0)
+    def tick(segments):
+        ticks.append(segments)
 
-    parts = play(stack([config]), data, many, chunking, tick)
+    parts = play(bandit(), many, tick)
     next(parts)
     parts.close()
     stopped = len(ticks)
@@ -134,15 +133,13 @@ def test_lanes_stop_when_no_one_waits_for_them(keys):
 
 
 def test_a_failure_in_a_lane_ends_the_sweep(keys):
-    config, data = prepare(bandit())
-    chunking = chunks.Chunking(num_runs=3, batch=1, segments=20, threads=2)
     ticks = itertools.count()
 
-    def tick():
+    def tick(segments):
         if next(ticks) == 25:
             raise RuntimeError("out of memory")
 
-    parts = play(stack([config]), data, keys, chunking, tick)
+    parts = play(bandit(), keys, tick)
     with pytest.raises(RuntimeError, match="out of memory"):
         list(parts)
 
@@ -215,7 +212,7 @@ def test_a_plan_plays_every_run(num_runs, num_devices, threads, max_batch, round
     chunking = chunking_for(config, data, num_runs, num_devices, threads, 1e-4, max_batch)
     assert chunking.batch % num_devices == 0
     assert list(chunking.firsts) == list(range(0, num_runs, chunking.batch))
-    assert chunking.segments == min(rounds, chunks.SEGMENTS)
+    assert chunking.segments == min(rounds, plan.SEGMENTS)
     if max_batch is not None:
         assert chunking.threads <= threads
         assert chunking.threads * chunking.batch < max_batch + chunking.threads * num_devices
@@ -300,7 +297,7 @@ ONE_BY_ONE = {"max_batch": 1, "record": RECORDED, "progress": False}
 
 def fail_in_chunk(monkeypatch, number, failure):
     """Let a sweep fail after so many finished chunks."""
-    original, finished = batch.run_chunks, list[Result]()
+    original, finished = batch.run_chunks, list[Rows]()
 
     def fail(*args):
         for part in original(*args):

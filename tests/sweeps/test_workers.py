@@ -1,4 +1,4 @@
-"""Chunks on other processes: Dask, submitit, shards. Who runs a chunk changes no bit, a death loses
+"""Chunks on other processes: Dask, submitit. Who runs a chunk changes no bit, a death loses
 nothing, and nothing runs to its end twice.
 """
 
@@ -17,8 +17,9 @@ import jax
 import pytest
 import xarray as xr
 
-from pause_jax import ConfigError, SweepInterrupted, merge, run_shard, sweep
-from pause_jax.sweeps import execute, leases, workers
+from pause_jax import ConfigError, SweepInterrupted, sweep
+from pause_jax.sweeps import executor as workers
+from pause_jax.sweeps.provenance import fingerprint
 from tests.support.watched import CONFIGS, SETTINGS, Watched, events, keys
 
 pytestmark = pytest.mark.slow
@@ -92,7 +93,7 @@ def test_a_dask_cluster_of_which_a_worker_dies_and_one_is_added(whole, tmp_path)
         result = sweep(CONFIGS, keys(), executor=executor, store=tmp_path / "kept", **SETTINGS)
         disturbing.join()
     xr.testing.assert_identical(result, whole)
-    xr.testing.assert_identical(merge(tmp_path / "kept"), whole)
+    xr.testing.assert_identical(sweep(CONFIGS, keys(), store=tmp_path / "kept", **SETTINGS), whole)
     assert_all_once(tmp_path)
     assert len({each.process for each in events(tmp_path)}) > 2
 
@@ -108,39 +109,6 @@ def test_jobs_of_submitit_of_which_one_dies(tmp_path, monkeypatch):
     xr.testing.assert_identical(result, sweep(*arguments, **SETTINGS))
     assert (tmp_path / "died").exists()
     assert list(ends(tmp_path).values()) == [1]
-
-
-def shard(folder, number, seconds, dying=0):
-    words = [str(folder), f"{number}/3", str(seconds), str(dying)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.support.watched", *words],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def test_shards_of_unequal_speed_do_not_idle_when_one_dies(whole, tmp_path):
-    """One that comes later: tests/sweeps/test_resume.py."""
-    dying, *others = shard(tmp_path, 1, 0.1, 3), shard(tmp_path, 2, 0.1), shard(tmp_path, 3, 0.5)
-    assert dying.wait(timeout=120) == -signal.SIGKILL
-    dying.communicate()
-    for process in others:
-        printed, error = process.communicate(timeout=120)
-        assert process.returncode == 0, error[-3000:]
-        assert printed.split()[1] == "0", "chunks were left"
-    xr.testing.assert_equal(merge(tmp_path / "kept"), whole)
-    assert_all_once(tmp_path)
-    assert not list((tmp_path / "kept").glob("lease-*"))
-    of_each = {each.process: 0.0 for each in events(tmp_path)}
-    counts = collections.Counter(each.process for each in events(tmp_path) if each.what == "end")
-    del of_each[dying.pid]
-    for each in events(tmp_path):
-        if each.process in of_each:
-            of_each[each.process] = each.seconds
-    # No shard was done before the last chunk was taken: none idled while there was work.
-    taken = max(each.seconds for each in events(tmp_path) if each.what == "begin")
-    assert min(of_each.values()) > taken - 0.5
-    fast, slow = (counts[process.pid] for process in others)
-    assert fast > slow >= 1
 
 
 class Inline:
@@ -181,16 +149,13 @@ def test_a_custom_class_of_a_script_travels(tmp_path):
     names = {"__name__": "a_script"}
     exec(OWN, names)
     config = {"own": CONFIGS["random"].replace(policy=names["Own"]())}
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom pause_jax.sweep import workers"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom pause_jax.sweeps import executor"
     sent = workers.packed(config, keys(), {"max_batch": 1})
-    program = f"{code}; print(workers.prepare_task({sent!r})[1]['own'][0]['digest'])"
+    program = f"{code}; print(executor.provenance.fingerprint(executor._plan({sent!r}).made_by))"
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    found = workers.prepare_task(sent)
-    assert not isinstance(found, workers.Failure)
-    _, made_by, _ = found
-    assert ran.stdout.splitlines()[-1] == made_by["own"][0]["digest"]
+    assert ran.stdout.splitlines()[-1] == fingerprint(workers._plan(sent).made_by)
 
 
 OWN = """
@@ -210,10 +175,7 @@ def changed(monkeypatch, **changes):
 
     def other(arguments):
         plan = prepared(arguments)
-        made_by = {**plan.made_by}
-        for name, value in changes.items():
-            made_by[name] = made_by[name] | value if isinstance(value, dict) else value
-        return plan._replace(made_by=made_by)
+        return plan._replace(made_by=plan.made_by | changes)
 
     monkeypatch.setattr(workers, "_plan", other)
 
@@ -221,9 +183,9 @@ def changed(monkeypatch, **changes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"versions": {"jax": "0.9.9"}}, r"jax was .*, is 0\.9\.9"),
-        ({"code": "0" * 64}, "code of pause_jax has changed"),
-        ({"machine": {"x64": True}}, "x64 was False, is True"),
+        ({"jax": "0.9.9"}, r"jax was .*, is 0\.9\.9"),
+        ({"code of pause_jax": "0" * 64}, "code of pause_jax has changed"),
+        ({"x64": True}, "x64 was False, is True"),
     ],
 )
 def test_workers_of_other_code_are_refused_by_name_before_any_run(monkeypatch, changes, words):
@@ -237,7 +199,7 @@ def test_workers_of_other_code_are_refused_by_name_before_any_run(monkeypatch, c
 def test_a_later_worker_of_another_processor_is_refused_and_finished_runs_are_kept(monkeypatch):
     def before(number):
         if number == 4:
-            changed(monkeypatch, machine={"device": "H100"})
+            changed(monkeypatch, device="H100")
 
     with pytest.raises(SweepInterrupted, match="is another: device was cpu, is H100") as stopped:
         sweep(CONFIGS, keys(), executor=Inline(before), **SETTINGS)
@@ -245,7 +207,7 @@ def test_a_later_worker_of_another_processor_is_refused_and_finished_runs_are_ke
 
 
 def test_the_processor_of_the_client_does_not_matter(monkeypatch, whole):
-    changed(monkeypatch, machine={"device": "H100", "platform": "gpu"})
+    changed(monkeypatch, device="H100", platform="gpu")
     result = sweep(CONFIGS, keys(), executor=Inline(), **SETTINGS)
     xr.testing.assert_equal(result, whole)
     assert result.attrs["made_by"] != whole.attrs["made_by"]
@@ -275,85 +237,3 @@ def test_a_failure_in_a_chunk_is_told_and_not_tried_again(monkeypatch):
 def test_what_cannot_be_given_with_an_executor_is_refused():
     with pytest.raises(ConfigError, match="devices: leave them out"):
         sweep(CONFIGS, keys(), executor=Inline(), devices=jax.devices(), progress=False)
-
-
-# Shards in one process.
-
-
-def test_a_shard_that_is_left_alone_runs_everything(whole, tmp_path):
-    share = run_shard(CONFIGS, keys(), (2, 3), store=tmp_path, **SETTINGS)
-    assert share == (CHUNKS, CHUNKS, 0)
-    xr.testing.assert_equal(merge(tmp_path), whole)
-    assert run_shard(CONFIGS, keys(), (1, 3), store=tmp_path, **SETTINGS) == (0, 0, 0)
-    with pytest.raises(ConfigError, match="shards was 3, is 5"):
-        run_shard(CONFIGS, keys(), (1, 5), store=tmp_path, **SETTINGS)
-    with pytest.raises(ConfigError, match="shard 5/4: the first must be"):
-        run_shard(CONFIGS, keys(), (5, 4), store=tmp_path, **SETTINGS)
-
-
-def test_a_shard_skips_what_another_finished_after_it_looked(whole, tmp_path, monkeypatch):
-    claim = leases.Leases.claim
-
-    def late_claim(self, path):
-        """Another shard runs everything between this shard's look and its first claim."""
-        monkeypatch.setattr(leases.Leases, "claim", claim)
-        assert run_shard(CONFIGS, keys(), (2, 2), store=tmp_path, **SETTINGS).open == 0
-        return claim(self, path)
-
-    monkeypatch.setattr(leases.Leases, "claim", late_claim)
-    assert run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS) == (0, 0, 0)
-    xr.testing.assert_equal(merge(tmp_path), whole)
-
-
-def test_a_shard_leaves_what_others_run_and_runs_damaged_chunks_again(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(leases, "EXPIRES", 0.6)
-    monkeypatch.setattr(execute, "LOOK_EVERY", 0.1)
-    run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS)
-    chunks = sorted(tmp_path.glob("chunk-*"))
-    chunks[0].write_bytes(b"")
-    chunks[5].unlink()
-    with pytest.raises(ConfigError, match=r"10 of 12 runs.* Start one of its shards again"):
-        merge(tmp_path)
-    other = leases.Leases()
-    assert other.claim(tmp_path / "lease-000-0000005")
-    share = run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS)
-    assert share == (1, 1, 1)
-    # A process that is no more is not waited for.
-    other.close()
-    assert run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS) == (1, 1, 0)
-    xr.testing.assert_equal(merge(tmp_path), whole)
-    assert merge(tmp_path).attrs["interrupted"] == "no"
-
-
-def test_the_lease_of_a_process_that_died_before_it_wrote_it_is_taken(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(leases, "UNWRITTEN", 0.5)
-    monkeypatch.setattr(execute, "LOOK_EVERY", 0.1)
-    run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS)
-    (tmp_path / "chunk-000-0000005.npz").unlink()
-    path = tmp_path / "lease-000-0000005"
-    path.touch()
-    assert not leases.Leases().claim(path), "it may be about to be written"
-    assert run_shard(CONFIGS, keys(), (1, 2), store=tmp_path, **SETTINGS) == (1, 1, 0)
-    xr.testing.assert_equal(merge(tmp_path), whole)
-    # One that is written within that time is not.
-    path.touch()
-    mine, other = leases.Leases(), leases.Leases()
-    assert not mine.claim(path)
-    path.unlink()
-    assert other.claim(path)
-    time.sleep(0.6)
-    assert not mine.claim(path)
-    other.close()
-
-
-def test_a_merge_says_what_is_missing(tmp_path):
-    with pytest.raises(ConfigError, match="holds no kept sweep"):
-        merge(tmp_path)
-    run_shard(CONFIGS, keys(), (2, 4), store=tmp_path, **SETTINGS)
-    for path in sorted(tmp_path.glob("chunk-*"))[2:6]:
-        path.unlink()
-    with pytest.raises(ConfigError, match=r"8 of 12 runs, 1 of 2 configs are there\. Start"):
-        merge(tmp_path)
-    some = merge(tmp_path, partial=True)
-    assert some.config.values.tolist() == ["random"]
-    assert some.attrs["interrupted"].startswith("after ")

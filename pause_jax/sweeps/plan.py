@@ -1,0 +1,437 @@
+"""A sweep before it runs: configs checked, grouped by static structure, and cut into chunks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+
+from pause_jax.base.memory import tree_bytes
+from pause_jax.base.spelling import shown
+from pause_jax.base.struct import ConfigError
+from pause_jax.config import SimConfig
+from pause_jax.learning import DataConfig, Dataset, Execution, Given, Learning
+from pause_jax.learning.dataset import checked
+from pause_jax.policies import POLICIES, OneOf, PolicyConfig, Random
+from pause_jax.run.preflight import (
+    check_limits,
+    check_size,
+    checked_devices,
+    checked_keys,
+    execution_of,
+    prepare,
+)
+from pause_jax.run.programs import compiled_init, compiled_steps, state_shapes
+from pause_jax.run.record.quantity import Quantity
+from pause_jax.run.record.recorder import Quantities, chosen, recorded_bytes, with_metrics
+from pause_jax.run.record.result import RESERVED
+from pause_jax.run.rounds.state import State
+from pause_jax.run.setup import learner_of
+from pause_jax.sweeps import provenance
+
+# Segments of a run: after each, progress shows, an interrupt is noticed, a checkpoint can be saved.
+SEGMENTS = 20
+# Bytes that the clients which train at the same time in a thread may keep: runs of more leave the
+# cache of a core, and then two of them take longer at once than in turn.
+KEPT_IN_THREAD = 8 * 2**20
+# Runs side by side: one of these. In a thread of a CPU, by the number of all runs.
+WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
+IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
+# A rough estimate of what a run takes. Of its state: the old one, the new one, and what the step of
+# the loop holds between them. Of its record: what the loop fills, and what it hands over.
+STATES, RECORDS = 3, 2
+# Of the model, for each client in training: itself, its gradient, two moments, the update, its flat
+# form, the noise, the release.
+MODELS = 8
+
+
+class PreparedConfig(NamedTuple):
+    """One config of a sweep, checked and ready: its name, itself, and its data set."""
+
+    label: str
+    config: SimConfig
+    data: Any
+
+
+class Chunk(NamedTuple):
+    """A chunk of a sweep, by the number of its group and of its first run there."""
+
+    group: int
+    first: int
+
+
+class Chunking(NamedTuple):
+    """How the runs of a group are cut: into chunks of ``batch`` runs, the same number on each
+    device; each runs in ``segments`` segments of its rounds, ``threads`` chunks at a time.
+    """
+
+    num_runs: int
+    batch: int
+    segments: int
+    threads: int
+
+    @property
+    def firsts(self) -> range:
+        """The first run of each chunk."""
+        return range(0, self.num_runs, self.batch)
+
+    def runs(self, first: int) -> np.ndarray:
+        """Return the runs of the chunk that begins with ``first``."""
+        return np.arange(first, min(first + self.batch, self.num_runs))
+
+
+class SweepPlan(NamedTuple):
+    """A sweep that can run.
+
+    Attributes:
+      configs: all of them, in the order of the sweep.
+      groups: configs of one static structure and data set, which are one compilation.
+      chunkings: how the runs of each group are cut into chunks.
+      keys: typed keys [S].
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      mesh: the devices.
+      made_by: what the bits of the result depend on, plain values by what they are called in a
+        message.
+    """
+
+    configs: list[PreparedConfig]
+    groups: list[list[PreparedConfig]]
+    chunkings: list[Chunking]
+    keys: Array
+    quantities: Quantities
+    execution: Execution
+    mesh: Mesh
+    made_by: dict[str, Any]
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        """All chunks, group by group."""
+        return [Chunk(g, first) for g, each in enumerate(self.chunkings) for first in each.firsts]
+
+    def segments(self, chunks: Iterable[Chunk]) -> int:
+        """Return how many segments some chunks have together."""
+        return sum(self.chunkings[chunk.group].segments for chunk in chunks)
+
+
+# As many arguments as `sweep` has: it hands them on.
+def plan_sweep(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+    keys: Array,
+    *,
+    data: Dataset | None = None,
+    record: Sequence[str | Quantity] | None = None,
+    memory_limit: float = 2.0,
+    max_batch: int | None = None,
+    devices: Sequence[jax.Device] | None = None,
+    client_batch: int | None = None,
+) -> SweepPlan:
+    """Check a sweep and cut it into chunks.
+
+    The arguments are those of :func:`pause_jax.sweep`.
+
+    Raises:
+      ConfigError: if any config or another argument cannot run.
+    """
+    named = _named(configs)
+    keys = checked_keys(keys)
+    check_limits(memory_limit, max_batch)
+    mesh = Mesh(np.asarray(checked_devices(devices)), ("run",))
+    execution = execution_of(client_batch)
+    quantities = chosen(record, RESERVED)
+    groups = _groups(named, None if data is None else checked(data))
+    if record is None:
+        of_all = (learner_of(group[0].config, group[0].data).metrics for group in groups)
+        configs = [group[0].config for group in groups]
+        quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED, configs)
+    for group in groups:
+        check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
+    limits = Limits(
+        num_devices=mesh.size,
+        threads=threads_of(mesh),
+        memory=memory_limit,
+        max_batch=max_batch,
+    )
+    chunkings = [
+        chunking_of(
+            group[0].config, group[0].data, len(group) * len(keys), quantities, execution, limits
+        )
+        for group in groups
+    ]
+    prepared = {each.label: each for group in groups for each in group}
+    in_order = [prepared[label] for label in named]
+    made_by = {
+        **_described(in_order, quantities),
+        "groups": [[each.label for each in group] for group in groups],
+        "keys": f"{len(keys)} seeds from {jax.random.key_data(keys[0])}",
+        "the other keys": jax.random.key_data(keys).tolist(),
+        "key_impl": str(jax.random.key_impl(keys)),
+        "max_batch": max_batch,
+        "memory_limit": memory_limit,
+        "client_batch": client_batch,
+        **provenance.versions(),
+        **provenance.machine(mesh.devices.flat),
+        **provenance.settings(),
+        "code of pause_jax": provenance.code(),
+    }
+    for group in groups:
+        made_by |= _custom(group, keys, quantities)
+    return SweepPlan(
+        configs=in_order,
+        groups=_sharing_policies(groups),
+        chunkings=chunkings,
+        keys=keys,
+        quantities=quantities,
+        execution=execution,
+        mesh=mesh,
+        made_by=made_by,
+    )
+
+
+def _described(configs: Iterable[PreparedConfig], quantities: Quantities) -> dict[str, Any]:
+    """Describe configs, their data and what is recorded."""
+    described: dict[str, Any] = {}
+    for each in configs:
+        for path, value in provenance.describe_config(each.config).items():
+            # Where a file lies does not matter, once its content is known.
+            if path.rpartition(".")[2] not in ("path", "data_dir"):
+                described[f"{path} of {each.label!r}"] = value
+        described[f"data of {each.label!r}"] = provenance.data_digest(each.data)
+    for q in quantities:
+        described[f"the quantity {q.name}"] = [q.dims, q.unit, q.gap, q.doc]
+    return described
+
+
+def _named(
+    configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
+) -> dict[str, SimConfig]:
+    if isinstance(configs, SimConfig):
+        configs = [configs]
+    if not isinstance(configs, Mapping | Iterable):
+        raise ConfigError(f"configs = {shown(configs)}: must be a SimConfig or several.")
+    if not isinstance(configs, Mapping):
+        configs = list(configs)
+        width = len(str(max(len(configs) - 1, 0)))
+        configs = {f"{i:0{width}}": config for i, config in enumerate(configs)}
+    if not configs:
+        raise ConfigError("configs is empty: give at least one SimConfig.")
+    for label in configs:
+        if not isinstance(label, str):
+            raise ConfigError(f"configs: the name {shown(label)} must be a text.")
+    return dict(configs)
+
+
+def _groups(named: Mapping[str, SimConfig], data: Dataset | None) -> list[list[PreparedConfig]]:
+    """Prepare the configs and group them by static structure and data set."""
+    loaded: dict[DataConfig, Any] = {}
+    groups: dict[Any, list[PreparedConfig]] = {}
+    for label, config in named.items():
+        prepared = _prepared(label, config, data, loaded)
+        structure = jax.tree.structure(prepared.config)
+        groups.setdefault((structure, id(prepared.data)), []).append(prepared)
+    return list(groups.values())
+
+
+def _prepared(
+    label: str, config: SimConfig, data: Dataset | None, loaded: dict[DataConfig, Any]
+) -> PreparedConfig:
+    """Prepare one config.
+
+    ``loaded`` holds what was loaded before, so that equal data are one object, and configs of equal
+    structure one group.
+    """
+    learning = config.learning if isinstance(config, SimConfig) else None
+    if data is None and type(learning) is Learning and learning.data in loaded:
+        config, dataset = prepare(config, loaded[learning.data])
+    else:
+        config, dataset = prepare(config, data)
+        if type(learning) is Learning:
+            loaded[learning.data] = dataset
+    if data is not None and config.learning is not None:
+        in_words = Given(num_train=config.learning.data.num_train, digest=dataset.digest)
+        config = config.override({"learning.data": in_words})
+    return PreparedConfig(label, config, dataset)
+
+
+# Digest of what the custom parts of this process computed last, by what a program is compiled for.
+_DIGESTS: dict[Any, str] = {}
+
+
+def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> dict[str, str]:
+    """Describe what the custom parts of a group compute, for each of its configs.
+
+    They are traced once, so their mistakes show before any run.
+
+    Raises:
+      Exception: whatever a part raises.
+    """
+    config, data = group[0].config, group[0].data
+    parts = ", ".join(provenance.custom_parts(config, quantities))
+    if not parts:
+        return {}
+    digest = provenance.program_digest(config, data, keys, quantities)
+    program = jax.tree.structure(config), quantities, _shapes(data)
+    if _DIGESTS.setdefault(program, digest) != digest:
+        compiled_steps.cache_clear()  # they hold a constant that has changed since they were traced
+        compiled_init.cache_clear()
+        _DIGESTS[program] = digest
+    return {f"code or a constant of {parts} in {each.label!r}": digest for each in group}
+
+
+def _shapes(data: Any) -> tuple[Any, ...]:
+    return tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(data))
+
+
+# Policies that share a program.
+
+
+def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedConfig]]:
+    """Give groups that differ in their policy and length alone configs of one structure.
+
+    So one program serves them all.
+    """
+    families: dict[Any, list[int]] = {}
+    for number, group in enumerate(groups):
+        family = _family(group[0].config, group[0].data)
+        if family is not None:
+            families.setdefault(family, []).append(number)
+    shared = list(groups)
+    for numbers in families.values():
+        policies = [groups[number][0].config.policy for number in numbers]
+        choices = tuple({jax.tree.structure(policy): policy for policy in policies}.values())
+        if len(choices) == 1:
+            continue
+        for number in numbers:
+            shared[number] = [
+                prepared._replace(config=one_of(prepared.config, choices))
+                for prepared in groups[number]
+            ]
+    return shared
+
+
+def _family(config: SimConfig, data: Any) -> Any:
+    """Return what configs that one program can serve have in common, whatever their policies are.
+
+    None for a policy that needs a program of its own.
+    """
+    policy = config.policy
+    if type(policy) not in POLICIES or policy.alone:
+        return None
+    rest = config.replace(policy=Random(), num_rounds=1, eval_every=1)
+    structure = jax.tree.structure((rest, data))
+    return structure, config.cohort_size, policy.releases, _shapes(data)
+
+
+def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
+    """Return the config with its policy as the one of its structure among the choices."""
+    if not choices:
+        return config
+    place = [*map(jax.tree.structure, choices)].index(jax.tree.structure(config.policy))
+    choices = (*choices[:place], config.policy, *choices[place + 1 :])
+    return config.replace(policy=OneOf(choices=choices, number=jnp.asarray(place, jnp.int32)))
+
+
+# Chunks that fit the memory and the caches.
+
+
+class Limits(NamedTuple):
+    """What the runs of a group may take.
+
+    Attributes:
+      num_devices: over which a chunk is spread.
+      threads: chunks at a time at most, from :func:`threads_of`.
+      memory: GiB of a device.
+      max_batch: runs at a time at most; from the memory if None.
+    """
+
+    num_devices: int
+    threads: int
+    memory: float
+    max_batch: int | None
+
+
+def threads_of(mesh: Mesh) -> int:
+    """Return how many chunks run at the same time: one, but on a lone CPU device one a core.
+
+    XLA splits only large operations over the cores of a CPU; runs do not wait for each other.
+    """
+    if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def chunking_of(
+    config: SimConfig,
+    data: Any,
+    num_runs: int,
+    quantities: Quantities,
+    execution: Execution,
+    limits: Limits,
+) -> Chunking:
+    """Cut the runs of a group so that a device keeps to the limits.
+
+    Args:
+      config: canonical, one of the group.
+      data: its data set.
+      num_runs: of the group.
+      quantities: what is recorded.
+      execution: how cohorts are trained.
+      limits: what they may take.
+    """
+    threads = min(limits.threads, num_runs)
+    if limits.max_batch is None:
+        state = state_shapes(config, data)
+        fitting = limits.memory * 2**30 / _run_bytes(config, state, quantities)
+        threads = max(1, min(threads, int(fitting)))
+        width = int(fitting / threads)
+        if threads > 1:
+            width = min(width, _cached_width(config, data, state, execution))
+        width = max(1, width)
+    else:
+        threads = min(threads, limits.max_batch)
+        width = math.ceil(limits.max_batch / threads / limits.num_devices)
+    on_each = math.ceil(num_runs / limits.num_devices)
+    batch = limits.num_devices * _few_widths(on_each, width, threads)
+    return Chunking(num_runs, batch, min(SEGMENTS, config.num_rounds), threads)
+
+
+def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
+    """Return how many of the ``num_runs`` runs of a device run side by side in a thread.
+
+    One of few numbers, so a few more seeds or values run by the program that there is.
+    """
+    if threads > 1:
+        # Side by side is faster for small runs only, and then there are many of them.
+        wanted = next(width for width, runs in IN_THREAD if num_runs >= runs)
+    else:
+        wanted = next(width for width in WIDTHS if width >= num_runs)
+    return next(width for width in reversed(WIDTHS) if width <= min(wanted, max_width))
+
+
+def _run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
+    """Estimate what one run takes of a device's memory."""
+    cohort = config.cohort_size * _bytes(state.learning.variables)
+    record = recorded_bytes(quantities, config)
+    return max(1, STATES * _bytes(state) + RECORDS * record + MODELS * cohort)
+
+
+def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:
+    """Return how many runs of a thread have clients in training that fit a core's cache."""
+    together = min(config.cohort_size, execution.client_batch or config.cohort_size)
+    kept = learner_of(config, data).client_bytes(state.learning) * together
+    return KEPT_IN_THREAD // max(kept, 1)
+
+
+def _bytes(tree: Any) -> int:
+    leaves = [x for x in jax.tree.leaves(tree) if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    return tree_bytes(leaves)
