@@ -25,19 +25,17 @@ PATIENCE = 0.5
 # level 2, and what it compiles is as fast. XLA's older emitters compile in half the time, but are
 # slower by a third on large arrays; JAX 0.12 has none.
 _LEVEL, _EMITTERS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"
-_HAS_OLD_EMITTERS = jax.__version_info__ < (0, 12)
-CPU_OPTIONS: dict[str, dict[str, Any]] = {
-    "small": {_LEVEL: 2, _EMITTERS: False} if _HAS_OLD_EMITTERS else {_LEVEL: 2},
-    "large": {_LEVEL: 2},
-}
+CPU_OPTIONS: dict[str, dict[str, Any]] = {"small": {_LEVEL: 2}, "large": {_LEVEL: 2}}
+if jax.__version_info__ < (0, 12):
+    CPU_OPTIONS["small"][_EMITTERS] = False
 # New objects after which Python looks for garbage, of which a trace makes little.
 _OBJECTS = 50_000
 
 
 def compiler_options(runs: str) -> dict[str, Any] | None:
-    """Return the options of top-level programs for ``small`` or ``large`` runs.
+    """Return the options of top-level programs for ``small`` or ``large`` runs, for a CPU alone.
 
-    A level in ``XLA_FLAGS`` takes precedence; other devices than a CPU have no options.
+    A level in ``XLA_FLAGS`` takes precedence.
     """
     if _LEVEL in os.environ.get("XLA_FLAGS", "") or jax.default_backend() != "cpu":
         return None
@@ -75,20 +73,20 @@ def _use_default_cache() -> None:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Surround calls that may compile: use the cache, and let Python collect garbage rarely.
-
-    Looking for garbage takes a sixth of a compilation otherwise.
-    """
+    """Use the cache, and let Python collect garbage rarely: a sixth of a compilation otherwise."""
     _use_default_cache()
     before = gc.get_threshold()
-    changes = 0 < before[0] < _OBJECTS  # not if it is off, rare, or set by another thread
-    if changes:
-        gc.set_threshold(_OBJECTS, *before[1:])
+    if not 0 < before[0] < _OBJECTS:  # off, rare, or set by another thread
+        yield
+        return
+    gc.set_threshold(_OBJECTS, *before[1:])
     try:
         yield
     finally:
-        if changes:
-            gc.set_threshold(*before)
+        gc.set_threshold(*before)
+
+
+_tell = functools.cache(lambda: print(COMPILING, file=sys.stderr))
 
 
 @contextlib.contextmanager
@@ -104,19 +102,14 @@ def telling() -> Iterator[None]:
         waiting.cancel()
 
 
-@functools.cache
-def _tell() -> None:
-    print(COMPILING, file=sys.stderr)
-
-
 class Compilations:
     """Counts of what JAX has compiled in this process since the object was made.
 
     Attributes:
       seconds: spent in the compiler or on reading the cache.
-      programs: that were compiled or read.
-      compiled: programs that were compiled anew; counted only while a cache is in use.
-      from_cache: programs that came from the cache.
+      programs: compiled or read.
+      compiled: programs compiled again; counted only while a cache is in use.
+      from_cache: programs read from the cache.
     """
 
     def __init__(self) -> None:

@@ -84,9 +84,9 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
     return RoundKeys(*fold(jnp.concatenate([streams, before_rounds]), numbers))
 
 
-def availability_trace(world: Array, round: Array | int) -> Array:
-    """Derive the key of the availability trace's step; round 0 is before the first."""
-    return jax.random.fold_in(jax.random.fold_in(world, 0), round)
+def first_availability(world: Array) -> Array:
+    """Derive the key of the availability trace's first state, as of round 0."""
+    return jax.random.fold_in(jax.random.fold_in(world, 0), 0)
 
 
 def budgets(world: Array) -> Array:

@@ -187,6 +187,14 @@ def state_shapes(config: SimConfig, data: Any) -> State:
     """Return the shapes of the state before round 1, by the trace that a single run takes."""
     if all_ours(config, ()):
         config = _of_any_length(config)
+    leaves, structure = jax.tree.flatten((config, data))
+    return _state_shapes(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+
+
+@functools.cache
+def _state_shapes(structure: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> State:
+    leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kinds]
+    config, data = jax.tree.unflatten(structure, leaves)
     state, _ = compiled_init(None).eval_shape(config, data, jax.random.key(0), np.int32(0))
     return state
 

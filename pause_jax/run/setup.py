@@ -83,7 +83,9 @@ def setup_of(
       length: of the run, if it is not that of the config.
     """
     length = length_of(config) if length is None else length
-    data_size, local_samples = _samples(learner, learning)
+    data_size = local_samples = learning.partition.size.astype(jnp.float32)
+    if learner.max_samples is not None:
+        local_samples = jnp.minimum(data_size, learner.max_samples)
     size = float(model_bytes(learning))
     latency, work = config.latency.with_work(Work(size, size, local_samples))
     context = context_of(
@@ -124,7 +126,7 @@ def context_of(
 
     Args:
       config: canonical config.
-      model: its latency model, given the work of a round (``Latency.given``).
+      model: its latency model, given the work of a round (``Latency.with_work``).
       data_size: float [K], samples of each client.
       local_samples: float [K], samples that each client trains on in a round.
       share: float [K], quality-weighted share of the data.
@@ -168,11 +170,3 @@ def context_of(
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def _expected(model: Latency, num_clients: int) -> tuple[Array, Array]:
     return model.expected_speed(num_clients), model.expected_latency(num_clients)
-
-
-def _samples(learner: Learner, learning: LearnerState) -> tuple[Array, Array]:
-    """Samples that each client has, and that it trains on in a round, float [K] each."""
-    data_size = learning.partition.size.astype(jnp.float32)
-    if learner.max_samples is None:
-        return data_size, data_size
-    return data_size, jnp.minimum(data_size, learner.max_samples)

@@ -24,6 +24,7 @@ from pause_jax.privacy import NoPrivacy
 from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import SMALL, program_spec
 from pause_jax.run.record.recorder import chosen
+from tests.support.pages import play
 
 pytestmark = pytest.mark.slow
 
@@ -216,6 +217,13 @@ def test_what_a_run_is_compiled_into_does_not_creep():
     assert found.draws <= 1.2 * 9
     # Most can be told from the code that asks for them.
     assert found.lines_of["elsewhere"] < found.kernels / 2
+
+
+def test_the_page_on_programs_runs():
+    names = play("docs/guides/programs.md")
+    config = SimConfig(num_clients=8, num_selected=2, num_rounds=50, learning=None)
+    expected = simulate(config, jax.random.key(0), record=("clock",)).clock
+    np.testing.assert_allclose(names["clock"], expected, rtol=1e-6)
 
 
 def test_arrays_of_one_shape_share_programs_in_runs_and_sweeps():

@@ -16,9 +16,7 @@ from jax import Array, lax
 
 from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import ConfigError
-from pause_jax.config import SimConfig
 from pause_jax.learning import LearnerState, Trained
-from pause_jax.policies import Policy
 from pause_jax.rng import keys
 from pause_jax.run.events.flight import (
     Buffer,
@@ -46,8 +44,13 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
     Raises:
       ConfigError: if the policy or the learner cannot work with overlapping rounds.
     """
-    check_asks_nobody(setup.config, setup.policy)
     config = setup.config
+    if setup.policy.query is not None:
+        raise ConfigError(
+            f"clock = {config.clock.name!r}: {type(config.policy).__name__} asks clients before it "
+            "chooses, and a server that waits for nobody has no time to. Choose a policy that asks "
+            "none."
+        )
     if setup.learner.deferred is None:
         raise ConfigError(
             f"clock = {config.clock.name!r}: the learner of {type(config.learning).__name__} "
@@ -55,16 +58,6 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
         )
     plan = plan_of(setup.config)
     return nobody(setup.config, plan, setup.learner.deferred.none(learning, plan.slots))
-
-
-def check_asks_nobody(config: SimConfig, policy: Policy) -> None:
-    """Raise ConfigError if the policy has a question."""
-    if policy.query is not None:
-        raise ConfigError(
-            f"clock = {config.clock.name!r}: {type(config.policy).__name__} asks clients before it "
-            "chooses, and a server that waits for nobody has no time to. Choose a policy that asks "
-            "none."
-        )
 
 
 def play(

@@ -50,7 +50,7 @@ def world_of(config: SimConfig, model: Latency) -> World:
         return jnp.asarray(seconds, jnp.float32)
 
     def init(stream: Array) -> Any:
-        return () if trace is None else trace.init(keys.availability_trace(stream, 0), num_clients)
+        return () if trace is None else trace.init(keys.first_availability(stream), num_clients)
 
     def present(state: Any, round_keys: keys.RoundKeys, clock: Array) -> tuple[Array, Any]:
         free = jax.random.bernoulli(round_keys.availability, config.availability, (num_clients,))
