@@ -51,7 +51,7 @@ def steps(config: SimConfig) -> dict[str, Any]:
     config, data = prepare(config)
     quantities = chosen(None)
     spec = program_spec(config, data, quantities)
-    steps = compiled_steps(spec, quantities, Execution())
+    steps = compiled_steps(spec, quantities, Execution(), None)
     program_config, policy = spec.config_of(config), np.int32(0)
     state, segment = state_shapes(config, data), spec.segment(config, 1, config.num_rounds)
     return {

@@ -160,7 +160,7 @@ def single_run(
         return _traced_run(config, data, key, quantities, execution)
     spec = program_spec(config, data, quantities)
     runs = Runs(
-        steps=compiled_steps(spec, quantities, execution or Execution()),
+        steps=compiled_steps(spec, quantities, execution or Execution(), None),
         config=spec.config_of(config),
         data=data,
         key=key,

@@ -209,7 +209,7 @@ def compiled_init(mesh: Mesh | None) -> Any:
 
 @functools.cache
 def compiled_steps(
-    spec: ProgramSpec, quantities: Quantities, execution: Execution, mesh: Mesh | None = None
+    spec: ProgramSpec, quantities: Quantities, execution: Execution, mesh: Mesh | None
 ) -> Steps:
     """Return the compiled steps of a single run, or of a batch over a mesh with axis ``run``."""
     steps = plain_steps(quantities, execution, spec.any_length)

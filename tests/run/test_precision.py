@@ -31,7 +31,7 @@ def precisions(config: SimConfig, precision: str | None) -> Counter[str]:
     config, data = prepare(config)
     quantities = chosen(("clients", "test_loss"))
     spec = program_spec(config, data, quantities)
-    steps = compiled_steps(spec, quantities, Execution(precision=precision))
+    steps = compiled_steps(spec, quantities, Execution(precision=precision), None)
     state, segment = state_shapes(config, data), spec.segment(config, 1, 1)
     lowered = steps.advance.lower(spec.config_of(config), data, state, segment, np.int32(0))
     program = lowered.as_text()

@@ -74,7 +74,7 @@ def test_advancing_in_pieces_gives_the_whole_run():
     quantities = chosen(None)
     jit_advance = jax.jit(advance, static_argnums=4)
     spec = program_spec(config, data, quantities)
-    steps = compiled_steps(spec, quantities, Execution())
+    steps = compiled_steps(spec, quantities, Execution(), None)
     state, _ = steps.init(spec.config_of(config), data, KEY, np.int32(0))
     records = []
     for first in (1, 5):
