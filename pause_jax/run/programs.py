@@ -188,7 +188,8 @@ def state_shapes(config: SimConfig, data: Any) -> State:
     if all_ours(config, ()):
         config = _of_any_length(config)
     leaves, structure = jax.tree.flatten((config, data))
-    return _state_shapes(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+    kinds = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return _state_shapes(structure, kinds)
 
 
 @functools.cache
