@@ -20,9 +20,9 @@ from pause_jax.base.compilation import Compilations, use_cache
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
 from pause_jax.cli.options import Request
+from pause_jax.cli.output import status_of, stoppable
 from pause_jax.cli.publish import publish, show_again
 from pause_jax.cli.result_folder import UNFINISHED
-from pause_jax.cli.stopping import status_of, stoppable
 from pause_jax.config import SimConfig, validate
 from pause_jax.sweeps.execute import SweepInterrupted
 from pause_jax.sweeps.execute import execute as run_sweep

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import logging
 import os
+import pathlib
 import sys
 import warnings
 from collections.abc import Container
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,80 +24,33 @@ from pause_jax.cli import output
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-class _Command(NamedTuple):
-    """A command of the program.
-
-    Attributes:
-      place: module in ``pause_jax.cli`` and function.
-      summary: the first line of the function's docstring, for the list of commands.
-    """
-
-    place: str
-    summary: str
-
-
+# Module in ``pause_jax.cli`` and function of each command.
 COMMANDS = {
-    "compare": _Command(
-        "compare.compare",
-        "Compare selection policies on one data set, with the same worlds for all.",
-    ),
-    "run": _Command("compare.run", "Run the simulations of one or more configs and compare them."),
-    "sweep": _Command(
-        "sweep.sweep",
-        "Run every combination of some values, spread over all devices or a cluster.",
-    ),
-    "tune": _Command(
-        "tune.tune", "Search for the numbers of a config that are best, in one compiled program."
-    ),
-    "report": _Command(
-        "report.report",
-        "Write FOLDER/report.html: one file that needs no network, made from FOLDER/data.nc alone.",
-    ),
-    "show": _Command(
-        "compare.show", "Print a preset as a config file, to start a custom config from."
-    ),
-    "policies": _Command(
-        "listing.list_policies",
-        "List the selection policies: what each observes and what it assumes known.",
-    ),
-    "latencies": _Command(
-        "listing.list_latencies", "List the latency models, with their fields and defaults."
-    ),
-    "availability-traces": _Command(
-        "listing.list_availability_traces",
-        "List when clients can be there, with the fields and defaults.",
-    ),
-    "datasets": _Command(
-        "listing.list_datasets", "List the data sets, and where decoded images are kept."
-    ),
-    "audit": _Command(
-        "audit.audit",
-        "Audit mechanisms: a lower bound on the epsilon that each really has, from its releases.",
-    ),
-    "fit": _Command(
-        "fit.fit",
-        "Say what measured latencies look like: their law, drift, correlation between rounds.",
-    ),
-    "import": _Command(
-        "importing.import_files",
-        "Turn public files into devices.csv, intervals.csv, fleet.csv or clients.npz.",
-    ),
+    "compare": "compare.compare",
+    "run": "compare.run",
+    "sweep": "sweep.sweep",
+    "tune": "tune.tune",
+    "report": "report.report",
+    "show": "compare.show",
+    "policies": "listing.list_policies",
+    "latencies": "listing.list_latencies",
+    "availability-traces": "listing.list_availability_traces",
+    "datasets": "listing.list_datasets",
+    "audit": "audit.audit",
+    "fit": "fit.fit",
+    "import": "importing.import_files",
 }
 
 
 def program(names: Container[str] = COMMANDS) -> typer.Typer:
-    """The program. Only commands in ``names`` work: their imports take a second, which the list of
-    commands does without.
+    """Return the program, in which only commands in ``names`` work.
+
+    Their imports take a second, which the list of commands does without.
     """
-    app = typer.Typer(
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(start)
-    for name, command in COMMANDS.items():
-        function = _imported(command.place) if name in names else _listed(command.summary)
-        app.command(name)(function)
+    for name, place in COMMANDS.items():
+        app.command(name)(_imported(place) if name in names else _listed(place))
     return app
 
 
@@ -106,11 +61,16 @@ def _imported(place: str) -> Any:
     return with_options(getattr(importlib.import_module(f"pause_jax.cli.{module}"), name))
 
 
-def _listed(summary: str) -> Any:
+def _listed(place: str) -> Any:
+    """Return a function with the docstring of a command, whose module is not imported."""
+    module, _, name = place.partition(".")
+    source = (pathlib.Path(__file__).parent / f"{module}.py").read_text("utf-8")
+    functions = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
+
     def command() -> None:
         raise NotImplementedError
 
-    command.__doc__ = summary
+    command.__doc__ = next(ast.get_docstring(each) for each in functions if each.name == name)
     return command
 
 

@@ -1,18 +1,24 @@
-"""Standard output, which may be full or lead to a reader that has gone."""
+"""Where a program ends: signals that stop it, and standard output that is full or closed."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
 
-# The status of a program whose reader has gone, as in ``| head``: 128 and the number of SIGPIPE.
+# Exit status of a program whose reader has gone, as in ``| head``: 128 and the number of SIGPIPE.
 READER_HAS_GONE = 128 + getattr(signal, "SIGPIPE", 13)
+# SLURM and Kubernetes send the first before the end, a closed terminal the second.
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Output(Console):
@@ -23,9 +29,48 @@ class Output(Console):
         raise SystemExit(READER_HAS_GONE)
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal asked to stop.
+
+    Attributes:
+      number: of the signal.
+    """
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Raise the first signal to stop as ``Stopped``; the second ends the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Stopped(number)
+
+    # Under nohup SIGHUP is ignored, and stays so.
+    watched = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in watched}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def status_of(error: BaseException | None) -> int:
+    """Return the exit status after an error: 128 and the signal's number, 1 for a failure."""
+    if isinstance(error, Stopped):
+        return 128 + error.number
+    return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+
+
 def flush() -> None:
-    """Write what is left in the buffer of standard output, which Python would do too late to say
-    what failed.
+    """Flush standard output, which Python does too late to report a failure.
 
     Raises:
       SystemExit: if the reader has gone.
@@ -39,7 +84,7 @@ def flush() -> None:
 
 
 def end_of_space(error: OSError) -> NoReturn:
-    """End a program with a line on the full device.
+    """Exit with a line about the full device.
 
     Raises:
       SystemExit: with status 1.
@@ -57,7 +102,7 @@ def end_of_space(error: OSError) -> NoReturn:
 
 
 def _discard() -> None:
-    """Let standard output lead nowhere, so that the interpreter's own flush cannot fail."""
+    """Redirect standard output to nowhere, so the interpreter's own flush cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""The folder of a result: reserved before the run, filled after it, found again to go on."""
+"""The folder of a result: reserved before the run, filled after it, found again to resume."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONGEST_NAME = 200
 
 
 def check_name(name: str) -> None:
-    """Refuse the name of a result that could be a place outside of the folder of all results.
+    """Validate the name of a result, which must be a folder inside the folder of all results.
 
     Raises:
       ConfigError: if it is no name of one folder.
@@ -51,7 +51,7 @@ def check_name(name: str) -> None:
 def reserve(
     root: pathlib.Path, name: str, *, explicit: bool, force: bool, writes: Collection[str] = FILES
 ) -> pathlib.Path:
-    """The folder for a result, decided before the run so that nothing is lost after it.
+    """Create the folder of a result before the run, so that nothing is lost after it.
 
     Args:
       root: folder of all results.
@@ -61,7 +61,7 @@ def reserve(
       writes: files that the command may write there.
 
     Returns:
-      The folder, created, and by no other process.
+      The folder, which no other process has.
 
     Raises:
       ConfigError: if an explicit name is taken and ``force`` is not set, it cannot be made, or
@@ -77,7 +77,7 @@ def reserve(
                 return folder
             if force:
                 check_own(folder, writes)
-                discard_unfinished(folder)
+                discard_store(folder / UNFINISHED)
                 return folder
             if explicit:
                 resumed = (folder / UNFINISHED).is_dir()
@@ -92,18 +92,8 @@ def reserve(
     raise ConfigError(f"{root / name}: there are too many results of that name. Give a --name.")
 
 
-def discard_unfinished(folder: pathlib.Path) -> None:
-    """Delete what a command stored in a result's folder while it ran, and nothing else.
-
-    Raises:
-      ConfigError: if another process is at work there.
-    """
-    kept = folder / UNFINISHED
-    discard_store(kept)
-
-
 def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
-    """Refuse a folder in which a run would overwrite what no run of this library wrote.
+    """Validate that a run would overwrite only files of this library in a folder.
 
     Raises:
       ConfigError: naming the first such file of ``writes``, or a link that leads out of the folder.
@@ -142,7 +132,7 @@ def manifest(folder: pathlib.Path) -> set[str]:
 
 
 def _is_inside(folder: pathlib.Path, name: str) -> bool:
-    """Whether a name from a list is that of a file below a folder, by no link."""
+    """Return whether a name from a list is that of a file below a folder, by no link."""
     path = pathlib.PurePosixPath(name)
     return (
         not path.is_absolute()
@@ -155,24 +145,25 @@ def _is_inside(folder: pathlib.Path, name: str) -> bool:
 
 def claim(folder: pathlib.Path, names: Iterable[str]) -> None:
     """Add files to the list of a result's folder, if it has one."""
-    told = about(folder)
-    if told:
-        _write_run(folder, {**told, "files": sorted({*manifest(folder), *names})})
+    table = about(folder)
+    if table:
+        _write_run(folder, {**table, "files": sorted({*manifest(folder), *names})})
 
 
 def claimed(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """The path of a file that is to be written in a result's folder, from now on in its list."""
+    """Add a file to the list of a result's folder, and return its path."""
     claim(folder, [name])
     return folder / name
 
 
 def free(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """As :func:`claimed`; with a number in the name if a file has it already."""
-    wanted, found, number = pathlib.PurePosixPath(name), name, 2
-    while os.path.lexists(folder / found):
-        found = str(wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}"))
+    """Claim a file as :func:`claimed`, with a number in its name if the name is taken."""
+    path = pathlib.PurePosixPath(name)
+    number = 1
+    while os.path.lexists(folder / name):
         number += 1
-    return claimed(folder, found)
+        name = str(path.with_name(f"{path.stem}-{number}{path.suffix}"))
+    return claimed(folder, name)
 
 
 def _write_run(folder: pathlib.Path, table: Mapping[str, Any]) -> None:
@@ -181,7 +172,7 @@ def _write_run(folder: pathlib.Path, table: Mapping[str, Any]) -> None:
 
 
 def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.Path]:
-    """The folders that results of a name have, the last one first.
+    """Return the folders of a name's results, the last one first.
 
     Raises:
       ConfigError: for a name that is none.
@@ -189,14 +180,13 @@ def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.P
     check_name(name)
     if explicit:
         return [root / name] if (root / name).is_dir() else []
-    number = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
-    found = []
-    if root.is_dir():
-        for folder in root.iterdir():
-            match = number.fullmatch(folder.name)
-            if match and folder.is_dir():
-                found.append((int(match[1] or 1), folder))
-    return [folder for _, folder in sorted(found, reverse=True)]
+    pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
+    numbered = {
+        int(match[1] or 1): folder
+        for folder in root.glob("*/")
+        if (match := pattern.fullmatch(folder.name))
+    }
+    return [numbered[number] for number in sorted(numbered, reverse=True)]
 
 
 def give_back(folder: pathlib.Path) -> None:
@@ -209,8 +199,8 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
     """Write ``data.nc``, ``configs/<config>.toml``, ``run.json`` and ``versions.json``; the files
     of an earlier result in the folder are removed, and no others.
 
-    The folder is made again if somebody has removed it; ``about`` is what ``run.json`` says beside
-    the list of files. Raises OSError if something cannot be written.
+    A removed folder is created again. ``about`` goes into ``run.json``, next to the list of files.
+    Raises OSError if something cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     begin(folder, keep=DATA)
@@ -226,21 +216,22 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
 def begin(folder: pathlib.Path, *, keep: str = RUN) -> None:
     """Remove the files of an earlier result in a folder, and begin a list of files.
 
-    The file ``keep`` stays: it is replaced later, when the new one is whole.
+    The file ``keep`` is replaced later, when the new one is whole.
     """
-    earlier, kept = manifest(folder), {RUN, keep}
-    _write_run(folder, {"files": sorted(earlier | kept)})
-    for name in earlier - kept:
+    earlier = manifest(folder)
+    remaining = {RUN, keep}
+    _write_run(folder, {"files": sorted(earlier | remaining)})
+    for name in earlier - remaining:
         (folder / name).unlink(missing_ok=True)
     for name in _FOLDERS:
         for path in sorted((folder / name).glob("**/"), reverse=True):
             with contextlib.suppress(OSError):  # what is not empty stays
                 path.rmdir()
-    _write_run(folder, {"files": sorted(kept)})
+    _write_run(folder, {"files": sorted(remaining)})
 
 
 def finish(folder: pathlib.Path, about: Mapping[str, Any]) -> None:
-    """Write what ``run.json`` says of a result, beside its list of files."""
+    """Write ``run.json``: what a result was made by, and its list of files."""
     _write_run(folder, {**about, "files": sorted(manifest(folder))})
 
 
@@ -257,7 +248,7 @@ def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
 
 
 def about(folder: pathlib.Path) -> dict[str, Any]:
-    """What ``run.json`` says; nothing if there is none, or it is damaged."""
+    """Read ``run.json``; empty if there is none, or it is damaged."""
     try:
         table = json.loads((folder / RUN).read_text())
     except (OSError, ValueError):
@@ -266,7 +257,7 @@ def about(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a result depends on, and the devices."""
+    """Return versions of what a result depends on, and the devices."""
     return {
         "python": platform.python_version(),
         **provenance.versions(),

@@ -16,8 +16,8 @@ from pause_jax.base.compilation import use_cache
 from pause_jax.cli import result_folder
 from pause_jax.cli.execute import described, end
 from pause_jax.cli.options import Base, Force, Name, Out, Seed, Source
+from pause_jax.cli.output import stoppable
 from pause_jax.cli.settings import about, base_config, load_files
-from pause_jax.cli.stopping import stoppable
 from pause_jax.config import config_file, validate
 from pause_jax.sweeps.execute import SweepInterrupted
 from pause_jax.tuning import Objective, Tuned

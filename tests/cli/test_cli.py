@@ -234,14 +234,6 @@ def test_policies_latencies_and_datasets_are_listed(monkeypatch, tmp_path, capsy
     assert all(name in listed for name in names)
 
 
-def test_a_file_may_be_run_with_another_policy(monkeypatch, tmp_path):
-    (tmp_path / "mine.toml").write_text('learning = "none"\nnum_rounds = 5\n')
-    arguments = ("--set", "policy=random", *BANDIT[:4], *BARE)
-    assert run(monkeypatch, tmp_path, "run", "mine.toml", *arguments) == 0
-    (kept,) = (tmp_path / "results").glob("*/configs/mine.toml")
-    assert config_file.load(kept).policy.name == "random"
-
-
 def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
     assert run(monkeypatch, tmp_path, "--version") == 0
     assert capsys.readouterr().out.startswith(f"pause_jax {pause_jax.__version__}, JAX ")
@@ -318,12 +310,6 @@ def test_the_module_is_the_program(tmp_path, module):
         assert command in help_text
 
 
-def test_a_start_imports_nothing_that_only_some_commands_need(tmp_path):
-    heavy = {"scipy.stats", "matplotlib", "dp_accounting", "h5netcdf", "sklearn", "altair"}
-    program = f"import sys, pause_jax.cli; print(sorted({heavy} & set(sys.modules)))"
-    assert python(tmp_path, "-c", program).strip() == "[]"
-
-
 def test_a_damaged_cache_is_one_line_and_the_program_goes_on(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PAUSE_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "500")
@@ -378,8 +364,9 @@ def test_the_hint_for_a_missing_extra_is_printed_whole(monkeypatch, tmp_path, ca
 def test_a_preset_is_run_by_its_name_for_some_rounds(monkeypatch, tmp_path):
     arguments = ("digits_small", *BANDIT[:4], "--set", "policy=random", "--rounds", "7", *BARE)
     assert run(monkeypatch, tmp_path, "run", *arguments) == 0
-    data = xr.load_dataset(tmp_path / "results" / "digits_small" / "data.nc")
-    assert data.sizes["round"] == 7
+    folder = tmp_path / "results" / "digits_small"
+    assert xr.load_dataset(folder / "data.nc").sizes["round"] == 7
+    assert config_file.load(folder / "configs" / "digits_small.toml").policy.name == "random"
 
 
 def test_a_file_with_the_mark_of_its_encoding_is_read(tmp_path):

@@ -47,87 +47,47 @@ def assert_clear(error: pytest.ExceptionInfo[ConfigError]) -> None:
 
 
 # Dotted path, value, and a word of the rule that the message must give.
-BAD_NUMBERS = [
+BAD = [
     ("reward.alpha", -1.0, ">= 0"),
     ("reward.beta", 0.0, "> 0"),
     ("reward.gamma", NAN, ">= 0"),
     ("reward.gamma", INF, "finite"),
     ("reward.alpha", True, "number"),
-    ("reward.alpha", "1", "number"),
     ("reward.alpha", None, "number"),
-    ("availability", 0.0, "> 0"),
     ("availability", 1.5, "<= 1"),
     ("latency.std", -0.1, "> 0"),
     ("latency.min_latency", "fast", "number"),
-    ("privacy.budget.total_epsilon", 0.0, "> 0"),
     ("privacy.budget.total_epsilon", -5.0, "> 0"),
     ("privacy.budget.total_epsilon", np.float32(0), "> 0"),
     ("privacy.budget.decay", NAN, "> 0"),
-    ("privacy.sensitivity", False, "number"),
     ("policy.index.speed_weight", 0, "> 0"),
-    ("learning.learning_rate", NAN, "> 0"),
     ("learning.learning_rate", jnp.asarray(-0.1), "> 0"),
-    ("learning.learning_rate", "0.1", "number"),
-]
-
-
-@pytest.mark.parametrize(("path", "value", "rule"), BAD_NUMBERS)
-def test_a_bad_number_is_named_with_its_value_and_its_rule(path, value, rule):
-    message = str(error_of(LEARN.override({path: value})).value)
-    assert message.startswith(f"{path} = {value!r}")
-    assert rule in message
-
-
-BAD_STATICS = [
     ("num_clients", 0, ">= 1"),
     ("num_clients", 6.0, "whole number"),
     ("num_clients", None, "needed"),
+    ("num_clients", "6", "whole number"),
+    ("num_clients", True, "whole number"),
     ("num_selected", -1, ">= 1"),
-    ("num_rounds", 2.5, "whole number"),
     ("num_rounds", NAN, "number"),
-    ("eval_every", 0, ">= 1"),
-    ("learning.batch_size", 0, ">= 1"),
-    ("learning.batch_size", 20.0, "whole number"),
-    ("learning.max_steps", 0, ">= 1"),
     ("learning.optimizer", "adamm", "adam, adamax"),
-    ("learning.data.num_train", 0, ">= 1"),
     ("learning.data.num_train", 10.5, "whole number"),
     ("learning.model.hidden", (32, 0), ">= 1"),
-    ("learning.model.hidden", (32.5,), "whole number"),
+    ("learning.model.hidden", ("32",), "whole number"),
+    ("learning.model.hidden", 32, "tuple"),
+    ("learning.partition.min_quality", "0.5", "number"),
     ("learning.partition.min_quality", 1.5, "<= 1"),
+    ("track_regret", "no", "True or False"),
+    ("track_regret", 3, "True or False"),
+    ("when_spent", "never", "one of exclude, drop"),
+    ("when_spent", np.asarray(["exclude"]), "one of exclude, drop"),
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "rule"), BAD_STATICS)
-def test_a_bad_constant_is_named_with_its_value_and_its_rule(path, value, rule):
+@pytest.mark.parametrize(("path", "value", "rule"), BAD)
+def test_a_bad_value_is_named_with_its_rule(path, value, rule):
     message = str(error_of(LEARN.override({path: value})).value)
     assert message.startswith(f"{path} = {value!r}")
     assert rule in message
-
-
-# A text or a truth value where a whole number is due, and the other way round.
-WRONG_KINDS = [
-    ("num_clients", "6"),
-    ("num_clients", True),
-    ("num_selected", True),
-    ("num_rounds", "3"),
-    ("learning.batch_size", True),
-    ("learning.max_steps", "100"),
-    ("learning.data.num_train", "100"),
-    ("learning.model.hidden", ("32",)),
-    ("learning.model.hidden", 32),
-    ("learning.partition.min_quality", "0.5"),
-    ("track_regret", "no"),
-    ("track_regret", 3),
-    ("learning.keep_optimizer_state", "false"),
-    ("when_spent", np.asarray(["exclude"])),
-]
-
-
-@pytest.mark.parametrize(("path", "value"), WRONG_KINDS)
-def test_a_constant_of_the_wrong_kind_is_named_with_its_value(path, value):
-    message = str(error_of(LEARN.override({path: value})).value)
-    assert message.startswith(f"{path} = {value!r}")
 
 
 @pytest.mark.parametrize("latency", [Network, Traces])

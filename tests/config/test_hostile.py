@@ -84,36 +84,23 @@ CONFIGS = {
     "shell": (model('"os:system"'), NO_KIND),
     "process": (model('"subprocess:Popen"', '[["args", "touch PWNED"]]'), NO_KIND),
     "eval": (model('"builtins:eval"', "[]"), NO_KIND),
-    "a function of flax": (model('"flax.nnx:jit"', "[]"), NO_KIND),
     "a class of flax that is no module": (model('"flax.nnx:Rngs"', "[]"), NO_KIND),
-    "a class of ours that is no module": (model('"pause_jax:SimConfig"', "[]"), NO_KIND),
     "our program": (model('"pause_jax.cli.main:main"', "[]"), NO_KIND),
     "a module's loader": (model('"os:__loader__"', "[]"), NO_KIND),
     "a chain of attributes": (model('"flax.linen:Module.__init__.__globals__"'), NOT_THERE),
-    "a module in a module": (model('"pathlib:os.system"'), NOT_THERE),
-    "builtins of a module": (model('"os:__builtins__.eval"'), NOT_THERE),
     # What is imported.
     "import": (model('"evil:Net"', "[]"), NOT_LOADED),
-    "relative import": (model('"..evil:Net"', "[]"), NOT_LOADED),
-    "import of a submodule": (model('"flax.linen.evil:Net"', "[]"), NOT_LOADED),
     "a path": (model('"../evil.py:Net"', "[]"), NOT_LOADED),
-    "a line break": (model('"evil\\n:Net"', "[]"), NOT_LOADED),
     "NUL": (model('"evil\\u0000:Net"', "[]"), NOT_LOADED),
-    "nothing": (model('""', "[]"), NOT_LOADED),
     "a module alone": (model('"os"', "[]"), NOT_THERE),
-    "no module": (model('":Net"', "[]"), NOT_LOADED),
     # Optimisers.
     "optimizer shell": ('[learning]\noptimizer = "os:abort"', "GradientTransformation"),
-    "optimizer import": ('[learning]\noptimizer = "evil:rate"', NOT_LOADED),
     "optimizer of optax": ('[learning]\noptimizer = "optax:adam"', "GradientTransformation"),
     # Arguments that are no plain data, and values of other kinds.
     "no pairs": (dense('[["features"]]'), "must be pairs"),
-    "one number": (dense("3"), "must be pairs"),
     "a table": (dense("[{features = 3}]"), "must be pairs"),
-    "a number for a name": (dense("[[3, 4]]"), "must be pairs"),
     "a dunder for a name": (dense('[["__class__", 4]]'), "cannot be made"),
     "a date": (model("1979-05-27", "[]"), "must be a linen module"),
-    "a list": (model('["os:system"]', "[]"), "must be a linen module"),
     "a field that is none": ('[reward]\n"__class__" = 1', "no field '__class__'"),
     # Sizes.
     "deep lists": (dense("[" * 5000 + "]" * 5000), "nested too deeply"),
@@ -125,15 +112,12 @@ CONFIGS = {
     "letters for a terminal": ('policy = "\\u001b[31m\\u009b"', "must be one of"),
     # Files that a config names.
     "latency from a device": ('[latency]\nname = "traces"\npath = "/dev/zero"', "regular file"),
-    "latency from null": ('[latency]\nname = "traces"\npath = "/dev/null"', "regular file"),
     "latency from a pipe": ('[latency]\nname = "traces"\npath = "pipe"', "regular file"),
     "latency from a folder": ('[latency]\nname = "traces"\npath = "."', "regular file"),
     "latency from more than the machine": (
         '[latency]\nname = "traces"\npath = "huge.csv"', "this machine has"),
     "availability from a device": (
         '[availability_trace]\nname = "intervals"\npath = "/dev/zero"', "regular"),
-    "availability from a pipe": (
-        '[availability_trace]\nname = "intervals"\npath = "pipe"', "regular file"),
     "a long path": (f'[latency]\nname = "traces"\npath = "{"a" * 10**5}"', "cannot be read"),
     "code of a community": (
         '[learning.data]\nname = "tfds"\ndataset = "evil:net"\ndownload = true', "their own code"),
@@ -451,8 +435,8 @@ def test_a_list_from_elsewhere_removes_nothing_outside(kind, tmp_path):
 
 def test_what_lies_in_the_folder_of_an_unfinished_run_stays(tmp_path):
     place = written(tmp_path)
-    (place / "unfinished" / "000").mkdir(parents=True)
-    for name in ("made_by.json", "chunk-000-0000000.npz", "000/made_by.json", "mine.txt"):
+    (place / "unfinished").mkdir(parents=True)
+    for name in ("made_by.json", "chunk-000-0000000.npz", "mine.txt"):
         (place / "unfinished" / name).touch()
     result_folder.reserve(tmp_path, "mine", explicit=True, force=True)
     assert files(place / "unfinished") == {"mine.txt"}

@@ -19,7 +19,7 @@ import pytest
 import xarray as xr
 
 from pause_jax import cli, sweep
-from pause_jax.cli import result_folder, stopping
+from pause_jax.cli import output, result_folder
 from tests.support.killed import CONFIGS, KEYS, MAX_BATCH, environment, run_killed, same_bits
 
 pytestmark = pytest.mark.slow
@@ -195,7 +195,7 @@ def test_force_leaves_nothing_of_the_result_before(here, tmp_path):
 
 
 def test_the_first_signal_stops_and_what_is_ignored_stays_so():
-    heard = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    heard = {number: signal.getsignal(number) for number in output.SIGNALS}
 
     def both():
         os.kill(os.getpid(), signal.SIGHUP)
@@ -203,12 +203,12 @@ def test_the_first_signal_stops_and_what_is_ignored_stays_so():
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
     try:
-        with pytest.raises(stopping.Stopped) as stopped, stopping.stoppable():
+        with pytest.raises(output.Stopped) as stopped, output.stoppable():
             both()
-        assert stopping.status_of(stopped.value) == 143
+        assert output.status_of(stopped.value) == 143
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, heard[signal.SIGHUP])
     assert {number: signal.getsignal(number) for number in heard} == heard
-    assert stopping.status_of(KeyboardInterrupt()) == 130
-    assert stopping.status_of(RuntimeError()) == 1
+    assert output.status_of(KeyboardInterrupt()) == 130
+    assert output.status_of(RuntimeError()) == 1
