@@ -211,8 +211,9 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
 
     Raises:
       TypeError: if ``build`` returns something else.
-      ConfigError: if it asks for losses and does not declare it; while it is traced, also if
-        ``update`` reads an undeclared field, or returns a state of another form than ``init``.
+      ConfigError: if it asks for losses and does not declare it, or overrides ``releases``; while
+        it is traced, also if ``update`` reads an undeclared field, or returns a state of another
+        form than ``init``.
     """
     name = type(config).__name__
     built = config.build(context)
@@ -220,6 +221,8 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
         raise TypeError(
             f"{name}.build returned {type(built).__name__}: must be Policy(init, select, update)."
         )
+    if type(config).releases is not PolicyConfig.releases:
+        raise ConfigError(f"{name}.releases: follows from `reads`. Declare `reads` alone.")
     declared = readings(config)
     if built.query is not None and built.query.wants == "loss" and "answer.loss" not in declared:
         raise _undeclared(name, "asks for losses", declared, ["answer.loss"])

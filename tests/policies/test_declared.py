@@ -100,6 +100,13 @@ class Both(DeclaredLoss):
         return observation.loss + observation.square_loss
 
 
+class Hides(DeclaredLoss):
+    """Declares a reading and denies that it leaves without noise."""
+
+    name = "hides_of_a_test"
+    releases = ()
+
+
 class Asks(PolicyConfig):
     """Random among all, after a question that it does not declare."""
 
@@ -133,6 +140,7 @@ class Holds(PolicyConfig):
         (Update(), r"Update: reads observation\.update, .*reads = \('update',\)"),
         (ByPlace(), r"ByPlace: reads observation\.loss, "),
         (Both(), r"Both: reads observation\.square_loss, .*reads = \('loss', 'square_loss'\)"),
+        (Hides(), r"Hides\.releases: follows from `reads`"),
         (Asks(), r"Asks: asks for losses, .*reads = \('answer\.loss',\)"),
     ],
 )
