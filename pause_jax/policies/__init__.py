@@ -14,24 +14,22 @@ from pause_jax.policies.baselines import All, Fastest, Random, RoundRobin
 from pause_jax.policies.choose import (
     by_data_size, draw_clients, equal_weights, stateless, top_clients,
 )  # fmt: skip
-from pause_jax.policies.clustered import ClusteredSimilarity
-from pause_jax.policies.cs_ucb import CsUcb, CsUcbQ
+from pause_jax.policies.clustered import ClusteredSimilarity, HicsFl
 from pause_jax.policies.divfl import DivFl
 from pause_jax.policies.e3cs import E3cs
 from pause_jax.policies.fedcor import FedCor
 from pause_jax.policies.fedcs import FedCs
 from pause_jax.policies.greedyfed import GreedyFed
-from pause_jax.policies.hics_fl import HicsFl
 from pause_jax.policies.index import (
     INDEX_RULES as INDEX_RULES, DiscountedUcb, IndexRule, KlUcb, Thompson, Ucb, UcbV, UsefulRate,
 )  # fmt: skip
 from pause_jax.policies.one_of import OneOf as OneOf
+from pause_jax.policies.latency_bandits import CsUcb, CsUcbQ, RbcsF
 from pause_jax.policies.oort import Oort, Pisces
 from pause_jax.policies.pause import Bsfl, Genie, Pause, maximiser as maximiser
 from pause_jax.policies.polaris import Polaris
 from pause_jax.policies.power_of_choice import PowerOfChoice
 from pause_jax.policies.privacy_aware import BudgetGroups, NoiseSampling, TolerantFirst
-from pause_jax.policies.rbcs_f import RbcsF
 from pause_jax.policies.refl import Refl
 from pause_jax.policies.sampling import ClusteredSize, F3ast, MdSampling
 

@@ -130,16 +130,6 @@ def first_of(order: Array, count: Array) -> Array:
     return mask_of(order, place < count, order.shape[0])
 
 
-def next_queue(queue: Array, target: Array | float, chosen: Array) -> Array:
-    """Virtual queues after one more round, float [K]: max(queue + target - b, 0).
-
-    A queue grows by what its client is owed a round, ``target``, and falls by one when it takes
-    part, b = ``chosen``, 0 or 1. While it stays bounded, the client takes part in a share of
-    ``target`` of the rounds.
-    """
-    return jnp.maximum(queue + target - chosen, 0.0)
-
-
 def resource_request(
     ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]],
     receive: Callable[[Any, Array, Array, Answer], Any],

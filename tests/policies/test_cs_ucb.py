@@ -8,7 +8,7 @@ import pytest
 
 from pause_jax import SimConfig, simulate
 from pause_jax.policies import CsUcb, CsUcbQ
-from pause_jax.policies.choose import next_queue
+from pause_jax.policies.latency_bandits import next_queue
 from tests.reference import policies as oracle
 from tests.support.network import context, observation
 

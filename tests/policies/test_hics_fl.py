@@ -10,8 +10,7 @@ import pytest
 
 from pause_jax import ConfigError
 from pause_jax.policies import HicsFl, Selection
-from pause_jax.policies.clustered import arccos
-from pause_jax.policies.hics_fl import cluster_means, draw_in_clusters, ward_labels
+from pause_jax.policies.clustered import arccos, cluster_means, draw_in_clusters, ward_labels
 from tests.reference import hics_fl as oracle
 from tests.support.network import context, observation
 

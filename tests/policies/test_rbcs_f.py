@@ -9,7 +9,7 @@ import pytest
 
 from pause_jax import SimConfig, simulate
 from pause_jax.policies import Answer, RbcsF
-from pause_jax.policies.rbcs_f import optimistic_latency
+from pause_jax.policies.latency_bandits import optimistic_latency
 from pause_jax.world.latency import LinearContext
 from tests.reference import rbcs_f as oracle
 from tests.support.network import context, observation
