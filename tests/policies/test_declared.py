@@ -104,7 +104,7 @@ class Hides(DeclaredLoss):
     """Declares a reading and denies that it leaves without noise."""
 
     name = "hides_of_a_test"
-    releases = ()
+    releases = ()  # type: ignore[misc]
 
 
 class Asks(PolicyConfig):
