@@ -1,12 +1,9 @@
 """The pieces of a day with an accelerator, where a machine with one has fewer packages."""
 
-import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -47,24 +44,17 @@ for piece in PIECES:
 """
 
 
-def lines_of(out: pathlib.Path) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in (out / LINES).read_text().splitlines()]
-
-
-def every_piece(python: str, out: pathlib.Path) -> list[dict[str, Any]]:
-    """The lines of all pieces in their least form, in one process that lacks packages."""
-    program = PROGRAM.format(missing=MISSING, out=str(out))
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(out / "cache")}
-    if python != sys.executable:
-        del env["XLA_FLAGS"]  # another JAX may end at a flag that it does not know
+@pytest.mark.slow
+def test_every_piece_runs_without_network_and_the_missing_packages(tmp_path):
+    """All pieces in their least form, in one process that lacks packages."""
+    program = PROGRAM.format(missing=MISSING, out=str(tmp_path))
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PAUSE_JAX_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
-        [python, "-W", "ignore", "-c", program], cwd=out, env=env, capture_output=True, text=True
-    )
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=tmp_path, env=env, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return lines_of(out)
-
-
-def check_lines(lines: list[dict[str, Any]]) -> None:
+    lines = accelerator_steps.ended(tmp_path)
     assert [line["piece"] for line in lines if "step" not in line] == list(PIECES)
     steps = [line for line in lines if "step" in line]
     assert {line["piece"] for line in steps} == set(PIECES)
@@ -78,21 +68,6 @@ def check_lines(lines: list[dict[str, Any]]) -> None:
             assert all(float(text.split(" s")[0]) > 0 for text in line["found"].values())
         if line["piece"] in ("figures", "resnet"):
             assert line["found"]["rounds"] == 2
-
-
-@pytest.mark.slow
-def test_every_piece_runs_without_network_and_the_missing_packages(tmp_path):
-    check_lines(every_piece(sys.executable, tmp_path))
-
-
-@pytest.mark.slow
-def test_every_piece_runs_on_python_3_12(tmp_path):
-    """``PAUSE_JAX_DEVICE_PYTHON`` names an interpreter that has JAX and Flax."""
-    python = os.environ.get("PAUSE_JAX_DEVICE_PYTHON") or shutil.which("python3.12")
-    asked = python and subprocess.run([python, "-c", "import flax"], capture_output=True)
-    if not asked or asked.returncode:
-        pytest.skip("no Python 3.12 with JAX and Flax: name one in PAUSE_JAX_DEVICE_PYTHON")
-    check_lines(every_piece(python, tmp_path))
 
 
 def planned(names: str, measure):

@@ -104,19 +104,11 @@ def test_weights_survive_the_file_and_a_difference_is_seen(tmp_path):
     assert largest_difference(weights, again) == 0.5
 
 
-@pytest.fixture(scope="module")
-def measured():
-    """Two turns of ours, and of a contender that fails; what was said on the way."""
+def test_the_harness_measures_us_and_reports_who_fails():
     said = list[str]()
-    contenders = {
-        OURS: (PYTHON, CONTENDERS[OURS]),
-        "broken": (PYTHON, Contender("no_such_driver", None)),
-    }
-    return harness.measure("tiny", contenders, 2, said.append), said
-
-
-def test_the_harness_measures_us_and_reports_who_fails(measured):
-    measured, said = measured
+    broken = (PYTHON, Contender("no_such_driver", None))
+    contenders = {OURS: (PYTHON, CONTENDERS[OURS]), "broken": broken}
+    measured = harness.measure("tiny", contenders, 2, said.append)
     assert len(measured[OURS].values) == 2
     assert measured[OURS].warmup > min(measured[OURS].values)
     assert measured[OURS].versions["jax"] == jax.__version__
