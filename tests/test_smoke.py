@@ -1,4 +1,4 @@
-"""The quick tier's look at the whole: a run, a sweep and the command line, each in seconds."""
+"""The quick tests of the whole: a run, a sweep, a policy's contract, regret, the command line."""
 
 import sys
 
@@ -10,6 +10,7 @@ from pause_jax import SimConfig, cli, simulate, sweep
 from pause_jax.learning import Digits, Learning, Linear
 from pause_jax.policies import NAMED
 from pause_jax.privacy import PerCoordinateLaplace
+from pause_jax.testing import check_policy
 
 CONFIG = SimConfig(
     num_clients=6,
@@ -32,6 +33,21 @@ def test_a_run_and_a_sweep_of_it_agree():
     np.testing.assert_allclose(row.test_loss, run.test_loss, rtol=1e-5)
     assert run.counts.sum() == CONFIG.num_rounds * CONFIG.num_selected
     assert not np.array_equal(rows.clock[0, 0], rows.clock[0, 1])
+
+
+def test_a_policy_keeps_its_contract():
+    check_policy(NAMED["pause"])
+
+
+def test_the_genie_has_no_regret_and_others_have_less_than_random():
+    base = SimConfig(num_clients=20, num_rounds=500, learning=None)
+    configs = {name: base.replace(policy=NAMED[name]) for name in ("genie", "pause", "random")}
+    keys = jax.random.split(jax.random.key(0), 2)
+    regret = (
+        sweep(configs, keys, record=("regret",), progress=False).regret.sum("round").mean("seed")
+    )
+    np.testing.assert_allclose(regret.sel(config="genie"), 0.0, atol=1e-3)
+    assert 0 < regret.sel(config="pause") < 0.5 * regret.sel(config="random")
 
 
 def printed(capsys, monkeypatch, *arguments):

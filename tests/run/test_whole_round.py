@@ -40,8 +40,6 @@ from pause_jax.world.latency import SpeedNormal
 from tests.reference.simulator import Simulator
 from tests.support.runs import assert_close
 
-pytestmark = pytest.mark.slow
-
 # With this key the runs meet the situations that are asserted at the end.
 KEY = jax.random.key(29)
 
@@ -164,7 +162,10 @@ def slow(name: str):
     return simulator.run(), simulator
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "pause" else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS],
+)
 def test_a_run_is_what_algorithm_1_says(name):
     expected, _ = slow(name)
     result = simulate(CONFIGS[name], KEY, client_batch=CLIENT_BATCH.get(name))
@@ -191,11 +192,13 @@ def test_clients_are_unequal_and_some_hold_more_than_they_may_use():
     assert any(4 < size < 20 and size % 4 for size in simulator.size)
 
 
+@pytest.mark.slow
 def test_some_rounds_lack_clients_and_some_have_none():
     assert 0 < np.sum(empty_slots("pause") > 0) < RICH.num_rounds
     assert np.any(empty_slots("spent_excluded") == RICH.num_selected)
 
 
+@pytest.mark.slow
 def test_a_round_without_clients_is_followed_by_one_at_another_rate():
     empty = np.flatnonzero(empty_slots("step_decay") == RICH.num_selected)  # round t at t - 1
     trained = np.flatnonzero(empty_slots("step_decay") < RICH.num_selected)
@@ -203,6 +206,7 @@ def test_a_round_without_clients_is_followed_by_one_at_another_rate():
     assert any((t - np.sum(empty < t)) // 2 != t // 2 for t in trained)
 
 
+@pytest.mark.slow
 def test_some_clients_are_spent_while_others_are_not():
     _, excluded = slow("spent_excluded")
     assert max(excluded.counts) == 2
