@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError
-from pause_jax.importers import huggingface, leaf, tff
+from pause_jax.importers import huggingface, leaf, samples, tff
 from pause_jax.importers.request import Request, ids_of
 from tests.support import public_files
 
@@ -109,6 +109,15 @@ def test_a_damaged_file_of_leaf_is_one_line(tmp_path, content, rule):
         leaf.read(Request((path,)))
     (line,) = str(refused.value).splitlines()
     assert line.startswith(f"FILE = '{path}': {rule}")
+
+
+def test_a_client_without_training_samples_has_no_test_samples(tmp_path):
+    def part(number):
+        return np.zeros((number, 2), np.float32), np.zeros(number, np.int32)
+
+    train, test = {"a": part(3), "b": part(0)}, {"a": part(1), "b": part(2)}
+    arrays = samples.imported(tmp_path, train, test).arrays
+    assert (len(arrays["x"]), len(arrays["x_test"])) == (3, 1)
 
 
 def test_emnist_of_tensorflow_federated_is_what_it_was(tmp_path):

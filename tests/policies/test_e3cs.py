@@ -43,6 +43,20 @@ def played(config=CONFIG):
     return tuple(rounds)
 
 
+def test_the_last_round_without_a_floor_learns_without_it():
+    """Of 100 rounds the first 24 have no floor."""
+    states = []
+    for config in (E3cs(quota=0.3, schedule="late"), E3cs(quota=0.0)):
+        policy = config.build(context(SIZES, M))
+        before = policy.init()._replace(round=jnp.int32(23))
+        available = np.ones(K, bool)
+        selection, _ = policy.select(jax.random.key(0), before, jnp.int32(24), available)
+        seen = observation(np.ones(M))._replace(available=available)
+        states.append(policy.update(before, selection, seen).log_weight)
+    assert np.any(states[0] != 0)
+    np.testing.assert_array_equal(*states)
+
+
 def replay(bug="", config=CONFIG):
     """The oracle before each round of our run, having learned from our choices."""
     slow = oracle.E3cs(K, M, config.quota, config.rate, bug)

@@ -44,6 +44,16 @@ def replay(bug=""):
         yield slow, available, weight, rate, np.flatnonzero(weight > 0).tolist()
 
 
+def test_a_lost_update_counts_as_participation():
+    policy = CONFIG.build(context(SIZES, M))
+    selection, _ = policy.select(jax.random.key(0), policy.init(), 1, np.ones(K, bool))
+    rates = [
+        policy.update(policy.init(), selection, observation(np.ones(M), received=received))
+        for received in (np.ones(M, bool), np.zeros(M, bool))
+    ]
+    np.testing.assert_array_equal(*rates)
+
+
 def test_rates_cohorts_and_weights_are_the_oracles():
     sizes = set()
     for slow, available, weight, rate, chosen in replay():

@@ -169,6 +169,8 @@ def test_the_sizes_of_tiers_add_up_and_only_the_order_is_drawn():
     law = Tiers(values=(1.0, 2.0, 3.0), shares=(1 / 3, 1 / 3, 1 / 3))
     assert law.sizes(10).tolist() == [4, 3, 3]
     assert Tiers(values=(1.0, 2.0), shares=(0.25, 0.75)).sizes(4).tolist() == [1, 3]
+    largest_remainder = Tiers(values=(1.0, 2.0, 3.0), shares=(0.44, 0.33, 0.23))
+    assert largest_remainder.sizes(10).tolist() == [5, 3, 2]
     one, other = (np.asarray(law.factors(keys.budgets(jax.random.key(i)), 10)) for i in (0, 1))
     assert sorted(one) == sorted(other)
     assert one.tolist() != other.tolist()

@@ -23,6 +23,7 @@ from pause_jax.run.driver import single_run
 from pause_jax.run.preflight import prepare
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
 from pause_jax.run.record.recorder import chosen
+from pause_jax.world.availability import Intervals
 from pause_jax.world.latency import Latency
 from tests.support.modes import Together
 from tests.support.runs import ASK, BANDIT, KEY, LEARN, assert_same_bits
@@ -121,6 +122,27 @@ def test_the_ten_answers_of_the_guide():
     assert result.waiting.tolist() == [0.5, 0, 0.5, 0.5, 0]
     weights = np.asarray([float(row[5]) for row in table])
     np.testing.assert_allclose(result.useful, 2 * weights.reshape(5, 2).sum(axis=1), atol=2e-3)
+
+
+def test_availability_is_read_when_a_client_starts_within_a_step():
+    """Client 2 comes after 0.5 s, and client 0 makes room for it after 1 s of a step of 3 s."""
+    always = [(0.0, 10.0)]
+    config = of_clients(
+        (1, 3, 1),
+        Asynchronous(concurrency=2, buffer=2),
+        policy=InOrder(clients=(0, 1, 2)),
+        num_rounds=1,
+        availability_trace=Intervals.of([always, always, [(0.5, 10.0)]], period=10.0),
+    )
+    assert simulate(config, KEY, record=("counts",)).counts.tolist() == [1, 1, 1]
+
+
+def test_every_start_downloads_the_model_once():
+    config = LEARN.replace(clock=Asynchronous(concurrency=4, buffer=2), num_rounds=4, eval_every=4)
+    result = simulate(config, KEY, record=("counts", "downloaded"))
+    models = np.asarray(result.downloaded) / (4 * result.num_parameters)
+    assert models.sum() == result.counts.sum()
+    assert models[0] >= 4
 
 
 @pytest.mark.parametrize("example", ["ten_clients", "six_with_ties"])
