@@ -66,7 +66,7 @@ mutants: $(STAMP)  ## plant faults one at a time; a test must catch each (half a
 	$(BIN)/python -m tools.mutants $(NAME)
 
 soak: $(STAMP)  ## kill sweeps at 50 moments, generate 10,000 configs: half an hour (MOMENTS=, SOAK=)
-	$(BIN)/python -m tests.soak $(MOMENTS)
+	$(BIN)/python -m tools.soak $(MOMENTS)
 	SOAK=$(or $(SOAK),10000) $(BIN)/python -m pytest -q tests/config/test_generated_configs.py
 
 lint: $(STAMP)  ## lint, format check, types and the contracts of imports

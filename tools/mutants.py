@@ -76,14 +76,14 @@ def faults() -> list[Fault]:
 _Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
-def mutated(fault: Fault) -> tuple[Path, str]:
-    """Return the file of a fault and its source with the fault.
+def mutated(fault: Fault, root: Path = ROOT) -> tuple[Path, str]:
+    """Return the file of a fault below ``root`` and its source with the fault.
 
     Raises:
       LostPlaceError: unless the place and the right source are found exactly once.
     """
     module, name = fault.place.split()
-    above = ROOT if module.startswith("experiments") else PACKAGE
+    above = root if module.startswith("experiments") else root / PACKAGE.name
     path = above.joinpath(*module.split("."))
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
     places = [
@@ -169,10 +169,9 @@ def copied(folder: Path) -> Path:
 
 def planted(copy: Path, fault: Fault) -> tuple[str, str]:
     """Run a fault's tests with it in a copy; return the verdict and why."""
-    file, wrong = mutated(fault)
+    path, wrong = mutated(fault, copy)
     if problem := without_fault(copy, fault.tests):
         return "SURVIVED", f"its tests do not pass without it: {problem}"
-    path = copy / file.relative_to(ROOT)
     right = path.read_text("utf-8")
     path.write_text(wrong, "utf-8")
     try:
@@ -199,7 +198,8 @@ def run(copy: Path, tests: tuple[str, ...]) -> tuple[int, str]:
         **os.environ,
         **{"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(copy)},
     }
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", *tests]
+    cache = f"cache_dir={ROOT / '.pytest_cache'}"  # with the programs that are compiled already
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", "-o", cache, *tests]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     output = (done.stdout + done.stderr).splitlines()
     errors = [line[1:].strip() for line in output if line.startswith("E ")]

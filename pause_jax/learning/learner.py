@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Variables = dict[str, Any]
 # The collection of a model's weights that are trained like ``params``, and released as they are.
 CLEAR = "clear"
+# Groups of channels of group norm in the library's models.
+GROUPS = 8
 # Collections that the optimiser moves.
 TRAINED = ("params", CLEAR)
 # Takes the cohort's flat updates [m, d] to what the server receives of them [m, d].

@@ -10,7 +10,7 @@ from jax import Array
 
 from pause_jax.base.struct import Config, ConfigError, Sizes, static
 from pause_jax.learning.convolution import FORMS
-from pause_jax.learning.learner import TRAINED, Variables
+from pause_jax.learning.learner import GROUPS, TRAINED, Variables
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -23,9 +23,8 @@ _TRAIN_WORDS = {
     "deterministic": True,
     "use_running_average": True,
 }
-# Normalisation layers of the library's models, and the groups of channels of group norm.
+# Normalisation layers of the library's models.
 NORMS = ("group", "batch", "none")
-GROUPS = 8
 
 
 class Network(NamedTuple):

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.learning.convolution import stored
-from pause_jax.learning.learner import CLEAR
-from pause_jax.learning.models import GROUPS
+from pause_jax.learning.learner import CLEAR, GROUPS
 
 # How much of the running statistics a batch leaves.
 MOMENTUM = 0.9

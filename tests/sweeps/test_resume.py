@@ -1,6 +1,6 @@
 """Processes that are killed at any moment, full disks, signals: nothing is lost, nothing is mixed.
 
-`make soak` does the same at fifty moments (tests/soak.py).
+`make soak` does the same at fifty moments (tools/soak.py).
 """
 
 import logging

@@ -1,6 +1,6 @@
-"""Kills a small sweep at many moments, starts it again, and compares bit for bit: `make soak`.
+"""Kill a small sweep at many moments, resume it, and compare bit for bit: `make soak`.
 
-python -m tests.soak [MOMENTS]
+python -m tools.soak [MOMENTS]
 """
 
 import pathlib
@@ -15,7 +15,7 @@ from tests.support.killed import environment, run_killed, same_bits
 
 
 def main(moments: int) -> None:
-    """Kill at so many moments."""
+    """Kill and resume a sweep at random moments, and compare it with an undisturbed one."""
     folder = pathlib.Path(tempfile.mkdtemp())
     settings = environment(folder / "compiled")
     chance = random.Random(0)
