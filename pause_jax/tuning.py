@@ -152,7 +152,7 @@ def tune(
     points = [*best[list(axes)].to_dict("records"), {}]
     fresh_keys = jax.random.split(fresh_key, max(2, width * seeds // (FINALISTS + 1)))
     scores, near = run(points, fresh_keys, warn=True)
-    initial = {path: functools.reduce(getattr, path.split("."), config) for path in axes}
+    initial = {path: _field(config, path) for path in axes}
     change = pd.DataFrame(scores - scores[-1]).agg(["mean", "sem"], axis=1, skipna=False)
     finalists = pd.DataFrame([*points[:-1], initial]).join(summarise(scores, near, objective.sign))
     finalists["searched"] = [*best["mean"], math.nan]
@@ -166,7 +166,7 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
     """Summarise the scores of trials, one row per trial.
 
     Args:
-      scores: [trials, seeds]; not finite where a run has none.
+      scores: [trials, seeds]; NaN where a run has none.
       near: [trials, seeds], how near each run came to a score.
       sign: 1 to minimise, -1 to maximise.
 
@@ -176,10 +176,10 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
       mean. Any other is worse: first by the number of seeds without a score, then by the mean of
       the others or, without any, by how near they came.
     """
-    finite = pd.DataFrame(scores).where(np.isfinite(scores))
-    table = pd.DataFrame({"seeds": scores.shape[1], "scored": finite.count(axis=1)})
-    table["mean"] = finite.mean(axis=1)
-    table["error"] = finite.sem(axis=1)
+    rows = pd.DataFrame(scores)
+    table = pd.DataFrame({"seeds": scores.shape[1], "scored": rows.count(axis=1)})
+    table["mean"] = rows.mean(axis=1)
+    table["error"] = rows.sem(axis=1)
     missing = table.seeds - table.scored
     rest = (sign * table["mean"]).fillna(pd.Series(-near.mean(axis=1)))
     worse = _INCOMPLETE * (1 + 2 * missing + rest / (1 + rest.abs()))
@@ -298,11 +298,21 @@ def _run(
         if not warn:
             warnings.simplefilter("ignore", contract.BrokenContract)
         result = sweep(configs, keys, data=data, record=record, progress=progress)
-    scores = objective.value(result).where(result.first_broken_round <= 0)
+    scores = objective.value(result)
+    scores = scores.where((result.first_broken_round <= 0) & np.isfinite(scores))
     near = xr.zeros_like(scores)
     if "test_accuracy" in result:
         near = result.test_accuracy.max("eval_round").fillna(0.0)
     return scores.values.astype(np.float64), near.values.astype(np.float64)
+
+
+def _field(config: SimConfig, path: str) -> float | str:
+    """Return a number of the config, else a text: the name of a part."""
+    value = functools.reduce(getattr, path.split("."), config)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return str(getattr(value, "name", value))
 
 
 def _config_at(config: SimConfig, values: Values) -> SimConfig:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import typer
@@ -100,40 +99,20 @@ def tune(
 
 
 def _print(found: Tuned, objective: Objective) -> None:
-    paths = list(found.trials.columns[: found.trials.columns.get_loc("seeds")])
-    rows = []
-    for place, row in enumerate(found.finalists.to_dict("records")):
-        is_initial = place == len(found.finalists) - 1
-        values = (row[path] for path in paths)
-        rows.append(
-            [
-                ("initial" if is_initial else f"{place + 1}") + " *" * (place == found.chosen),
-                *(value if isinstance(value, str) else f"{value:.4g}" for value in values),
-                "-" if is_initial else _mean(row["searched"]),
-                _scored(row),
-                "-" if is_initial else _mean(row["change"], row["change_error"]),
-            ]
-        )
-    columns = [*(path.rpartition(".")[2] for path in paths), "in the search", "fresh", "change"]
+    finalists = found.finalists.drop(columns=["badness", "seeds"])
+    names = [*map(str, range(1, len(finalists))), "initial"]
+    names[found.chosen] += " *"
+    rows = [
+        [name, *(value if isinstance(value, str) else f"{value:.4g}" for value in row)]
+        for name, row in zip(names, finalists.to_numpy().tolist(), strict=True)
+    ]
+    headings = [number(path.rpartition(".")[2].replace("_", "\n")) for path in finalists]
     caption = (
-        "*: best.toml, the best of these with fresh seeds. change: against the initial config, "
-        "over the same seeds. (n/N): n of N seeds have a value; configs with fewer rank below. "
-        f"The best of {len(found.trials)} configs is too good to be true in the search: trust "
-        "the fresh column."
+        "*: best.toml, the best mean with fresh seeds. scored: seeds with a value, of "
+        f"{found.finalists.seeds[0]}; configs with fewer rank below. change: against the initial "
+        f"config, over the same seeds. searched: mean in the search, where the best of "
+        f"{len(found.trials)} configs is too good to be true."
     )
-    title = f"{objective.text}, mean ± standard error"
-    headings = [label("config"), *map(number, columns)]
-    Console().print(make_table(headings, rows, title=title, caption=caption))
-
-
-def _scored(row: dict[str, Any]) -> str:
-    """The mean, with the number of seeds that have a value if some have none."""
-    value = _mean(row["mean"], row["error"]) if row["scored"] else "none"
-    partial = f" ({row['scored']}/{row['seeds']})"
-    return value + partial * (row["scored"] < row["seeds"])
-
-
-def _mean(mean: float, error: float = math.nan) -> str:
-    if math.isnan(mean):
-        return "-"
-    return f"{mean:.4g}" + ("" if math.isnan(error) else f"±{error:.2g}")
+    Console().print(
+        make_table([label("config"), *headings], rows, title=objective.text, caption=caption)
+    )
