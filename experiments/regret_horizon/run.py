@@ -6,6 +6,7 @@ python -m experiments.regret_horizon.run
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from typing import Annotated
 
@@ -34,12 +35,35 @@ def median_gaps(rounds: int) -> tuple[list[int], list[float]]:
     return times.tolist(), np.median(gaps.reshape(-1, 25), axis=1).tolist()
 
 
+def decade_ratios(curves: np.ndarray) -> dict[int, float]:
+    """Return how much the regret of a decade of rounds exceeds that of the decade before.
+
+    (R(10 n) - R(n)) / (R(n) - R(n / 10)) of the mean curve: 1 for a logarithm, 10^p for n^p, 10 for
+    a line, and tends to 0 if the regret is bounded. Unlike an exponent it does not remember the
+    first rounds.
+
+    Args:
+      curves: [seeds, T], cumulative; rounds that not all seeds played are left out.
+
+    Returns:
+      The ratio by n, for the powers of ten n with 10 <= n <= T / 10.
+    """
+    mean = curves[..., ~np.isnan(curves).any(axis=0)].mean(axis=0)
+    ratios = {}
+    n = 10
+    while 10 * n <= mean.size:
+        last = mean[n - 1] - mean[n // 10 - 1]
+        ratios[n] = float((mean[10 * n - 1] - mean[n - 1]) / last) if last > 0 else math.nan
+        n *= 10
+    return ratios
+
+
 def references(rounds: int) -> list[str]:
     """The last ratio of decades of known growths."""
     n = np.arange(1.0, rounds + 1)
     growths = {"ln n": np.log(n), "sqrt(n)": np.sqrt(n), "sqrt(n ln n)": np.sqrt(n * np.log(n))}
     ratios = {
-        name: list(regret.decade_ratios(curve[None]).items())[-1]
+        name: list(decade_ratios(curve[None]).items())[-1]
         for name, curve in {**growths, "n": n}.items()
     }
     return [f"{name}: {ratio:.2f} from n = {at:,}" for name, (at, ratio) in ratios.items()]
@@ -81,7 +105,7 @@ def main(
                 f"n = {end:>9,}: R = {values[:, end - 1].mean():8.1f}, exponent over the last "
                 f"decade {fit.exponent:.3f} +- {fit.exponent_error:.3f}"
             )
-        ratios = regret.decade_ratios(values)
+        ratios = decade_ratios(values)
         outcome.add(
             "regret of a decade over that of the decade before: "
             + ", ".join(f"{r:.2f} from n = {n:,}" for n, r in ratios.items())

@@ -66,7 +66,8 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
         text = "No config has a value in every seed, so nothing is compared."
         return Comparison("", goals, 0, tuple({} for _ in goals), text)
     # Any of the candidates might have been the best: all pairs with one of them count.
-    others, rivals = len(names) - 1, len(candidates) - 1
+    others = len(names) - 1
+    rivals = len(candidates) - 1
     comparisons = others if against else others + rivals * (2 * others - rivals - 1) // 2
     found = tuple(differences(aim.values, chosen, comparisons=comparisons) for aim in goals)
     best = lead = ""
@@ -214,8 +215,8 @@ def _settled(goal: Aim, others: dict[str, Difference], against: str, best: str) 
         text = f"Against {name}, {count} show {listed(shown)}"
         return text + (f"; they do not settle {listed(undecided)}." if undecided else ".")
     if undecided:
-        does, comma = "do" if seeds > 1 else "does", "," if best else ""
-        start = f"{count[0].upper()}{count[1:]} {does} not settle"
+        comma = "," if best else ""
+        start = f"{count[0].upper()}{count[1:]} {'do' if seeds > 1 else 'does'} not settle"
         return f"{start} whether {name}{comma} differs from {listed(undecided, word='or')}."
     return f"No other config is left to compare {quoted(against)} with."
 

@@ -121,9 +121,11 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
         np.asarray(getattr(run, name))[..., : config.num_clients]
         for name in ("counts", "queried", "spent")
     )
-    mechanism, learns = config.privacy, config.learning is not None
+    mechanism = config.privacy
+    learns = config.learning is not None
     own, budget = _budgets(run, mechanism.budget, spent.shape)
-    updates, num_parameters = _updates(own, counts), int(run.num_parameters)
+    updates = _updates(own, counts)
+    num_parameters = int(run.num_parameters)
     busiest = np.unravel_index(np.argmax(spent), spent.shape)
     whole = np.full(spent.shape, math.nan)
     if num_parameters:
@@ -194,7 +196,8 @@ def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
 
     By bisection for the last participation that sends: a budget that is spent stays spent.
     """
-    sent, at_most = np.zeros_like(participations), participations.copy()
+    sent = np.zeros_like(participations)
+    at_most = participations.copy()
     while np.any(sent < at_most):
         middle = (sent + at_most + 1) // 2
         sends = ~np.asarray(budget.exhausted(jnp.asarray(middle)))
@@ -276,7 +279,8 @@ def _gaussian(loss: GaussianLoss, delta: float) -> float:
 
 def _worst(loss: WorstLoss, delta: float) -> float:
     """As randomised response, from which every mechanism can be made (Kairouz et al. 2015)."""
-    epsilon, each = np.asarray(loss.epsilon), float(loss.delta)
+    epsilon = np.asarray(loss.epsilon)
+    each = float(loss.delta)
     basic = float(epsilon.sum(dtype=float)) if epsilon.size * each <= delta else math.inf
     if delta == 0:
         return basic

@@ -43,18 +43,17 @@ class Difference(NamedTuple):
 
 
 def differences(
-    values: xr.DataArray, against: str, *, comparisons: int | None = None, confidence: float = 0.95
+    values: xr.DataArray, against: str, *, comparisons: int | None = None
 ) -> dict[str, Difference]:
     """Of every other config to one, over the same seeds: mean and paired t-interval.
 
-    All intervals hold together with the given confidence (Bonferroni).
+    All intervals hold together with 95 % confidence (Bonferroni).
 
     Args:
       values: [config, seed]; NaN where there is none, say a target that was never reached.
       against: the config that all are compared with.
       comparisons: how many differences might have been asked for. The number of other configs, if
         ``against`` was chosen beforehand; of all pairs, if it was chosen because it looked best.
-      confidence: in (0, 1).
 
     Returns:
       By config, in their order, without ``against``.
@@ -69,14 +68,14 @@ def differences(
         raise ConfigError(f"against = {against!r}: must be one of {', '.join(names)}.")
     ours = values.sel(config=against).values.astype(float)
     others = [name for name in names if name != against]
-    tail = (1 - confidence) / 2 / max(comparisons or len(others), 1)
+    tail = (1 - 0.95) / 2 / max(comparisons or len(others), 1)
     found = {}
     for name in others:
         each = values.sel(config=name).values.astype(float) - ours
         each = each[np.isfinite(each)]
-        mean, half, number = math.nan, math.nan, each.size
-        if number:
-            mean = float(each.mean())
+        number = each.size
+        mean = float(each.mean()) if number else math.nan
+        half = math.nan
         if number > 1:
             error = float(each.std(ddof=1)) / math.sqrt(number)
             half = float(special.stdtrit(number - 1, 1 - tail)) * error

@@ -34,20 +34,21 @@ class Participation(NamedTuple):
 
 
 def participation(result: xr.Dataset) -> dict[str, Participation]:
-    """Who took part, by config: ordered by speed in all configs or in none.
+    """Return who took part, by config: ordered by speed in all configs or in none.
 
     Args:
       result: from ``sweep``.
     """
     found = {str(name): _of_config(result.sel(config=name)) for name in result.config.values}
-    if all(each.seconds is not None for each in found.values()):
-        return {
-            name: Participation(each.share[:, order], each.seconds[order])
-            for name, each in found.items()
-            if each.seconds is not None
-            for order in [np.argsort(each.seconds, kind="stable")]
-        }
-    return {name: each._replace(seconds=None) for name, each in found.items()}
+    if any(each.seconds is None for each in found.values()):
+        return {name: each._replace(seconds=None) for name, each in found.items()}
+    return {name: _by_speed(each) for name, each in found.items()}
+
+
+def _by_speed(each: Participation) -> Participation:
+    seconds = np.asarray(each.seconds)
+    order = np.argsort(seconds, kind="stable")
+    return Participation(each.share[:, order], seconds[order])
 
 
 def by_client(found: dict[str, Participation]) -> dict[str, Curve]:

@@ -112,28 +112,6 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
     return xr.concat(curves, dim=xr.Variable("config", list(configs)))
 
 
-def decade_ratios(regret: ArrayLike) -> dict[int, float]:
-    """How much the regret of a decade of rounds exceeds that of the decade before.
-
-    (R(10 n) - R(n)) / (R(n) - R(n / 10)) of the mean curve: 1 for a logarithm, 10^p for n^p, 10 for
-    a line, and tends to 0 if the regret is bounded. Unlike an exponent it does not remember the
-    first rounds.
-
-    Args:
-      regret: [seeds, T], cumulative; rounds that not all seeds played are left out.
-
-    Returns:
-      The ratio by n, for the powers of ten n with 10 <= n <= T / 10.
-    """
-    mean = _played_by_all(regret).mean(axis=0)
-    ratios, n = {}, 10
-    while 10 * n <= mean.size:
-        last = mean[n - 1] - mean[n // 10 - 1]
-        ratios[n] = float((mean[10 * n - 1] - mean[n - 1]) / last) if last > 0 else math.nan
-        n *= 10
-    return ratios
-
-
 def growth(regret: ArrayLike) -> Growth:
     """Fit the growth of cumulative regret over its last decade, n in [T / 10, T].
 

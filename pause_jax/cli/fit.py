@@ -101,7 +101,8 @@ def sentences(found: Fleet) -> list[str]:
             "Thompson sampling and the regret bounds assume. Compare pause_discounted, which "
             "forgets, on the file itself: --set latency=traces --set latency.order=played."
         )
-    best, others = found.laws[0].name, found.rivals
+    best = found.laws[0].name
+    others = found.rivals
     lines.append(
         f"Law: undecided between {', '.join((best, *others))}, best first. Measure each client "
         "more often."

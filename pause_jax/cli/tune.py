@@ -76,7 +76,8 @@ def tune(
     with about(base):
         validate(config)
     axes = dict(tuning.axis_of(text, config) for text in vary)
-    aim, key = tuning.objective_of(objective), jax.random.key(seed)
+    aim = tuning.objective_of(objective)
+    key = jax.random.key(seed)
     name = f"tune-{pathlib.Path(base).stem}" if place.name is None else place.name
     folder = result_folder.reserve(
         place.out, name, explicit=place.name is not None, force=place.force, writes=_FILES

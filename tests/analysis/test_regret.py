@@ -87,18 +87,6 @@ def test_measured_regret_lies_below_the_bounds_and_pause_grows_slower_than_cs_uc
         assert (curves.sel(config="pause").values <= bound).all()
 
 
-def test_decade_ratios_of_known_curves():
-    n = np.arange(1, 100_001)
-    assert set(lab.decade_ratios(np.log(n)[None])) == {10, 100, 1000, 10_000}
-    for curve, ratio in ((5 * np.log(n) + 1, 1), (n**0.5, 10**0.5), (3.0 * n, 10)):
-        found = lab.decade_ratios(np.stack([curve, 2 * curve]))
-        assert found[10_000] == pytest.approx(ratio, rel=2e-3)
-    assert math.isnan(lab.decade_ratios(np.zeros((2, 1000)))[100])
-    # From the end of one decade to that of the next, to the round.
-    found = lab.decade_ratios((np.arange(1, 1001) ** 2.0)[None])
-    assert found == {10: (100**2 - 10**2) / (10**2 - 1), 100: pytest.approx(100)}
-
-
 def test_measure_is_the_sum_of_each_runs_own_regret():
     always = SimConfig(
         num_clients=10, num_selected=3, num_rounds=60, learning=None, policy=named("random")

@@ -23,7 +23,7 @@ SMALL = "--set learning.model=linear --set learning.optimizer=sgd --set track_re
 SMALLER = {
     "pause,pause_thompson,pause_discounted,random": "pause_thompson,random",
     "--seeds 5": f"--seeds 2 --rounds 10 --no-figures {SMALL}",
-    "--budget 32": "--budget 4 --seeds 1 --width 4 --no-figures",
+    "--budget 32": "--budget 4 --seeds 1 --width 4",
     "> mine.toml": f"--set num_rounds=10 --set eval_every=5 {SMALL} > mine.toml",
 }
 

@@ -1,6 +1,7 @@
 """The experiments on regret run, at small size; their full output is kept beside them."""
 
 import json
+import math
 import pathlib
 import re
 
@@ -21,6 +22,18 @@ from experiments.regret_policies import run as regret_policies
 pytestmark = pytest.mark.slow
 
 HERE = pathlib.Path(experiments.__file__).parent
+
+
+def test_decade_ratios_of_known_curves():
+    n = np.arange(1, 100_001)
+    assert set(regret_horizon.decade_ratios(np.log(n)[None])) == {10, 100, 1000, 10_000}
+    for curve, ratio in ((5 * np.log(n) + 1, 1), (n**0.5, 10**0.5), (3.0 * n, 10)):
+        found = regret_horizon.decade_ratios(np.stack([curve, 2 * curve]))
+        assert found[10_000] == pytest.approx(ratio, rel=2e-3)
+    assert math.isnan(regret_horizon.decade_ratios(np.zeros((2, 1000)))[100])
+    # From the end of one decade to that of the next, to the round.
+    found = regret_horizon.decade_ratios((np.arange(1, 1001) ** 2.0)[None])
+    assert found == {10: (100**2 - 10**2) / (10**2 - 1), 100: pytest.approx(100)}
 
 
 def test_the_table_of_index_rules_is_that_of_the_kept_output():

@@ -57,7 +57,8 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
         "in_flight": pictures.in_flight(result) if overlaps else None,
         "staleness": pictures.staleness(result) if overlaps else None,
     }
-    bundle, script = _bundle(), (_FOLDER / "page.js").read_text("utf-8")
+    bundle = _bundle()
+    script = (_FOLDER / "page.js").read_text("utf-8")
     sizes = ("config", "seed", "round", "client")
     return _template().render(
         title=title,
@@ -103,8 +104,8 @@ def _units(result: xr.Dataset) -> Iterator[str]:
     """What can be said of privacy without the configs' classes."""
     for config in result.config.values:
         one = result.sel(config=config)
-        unit, clear = str(one.epsilon_unit.item()), str(one.unnoised.item())
-        yield f"{config}: unit {unit}; without noise leave: {clear or 'data sizes at most'}."
+        unnoised = one.unnoised.item() or "data sizes at most"
+        yield f"{config}: unit {one.epsilon_unit.item()}; without noise leave: {unnoised}."
 
 
 def _empty(result: xr.Dataset) -> Iterator[str]:

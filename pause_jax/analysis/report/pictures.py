@@ -46,7 +46,8 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
     """Test accuracy, else loss, against simulated seconds; None for the bandit alone."""
     if not learns(result):
         return None
-    curves, accuracy = progress(result), classifies(result)
+    curves = progress(result)
+    accuracy = classifies(result)
     positive = all(np.nanmin(curve.mean) > 0 for curve in curves.values())
     what = "test accuracy" if accuracy else "test loss"
     return _picture(
@@ -195,7 +196,8 @@ def _layers(
     more: list[alt.Tooltip],
 ) -> list[Any]:
     """Bands, lines, markers, and points to be hit by the mouse, of configs with these styles."""
-    names, legend = list(known), _legend(list(known))
+    names = list(known)
+    legend = _legend(names)
     colours = alt.Scale(domain=names, range=[style.colour for style in known.values()])
     shapes = alt.Scale(domain=names, range=[style.shape for style in known.values()])
     picked = alt.selection_point(fields=["config"], bind="legend")

@@ -101,7 +101,8 @@ def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
 def _judged_words(result: xr.Dataset, comparison: Comparison) -> str:
     if result.sizes["seed"] == 1:
         return "One seed: no difference can be told from chance. Run more seeds."
-    number, others = comparison.comparisons, result.sizes["config"] - 1
+    number = comparison.comparisons
+    others = result.sizes["config"] - 1
     picked = (
         f", as {comparison.against} looked best; one that is named beforehand "
         f"(--against) has {others}, and narrower intervals"
