@@ -308,7 +308,7 @@ def _run(
 
 def _field(config: SimConfig, path: str) -> float | str:
     """Return a number of the config, else a text: the name of a part."""
-    value = functools.reduce(getattr, path.split("."), config)
+    value: Any = functools.reduce(getattr, path.split("."), config)
     try:
         return float(value)
     except (TypeError, ValueError):
