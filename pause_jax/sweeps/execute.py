@@ -22,7 +22,7 @@ from pause_jax.sweeps.batch import run_chunks
 from pause_jax.sweeps.executor import Workers
 from pause_jax.sweeps.labels import Rows, labelled
 from pause_jax.sweeps.plan import Chunk, SweepPlan
-from pause_jax.sweeps.store import LOG, Store
+from pause_jax.sweeps.store import Store
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,7 +63,7 @@ def execute(
         with contextlib.ExitStack() as stack:
             if store is not None:
                 stack.enter_context(store.locked())
-                rows |= _stored(store)
+                rows |= store.finished()
             bar = stack.enter_context(_progress_bar(progress))
             task = bar.add_task("", total=plan.segments(plan.chunks), completed=plan.segments(rows))
             update = functools.partial(bar.update, task)
@@ -82,15 +82,6 @@ def execute(
     data, _ = labelled(plan, rows)
     assert data is not None
     return data
-
-
-def _stored(store: Store) -> dict[Chunk, Rows]:
-    """Read the finished chunks of a store, and report them."""
-    rows = store.finished()
-    if rows:
-        message = "%s: resuming; %d of %d chunks are finished."
-        LOG.info(message, store.folder, len(rows), len(store.plan.chunks))
-    return rows
 
 
 def _run_locally(

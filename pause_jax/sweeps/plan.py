@@ -122,7 +122,6 @@ class SweepPlan(NamedTuple):
         return sum(self.chunkings[chunk.group].segments for chunk in chunks)
 
 
-# As many arguments as `sweep` has: it hands them on.
 def plan_sweep(
     configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
     keys: Array,
@@ -290,9 +289,6 @@ def _shapes(data: Any) -> tuple[Any, ...]:
     return tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(data))
 
 
-# Policies that share a program.
-
-
 def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedConfig]]:
     """Give groups that differ in their policy and length alone configs of one structure.
 
@@ -337,9 +333,6 @@ def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
     place = [*map(jax.tree.structure, choices)].index(jax.tree.structure(config.policy))
     choices = (*choices[:place], config.policy, *choices[place + 1 :])
     return config.replace(policy=OneOf(choices=choices, number=jnp.asarray(place, jnp.int32)))
-
-
-# Chunks that fit the memory and the caches.
 
 
 class Limits(NamedTuple):

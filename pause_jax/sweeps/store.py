@@ -54,8 +54,7 @@ class Store:
         """Return the store of a sweep in a folder: the existing one, or a new one.
 
         Raises:
-          ConfigError: if the folder holds another sweep, cannot be written, or is in use by another
-            process that is about to begin.
+          ConfigError: if the folder holds another sweep, cannot be written, or is in use.
         """
         path = folder / _DESCRIPTION
         try:
@@ -103,8 +102,13 @@ class Store:
 
     def finished(self) -> dict[Chunk, Rows]:
         """Read all finished chunks; a damaged one counts as missing."""
-        read = {chunk: self.rows(chunk) for chunk in self.plan.chunks}
-        return {chunk: rows for chunk, rows in read.items() if rows is not None}
+        chunks = self.plan.chunks
+        read = {chunk: self.rows(chunk) for chunk in chunks}
+        finished = {chunk: rows for chunk, rows in read.items() if rows is not None}
+        if finished:
+            message = "%s: resuming; %d of %d chunks are finished."
+            LOG.info(message, self.folder, len(finished), len(chunks))
+        return finished
 
     def rows(self, chunk: Chunk) -> Rows | None:
         """Read a finished chunk; None if it is missing or damaged."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-# Eleven arguments: all settings of a sweep, by keywords.
 def sweep(
     configs: SimConfig | Sequence[SimConfig] | Mapping[str, SimConfig],
     keys: Array,
