@@ -1,4 +1,4 @@
-"""What a machine can hold: more than that is refused, as the system would end the program."""
+"""The machine's memory: more than it holds is refused, as the system would end the program."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import jax
 
 from pause_jax.base.struct import ConfigError
 
-# Where Linux says how much a container may take.
+# Linux's files with the limit of a container.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def machine_bytes() -> int:
-    """Bytes of memory that this machine has, or its container may take."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for limit in _LIMITS:
+    """Return the bytes of memory of this machine, or of its container."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # no such file, or it says "max"
-            found.append(int(pathlib.Path(limit).read_text()))
-    return min(found)
+            limits.append(int(pathlib.Path(path).read_text()))
+    return min(limits)
 
 
 def tree_bytes(tree: Any) -> int:
-    """Bytes of the arrays of a pytree, or of their ``ShapeDtypeStruct``s."""
+    """Return the bytes of a pytree's arrays, or of their ``ShapeDtypeStruct``s."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def check_memory(needed: float, what: str, fix: str) -> None:
-    """Refuse what takes at least ``needed`` bytes, if the machine has less.
+    """Check that the machine has ``needed`` bytes.
 
     The message names ``what``, with the values that make it so large, and the ``fix``.
 
@@ -48,7 +48,7 @@ def check_memory(needed: float, what: str, fix: str) -> None:
 
 @contextlib.contextmanager
 def refused_if_too_large(what: str, fix: str) -> Iterator[None]:
-    """Say in one line that the memory ran out; ``what`` and ``fix`` as in :func:`check_memory`.
+    """Report in one line that memory ran out; ``what`` and ``fix`` as in :func:`check_memory`.
 
     Raises:
       ConfigError: if JAX could not allocate what it needs.

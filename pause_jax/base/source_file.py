@@ -19,25 +19,25 @@ T = TypeVar("T")
 
 
 def check_regular(where: str, path: str | pathlib.Path) -> None:
-    """Refuse a path in a config, named by ``where``, that a run must not read.
+    """Check that a run may read a path of a config, which ``where`` names.
 
     Raises:
       ConfigError: if it is no regular file, cannot be reached, or is larger than the machine.
     """
     try:
-        found = pathlib.Path(path).stat()
+        status = pathlib.Path(path).stat()
     except OSError as error:
         raise ConfigError(f"{where} = {shown(path)}: cannot be read ({error.strerror}).") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ConfigError(
             f"{where} = {shown(path)}: must be a regular file, not a folder, a pipe or a device."
         )
-    check_memory(found.st_size, f"{where} = {shown(path)}: such a file", "Name a smaller one.")
+    check_memory(status.st_size, f"{where} = {shown(path)}: such a file", "Name a smaller one.")
 
 
 @contextlib.contextmanager
 def written(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of ``path`` once it is whole, and on the disk.
+    """Yield a file to write that replaces ``path`` once it is whole, and on the disk.
 
     Raises:
       OSError: if it cannot be written; ``path`` is then as before.
@@ -79,7 +79,7 @@ def sync_names(folder: pathlib.Path) -> None:
 
 
 def expanded(where: str, path: str) -> pathlib.Path:
-    """A path with ``~`` for a home folder.
+    """Expand ``~`` in a path.
 
     Raises:
       ConfigError: if there is no such user.
@@ -91,7 +91,7 @@ def expanded(where: str, path: str) -> pathlib.Path:
 
 
 def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
-    """A file's content and its SHA-256.
+    """Read a file; return its content and its SHA-256.
 
     ``where`` is the config's part that names it, such as ``latency``; a relative path starts at the
     working directory; ``digest`` is what the SHA-256 must be, empty for any.
@@ -105,13 +105,13 @@ def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
     except OSError as error:
         name = f"{where}.path = {shown(path)}"
         raise ConfigError(f"{name}: cannot be read ({error.strerror}).") from None
-    found = hashlib.sha256(content).hexdigest()
-    if digest not in ("", found):
+    actual = hashlib.sha256(content).hexdigest()
+    if digest not in ("", actual):
         raise ConfigError(
-            f"{where}.digest = {digest!r}: must be that of {path!r}, which is {found!r}. The file "
+            f"{where}.digest = {digest!r}: must be that of {path!r}, which is {actual!r}. The file "
             f"has changed since; set {where}.digest to '' to take it as it is."
         )
-    return content, found
+    return content, actual
 
 
 def parsed(
@@ -124,14 +124,14 @@ def parsed(
     Raises:
       ConfigError: as :func:`read`.
     """
-    content, found = read(where, path, digest)
-    if found not in tables:
-        tables[found] = parse(content)
-    return found
+    content, actual = read(where, path, digest)
+    if actual not in tables:
+        tables[actual] = parse(content)
+    return actual
 
 
 def table(where: str, content: bytes) -> list[list[str]]:
-    """The rows of a CSV file.
+    """Return the rows of a CSV file.
 
     Raises:
       ConfigError: if it is not text in UTF-8.

@@ -7,7 +7,7 @@ import pathlib
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -51,7 +51,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
       typer.Exit: status 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, 1 after a failure; what
         was finished is kept. Status 1, too, if the result could not be written.
     """
-    check_output(request.seeds, request.target, figures=request.figures, log=request.log or ())
+    check_output(request)
     for config in configs.values():
         validate(config)
     name = default_name if request.name is None else request.name
@@ -80,15 +80,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 result = result.assign_attrs(about)
                 about["interrupted"] = result.attrs["interrupted"]
                 about["made_by"] = result.attrs["made_by"]
-                failure = publish(
-                    result,
-                    folder,
-                    about,
-                    request.target,
-                    figures=request.figures,
-                    report=request.report,
-                    log=request.log or (),
-                )
+                failure = publish(result, folder, about, request)
                 if failure is not None:
                     not_written(failure, folder, _advice(store))
                 seconds = time.perf_counter() - start
@@ -101,24 +93,24 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         end(stopped, "The same command with --resume goes on." if resumable else "")
 
 
-def check_output(seeds: int, target: float, *, figures: bool, log: Sequence[str] = ()) -> None:
-    """Refuse what cannot end well, before anything is computed.
+def check_output(request: Request) -> None:
+    """Validate the output options, before anything is computed.
 
     Raises:
       ConfigError: for a number out of range, or if figures or logs are wanted and cannot be made.
     """
-    if seeds < 1:
-        raise ConfigError(f"--seeds {seeds}: must be >= 1.")
-    if not 0 < target <= 1:
-        raise ConfigError(f"--target {target}: must be > 0 and <= 1 (0.8 is 80 %).")
-    if figures:
+    if request.seeds < 1:
+        raise ConfigError(f"--seeds {request.seeds}: must be >= 1.")
+    if not 0 < request.target <= 1:
+        raise ConfigError(f"--target {request.target}: must be > 0 and <= 1 (0.8 is 80 %).")
+    if request.figures:
         try:
             import matplotlib  # noqa: F401
         except ImportError:
             raise ConfigError(
                 "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
             ) from None
-    for kind in log:
+    for kind in request.log or ():
         events.check(kind)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pause_jax.analysis import events, ledger_table, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.ledger import Ledger
 from pause_jax.cli import result_folder
+from pause_jax.cli.options import Request
 from pause_jax.cli.output import Output
 
 if TYPE_CHECKING:
@@ -18,49 +19,42 @@ if TYPE_CHECKING:
 
 
 def publish(
-    result: xr.Dataset,
-    folder: pathlib.Path,
-    about: Mapping[str, Any],
-    target: float,
-    *,
-    figures: bool,
-    report: bool = True,
-    log: Sequence[str] = (),
+    result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any], request: Request
 ) -> OSError | None:
-    """Write all and print the tables: data first, because all else can be made again.
+    """Write files and print tables: data first, because all else can be made again.
 
     Args:
       result: of a sweep.
       folder: of the result.
       about: what it was made by.
-      target: test accuracy whose simulated time is reported.
-      figures: whether to draw.
-      report: whether to write the HTML page.
-      log: kinds of logs of every round.
+      request: the target, and which files to write.
 
     Returns:
-      Why something could not be written; the tables are printed all the same.
+      Why something could not be written; the tables are printed anyway.
     """
-    rows, books = summary.summary(result, target), ledger_table.ledgers(result)
-    failure, said = None, ""
+    target = request.target
+    rows = summary.summary(result, target)
+    books = ledger_table.ledgers(result)
+    failure = None
+    message = ""
     try:
         result_folder.save(result, folder, about)
         summary.save(rows, result_folder.claimed(folder, result_folder.SUMMARY))
         ledger_table.save(books, result_folder.claimed(folder, result_folder.LEDGER))
-        if figures:
+        if request.figures:
             _draw(result, folder, target)
-        for kind in log:
+        for kind in request.log or ():
             _log(kind, result, folder)
-        if report:
+        if request.report:
             from pause_jax.cli.report import write_beside
 
-            said = write_beside(result, folder, target)
+            message = write_beside(result, folder, target)
     except OSError as error:
         failure = error
     # Last, as the reader of standard output may have gone.
     _print(result, rows, books, target)
-    if said:
-        Output().print(said, highlight=False, markup=False)
+    if message:
+        Output().print(message, highlight=False, markup=False)
     return failure
 
 
