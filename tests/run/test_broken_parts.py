@@ -13,7 +13,6 @@ from pause_jax.bandit import Selection
 from pause_jax.bandit.search import exact, exhaustive
 from pause_jax.base.struct import number
 from pause_jax.policies import Policy, PolicyConfig, Random, no_info
-from pause_jax.privacy import L1Laplace
 from pause_jax.run import contract
 from pause_jax.run.rounds.state import examined, healthy
 from pause_jax.world.latency import Latency, TwoGroups
@@ -150,18 +149,6 @@ def test_a_latency_of_another_shape_is_refused_before_any_run():
         simulate(config, KEY)
     with pytest.raises(ConfigError, match="Short: gave seconds"):
         sweep([config], KEY[None], progress=False)
-
-
-def test_a_mechanism_that_cannot_be_traced_is_found_before_any_run():
-    class Bad(L1Laplace):
-        name = "bad_mechanism"
-
-        def privatize(self, key, update, epsilon):
-            raise RuntimeError("not traceable")
-
-    configs = [SimConfig(num_rounds=2, policy=Random()), SimConfig(num_rounds=2, privacy=Bad())]
-    with pytest.raises(RuntimeError, match="not traceable"):
-        sweep(configs, KEY[None], progress=False)
 
 
 def test_the_command_line_says_so(monkeypatch, tmp_path, capsys):

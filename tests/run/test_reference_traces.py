@@ -107,26 +107,6 @@ def test_replay_reproduces_every_recorded_number(recorded, name, dtype, toleranc
     np.testing.assert_array_equal(ours.count_after, column(trace, "count_after"))
 
 
-def test_untried_clients_are_those_without_a_recorded_index(recorded):
-    trace, ours = recorded(EXHAUSTIVE, "float64")
-    untried = np.isposinf(ours.ucb_before)
-    assert untried[:6].all()
-    assert not untried[6:].any()
-    np.testing.assert_array_equal(untried, column(trace, "count_after") == 1)
-
-
-def test_replay_is_sensitive_to_the_round_number(recorded):
-    """Printed as t - 1, recorded as t: the two differ by far more than the tolerance."""
-    trace, ours = recorded(EXHAUSTIVE, "float64")
-    m, num_clients = trace["config"]["m"], trace["config"]["K"]
-    t = np.arange(1, len(trace["rounds"]) + 1)[:, None]
-    before = column(trace, "count_after") - 1
-    as_printed = (m / num_clients - before[1:] / (t[1:] - 1)) ** 2
-    assert np.abs(as_printed - np.abs(column(trace, "g_before")[1:])).max() > 1e-3
-    with_t = (m / num_clients - before / t) ** 2
-    np.testing.assert_allclose(with_t, np.abs(ours.g_before), atol=1e-12)
-
-
 def gaps(ours):
     """Optimum minus the energy of the recorded choice, where energies are finite."""
     return ours.best_energy[ours.all_tried] - ours.energy[ours.all_tried]

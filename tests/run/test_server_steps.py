@@ -15,10 +15,9 @@ import pytest
 from pause_jax import Asynchronous, ConfigError, Learning, SimConfig, Synchronous, simulate
 from pause_jax.bandit import Selection, no_info
 from pause_jax.base.struct import static
-from pause_jax.config import Equal, Hinge, Polynomial, config_file, validate
+from pause_jax.config import Equal, Hinge, Polynomial, validate
 from pause_jax.learning import Digits, Learner, Linear
 from pause_jax.policies import POLICIES, Context, Fastest, Policy, PolicyConfig, Random, named
-from pause_jax.privacy import PerCoordinateLaplace, Uniform
 from pause_jax.run.driver import single_run
 from pause_jax.run.preflight import prepare
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
@@ -238,37 +237,6 @@ def test_staleness_laws(law, expected):
 # --- invariants
 
 
-def test_nobody_is_under_way_twice_and_a_start_is_charged_at_once():
-    budget = Uniform(total_epsilon=8.0, horizon=8.0)
-    config = BANDIT.replace(
-        num_clients=9,
-        num_selected=1,
-        num_rounds=40,
-        track_regret=False,
-        policy=Random(),
-        privacy=PerCoordinateLaplace(budget=budget),
-        clock=Asynchronous(concurrency=5, buffer=3),
-    )
-    record = ("clock", "in_flight", "counts", "spent", *ANSWERS)
-    result = jax.device_get(simulate(config, KEY, record=record))
-    finish = np.asarray(result.answered, float).ravel()
-    start, clients = finish - np.asarray(result.took, float).ravel(), np.ravel(result.clients)
-    step_end = np.repeat(np.asarray(result.clock, float), 3)
-    there = clients >= 0
-    for k in range(9):
-        own = np.flatnonzero((clients == k) & there)
-        own = own[np.argsort(start[own])]
-        # It starts again only when the server has averaged its update.
-        assert np.all(start[own][1:] >= step_end[own][:-1] - 1e-4)
-    answered = np.bincount(clients[there], minlength=9)
-    under_way = int(result.in_flight[-1])
-    assert np.sum(result.counts) == answered.sum() + under_way
-    assert np.all((result.counts - answered >= 0) & (result.counts - answered <= 1))
-    np.testing.assert_allclose(result.spent, np.minimum(result.counts, 8), rtol=1e-5)
-    assert max(result.counts) <= 8  # and then it is excluded
-    assert np.max(result.in_flight) <= 5
-
-
 def test_a_step_is_faster_than_a_round_and_the_clock_ends_a_run():
     clock = Asynchronous(concurrency=4, buffer=4, open_slots=1)
     base = BANDIT.replace(policy=Random(), track_regret=False, max_seconds=1e6)
@@ -368,12 +336,3 @@ def test_a_policy_that_asks_and_a_learner_that_cannot_are_refused():
     old = Old(data=Digits(num_train=240), model=Linear())
     with pytest.raises(ConfigError, match="the learner of Old cannot average an update later"):
         simulate(LEARN.replace(learning=old, clock=clock), KEY)
-
-
-def test_files_and_the_command_line_know_the_clock():
-    config = config_file.changed(
-        BANDIT, ["clock=asynchronous", "clock.buffer=3", "clock.staleness=hinge"]
-    )
-    assert config.clock == Asynchronous(buffer=3, staleness=Hinge())
-    again = config_file.loads(config_file.dumps(config))
-    assert again.clock == config.clock

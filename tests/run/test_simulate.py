@@ -1,20 +1,17 @@
 """Runs reproduce, batch and compile once; what learning leaves in a result."""
 
 import contextlib
-import functools
 import logging
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pause_jax import Learning, SimConfig, simulate, stack
-from pause_jax.learning import Cnn3, Dataset, Digits, Execution, Linear, LinearRegression
+from pause_jax.learning import Cnn3, Dataset, Digits, Execution
 from pause_jax.learning import data as data_module
 from pause_jax.learning.models import Model
-from pause_jax.learning.normalisation import ClearBatchNorm
 from pause_jax.policies import NAMED
 from pause_jax.privacy import (
     NoPrivacy,
@@ -170,67 +167,6 @@ def test_the_first_round_that_breaks_the_model_is_found():
     np.testing.assert_array_equal(np.isnan(result.test_accuracy), [False, True, True])
 
 
-def test_regression_without_privacy_learns_and_has_no_accuracy_and_infinite_epsilon():
-    config = SimConfig(
-        num_clients=4,
-        num_selected=2,
-        num_rounds=12,
-        eval_every=4,
-        track_regret=False,
-        privacy=NoPrivacy(),
-        learning=Learning(
-            data=LinearRegression(num_samples=200),
-            model=Linear(),
-            optimizer="sgd",
-            learning_rate=0.05,
-        ),
-    )
-    record = ("max_spent", "spent", "counts", "test_loss", "test_accuracy")
-    result = simulate(config, KEY, record=(*record, "first_nonfinite_round"))
-    assert result.epsilon_unit == "none"
-    assert np.all(np.isposinf(result.max_spent))
-    np.testing.assert_array_equal(np.isposinf(result.spent), result.counts > 0)
-    assert np.all(np.isnan(result.test_accuracy))
-    losses = np.asarray(result.test_loss)
-    assert np.all(np.diff(losses) < 0)
-    assert losses[-1] < 0.5 * losses[0]
-    assert result.first_nonfinite_round == 0
-    assert result.unnoised == ()
-
-
-def test_optimizer_state_that_is_kept_matters_from_a_clients_second_round_on():
-    # Hardly any clipping or noise, so that the local steps show.
-    quiet = {"privacy.sensitivity": 2.0, "privacy.budget.total_epsilon": 1e9}
-    config = LEARN.override(quiet)
-    fresh = simulate(config, KEY)
-    keeping = config.override({"learning.keep_optimizer_state": True})
-    kept = simulate(keeping, KEY, record=("clients", "train_loss"))
-    np.testing.assert_array_equal(fresh.clients, kept.clients)
-    # Three rounds visit everyone for the first time, with the same start in both.
-    np.testing.assert_array_equal(np.sort(np.ravel(fresh.clients[:3])), np.arange(6))
-    np.testing.assert_allclose(kept.train_loss[:3], fresh.train_loss[:3], rtol=1e-4)
-    assert np.all(np.abs(kept.train_loss[3:] - fresh.train_loss[3:]) > 1e-3)
-
-
-class _Normed(nn.Module):
-    num_outputs: int
-
-    @nn.compact
-    def __call__(self, x, train: bool = False, mask=None):
-        x = x.reshape(x.shape[0], -1)
-        norm = nn.BatchNorm(use_running_average=not train, momentum=0.9, name="norm")
-        normed = norm(x, mask=None if mask is None else mask[:, None])
-        x = normed + ClearBatchNorm(name="open")(x, train, mask)
-        return nn.Dense(self.num_outputs)(x)
-
-
-class Normed(Model):
-    """A small model with two norms; the weights of one are in the clear."""
-
-    def module(self, num_outputs: int) -> nn.Module:
-        return _Normed(num_outputs)
-
-
 def one_client(model: Model) -> SimConfig:
     return SimConfig(
         num_clients=1,
@@ -241,28 +177,6 @@ def one_client(model: Model) -> SimConfig:
         privacy=PerCoordinateLaplace(sensitivity=1e6),
         learning=Learning(model=model, max_steps=1),
     )
-
-
-def test_batch_statistics_leave_without_noise_and_the_result_says_so():
-    digits = Digits().load()
-    result = simulate(one_client(Normed()), KEY, record=("counts",))
-    assert sorted(result.unnoised) == [
-        "batch_stats/norm/mean",
-        "batch_stats/norm/var",
-        "batch_stats/open/statistics/mean",
-        "batch_stats/open/statistics/var",
-        "clear/open/bias",
-        "clear/open/scale",
-    ]
-    # The noise on the parameters is enormous; none of it is on the statistics: they moved by a
-    # tenth towards those of the one batch of 20 inputs.
-    assert result.variables is not None
-    assert np.std(result.variables["params"]["Dense_0"]["kernel"]) > 1e3
-    statistics = result.variables["batch_stats"]["norm"]
-    inputs = np.asarray(digits.to_input(digits.x_train)).reshape(len(digits.x_train), -1)
-    spread = inputs.std(axis=0) / np.sqrt(20)
-    assert np.all(np.abs(statistics["mean"] - 0.1 * inputs.mean(axis=0)) <= 0.1 * 5 * spread + 1e-6)
-    assert np.any(np.asarray(statistics["mean"]) != 0)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
@@ -285,17 +199,3 @@ def test_cnn3_leaves_batch_statistics_unnoised_and_nothing_without_them(norm):
     ]
     assert sorted(result.unnoised) == (sorted(clear + statistics) if norm == "batch" else [])
     assert result.num_parameters == (170_474 if norm == "group" else 169_578)
-
-
-def test_weights_in_the_clear_are_neither_clipped_nor_noised():
-    def trained(sensitivity):
-        config = one_client(Normed()).override({"privacy.sensitivity": sensitivity})
-        variables = simulate(config, KEY, record=("counts",)).variables
-        assert variables is not None
-        return variables["clear"]
-
-    # The one would be clipped to 1e-6, the other have an enormous noise.
-    clipped, noised = trained(1e-6), trained(1e6)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), clipped, noised)
-    # A step of Adam moves each by its rate of 0.01, far beyond the clip.
-    assert np.median(np.abs(clipped["open"]["scale"] - 1)) > 1e-3

@@ -10,7 +10,7 @@ from pause_jax.analysis.ledger import ledger
 from pause_jax.config import validate
 from pause_jax.learning import Digits, Linear
 from pause_jax.policies import NAMED, Fastest, Oort, Selection
-from pause_jax.privacy import Geometric, L1Laplace, PerCoordinateLaplace, Table, Uniform
+from pause_jax.privacy import Geometric, PerCoordinateLaplace, Uniform
 from pause_jax.run.rounds.arrival import only_received
 from tests.support.network import context, observation
 
@@ -63,35 +63,6 @@ def test_the_ledger_counts_what_a_silent_client_released():
     assert (book.releases[chosen] == HORIZON).all()
     assert book.exhausted[chosen].all()
     assert book.spent.max() == pytest.approx(6.0)
-
-
-def test_training_goes_on_and_only_spent_clients_stop():
-    """Two clients are spent after the third round: from then on the model stands still."""
-    silent = run(LEARN.replace(when_spent="drop"))
-    excluded = run(LEARN)
-    loss = np.asarray(silent.test_loss)
-    assert np.isfinite(loss).all()
-    assert (np.diff(loss[:HORIZON]) != 0).all()
-    np.testing.assert_array_equal(loss[HORIZON:], loss[HORIZON - 1])
-    assert (np.diff(np.asarray(excluded.test_loss)) != 0).all()
-    assert np.isnan(silent.train_loss[HORIZON:]).all()
-    np.testing.assert_array_equal(silent.test_loss[:HORIZON], excluded.test_loss[:HORIZON])
-
-
-@pytest.mark.parametrize("name", ["oort", "clustered_similarity"])
-def test_a_cohort_with_some_silent_clients_learns_from_the_others(name):
-    budget = Table(total_epsilon=1e6, shares=(0.5,))
-    config = LEARN.replace(
-        policy=NAMED[name],
-        num_selected=4,
-        when_spent="drop",
-        privacy=L1Laplace(budget=budget, clip_norm=20.0),
-    )
-    result = run(config)
-    assert int(result.first_nonfinite_round) == 0
-    assert int(result.counts.sum()) > 6, "some were chosen twice or more"
-    book = ledger(result)
-    assert (book.releases == np.minimum(book.participations, 1)).all()
 
 
 def test_the_weights_of_silent_clients_go_to_the_others():
@@ -179,16 +150,6 @@ def test_a_silent_client_takes_its_time_and_does_not_tell_its_loss():
     assert np.isfinite(known_losses).all()
     np.testing.assert_array_equal(known_losses[1:], known_losses[[1, 1, 1]])
     assert (known_losses[0] != known_losses[1]).any()
-
-
-def test_silence_changes_nothing_while_budgets_last():
-    lasting = LEARN.override({"privacy.budget.horizon": 50.0})
-    first, second = (run(lasting.replace(when_spent=how)) for how in ("exclude", "drop"))
-    for a, b in zip(
-        jax.tree.leaves(first.variables), jax.tree.leaves(second.variables), strict=True
-    ):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
-    assert jnp.array_equal(first.clients, second.clients)
 
 
 @pytest.mark.parametrize("how", ["exclude", "drop"])

@@ -173,6 +173,15 @@ def test_a_run_is_what_algorithm_1_says(name):
     ours = {quantity: getattr(result, quantity) for quantity in expected}
     ours["clients"] = np.sort(result.clients, axis=1)  # the order of the slots has no meaning
     assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    if name == "batch_norm":
+        assert sorted(result.unnoised) == [
+            "batch_stats/BatchNorm_0/mean",
+            "batch_stats/BatchNorm_0/var",
+            "batch_stats/ClearBatchNorm_0/statistics/mean",
+            "batch_stats/ClearBatchNorm_0/statistics/var",
+            "clear/ClearBatchNorm_0/bias",
+            "clear/ClearBatchNorm_0/scale",
+        ]
 
 
 # --- what the runs are there for
