@@ -21,7 +21,7 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import compiled_steps, program_spec, state_shapes
-from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import chosen
 
 ROOT = pathlib.Path(pause_jax.__file__).parent
 

@@ -21,15 +21,15 @@ from jax import Array
 
 from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import Config
-from pause_jax.config import SimConfig, canonical, config_file, validate
+from pause_jax.config import SimConfig, config_file
 from pause_jax.learning import Learner, LearnerState, Learning
 from pause_jax.policies import PolicyConfig, Random
 from pause_jax.policies.inspection import check_pure
 from pause_jax.privacy import Budget, Mechanism
 from pause_jax.rng import keys
+from pause_jax.run.preflight import prepare
 from pause_jax.run.record.quantity import quantity
-from pause_jax.run.record.recorder import chosen, with_metrics
-from pause_jax.run.record.result import RESERVED
+from pause_jax.run.record.result import chosen, with_metrics
 from pause_jax.run.rounds.state import Round
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.run.simulate import simulate
@@ -95,7 +95,8 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
     )
     record = (*RECORDED, weights, filled, available)
     run = _Counted(lambda config, key: simulate(config, key, record=record))
-    config, key = _checked(config), jax.random.key(0)
+    config, _ = prepare(config)
+    key = jax.random.key(0)
     learner = learner_of(config, None)
     context = setup_of(config, learner, learner.init(keys.streams(key))).context
     check_pure(config.policy, context)
@@ -152,7 +153,7 @@ def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
       AssertionError: naming the first clause that does not hold.
       ConfigError: if its config is wrong.
     """
-    config = _checked(SimConfig(privacy=mechanism, learning=None))
+    config, _ = prepare(SimConfig(privacy=mechanism, learning=None))
     release = _Counted(lambda mechanism, *rest: mechanism.privatize(*rest))
     own, epsilon = config.privacy, jnp.float32(2.0)
     several = jax.random.split(jax.random.key(0), 4)
@@ -227,17 +228,15 @@ def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int
         policy=Random(),
         learning=learning,
     )
-    validate(config)
-    data = learning.load(num_clients)
-    learner = learner_of(canonical(config), data)
+    learner = learner_of(*prepare(config))
     state = jax.jit(learner.init)(keys.streams(jax.random.key(0)))
     cohort = jnp.arange(num_selected, dtype=jnp.int32) * (num_clients // num_selected)
     size = jnp.shape(state.partition.size)
     _require(size == (num_clients,), f"partition.size has shape {size}: must be [K]")
     _check_training(learner, state, cohort)
     _check_answers(learner, state, cohort)
-    record = chosen(("first_nonfinite_round", "train_loss"), RESERVED)
-    record = with_metrics(record, learner.metrics, RESERVED)
+    record = chosen(("first_nonfinite_round", "train_loss"))
+    record = with_metrics(record, learner.metrics)
     result = simulate(config, jax.random.key(2), record=record)
     _require(int(result.first_nonfinite_round) == 0, "the model was not finite")
     _check_toml(config, learning)
@@ -317,11 +316,6 @@ def _require(holds: Any, message: str) -> None:
     """Raise AssertionError unless a clause of a contract holds, also under ``python -O``."""
     if not holds:
         raise AssertionError(message)
-
-
-def _checked(config: SimConfig) -> SimConfig:
-    validate(config)
-    return canonical(config)
 
 
 def _check_toml(config: SimConfig, part: Config) -> None:

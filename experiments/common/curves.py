@@ -28,7 +28,7 @@ from pause_jax.learning import Dataset, Execution
 from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import plain_steps
 from pause_jax.run.record.quantities import QUANTITIES
-from pause_jax.run.record.recorder import Record
+from pause_jax.run.record.result import Record
 from pause_jax.run.rounds.loop import advance
 from pause_jax.run.rounds.state import State
 

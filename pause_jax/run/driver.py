@@ -23,8 +23,7 @@ from pause_jax.run.programs import (
     plain_steps,
     program_spec,
 )
-from pause_jax.run.record.recorder import Quantities, Record
-from pause_jax.run.record.result import Result, with_rounds
+from pause_jax.run.record.result import Quantities, Record, Result, with_rounds
 from pause_jax.run.rounds.horizon import length_of
 from pause_jax.run.rounds.state import State
 
@@ -147,15 +146,7 @@ def single_run(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> Result:
-    """Play a prepared run: by compiled steps, or by plain functions within a trace of the user's.
-
-    Args:
-      config: canonical config.
-      data: its data set.
-      key: typed key.
-      quantities: what is recorded.
-      execution: how cohorts are trained.
-    """
+    """Play a prepared run: by compiled steps, or by plain functions in a trace of the user's."""
     if is_traced(config, data, key):
         return _traced_run(config, data, key, quantities, execution)
     spec = program_spec(config, data, quantities)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,61 +20,12 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, canonical, loaded, validate
 from pause_jax.learning import Dataset, Execution
 from pause_jax.run.programs import state_shapes
-from pause_jax.run.record.quantity import Quantity
-from pause_jax.run.record.recorder import Quantities, chosen, recorded_bytes, with_metrics
-from pause_jax.run.record.result import RESERVED
-from pause_jax.run.setup import learner_of
+from pause_jax.run.record.result import Quantities, recorded_bytes
 
 FEWER = "Simulate fewer clients, or a smaller model."
 # Share of the fastest client's latency. PAUSE with Thompson sampling (30 lognormal clients, 300
 # rounds, 8 seeds) ends after 251 s at 1/2, 284 s at 1/10 and 298 s at 1/50; random, after 293 s.
 FAR_BELOW = 1 / 50
-
-
-class Prepared(NamedTuple):
-    """A run that can begin.
-
-    Attributes:
-      config: canonical config, its files loaded.
-      data: its data set.
-      quantities: what is recorded.
-      execution: how cohorts are trained.
-      client_ids: ids of clients 0, ..., K - 1, see :func:`client_ids`.
-    """
-
-    config: SimConfig
-    data: Any
-    quantities: Quantities
-    execution: Execution
-    client_ids: tuple[str, ...]
-
-
-# As many arguments as `simulate` has: it hands them on.
-def preflight(
-    config: SimConfig,
-    key: Array,
-    data: Dataset | None,
-    *,
-    record: Sequence[str | Quantity] | None,
-    devices: Sequence[jax.Device] | None,
-    client_batch: int | None,
-) -> Prepared:
-    """Check the arguments of :func:`pause_jax.simulate`, and read its files.
-
-    Raises:
-      ConfigError: if the config, the key or another argument cannot run.
-    """
-    quantities = chosen(record, RESERVED)
-    mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
-    execution = execution_of(client_batch, mesh)
-    check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
-    config, loaded_data = prepare(config, data)
-    if record is None:
-        metrics = learner_of(config, loaded_data).metrics
-        quantities = with_metrics(quantities, metrics, RESERVED, [config])
-    check_size(config, loaded_data, quantities)
-    ids = client_ids(config, loaded_data)
-    return Prepared(config, loaded_data, quantities, execution, ids)
 
 
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
@@ -100,11 +51,6 @@ def check_key(key: Array) -> None:
 
 def check_one_key(key: Array, taker: str, fix: str) -> None:
     """Raise ConfigError unless ``key`` is one typed key.
-
-    Args:
-      key: the argument.
-      taker: what takes it, for the message.
-      fix: what to do with several.
 
     Raises:
       ConfigError: if it is something else, or several.
@@ -205,7 +151,10 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
         clients, if a file's numbers have gaps that the data lacks, and if the data's clients are
         drawn by the key.
     """
-    num_clients, data_ids = config.num_clients, _ids_of_data(config, data)
+    num_clients = config.num_clients
+    learning = config.learning
+    keeps_clients = learning is not None and learning.partition.keeps_clients
+    data_ids = (data.client_ids or ()) if keeps_clients and isinstance(data, Dataset) else ()
     files = {
         f"{part}.path = {getattr(model, 'path', '')!r}": model.client_ids
         for part, model in (
@@ -240,14 +189,6 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     return () if expected == plain(num_clients) else expected
 
 
-def _ids_of_data(config: SimConfig, data: Any) -> tuple[str, ...]:
-    """Return the ids of the data's clients, if the partition keeps them."""
-    learning = config.learning
-    if learning is None or not learning.partition.keeps_clients or not isinstance(data, Dataset):
-        return ()
-    return data.client_ids or ()
-
-
 def _other_clients(
     where: str, ids: tuple[str, ...], reference: str, expected: tuple[str, ...]
 ) -> ConfigError:
@@ -263,12 +204,6 @@ def _other_clients(
 
 def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
     """Refuse runs that are larger than the machine: the system would end the program.
-
-    Args:
-      config: canonical, one of the runs'.
-      data: its data set.
-      quantities: what is recorded.
-      num_runs: runs whose records are kept.
 
     Raises:
       ConfigError: if a state, or what all of them record, does not fit.

@@ -24,8 +24,7 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Execution, of_any_data
 from pause_jax.learning.learner import update_size
 from pause_jax.policies import OneOf
-from pause_jax.run.record.recorder import Quantities, Record, recorded_bytes
-from pause_jax.run.record.result import Result, result_at_end
+from pause_jax.run.record.result import Quantities, Record, Result, recorded_bytes, result_at_end
 from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.run.rounds.loop import advance, init
 from pause_jax.run.rounds.state import State

@@ -44,11 +44,6 @@ class Setup(NamedTuple):
 def learner_of(config: SimConfig, data: Any, execution: Execution | None = None) -> Learner:
     """Build the learner of a canonical config.
 
-    Args:
-      config: the config.
-      data: what ``Learning.load`` returned; None without learning.
-      execution: how cohorts are trained; the library's choice if left out.
-
     Raises:
       TypeError: if ``build`` returns something else.
       ConfigError: if the learner cannot average the stale updates that the config asks for.
@@ -132,9 +127,6 @@ def context_of(
       share: float [K], quality-weighted share of the data.
       update_size: entries of an update; 0 without learning.
       num_rounds: rounds of the run; those of the config if left out.
-
-    Returns:
-      The context.
     """
     num_clients = config.num_clients
 

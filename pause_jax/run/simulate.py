@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 from jax import Array
+from jax.sharding import Mesh
 
 from pause_jax.base.memory import refused_if_too_large
 from pause_jax.base.registry import label
@@ -13,9 +15,18 @@ from pause_jax.config import SimConfig
 from pause_jax.learning import Dataset
 from pause_jax.run import contract
 from pause_jax.run.driver import is_traced, single_run
-from pause_jax.run.preflight import FEWER, preflight
+from pause_jax.run.preflight import (
+    FEWER,
+    check_one_key,
+    check_size,
+    checked_devices,
+    client_ids,
+    execution_of,
+    prepare,
+)
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.run.record.result import Result
+from pause_jax.run.record.result import Result, chosen, with_metrics
+from pause_jax.run.setup import learner_of
 
 
 def simulate(
@@ -68,10 +79,19 @@ def simulate(
       >>> many.clock.shape
       (3, 50)
     """
-    run = preflight(config, key, data, record=record, devices=devices, client_batch=client_batch)
-    with refused_if_too_large(f"num_clients = {run.config.num_clients}", FEWER):
-        result = single_run(run.config, run.data, key, run.quantities, run.execution)
+    quantities = chosen(record)
+    mesh = None if devices is None else Mesh(np.asarray(checked_devices(devices)), ("client",))
+    execution = execution_of(client_batch, mesh)
+    check_one_key(key, "simulate", "For several, use sweep(config, keys), or vmap over the key.")
+    config, loaded_data = prepare(config, data)
+    if record is None:
+        metrics = learner_of(config, loaded_data).metrics
+        quantities = with_metrics(quantities, metrics, [config])
+    check_size(config, loaded_data, quantities)
+    ids = client_ids(config, loaded_data)
+    with refused_if_too_large(f"num_clients = {config.num_clients}", FEWER):
+        result = single_run(config, loaded_data, key, quantities, execution)
     if set(contract.RECORDED) <= set(result.values) and not is_traced(result.values):
         found = contract.finding(*(result.values[name] for name in contract.RECORDED))
-        contract.warn({label(run.config.policy): found})
-    return result.replace(client_ids=run.client_ids)
+        contract.warn({label(config.policy): found})
+    return result.replace(client_ids=ids)

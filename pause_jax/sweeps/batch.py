@@ -18,8 +18,7 @@ from pause_jax.config import SimConfig
 from pause_jax.policies import OneOf
 from pause_jax.run.driver import Runs, Watch, drive
 from pause_jax.run.programs import RUN, SAME, compiled_steps, program_spec
-from pause_jax.run.record.recorder import Quantities, Record
-from pause_jax.run.record.result import Result, with_rounds
+from pause_jax.run.record.result import Quantities, Record, Result, with_rounds
 from pause_jax.run.rounds.state import State
 from pause_jax.sweeps.checkpoint import Checkpoint, Point
 from pause_jax.sweeps.labels import Rows, rows_of

@@ -12,8 +12,7 @@ from pause_jax.base.client_ids import plain
 from pause_jax.base.spelling import shortest
 from pause_jax.config import config_file
 from pause_jax.run.preflight import client_ids
-from pause_jax.run.record.recorder import Quantities
-from pause_jax.run.record.result import Result
+from pause_jax.run.record.result import Quantities, Result
 from pause_jax.run.rounds.horizon import evaluated_rounds
 from pause_jax.sweeps.plan import Chunk, PreparedConfig, SweepPlan
 from pause_jax.sweeps.provenance import data_digest, describe_config, fingerprint

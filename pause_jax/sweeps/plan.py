@@ -31,8 +31,7 @@ from pause_jax.run.preflight import (
 )
 from pause_jax.run.programs import compiled_init, compiled_steps, state_shapes
 from pause_jax.run.record.quantity import Quantity
-from pause_jax.run.record.recorder import Quantities, chosen, recorded_bytes, with_metrics
-from pause_jax.run.record.result import RESERVED
+from pause_jax.run.record.result import Quantities, chosen, recorded_bytes, with_metrics
 from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import learner_of
 from pause_jax.sweeps import provenance
@@ -145,12 +144,12 @@ def plan_sweep(
     check_limits(memory_limit, max_batch)
     mesh = Mesh(np.asarray(checked_devices(devices)), ("run",))
     execution = execution_of(client_batch)
-    quantities = chosen(record, RESERVED)
+    quantities = chosen(record)
     groups = _groups(named, None if data is None else checked(data))
     if record is None:
         of_all = (learner_of(group[0].config, group[0].data).metrics for group in groups)
         configs = [group[0].config for group in groups]
-        quantities = with_metrics(quantities, itertools.chain(*of_all), RESERVED, configs)
+        quantities = with_metrics(quantities, itertools.chain(*of_all), configs)
     for group in groups:
         check_size(group[0].config, group[0].data, quantities, len(group) * len(keys))
     limits = Limits(

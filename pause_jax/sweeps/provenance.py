@@ -21,7 +21,7 @@ from pause_jax.base.struct import fields, is_node, is_ours, nested
 from pause_jax.base.versions import version
 from pause_jax.config import SimConfig
 from pause_jax.run.driver import single_run
-from pause_jax.run.record.recorder import Quantities
+from pause_jax.run.record.result import Quantities
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # Packages whose version may change a result's bits.

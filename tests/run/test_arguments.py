@@ -13,7 +13,7 @@ from pause_jax.learning import Characters, LinearRegression
 from pause_jax.policies import named
 from pause_jax.run import programs
 from pause_jax.run.preflight import check_size
-from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import chosen
 from pause_jax.run.rounds import loop
 from tests.config.test_config_errors import assert_clear
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, Result, SimConfig, quantity, simulate, sweep
+from pause_jax import ConfigError, Learning, Result, SimConfig, quantity, simulate
 from pause_jax.bandit import Observation
 from pause_jax.learning import Dataset, Digits, FedAvgM, Linear, Natural
 from pause_jax.policies import NAMED, All, Policy, Random, RoundRobin, named
@@ -62,15 +62,6 @@ def test_a_policy_observes_nothing_of_an_empty_slots_client():
 
     assert observed(True, True, False).tolist() == [3.0, 1.0, 3.0]
     assert observed(False, False, False).tolist() == [1.0, 1.0, 1.0]
-
-
-def test_rules_that_never_bite_change_nothing():
-    loose = BASE.replace(deadline=1e6, wait_for=5, dropout=0.0)
-    record = ("clients", "clock", "in_time")
-    one, other = (simulate(config, KEY, record=record) for config in (BASE, loose))
-    np.testing.assert_array_equal(one.clients, other.clients)
-    np.testing.assert_allclose(one.clock, other.clock, rtol=1e-6)
-    np.testing.assert_array_equal(other.in_time, other.clients >= 0)
 
 
 LEARN = BASE.replace(
@@ -370,12 +361,3 @@ def test_who_is_asked_for_a_loss_receives_the_model_once():
 def test_rules_that_mean_nothing_are_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         simulate(BASE.replace(**changes), KEY)
-
-
-def test_seeds_side_by_side_are_the_runs_alone():
-    config = LEARN.replace(deadline=0.4, wait_for=2, dropout=0.2, stale_updates="next")
-    result = sweep({"one": config}, jax.random.split(KEY, 3), record=("clock", "in_time"))
-    alone = simulate(config, jax.random.split(KEY, 3)[1], record=("clock", "in_time"))
-    both = result.isel(config=0, seed=1)
-    np.testing.assert_array_equal(both.in_time.values, alone.in_time)
-    np.testing.assert_allclose(both.clock.values, alone.clock, rtol=1e-6)

@@ -23,7 +23,7 @@ from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import SMALL, program_spec
-from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import chosen
 from tests.support.pages import play
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from pause_jax.policies import named
 from pause_jax.privacy import L1Laplace, PrivUnitG, Projected
 from pause_jax.run.preflight import execution_of, prepare
 from pause_jax.run.programs import compiled_steps, program_spec, state_shapes
-from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import chosen
 
 SMALL = SimConfig(
     num_clients=4,

@@ -102,8 +102,6 @@ def test_replay_reproduces_every_recorded_number(recorded, name, dtype, toleranc
     for field in ("ucb_before", "g_before", "mean_speed_after", "privacy_reward_after"):
         theirs, values = column(trace, field), getattr(ours, field)
         np.testing.assert_allclose(values, theirs, rtol=tolerance, atol=tolerance, err_msg=field)
-        finite = np.isfinite(theirs)
-        print(f"{name} {dtype} {field}: {np.abs(values[finite] - theirs[finite]).max():.1e}")
     np.testing.assert_array_equal(ours.count_after, column(trace, "count_after"))
 
 
@@ -120,7 +118,6 @@ def test_exact_search_finds_the_energy_of_the_authors_exhaustive_search(recorded
     assert np.isposinf(ours.energy[:6]).all()
     assert np.isposinf(ours.best_energy[:6]).all()
     difference = np.abs(gaps(ours))
-    print(f"{difference.size} rounds, largest difference {difference.max():.1e}")
     assert difference.size == rounds - 6
     assert difference.max() <= tolerance
 
@@ -129,7 +126,6 @@ def test_exact_search_beats_the_authors_annealing(recorded):
     trace, ours = recorded(ANNEALED, "float64")
     gap = gaps(ours)
     at_optimum = np.mean(gap < 1e-9)
-    print(f"{gap.size} rounds, {at_optimum:.1%} at the optimum, mean gap {gap.mean():.3f}")
     assert gap.size > 0.8 * len(trace["rounds"])
     assert gap.min() >= -1e-12
     low, high, least, most = {60: (0.3, 0.45, 0.06, 0.1), 300: (0.13, 0.23, 0.14, 0.2)}[

@@ -26,8 +26,7 @@ from pause_jax.privacy import (
     Table,
     Uniform,
 )
-from pause_jax.run.rounds.score import score
-from pause_jax.run.rounds.state import State
+from pause_jax.run.rounds.state import State, score
 from pause_jax.world.availability import OnOff
 from tests.support.network import context
 from tests.support.runs import (

@@ -21,7 +21,7 @@ from pause_jax.policies import POLICIES, Context, Fastest, Policy, PolicyConfig,
 from pause_jax.run.driver import single_run
 from pause_jax.run.preflight import prepare
 from pause_jax.run.record.quantities import QUANTITIES, STEP_QUANTITIES
-from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import chosen
 from pause_jax.world.availability import Intervals
 from pause_jax.world.latency import Latency
 from tests.support.modes import Together

@@ -19,8 +19,7 @@ from pause_jax.privacy import (
 )
 from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import compiled_steps, program_spec, state_shapes
-from pause_jax.run.record.recorder import chosen
-from pause_jax.run.record.result import result_at_end, with_rounds
+from pause_jax.run.record.result import chosen, result_at_end, with_rounds
 from pause_jax.run.rounds.loop import advance
 from tests.run.test_server_steps import Fixed
 from tests.support.runs import (

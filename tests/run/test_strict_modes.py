@@ -15,7 +15,7 @@ from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivac
 from pause_jax.privacy.budget import BUDGETS
 from pause_jax.run.driver import single_run
 from pause_jax.run.preflight import prepare
-from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import chosen
 from pause_jax.sweeps.plan import one_of
 from pause_jax.world.availability import Diurnal
 from pause_jax.world.latency import LATENCIES, Traces, Work

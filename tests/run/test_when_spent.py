@@ -56,15 +56,6 @@ def test_excluded_clients_are_replaced_and_silent_ones_are_not():
     np.testing.assert_array_equal(silent.clients[:HORIZON], excluded.clients[:HORIZON])
 
 
-def test_the_ledger_counts_what_a_silent_client_released():
-    book = ledger(run(BANDIT.replace(when_spent="drop")))
-    chosen = book.participations == 8
-    assert chosen.sum() == 2
-    assert (book.releases[chosen] == HORIZON).all()
-    assert book.exhausted[chosen].all()
-    assert book.spent.max() == pytest.approx(6.0)
-
-
 def test_the_weights_of_silent_clients_go_to_the_others():
     selection = Selection(jnp.arange(4), jnp.asarray([0.4, 0.3, 0.1, 0.2]))
     some = only_received(selection, jnp.asarray([True, False, True, False]))

@@ -37,7 +37,7 @@ from pause_jax.run.driver import single_run
 from pause_jax.run.preflight import prepare
 from pause_jax.run.record.quantities import QUANTITIES
 from pause_jax.run.record.quantity import quantity
-from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import chosen
 from pause_jax.world.latency import LATENCIES, Network, Traces
 from tests.support import shapes
 

@@ -24,7 +24,7 @@ from pause_jax.base.compilation import Compilations
 from pause_jax.learning import Execution, Linear
 from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import ROOMS, program_spec
-from pause_jax.run.record.recorder import chosen
+from pause_jax.run.record.result import chosen
 from pause_jax.sweeps import batch, execute, plan
 from pause_jax.sweeps.labels import Rows
 from tests.support.network import context, observation

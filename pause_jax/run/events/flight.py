@@ -183,14 +183,7 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 
 
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
-    """When the server steps before its buffer is full, in seconds; infinite if it does not.
-
-    Args:
-      config: the config.
-      flight: before the step.
-      slots: now, some of which have answered.
-      now: seconds since the last step.
-    """
+    """When the server steps before its buffer is full, in seconds; infinite if it does not."""
     pace = clock_of(config).pace
     if flight.last is None or pace is None:  # both or none
         return jnp.asarray(jnp.inf)

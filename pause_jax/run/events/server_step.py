@@ -30,7 +30,7 @@ from pause_jax.run.events.flight import (
     plan_of,
 )
 from pause_jax.run.events.queue import Events, heard, play_events, seconds_of
-from pause_jax.run.record.recorder import Quantities, Record, record_round
+from pause_jax.run.record.result import Quantities, Record, record_round
 from pause_jax.run.rounds.arrival import can_miss_average, only_received
 from pause_jax.run.rounds.horizon import advanced
 from pause_jax.run.rounds.round import release_of

@@ -28,6 +28,12 @@ def clients(r: Round) -> Array:
     return jnp.where(r.selection.active, r.selection.clients, -1)
 
 
+@quantity("round", "slot", gap=False)
+def in_time(r: Round) -> Array:
+    """Whether the slot's update was averaged in its round, bool: not lost, stale or dropped."""
+    return r.in_time
+
+
 @quantity("round", unit="s")
 def latency(r: Round) -> Array:
     """Seconds of each round: (3), after the wait for queries."""
@@ -46,12 +52,6 @@ def clock(r: Round) -> Array:
     The clock stops at 1e18 seconds.
     """
     return r.after.clock
-
-
-@quantity("round", "slot", gap=False)
-def in_time(r: Round) -> Array:
-    """Whether the slot's update was averaged in its round, bool: not lost, stale or dropped."""
-    return r.in_time
 
 
 @quantity("round", unit="B")
@@ -186,15 +186,9 @@ def broken_rules(run: Run) -> Array:
     return run.state.health.broken_rules
 
 
+# All of the above, in their order.
 QUANTITIES: dict[str, Quantity] = {
-    each.name: each
-    for each in (
-        *(played, num_played, clients, in_time, latency, query_seconds, clock, downloaded),
-        *(uploaded, max_spent, spent, budget, counts),
-        *(queried, data_size, energy, reward, genie_reward, regret, optimality_gap),
-        *(acceptance_rate, train_loss, test_loss, test_accuracy, eval_clock),
-        *(first_nonfinite_round, first_broken_round, broken_rules),
-    )
+    name: each for name, each in globals().items() if isinstance(each, Quantity)
 }
 
 

@@ -51,10 +51,6 @@ def evaluated_at(config: SimConfig, played: Any) -> Any:
 
     A run that the clock ended was evaluated then: in the place of the first round of
     :func:`evaluated_rounds` that it did not pass. The places after it hold -1.
-
-    Args:
-      config: of the run.
-      played: rounds that were played.
     """
     planned = evaluated_rounds(config).astype(np.int32)
     reached = (np.append(0, planned[:-1]) < played).astype(np.int32)

@@ -17,7 +17,7 @@ from pause_jax.learning import Execution
 from pause_jax.learning.server import no_stale_updates
 from pause_jax.rng import keys
 from pause_jax.run.events import server_step as asynchronous
-from pause_jax.run.record.recorder import Quantities, Record, record_unplayed
+from pause_jax.run.record.result import Quantities, Record, record_unplayed
 from pause_jax.run.rounds.branch import when
 from pause_jax.run.rounds.horizon import Length, has_ended
 from pause_jax.run.rounds.round import play
@@ -28,15 +28,11 @@ from pause_jax.run.setup import learner_of, setup_of
 def init(config: SimConfig, data: Any, key: Array) -> tuple[State, Array]:
     """Create the state before round 1.
 
-    Args:
-      config: canonical config.
-      data: its data set.
-      key: of the run.
-
     Returns:
       (state, expected seconds of the fastest client, for a warning).
     """
-    streams, learner = keys.streams(key), learner_of(config, data)
+    streams = keys.streams(key)
+    learner = learner_of(config, data)
     learning = learner.init(streams)
     config = with_budgets(config, keys.budgets(streams.world))
     setup = setup_of(config, learner, learning)

@@ -16,7 +16,7 @@ from pause_jax.policies import Answer, check_selected
 from pause_jax.privacy import Mechanism
 from pause_jax.rng import keys
 from pause_jax.run.contract import broken, is_checked
-from pause_jax.run.record.recorder import Quantities, Record, record_round
+from pause_jax.run.record.result import Quantities, Record, record_round
 from pause_jax.run.rounds.arrival import Arrival, arrival_of, can_miss_average, only_received
 from pause_jax.run.rounds.horizon import advanced
 from pause_jax.run.rounds.state import Round, State, examined
@@ -30,13 +30,6 @@ def play(
     setup: Setup, before: State, round_keys: keys.RoundKeys, round: Array, quantities: Quantities
 ) -> tuple[State, Record]:
     """Play a round.
-
-    Args:
-      setup: the parts of the run.
-      before: the state after the round before.
-      round_keys: the keys of this round.
-      round: t >= 1.
-      quantities: what is recorded.
 
     Returns:
       (state after the round, what it records).
@@ -234,14 +227,7 @@ def train(
 
 
 def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Array) -> Release:
-    """Build the release of a cohort: the mechanism, with each client's key and epsilon.
-
-    Args:
-      mechanism: the mechanism.
-      key: of this round's noise, folded by client.
-      sending: the cohort; a slot that is not active sends nothing.
-      epsilon: float [m], budget of this participation.
-    """
+    """Build the release of a cohort: the mechanism, with each client's key and epsilon."""
     active = sending.active
 
     def release(updates: Array) -> Array:
