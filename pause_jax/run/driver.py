@@ -148,7 +148,7 @@ def single_run(
 ) -> Result:
     """Play a prepared run: by compiled steps, or by plain functions in a trace of the user's."""
     if is_traced(config, data, key):
-        return _traced_run(config, data, key, quantities, execution)
+        return _traced_once(config, data, key, quantities, execution)
     spec = program_spec(config, data, quantities)
     runs = Runs(
         steps=compiled_steps(spec, quantities, execution or Execution(), None),
@@ -167,13 +167,12 @@ def single_run(
     return jax.device_put(with_rounds(result, config, record, quantities))
 
 
-@functools.partial(jax.jit, static_argnames=("quantities", "execution"))  # one trace for all calls
-def _traced_run(
+def traced_run(
     config: SimConfig,
     data: Any,
     key: Array,
     quantities: Quantities,
-    execution: Execution | None,
+    execution: Execution | None = None,
 ) -> Result:
     """Play a run in one call, with the length of its config."""
     steps = plain_steps(quantities, execution, any_length=False)
@@ -182,3 +181,7 @@ def _traced_run(
     state, _ = steps.init(config, data, key, 0)
     state, record = steps.advance(config, data, state, segment, 0)
     return with_rounds(steps.finish(config, state), config, record, quantities)
+
+
+# One trace for all calls within a trace of the user's.
+_traced_once = jax.jit(traced_run, static_argnames=("quantities", "execution"))

@@ -20,7 +20,7 @@ from pause_jax.base.spelling import shortest
 from pause_jax.base.struct import fields, is_node, is_ours, nested
 from pause_jax.base.versions import version
 from pause_jax.config import SimConfig
-from pause_jax.run.driver import single_run
+from pause_jax.run.driver import traced_run
 from pause_jax.run.record.result import Quantities
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
@@ -132,7 +132,8 @@ def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quanti
     process. What a Python callback computes is not in it: with one, the files of the custom parts
     count.
     """
-    run = functools.partial(single_run, quantities=quantities)
+    # Traced anew each time: a constant may have changed.
+    run = functools.partial(traced_run, quantities=quantities)
     lowered = jax.jit(run).lower(config, data, keys[0])
     program, result = lowered.as_text(), lowered.out_info
     content = [program, str((result.epsilon_unit, result.num_parameters, result.unnoised))]

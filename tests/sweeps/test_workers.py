@@ -67,7 +67,7 @@ def kill_one(folder):
         for process in at_work(folder).values():
             os.kill(process, signal.SIGSTOP)
             own = {each.chunk for each in events(folder) if each.process == process}
-            names = [path.stem.split("-")[1:] for path in (folder / "kept").glob("chunk-*")]
+            names = [path.stem.split("-")[1:] for path in (folder / "kept").glob("chunk-*.npz")]
             stored = {f"{int(group)}-{int(first)}" for group, first in names}
             running = {chunk for chunk, each in at_work(folder).items() if each == process}
             if stored and running and own - stored == running:
