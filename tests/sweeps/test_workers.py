@@ -196,14 +196,20 @@ def test_workers_of_other_code_are_refused_by_name_before_any_run(monkeypatch, c
     assert executor.submitted == 1
 
 
-def test_a_later_worker_of_another_processor_is_refused_and_finished_runs_are_kept(monkeypatch):
+def test_a_later_worker_of_another_processor_is_refused_and_finished_runs_are_kept(
+    monkeypatch, tmp_path
+):
+    sweep(CONFIGS, keys(), store=tmp_path, **SETTINGS)
+    for path in sorted(tmp_path.glob("chunk-*"))[:2]:
+        path.unlink()
+
     def before(number):
-        if number == 4:
+        if number == 2:
             changed(monkeypatch, device="H100")
 
     with pytest.raises(SweepInterrupted, match="is another: device was cpu, is H100") as stopped:
-        sweep(CONFIGS, keys(), executor=Inline(before), **SETTINGS)
-    assert stopped.value.finished.clock.notnull().sum() > 0
+        sweep(CONFIGS, keys(), store=tmp_path, executor=Inline(before), **SETTINGS)
+    assert stopped.value.finished.clock.notnull().all()
 
 
 def test_the_processor_of_the_client_does_not_matter(monkeypatch, whole):
