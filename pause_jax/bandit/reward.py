@@ -96,18 +96,9 @@ def problem_of(
 ) -> Problem:
     """Return the maximisation of round t from what is known before it: (14), or (10) for the genie.
 
-    The ``terms`` of the problem, g and then p, are those of every value of this round:
-    :func:`cohort_value` with them and the realised speeds is the reward (9).
-
-    Args:
-      index: what stands for each client's speed: an upper confidence bound, (13), may be +inf; or
-        mu_k for the genie.
-      reward: the weights alpha, beta, gamma.
-      counts: [K], T_k(t - 1).
-      round: t >= 1.
-      share: quality-weighted shares of the data; they sum to one.
-      remaining: p_k before round t, (7); None for BSFL, which has no such term.
-      num_selected: m.
+    ``index`` is the bound (13), or mu_k for the genie; ``remaining`` is p_k of (7), or None for
+    BSFL, which has no such term. :func:`cohort_value` with the problem's ``terms``, g and then p,
+    and with the realised speeds is the reward (9).
     """
     g = generalization_reward(counts, round, share, num_selected, reward.beta)
     return cohort_problem(index, reward, additive_terms(reward, g, remaining, num_selected))

@@ -65,19 +65,12 @@ def train_locally(
     input_key: Array,
     bound: Array | int | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
-    """One client's local SGD: one pass over its data in a fresh random order.
+    """Run one client's local SGD: one pass over its data in a fresh random order.
 
-    Args:
-      training: the fixed parts.
-      variables: the global model; the optimiser moves its ``params`` and ``clear``.
-      partition: who holds what.
-      slot: the client, its random numbers and its optimiser state.
-      input_key: for the noise of low-quality inputs; the same in every round.
-      bound: steps of clients that step together, at least this client's own; steps beyond its own
-        change nothing. None for its own number.
-
-    Returns:
-      (update h_k = local - global for every collection, optimiser state, losses on the way).
+    Clients that step together make ``bound`` steps, at least as many as this client's number, and
+    steps beyond it change nothing. ``input_key`` draws the noise of low-quality inputs: the same in
+    every round. Returns the update h_k = local - global of every collection, the optimiser state
+    and the losses.
     """
     batch = training.batch_size
     size = partition.size[slot.client]
@@ -140,15 +133,10 @@ def _descend(
     key: Array | None,
     center: Variables,
 ) -> tuple[Variables, optax.OptState, Array, Array]:
-    """One step of SGD on a mini-batch.
+    """Make one step of SGD on a mini-batch, whose rows of ``weight`` 0 only fill it up.
 
-    Inputs and targets are x, y [B, ...]; ``weight`` is float [B], 0 for rows that only fill the
-    batch up; ``key`` is for dropout; the proximal term pulls to ``center``, the trained part of the
-    global model.
-
-    Returns:
-      (variables, optimiser state, mean loss, sum of the squared sample losses). The losses are
-      those of the task, without the proximal term.
+    The proximal term pulls to ``center``, the trained part of the global model. The losses (mean,
+    sum of squares) are those of the task without that term.
     """
     import optax
 

@@ -71,16 +71,10 @@ def training_bytes(training: LocalTraining, variables: Variables) -> int:
 def map_clients(
     train: Train, slots: Any, steps: Array | None, batch: int, mesh: Mesh | None = None
 ) -> Any:
-    """``train`` for every slot of the cohort: what it returns, leaves [m, ...].
+    """Return what ``train`` returns for every slot of the cohort, leaves [m, ...].
 
     Clients side by side step together, so a batch makes as many steps as its longest client.
-
-    Args:
-      train: what one slot does.
-      slots: its input, leaves [m, ...].
-      steps: int [m], steps of each slot, 0 of one that does not take part; None if all are equal.
-      batch: slots side by side at most.
-      mesh: devices that share the slots, one axis ``client``; one device if None.
+    ``steps`` is 0 for a slot that does not take part, and None if all are equal.
     """
 
     def train_all(work: tuple[Any, Array | None]) -> Any:

@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 _FITTING: set[Any] = set()
 
 
-def _as_the_targets_say() -> None:
-    return None
-
-
 class Learning(Config):
     """What the clients learn, and how: federated averaging of local SGD.
 
@@ -74,7 +70,7 @@ class Learning(Config):
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
     partition: PartitionConfig = node(factory=Iid, of=PartitionConfig)
-    task: Task | None = node(factory=_as_the_targets_say, of=Task, optional=True)
+    task: Task | None = node(factory=lambda: None, of=Task, optional=True)
     model: Model = node(factory=Mlp, of=Model)
     optimizer: Any = static(default="adam", kind=Reference)
     learning_rate: float = number(default=0.01, above=0)

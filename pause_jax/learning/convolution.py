@@ -29,19 +29,10 @@ _LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 
 def convolve(form: str, x: Array, kernel: Array, stride: int = 1, padding: int = 0) -> Array:
-    """Convolve images with a kernel.
+    """Convolve images [B, H, W, C] with a kernel [kh, kw, C, O], ``padding`` zeros on every side.
 
-    Products keep the patches for the gradient: kh kw times the input.
-
-    Args:
-      form: one of ``FORMS``. All agree up to rounding.
-      x: [B, H, W, C].
-      kernel: [kh, kw, C, O].
-      stride: pixels by which the kernel moves.
-      padding: zeros on every side of an image.
-
-    Returns:
-      [B, H', W', O].
+    All ``FORMS`` agree up to rounding. Products keep the patches for the gradient: kh kw times the
+    input.
     """
     if form == "auto":
         form = best_form(x, kernel, stride, padding)
@@ -214,13 +205,8 @@ _direct.defvjp(_direct_forward, _direct_backward)
 def max_pool(x: Array) -> Array:
     """Return the maximum of each 2x2 window of images: ``nn.max_pool(x, (2, 2), (2, 2))``.
 
-    The gradient goes to the first maximum of a window, as in XLA and PyTorch.
-
-    Args:
-      x: [B, H, W, C]; an odd last row or column is left out.
-
-    Returns:
-      [B, H // 2, W // 2, C].
+    The gradient goes to the first maximum of a window, as in XLA and PyTorch. An odd last row or
+    column is left out.
     """
     return _pool(x)[0]
 

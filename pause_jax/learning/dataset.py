@@ -149,11 +149,9 @@ _CHECKED: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionar
 
 
 def checked(data: Dataset) -> Dataset:
-    """The data set with arrays of the kinds that the library computes with, on the device.
+    """Return the data set with arrays of the kinds that the library computes with, on the device.
 
-    Raises:
-      ConfigError: for arrays that do not fit each other, entries that are not finite, labels out of
-        range, pixels that are none; and for something else than a data set.
+    Raises ConfigError for arrays that do not fit each other or cannot be learnt from.
     """
     if not isinstance(data, Dataset):
         raise ConfigError(
@@ -225,11 +223,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_numbers(name: str, values: Any) -> NDArray[Any]:
-    """Return values as uint8, int32 or float32; truth values are features or labels of 0 and 1.
-
-    Raises:
-      ConfigError: for entries that are not finite numbers.
-    """
+    """Return finite values as uint8, int32 or float32; truth values become 0 and 1."""
     array = as_array(name, values)
     is_input = name.startswith("x")
     if array.dtype == bool:
@@ -351,11 +345,7 @@ def num_classes_of(arrays: dict[str, NDArray[Any]]) -> int:
 def _check_clients(
     clients: NDArray[Any], ids: Sequence[str] | None, num_train: int
 ) -> NDArray[np.int32]:
-    """Return the client of each training sample.
-
-    Raises:
-      ConfigError: for a client without a sample, or without an id where others have one.
-    """
+    """Return the client of each sample. Each must have a sample, and an id if others have one."""
     if clients.shape != (num_train,) or not np.issubdtype(clients.dtype, np.integer):
         raise ConfigError(
             f"clients has shape {clients.shape} and kind {clients.dtype}: must be whole numbers "

@@ -78,16 +78,10 @@ class Trained(NamedTuple):
 
 
 class StaleUpdates(NamedTuple):
-    """Updates that missed their round and are averaged in the next.
+    """Updates that missed their round and are averaged in the next."""
 
-    Attributes:
-      updates: the model's structure with a leading axis [m], as the server received them; of
-        ``params`` flat, [m, d].
-      weights: float [m], the aggregation weights that they had; 0 for none.
-    """
-
-    updates: Any
-    weights: Float[Array, " m"]
+    updates: Any  # leaves [m, ...], as the server received them; ``params`` flat, [m, d]
+    weights: Float[Array, " m"]  # the aggregation weights that they had; 0 for none
 
 
 class Deferred(NamedTuple):

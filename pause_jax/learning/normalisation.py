@@ -23,15 +23,10 @@ MOMENTUM = 0.9
 
 
 class Pool(NamedTuple):
-    """Which sums of an image's features share one mean: all rows of a batch, or groups in a row.
+    """Which sums of an image's features share one mean: all rows of a batch, or groups in a row."""
 
-    Attributes:
-      groups: of neighbouring features in each row; None for all rows of each feature.
-      epsilon: added to the variance; Flax's default of that layer.
-    """
-
-    groups: int | None
-    epsilon: float
+    groups: int | None  # of neighbouring features in each row; None for all rows of each feature
+    epsilon: float  # added to the variance; Flax's default of that layer
 
     def total(self, sums: Array, weight: Array) -> Array:
         """Pooled sums [1 or B, C] of ``sums`` [B, C]; rows of weight 0 do not enter."""
@@ -115,17 +110,9 @@ class GroupNorm(nn.Module):
 def standardised(
     pool: Pool, x: Array, scale: Array, bias: Array, weight: Array
 ) -> tuple[Array, Array, Array]:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias, and the mean and the variance.
+    """Return (x - mean) / sqrt(variance + epsilon) * scale + bias, and the mean and the variance.
 
-    Args:
-      pool: what shares a mean.
-      x: [B, ..., C].
-      scale: [C].
-      bias: [C].
-      weight: [B], 1, or 0 for rows that must not enter the statistics.
-
-    Returns:
-      [B, ..., C], and mean and variance [1 or B, C], to which no gradient flows.
+    Rows of weight 0 do not enter the statistics, which have no gradient.
     """
     return _forward(pool, x, scale, bias, weight)[0]
 

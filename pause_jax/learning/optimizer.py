@@ -58,9 +58,6 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
 
     ``optimizer`` is a name of optax's (``adam``, ``sgd``, ...), a function of the rate, a
     transformation, which has its rate in it, or "module:name" of one in a loaded module.
-
-    Raises:
-      ConfigError: for anything else, or an unknown name.
     """
     value = optimizer
     if isinstance(optimizer, str):

@@ -28,19 +28,12 @@ Dealt = tuple[Array, Array]
 
 
 class Partition(NamedTuple):
-    """Samples of each client: client k holds ``order[start[k] : start[k] + size[k]]``.
+    """Samples of each client: client k holds ``order[start[k] : start[k] + size[k]]``."""
 
-    Attributes:
-      order: int32 [n], sample numbers; no sample twice.
-      start: int32 [K].
-      size: int32 [K], at least 1.
-      quality: float [K], q_k in [0, 1].
-    """
-
-    order: Int[Array, " n"]
+    order: Int[Array, " n"]  # sample numbers; no sample twice
     start: Int[Array, " K"]
-    size: Int[Array, " K"]
-    quality: Float[Array, " K"]
+    size: Int[Array, " K"]  # at least 1
+    quality: Float[Array, " K"]  # q_k in [0, 1]
 
     @property
     def share(self) -> Array:
@@ -72,16 +65,7 @@ class PartitionConfig(Config):
         return num_samples
 
     def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
-        """Check that the data set can be split in this way.
-
-        Args:
-          data: the data set.
-          num_samples: training samples in use.
-          num_clients: K.
-
-        Raises:
-          ConfigError: if a client would have no sample, or the data lacks what is needed.
-        """
+        """Raise ConfigError if a client would have no sample, or the data lacks what is needed."""
         if num_samples < num_clients:
             raise ConfigError(
                 f"num_clients = {num_clients}: more clients than the {num_samples} training "
@@ -90,14 +74,7 @@ class PartitionConfig(Config):
             )
 
     def assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Partition:
-        """Draw a partition of ``num_samples`` random samples among the clients.
-
-        Args:
-          key: of this draw.
-          data: the data set; targets other than integer labels have no dominant label.
-          num_samples: n <= N samples to hand out.
-          num_clients: K <= n.
-        """
+        """Draw a partition of ``num_samples`` random samples among the clients."""
         split_key, quality_key = jax.random.split(key)
         order, size = self._assign(split_key, data, num_samples, num_clients)
         return self._partition(order, jnp.cumsum(size) - size, size, quality_key)
@@ -176,19 +153,13 @@ class Dirichlet(PartitionConfig):
     def _reserve(
         self, labels: Array, count: Array, dominant: Array, size: Array
     ) -> tuple[Array, Array]:
-        """The samples that clients take for the sake of their dominant label.
+        """Return the samples that clients take for their dominant label, and how many each takes.
 
         If a client reserves a share s of its data, and the rest is random, its dominant label, of
         frequency f, has the share s + (1 - s) f. That is ``dominant_share`` for
         s = (dominant_share - f) / (1 - f). Clients of the same label help themselves in the order
-        of their numbers, as long as there are any left.
-
-        From the labels int [n] of the samples, the samples of each label, int [C], each client's
-        dominant label and its size, int [K].
-
-        Returns:
-          (int [n], samples of which the first sum(taken) are reserved, client after client; int
-          [K], how many each client takes).
+        of their numbers, as long as there are any left. The first sum(taken) samples are
+        reserved, client after client.
         """
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]

@@ -121,19 +121,10 @@ def train_cohort(
     selection: Selection,
     release: Release,
 ) -> tuple[LearnerState, Trained, Variables]:
-    """Train a cohort and release its updates.
+    """Train a cohort and release its updates: (state, what the server saw, updates [m, ...]).
 
-    Args:
-      local: the clients' part.
-      execution: how the cohort is trained.
-      key: of this round's training; a client draws the words of its number.
-      state: before the round.
-      selection: the cohort and its aggregation weights; a slot of weight 0 sends nothing.
-      release: what leaves the clients of their flat updates.
-
-    Returns:
-      (state in which clients have new optimiser states, if they keep them; what the server saw;
-      updates [m, ...] as it received them, of ``params`` flat).
+    Of the state only what clients keep changes. Updates are as the server received them, of
+    ``params`` flat; a slot of weight 0 sends nothing.
     """
     active = selection.active
     updates, opt_states, loss = _train_clients(local, execution, key, state, selection)
@@ -194,14 +185,7 @@ def _train_clients(
 def averaged(
     server: optax.GradientTransformation | None, state: LearnerState, updates: Any, weights: Array
 ) -> tuple[Variables, Any]:
-    """Return the model and the server's state after a step.
-
-    Args:
-      server: the server's optimiser; None adds the mean update.
-      state: before the step.
-      updates: [m, ...], as the server received them, of ``params`` flat.
-      weights: float [m].
-    """
+    """Return the model and the server's state after a step, which adds the mean update if None."""
     variables = state.model
     mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
     mean["params"] = ravel_pytree(variables["params"])[1](mean["params"])
@@ -247,15 +231,7 @@ def with_stale(
 ) -> tuple[Any, Array, StaleUpdates]:
     """Join the updates of a round with those that missed the round before.
 
-    Args:
-      updates: leaves [m, ...], of this round.
-      weights: float [m], their aggregation weights.
-      is_stale: bool [m], which of them missed this round.
-      stale: updates that missed the round before.
-      beta: of :func:`damping`; None leaves stale updates their weights.
-
-    Returns:
-      (updates [2 m, ...] to average now; their weights, which sum to one; next stale updates).
+    ``is_stale`` says which updates missed this round. The joined weights sum to one.
     """
     now, before = jnp.where(is_stale, 0.0, weights), stale.weights
     if beta is not None:
@@ -273,14 +249,8 @@ def damping(beta: Array | float, fresh: Array, in_time: Array, stale: Array, due
 
     (1 - beta) / (age + 1) + beta (1 - exp(-L / max L)). L = |u - (s + n u) / (n + 1)|^2 / |u|^2
     says how far the stale update s moves the mean u of the n fresh ones; L = 0 without any. The
-    exponential is not divided by ten, as it is in the program.
-
-    Args:
-      beta: weight of the second term.
-      fresh: float [m, d], updates of this round.
-      in_time: bool [m], which of them are averaged now.
-      stale: float [m, d], updates of the round before.
-      due: bool [m], which of them are averaged now.
+    exponential is not divided by ten, as it is in the program. Only the fresh updates ``in_time``
+    and the stale ones ``due`` are averaged now.
     """
     number = jnp.sum(in_time).astype(fresh.dtype)
     mean = jnp.sum(jnp.where(in_time[:, None], fresh, 0.0), axis=0) / jnp.maximum(number, 1)

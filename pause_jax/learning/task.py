@@ -148,11 +148,7 @@ def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
 
 
 def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, model: str) -> None:
-    """Check the shape of a model's outputs for a batch of one, and a custom task.
-
-    Raises:
-      ConfigError: if it is not what the task needs, or the task breaks its contract.
-    """
+    """Check the shape of a model's outputs for a batch of one, and a custom task."""
     needed = (1, *shape_of_outputs(task, data))
     if not isinstance(outputs, jax.ShapeDtypeStruct):
         raise ConfigError(f"{model}: gives a {type(outputs).__name__}; must give one array.")

@@ -136,9 +136,6 @@ class Context(NamedTuple):
 
         It is infinite where the budget is spent, at most ``MOST_NOISE`` elsewhere, and 0 without
         privacy. Without learning it is that of one entry, so that clients still differ.
-
-        Args:
-          participations: int [K], of each client so far.
         """
         epsilon = self.privacy.budget.epsilon(participations + 1)
         left, dimension = epsilon > 0, self.update_size or 1
@@ -209,11 +206,7 @@ def learns_of_training(config: PolicyConfig) -> bool:
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
     """Build a policy that receives only what its config declares, and keeps the form of its state.
 
-    Raises:
-      TypeError: if ``build`` returns something else.
-      ConfigError: if it asks for losses and does not declare it, or overrides ``releases``; while
-        it is traced, also if ``update`` reads an undeclared field, or returns a state of another
-        form than ``init``.
+    Whether ``update`` keeps to both is known, and raises ConfigError, while it is traced.
     """
     name = type(config).__name__
     built = config.build(context)
@@ -285,11 +278,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
 
 
 def check_selected(selected: Any, num_selected: int) -> Selected:
-    """Return what ``select`` returned if its form is right; values are known in the run only.
-
-    Raises:
-      TypeError: if it is not (Selection, Info) with m integer clients and m weights.
-    """
+    """Return what ``select`` returned if its form is right; values are known in the run only."""
     if not (
         isinstance(selected, tuple)
         and len(selected) == 2

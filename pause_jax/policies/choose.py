@@ -130,6 +130,13 @@ def first_of(order: Array, count: Array) -> Array:
     return mask_of(order, place < count, order.shape[0])
 
 
+def ask_everyone(
+    key: Array, state: Any, round: Array, available: Bool[Array, " K"]
+) -> tuple[Array, Array]:
+    """Ask all available clients."""
+    return jnp.arange(available.shape[0]), available
+
+
 def resource_request(
     ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]],
     receive: Callable[[Any, Array, Array, Answer], Any],

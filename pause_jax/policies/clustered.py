@@ -249,11 +249,10 @@ def _pour(
 def _clusters(
     distance: NDArray[np.floating], mass: NDArray[np.float64], capacity: float
 ) -> NDArray[np.int64]:
-    """Clusters [K] of Ward's tree, cut so that none holds more than ``capacity``; numbers from 0.
+    """Cut Ward's tree into clusters that hold at most ``capacity`` each; numbers [K] from 0.
 
-    From distances [K, K] and masses [K], each less than ``capacity``. The heights of the tree's
-    merges are replaced by the mass that they hold together, which grows towards the root as heights
-    do, and the tree is cut at the height ``capacity``.
+    The heights of the tree's merges are replaced by the mass that they hold together, which grows
+    towards the root as heights do, and the tree is cut at the height ``capacity``.
     """
     from scipy.cluster.hierarchy import fcluster
 
@@ -281,13 +280,7 @@ PIECE_BYTES = 64 * 1024
 
 
 def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *given: Array) -> Array:
-    """Call a function of NumPy arrays, its arguments copied in pieces.
-
-    Args:
-      function: of as many arrays as are given; pure.
-      like: shape and dtype of what it returns.
-      given: its arguments. Under ``vmap`` it is called for one after the other.
-    """
+    """Call a pure function of NumPy arrays, copying its arguments in pieces."""
     pieces = [_split(array) for array in given]
     counts, shapes = [len(each) for each in pieces], [array.shape for array in given]
 

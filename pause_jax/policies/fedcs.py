@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import jax.numpy as jnp
 from jax import Array, lax
 
-from pause_jax.bandit.protocol import Observation, Selection, no_info
+from pause_jax.bandit.protocol import no_info
 from pause_jax.base.struct import Sizes, number, static
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
 from pause_jax.policies.choose import (
@@ -85,11 +85,8 @@ class FedCs(PolicyConfig):
             chosen = mask_of(order, accepted, num_clients)
             return by_data_size(accepted_first[:m], chosen, context), no_info()
 
-        def update(state: Array, selection: Selection, observation: Observation) -> Array:
-            return state
-
         query = resource_request(ask, receive, self.query_seconds)
-        return Policy(lambda: jnp.zeros(num_clients, bool), select, update, query)
+        return Policy(lambda: jnp.zeros(num_clients, bool), select, lambda state, *_: state, query)
 
 
 def greedy(
@@ -101,14 +98,11 @@ def greedy(
 ) -> Bool[Array, " d"]:
     """Return which usable candidates are accepted by Algorithm 3 of FedCS, at most m.
 
-    They are looked at one after the other, the one that adds least time next.
-
     Updates run side by side from the start; uploads follow one another. If those accepted so far
     take Theta seconds, the next one starts to upload when they are done and its own update is:
-    it adds t^UL + max(0, t^UD - Theta). Every candidate is looked at once: accepted if the round
-    still ends before the deadline, else dropped for good. The multicast time T^d, which the rule
-    adds to both, does not depend on the set here: it is part of ``FedCs.overhead``. ``compute`` is
-    t^UD and ``upload`` t^UL, in seconds.
+    it adds ``upload`` + max(0, ``compute`` - Theta). The candidate that adds least is looked at
+    next: accepted if the round still ends before the deadline, else dropped for good. The multicast
+    time T^d does not depend on the set here: it is part of ``FedCs.overhead``.
     """
 
     def look_at_next(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

@@ -111,10 +111,10 @@ def bernoulli_kl(p: Array, q: Array) -> Array:
 
 
 class Moments(NamedTuple):
-    """Statistics with a second moment: ``mean_square`` is float [K], the mean squared speed."""
+    """Statistics with a second moment."""
 
     stats: ClientStats
-    mean_square: Float[Array, " K"]
+    mean_square: Float[Array, " K"]  # mean squared speed
 
 
 class UcbV(IndexRule):

@@ -17,7 +17,13 @@ from pause_jax.bandit.search import exact
 from pause_jax.bandit.stats import ClientStats, empty_stats, ucb_index, update_stats
 from pause_jax.base.struct import number
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
-from pause_jax.policies.choose import by_data_size, mask_of, resource_request, top_clients
+from pause_jax.policies.choose import (
+    ask_everyone,
+    by_data_size,
+    mask_of,
+    resource_request,
+    top_clients,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -174,11 +180,6 @@ class RbcsF(PolicyConfig):
                 queue=jnp.zeros(num_clients),
             )
 
-        def ask(
-            key: Array, state: RbcsState, round: Array, available: Array
-        ) -> tuple[Array, Array]:
-            return jnp.arange(num_clients), available
-
         def receive(state: RbcsState, clients: Array, asked: Array, answer: Answer) -> RbcsState:
             reported = jnp.concatenate([answer.features, state.chosen[:, None]], axis=1)
             return state._replace(context=jnp.where(asked[:, None], reported, 0.0))
@@ -203,7 +204,9 @@ class RbcsF(PolicyConfig):
                 queue=next_queue(state.queue, target, chosen),
             )
 
-        return Policy(init, select, update, resource_request(ask, receive, self.query_seconds))
+        return Policy(
+            init, select, update, resource_request(ask_everyone, receive, self.query_seconds)
+        )
 
 
 def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:

@@ -125,10 +125,9 @@ class Oort(PolicyConfig):
     def _numbers(
         self, round: Array, m: int, num_seen: Array, num_fresh: Array
     ) -> tuple[Array, Array]:
-        """How many to exploit and how many to explore, int32: m together if so many are available.
+        """Return how many to exploit and to explore, int32: m together if so many are available.
 
-        A share e = max(exploration * decay^(R - 1), exploration_min) is explored: m - floor(m (1 -
-        e)), if so many are fresh; the others are exploited, if so many were seen before.
+        A share e of the cohort is explored: m - floor(m (1 - e)), if so many are fresh.
         """
         share = explored_share(self, round)
         # A float32 product just below a whole number must not lose a client.
@@ -137,10 +136,7 @@ class Oort(PolicyConfig):
         return jnp.minimum(num_seen, m - num_explore), num_explore
 
     def _exploit(self, key: Array, score: Array, seen: Array, number: Array) -> Array:
-        """Exploited clients, bool [K]: n draws from ``seen`` in proportion to score, float [K].
-
-        Among those that reach ``cutoff`` times the n-th best.
-        """
+        """Draw exploited clients by score from those that reach ``cutoff`` times the n-th best."""
         ranked = jnp.sort(jnp.where(seen, score, -jnp.inf), descending=True)
         nth_best = ranked[jnp.maximum(number - 1, 0)]
         pool = seen & (score >= self.cutoff * nth_best)
@@ -149,10 +145,7 @@ class Oort(PolicyConfig):
     def _explore(
         self, window_key: Array, key: Array, score: Array, fresh: Array, number: Array
     ) -> Array:
-        """Explored clients, bool [K]: n draws from ``fresh`` in proportion to score, float [K].
-
-        Among the ``window`` times n best; ``window_key`` breaks ties at the edge of the window.
-        """
+        """Draw explored clients by score from the ``window`` times n best."""
         best = top_clients(score, fresh, len(score), window_key)
         pool = fresh & first_of(best, jnp.ceil(self.window * number.astype(jnp.float32)))
         return first_of(draw_clients(score, pool, len(score), key), number)
@@ -179,11 +172,7 @@ class Oort(PolicyConfig):
         return jnp.nan_to_num(score) * penalty, prior * penalty
 
     def _scaled(self, utility: Array, available: Array) -> Array:
-        """(min(U, quantile) - low) / (max - low), low = 0.999 min, float [K].
-
-        Quantile, min and max are over the positive utilities of available clients; NaN if there are
-        none.
-        """
+        """Return (min(U, quantile) - low) / (max - low), low = 0.999 min; NaN if none is > 0."""
         counted = jnp.where(available & (utility > 0), utility, jnp.nan)
         top = jnp.nanquantile(counted, self.clip)
         low = 0.999 * jnp.nanmin(counted)
@@ -191,10 +180,7 @@ class Oort(PolicyConfig):
         return (jnp.minimum(utility, top) - low) / spread
 
     def _penalties(self, state: OortState) -> Array:
-        """(T / t)^a for a client whose duration t exceeds T, else 1; float [K].
-
-        T is the percentile ``state.threshold`` of all durations in seconds; infinite from 100 on.
-        """
+        """Return (T / t)^a where a duration t exceeds the percentile T, else 1; float [K]."""
         preferred = jnp.percentile(state.duration, jnp.minimum(state.threshold, 100.0))
         preferred = jnp.where(state.threshold >= 100, jnp.inf, preferred)
         slow = state.duration > preferred

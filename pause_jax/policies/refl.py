@@ -13,7 +13,13 @@ from jax import Array
 from pause_jax.bandit.protocol import Observation, Selection, no_info
 from pause_jax.base.struct import number
 from pause_jax.policies.base import Answer, Context, Policy, PolicyConfig, Selected
-from pause_jax.policies.choose import by_data_size, mask_of, resource_request, top_clients
+from pause_jax.policies.choose import (
+    ask_everyone,
+    by_data_size,
+    mask_of,
+    resource_request,
+    top_clients,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -60,11 +66,6 @@ class Refl(PolicyConfig):
             slot = jnp.mean(context.expected_latency).astype(jnp.float32)
             return ReflState(jnp.zeros((), jnp.float32), slot, jnp.zeros((), jnp.int32))
 
-        def ask(
-            key: Array, state: ReflState, round: Array, available: Array
-        ) -> tuple[Array, Array]:
-            return jnp.arange(num_clients), available
-
         def receive(state: ReflState, clients: Array, asked: Array, answer: Answer) -> ReflState:
             return state
 
@@ -89,4 +90,6 @@ class Refl(PolicyConfig):
                 due=jnp.sum(active & observation.late, dtype=jnp.int32),
             )
 
-        return Policy(init, select, update, resource_request(ask, receive, self.query_seconds))
+        return Policy(
+            init, select, update, resource_request(ask_everyone, receive, self.query_seconds)
+        )

@@ -100,12 +100,11 @@ class F3ast(PolicyConfig):
 
 
 def size_distributions(data_size: Array, num_selected: int) -> Array:
-    """The m distributions of Algorithm 1, float [m, K], in closed form.
+    """Return the m distributions of Algorithm 1, float [m, K], in closed form.
 
     Clients, largest first, are poured into m bins of equal capacity. With the cumulative shares
     P_i of the sorted clients, r_{k,i} = m max(0, min(P_i, k/m) - max(P_{i-1}, (k-1)/m)). Each row
     sums to one, and column i to m p_i, also for a client that holds more than 1/m of the data.
-    ``data_size`` is float [K], the samples of each client.
     """
     order = jnp.argsort(-data_size, stable=True)
     end = jnp.cumsum(data_size[order]) / jnp.sum(data_size)

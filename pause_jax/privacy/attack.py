@@ -66,18 +66,14 @@ class Attack(NamedTuple):
 
 
 def low_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
-    """The low end of the exact two-sided interval of a probability (Clopper and Pearson 1934).
-
-    ``hits`` are whole numbers of any shape, each of ``trials`` >= 1; the interval holds the
-    probability with ``confidence`` in (0, 1).
-    """
+    """Return the low end of the two-sided interval of Clopper and Pearson (1934), elementwise."""
     some = np.maximum(hits, 1)
     low = betaincinv(some, trials - some + 1, (1 - confidence) / 2)
     return np.where(np.asarray(hits) > 0, low, 0.0)
 
 
 def high_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
-    """The high end of the same interval."""
+    """Return the high end of the same interval."""
     some = np.minimum(hits, trials - 1)
     high = betaincinv(some + 1, trials - some, 1 - (1 - confidence) / 2)
     return np.where(np.asarray(hits) < trials, high, 1.0)
@@ -86,11 +82,10 @@ def high_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
 def epsilon_bound(
     true: Any, false: Any, trials: int, delta: float, confidence: float
 ) -> np.ndarray:
-    """ln((TPR_low - delta) / FPR_up), at least 0: Jagielski et al. (2020).
+    """Return ln((TPR_low - delta) / FPR_up), at least 0: Jagielski et al. (2020).
 
-    ``true`` and ``false``, of any shape, count the event under the input that it speaks for and
-    under the other, each in ``trials`` releases. Each rate leaves the side of its interval that
-    matters with probability (1 - confidence) / 2, so both hold with the confidence.
+    Each rate leaves the side of its interval that matters with probability (1 - confidence) / 2, so
+    both hold with the confidence.
     """
     gain = low_end(true, trials, confidence) - delta
     return np.log(np.maximum(gain / high_end(false, trials, confidence), 1.0))
@@ -107,11 +102,8 @@ def two_point(
     """Return a lower bound on epsilon from the pair of neighbours that is told apart best.
 
     All releases have one shape, and so have all inputs. :class:`Shares` says what becomes of the
-    ``samples`` releases.
-
-    Returns:
-      (lower bound; the bound of an event that always happens under one input and never under the
-      other; name of the attack).
+    ``samples`` releases. Also returned are the bound of an event that always happens under one
+    input and never under the other, and the attack's name.
     """
     entries = next(iter(pairs.values()))[0].size
     # However large an update is, some are needed for a mean and a spread.
@@ -186,10 +178,7 @@ def _choose(
 def _best_events(
     scores0: np.ndarray, scores1: np.ndarray, delta: float
 ) -> list[tuple[float, bool, bool, float]]:
-    """(threshold, below, swapped, bound) of the best threshold for each side and each direction.
-
-    From the scores [n] of n releases of x0 and of x1.
-    """
+    """Return (threshold, below, swapped, bound) of the best event of each side and direction."""
     n = scores0.size
     pooled = np.sort(np.concatenate([scores0, scores1]))
     thresholds = np.unique(pooled[np.linspace(0, pooled.size - 1, THRESHOLDS).astype(int)])
@@ -204,11 +193,7 @@ def _best_events(
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Scores by name, each the best test against some kind of noise, or of fault.
-
-    ``direction`` [entries] is the sign of x0 - x1, 0 where they are equal; ``seen0`` and ``seen1``
-    are releases of x0 and x1, [n, entries].
-    """
+    """Return scores by name, each the best test against some kind of noise, or of fault."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0
 

@@ -10,17 +10,15 @@ Source: Jagielski, Ullman, Oprea (2020).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
 from pause_jax.base.registry import label
 from pause_jax.base.struct import ConfigError
-from pause_jax.privacy.attack import MAX_DISCRIMINANT, two_point
+from pause_jax.privacy.attack import two_point
 from pause_jax.privacy.mechanisms import UNITS, Mechanism
 
 LARGE = 1e6  # entries of the worst-case updates: far beyond any sensible clip
@@ -33,7 +31,7 @@ class Audit(NamedTuple):
     Attributes:
       mechanism: its name.
       unit: what its own epsilon protects.
-      claim: what the claimed epsilon is held against: ``coordinate``, ``update`` or ``client``.
+      claim: what the claimed epsilon is held against: ``coordinate`` or ``update``.
       epsilon: claimed.
       delta: claimed.
       lower_bound: the true epsilon is at least this, with the confidence below.
@@ -96,7 +94,7 @@ def audit(
             f"claim = {claim!r} of mechanism {name}: must be one of {', '.join(UNITS)}. "
             "Name one for a mechanism that claims nothing itself."
         )
-    _check(epsilon, samples, confidence, dimension=dimension)
+    _check(epsilon, samples, confidence, dimension)
 
     release = Partial(_privatized, mechanism, np.float32(epsilon))
     delta, pairs = float(mechanism.delta), _neighbours(claim, dimension)
@@ -125,64 +123,12 @@ def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.nd
     }
 
 
-def across_clients(
-    release: Callable[[Array, Array], Array],
-    key: Array,
-    *,
-    epsilon: float,
-    clients: int = 4,
-    dimension: int = 4,
-    samples: int = 200_000,
-    delta: float = 0.0,
-    confidence: float = 0.95,
-) -> Audit:
-    """Two-point audit of a cohort's release, seen as a whole: one client's update is in question.
-
-    Shared noise cancels in the difference of two releases, and shared random bits make releases of
-    equal updates go together. The adversary knows the other clients' updates (all zero, or all like
-    the one in question) and finds such combinations by linear and quadratic discriminants.
-
-    Args:
-      release: (keys [n], updates [n, d]) -> releases [n, d], for example a vmapped ``privatize``.
-      key: of the whole audit.
-      epsilon: claimed, of each client's release.
-      clients: n; each is the one in question once.
-      dimension: d; n d is at most 256.
-      samples: releases of the whole cohort.
-      delta: claimed.
-      confidence: of the lower bound.
-
-    Raises:
-      ConfigError: for numbers that cannot be audited.
-    """
-    _check(epsilon, samples, confidence, dimension=dimension, clients=clients)
-    if clients * dimension > MAX_DISCRIMINANT:
-        rule = f"their product must be <= {MAX_DISCRIMINANT}; take fewer clients or coordinates."
-        raise ConfigError(f"clients = {clients}, dimension = {dimension}: {rule}")
-    pairs = {}
-    for client in range(clients):
-        for others, value in {"at 0": 0.0, "at e_1": LARGE}.items():
-            known = np.zeros((clients, dimension), np.float32)
-            known[:, 0] = value
-            first, second = known.copy(), known.copy()
-            first[client, 0], second[client, 0] = LARGE, -LARGE
-            pairs[f"+-e_1 of client {client}, others {others}"] = (first, second)
-
-    def cohort(key: Array, updates: Array) -> Array:
-        return release(jax.random.split(key, clients), updates)
-
-    lower, resolution, attack = two_point(Partial(cohort), pairs, key, delta, samples, confidence)
-    names = (getattr(release, "__name__", "release"), "client", "client")
-    return Audit(*names, epsilon, delta, lower, confidence, resolution, samples, attack)
-
-
-def _check(epsilon: float, samples: int, confidence: float, **counts: int) -> None:
+def _check(epsilon: float, samples: int, confidence: float, dimension: int) -> None:
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"epsilon = {epsilon}: must be finite and > 0.")
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence = {confidence}: must be > 0 and < 1 (0.95 is 95 %).")
     if samples < MIN_SAMPLES:
         raise ConfigError(f"samples = {samples}: must be >= {MIN_SAMPLES}; fewer show nothing.")
-    for name, count in counts.items():
-        if count < 1:
-            raise ConfigError(f"{name} = {count}: must be >= 1.")
+    if dimension < 1:
+        raise ConfigError(f"dimension = {dimension}: must be >= 1.")

@@ -104,11 +104,6 @@ class Schedule(Budget):
         return self.replace(total_epsilon=total, law=None)
 
     def of_client(self, client: int) -> Self:
-        """The budget of one client, on the client's own machine.
-
-        Raises:
-          ConfigError: if the run's key says who has which budget, or none is given for the client.
-        """
         if self.law is None:
             return self
         if self.law.drawn:

@@ -73,8 +73,7 @@ def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
 
     Balle and Wang 2018 (arXiv 1805.06530), Theorem 8: delta >= Phi(1/(2t) - epsilon t) -
     e^epsilon Phi(-1/(2t) - epsilon t) for the multiplier t, solved by bisection over log t and
-    enlarged by ``MARGIN``. ``epsilon`` > 0 has any shape; beyond ``MAX_EPSILON`` the noise is that
-    of ``MAX_EPSILON``. ``delta`` is a scalar in (0, 1), of one release.
+    enlarged by ``MARGIN``. Beyond ``MAX_EPSILON`` the noise is that of ``MAX_EPSILON``.
     """
     epsilon = jnp.minimum(epsilon, MAX_EPSILON)
     target = jnp.log(delta)

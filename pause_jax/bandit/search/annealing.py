@@ -33,21 +33,14 @@ FEW = 2**16
 
 
 class Landscape(NamedTuple):
-    """What stays fixed while the chains of one round walk.
+    """What stays fixed while the chains of one round walk."""
 
-    Attributes:
-      index: float [K], finite: untried clients get a value that keeps the order of all energies.
-      weight: float [K], rounded so that sums of m have the same bits in any order.
-      ranks: int32 [L, K], place of each client in each sorted list of R2; ties at random.
-      available: bool [K].
-      temperature_scale: scalar C.
-    """
-
+    # Finite: untried clients have a value that keeps the order of all energies.
     index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
-    weight: Float[Array, " K"]
-    ranks: Int[Array, "L K"]
+    weight: Float[Array, " K"]  # rounded so that sums of m have the same bits in any order
+    ranks: Int[Array, "L K"]  # place of each client in each sorted list of R2; ties at random
     available: Bool[Array, " K"]
-    temperature_scale: Float[Array, ""]
+    temperature_scale: Float[Array, ""]  # C
 
 
 def make_landscape(
@@ -55,13 +48,9 @@ def make_landscape(
 ) -> Landscape:
     """Sort the lists of R2, set the temperature scale C, and make the index finite.
 
-    Args:
-      problem: index [K] and additive terms [L, K] (g first, then p).
-      num_selected: m.
-      available: bool [K].
-      neighbourhood: ``pause`` (lists ucb, g, p; C by (19)), ``alsa`` (lists ucb, g; C = Delta_max)
-        or ``vanilla`` (R1 alone; C = 2 alpha + gamma + 1).
-      key: orders equal values in the lists at random, where the authors perturb them by 1e-8.
+    ``pause`` has the lists ucb, g, p and C by (19), ``alsa`` ucb, g and C = Delta_max, ``vanilla``
+    R1 alone and C = 2 alpha + gamma + 1. The key orders equal values at random, where the authors
+    perturb them by 1e-8.
     """
     index = _finite(problem.index, problem.weight, num_selected, available)
     lists = jnp.concatenate([problem.index[None], problem.terms])
@@ -208,24 +197,15 @@ def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainStat
 def chain_step(
     bits: Array, state: ChainState, step: Array, landscape: Landscape, cooling: Array | float
 ) -> tuple[ChainState, Array]:
-    """Propose a uniform neighbour and accept it by the Metropolis rule.
+    """Propose a uniform neighbour and accept it by the Metropolis rule: (state, whether it moved).
 
     An uphill or level move is always accepted, a downhill one with probability
     ``exp((E(new) - E(old)) / tau)``, ``tau = C / (kappa ln(1 + step))``. (The paper prints the
     opposite sign, which would accept every move.)
 
     Of n clients that may leave or enter each has the chance 1 / n, up to a share n / 2^23 of it in
-    networks of up to ``FEW`` clients (4e-5 for 300), and n / 2^32 in larger ones.
-
-    Args:
-      bits: uint32 [4], independent random words of this step.
-      state: the chain.
-      step: j >= 1.
-      landscape: what the chain walks on.
-      cooling: kappa.
-
-    Returns:
-      (state, whether the chain moved).
+    networks of up to ``FEW`` clients (4e-5 for 300), and n / 2^32 in larger ones. The ``bits`` are
+    four independent random words.
     """
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)
@@ -311,15 +291,9 @@ def anneal(
       The trace; its clients are m distinct clients, always.
 
     Raises:
-      ValueError: if the shapes disagree, m is out of range, the neighbourhood is unknown, or there
-        are no steps or chains.
+      ValueError: if the shapes disagree or m is out of range.
     """
     check_problem(problem.index, problem.weight, num_selected)
-    if neighbourhood not in NEIGHBOURHOODS or steps < 1 or chains < 1:
-        raise ValueError(
-            f"neighbourhood = {neighbourhood!r}, steps = {steps}, chains = {chains}: must be one "
-            f"of {', '.join(NEIGHBOURHOODS)}, and steps and chains >= 1."
-        )
     num_clients = problem.index.shape[0]
     available = jnp.ones(num_clients, bool) if available is None else available
     landscape_key, chain_key = jax.random.split(key)

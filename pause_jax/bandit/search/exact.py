@@ -82,7 +82,11 @@ def _by_counting(
     by weight within a prefix is the number of its members that are heavier, and the client itself:
     a product of two [K, K] masks counts it for all prefixes at once.
     """
-    bits = (None,) * 3 if key is None else _three_words(key, index.shape)
+    bits: Array | tuple[None, ...] = (
+        None,
+    ) * 3  # to break ties by index, by weight, and of the best
+    if key is not None:
+        bits = jax.vmap(lambda key: jax.random.bits(key, index.shape))(jax.random.split(key, 3))
     stands_before = _precedence(index, available, bits[0])  # [i, j]: i before j by index
     prefix = ~stands_before & available[:, None] & available[None, :]  # [j, i]: i is in prefix j
     itself = jnp.eye(index.shape[0], dtype=bool)
@@ -97,11 +101,6 @@ def _by_counting(
     first = jnp.sum(stands_before, axis=0) < num_selected
     chosen = jnp.where(jnp.any(feasible), cohort[best], first)
     return _members(chosen, num_selected)
-
-
-def _three_words(key: Array, shape: tuple[int, ...]) -> Array:
-    """To break ties by index, by weight, and of the best: uint32 [3, K], in one draw."""
-    return jax.vmap(lambda key: jax.random.bits(key, shape))(jax.random.split(key, 3))
 
 
 def _members(chosen: Array, num_selected: int) -> Array:
@@ -213,35 +212,23 @@ class Best(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The places after the first m, cut into B blocks of S places; the last one is filled up.
-
-    Attributes:
-      index: float [B, S], u; -inf where it is filled up.
-      weight: float [B, S]; -inf where it is filled up.
-      top: float [B, m], the m largest weights of all places before each block, descending.
-      total_after: float [B], W at the last place of each block.
-    """
+    """The places after the first m, cut into B blocks of S places; the last is filled by -inf."""
 
     index: Float[Array, "B S"]  # type: ignore[assignment]  # shadows tuple.index
     weight: Float[Array, "B S"]
-    top: Float[Array, "B m"]
-    total_after: Float[Array, " B"]
+    top: Float[Array, "B m"]  # the m largest weights of all places before each block, descending
+    total_after: Float[Array, " B"]  # W at the last place of each block
 
 
 class Bounds(NamedTuple):
-    """Upper bounds on the values that are not known yet; -inf where none can be best.
+    """Upper bounds on the values that are not known yet; -inf where none can be best."""
 
-    Attributes:
-      prefix: float [B, S], on the value of the prefix that ends at each place.
-      block: float [B], the largest in each block.
-    """
-
-    prefix: Float[Array, "B S"]
-    block: Float[Array, " B"]
+    prefix: Float[Array, "B S"]  # on the value of the prefix that ends at each place
+    block: Float[Array, " B"]  # the largest in each block
 
 
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
-    """The last place of the prefix that maximises ``its last index + its m largest weights``.
+    """Return the last place of the prefix that maximises its last index + its m largest weights.
 
     1. The first m places are the first prefix; it is valued. The others are cut into blocks, and
        one pass over the blocks keeps the m largest weights before each.
@@ -254,14 +241,8 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     weights give equal bits. The bounds carry the worst rounding error, so what is skipped is worse
     in floating point too.
 
-    Args:
-      index: float [K], descending, may hold +inf; -inf from the first place on that is no client's.
-      weight: float [K], finite; -inf where there is no client.
-      num_selected: m, 1 <= m <= K (static).
-
-    Returns:
-      int32, a place >= m - 1. Of equal values the larger sum of weights wins, then the first place.
-      m - 1 if there are fewer than m clients.
+    Indices descend; index and weight are -inf where there is no client. Of equal values the larger
+    sum of weights wins, then the first place; with fewer than m clients it is m - 1.
     """
     top = lax.top_k(weight[:num_selected], num_selected)[0]
     best = _valued(index[num_selected - 1], top, jnp.int32(num_selected - 1))
@@ -368,20 +349,16 @@ def _valued(index: Array, top: Array, place: Array) -> Best:
 
 
 def _total_bounds(top: Array, weight: Array) -> Array:
-    """At most this is the total after each of the places that follow, float [S].
+    """Bound the total after each of the places that follow from above, float [S].
 
-    A weight w that enters the m largest replaces one of at least ``top[-1]``, because the least of
-    the m never falls: the total grows by no more than max(w - top[-1], 0).
+    A weight w that enters the m largest, ``top``, replaces one of at least ``top[-1]``, because the
+    least of the m never falls: the total grows by no more than max(w - top[-1], 0).
 
     That is so for exact sums. In floating point the totals before and after are trees of additions,
     each wrong by at most ceil(log2 m) roundings, half an eps each, of the sum of its absolute
     values. For the m that come out that is at most sum |top| for those that stay, and
     |w| <= |top[-1]| + gain for each of at most m that enter. The gains are a running sum of at most
     S roundings; a few roundings more are of the additions here.
-
-    Args:
-      top: float [m], the m largest weights before, descending.
-      weight: float [S], weights of the places that follow.
     """
     num_selected, size = len(top), len(weight)
     gained = jnp.cumsum(jnp.maximum(weight - top[-1], 0.0))

@@ -71,16 +71,10 @@ def check_problem(index: Array, weight: Array, num_selected: int) -> None:
 
 
 def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:
-    """Energy of a set; unavailable members, which only fill up the slots, do not count.
+    """Return the energy of a set, -inf if no member is available.
 
-    Args:
-      index: float [K].
-      weight: float [K].
-      clients: int [m], ascending, so that equal sets get equal bits.
-      available: bool [K].
-
-    Returns:
-      A scalar; -inf if no member is available.
+    Unavailable members only fill up the slots and do not count. ``clients`` must ascend, so that
+    equal sets get equal bits.
     """
     counted = available[clients]
     slowest = jnp.min(jnp.where(counted, index[clients], jnp.inf))
@@ -89,15 +83,9 @@ def set_energy(index: Array, weight: Array, clients: Array, available: Array) ->
 
 
 def ordered(value: Array, available: Array, key: Array | None) -> Array:
-    """Available clients by descending value, then the others; ties at random.
+    """Return the available clients by descending value, then the others, int32 [K].
 
-    Args:
-      value: float [K], no NaN.
-      available: bool [K].
-      key: breaks ties, and orders the unavailable; without it that is done by client number.
-
-    Returns:
-      int32 [K], a permutation.
+    Ties, and the order of the others, are random by the key, or by client number without one.
     """
     number = jnp.arange(value.shape[0], dtype=jnp.int32)
     bits = () if key is None else (jax.random.bits(key, value.shape),)
