@@ -56,18 +56,6 @@ def written(path: pathlib.Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_through(path: pathlib.Path, content: bytes) -> None:
-    """Write a file that is on the disk when this returns.
-
-    Raises:
-      OSError: if it cannot be written.
-    """
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def sync_names(folder: pathlib.Path) -> None:
     """Make the names in a folder outlive a power cut, where the system can."""
     with contextlib.suppress(OSError):
@@ -76,18 +64,6 @@ def sync_names(folder: pathlib.Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def expanded(where: str, path: str) -> pathlib.Path:
-    """Expand ``~`` in a path.
-
-    Raises:
-      ConfigError: if there is no such user.
-    """
-    try:
-        return pathlib.Path(path).expanduser()
-    except RuntimeError:
-        raise ConfigError(f"{where} = {shown(path)}: no user has that home folder.") from None
 
 
 def read(where: str, path: str, digest: str) -> tuple[bytes, str]:

@@ -36,7 +36,6 @@ from pause_jax.config import SimConfig, canonical, config_file, loaded, validate
 from pause_jax.learning import Learning
 from pause_jax.learning.partition import Partition
 from pause_jax.policies import Answer, Context, Policy, check_selected, policy_of, readings
-from pause_jax.privacy import PerClient, Schedule
 from pause_jax.rng import keys
 from pause_jax.run.preflight import check_one_key, warn_if_far
 from pause_jax.run.setup import context_of
@@ -84,7 +83,7 @@ class Question(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """An open question, with the policy's own slots [d] and who of them is asked."""
+    """An open question, with the policy's slots [d] and which of them are asked."""
 
     question: Question
     clients: NDArray[np.int32]
@@ -139,6 +138,7 @@ class Selector:
         context = self._context()
         warn_if_far(context.min_latency, jnp.min(context.expected_latency))
         self._policy = _compiled(policy_of(self._canonical.policy, context))
+        self._root = key
         self._key = streams.policy
         self._state = self._policy.init()
         self._pending: Selection | None = None
@@ -271,12 +271,11 @@ class Selector:
         reports = {"seconds": seconds, **readings, "failed": failed, "idle": released_nothing}
         for name, values in reports.items():
             _check_among(name, values or (), slots, f"chosen in round {self.round}")
-        for name, named in (("failed", failed), ("idle", released_nothing)):
-            if both := set(named) & set(seconds):
-                raise ConfigError(
-                    f"{name}: client {min(both)} stands in seconds too, as one that answered; must "
-                    "be in one of them."
-                )
+        if both := (released_nothing | set(failed)) & set(seconds):
+            raise ConfigError(
+                f"failed, idle: client {min(both)} stands in seconds too, as one that answered; "
+                "must be in one of them."
+            )
         if self.reads_losses and seconds and loss is None and update is None:
             raise ConfigError(
                 f"policy = {self.config.policy.name}: reads "
@@ -303,14 +302,8 @@ class Selector:
     ) -> tuple[Observation, NDArray[np.bool_]]:
         """Return what the policy observes, and bool [m], of which slots it learns anything.
 
-        Args:
-          slots: place in the cohort of each chosen client.
-          seconds: as in :meth:`tell`.
-          failed: likewise.
-          readings: ``loss``, ``square_loss`` and ``update``, likewise.
-
-        Raises:
-          ConfigError: for seconds that are not finite and > 0.
+        ``slots`` is the place in the cohort of each chosen client; the others are as in
+        :meth:`tell`.
         """
         m = self.config.num_slots
         latency = np.ones(m, np.float32)
@@ -350,12 +343,11 @@ class Selector:
         leaves = {f"state_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(self._state))}
         arrays: dict[str, Any] = {
             "config": np.asarray(config_file.dumps(self.config)),
-            "key": np.asarray(jax.random.key_data(self._key)),
+            "key": np.asarray(jax.random.key_data(self._root)),
             "round": np.asarray(self.round),
             "counts": self.counts,
             "size": np.asarray(self._size),
             "update_size": np.asarray(self._update_size),
-            "budget": np.asarray(self._canonical.privacy.budget.total()),
             **leaves,
         }
         try:
@@ -385,13 +377,11 @@ class Selector:
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(f"{path}: is no saved selector ({error}).") from None
         selector = cls(
-            _with_budgets(config, arrays["budget"].tolist()),
-            jax.random.key(0),
+            config,
+            jax.random.wrap_key_data(jnp.asarray(arrays["key"])),
             data_size=arrays["size"],
             update_size=int(arrays["update_size"]),
         )
-        selector.config = config
-        selector._key = jax.random.wrap_key_data(jnp.asarray(arrays["key"]))
         selector.round = int(arrays["round"])
         selector.counts = arrays["counts"]
         like, form = jax.tree.flatten(selector._state)
@@ -463,10 +453,8 @@ def _check_among(name: str, clients: Iterable[int], known: Collection[int], what
     """Raise ConfigError for a client that is not among those that ``what`` names."""
     for client in clients:
         if int(client) not in known:
-            raise ConfigError(
-                f"{name}: client {client} was not {what}, but "
-                f"{', '.join(map(str, known)) or 'nobody'}."
-            )
+            those = ", ".join(map(str, known)) or "nobody"
+            raise ConfigError(f"{name}: client {client} was not {what}, but {those}.")
 
 
 def _answer(
@@ -476,14 +464,7 @@ def _answer(
     question: Question,
     num_features: int,
 ) -> Answer:
-    """Return what the policy receives from asked clients; a missing loss was not reported.
-
-    ``answers`` has a loss or features [F] by client; ``clients`` int [d] are the slots of the
-    question, and ``asked`` bool [d] those that were asked.
-
-    Raises:
-      ConfigError: for an answer of another form, or missing features.
-    """
+    """Return what the policy receives from the asked of its slots ``clients`` [d]."""
     loss = np.ones(len(clients), np.float32)
     features = np.ones((len(clients), num_features), np.float32)
     reported = np.ones(len(clients), bool)
@@ -524,12 +505,3 @@ def _sizes(data_size: ArrayLike | None, num_clients: int) -> NDArray[np.float32]
             "> 0 of each client."
         )
     return size
-
-
-def _with_budgets(config: SimConfig, totals: list[float]) -> SimConfig:
-    """Return the config with the budgets [K] that the saved selector's key drew."""
-    budget = config.privacy.budget
-    if not isinstance(budget, Schedule) or budget.law is None:
-        return config
-    drawn = budget.replace(total_epsilon=1.0, law=PerClient(values=tuple(totals)))
-    return config.replace(privacy=config.privacy.with_budget(drawn))

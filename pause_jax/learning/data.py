@@ -15,7 +15,7 @@ import numpy as np
 from pause_jax.base.cache import cache_folder
 from pause_jax.base.client_ids import natural_order
 from pause_jax.base.memory import check_memory
-from pause_jax.base.source_file import check_regular, expanded, written
+from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.struct import Config, ConfigError, static
 from pause_jax.learning.dataset import Dataset, checked
 
@@ -193,7 +193,7 @@ class Files(DataConfig):
     num_classes: int | None = static(default=None, at_least=2, optional=True, kind=int)
 
     def load(self) -> Dataset:
-        where = expanded("learning.data.path", self.path)
+        where = pathlib.Path(self.path).expanduser()
         if not self.path or not os.path.exists(where):
             raise ConfigError(
                 f"learning.data.path = {self.path!r}: must be an .npz file, or a folder of such "

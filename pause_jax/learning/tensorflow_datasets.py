@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from pause_jax.base.source_file import expanded
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.data import Arrays, DataConfig, decoded
@@ -114,7 +113,7 @@ class Tfds(Prepared):
 def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
     # As tensorflow-datasets itself has it, whose import takes seconds.
     base = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return expanded("learning.data.data_dir", base) / dataset.partition(":")[0]
+    return pathlib.Path(base).expanduser() / dataset.partition(":")[0]
 
 
 def _unreadable(source: Source, data_dir: str | None, why: str) -> ConfigError:

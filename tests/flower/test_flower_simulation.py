@@ -134,7 +134,6 @@ def test_clients_that_raise_stall_send_nonsense_or_are_spent(tmp_path):
     assert idle == {6, 7, 8}
     assert played["spent"] == [6]
     assert chosen.count(6) == 1
-    assert json.loads((tmp_path / "state" / "clients.json").read_text())["spent"] == [6]
     for words in (
         "out of memory, as planted",
         "not finite: nothing is released",

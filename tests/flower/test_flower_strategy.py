@@ -241,7 +241,7 @@ def test_who_is_too_late_has_failed_and_may_have_released(tmp_path):
 def test_nodes_come_and_go_and_stay_who_they_are(tmp_path):
     app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}")
     grid = LocalGrid(app, nodes(4, 0, 7))
-    roster, timed = Roster(10, "reported"), TimedGrid(grid, 0.002)
+    roster, timed = Roster(10), TimedGrid(grid, 0.002)
     assert roster.present(timed, 5.0) == {4: 100, 0: 101, 7: 102}
     asked = len(grid.asked)
     del grid.nodes[101]
@@ -260,35 +260,13 @@ def test_nodes_that_cannot_be_numbered_are_left_out_and_named(tmp_path, warned):
         return (silent if "mute" in context.node_config else app)(message, context)
 
     timed = TimedGrid(LocalGrid(mixed, everyone), 0.002)
-    assert Roster(10, "reported").present(timed, 5.0) == {3: 100}
+    assert Roster(10).present(timed, 5.0) == {3: 100}
     text = "\n".join(warned)
     assert "node 101 says that it is client 3, which node 100 is" in text
     assert "node 102 says partition-id = 10: must be 0 to 9" in text
     assert "node 500 says partition-id = -1" in text
     assert "node 501 says partition-id = -1" in text
     assert "node 502 does not say which client it is" in text
-
-
-def test_by_arrival_a_node_keeps_its_number_over_restarts(tmp_path, warned):
-    path = tmp_path / "clients.json"
-    grid = LocalGrid(lambda message, context: None, {30: {}, 10: {}})
-    timed = TimedGrid(grid)
-    assert Roster(3, "arrival", path).present(timed, 1.0) == {0: 10, 1: 30}
-    grid.nodes = {5: {}, 30: {}, 99: {}}
-    again = Roster(3, "arrival", path)
-    assert again.present(timed, 1.0) == {1: 30, 2: 5}
-    assert "node 99 is one more than num_clients = 3" in warned[0]
-    assert grid.asked == []
-    again.retire([1])
-    assert Roster(3, "arrival", path).spent == {1}
-    assert [each.name for each in tmp_path.iterdir()] == ["clients.json"]
-    with pytest.raises(
-        ConfigError, match="has 3 clients numbered by 'arrival', and this strategy 4"
-    ):
-        Roster(4, "arrival", path)
-    path.write_text('{"nodes": 3}')
-    with pytest.raises(ConfigError, match="is no saved roster"):
-        Roster(3, "arrival", path)
 
 
 def test_absent_clients_are_not_chosen_and_a_round_waits_for_enough(tmp_path):
@@ -431,7 +409,6 @@ def test_policies_that_read_losses_or_updates_get_them(monkeypatch):
         ({"seconds": "guessed"}, "seconds = 'guessed': must be one of stamped, reported"),
         ({"timeout_seconds": 0}, "timeout_seconds = 0"),
         ({"wait_seconds": -1}, "wait_seconds = -1"),
-        ({"numbering": "luck"}, "numbering = 'luck': must be one of reported, arrival"),
         ({"min_available": 11}, "min_available = 11: must be 0 to num_clients = 10"),
         ({"data_size": [1, 2]}, r"data_size = .*: must be \[10\]"),
     ],

@@ -29,6 +29,8 @@ NAMES = {name: getattr(jaxtyping, name) for name in ("Array", "Bool", "Float", "
 EXTRAS = {
     "pause_jax.deploy.flower": "flwr",
     "pause_jax.analysis.report": "altair",
+    "pause_jax.cli.tune": "optuna",
+    "pause_jax.tuning": "optuna",
 }
 
 

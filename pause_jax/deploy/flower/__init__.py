@@ -9,7 +9,6 @@ except ImportError as error:
     ) from None
 
 from pause_jax.deploy.flower.client import Ledger, PrivateRelease, answer, introduce
-from pause_jax.deploy.flower.nodes import NUMBERINGS as NUMBERINGS
 from pause_jax.deploy.flower.nodes import Roster, TimedGrid
 from pause_jax.deploy.flower.strategy import SECONDS as SECONDS
 from pause_jax.deploy.flower.strategy import PauseStrategy

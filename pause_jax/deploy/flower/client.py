@@ -29,7 +29,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from pause_jax.base.checks import check_fields
-from pause_jax.base.source_file import sync_names, write_through
+from pause_jax.base.source_file import sync_names, written
 from pause_jax.base.struct import ConfigError, Sizes, nested
 from pause_jax.config.config_file import to_dict
 from pause_jax.deploy.flower.protocol import (
@@ -56,7 +56,7 @@ _privatize = jax.jit(lambda privacy, key, update, epsilon: privacy.privatize(key
 def introduce(app: ClientApp) -> ClientApp:
     """Let a client app answer which client its node is: ``partition-id`` of the node's config.
 
-    For a strategy with ``numbering="reported"``. A SuperNode is started with its number:
+    A SuperNode is started with its number:
     ``flower-supernode --node-config "partition-id=3" ...``; Flower's simulation does so by itself.
     Returns the app.
     """
@@ -201,7 +201,8 @@ class Ledger:
     def _create(self, head: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
-        write_through(part, head.encode())
+        with written(part) as file:
+            file.write(head.encode())
         # A link, unlike a rename, does not overwrite what another program has just created.
         with contextlib.suppress(FileExistsError):
             os.link(part, self.path)

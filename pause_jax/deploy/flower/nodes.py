@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pathlib
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -11,11 +9,9 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
 from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
 
-NUMBERINGS = ("reported", "arrival")
 # Seconds to wait for a node's answer which client it is; it is asked again in the next round.
 PATIENCE = 60.0
 
@@ -86,37 +82,21 @@ class TimedGrid:
 class Roster:
     """The clients' numbers 0 .. K - 1 of the nodes, and which clients are spent.
 
-    - ``reported``: every node is asked once for its number (:func:`introduce`). A SuperNode that
-      restarts under another node id is the same client. Of two connected nodes with one number,
-      the first one has it.
-    - ``arrival``: a new node takes the next free number, in the order of node ids, and keeps it.
-      Nodes need stable ids, as SuperNodes with registered keys have them.
+    Every node is asked once for its number (:func:`introduce`). A SuperNode that restarts under
+    another node id is the same client. Of two connected nodes with one number, the first one has
+    it.
 
     Attributes:
-      spent: numbers of the clients whose own ledger is at its end.
+      num_clients: K.
+      spent: numbers of clients that reported a spent budget. After a restart of the server, each
+        reports it again when first chosen.
     """
 
-    def __init__(self, num_clients: int, numbering: str, path: pathlib.Path | None = None):
-        """Start, or resume from a file.
-
-        Args:
-          num_clients: K.
-          numbering: one of ``NUMBERINGS``.
-          path: where it is kept; nowhere if left out.
-
-        Raises:
-          ConfigError: for another numbering, or a file that was not written by such a roster.
-        """
-        if numbering not in NUMBERINGS:
-            raise ConfigError(
-                f"numbering = {numbering!r}: must be one of {', '.join(NUMBERINGS)}, how a node "
-                "gets its client number."
-            )
-        self.num_clients, self.numbering, self._path = num_clients, numbering, path
+    def __init__(self, num_clients: int):
+        """Start without any node."""
+        self.num_clients = num_clients
         self.spent: set[int] = set()
-        self._number: dict[int, int | None] = {}  # by node; None for one that has no place
-        if path is not None and path.is_file():
-            self._read(path)
+        self._number: dict[int, int | None] = {}  # by node; None without a valid number
 
     def present(self, grid: TimedGrid, timeout: float) -> dict[int, int]:
         """The node of each connected client, by the client's number.
@@ -124,19 +104,15 @@ class Roster:
         ``timeout`` is how many seconds to wait, at most, for the numbers of new nodes.
         """
         connected = sorted(grid.get_node_ids())
-        if self.numbering == "reported":
-            # One that comes back may have got another number meanwhile: it is asked again.
-            self._number = {node: self._number[node] for node in self._number if node in connected}
+        # A node that comes back may have another number meanwhile: it is asked again.
+        self._number = {node: self._number[node] for node in self._number if node in connected}
         new = [node for node in connected if node not in self._number]
-        if new and self.numbering == "reported":
+        if new:
             self._ask(grid, new, min(timeout, PATIENCE))
-        elif new:
-            self._give(new)
-        here = set(connected)
         present: dict[int, int] = {}
         # In the order in which the nodes were numbered: of two with one number the first has it.
         for node, number in self._number.items():
-            if number is not None and node in here:
+            if number is not None:
                 present.setdefault(number, node)
         for node in new:
             number = self._number.get(node)
@@ -147,13 +123,6 @@ class Roster:
                     present[number], NUMBER,
                 )  # fmt: skip
         return present
-
-    def retire(self, clients: Iterable[int]) -> None:
-        """Remember clients that said that they are spent."""
-        before = len(self.spent)
-        self.spent.update(clients)
-        if len(self.spent) > before:
-            self._keep()
 
     def _ask(self, grid: TimedGrid, new: list[int], timeout: float) -> None:
         said_by: dict[int, int | None] = {}
@@ -177,45 +146,3 @@ class Roster:
             said_by[node] = number
         # In the order of node ids, so that it does not matter whose answer came first.
         self._number.update(sorted(said_by.items()))
-
-    def _give(self, new: list[int]) -> None:
-        taken = sum(number is not None for number in self._number.values())
-        for node in new:
-            fits = taken < self.num_clients
-            self._number[node] = taken if fits else None
-            taken += fits
-            if not fits:
-                LOG.warning(
-                    "node %d is one more than num_clients = %d: it is left out", node,
-                    self.num_clients,
-                )  # fmt: skip
-        self._keep()
-
-    def _keep(self) -> None:
-        if self._path is None:
-            return
-        # What nodes report is asked anew at every start.
-        numbers = self._number if self.numbering == "arrival" else {}
-        kept = {
-            "numbering": self.numbering,
-            "num_clients": self.num_clients,
-            "nodes": {str(node): number for node, number in numbers.items() if number is not None},
-            "spent": sorted(self.spent),
-        }
-        with written(self._path) as file:
-            file.write(f"{json.dumps(kept, indent=1)}\n".encode())
-
-    def _read(self, path: pathlib.Path) -> None:
-        try:
-            kept = json.loads(path.read_text("utf-8"))
-            numbering, num_clients = str(kept["numbering"]), int(kept["num_clients"])
-            self._number = {int(node): int(number) for node, number in kept["nodes"].items()}
-            self.spent = {int(client) for client in kept["spent"]}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{path}: is no saved roster of clients ({error!r}).") from None
-        if (numbering, num_clients) != (self.numbering, self.num_clients):
-            raise ConfigError(
-                f"{path}: has {num_clients} clients numbered by {numbering!r}, and this strategy "
-                f"{self.num_clients} by {self.numbering!r}. Take another state folder, or the same "
-                "numbering."
-            )

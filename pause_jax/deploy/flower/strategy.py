@@ -62,13 +62,7 @@ class Played(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A usable reply.
-
-    Attributes:
-      arrays: the client's model.
-      metrics: what it said beside.
-      seconds: its latency, > 0.
-    """
+    """A usable reply: the client's model, its metrics, and its latency."""
 
     arrays: dict[str, NDArray[Any]]
     metrics: Mapping[str, Any]
@@ -99,7 +93,7 @@ class PauseStrategy(Strategy):
       history: the rounds run by this object.
     """
 
-    # Eleven arguments: Flower's strategies take all their settings here, by keywords.
+    # Ten arguments: Flower's strategies take all their settings here, by keywords.
     def __init__(
         self,
         config: SimConfig,
@@ -108,7 +102,6 @@ class PauseStrategy(Strategy):
         state: str | os.PathLike[str] | None = None,
         data_size: ArrayLike | None = None,
         update_size: int = 0,
-        numbering: str = "reported",
         seconds: str = "stamped",
         timeout_seconds: float = 3600.0,
         poll_seconds: float = 0.1,
@@ -121,11 +114,10 @@ class PauseStrategy(Strategy):
           config: as for a :class:`~pause_jax.deploy.selector.Selector`.
           key: typed; that of a simulation gives its choices. An existing state keeps its own key.
           state: a folder, made if needed, that is written after each round: ``selector.npz``, all
-            that the policy knows; ``clients.json``, the roster; ``fleet.csv``, the seconds of all
-            that answered, for ``pause-jax fit`` and ``Traces``. Nothing is kept if left out.
+            that the policy knows; ``fleet.csv``, the seconds of all that answered, for
+            ``pause-jax fit`` and ``Traces``. Nothing is kept if left out.
           data_size: samples of each client [K]; equal by default.
           update_size: d, entries of an update, for a policy that reads updates.
-          numbering: how nodes get their client numbers (:class:`Roster`).
           seconds: ``stamped`` by this server (:class:`TimedGrid`), or ``reported`` by each client
             as its metric ``pause-seconds``, as :class:`PrivateRelease` does.
           timeout_seconds: to wait for a round's replies, > 0.
@@ -155,8 +147,7 @@ class PauseStrategy(Strategy):
                     f"state = {state}: cannot be a folder ({error.strerror})."
                 ) from None
             self.selector = _resumed(self._folder / "selector.npz", self.selector)
-        clients = None if self._folder is None else self._folder / "clients.json"
-        self.roster = Roster(config.num_clients, numbering, clients)
+        self.roster = Roster(config.num_clients)
         self.history: list[Played] = []
         self._open: tuple[Choice, dict[int, int], ArrayRecord, TimedGrid] | None = None
 
@@ -279,7 +270,7 @@ class PauseStrategy(Strategy):
         readings = _readings(answers, arrays, self._update_size)
         self.selector.tell(seconds, failed=failed, idle=idle, **readings)
         self._compare(choice, answers)
-        self.roster.retire(spent)
+        self.roster.spent |= spent
         played = Played(choice, seconds, failed, tuple(sorted(idle)))
         self.history.append(played)
         self._open = None
@@ -315,9 +306,8 @@ class PauseStrategy(Strategy):
             time.sleep(min(self._poll, left))
         if not present:
             raise ConfigError(
-                f"no client is connected and numbered after {self._wait:g} s (numbering = "
-                f"{self.roster.numbering!r}): start SuperNodes, and put introduce(app) into their "
-                "client app."
+                f"no client is connected and numbered after {self._wait:g} s: start SuperNodes, "
+                "and put introduce(app) into their client app."
             )
         LOG.warning("%d clients are connected, fewer than %d", len(present), self._least)
         return present
@@ -368,20 +358,14 @@ def _readings(
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
-    """Return the selector saved at a path, or the fresh one if there is none.
-
-    Raises:
-      ConfigError: if it has another config, or cannot be read.
-    """
+    """Return the selector saved at a path, or the fresh one if there is none."""
     if not path.is_file():
         return fresh
     saved = Selector.load(path, fresh.config)
     old = config_file.dumps(saved.config).splitlines()
     new = config_file.dumps(fresh.config).splitlines()
     if old != new:
-        different = [line for line in new if line not in old] or [
-            line for line in old if line not in new
-        ]
+        different = [line for line in new if line not in old] or sorted(set(old) - set(new))
         raise ConfigError(
             f"{path}: was created with another config ({'; '.join(different[:3])} is new). "
             "Take the old one, or another state folder to start anew."
@@ -404,20 +388,10 @@ def question_round(
     grid: TimedGrid,
     timeout: float,
 ) -> tuple[set[int], dict[int, Any] | None]:
-    """Put a policy's question to its clients, if it has one.
+    """Return the available clients and their answers to the policy's question, None without one.
 
     Of a client without a loss the policy keeps what it knows; one without features is not available
-    in this round.
-
-    Args:
-      selector: the policy at work.
-      present: node of each client that can be chosen.
-      arrays: the model, which a question for the loss takes along.
-      grid: of the run.
-      timeout: seconds to wait for the answers.
-
-    Returns:
-      (available clients, answers by client; None of a policy that asks none).
+    in this round. ``present`` has the node of each client that can be chosen.
     """
     available, answers, asked = set(present), dict[int, Any](), set[int]()
     while (question := selector.question(available)) is not None:
