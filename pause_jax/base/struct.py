@@ -24,28 +24,6 @@ from pause_jax.base.spelling import nearest, one_line, shown
 
 # Characters of a message: what a file says can be longer than any reader's patience.
 _LONGEST = 2000
-# The papers' symbols that are fields of configs (docs/notation.md), in small letters, and what
-# others call such a field; the first known one counts.
-SYMBOLS: dict[str, tuple[str, ...]] = {
-    "k": ("num_clients",),
-    "clients": ("num_clients",),
-    "m": ("num_selected",),
-    "t": ("num_rounds",),
-    "rounds": ("num_rounds",),
-    "tau_min": ("min_latency",),
-    "tau_max": ("max_latency",),
-    "zeta": ("speed_weight",),
-    "kappa": ("cooling",),
-    "eps_bar": ("total_epsilon",),
-    "eps": ("total_epsilon",),
-    "epsilon": ("total_epsilon",),
-    "eta": ("decay", "learning_rate"),
-    "lr": ("learning_rate",),
-    "delta": ("sensitivity",),
-    "d": ("candidates",),
-    "v": ("latency_weight",),
-    "mu": ("proximal",),
-}
 
 
 class ConfigError(ValueError):
@@ -327,26 +305,15 @@ def no_field(name: str, part: Any, path: str, whole: Config) -> str:
     the whole itself.
     """
     known = [field.name for field in dataclasses.fields(part)] if isinstance(part, Config) else []
-    suggestion = _suggestion(name, known, part, path, whole) if known else ""
+    trees = [(part, path), (whole, "")] if known else []
+    elsewhere = [
+        f"{where}.{name}" if where else name
+        for tree, prefix in trees
+        for where, config in nested(tree, prefix)
+        if name in {field.name for field in dataclasses.fields(config)}
+    ]
+    suggestion = f" Did you mean {elsewhere[0]!r}?" if elsewhere else nearest(name, known)
     return (
         f"there is no field {shown(name)} in {type(part).__name__}.{suggestion} It has "
         f"{', '.join(known) or 'no fields'}."
     )
-
-
-def _suggestion(name: str, known: list[str], part: Config, path: str, whole: Config) -> str:
-    symbols = SYMBOLS.get(name.lower(), ())
-    for tree, prefix in ((part, path), (whole, "")):
-        places = [
-            f"{where}.{field.name}" if where else field.name
-            for where, config in nested(tree, prefix)
-            for field in dataclasses.fields(config)
-        ]
-        places.sort(key=lambda place: place.count("."))
-        for word in (name, *symbols):
-            for place in places:
-                if place.rpartition(".")[2] == word:
-                    return f" Did you mean {place!r}?"
-    if symbols:
-        return f" {name} is called {symbols[0]!r} here, a field of another choice."
-    return nearest(name, known)

@@ -161,12 +161,8 @@ def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
 
 
 def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
-    """The config with changes ``PATH=VALUE`` of a command line, one after the other.
-
-    Args:
-      config: the config.
-      changes: as on the command line.
-      trust: whether texts may name any object, see :func:`trusted`.
+    """The config with changes ``PATH=VALUE`` of a command line, one after the other; ``trust`` as
+    in :func:`from_dict`.
 
     Raises:
       ConfigError: for a change of another form, a path that does not exist, or a name that is none.
@@ -181,11 +177,6 @@ def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
 
 def parse_value(config: Config, path: str, text: str) -> Any:
     """The value of ``path=text`` on a command line: a TOML value, a config's name, or a string.
-
-    Args:
-      config: the config that it is for; what stands at a nested field is known by the field's type.
-      path: dotted.
-      text: the value.
 
     Raises:
       ConfigError: for a path that does not exist, or a name that is none.

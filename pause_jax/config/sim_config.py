@@ -20,11 +20,6 @@ from pause_jax.world.availability import AvailabilityTrace
 from pause_jax.world.latency import Latency, TwoGroups
 
 
-def no_trace() -> None:
-    """The default of ``SimConfig.availability_trace``."""
-    return None
-
-
 class SimConfig(Config):
     """Everything that a simulation depends on, except the key.
 
@@ -77,7 +72,7 @@ class SimConfig(Config):
     reward: Reward = node(factory=Reward, of=Reward)
     latency: Latency = node(factory=TwoGroups, of=Latency)
     availability_trace: AvailabilityTrace | None = node(
-        factory=no_trace, of=AvailabilityTrace, optional=True
+        factory=lambda: None, of=AvailabilityTrace, optional=True
     )
     availability: float = number(default=1.0, above=0, at_most=1)
     dropout: float | None = number(default=None, at_least=0, at_most=1, optional=True)

@@ -69,7 +69,7 @@ def test_a_file_may_leave_everything_out_or_name_a_choice():
         ("[policy]\nname = 3", ["policy.name = 3: must be a name"]),
         ("[policy]\nname = [1]", ["policy.name = [1]: must be a name"]),
         ('name = "mine"', ["name: there is no field 'name' in SimConfig"]),
-        ('[policy]\nname = "sa_pause"\nkappa = 3', ["Did you mean 'policy.search.cooling'?"]),
+        ('[policy]\nname = "sa_pause"\ncooling = 3', ["Did you mean 'policy.search.cooling'?"]),
     ],
 )
 def test_a_bad_file_says_what_is_wrong_and_what_would_be_right(text, words):
