@@ -36,22 +36,17 @@ if TYPE_CHECKING:
 
 
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
-    """Run configs, print tables, write files.
+    """Run configs by label, print tables, write files.
 
     Finished runs are kept in the result's folder, or in ``--store``, during the sweep, and
     ``--resume`` continues there.
 
-    Args:
-      configs: by label.
-      request: how.
-      default_name: of the result, if the user gave none.
-
     Raises:
       ConfigError: before any run.
-      typer.Exit: status 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, 1 after a failure; what
-        was finished is kept. Status 1, too, if the result could not be written.
+      typer.Exit: status 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, 1 after a failure, also
+        of writing; finished runs are kept.
     """
-    check_output(request)
+    _check_output(request)
     for config in configs.values():
         validate(config)
     name = default_name if request.name is None else request.name
@@ -82,7 +77,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 about["made_by"] = result.attrs["made_by"]
                 failure = publish(result, folder, about, request)
                 if failure is not None:
-                    not_written(failure, folder, _advice(store))
+                    _end_unwritten(failure, folder, store)
                 seconds = time.perf_counter() - start
                 Console().print(f"{seconds:.0f} s, {compilations}.", highlight=False)
                 Console().print(f"Written to {folder}/")
@@ -93,12 +88,8 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         end(stopped, "The same command with --resume goes on." if resumable else "")
 
 
-def check_output(request: Request) -> None:
-    """Validate the output options, before anything is computed.
-
-    Raises:
-      ConfigError: for a number out of range, or if figures or logs are wanted and cannot be made.
-    """
+def _check_output(request: Request) -> None:
+    """Validate the output options, before anything is computed."""
     if request.seeds < 1:
         raise ConfigError(f"--seeds {request.seeds}: must be >= 1.")
     if not 0 < request.target <= 1:
@@ -136,11 +127,7 @@ def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.
 
 
 def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path | None:
-    """The folder of this very command, unfinished or finished; None if there is none.
-
-    Raises:
-      ConfigError: if there are unfinished ones of other commands alone.
-    """
+    """Return the unfinished or finished folder of this command; None if there is none."""
     others = []
     explicit = request.name is not None
     for folder in result_folder.existing(request.out, name, explicit=explicit):
@@ -166,15 +153,11 @@ def _is_finished(folder: pathlib.Path, plan: SweepPlan) -> bool:
     return same and about.get("interrupted") == "no" and not (folder / UNFINISHED).is_dir()
 
 
-def _advice(store: Store) -> str:
-    """Return how to obtain a result that could not be written."""
+def _end_unwritten(error: OSError, folder: pathlib.Path, store: Store) -> NoReturn:
+    """End a program whose result could not be written, with how to obtain it."""
+    advice = "All runs are stored: make room, and --resume writes the result."
     if store.failed:
-        return "Make room: --resume runs what could not be stored, and writes the result."
-    return "All runs are stored: make room, and --resume writes the result."
-
-
-def not_written(error: OSError, folder: pathlib.Path, advice: str) -> NoReturn:
-    """End a program whose result could not be written."""
+        advice = "Make room: --resume runs what could not be stored, and writes the result."
     Console(stderr=True).print(
         f"[red]error:[/red] {escape(str(folder))}: the result cannot be written "
         f"({escape(error.strerror or str(error))}). {advice}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import logging
 import os
@@ -91,30 +92,13 @@ def start(
     """Client selection for federated learning, simulated in JAX."""
 
 
-class _Warnings:
-    """Prints each warning in a line, and the same line once."""
-
-    def __init__(self) -> None:
-        self.printed: set[str] = set()
-
-    def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
-        text = str(message)
-        if text.startswith("Error reading persistent compilation cache entry"):
-            import jax
-
-            # JAX never writes it again.
-            text = (
-                f"{jax.config.values['jax_compilation_cache_dir']} has damaged programs, which are "
-                "compiled anew at every start. Delete it."
-            )
-        if text not in self.printed:
-            self.printed.add(text)
-            Console(stderr=True).print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False)
+def _print_warning(text: str) -> None:
+    Console(stderr=True).print(f"[yellow]warning:[/yellow] {escape(text)}", highlight=False)
 
 
 def main() -> None:
     """Entry point: a bad config is one line on standard error and exit status 2, and so is a
-    warning, but for the status. A full standard output is a line and status 1.
+    warning, but for the status.
     """
     plain = RichHandler(
         console=Console(stderr=True), show_time=False, show_level=False, show_path=False
@@ -123,15 +107,14 @@ def main() -> None:
     logging.getLogger("pause_jax").setLevel(logging.INFO)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _Warnings()
+            print_once = functools.cache(_print_warning)
+            warnings.showwarning = lambda message, *_, **__: print_once(str(message))
             try:
                 # No option of the program takes a value: the first word is the command.
                 words = [word for word in sys.argv[1:] if not word.startswith("-")]
                 program(words[:1])()
             finally:
                 output.flush()
-    except OSError as error:
-        output.end_of_space(error)
     except (ValueError, RuntimeError) as error:
         from pause_jax.base.struct import ConfigError
         from pause_jax.sweeps.execute import SweepInterrupted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -13,7 +12,6 @@ from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console
-from rich.markup import escape
 
 # Exit status of a program whose reader has gone, as in ``| head``: 128 and the number of SIGPIPE.
 READER_HAS_GONE = 128 + getattr(signal, "SIGPIPE", 13)
@@ -70,35 +68,12 @@ def status_of(error: BaseException | None) -> int:
 
 
 def flush() -> None:
-    """Flush standard output, which Python does too late to report a failure.
-
-    Raises:
-      SystemExit: if the reader has gone.
-      OSError: if the device is full.
-    """
+    """Flush standard output; exit in silence if its reader has gone."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         _discard()
         raise SystemExit(READER_HAS_GONE) from None
-
-
-def end_of_space(error: OSError) -> NoReturn:
-    """Exit with a line about the full device.
-
-    Raises:
-      SystemExit: with status 1.
-      OSError: the error itself, if it is another one.
-    """
-    if error.errno != errno.ENOSPC:
-        raise error
-    _discard()
-    where = error.filename or "standard output"
-    Console(stderr=True).print(
-        f"[red]error:[/red] {escape(str(where))}: cannot be written ({error.strerror}).",
-        highlight=False,
-    )
-    sys.exit(1)
 
 
 def _discard() -> None:

@@ -23,14 +23,7 @@ def publish(
 ) -> OSError | None:
     """Write files and print tables: data first, because all else can be made again.
 
-    Args:
-      result: of a sweep.
-      folder: of the result.
-      about: what it was made by.
-      request: the target, and which files to write.
-
-    Returns:
-      Why something could not be written; the tables are printed anyway.
+    Returns why something could not be written; the tables are printed anyway.
     """
     target = request.target
     rows = summary.summary(result, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -35,11 +36,7 @@ _LONGEST_NAME = 200
 
 
 def check_name(name: str) -> None:
-    """Validate the name of a result, which must be a folder inside the folder of all results.
-
-    Raises:
-      ConfigError: if it is no name of one folder.
-    """
+    """Validate the name of a result, which must be a folder inside the folder of all results."""
     plain = name not in ("", ".", "..") and name.isprintable() and not set(name) & set("/\\:")
     if not plain or len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(
@@ -60,9 +57,6 @@ def reserve(
       force: whether a taken folder may be written to.
       writes: files that the command may write there.
 
-    Returns:
-      The folder, which no other process has.
-
     Raises:
       ConfigError: if an explicit name is taken and ``force`` is not set, it cannot be made, or
         a file would be overwritten that no run of this library wrote.
@@ -70,7 +64,7 @@ def reserve(
     check_name(name)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 100_000):
+        for number in itertools.count(1):
             folder = root / (name if number == 1 else f"{name}-{number}")
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(parents=True)
@@ -89,7 +83,6 @@ def reserve(
     except OSError as error:
         where = error.filename or root / name
         raise ConfigError(f"{where}: cannot be created ({error.strerror}).") from None
-    raise ConfigError(f"{root / name}: there are too many results of that name. Give a --name.")
 
 
 def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
@@ -172,11 +165,7 @@ def _write_run(folder: pathlib.Path, table: Mapping[str, Any]) -> None:
 
 
 def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.Path]:
-    """Return the folders of a name's results, the last one first.
-
-    Raises:
-      ConfigError: for a name that is none.
-    """
+    """Return the folders of a name's results, the last one first."""
     check_name(name)
     if explicit:
         return [root / name] if (root / name).is_dir() else []
@@ -200,7 +189,6 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
     of an earlier result in the folder are removed, and no others.
 
     A removed folder is created again. ``about`` goes into ``run.json``, next to the list of files.
-    Raises OSError if something cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     begin(folder, keep=DATA)
@@ -236,11 +224,7 @@ def finish(folder: pathlib.Path, about: Mapping[str, Any]) -> None:
 
 
 def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
-    """Write ``data.nc``. A file of that name is whole, whenever the process may end.
-
-    Raises:
-      OSError: if it cannot be written.
-    """
+    """Write ``data.nc``. A file of that name is whole, whenever the process may end."""
     # By way of memory: HDF5 takes the process down with it when the disk is full.
     content = result.to_netcdf(engine="h5netcdf")
     with written(folder / DATA) as file:
