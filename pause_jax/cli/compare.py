@@ -55,10 +55,6 @@ def compare(
             config = config.replace(num_rounds=rounds)
         config = changed(config, source.change, trust=source.trust)
         if colon:
-            if not mechanism:
-                raise ConfigError(
-                    f"--policies {policies}: {entry} names no mechanism after the colon."
-                )
             config = config.replace(privacy=_mechanism(mechanism, config.privacy))
             label += f", {'no privacy' if mechanism == NoPrivacy.name else mechanism}"
         if label in configs:

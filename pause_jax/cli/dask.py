@@ -19,14 +19,7 @@ PATIENCE = 20
 
 @contextlib.contextmanager
 def dask_executor(text: str) -> Iterator[Executor]:
-    """The executor of ``--dask``.
-
-    Args:
-      text: ``local:N`` for N processes of this machine; or a scheduler: its address, or its file.
-
-    Raises:
-      ConfigError: if Dask is missing, or there is no such scheduler.
-    """
+    """Yield the executor of ``--dask``: N local processes, or a scheduler's address or file."""
     try:
         from distributed import Client, LocalCluster
     except ImportError:

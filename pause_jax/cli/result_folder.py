@@ -86,11 +86,7 @@ def reserve(
 
 
 def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
-    """Validate that a run would overwrite only files of this library in a folder.
-
-    Raises:
-      ConfigError: naming the first such file of ``writes``, or a link that leads out of the folder.
-    """
+    """Validate that writing the files ``writes`` overwrites only files of this library."""
     for path in (folder, *(folder / name for name in (*_FOLDERS, UNFINISHED))):
         if path.is_symlink():
             raise ConfigError(

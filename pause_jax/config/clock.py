@@ -20,10 +20,9 @@ class StalenessWeight(Config):
     """By how much an update counts less that started from an older model."""
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
-        """The factor of an update's weight, in (0, 1], and 1 at a staleness of 0.
+        """Return the factor of an update's weight, in (0, 1], and 1 at a staleness of 0.
 
-        Args:
-          staleness: float, server steps between an update's download and the average it is in.
+        ``staleness`` is the float number of server steps from an update's download to its average.
         """
         raise NotImplementedError
 

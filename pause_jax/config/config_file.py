@@ -84,9 +84,7 @@ def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
 def from_dict(table: dict[str, Any], *, trust: bool = False) -> SimConfig:
     """A config from plain values; what is left out keeps its default.
 
-    Args:
-      table: the values.
-      trust: whether it may import and call what it names, see :func:`trusted`.
+    With ``trust`` it may import and call what it names, see :func:`trusted`.
 
     Raises:
       ConfigError: for an unknown field or name, with the nearest that exists.

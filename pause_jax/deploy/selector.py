@@ -163,13 +163,9 @@ class Selector:
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
     def question(self, available: Iterable[int] | None = None) -> Question | None:
-        """The policy's question before the next choice; None if it asks no client.
+        """Return the policy's question before the next choice; None if it asks no client.
 
-        Args:
-          available: as in :meth:`ask`.
-
-        Raises:
-          ConfigError: as :meth:`ask`.
+        ``available`` and errors are those of :meth:`ask`.
         """
         self._check_told()
         query = self._policy.query

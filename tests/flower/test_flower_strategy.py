@@ -211,7 +211,6 @@ def test_the_grid_stamps_each_reply_and_stops_at_the_timeout(tmp_path):
     messages = [Message(content, node, "train") for node in (100, 101, 102, 999)]
     replies = list(timed.send_and_receive(messages, timeout=1.0))
     assert 1.0 <= time.monotonic() - start < 2.0
-    assert timed.waited == pytest.approx(1.0, abs=0.5)
     by_node = {timed.nodes[message]: seconds for message, seconds in timed.seconds.items()}
     assert set(by_node) == {100, 101}
     assert 0.05 < by_node[100] < by_node[101] - 0.2

@@ -29,7 +29,6 @@ class TimedGrid:
       nodes: of the last call, the node of each message, by the message's id. An error that the
         SuperLink makes for a node does not say which node it is about.
       seconds: of the last call, latency of each message whose reply came, by its id.
-      waited: seconds that the last call took.
     """
 
     def __init__(self, grid: Grid, poll_seconds: float = 0.1):
@@ -44,7 +43,6 @@ class TimedGrid:
         self._grid, self._poll = grid, poll_seconds
         self.nodes: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
-        self.waited = 0.0
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -71,7 +69,6 @@ class TimedGrid:
                 break
             left = self._poll if timeout is None else min(self._poll, timeout - now)
             time.sleep(left)
-        self.waited = time.monotonic() - start
         return replies
 
     def __getattr__(self, name: str) -> Any:

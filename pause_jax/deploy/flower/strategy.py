@@ -263,7 +263,7 @@ class PauseStrategy(Strategy):
             except ConfigError as error:
                 LOG.warning("client %d counts as failed: %s", client, error)
         for client in sorted(missing):
-            LOG.warning("client %d did not answer in %g s", client, grid.waited)
+            LOG.warning("client %d did not answer in %g s", client, self._timeout)
 
         seconds = {client: answer.seconds for client, answer in answers.items()}
         failed = dict.fromkeys(sorted(nodes.keys() - answers.keys() - spent), self._timeout)
