@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import pathlib
@@ -64,7 +63,9 @@ def reserve(
     check_name(name)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        for number in itertools.count(1):
+        number = 0
+        while True:
+            number += 1
             folder = root / (name if number == 1 else f"{name}-{number}")
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(parents=True)
