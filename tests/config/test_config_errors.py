@@ -241,7 +241,7 @@ def test_unknown_override_path_lists_the_fields(path, wrong):
 
 # A path with an unknown field, and the suggestion.
 MISPLACED = [
-    ("policy.cooling", "policy.search.cooling"),
+    ("policy.speed_weight", "policy.index.speed_weight"),
     ("gamma", "reward.gamma"),
     ("num_round", "num_rounds"),
     ("reward.gama", "gamma"),
