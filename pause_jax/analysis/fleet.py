@@ -6,13 +6,13 @@ The bandit policies assume that a client's latencies are independent and identic
 from __future__ import annotations
 
 import math
-import pathlib
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
+from pause_jax.base.source_file import content_of
 from pause_jax.base.struct import ConfigError
 from pause_jax.world.latency import Latency, LogNormal, Pareto, ShiftedExponential, SpacedLatency
 from pause_jax.world.latency.measured import Measured, parse
@@ -127,11 +127,7 @@ def read(path: str) -> Fleet:
     Raises:
       ConfigError: if it cannot be read, or is too small to say anything.
     """
-    try:
-        content = pathlib.Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"fleet = {path!r}: cannot be read ({error.strerror}).") from None
-    return fit(parse(content, path, "fleet"))
+    return fit(parse(content_of("fleet", path), path, "fleet"))
 
 
 def fit(data: Measured) -> Fleet:

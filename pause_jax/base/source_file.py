@@ -18,6 +18,19 @@ from pause_jax.base.struct import ConfigError
 T = TypeVar("T")
 
 
+def content_of(where: str, path: str | pathlib.Path) -> bytes:
+    """Return the content of a regular file, which ``where`` names.
+
+    Raises:
+      ConfigError: as :func:`check_regular`, or if it cannot be read.
+    """
+    check_regular(where, path)
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{where} = {shown(path)}: cannot be read ({error.strerror}).") from None
+
+
 def check_regular(where: str, path: str | pathlib.Path) -> None:
     """Check that a run may read a path of a config, which ``where`` names.
 
@@ -75,12 +88,7 @@ def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
     Raises:
       ConfigError: if it cannot be read, is no regular file, or is another than the digest's.
     """
-    check_regular(f"{where}.path", path)
-    try:
-        content = pathlib.Path(path).read_bytes()
-    except OSError as error:
-        name = f"{where}.path = {shown(path)}"
-        raise ConfigError(f"{name}: cannot be read ({error.strerror}).") from None
+    content = content_of(f"{where}.path", path)
     actual = hashlib.sha256(content).hexdigest()
     if digest not in ("", actual):
         raise ConfigError(

@@ -11,6 +11,7 @@ import pathlib
 import pickle
 from typing import Any, NoReturn
 
+from pause_jax.base.source_file import content_of
 from pause_jax.base.spelling import shown
 from pause_jax.importers import request as requests
 from pause_jax.importers.request import (
@@ -78,7 +79,6 @@ def read(request: Request) -> Imported:
 
 
 def _device(client: tuple[Any, Any]) -> tuple[Any, ...]:
-    """Return a row of the table of devices."""
     name, entry = client
     seconds = _GRADIENT * positive(entry["computation"]) / 1000
     rate = f"{positive(entry['communication']) / 1000:.6g}"
@@ -114,7 +114,7 @@ def _pickle_of(path: pathlib.Path) -> Any:
     Raises:
       ConfigError: if it names anything, or is damaged.
     """
-    content = requests.content_of(path)
+    content = content_of("FILE", str(path))
     try:
         return _NumbersOnly(io.BytesIO(content)).load()
     except _NamedError as error:

@@ -91,7 +91,6 @@ def _samples(request: Request, path: pathlib.Path, part: Any) -> Samples:
 
 
 def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]) -> str:
-    """Return what a column of ours is called there."""
     if unknown := sorted(set(columns) - set(_USUAL)):
         raise ConfigError(
             f"--columns {unknown[0]}: must be one of {', '.join(_USUAL)}."

@@ -6,13 +6,15 @@ Format: ``data/*/README.md`` and ``data/*/preprocess/`` of github.com/TalwalkarL
 
 from __future__ import annotations
 
+import json
 import pathlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pause_jax.importers.request import WRONG, Imported, Request, json_of, parsed, refuse
+from pause_jax.base.source_file import content_of
+from pause_jax.importers.request import WRONG, Imported, Request, parsed, refuse
 from pause_jax.importers.samples import Samples, imported, pixels
 
 # Characters: printable ASCII is 1 to 95, all else 0.
@@ -33,7 +35,6 @@ def read(request: Request) -> Imported:
 
 
 def _files(paths: tuple[pathlib.Path, ...]) -> tuple[list[pathlib.Path], list[pathlib.Path]]:
-    """Return the JSON files to train on, and those to test on."""
     train: list[pathlib.Path] = []
     test: list[pathlib.Path] = []
     for path in paths:
@@ -46,10 +47,13 @@ def _files(paths: tuple[pathlib.Path, ...]) -> tuple[list[pathlib.Path], list[pa
 
 
 def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
-    """Return the samples of each user that is kept."""
     found: Samples = {}
     for path in paths:
-        content = json_of(path)
+        text = content_of("FILE", str(path))
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            refuse(path, f"must be a whole JSON file ({error})")
         try:
             users, data = content["users"], content["user_data"]
             samples = {user: (data[user]["x"], data[user]["y"]) for user in users}
@@ -66,7 +70,6 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
 
 
 def _samples(user: tuple[Any, Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return inputs and targets of a user."""
     x, y = user
     if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y)):
         raise ValueError

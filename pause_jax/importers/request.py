@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import math
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pause_jax.base.source_file import check_regular, written
+from pause_jax.base.source_file import written
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.learning import Files
@@ -52,21 +51,17 @@ class Request(NamedTuple):
             refuse(self.paths[1], "must be imported by itself, into a folder of its own")
         return self.paths[0]
 
-    def number(self, known: int) -> int:
-        """Return how many of the file's ``known`` clients to keep.
+    def places(self, known: int) -> NDArray[np.int64]:
+        """Return places of the clients to keep, in the order of the file.
 
         Raises:
-          ConfigError: if there are fewer than ids.
+          ConfigError: if the file has fewer clients than there are ids.
         """
         if len(self.ids) > known:
             raise ConfigError(
                 f"--ids: has {len(self.ids)} clients; must be at most {known}, as many as the file."
             )
-        return len(self.ids) or min(self.clients or known, known)
-
-    def places(self, known: int) -> NDArray[np.int64]:
-        """Return places of the clients to keep, in the order of the file."""
-        number = self.number(known)
+        number = len(self.ids) or min(self.clients or known, known)
         if number == known:
             return np.arange(known)
         return np.sort(np.random.default_rng(self.seed).choice(known, number, replace=False))
@@ -149,27 +144,6 @@ def intervals(request: Request, traces: Sequence[Trace]) -> tuple[Rows, str]:
         if start + turn * repeats < period
     )
     return [("client", "start", "end"), *rows], f"The intervals repeat every {period:g} s (period)."
-
-
-def content_of(path: pathlib.Path) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-      ConfigError: if it is no regular file, or cannot be read.
-    """
-    check_regular("FILE", str(path))
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"FILE = {str(path)!r}: cannot be read ({error.strerror}).") from None
-
-
-def json_of(path: pathlib.Path) -> Any:
-    """Return the content of a JSON file; raises ConfigError if it is damaged."""
-    try:
-        return json.loads(content_of(path))
-    except (ValueError, RecursionError) as error:
-        refuse(path, f"must be a whole JSON file ({error})")
 
 
 def parsed(

@@ -55,7 +55,6 @@ def pixels(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _joined(path: pathlib.Path, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return all clients' inputs and targets."""
     form = None
     for client, (x, y) in samples.items():
         if len(x) != len(y):

@@ -8,6 +8,7 @@ import pathlib
 import numpy as np
 import pandas as pd
 
+from pause_jax.base.source_file import content_of
 from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.importers.request import (
@@ -16,7 +17,6 @@ from pause_jax.importers.request import (
     INTERVALS,
     Imported,
     Request,
-    content_of,
     refuse,
 )
 from pause_jax.world.latency.network import COLUMNS
@@ -81,7 +81,7 @@ def read(request: Request) -> Imported:
 
 def _table(path: pathlib.Path) -> pd.DataFrame:
     """Return the texts of a CSV file; NaN where a line is too short."""
-    content = io.BytesIO(content_of(path) or b"\n")
+    content = io.BytesIO(content_of("FILE", str(path)) or b"\n")
     try:
         table = pd.read_csv(content, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except pd.errors.EmptyDataError:
@@ -125,6 +125,5 @@ def _devices(request: Request, table: pd.DataFrame) -> Imported:
 
 
 def _numbers(texts: pd.Series) -> pd.Series:
-    """Return finite numbers; NaN for all else."""
     numbers = pd.to_numeric(texts, errors="coerce")
     return numbers.where(np.isfinite(numbers))

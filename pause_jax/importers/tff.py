@@ -44,7 +44,6 @@ def read(request: Request) -> Imported:
 
 
 def _samples(request: Request, path: pathlib.Path, split: str) -> Samples:
-    """Return the samples of one split."""
     found: Samples = {}
     rule = f"must be a tf.train.Example with pixels and label ({split})"
     try:
@@ -61,7 +60,6 @@ def _samples(request: Request, path: pathlib.Path, split: str) -> Samples:
 
 
 def _example(record: bytes) -> tuple[NDArray[Any], int]:
-    """Return pixels and label of a message."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from tensorflow_datasets.proto.tf_example_generated_pb2 import Example
 
