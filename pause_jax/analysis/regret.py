@@ -19,7 +19,6 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.analysis import metrics
-from pause_jax.bandit.reward import Reward
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, validate
 from pause_jax.sweeps.sweep import sweep
@@ -127,7 +126,8 @@ def growth(regret: ArrayLike) -> Growth:
     Raises:
       ValueError: with fewer than 20 rounds, or not two-dimensional.
     """
-    curves = _played_by_all(regret)
+    curves = np.asarray(regret, np.float64)
+    curves = curves[..., ~np.isnan(curves).any(axis=0)]
     if curves.ndim != 2 or curves.shape[1] < 20:
         raise ValueError(f"regret has shape {curves.shape}: must be [seeds, T] with T >= 20.")
     horizon = curves.shape[1]
@@ -140,12 +140,6 @@ def growth(regret: ArrayLike) -> Growth:
     error = np.std(slopes, ddof=1) / math.sqrt(len(slopes)) if len(slopes) > 1 else math.nan
     mean = picked.mean(axis=0)
     return Growth(float(np.mean(slopes)), float(error), _r2(x, mean), _r2(n.astype(float), mean))
-
-
-def _played_by_all(regret: ArrayLike) -> Floats:
-    """Of cumulative regret [seeds, T] the rounds that every seed played."""
-    curves = np.asarray(regret, np.float64)
-    return curves[..., ~np.isnan(curves).any(axis=0)]
 
 
 class Row(NamedTuple):
@@ -205,49 +199,29 @@ def smallest_gap(values: ArrayLike) -> float:
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 
 
-def largest_gap(expected_speed: ArrayLike, reward: Reward) -> float:
-    """Lemma 1: Delta_max <= 2 alpha + gamma + max mu - min mu (with the printed slip mended)."""
-    mu = np.asarray(expected_speed, np.float64)
-    return float(2 * float(reward.alpha) + float(reward.gamma) + mu.max() - mu.min())
+def bounds_of(config: SimConfig, num_rounds: ArrayLike) -> dict[str, Floats]:
+    """Compute all bounds on the regret of a config after n rounds.
 
+    With delta the smallest gap of the expected speeds mu, and by Lemma 1 (with the printed slip
+    mended) Delta_max = 2 alpha + gamma + max mu - min mu:
 
-def pause_bound(
-    num_rounds: ArrayLike, num_clients: int, num_selected: int, delta: float, delta_max: float
-) -> Floats:
-    """Theorem 3, (17): K (Delta_max + delta) (4 (m + 1) ln n / delta^2 + 1 + 2 pi^2 / 3)."""
-    n = np.asarray(num_rounds, np.float64)
-    rounds = 4 * (num_selected + 1) * np.log(n) / delta**2 + 1 + 2 * math.pi**2 / 3
-    return np.asarray(num_clients * (delta_max + delta) * rounds)
-
-
-def bsfl_bound(
-    num_rounds: ArrayLike, num_clients: int, num_selected: int, delta_min: float, delta_max: float
-) -> Floats:
-    """BSFL (15): Delta_max K (4 (m + 1) ln n / Delta_min^2 + 1 + pi^2 / 3)."""
-    n = np.asarray(num_rounds, np.float64)
-    rounds = 4 * (num_selected + 1) * np.log(n) / delta_min**2 + 1 + math.pi**2 / 3
-    return np.asarray(num_clients * delta_max * rounds)
-
-
-def gap_free_bound(
-    num_rounds: ArrayLike, num_clients: int, num_selected: int, delta_max: float
-) -> Floats:
-    """4 sqrt((m + 1) K n ln n) + Delta_max K (1 + 2 zeta(2 m + 1)), for PAUSE with the papers' UCB
-    (zeta = 1) and an exact search: no gap divides it. ``docs/regret_bound.md`` derives it.
+    - ``pause``, Theorem 3, (17): K (Delta_max + delta) (4 (m + 1) ln n / delta^2 + 1 + 2 pi^2 / 3)
+    - ``bsfl``, BSFL (15): K Delta_max (4 (m + 1) ln n / delta^2 + 1 + pi^2 / 3)
+    - ``gap_free``: 4 sqrt((m + 1) K n ln n) + K Delta_max (1 + 2 zeta(2 m + 1)), for PAUSE with the
+      papers' UCB (zeta = 1) and an exact search: no gap divides it. ``docs/regret_bound.md``
+      derives it.
     """
     n = np.asarray(num_rounds, np.float64)
-    widths = 4 * np.sqrt((num_selected + 1) * num_clients * n * np.log(n))
-    unsure = num_clients * (1 + 2 * scipy.special.zeta(2 * num_selected + 1))
-    return np.asarray(widths + delta_max * unsure)
-
-
-def bounds_of(config: SimConfig, num_rounds: ArrayLike) -> dict[str, Floats]:
-    """All bounds for a config; the papers' delta is the smallest gap of the expected speeds."""
     speed = np.asarray(config.latency.expected_speed(config.num_clients), np.float64)
-    delta, delta_max = smallest_gap(speed), largest_gap(speed, config.reward)
-    sizes = (config.num_clients, config.cohort_size)
+    delta = smallest_gap(speed)
+    alpha, gamma = float(config.reward.alpha), float(config.reward.gamma)
+    delta_max = float(2 * alpha + gamma + speed.max() - speed.min())
+    clients, cohort = config.num_clients, config.cohort_size
+    exploring = 4 * (cohort + 1) * np.log(n) / delta**2 + 1
+    widths = 4 * np.sqrt((cohort + 1) * clients * n * np.log(n))
+    unsure = clients * (1 + 2 * scipy.special.zeta(2 * cohort + 1))
     return {
-        "pause": pause_bound(num_rounds, *sizes, delta, delta_max),
-        "bsfl": bsfl_bound(num_rounds, *sizes, delta, delta_max),
-        "gap_free": gap_free_bound(num_rounds, *sizes, delta_max),
+        "pause": np.asarray(clients * (delta_max + delta) * (exploring + 2 * math.pi**2 / 3)),
+        "bsfl": np.asarray(clients * delta_max * (exploring + math.pi**2 / 3)),
+        "gap_free": np.asarray(widths + delta_max * unsure),
     }

@@ -13,6 +13,7 @@ from pause_jax.analysis.summary import summary
 from pause_jax.bandit.reward import Reward
 from pause_jax.policies import named
 from pause_jax.privacy import PerCoordinateLaplace, Uniform
+from pause_jax.world.latency import Traces
 
 pytestmark = pytest.mark.slow
 
@@ -56,19 +57,21 @@ def test_the_error_is_over_seeds():
 
 
 def test_the_bounds_by_hand():
-    # K = 20, m = 5, delta = 0.1, Delta_max = 7: n = e makes ln n = 1.
-    assert lab.pause_bound(math.e, 20, 5, 0.1, 7.0) == pytest.approx(
-        20 * 7.1 * (24 / 0.01 + 1 + 2 * math.pi**2 / 3)
-    )
-    assert lab.bsfl_bound(math.e, 20, 5, 0.1, 7.0) == pytest.approx(
-        20 * 7.0 * (24 / 0.01 + 1 + math.pi**2 / 3)
-    )
-    assert lab.gap_free_bound(math.e, 20, 5, 7.0) == pytest.approx(
-        4 * math.sqrt(6 * 20 * math.e) + 7 * 20 * (1 + 2 * sum(s**-11.0 for s in range(1, 99)))
-    )
-    assert lab.smallest_gap([0.5, 0.1, 0.45]) == pytest.approx(0.05)
+    # K = 3, m = 2, delta = 0.05, Delta_max = 8.4: n = e makes ln n = 1.
+    latency = Traces.of([[0.05 / speed] for speed in (0.5, 0.1, 0.45)])
     reward = Reward(alpha=3.0, gamma=2.0)
-    assert lab.largest_gap([0.5, 0.1, 0.45], reward) == pytest.approx(8.4)
+    config = SimConfig(num_clients=3, num_selected=2, learning=None, latency=latency, reward=reward)
+    assert lab.smallest_gap([0.5, 0.1, 0.45]) == pytest.approx(0.05)
+    bounds = lab.bounds_of(config, math.e)
+    assert bounds == pytest.approx(
+        {
+            "pause": 3 * 8.45 * (12 / 0.05**2 + 1 + 2 * math.pi**2 / 3),
+            "bsfl": 3 * 8.4 * (12 / 0.05**2 + 1 + math.pi**2 / 3),
+            "gap_free": 4 * math.sqrt(9 * math.e)
+            + 8.4 * 3 * (1 + 2 * sum(s**-5.0 for s in range(1, 999))),
+        },
+        rel=1e-5,
+    )
 
 
 def test_measured_regret_lies_below_the_bounds_and_pause_grows_slower_than_cs_ucb():
