@@ -1,17 +1,20 @@
-"""A comparison of configs: paired differences, and two sentences that say what they show."""
+"""Compare configs in the same worlds: paired differences, and sentences on what they show."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pause_jax.analysis import metrics
-from pause_jax.analysis.paired import Difference, differences
+from pause_jax.base.struct import ConfigError
 
 if TYPE_CHECKING:
     import xarray as xr
+
+__all__ = ["Difference", "differences"]
 
 # Names listed one by one; the rest is counted.
 _LISTED = 4
@@ -29,6 +32,33 @@ class Aim(NamedTuple):
     missing: str  # what is said of a config without a value in some seed
     unit: str = ""  # of the values and of their differences
     digits: int = 1  # after the point
+
+
+class Difference(NamedTuple):
+    """How much more a config has of something than the one that it is compared with.
+
+    Attributes:
+      mean: over the pairs, in the unit of the values; NaN without a pair.
+      low, high: ends of its confidence interval; NaN with fewer than two pairs.
+      pairs: seeds in which both have a value.
+      seeds: all seeds.
+    """
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+    seeds: int
+
+    @property
+    def shown(self) -> int:
+        """1 or -1 if the seeds show that the true difference is above or below 0; 0 if they do not.
+
+        Never where a seed is left out: those that are left were chosen by their outcome.
+        """
+        if self.pairs < self.seeds:
+            return 0
+        return (self.low > 0) - (self.high < 0)
 
 
 class Comparison(NamedTuple):
@@ -76,6 +106,47 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     elif against is None:
         lead = f"{quoted(chosen)} is the best config whose epsilon covers all that clients send. "
     return Comparison(chosen, goals, comparisons, found, _text(goals, found, chosen, best, lead))
+
+
+def differences(
+    values: xr.DataArray, against: str, *, comparisons: int | None = None
+) -> dict[str, Difference]:
+    """Of every other config to one, over the same seeds: mean and paired t-interval.
+
+    All intervals hold together with 95 % confidence (Bonferroni).
+
+    Args:
+      values: [config, seed]; NaN where there is none, say a target that was never reached.
+      against: the config that all are compared with.
+      comparisons: how many differences might have been asked for. The number of other configs, if
+        ``against`` was chosen beforehand; of all pairs, if it was chosen because it looked best.
+
+    Returns:
+      By config, in their order, without ``against``.
+
+    Raises:
+      ConfigError: if there is no such config.
+    """
+    from scipy import special
+
+    names = [str(name) for name in values.config.values]
+    if against not in names:
+        raise ConfigError(f"against = {against!r}: must be one of {', '.join(names)}.")
+    ours = values.sel(config=against).values.astype(float)
+    others = [name for name in names if name != against]
+    tail = (1 - 0.95) / 2 / max(comparisons or len(others), 1)
+    found = {}
+    for name in others:
+        each = values.sel(config=name).values.astype(float) - ours
+        each = each[np.isfinite(each)]
+        number = each.size
+        mean = float(each.mean()) if number else math.nan
+        half = math.nan
+        if number > 1:
+            error = float(each.std(ddof=1)) / math.sqrt(number)
+            half = float(special.stdtrit(number - 1, 1 - tail)) * error
+        found[name] = Difference(mean, mean - half, mean + half, number, ours.size)
+    return found
 
 
 def quoted(name: str) -> str:
@@ -198,7 +269,6 @@ def _seen(goal: Aim) -> str:
 
 
 def _settled(goal: Aim, others: dict[str, Difference], against: str, best: str) -> str:
-    """What the seeds settle, and what they do not."""
     seeds = next(iter(others.values())).seeds
     count = f"{seeds} seeds" if seeds > 1 else "one seed"
     shown = [

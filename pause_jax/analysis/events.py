@@ -85,11 +85,7 @@ def write_csv(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     """Write ``events.csv``, one row per config, seed and round, one column per quantity."""
     path = folder / "events.csv"
     columns = ["config", "seed", "round", "seconds", *quantities(result)]
-    lines = [
-        {"config": row.config, "seed": row.seed, "round": row.round, "seconds": row.seconds}
-        | row.values
-        for row in rows(result)
-    ]
+    lines = [row._asdict() | row.values for row in rows(result)]
     pd.DataFrame(lines, columns=columns).to_csv(path, index=False, float_format="%.7g")
     return path
 

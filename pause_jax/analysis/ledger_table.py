@@ -50,7 +50,8 @@ def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
             _UNITS[book.unit],
             _epsilon(book.per_coordinate.max(), digits=6),
             of_update(book.whole_update.max()),
-            *map(of_unit, _tight(book)),
+            of_unit(book.tight),
+            of_unit(book.tight_at_most),
             str(book.participations.max()) + (f"\n{spent} spent" if spent else ""),
         )
 
@@ -118,14 +119,10 @@ def _clients(books: dict[str, Ledger]) -> Iterator[tuple[Any, ...]]:
                 *(name, seed, client, client_id, book.mechanism, book.unit, *counts),
                 *(f"{epsilon[where]:.7g}" for epsilon in spent),
                 bool(book.exhausted[where]),
-                *(f"{epsilon:.7g}" for epsilon in _tight(book)),
+                *(f"{epsilon:.7g}" for epsilon in (book.tight, book.tight_at_most)),
                 book.delta,
                 *(", ".join(book.unnoised), book.warning),
             )
-
-
-def _tight(book: Ledger) -> tuple[float, float]:
-    return book.tight, book.tight_at_most
 
 
 def _epsilon(value: float, digits: int = 4) -> str:

@@ -86,17 +86,17 @@ def varied_fields(result: xr.Dataset) -> dict[str, xr.DataArray]:
     }
 
 
-class Merits(NamedTuple):
-    """What a terminal and a report show of a summary, the soonest to the target first."""
+class Table(NamedTuple):
+    """Table of text, which a terminal or a report shows."""
 
     title: str
-    headings: tuple[str, ...]  # the first one is that of the configs' names
-    cells: list[tuple[str, ...]]  # a row a config
+    headings: tuple[str, ...]  # of the columns; the first one holds the names of the rows
+    rows: tuple[tuple[str, ...], ...]
     caption: str
 
 
-def merits(rows: list[dict[str, Any]], target: float) -> Merits:
-    """The figures of merit that readers look for, as words."""
+def merits(rows: list[dict[str, Any]], target: float) -> Table:
+    """Return the figures of merit that readers look for, the soonest to the target first."""
     seeds = rows[0]["seeds"]
     units = {row["epsilon_unit"] for row in rows} - {"none"}
     one_unit = _UNIT_WORDS[units.pop()] if len(units) == 1 else None
@@ -129,10 +129,10 @@ def merits(rows: list[dict[str, Any]], target: float) -> Merits:
         return -row["reached"], row["seconds_to_target"] if row["reached"] else 0.0
 
     marks = ("spent eps", "fairness", "empty") if some_empty else ("spent eps", "fairness")
-    return Merits(
+    return Table(
         f"mean ± standard error over {seeds} seed{'s' if seeds > 1 else ''}",
         ("policy", *headings, *marks),
-        [cells(row) for row in sorted(rows, key=soonest_first)],
+        tuple(cells(row) for row in sorted(rows, key=soonest_first)),
         f"end, best: test {kind}. "
         * (kind != "bandit")
         + "s: simulated seconds. eps: most budget spent by any client"
@@ -149,7 +149,7 @@ def table(rows: list[dict[str, Any]], target: float) -> Sheet:
     shown = merits(rows, target)
     first, *others = shown.headings
     columns = [label(first), *map(number, others)]
-    return make_table(columns, shown.cells, title=shown.title, caption=shown.caption)
+    return make_table(columns, shown.rows, title=shown.title, caption=shown.caption)
 
 
 def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from pause_jax.analysis.paired import differences
+from pause_jax.analysis.comparison import differences
 from pause_jax.base.struct import ConfigError
 
 

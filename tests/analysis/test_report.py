@@ -221,7 +221,7 @@ def test_regret_below_zero_is_on_linear_axes():
 def test_the_results_come_first_and_are_those_of_the_terminal(result, found):
     text = found.text
     merits = summary.merits(summary.summary(result, 0.5), 0.5)
-    order = ["What to conclude", compare(result, 0.5).text, *(cell for cell in merits.cells[0])]
+    order = ["What to conclude", compare(result, 0.5).text, *(cell for cell in merits.rows[0])]
     order += [merits.caption, "Test accuracy against simulated time", "Differences from 'clear'"]
     order = [words.replace("'clear'", "good") for words in order]
     order += ["Who took part", "Privacy", "What was compared", "How it was made"]

@@ -59,10 +59,10 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
     }
     bundle = _bundle()
     script = (_FOLDER / "page.js").read_text("utf-8")
-    sizes = ("config", "seed", "round", "client")
+    sizes = {name: result.sizes[name] for name in ("config", "seed", "round", "client")}
     return _template().render(
         title=title,
-        facts=[_count(result.sizes[name], name) for name in sizes],
+        facts=[f"{size:,} {name}{'s' if size != 1 else ''}" for name, size in sizes.items()],
         policy=_policy(bundle, script),
         css=(_FOLDER / "page.css").read_text("utf-8"),
         swaps=list(zip(LIGHT, DARK, strict=True)),
@@ -87,7 +87,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
     )
 
 
-def _privacy(result: xr.Dataset) -> tuple[tables.Table | None, dict[str, list[str]]]:
+def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[str]]]:
     """The ledger, if the configs' classes are known here; notes on privacy, and on the runs."""
     try:
         books = ledger_table.ledgers(result)
@@ -109,16 +109,11 @@ def _units(result: xr.Dataset) -> Iterator[str]:
 
 
 def _empty(result: xr.Dataset) -> Iterator[str]:
-    """Rounds in which nobody took part."""
     empty = metrics.empty_rounds(result).sum(("seed", "round"))
     for config in result.config.values[empty.values > 0]:
         rounds = int(result.played.sel(config=config).sum())
         number = int(empty.sel(config=config))
         yield f"{config}: nobody took part in {number} of {rounds} rounds; they count as regret 0."
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'s' if number != 1 else ''}"
 
 
 @functools.cache

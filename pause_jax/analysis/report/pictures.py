@@ -168,11 +168,9 @@ def _picture(
         rows += each
     banded = any("low" in row for row in rows)
     more = [alt.Tooltip("number:Q", title=numbers[0])] if numbers else []
-    scales = (
-        _scale("x" in log, zero=True, nice=False),
-        _scale("y" in log, zero=starts_at_zero(curves)),
-    )
-    layers = _layers(known, labels, scales, banded=banded, more=more)
+    x = alt.X("x:Q", title=labels[0], **_axis("x" in log, zero=True, nice=False))
+    y = alt.Y("y:Q", title=labels[1], **_axis("y" in log, zero=starts_at_zero(curves)))
+    layers = _layers(known, labels, x, y, banded=banded, more=more)
     if rule:
         layers += _rule(*rule)
     chart = alt.layer(*layers, data=alt.Data(values=rows)).properties(width="container", height=330)
@@ -182,15 +180,27 @@ def _picture(
         words += " One seed: no standard error."
     for names in same:
         words += f" {listed([*map(quoted, names)], 20)} have the same curve."
-    ends = "; ".join(f"{name} {_last(curve):.4g}" for name, curve in list(curves.items())[:20])
+    ends = "; ".join(
+        f"{name} {curve.mean[np.isfinite(curve.mean)][-1]:.4g}"
+        for name, curve in list(curves.items())[:20]
+    )
     description = f"{title}: {labels[1]} against {labels[0]}. Last values: {ends}."
-    return Picture(title, words, description, _spec(chart, description))
+    whole = (
+        chart.properties(description=description, background="white")
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelFontSize=12, titleFontSize=12, titleFontWeight="normal", titlePadding=8
+        )
+        .configure_legend(labelFontSize=12)
+    )
+    return Picture(title, words, description, whole.to_dict())
 
 
 def _layers(
     known: dict[str, Style],
     labels: tuple[str, str],
-    scales: tuple[alt.Scale, alt.Scale],
+    x: alt.X,
+    y: alt.Y,
     *,
     banded: bool,
     more: list[alt.Tooltip],
@@ -202,10 +212,9 @@ def _layers(
     shapes = alt.Scale(domain=names, range=[style.shape for style in known.values()])
     picked = alt.selection_point(fields=["config"], bind="legend")
     base = alt.Chart().encode(
-        x=alt.X("x:Q", title=labels[0], scale=scales[0], axis=_axis(scales[0])),
+        x=x,
         color=alt.Color("config:N", scale=colours, legend=legend),
     )
-    y = alt.Y("y:Q", title=labels[1], scale=scales[1], axis=_axis(scales[1]))
     faint = alt.condition(picked, alt.value(1.0), alt.value(0.12))
     line = base.mark_line(aria=False).encode(
         y=y, opacity=faint, strokeWidth=alt.StrokeWidth("width:Q", scale=None)
@@ -242,23 +251,6 @@ def _layers(
     ]
 
 
-def _spec(chart: Any, description: str) -> dict[str, Any]:
-    """Vega-Lite of a chart, with what all charts of a page have in common."""
-    return (
-        chart.properties(description=description, background="white")
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelFontSize=12, titleFontSize=12, titleFontWeight="normal", titlePadding=8
-        )
-        .configure_legend(labelFontSize=12)
-        .to_dict()
-    )
-
-
-def _last(curve: Curve) -> float:
-    return float(curve.mean[np.isfinite(curve.mean)][-1])
-
-
 def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
     """What of curves, and of their bands, a logarithmic axis has."""
     above = {name: curve.at(np.flatnonzero(curve.mean > 0)) for name, curve in curves.items()}
@@ -269,13 +261,10 @@ def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
     }
 
 
-def _scale(log: bool, *, zero: bool, nice: bool = True) -> alt.Scale:
-    return alt.Scale(type="log", nice=nice) if log else alt.Scale(zero=zero, nice=nice)
-
-
-def _axis(scale: alt.Scale) -> alt.Axis:
-    """A grid for linear axes: that of a logarithmic one has too many lines."""
-    return alt.Axis(tickCount=7, grid=scale.to_dict().get("type") != "log")
+def _axis(log: bool, *, zero: bool, nice: bool = True) -> dict[str, Any]:
+    """Scale and axis; a logarithmic one has no grid, which would have too many lines."""
+    scale = alt.Scale(type="log", nice=nice) if log else alt.Scale(zero=zero, nice=nice)
+    return {"scale": scale, "axis": alt.Axis(tickCount=7, grid=not log)}
 
 
 def _rows(

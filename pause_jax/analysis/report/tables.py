@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from pause_jax.analysis import ledger_table, metrics, summary
-from pause_jax.analysis.comparison import Aim, Comparison, listed, quoted
+from pause_jax.analysis.comparison import Aim, Comparison, Difference, listed, quoted
 from pause_jax.analysis.ledger import Ledger
-from pause_jax.analysis.paired import Difference
 from pause_jax.analysis.participation import Participation
+from pause_jax.analysis.summary import Table
 from pause_jax.config import config_file
-
-Floats = NDArray[np.float64]
 
 # Maximum fields of a table with one row per config.
 _COLUMNS = 3
@@ -24,28 +21,12 @@ _COLUMNS = 3
 _TIERS = 5
 
 
-class Table(NamedTuple):
-    """A table.
-
-    Attributes:
-      title: of it.
-      headings: of the columns; the first one holds the rows' names.
-      rows: their cells.
-      caption: what the columns mean.
-    """
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str
-
-
 def merits(result: xr.Dataset, target: float) -> Table:
     """Accuracy, seconds, leakage and fairness, as the terminal shows them."""
     found = summary.merits(summary.summary(result, target), target)
     title = f"{found.title[0].upper()}{found.title[1:]}"
     headings = ("config", *found.headings[1:])
-    return Table("Results", headings, tuple(found.cells), f"{title}. {found.caption}")
+    return Table("Results", headings, found.rows, f"{title}. {found.caption}")
 
 
 def differing(result: xr.Dataset) -> Table:
@@ -166,10 +147,13 @@ def by_budget(result: xr.Dataset) -> Table | None:
     """Return the share of its budget that a client of each tier spent; None for equal budgets."""
     if "budget" not in result.variables:  # of a sweep that did not record it
         return None
-    each = {
-        str(name): _limited(*(result[what].sel(config=name).values for what in ("budget", "spent")))
-        for name in result.config.values
-    }
+    each = {}
+    for name in map(str, result.config.values):
+        budget, spent = (
+            result[what].sel(config=name).values.astype(np.float64) for what in ("budget", "spent")
+        )
+        there = np.isfinite(budget) & np.isfinite(spent)  # clients that exist and have a limit
+        each[name] = budget[there], spent[there]
     if all(np.ptp(budget) <= 1e-6 * np.max(budget) for budget, _ in each.values() if budget.size):
         return None
     every = np.concatenate([budget for budget, _ in each.values()])
@@ -191,13 +175,7 @@ def by_budget(result: xr.Dataset) -> Table | None:
     return Table("Budget spent by size of budget", ("config", *headings), tuple(rows), words)
 
 
-def _limited(budget: Floats, spent: Floats) -> tuple[Floats, Floats]:
-    """Return budgets and spending of the clients that exist and have a limit, flat."""
-    there = np.isfinite(budget) & np.isfinite(spent)
-    return budget[there].astype(np.float64), spent[there].astype(np.float64)
-
-
-def _share(budget: Floats, spent: Floats, by_tier: bool) -> str:
+def _share(budget: np.ndarray, spent: np.ndarray, by_tier: bool) -> str:
     if not budget.size:
         return "-"
     share = f"{100 * float(np.mean(spent / budget)):.1f} %"
