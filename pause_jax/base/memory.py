@@ -34,9 +34,6 @@ def check_memory(needed: float, what: str, fix: str) -> None:
     """Check that the machine has ``needed`` bytes.
 
     The message names ``what``, with the values that make it so large, and the ``fix``.
-
-    Raises:
-      ConfigError: if the machine has less.
     """
     available = machine_bytes()
     if needed > available:

@@ -32,11 +32,7 @@ def content_of(where: str, path: str | pathlib.Path) -> bytes:
 
 
 def check_regular(where: str, path: str | pathlib.Path) -> None:
-    """Check that a run may read a path of a config, which ``where`` names.
-
-    Raises:
-      ConfigError: if it is no regular file, cannot be reached, or is larger than the machine.
-    """
+    """Check that a config's path is a regular file, in reach, and smaller than the memory."""
     try:
         status = pathlib.Path(path).stat()
     except OSError as error:
@@ -104,9 +100,6 @@ def parsed(
     """Read a file, as :func:`read`, and keep its parsed content in ``tables``; return its digest.
 
     A traced program cannot read a file: it finds the content in the table.
-
-    Raises:
-      ConfigError: as :func:`read`.
     """
     content, actual = read(where, path, digest)
     if actual not in tables:
@@ -115,11 +108,7 @@ def parsed(
 
 
 def table(where: str, content: bytes) -> list[list[str]]:
-    """Return the rows of a CSV file.
-
-    Raises:
-      ConfigError: if it is not text in UTF-8.
-    """
+    """Return the rows of a CSV file."""
     try:
         return list(csv.reader(content.decode("utf-8-sig").splitlines()))
     except UnicodeDecodeError:

@@ -14,13 +14,13 @@ from pause_jax.cli.options import Seed
 from pause_jax.cli.output import Output
 from pause_jax.importers.request import DATA, DEVICES, FLEET, INTERVALS, Request, ids_of
 
-# What a user calls a source -> its module and function.
+# What a user calls a source -> the module of ``pause_jax.importers`` that reads it.
 SOURCES = {
-    "fedscale": ("fedscale", "read"),
-    "csv": ("tables", "read"),
-    "leaf": ("leaf", "read"),
-    "tff": ("tff", "read"),
-    "huggingface": ("huggingface", "read"),
+    "fedscale": "fedscale",
+    "csv": "tables",
+    "leaf": "leaf",
+    "tff": "tff",
+    "huggingface": "huggingface",
 }
 # What to do with a file.
 _NEXT = {
@@ -65,10 +65,8 @@ def import_files(
         ids=ids_of(str(ids)) if ids else (),
         columns=_columns(columns),
     )
-    module, name = SOURCES[source]
     # Imported here: each source needs packages that the other commands do not.
-    read = getattr(importlib.import_module(f"pause_jax.importers.{module}"), name)
-    imported = read(request)
+    imported = importlib.import_module(f"pause_jax.importers.{SOURCES[source]}").read(request)
     console = Output()
     for path in imported.write(out):
         use = _NEXT.get(path.name, "").format(path)

@@ -44,11 +44,7 @@ def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) ->
 
 
 def base_config(base: str, source: Source, *, rounds: int | None = None) -> SimConfig:
-    """The config of a preset's name or a file, with the changes of ``--rounds`` and ``--set``.
-
-    Raises:
-      ConfigError: if it is neither.
-    """
+    """Return the config of a preset or a file, with the changes of ``--rounds`` and ``--set``."""
     changes = [*([] if rounds is None else [f"num_rounds={rounds}"]), *(source.change or ())]
     if base in PRESETS:
         return changed(PRESETS[base](data_dir=source.data_dir), changes, trust=source.trust)
@@ -83,11 +79,8 @@ def varied(base: str, source: Source, vary: list[str] | None) -> dict[str, SimCo
 
 
 def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str, SimConfig]:
-    """Every combination of the values of ``PATH=A,B,...``, labelled by what it sets; ``trust`` as
-    in ``config_file``.
-
-    Raises:
-      ConfigError: for an entry that is not of that form, or a path that does not exist.
+    """Return every combination of the values of ``PATH=A,B,...``, labelled by what it sets;
+    ``trust`` as in ``config_file``.
     """
     axes: list[list[tuple[str, str, Any]]] = []
     for entry in vary:

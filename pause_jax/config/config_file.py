@@ -126,20 +126,12 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def loads(text: str, *, trust: bool = False) -> SimConfig:
-    """A config from TOML text; ``trust`` as in :func:`from_dict`.
-
-    Raises:
-      ConfigError: if it is not TOML or not a config.
-    """
+    """Return a config from TOML text; ``trust`` as in :func:`from_dict`."""
     return from_dict(parsed(text), trust=trust)
 
 
 def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
-    """A config from a TOML file; ``trust`` as in :func:`from_dict`.
-
-    Raises:
-      ConfigError: naming the file.
-    """
+    """Return a config from a TOML file; ``trust`` as in :func:`from_dict`."""
     try:
         with pathlib.Path(path).open("rb") as file:
             content = file.read(LARGEST + 1)

@@ -10,9 +10,7 @@ except ImportError as error:
 
 from pause_jax.deploy.flower.client import Ledger, PrivateRelease, answer, introduce
 from pause_jax.deploy.flower.nodes import Roster, TimedGrid
-from pause_jax.deploy.flower.strategy import SECONDS as SECONDS
 from pause_jax.deploy.flower.strategy import PauseStrategy
-from pause_jax.deploy.flower.strategy import Played as Played
 
 __all__ = [
     "Ledger",
