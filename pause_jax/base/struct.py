@@ -6,8 +6,9 @@ A field is one of three kinds:
 * ``static(...)``: fixes a shape, a length or a branch. A new value compiles anew, as a rule.
 * ``node(...)``: a nested config.
 
-Rules are checked on entry (``pause_jax.base.checks``) and never in ``__post_init__``, because JAX
-rebuilds pytrees with tracers inside.
+Rules are checked on entry (``pause_jax.base.checks``) and not in ``__post_init__``: some need the
+whole config, and ``replace`` within a trace calls the class with tracers. JAX itself rebuilds a
+config without calling its class.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The authors' settings, and two that need no download: a small one, and one of measured phones.
 
 Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`; change a field
-with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: SPEC sections 6
-and 7 (PAUSE section V and the authors' program; BSFL Table 3, Figs. 5-6, 8-9 and 11-12).
+with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: PAUSE section V
+and its authors' program; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``).
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Dataset(PyTree):
         return f"Dataset({', '.join(parts)}, {sizes})"
 
     def to_input(self, x: Array) -> Array:
-        """Model input from stored values: pixels to [-1, 1], SPEC section 5."""
+        """Convert stored values to model input: pixels to [-1, 1], other values as they are."""
         if self.pixel_max == 0:
             return x
         return x.astype(jnp.float32) * (2.0 / self.pixel_max) - 1.0

@@ -1,4 +1,4 @@
-"""A learner: four pure functions and a state.
+"""The contract of a learner: pure functions of a state.
 
 ``Learning.build`` makes the learner of local SGD; :func:`bandit_only` is that of a simulation
 without learning. For a custom learner, subclass ``Learning`` and return it from ``build``.
@@ -62,11 +62,15 @@ class LearnerState(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What the server sees of a cohort's training, besides the new model.
+    """Losses and released updates of a cohort's training.
+
+    The losses are records of the simulation. A policy sees them only if it declares them in
+    ``reads``.
 
     Attributes:
       loss: float [m], mean over a client's local steps of the mini-batch loss; 0 of an empty slot.
-      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights.
+      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights;
+        0 of an empty slot.
       released: float [m, d], flat updates as the server received them; 0 from an empty slot.
       mean_loss: scalar, ``loss`` with the aggregation weights; NaN if no client trained.
     """
@@ -103,7 +107,10 @@ class Deferred(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """What the clients and the server do with data and model. Pure, for one run, never batched.
+    """Learner: what the clients and the server do with data and model.
+
+    Its functions are pure and written for one run; they may be vmapped over runs. ``init``,
+    ``train``, ``ask`` and ``evaluate`` are required.
 
     Attributes:
       init: (streams) -> state before round 1; draws from ``data``, ``model`` and ``inputs`` alone.
@@ -113,8 +120,7 @@ class Learner(NamedTuple):
       ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on the
         data of some clients, or on a mini-batch of it. The key is folded by client.
       evaluate: (state) -> scalars by name, those of ``metrics``.
-      metrics: their names; the library records ``test_loss`` and ``test_accuracy``, a
-        custom quantity any other.
+      metrics: their names. All are recorded by default.
       max_samples: samples that a client trains on in a round at most; None for all it has.
       client_bytes: (state) -> bytes of a client in training, to plan how many train side by side.
       deferred: training in two halves, for ``SimConfig.clock = Asynchronous()`` and

@@ -1,7 +1,7 @@
 """The contract of a selection policy.
 
-A policy is three pure functions, written for one run. Its config builds them within the trace, so
-every number in the config can be swept.
+A policy is three pure functions, written for one run, and a query if it asks clients before it
+selects. Its config builds them within the trace, so every number in the config can be swept.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Policy(NamedTuple):
     Attributes:
       init: () -> state.
       select: (key, state, round, available [K]) -> (Selection, Info).
-      update: (state, Selection, Observation) -> state; reads only what the chosen returned.
+      update: (state, Selection, Observation) -> state.
       query: what it asks clients before it selects; None for most policies.
     """
 

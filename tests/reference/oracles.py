@@ -142,7 +142,7 @@ def neighbours(
 
 
 def two_groups_mean(num_clients: int) -> np.ndarray:
-    """SPEC section 4, as written."""
+    """Mean latencies of the PAUSE experiments, client by client."""
     half = num_clients // 2
     means = []
     for k in range(num_clients):

@@ -96,7 +96,7 @@ class Simulator:
         return series | {name: np.asarray(x) for name, x in totals.items()} | {"variables": model}
 
     def round(self, t: int) -> dict[str, Any]:
-        """Steps 1 to 7 of SPEC section 2."""
+        """Play one round of Algorithm 1 of PAUSE."""
         config, everyone = self.config, range(self.num_clients)
         world_key = round_keys.latency(self.streams.world, t)
         latency = [float(x) for x in config.latency.sample(world_key, self.num_clients)]

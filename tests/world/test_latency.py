@@ -76,7 +76,7 @@ def group_means(model, num_clients):
 
 
 def published(draw, low):
-    """SPEC section 4: clip(tau_min / draw, tau_min, 1)."""
+    """Latency of a drawn speed in BSFL's programs: clip(tau_min / draw, tau_min, 1)."""
     with np.errstate(divide="ignore"):
         return np.clip(low / np.asarray(draw, np.float64), low, 1.0)
 

@@ -1,8 +1,9 @@
 """Latency models: how many seconds a client takes in a round, and what the genie knows of it.
 
-A model is i.i.d. over rounds and independent over clients, and never returns less than
-``min_latency`` (tau_min). Sources: SPEC section 4, the PAUSE experiments (two_groups), BSFL
-(ten_groups, speed_normal) and RBCS-F (linear_context). A custom one subclasses :class:`Latency`.
+A model is independent over rounds and clients, and never returns less than ``min_latency``
+(tau_min). Its law is the same in every round unless the model ``varies``. Sources: the PAUSE
+experiments (two_groups), BSFL (ten_groups, speed_normal) and RBCS-F (linear_context). A custom
+model subclasses :class:`Latency`.
 """
 
 from pause_jax.world.latency.base import Latency, Work
