@@ -39,19 +39,14 @@ def is_checked(config: SimConfig) -> bool:
 
 
 def broken(selection: Selection, available: Array, latency: Array, min_latency: Array) -> Array:
-    """Find the rules that a round breaks, int32: bit i for ``RULES[i]``; 0 for none.
-
-    Args:
-      selection: the policy's choice.
-      available: bool [K], who could be chosen.
-      latency: float [K], seconds of every client.
-      min_latency: seconds, the least that the latency model allows.
-    """
+    """Find the rules that a round breaks, int32: bit i for ``RULES[i]``; 0 for none."""
     clients, weights = selection
-    active, num_clients = selection.active, available.shape[0]
+    active = selection.active
+    num_clients = available.shape[0]
     inside = (clients >= 0) & (clients < num_clients)
     ordered = jnp.sort(jnp.where(active, clients, -1 - jnp.arange(clients.shape[0])))
-    total, least = jnp.sum(weights), min_latency * (1 - _ROUNDING)
+    total = jnp.sum(weights)
+    least = min_latency * (1 - _ROUNDING)
     found = (
         jnp.any(ordered[1:] == ordered[:-1]),
         jnp.any(active & ~inside),
@@ -77,12 +72,7 @@ class BrokenContract(UserWarning):
 
 
 def finding(rounds: Any, rules: Any) -> str:
-    """What the runs of a config broke, in words; empty if nothing.
-
-    Args:
-      rounds: int [S], ``first_broken_round`` of each seed.
-      rules: int [S], ``broken_rules`` of each.
-    """
+    """Say what the runs of a config broke, by the ``RECORDED`` of each seed; empty if nothing."""
     rounds, rules = np.atleast_1d(rounds), np.atleast_1d(rules)
     if not (rounds > 0).any():
         return ""
@@ -94,10 +84,6 @@ def finding(rounds: Any, rules: Any) -> str:
 
 
 def warn(found: dict[str, str]) -> None:
-    """Warn once of all that was found, by the names of the configs.
-
-    Warns:
-      BrokenContract: if anything was found.
-    """
+    """Warn once of all that was found, by the names of the configs."""
     if lines := [f"{name}: {words}" for name, words in found.items() if words]:
         warnings.warn("\n".join(lines), BrokenContract, stacklevel=3)

@@ -16,13 +16,7 @@ from pause_jax.base.compilation import compiling
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.run.preflight import warn_if_far
-from pause_jax.run.programs import (
-    Segment,
-    Steps,
-    compiled_steps,
-    plain_steps,
-    program_spec,
-)
+from pause_jax.run.programs import Segment, Steps, compiled_steps, plain_steps, program_spec
 from pause_jax.run.record.result import Quantities, Record, Result, with_rounds
 from pause_jax.run.rounds.horizon import length_of
 from pause_jax.run.rounds.state import State
@@ -32,8 +26,6 @@ class Runs(NamedTuple):
     """Runs that are played together, as the steps take them.
 
     Attributes:
-      steps: of one run, or of a batch.
-      config, data, key, policy: the steps' arguments.
       segments: the rounds of each call of ``Steps.advance``.
       batched: whether leaves have a leading axis of runs.
     """
@@ -80,7 +72,8 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
     Raises:
       FloatingPointError: if ``jax_debug_nans`` is on and a model is not finite.
     """
-    steps, batched = runs.steps, runs.batched
+    steps = runs.steps
+    batched = runs.batched
     inputs = (runs.config, runs.data)
     with _calling(watch):
         state, fastest = steps.init(*inputs, runs.key, runs.policy)

@@ -50,11 +50,7 @@ def check_key(key: Array) -> None:
 
 
 def check_one_key(key: Array, taker: str, fix: str) -> None:
-    """Raise ConfigError unless ``key`` is one typed key.
-
-    Raises:
-      ConfigError: if it is something else, or several.
-    """
+    """Raise ConfigError unless ``key`` is one typed key."""
     check_key(key)
     if key.ndim:
         raise ConfigError(f"key has shape {key.shape}: {taker} takes one key. {fix}")
@@ -139,10 +135,6 @@ def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     Data and files number clients in the natural order of their ids, so client k is the same
     everywhere if the first K ids are.
 
-    Args:
-      config: of the run, its files loaded.
-      data: what ``Learning.load`` returned; None without learning.
-
     Returns:
       The ids; empty if clients are numbered 0, 1, ..., and if neither data nor files have ids.
 
@@ -203,11 +195,7 @@ def _other_clients(
 
 
 def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
-    """Refuse runs that are larger than the machine: the system would end the program.
-
-    Raises:
-      ConfigError: if a state, or what all of them record, does not fit.
-    """
+    """Raise ConfigError for runs whose states or records exceed the machine's memory."""
     sizes = f"num_clients = {config.num_clients}"
     if jax.default_backend() == "cpu":
         before_and_after = 2 * tree_bytes(state_shapes(config, data))
@@ -223,11 +211,8 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
 def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
     """Warn if ``min_latency`` is far below the fastest client, as with latencies in milliseconds.
 
-    Speeds, ``min_latency`` by latency, are then all near 0, beside exploration bonuses of about 1.
-
-    Args:
-      min_latency: tau_min, seconds, of one run or of several.
-      fastest: expected seconds of the fastest client. Nothing is said within a trace.
+    Speeds, ``min_latency`` by latency, are then all near 0, next to exploration bonuses of about 1.
+    Both arguments are in seconds, of one run or of several. Within a trace nothing is checked.
     """
     if isinstance(fastest, jax.core.Tracer):
         return

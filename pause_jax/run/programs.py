@@ -73,10 +73,7 @@ class Steps(NamedTuple):
 def plain_steps(quantities: Quantities, execution: Execution | None, any_length: bool) -> Steps:
     """Return the steps of a single run, not compiled: for a trace of the user's.
 
-    Args:
-      quantities: what is recorded.
-      execution: how cohorts are trained.
-      any_length: whether the segment says how long the run is; else the config does.
+    With ``any_length`` the segment says how long the run is; else the config does.
     """
 
     def init_run(config: SimConfig, data: Any, key: Array, policy: Array) -> tuple[State, Array]:
@@ -152,15 +149,7 @@ def program_spec(
     longest: int | None = None,
     num_runs: int = 1,
 ) -> ProgramSpec:
-    """Choose the program of runs.
-
-    Args:
-      config: canonical, one of the runs'.
-      data: its data set.
-      quantities: what is recorded.
-      longest: rounds that a call plays at most; those of the config if None.
-      num_runs: runs side by side.
-    """
+    """Choose the program of runs, of which a call plays at most ``longest`` rounds."""
     any_length = all_ours(config, quantities)
     room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
     heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM

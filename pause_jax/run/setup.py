@@ -20,17 +20,7 @@ from pause_jax.world.latency import Latency, Work
 
 
 class Setup(NamedTuple):
-    """The parts of a run.
-
-    Attributes:
-      config: canonical.
-      length: of the run.
-      learner: what clients and server do with data and model.
-      work: what a client's round consists of.
-      world: latency and availability.
-      context: what the policy is built from.
-      policy: who chooses.
-    """
+    """The parts of a run."""
 
     config: SimConfig
     length: Length
@@ -69,14 +59,7 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
 def setup_of(
     config: SimConfig, learner: Learner, learning: LearnerState, length: Length | None = None
 ) -> Setup:
-    """Build the parts of a run from its learner.
-
-    Args:
-      config: canonical config.
-      learner: from :func:`learner_of`.
-      learning: any state of the run's learner; sizes and shapes are read.
-      length: of the run, if it is not that of the config.
-    """
+    """Build the parts of a run from its learner and any state of it, whose sizes are read."""
     length = length_of(config) if length is None else length
     data_size = local_samples = learning.partition.size.astype(jnp.float32)
     if learner.max_samples is not None:
@@ -119,14 +102,8 @@ def context_of(
 ) -> Context:
     """Build what a policy may know of the network, for a simulation and for a server alike.
 
-    Args:
-      config: canonical config.
-      model: its latency model, given the work of a round (``Latency.with_work``).
-      data_size: float [K], samples of each client.
-      local_samples: float [K], samples that each client trains on in a round.
-      share: float [K], quality-weighted share of the data.
-      update_size: entries of an update; 0 without learning.
-      num_rounds: rounds of the run; those of the config if left out.
+    The latency model is given the work of a round (``Latency.with_work``) before. The arguments
+    after it are fields of the context.
     """
     num_clients = config.num_clients
 

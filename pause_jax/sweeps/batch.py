@@ -32,16 +32,9 @@ def run_chunks(
     tick: Callable[[int], object],
     store: Store | None = None,
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """Run chunks of one group.
+    """Run chunks of one group, and yield each with its rows when it is finished.
 
-    Args:
-      plan: the sweep.
-      chunks: which ones.
-      tick: called with a number of segments that are done, from any thread.
-      store: keeps finished chunks, and checkpoints of unfinished ones.
-
-    Yields:
-      (chunk, its rows) when it is finished.
+    ``tick`` is called with a number of finished segments, from any thread.
     """
     stopped = threading.Event()
     handing_over = threading.Lock()
@@ -74,7 +67,8 @@ def run_chunks(
 
 def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConfig]]:
     """Return a function from a chunk's first run to (its runs, their configs)."""
-    members, chunking = plan.groups[group], plan.chunkings[group]
+    members = plan.groups[group]
+    chunking = plan.chunkings[group]
     # On the host: so that neither a number of seeds nor one of values has programs of its own.
     configs = jax.tree.map(lambda *x: np.stack(x), *(each.config for each in members))
     key_data = np.asarray(jax.random.key_data(plan.keys))
@@ -95,7 +89,8 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
             return jax.device_put(tree, NamedSharding(mesh, spec))
         return tree if spec == SAME else jax.tree.map(lambda x: x[0], tree)
 
-    data, policy = put((members[0].data, _policy(configs)), SAME)
+    number = configs.policy.number[0] if isinstance(configs.policy, OneOf) else np.int32(0)
+    data, policy = put((members[0].data, number), SAME)
     segments = [put(spec.segment(configs, int(part[0]), len(part)), SAME) for part in parts]
 
     def runs_of(first: int) -> tuple[Runs, SimConfig]:
@@ -155,13 +150,6 @@ class _ThreadWatch(Watch):
             save(Point(segments, state, records))
         if stopped:
             raise CancelledError
-
-
-def _policy(configs: SimConfig) -> Any:
-    """Return the number of the policy of all configs of a group; 0 if there is no choice."""
-    if isinstance(configs.policy, OneOf):
-        return configs.policy.number[0]
-    return np.int32(0)
 
 
 def _is_default(mesh: Mesh) -> bool:

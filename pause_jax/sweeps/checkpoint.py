@@ -26,13 +26,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class Point(NamedTuple):
-    """Where a chunk resumes.
-
-    Attributes:
-      segments: number of segments that ran.
-      state: after them.
-      records: one a segment.
-    """
+    """Where a chunk resumes: the number of finished segments, the state, one record a segment."""
 
     segments: int
     state: Any

@@ -44,13 +44,7 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
 def execute(
     plan: SweepPlan, store: Store | None, workers: Workers | None, *, progress: bool = True
 ) -> xr.Dataset:
-    """Run the chunks of a sweep that are missing, and label all of them.
-
-    Args:
-      plan: the sweep.
-      store: keeps finished chunks; None to keep nothing.
-      workers: run the chunks; None to run them in this process.
-      progress: show a progress bar.
+    """Run the missing chunks of a sweep, here if it has no workers, and label all of them.
 
     Raises:
       ConfigError: if another process runs the sweep of the store.

@@ -41,14 +41,7 @@ class Executor(Protocol):
 
 
 class Task(NamedTuple):
-    """A chunk to run.
-
-    Attributes:
-      arguments: packed arguments of the sweep.
-      made_by: what the worker must have.
-      chunk: which one.
-      chunking: of its group.
-    """
+    """A chunk to run, with the packed arguments of its sweep and what the worker must have."""
 
     arguments: bytes
     made_by: dict[str, Any]
@@ -65,9 +58,6 @@ class Workers:
 
     def planned(self, plan: SweepPlan) -> SweepPlan:
         """Return the plan for the workers' processor, which need not be that of this process.
-
-        Args:
-          plan: for this process.
 
         Raises:
           ConfigError: if the first worker has other code or versions, or cannot prepare the sweep.
@@ -132,11 +122,11 @@ def _failure(error: Exception) -> str:
 def _difference(expected: Mapping[str, Any], made_by: Mapping[str, Any]) -> str:
     """Say in a line how this worker differs from what is expected; empty if it does not."""
     words = provenance.different(expected, made_by)
+    if not words:
+        return ""
     return (
         f"the worker on {platform.node()} is another: {'; '.join(words[:NAMED])}. Give all workers "
         "the same code, versions and kind of processor."
-        if words
-        else ""
     )
 
 

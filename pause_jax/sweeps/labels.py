@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """Finished runs of configs of one static structure.
-
-    Attributes:
-      values: by quantity, with a leading axis of runs.
-      epsilon_unit, num_parameters, unnoised: as in ``Result``.
-    """
+    """A ``Result`` of runs of one static structure, with a leading axis of runs."""
 
     values: dict[str, np.ndarray]
     epsilon_unit: str

@@ -91,13 +91,7 @@ class SweepPlan(NamedTuple):
     """A sweep that can run.
 
     Attributes:
-      configs: all of them, in the order of the sweep.
       groups: configs of one static structure and data set, which are one compilation.
-      chunkings: how the runs of each group are cut into chunks.
-      keys: typed keys [S].
-      quantities: what is recorded.
-      execution: how cohorts are trained.
-      mesh: the devices.
       made_by: what the bits of the result depend on, plain values by what they are called in a
         message.
     """
@@ -267,11 +261,9 @@ def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) ->
     """Describe what the custom parts of a group compute, for each of its configs.
 
     They are traced once, so their mistakes show before any run.
-
-    Raises:
-      Exception: whatever a part raises.
     """
-    config, data = group[0].config, group[0].data
+    config = group[0].config
+    data = group[0].data
     parts = ", ".join(provenance.custom_parts(config, quantities))
     if not parts:
         return {}
@@ -335,14 +327,7 @@ def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
 
 
 class Limits(NamedTuple):
-    """What the runs of a group may take.
-
-    Attributes:
-      num_devices: over which a chunk is spread.
-      threads: chunks at a time at most, from :func:`threads_of`.
-      memory: GiB of a device.
-      max_batch: runs at a time at most; from the memory if None.
-    """
+    """What the runs of a group may take: ``memory`` in GiB of a device, other limits as numbers."""
 
     num_devices: int
     threads: int
@@ -370,16 +355,7 @@ def chunking_of(
     execution: Execution,
     limits: Limits,
 ) -> Chunking:
-    """Cut the runs of a group so that a device keeps to the limits.
-
-    Args:
-      config: canonical, one of the group.
-      data: its data set.
-      num_runs: of the group.
-      quantities: what is recorded.
-      execution: how cohorts are trained.
-      limits: what they may take.
-    """
+    """Cut the runs of a group, all like the given one, to keep a device within the limits."""
     threads = min(limits.threads, num_runs)
     if limits.max_batch is None:
         state = state_shapes(config, data)

@@ -9,7 +9,7 @@ import json
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -37,17 +37,14 @@ _SETTINGS = {
 
 def describe_config(config: SimConfig) -> dict[str, Any]:
     """Return every choice's name and every value of a config by dotted path, plain values."""
-    return {path: _plain(value) for path, value in _leaves(config)}
-
-
-def _leaves(config: SimConfig) -> Iterator[tuple[str, Any]]:
-    """Yield every choice's name and every value of a config, by dotted path."""
+    described = {}
     for path, part in nested(config):
         if path and part.name:
-            yield path, part.name
+            described[path] = part.name
         for name, value, _, field in fields(part):
             if not is_node(field):
-                yield f"{path}.{name}" if path else name, value
+                described[f"{path}.{name}" if path else name] = _plain(value)
+    return described
 
 
 def _plain(value: Any) -> Any:

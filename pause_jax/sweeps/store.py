@@ -38,7 +38,6 @@ class Store:
     """A folder of finished chunks of one sweep.
 
     Attributes:
-      folder: where it is.
       plan: of the sweep, with the chunks of the process that began it.
       failed: why nothing more can be written, or empty.
     """

@@ -53,7 +53,8 @@ def clock_of(config: SimConfig) -> Asynchronous:
 
 def plan_of(config: SimConfig) -> Plan:
     """The sizes of a config's server steps."""
-    clock, asked = clock_of(config), config.cohort_size
+    clock = clock_of(config)
+    asked = config.cohort_size
     return Plan(clock.concurrency, clock.buffer, asked, -(-clock.buffer // asked))
 
 
@@ -98,7 +99,6 @@ class Flight(NamedTuple):
     """What a server step hands to the next.
 
     Attributes:
-      slots: who is under way.
       decisions: int32, how often the policy was asked.
       loss, square_loss: float [S], see ``Trained``.
       updates: leaves [S, ...], what the server receives of each slot, as ``Deferred`` has them.
@@ -119,7 +119,6 @@ class Step(NamedTuple):
 
     Attributes:
       decision: int32, the number of the first decision of the step.
-      staleness: int32 [B], see :class:`Buffer`.
       finish: float [B], when they came, in seconds since the last step.
       under_way: int32, clients under way when the server stepped.
     """
@@ -154,13 +153,7 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
 
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
-    """The slots after a group of clients started.
-
-    Args:
-      slots: before it.
-      active: bool [O], who of the group starts.
-      values: new entries by field, [O] each or scalars, without ``occupied`` and ``answered``.
-    """
+    """Start the active clients of a group, with their new entries by field: [O] or scalars."""
     # The j-th free slot is that of the j-th of the group, also if that one does not start.
     free = jnp.argsort(slots.occupied, stable=True)[: active.shape[0]]
     values = {**values, "occupied": jnp.asarray(True), "answered": jnp.asarray(False)}

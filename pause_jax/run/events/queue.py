@@ -38,16 +38,11 @@ class Events(NamedTuple):
     """The events of a server step so far: starts and answers.
 
     Attributes:
-      slots: who is under way, and who has answered.
-      decisions: how often the policy was asked in this run.
       groups: how often it was in this step, after the first answer.
       waits: whether no clients start until the next answer.
-      answers: in this step.
       now: seconds since the last step.
       reported: bool [S], whose answer the policy has been told of.
-      policy: its state.
       counts: int32 [K], starts of each client.
-      trace: the state of the availability trace.
       rules: that custom parts broke, see ``pause_jax.run.contract``.
       info: diagnostics of the last decision.
       latency, available: float and bool [K], the world at the last decision.

@@ -63,18 +63,10 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
 def play(
     setup: Setup, before: State, step_keys: keys.RoundKeys, number: Array, quantities: Quantities
 ) -> tuple[State, Record]:
-    """Play a server step.
+    """Play server step s >= 1: (state after it, what it records).
 
-    Args:
-      setup: the parts of the run.
-      before: the state after the step before.
-      step_keys: the keys of this step, for training and noise. Those of the world and of the
-        policy go by the number of the decision.
-      number: s >= 1; clients that start in it train the model after s - 1 steps.
-      quantities: what is recorded.
-
-    Returns:
-      (state after the step, what it records).
+    Clients that start in it train the model after s - 1 steps. Its keys are those of training and
+    noise; those of the world and of the policy go by the number of the decision.
     """
     assert before.flight is not None
     events = play_events(setup, before, number)

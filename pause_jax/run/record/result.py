@@ -177,11 +177,7 @@ def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
 
 
 def _value(q: Quantity, of: Round | Run) -> Array:
-    """A value, if its shape is what its dimensions say.
-
-    Raises:
-      ConfigError: if it is not.
-    """
+    """Compute a value; raise ConfigError if its shape is not that of its dimensions."""
     value = q.value(of)
     if value is None:
         raise ConfigError(f"record: {q.name} returned nothing; it must return an array.")
@@ -222,13 +218,9 @@ def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Re
 def with_rounds(
     result: Result, config: SimConfig, record: Mapping[str, Any], quantities: Quantities
 ) -> Result:
-    """Add the record of the rounds to the result of :func:`result_at_end`.
+    """Add the record of all rounds, leaves [T, ...], to the result of :func:`result_at_end`.
 
-    Args:
-      result: of the run's end; arrays of NumPy if the record has them.
-      config: of the run, with its length.
-      record: of all rounds, leaves [T, ...].
-      quantities: what is recorded, in the order of the result.
+    Both have arrays of NumPy, or both of JAX.
     """
     evaluated = evaluated_at(config, result.eval_rounds)
     # What was not reached is taken from its own round, which was not played.

@@ -15,12 +15,7 @@ def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
     """Return ``work()`` if wanted, else ``otherwise``; under vmap for each run.
 
     A plain ``lax.cond`` becomes a select under vmap and always works. This one works only if any of
-    the runs wants it.
-
-    Args:
-      wanted: bool scalar.
-      work: function without arguments.
-      otherwise: pytree with the shapes and dtypes of the work's result.
+    the runs wants it. Both results have the same shapes and dtypes.
     """
 
     def worked() -> Any:

@@ -16,12 +16,7 @@ LONGEST = 1e18
 
 
 class Length(NamedTuple):
-    """Length of a run: that of its config, or arguments of a program that plays any length.
-
-    Attributes:
-      num_rounds: T.
-      eval_every: rounds from one evaluation to the next.
-    """
+    """Length of a run: that of its config, or arguments of a program that plays any length."""
 
     num_rounds: Array | int
     eval_every: Array | int

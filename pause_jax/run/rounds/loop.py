@@ -66,17 +66,9 @@ def advance(
     length: Length | None = None,
     count: Array | int | None = None,
 ) -> tuple[State, Record]:
-    """Play the given rounds, except those after the end of ``max_seconds``.
+    """Play consecutive rounds, except those after the end of ``max_seconds``.
 
-    Args:
-      config: canonical config.
-      data: its data set.
-      state: after the round before ``rounds[0]``.
-      rounds: int [R], consecutive round numbers; the first round is 1.
-      quantities: what is recorded.
-      execution: how cohorts are trained.
-      length: of the run, if that is not in the config.
-      count: rounds to play, the first of those given; all of them if left out.
+    The first of all rounds is 1. With a ``count`` only the first rounds of those given are played.
 
     Returns:
       (state, record with leaves [R, ...]); rows of rounds that were not played are undefined.

@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 def play(
     setup: Setup, before: State, round_keys: keys.RoundKeys, round: Array, quantities: Quantities
 ) -> tuple[State, Record]:
-    """Play a round.
-
-    Returns:
-      (state after the round, what it records).
-    """
+    """Play a round: (state after it, what it records)."""
     conditions = observe_world(setup, before, round_keys, round)
     answers = ask(setup, before, conditions, round_keys, round)
     selection, info = select(setup, answers, conditions, round)
@@ -65,14 +61,9 @@ def play(
 
 
 class Conditions(NamedTuple):
-    """The world in a round, and the budgets before it.
+    """The world in a round, and the budget of each client's next participation.
 
-    Attributes:
-      latency: float [K], seconds that each client takes.
-      available: bool [K], who can be chosen.
-      availability_trace: the state of the availability trace.
-      epsilon: float [K], budget of each client's next participation.
-      dropped: bool [K], who takes part and sends nothing, as its budget is spent.
+    A client that is ``dropped`` takes part and sends nothing, as its budget is spent.
     """
 
     latency: Float[Array, " K"]
@@ -98,14 +89,9 @@ def observe_world(
 
 
 class Answers(NamedTuple):
-    """What is known after a policy's question, or without one.
+    """What is known after a policy's question (or without one), and the key of its choice.
 
-    Attributes:
-      choice_key: of the choice that follows.
-      policy: the policy's state.
-      queried: int32 [K], see :class:`State`.
-      seconds: that the question took, a scalar.
-      reached: bool [K], who received the model for it.
+    A client that is ``reached`` received the model for the question.
     """
 
     choice_key: Key[Array, ""]
@@ -182,13 +168,7 @@ def close_round(
 
 
 class Learned(NamedTuple):
-    """What a round's training leaves.
-
-    Attributes:
-      learning: data and model after the round.
-      trained: what training showed the server.
-      stale: stale updates for the next round; None if they are lost.
-    """
+    """What a round's training leaves; ``stale`` is None if late updates are lost."""
 
     learning: LearnerState
     trained: Trained

@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 
 class Health(NamedTuple):
-    """What went wrong in a run so far.
-
-    Attributes:
-      first_nonfinite: int32, first round after which the model was not finite; 0 for none.
-      first_broken: int32, first round in which a custom part broke its contract; 0 for none.
-      broken_rules: int32, the rules that it broke then, see ``pause_jax.run.contract``.
-    """
+    """What went wrong in a run so far: the first rounds (0 for none), and the rules broken then."""
 
     first_nonfinite: Int[Array, ""]
     first_broken: Int[Array, ""]
@@ -116,23 +110,18 @@ def score(
     *,
     with_genie: bool,
 ) -> Score:
-    """Score a choice.
+    """Score a choice, given the participations before it.
 
-    Args:
-      context: the network.
-      counts: int [K], participations through the round before.
-      latency: float [K], seconds of every client in this round.
-      selection: what was chosen.
-      available: bool [K], among whom the genie chooses too.
-      round: t >= 1.
-      with_genie: whether to find the genie's choice; NaN for its figures otherwise (static).
+    Without the genie, whose search takes long, its figures are NaN.
     """
-    m, remaining = context.num_selected, context.privacy.budget.remaining(counts)
+    m = context.num_selected
+    remaining = context.privacy.budget.remaining(counts)
     problem = problem_of(
         context.speed_at(round), context.reward, counts, round, context.share, remaining, m
     )
     speed = context.min_latency / latency
-    clients, active = selection.clients, selection.active
+    clients = selection.clients
+    active = selection.active
     realised = cohort_value(speed, problem.terms, clients, active)
     if not with_genie:
         nan = jnp.asarray(jnp.nan)
