@@ -19,12 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.bandit.protocol import Selection
+from pause_jax.bandit.protocol import Observation, Selection
 from pause_jax.base.struct import Config
 from pause_jax.config import SimConfig, config_file
 from pause_jax.learning import Learner, LearnerState, Learning
-from pause_jax.policies import PolicyConfig, Random
-from pause_jax.policies.inspection import check_pure
+from pause_jax.policies import Answer, Context, Policy, PolicyConfig, Random, policy_of
 from pause_jax.privacy import Budget, Mechanism
 from pause_jax.rng import keys
 from pause_jax.run.preflight import prepare
@@ -115,6 +114,59 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
             "chosen clients of a run under vmap are not those of the run alone",
         )
     _check_toml(config.replace(policy=policy), policy)
+
+
+def check_pure(config: PolicyConfig, context: Context) -> None:
+    """Trace a round of a policy several times and compare the traces.
+
+    Raises:
+      AssertionError: if they differ.
+    """
+    policy = policy_of(config, context)
+    trace = _trace(policy, context)
+    problem = ""
+    if _trace(policy, context) != trace:
+        problem = "called again with the same arguments"
+    elif _trace(policy_of(config, context), context) != trace:
+        problem = "built again from the same config"
+    if problem:  # no `assert`: `python -O` skips it
+        raise AssertionError(
+            f"{type(config).__name__}: {problem} it computes something else: it is not pure. Keep "
+            "what it must remember in the state, draw from the key, and use nothing but the "
+            "config, the context and the arguments."
+        )
+
+
+def _trace(policy: Policy, context: Context) -> str:
+    """Return the program of a policy's first round, with the arrays that it holds."""
+
+    def play(key: Array, round: Array, available: Array, answer: Array, observation: Any) -> Any:
+        state = policy.init()
+        seconds = None
+        if policy.query is not None:
+            clients, asked = policy.query.ask(key, state, round, available)
+            loss = jnp.full(clients.shape, answer)
+            features = jnp.full((*clients.shape, context.num_features), answer)
+            state = policy.query.receive(state, clients, asked, Answer(loss, features, asked))
+            seconds = policy.query.seconds(jnp.full(context.num_clients, answer))
+        selection, info = policy.select(key, state, round, available)
+        return policy.update(state, selection, observation), selection, info, seconds
+
+    ones = jnp.ones(context.num_selected)
+    observation = Observation(
+        latency=ones,
+        loss=ones,
+        square_loss=ones,
+        update=jnp.ones((context.num_selected, context.update_size)),
+        received=ones > 0,
+        available=jnp.ones(context.num_clients, bool),
+        late=ones < 0,
+        clock=1.0,
+    )
+    play_once = jax.jit(play).lower(
+        jax.random.key(0), jnp.int32(1), observation.available, jnp.float32(1), observation
+    )
+    return play_once.as_text()
 
 
 def _check_choices(result: Any, where: str) -> None:

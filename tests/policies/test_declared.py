@@ -23,9 +23,8 @@ from pause_jax.policies import (
     policy_of,
     stateless,
 )
-from pause_jax.policies.inspection import check_pure
 from pause_jax.run.contract import RECORDED, BrokenContract
-from pause_jax.testing import check_policy
+from pause_jax.testing import check_policy, check_pure
 from tests.support import network
 from tests.support.pages import block
 

@@ -12,7 +12,7 @@ from pause_jax.bandit import Observation
 from pause_jax.learning import Dataset, Digits, FedAvgM, Linear, Natural
 from pause_jax.policies import NAMED, All, Policy, Random, RoundRobin, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Uniform
-from pause_jax.run.rounds.arrival import arrival_of
+from pause_jax.run.rounds.round import arrival_of
 from pause_jax.world.latency import LogNormal, Traces
 from tests.deploy.test_selector import PLAIN
 from tests.reference import refl as oracle

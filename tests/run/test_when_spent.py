@@ -11,7 +11,7 @@ from pause_jax.config import validate
 from pause_jax.learning import Digits, Linear
 from pause_jax.policies import NAMED, Fastest, Oort, Selection
 from pause_jax.privacy import Geometric, PerCoordinateLaplace, Uniform
-from pause_jax.run.rounds.arrival import only_received
+from pause_jax.run.rounds.round import only_received
 from tests.support.network import context, observation
 
 pytestmark = pytest.mark.slow

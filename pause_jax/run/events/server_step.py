@@ -31,9 +31,8 @@ from pause_jax.run.events.flight import (
 )
 from pause_jax.run.events.queue import Events, heard, play_events, seconds_of
 from pause_jax.run.record.result import Quantities, Record, record_round
-from pause_jax.run.rounds.arrival import can_miss_average, only_received
 from pause_jax.run.rounds.horizon import advanced
-from pause_jax.run.rounds.round import release_of
+from pause_jax.run.rounds.round import can_miss_average, only_received, release_of
 from pause_jax.run.rounds.state import Round, State, examined
 from pause_jax.run.setup import Setup
 

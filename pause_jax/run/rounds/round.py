@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pause_jax.bandit.protocol import Info, Observation, Selection
+from pause_jax.config import SimConfig
 from pause_jax.learning import LearnerState, Release, StaleUpdates, Trained
 from pause_jax.learning.server import with_stale
 from pause_jax.policies import Answer, check_selected
@@ -17,7 +18,6 @@ from pause_jax.privacy import Mechanism
 from pause_jax.rng import keys
 from pause_jax.run.contract import broken, is_checked
 from pause_jax.run.record.result import Quantities, Record, record_round
-from pause_jax.run.rounds.arrival import Arrival, arrival_of, can_miss_average, only_received
 from pause_jax.run.rounds.horizon import advanced
 from pause_jax.run.rounds.state import Round, State, examined
 from pause_jax.run.setup import Setup
@@ -141,6 +141,23 @@ def select(
     return check_selected(choice, setup.context.num_selected)
 
 
+class Arrival(NamedTuple):
+    """The end of a round.
+
+    Attributes:
+      seconds: that the server waited, a scalar; 0 if nobody takes part.
+      in_time: bool [m], whose update arrived by then.
+      stale: bool [m], whose update was on its way.
+      observed: float [m], seconds that the server saw each client take: of one that is late, those
+        that it waited; of an empty slot, those of the round, or 1.
+    """
+
+    seconds: Float[Array, ""]
+    in_time: Bool[Array, " m"]
+    stale: Bool[Array, " m"]
+    observed: Float[Array, " m"]
+
+
 def close_round(
     setup: Setup,
     conditions: Conditions,
@@ -165,6 +182,40 @@ def close_round(
     if trace is not None:
         seconds = jnp.where(jnp.any(active), seconds, answers.seconds + trace.recheck)
     return arrival._replace(seconds=seconds)
+
+
+def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Array) -> Arrival:
+    """End a round by the config's rule.
+
+    Without a rule it lasts as long as its slowest client, (3). One that sends nothing takes its
+    time all the same: the server notices when its answer should have come.
+    ``answering`` are the active clients that send an update, however late.
+    """
+    end = jnp.max(jnp.where(active, latency, 0.0))
+    if config.wait_for is not None:
+        arriving = jnp.sort(jnp.where(answering, latency, jnp.inf))
+        end = jnp.minimum(end, arriving[config.wait_for - 1])
+    if config.deadline is not None:
+        end = jnp.minimum(end, config.deadline)
+    by_then = latency <= end
+    # Nothing of an empty slot's client; finite, as policies may multiply it by a weight of 0.
+    observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
+    return Arrival(end, answering & by_then, answering & ~by_then, observed)
+
+
+def can_miss_average(config: SimConfig) -> bool:
+    """Return whether the update of a chosen client may miss its round's average."""
+    rules = (config.dropout, config.deadline, config.wait_for)
+    has_rule = any(rule is not None for rule in rules)
+    return has_rule or config.when_spent == "drop" or config.latency.drops
+
+
+def only_received(selection: Selection, received: Array) -> Selection:
+    """Give the weights of slots whose update does not arrive to the others."""
+    weights = jnp.where(received, selection.weights, 0.0)
+    arrived = jnp.sum(weights)
+    total = jnp.sum(selection.weights)
+    return selection._replace(weights=weights * total / jnp.where(arrived > 0, arrived, 1.0))
 
 
 class Learned(NamedTuple):
