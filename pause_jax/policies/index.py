@@ -24,20 +24,13 @@ if TYPE_CHECKING:
 
 
 class Index(NamedTuple):
-    """An index rule, for one network.
-
-    Attributes:
-      init: () -> state.
-      value: (key, state, round) -> float [K].
-      update: (state, clients [m], speed [m], active [m]) -> state.
-      counts: state -> int [K], participations.
-      observe: (state, Selection, Observation) -> state, of a rule that reads more than speeds.
-    """
+    """An index rule, for one network."""
 
     init: Callable[[], Any]
-    value: Callable[[Array, Any, Array], Array]
-    update: Callable[[Any, Array, Array, Array], Any]
-    counts: Callable[[Any], Array]
+    value: Callable[[Array, Any, Array], Array]  # (key, state, round) -> float [K]
+    update: Callable[[Any, Array, Array, Array], Any]  # (state, clients, speed, active) -> state
+    counts: Callable[[Any], Array]  # state -> int [K], participations
+    # (state, Selection, Observation) -> state, of a rule that reads more than speeds.
     observe: Callable[[Any, Any, Any], Any] | None = None
 
 

@@ -23,12 +23,8 @@ from pause_jax.policies.base import (
 class OneOf(PolicyConfig):
     """The policy of a number; ``sweep`` makes it of configs that differ in their policy alone.
 
-    Under vmap the number must be one for all runs: else every policy works in every round.
-
-    Attributes:
-      choices: policies of one cohort size, none of which is ``alone``; the one of the number has
-        the run's own numbers.
-      number: int32 scalar, which of them.
+    The choices have one cohort size, and none is ``alone``. Under vmap the number must be one for
+    all runs: else every policy works in every round.
     """
 
     choices: tuple[PolicyConfig, ...]

@@ -165,23 +165,13 @@ class ChainState(NamedTuple):
 
 
 class AnnealingTrace(NamedTuple):
-    """What the chains did.
+    """What the chains did; in their energies a finite value stands for +inf and keeps the order."""
 
-    Attributes:
-      clients: int32 [m], the best set of all chains, ascending.
-      energy: its energy (18).
-      best_energy: float [chains, steps], best energy seen by each chain after each step. In a round
-        with untried clients their +inf is replaced by a finite value that keeps the order.
-      current_energy: float [chains, steps], energy of each chain's set after each step; the same
-        finite values.
-      acceptance_rate: share of steps that moved, over all chains.
-    """
-
-    clients: Int[Array, " m"]
-    energy: Float[Array, ""]
-    best_energy: Float[Array, "chains steps"]
-    current_energy: Float[Array, "chains steps"]
-    acceptance_rate: Float[Array, ""]
+    clients: Int[Array, " m"]  # the best set of all chains, ascending
+    energy: Float[Array, ""]  # its energy (18)
+    best_energy: Float[Array, "chains steps"]  # best of each chain after each step
+    current_energy: Float[Array, "chains steps"]  # of each chain's set after each step
+    acceptance_rate: Float[Array, ""]  # share of steps that moved, over all chains
 
 
 def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainState:
