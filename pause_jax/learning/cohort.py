@@ -82,7 +82,7 @@ def map_clients(
 
     if mesh is None:
         return train_all((slots, steps))
-    return _over_devices(mesh, train_all, slots, steps)
+    return _over_client_devices(mesh, train_all, slots, steps)
 
 
 def _in_batches(train: Train, slots: Any, steps: Array | None, batch: int) -> Any:
@@ -108,7 +108,7 @@ def _in_batches(train: Train, slots: Any, steps: Array | None, batch: int) -> An
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_slots], done)
 
 
-def _over_devices(
+def _over_client_devices(
     mesh: Mesh, train_all: Callable[[Any], Any], slots: Any, steps: Array | None
 ) -> Any:
     """``train_all`` with the same number of slots on each device; the last may hold idle ones."""

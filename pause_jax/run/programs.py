@@ -1,9 +1,9 @@
 """The steps of runs as programs: of a single run, or of a batch that is spread over devices.
 
-``_over_devices`` has the vmap over runs; ``learning/cohort.py`` has that over clients. A program
-plays runs of any length: it has room for a number of rounds, and plays as many as it is told. So
-100 and 300 rounds, another ``eval_every``, one run and many compile once.
-``docs/guides/programs.md`` explains the whole.
+``_over_devices`` has the vmap over runs; ``learning/cohort.py`` has the vmap over clients. A
+program has room for a number of rounds, and plays as many as its segment names. So 100 and 300
+rounds, or another ``eval_every``, share one program. One run and a batch have different programs.
+``docs/guides/programs.md`` lists what a program depends on.
 """
 
 from __future__ import annotations

@@ -84,10 +84,10 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     mesh = None if alone else plan.mesh
     steps = compiled_steps(spec, plan.quantities, plan.execution, mesh)
 
-    def put(tree: Any, spec: PartitionSpec) -> Any:
+    def put(tree: Any, axes: PartitionSpec) -> Any:
         if mesh is not None:
-            return jax.device_put(tree, NamedSharding(mesh, spec))
-        return tree if spec == SAME else jax.tree.map(lambda x: x[0], tree)
+            return jax.device_put(tree, NamedSharding(mesh, axes))
+        return tree if axes == SAME else jax.tree.map(lambda x: x[0], tree)
 
     number = configs.policy.number[0] if isinstance(configs.policy, OneOf) else np.int32(0)
     data, policy = put((members[0].data, number), SAME)

@@ -49,7 +49,7 @@ IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
 STATES, RECORDS = 3, 2
 # Of the model, for each client in training: itself, its gradient, two moments, the update, its flat
 # form, the noise, the release.
-MODELS = 8
+MODEL_COPIES = 8
 
 
 class PreparedConfig(NamedTuple):
@@ -390,7 +390,7 @@ def _run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
     """Estimate what one run takes of a device's memory."""
     cohort = config.cohort_size * _bytes(state.learning.variables)
     record = recorded_bytes(quantities, config)
-    return max(1, STATES * _bytes(state) + RECORDS * record + MODELS * cohort)
+    return max(1, STATES * _bytes(state) + RECORDS * record + MODEL_COPIES * cohort)
 
 
 def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:

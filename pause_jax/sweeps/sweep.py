@@ -40,11 +40,13 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs that differ only in traced numbers, in the numbers of rounds, or in the library's
-    policies (of one cohort size) share one compilation, and run spread over all devices, and over
-    the cores of a CPU. A row of the result is the single run
-    ``simulate(config, key)`` up to rounding: where two cohorts are worth the same to a unit in the
-    last place, the two may choose differently, and then go their own ways.
+    Configs that differ only in traced numbers or in the numbers of rounds share one compilation.
+    So do the library's policies that choose equally many clients, release the same readings, and
+    are not ``alone``. Runs are spread over all devices, and over the cores of a CPU.
+
+    A row of the result is the single run ``simulate(config, key)`` up to rounding: where two
+    cohorts are worth the same to a unit in the last place, the two may choose differently, and then
+    go their own ways.
 
     Args:
       configs: one or several; a mapping names them.

@@ -90,7 +90,7 @@ def test_chunks_change_nothing(keys, monkeypatch):
         xr.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-5)
 
 
-def test_lanes_change_nothing(keys, monkeypatch):
+def test_the_number_of_threads_changes_nothing(keys, monkeypatch):
     configs = [bandit().override({"reward.gamma": g}) for g in (0.0, 5.0)]
     results = []
     for threads in (1, 2, 3):
@@ -116,7 +116,7 @@ def play(config, keys, tick):
     return batch.run_chunks(planned, planned.chunks, tick)
 
 
-def test_lanes_stop_when_no_one_waits_for_them(keys):
+def test_threads_stop_when_their_results_are_closed(keys):
     many = jax.random.split(keys[0], 200)
     ticks = []
 
@@ -129,10 +129,10 @@ def test_lanes_stop_when_no_one_waits_for_them(keys):
     stopped = len(ticks)
     assert 20 <= stopped < 200 * 20
     time.sleep(0.1)
-    assert len(ticks) == stopped, "a lane went on"
+    assert len(ticks) == stopped, "a thread kept running"
 
 
-def test_a_failure_in_a_lane_ends_the_sweep(keys):
+def test_a_failure_in_a_thread_ends_the_sweep(keys):
     ticks = itertools.count()
 
     def tick(segments):
@@ -192,7 +192,7 @@ def test_chunks_keep_to_the_memory_limit():
     assert sizes[0] / 8 <= sizes[2] <= sizes[0] / 4
 
 
-def test_a_lane_keeps_to_the_cache_of_a_core():
+def test_a_thread_keeps_to_the_cache_of_a_core():
     small = prepare(presets.digits_small())
     wide = prepare(presets.digits_small().override({"learning.model.hidden": (1000, 1000)}))
     plans = [

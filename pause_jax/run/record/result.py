@@ -46,8 +46,9 @@ class Result(PyTree):
       epsilon_unit: what the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
       num_parameters: d, entries of an update; 0 without learning.
-      unnoised: what left clients without noise, besides sizes and latencies: running statistics
-        of the model, and what the policy reads of the data.
+      unnoised: what left clients without noise, besides sizes and latencies: the model's entries
+        outside ``params`` (batch statistics, ``clear`` weights), and what the policy reads of the
+        data. It does not list updates, which are in the clear with ``NoPrivacy``; the ledger does.
       client_ids: of clients 0, ..., K - 1, in the data and the fleet's files; empty where they are
         called by these numbers, and where the key draws them from more clients of the data.
     """
