@@ -18,7 +18,7 @@ def test_a_fault_finds_its_place_once(fault):
     assert text != path.read_text("utf-8")
 
 
-@pytest.mark.parametrize("tests", {fault.tests for fault in FAULTS}, ids=" ".join)
+@pytest.mark.parametrize("tests", sorted({fault.tests for fault in FAULTS}), ids=" ".join)
 def test_a_fault_has_tests(tests):
     for test in tests:
         path, _, name = test.partition("::")
