@@ -15,7 +15,7 @@ from tools.rooms import PACKAGE, ROOT, floors, modules, rooms
 MAX_FLOORS = 8
 MAX_FUNCTION_LINES = 80  # without the docstring
 MAX_PUBLIC_NAMES = 120  # besides config classes and presets
-MAX_PACKAGE_LINES = 28_700
+MAX_PACKAGE_LINES = 28_000
 # Folders of tests that mirror no room of the package.
 OTHER_TESTS = {"data", "docs", "experiments", "flower", "reference", "support"}
 

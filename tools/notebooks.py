@@ -18,6 +18,8 @@ from pathlib import Path
 import nbclient
 import nbformat
 
+from pause_jax.base.compilation import COMPILING
+
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 # xarray's HTML names its sections by them.
 IDENTIFIER = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
@@ -40,6 +42,9 @@ def execute(path: Path) -> None:
             record_timing=False,
             resources={"metadata": {"path": folder}},
         ).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [x for x in cell.outputs if x.get("text") != COMPILING + "\n"]
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

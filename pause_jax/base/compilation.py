@@ -7,13 +7,19 @@ import functools
 import gc
 import os
 import pathlib
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+from rich.console import Console
 
 from pause_jax.base.cache import cache_folder
 
+COMPILING = "compiling ... (once: programs are kept for later starts)"
+# Seconds after which a user wonders what is going on.
+PATIENCE = 0.5
 # XLA's options for programs on a CPU. Processor seconds of a first ``simulate(digits_small)``: 18
 # with JAX's defaults, 12 with those of small runs. LLVM compiles in four fifths of the time at
 # level 2, and what it compiles is as fast. XLA's older emitters compile in half the time, but are
@@ -78,6 +84,22 @@ def compiling() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+_tell = functools.cache(lambda: print(COMPILING, file=sys.stderr))
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[None]:
+    """Say on a terminal or in a notebook, once, that compiling takes time."""
+    console = Console(stderr=True)
+    waiting = threading.Timer(PATIENCE, _tell)
+    if console.is_terminal or console.is_jupyter:
+        waiting.start()
+    try:
+        yield
+    finally:
+        waiting.cancel()
 
 
 class Compilations:

@@ -15,13 +15,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from pause_jax.analysis import events
 from pause_jax.base.compilation import Compilations, use_cache
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
 from pause_jax.cli.options import Request
 from pause_jax.cli.output import status_of, stoppable
-from pause_jax.cli.publish import publish, show_again
 from pause_jax.cli.result_folder import UNFINISHED
 from pause_jax.config import SimConfig, validate
 from pause_jax.sweeps.execute import SweepInterrupted
@@ -46,6 +44,8 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
       typer.Exit: status 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, 1 after a failure, also
         of writing; finished runs are kept.
     """
+    from pause_jax.cli.publish import publish, show_again  # pandas takes a second to import
+
     _check_output(request)
     for config in configs.values():
         validate(config)
@@ -101,8 +101,11 @@ def _check_output(request: Request) -> None:
             raise ConfigError(
                 "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
             ) from None
-    for kind in request.log or ():
-        events.check(kind)
+    if request.log:
+        from pause_jax.analysis import events
+
+        for kind in request.log:
+            events.check(kind)
 
 
 def described(seed: int) -> dict[str, Any]:

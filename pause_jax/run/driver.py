@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.base.compilation import compiling
+from pause_jax.base.compilation import compiling, telling
 from pause_jax.config import SimConfig
 from pause_jax.learning import Execution
 from pause_jax.run.preflight import warn_if_far
@@ -40,12 +40,12 @@ class Runs(NamedTuple):
 
 
 class Watch:
-    """What happens around the calls of the driver."""
+    """What happens around the calls of the driver; in a single run, only a line on a terminal."""
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
         """Surround each call of a step, which may compile."""
-        with compiling():
+        with compiling(), telling():
             yield
 
     def resumed(

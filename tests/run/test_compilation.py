@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -141,6 +142,17 @@ def test_python_collects_rarely_while_it_compiles_and_as_before_afterwards(thres
         assert gc.get_threshold() == (threshold, 11, 12)
     finally:
         gc.set_threshold(*before)
+
+
+def test_a_notebook_says_that_it_compiles_without_widgets(capsys, monkeypatch, recwarn):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(compilation, "PATIENCE", 0.0)
+    with compilation.telling():
+        time.sleep(0.1)
+    captured = capsys.readouterr()
+    assert captured.err == compilation.COMPILING + "\n"
+    assert captured.out == ""
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("num_runs", [1, 8])
