@@ -355,6 +355,7 @@ tune(BASE, axes_of(), LOSS, KEY, budget=32, seeds=2, storage=sys.argv[1])
 
 def test_processes_share_a_storage(tmp_path, monkeypatch):
     storage = f"sqlite:///{tmp_path}/trials.db"
+    optuna.storages.RDBStorage(storage)  # two processes that create its tables at once collide
     workers = [
         subprocess.Popen([sys.executable, "-c", WORKER, storage], cwd=ROOT) for _ in range(2)
     ]

@@ -76,12 +76,23 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
     1, numbers that no round has, before they are folded with t. All folds are two calls of
     threefry, as each call is a loop that XLA compiles separately.
     """
-    fold = jax.vmap(jax.random.fold_in)
-    before_rounds = fold(jnp.stack([run.world, run.world, run.training]), jnp.array([0, 1, 0]))
-    streams = jnp.stack([run.world, run.world, run.policy, run.training, run.privacy])
+    impl = jax.random.key_impl(run.world)
+
+    @jax.vmap
+    def fold(words: Array, number: Array) -> Array:
+        key = jax.random.wrap_key_data(words, impl=impl)
+        return jax.random.key_data(jax.random.fold_in(key, number))
+
+    # JAX's check for reused keys takes a stack of keys for their use, and allows one of words.
+    words = jax.tree.map(jax.random.key_data, run)
+    before_rounds = fold(
+        jnp.stack([words.world, words.world, words.training]), jnp.array([0, 1, 0])
+    )
+    streams = jnp.stack([words.world, words.world, words.policy, words.training, words.privacy])
     t = jnp.asarray(round)
     numbers = jnp.stack([2 * t, 2 * t + 1, t, t, t, t, t, t])
-    return RoundKeys(*fold(jnp.concatenate([streams, before_rounds]), numbers))
+    rows = fold(jnp.concatenate([streams, before_rounds]), numbers)
+    return RoundKeys(*(jax.random.wrap_key_data(row, impl=impl) for row in rows))
 
 
 def first_availability(world: Array) -> Array:

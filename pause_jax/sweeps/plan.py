@@ -163,7 +163,7 @@ def plan_sweep(
     made_by = {
         **_described(in_order, quantities),
         "groups": [[each.label for each in group] for group in groups],
-        "keys": f"{len(keys)} seeds from {jax.random.key_data(keys[0])}",
+        "keys": f"{len(keys)} seeds from {np.asarray(jax.random.key_data(keys))[0]}",
         "the other keys": jax.random.key_data(keys).tolist(),
         "key_impl": str(jax.random.key_impl(keys)),
         "max_batch": max_batch,

@@ -74,7 +74,6 @@ def test_a_sweep_of_a_file_has_the_values_as_coordinates(monkeypatch, tmp_path):
     [
         (("lots",), ["lots: must be a config file or one of", "mnist_small"]),
         (("digits_small", "--vary", "privacy.budget.decay=0"), ["decay = 0", "> 0"]),
-        (("digits_small", "--num-processes", "2"), ["give all three"]),
         (("digits_small", "--max-batch", "0"), ["max_batch = 0", ">= 1"]),
     ],
 )

@@ -120,6 +120,7 @@ class Together(PolicyConfig):
     Unlike ``OneOf`` it leaves the dtypes of their states as they come.
     """
 
+    reads = ("update",)
     policies: tuple[PolicyConfig, ...]
 
     def build(self, context):
