@@ -136,8 +136,8 @@ def tune(
     study = _study(storage, repr(search))
     run = functools.partial(_run, config, objective, data, progress)
     while len(trials := _finished(study)) < budget:
-        study.sampler = _sampler(study, sampler, entropy, startup=max(width, budget // 4))
-        asked = [study.ask(dict(axes)) for _ in range(width)]
+        startup = max(width, budget // 4)
+        asked = [_ask(study, axes, sampler, entropy, startup) for _ in range(width)]
         try:
             scores, near = run([each.params for each in asked], jax.random.split(search_key, seeds))
         except BaseException:
@@ -262,13 +262,34 @@ def _study(storage: str | None, search: str) -> optuna.Study:
     return optuna.create_study(storage=opened, study_name=name, load_if_exists=True)
 
 
-def _sampler(
-    study: optuna.Study, name: str | None, entropy: list[int], *, startup: int
-) -> optuna.samplers.BaseSampler:
-    """Return the next generation's sampler, seeded so that a resumed search proposes the same."""
-    # RUNNING trials of other processes count, so that no two processes propose the same.
-    known = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING))
-    seed = int(np.random.default_rng([*entropy, len(known)]).integers(2**31))
+def _ask(
+    study: optuna.Study,
+    axes: Mapping[str, BaseDistribution],
+    name: str | None,
+    entropy: list[int],
+    startup: int,
+) -> optuna.Trial:
+    """Ask for a trial whose seed is its place among the trials that did not fail.
+
+    So a resumed search proposes the same. Of processes that ask at the same moment, the first gets
+    the place; the others ask again.
+    """
+    place = _place(study)
+    study.sampler = _sampler(name, [*entropy, place], startup)
+    trial = study.ask(dict(axes))
+    if _place(study, before=trial.number) == place:
+        return trial
+    study.tell(trial, state=TrialState.FAIL)
+    return _ask(study, axes, name, entropy, startup)
+
+
+def _place(study: optuna.Study, before: float = math.inf) -> int:
+    trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING))
+    return sum(each.number < before for each in trials)
+
+
+def _sampler(name: str | None, entropy: list[int], startup: int) -> optuna.samplers.BaseSampler:
+    seed = int(np.random.default_rng(entropy).integers(2**31))
     if name is None:
         return optuna.samplers.TPESampler(n_startup_trials=startup, multivariate=True, seed=seed)
     if name not in optuna.samplers.__all__:
