@@ -98,7 +98,7 @@ def _print_warning(text: str) -> None:
 
 def main() -> None:
     """Entry point: a bad config is one line on standard error and exit status 2, and so is a
-    warning, but for the status.
+    warning, but for the status. A full standard output is a line and status 1.
     """
     plain = RichHandler(
         console=Console(stderr=True), show_time=False, show_level=False, show_path=False
@@ -115,6 +115,8 @@ def main() -> None:
                 program(words[:1])()
             finally:
                 output.flush()
+    except OSError as error:
+        output.end_of_space(error)
     except (ValueError, RuntimeError) as error:
         from pause_jax.base.struct import ConfigError
         from pause_jax.sweeps.execute import SweepInterrupted

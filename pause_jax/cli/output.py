@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 
 # Exit status of a program whose reader has gone, as in ``| head``: 128 and the number of SIGPIPE.
 READER_HAS_GONE = 128 + getattr(signal, "SIGPIPE", 13)
@@ -74,6 +76,18 @@ def flush() -> None:
     except BrokenPipeError:
         _discard()
         raise SystemExit(READER_HAS_GONE) from None
+
+
+def end_of_space(error: OSError) -> NoReturn:
+    """Exit with a line and status 1 if a device is full; raise any other error."""
+    if error.errno != errno.ENOSPC:
+        raise error
+    _discard()
+    where = escape(str(error.filename or "standard output"))
+    Console(stderr=True).print(
+        f"[red]error:[/red] {where}: cannot be written ({error.strerror}).", highlight=False
+    )
+    sys.exit(1)
 
 
 def _discard() -> None:

@@ -384,6 +384,17 @@ def test_a_loaded_file_can_import_its_neighbour(monkeypatch, tmp_path):
     assert config_file.loads('policy = "imported_its_neighbour"').policy.name
 
 
+def test_a_full_output_is_one_line(monkeypatch, tmp_path, capsys):
+    words = "error: standard output: cannot be written (No space left on device).\n"
+    program = [sys.executable, "-m", "pause_jax", "--help"]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (1, words)
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run(monkeypatch, tmp_path, "policies") == 1
+        assert capsys.readouterr().err == words
+
+
 def test_a_reader_that_has_gone_ends_the_program_in_silence(monkeypatch, tmp_path, capsys):
     reading, writing = os.pipe()
     os.close(reading)
