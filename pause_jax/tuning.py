@@ -124,11 +124,19 @@ def tune(
       progress: show a progress bar for each generation.
 
     Raises:
-      ConfigError: before any run, for a bad config or an objective that it does not have.
+      ConfigError: before any run, for a bad argument or an objective that the config does not have.
 
     Warns:
       BrokenContract: if a custom part broke its contract with the fresh seeds.
     """
+    for name, number in {
+        "axes": len(axes),
+        "budget": budget,
+        "seeds": seeds,
+        "width": width,
+    }.items():
+        if number < 1:
+            raise ConfigError(f"{name} = {number}: must be >= 1.")
     _check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
     entropy = jax.random.key_data(key).ravel().tolist()
@@ -271,8 +279,9 @@ def _ask(
 ) -> optuna.Trial:
     """Ask for a trial whose seed is its place among the trials that did not fail.
 
-    So a resumed search proposes the same. Of processes that ask at the same moment, the first gets
-    the place; the others ask again.
+    So a resumed search proposes the same, unless a killed process left trials running: they keep
+    their places. Of processes that ask at the same moment, the first gets the place; the others
+    ask again.
     """
     place = _place(study)
     study.sampler = _sampler(name, [*entropy, place], startup)

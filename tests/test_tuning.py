@@ -22,7 +22,8 @@ from pause_jax import (
     sweep,
     tuning,
 )
-from pause_jax.learning import FedAvgM, Learning, Linear, LinearRegression
+from pause_jax.base.compilation import Compilations
+from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegression
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
@@ -102,7 +103,7 @@ class Played:
 
     Attributes:
       score: (learning rate, whether the seeds are fresh, number of the seed) -> score.
-      near: learning rate -> how near its runs came.
+      near: learning rate -> how near its runs came, in the second of three evaluations.
       keys: of each call, as tuples of words.
     """
 
@@ -116,7 +117,7 @@ class Played:
         # The search and its finalists are told apart by their seeds.
         fresh = not set(self.keys[-1]) & set(self.keys[0])
         scores = [[self.score(rate, fresh, i) for i in range(len(keys))] for rate in rates]
-        near = [[[self.near(rate)]] * len(keys) for rate in rates]
+        near = [[[-self.near(rate), self.near(rate), NAN]] * len(keys) for rate in rates]
         return xr.Dataset(
             {
                 "score": (("config", "seed"), np.asarray(scores)),
@@ -178,11 +179,51 @@ def test_a_search_among_configs_that_diverge_chooses_a_finite_one(sampler, bad, 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_where_nothing_has_a_score_the_nearest_is_found(sampler, monkeypatch):
     def near(rate):
-        return 0.9 - 0.1 * abs(np.log10(rate) - 4)
+        return NAN if rate > 1e5 else 0.9 - 0.1 * abs(np.log10(rate) - 4)
 
-    found = searched(monkeypatch, Played(lambda *_: NAN, near), sampler, sign=1)
+    played = Played(lambda *_: NAN, near)
+    found = searched(monkeypatch, played, sampler, sign=1)
     assert abs(np.log10(rate_of(found)) - 4) < 1
     assert not found.trials.scored.any()
+    assert rates(found).max() > 1e5
+    assert len(played.keys) == 24 / 8 + 1, "a trial that came nowhere near counts"
+
+
+def test_trials_of_a_killed_process_do_not_count_in_the_budget(monkeypatch, tmp_path):
+    options = {"sampler": None, "storage": str(tmp_path / "kept.log")}
+    played = Played(lambda rate, *_: rate)
+    assert len(searched(monkeypatch, played, budget=10, **options).trials) == 16
+    backend = optuna.storages.journal.JournalFileBackend(options["storage"])
+    study = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(backend))
+    for _ in range(8):
+        study.ask(axes_of(["learning.learning_rate=log:1e-2..1e6"]))
+    assert len(searched(monkeypatch, played, **options).trials) == 24
+
+
+def test_searches_share_a_storage_and_compile_in_the_first_generation(monkeypatch, tmp_path):
+    compilations, compiled = Compilations(), []
+
+    def counted(*arguments, **options):
+        before = compilations.programs
+        result = sweep(*arguments, **options)
+        compiled.append(compilations.programs - before)
+        return result
+
+    monkeypatch.setattr(tuning, "sweep", counted)
+    options = {"budget": 24, "seeds": 2, "storage": str(tmp_path / "kept.log")}
+    zero, one = (tune(BASE, axes_of(), LOSS, jax.random.key(seed), **options) for seed in (0, 1))
+    # Three generations and the finalists, whose batch has another shape.
+    assert compiled[1:3] == [0, 0]
+    assert compiled[4:] == [0] * 4
+    assert compiled[0] > 0
+    assert len(set(rates(zero)) | set(rates(one))) == 48
+    again = tune(BASE, axes_of(), LOSS, KEY, **options)
+    assert len(compiled) == 9, "a finished search runs its finalists alone"
+    assert again.trials.equals(zero.trials)
+    # Factors of 15 to 150 with five keys.
+    by_chance = tune(BASE, axes_of(), LOSS, KEY, budget=24, seeds=2, sampler="RandomSampler")
+    late, late_by_chance = (each.trials["mean"][16:].median() for each in (zero, by_chance))
+    assert late < late_by_chance / 5
 
 
 def test_the_initial_config_is_chosen_if_none_is_better(monkeypatch):
@@ -234,6 +275,14 @@ def test_choices_may_fix_the_program():
     assert set(found.trials.policy) == {"random", "fastest"}
     assert found.best.policy == named("fastest")
     assert found.finalists.policy.iloc[-1] == config.policy.name
+
+
+@pytest.mark.parametrize("name", ["axes", "budget", "seeds", "width"])
+def test_bad_arguments_are_refused_before_any_run(name, monkeypatch):
+    monkeypatch.setattr(tuning, "sweep", None)
+    arguments = {"axes": axes_of()} | {name: {} if name == "axes" else 0}
+    with pytest.raises(ConfigError, match=f"{name} = 0: must be >= 1"):
+        tune(BASE, objective=LOSS, key=KEY, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -334,10 +383,25 @@ def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, c
     assert any(float(row["learning.learning_rate"]) == pytest.approx(best) for row in rows)
 
 
+def test_a_target_that_nobody_reaches_keeps_the_initial_config(monkeypatch, tmp_path):
+    config = BASE.replace(num_rounds=3, eval_every=3)
+    config = config.override({"learning.data": Digits(num_train=120), "learning.max_steps": 1})
+    (tmp_path / "mine.toml").write_text(config_file.dumps(config))
+    # A number that no run depends on: all come equally near.
+    arguments = ("mine.toml", "--vary", "reward.gamma=0..1", "--objective", "seconds to 99 %")
+    assert command(monkeypatch, tmp_path, *arguments, "--budget", "4", "--width", "4") == 0
+    folder = tmp_path / "results" / "tune-mine"
+    heading, *rows = (folder / "trials.csv").read_text().splitlines()
+    assert heading == "reward.gamma,seeds,scored,mean,error"
+    assert [row.partition(",")[2] for row in rows] == ["3,0,nan,nan"] * 4
+    assert config_file.load(folder / "best.toml") == config
+
+
 def test_a_bad_command_leaves_no_folder(monkeypatch, tmp_path, capsys):
     for arguments, word in (
         (("digits_small",), "--vary"),
         (("digits_small", "--vary", "num_clients=1..5"), "--vary"),
+        (("digits_small", *("--vary", "reward.gamma=0..1") * 2), "--vary: must name each field"),
         (("bsfl_linear", "--vary", "reward.gamma=1..5"), "--objective 'seconds to 80 %'"),
     ):
         assert command(monkeypatch, tmp_path, *arguments) == 2

@@ -12,6 +12,7 @@ from rich.console import Console
 from pause_jax import tuning
 from pause_jax.analysis.table import label, make_table, number
 from pause_jax.base.compilation import use_cache
+from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
 from pause_jax.cli.execute import described, end
 from pause_jax.cli.options import Base, Force, Name, Out, Seed, Source
@@ -76,6 +77,8 @@ def tune(
     with about(base):
         validate(config)
     axes = dict(tuning.axis_of(text, config) for text in vary)
+    if len(axes) < len(vary):
+        raise ConfigError("--vary: must name each field once.")
     aim = tuning.objective_of(objective)
     key = jax.random.key(seed)
     name = f"tune-{pathlib.Path(base).stem}" if place.name is None else place.name
