@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
+from pause_jax.base.spelling import file_name
 from pause_jax.base.struct import ConfigError
 from pause_jax.run.record.quantities import QUANTITIES
 
@@ -133,8 +134,8 @@ def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     home = folder / "tensorboard"
     places = {str(name): place for place, name in enumerate(result.config.values)}
     for (config, seed), run in itertools.groupby(rows(result), lambda row: (row.config, row.seed)):
-        name = "".join(c if c.isalnum() or c in "-_." else "_" for c in config)
-        with SummaryWriter(str(home / f"{places[config]:02}-{name}" / f"seed-{seed}")) as writer:
+        name = f"{places[config]:02}-{file_name(config)}"
+        with SummaryWriter(str(home / name / f"seed-{seed}")) as writer:
             for row in run:
                 for quantity, value in row.values.items():
                     writer.add_scalar(quantity, value, row.round, walltime=row.seconds)

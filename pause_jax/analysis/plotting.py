@@ -195,7 +195,7 @@ def save_figures(
 ) -> list[pathlib.Path]:
     """Write the figures of a comparison, each as PNG, PDF and SVG.
 
-    A config has one colour, marker and dash in all of them (``analysis.styles``).
+    A config has one colour, marker and dash in all of them (``analysis.curves.styles``).
 
     Args:
       result: from ``sweep``.

@@ -2,7 +2,7 @@
 
 Regret of a round is C^G(genie) - C^G(cohort), (10), given the policy's own history. It is what
 ``simulate`` records; here it is summed, fitted and set beside the bounds. It is negative where a
-policy gains by a smaller cohort than the genie's (``run.score.Score``): R(n) may fall then.
+policy gains by a smaller cohort than the genie's (``run.rounds.state.Score``): R(n) may fall then.
 """
 
 from __future__ import annotations

@@ -9,13 +9,26 @@ import os
 import pathlib
 import stat
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 from pause_jax.base.memory import check_memory
 from pause_jax.base.spelling import shown
-from pause_jax.base.struct import ConfigError
+from pause_jax.base.struct import Config, ConfigError
 
 T = TypeVar("T")
+
+
+class FromFile(Config):
+    """Part of a config that may read files."""
+
+    def loaded(self) -> Self:
+        """The part with what it reads from files; done on the host before a run is traced."""
+        return self
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
+        return ()
 
 
 def content_of(where: str, path: str | pathlib.Path) -> bytes:

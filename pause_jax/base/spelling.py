@@ -26,6 +26,12 @@ def shortest(value: Any) -> float:
     return float(str(np.float32(value)))
 
 
+def file_name(label: str) -> str:
+    """Return a label as a file name: letters, digits, ``-_.``, and at most 200 bytes."""
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
+    return name.encode()[:200].decode(errors="ignore")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a question that suggests a known name; empty if none is close."""
     close = difflib.get_close_matches(name, list(known), n=1)

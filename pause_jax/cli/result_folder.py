@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from pause_jax.base.source_file import written
-from pause_jax.base.spelling import shown
+from pause_jax.base.spelling import file_name, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.base.versions import version
 from pause_jax.sweeps import provenance
@@ -193,7 +193,7 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
     (folder / "configs").mkdir(exist_ok=True)
     for name in result.config.values:
         text = result.config_toml.sel(config=name).item()
-        free(folder, f"configs/{_file_name(str(name))}.toml").write_text(text)
+        free(folder, f"configs/{file_name(str(name))}.toml").write_text(text)
     claimed(folder, "versions.json").write_text(json.dumps(versions(), indent=2) + "\n")
     finish(folder, about)
 
@@ -245,8 +245,3 @@ def versions() -> dict[str, str]:
         "xarray": version("xarray"),
         "devices": ", ".join(str(device) for device in jax.devices()),
     }
-
-
-def _file_name(label: str) -> str:
-    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
-    return name.encode()[:_LONGEST_NAME].decode(errors="ignore")

@@ -1,7 +1,5 @@
 """The config of a simulation, its validation, presets and files."""
 
-from pause_jax.config.clock import CLOCKS as CLOCKS
-from pause_jax.config.clock import STALENESS_WEIGHTS as STALENESS_WEIGHTS
 from pause_jax.config.clock import (
     Asynchronous,
     Equal,

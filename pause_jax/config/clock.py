@@ -147,7 +147,3 @@ class Asynchronous(Clock):
                 f"clients that the policy is asked for at a time. Raise it, or set {path}"
                 ".open_slots = 1."
             )
-
-
-CLOCKS: tuple[type[Clock], ...] = (Synchronous, Asynchronous)
-STALENESS_WEIGHTS: tuple[type[StalenessWeight], ...] = (Polynomial, Equal, Hinge)

@@ -7,13 +7,14 @@ Format: ``benchmark/dataset/data/device_info/README.md`` and
 from __future__ import annotations
 
 import io
+import math
 import pathlib
 import pickle
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from pause_jax.base.source_file import content_of
 from pause_jax.base.spelling import shown
-from pause_jax.importers import request as requests
 from pause_jax.importers.request import (
     DEVICES,
     INTERVALS,
@@ -21,14 +22,13 @@ from pause_jax.importers.request import (
     Imported,
     Request,
     Rows,
-    Trace,
-    number,
     parsed,
-    positive,
     refuse,
 )
 from pause_jax.importers.tables import PER_CLIENT
 
+# Intervals of a client, in seconds, and the seconds after which they repeat.
+_Trace = tuple[list[tuple[float, float]], float]
 _CAPACITY, _BEHAVIOUR = {"computation", "communication"}, {"active", "inactive", "finish_time"}
 # A gradient takes three times an inference: `augmentation_factor` of FedScale's own simulation.
 _GRADIENT = 3.0
@@ -44,7 +44,7 @@ def read(request: Request) -> Imported:
       ConfigError: if a file is neither, or is damaged.
     """
     capacity: dict[Any, Any] = {}
-    traces: list[Trace] = []
+    traces: list[_Trace] = []
     notes: list[str] = []
     of_capacity = request.paths[0]
     for path in request.paths:
@@ -73,25 +73,56 @@ def read(request: Request) -> Imported:
         tables[DEVICES] = [PER_CLIENT, *parsed(of_capacity, chosen, _device, rule)]
     if traces:
         chosen_traces = [traces[place] for place in places % len(traces)]
-        tables[INTERVALS], note = requests.intervals(request, chosen_traces)
+        tables[INTERVALS], note = _intervals(request, chosen_traces)
         notes.append(note)
     return Imported(tables, {}, tuple(notes))
 
 
 def _device(client: tuple[Any, Any]) -> tuple[Any, ...]:
     name, entry = client
-    seconds = _GRADIENT * positive(entry["computation"]) / 1000
-    rate = f"{positive(entry['communication']) / 1000:.6g}"
+    seconds = _GRADIENT * _positive(entry["computation"]) / 1000
+    rate = f"{_positive(entry['communication']) / 1000:.6g}"
     return f"fedscale_{name}", f"{seconds:.6g}", 0, rate, 0, rate, 0
 
 
-def _trace(entry: Any) -> Trace:
+def _trace(entry: Any) -> _Trace:
     """Return a client's intervals that are not empty, and when they repeat."""
-    starts, stops = list(map(number, entry["active"])), list(map(number, entry["inactive"]))
+    starts, stops = list(map(_number, entry["active"])), list(map(_number, entry["inactive"]))
     if len(starts) > len(stops):
         raise ValueError
     pairs = zip(starts, stops, strict=False)
-    return [pair for pair in pairs if 0 <= pair[0] < pair[1]], positive(entry["finish_time"])
+    return [pair for pair in pairs if 0 <= pair[0] < pair[1]], _positive(entry["finish_time"])
+
+
+def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
+    """Return the table of intervals, and a sentence about its period, that of the longest trace.
+
+    A shorter trace repeats until the longest ends, as its source's simulation repeats it.
+    """
+    period = max(repeats for _, repeats in traces)
+    names = request.ids or map(str, range(len(traces)))
+    rows = (
+        (name, start + turn * repeats, end + turn * repeats)
+        for name, (pairs, repeats) in zip(names, traces, strict=True)
+        for turn in range(math.ceil(period / repeats))
+        for start, end in pairs
+        if start + turn * repeats < period
+    )
+    return [("client", "start", "end"), *rows], f"The intervals repeat every {period:g} s (period)."
+
+
+def _number(value: Any) -> float:
+    """Return a finite number; raises ValueError for all else, texts and truth values too."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError
+    return float(value)
+
+
+def _positive(value: Any) -> float:
+    """Return a finite number > 0; raises ValueError for all else."""
+    if _number(value) <= 0:
+        raise ValueError
+    return float(value)
 
 
 class _NamedError(Exception):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import math
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -20,8 +19,6 @@ from pause_jax.learning import Files
 
 T = TypeVar("T")
 Rows = Iterable[Iterable[Any]]
-# Intervals of a client, in seconds, and the seconds after which they repeat.
-Trace = tuple[list[tuple[float, float]], float]
 DEVICES, FLEET, INTERVALS, DATA = "devices.csv", "fleet.csv", "intervals.csv", "clients.npz"
 # Exceptions that an entry of another form than expected raises.
 WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -129,23 +126,6 @@ def ids_of(path: str) -> tuple[str, ...]:
     return ids
 
 
-def intervals(request: Request, traces: Sequence[Trace]) -> tuple[Rows, str]:
-    """Return the table of intervals, and a sentence about its period, that of the longest trace.
-
-    A shorter trace repeats until the longest ends, as its source's simulation repeats it.
-    """
-    period = max(repeats for _, repeats in traces)
-    names = request.ids or map(str, range(len(traces)))
-    rows = (
-        (name, start + turn * repeats, end + turn * repeats)
-        for name, (pairs, repeats) in zip(names, traces, strict=True)
-        for turn in range(math.ceil(period / repeats))
-        for start, end in pairs
-        if start + turn * repeats < period
-    )
-    return [("client", "start", "end"), *rows], f"The intervals repeat every {period:g} s (period)."
-
-
 def parsed(
     path: pathlib.Path,
     entries: Iterable[tuple[Any, Any]],
@@ -164,20 +144,6 @@ def parsed(
             # Printing what a pickle nests could take forever.
             where = shown(name) if isinstance(name, str | int) else "an entry"
             refuse(path, f"{where}: {rule}")
-
-
-def number(value: Any) -> float:
-    """Return a finite number; raises ValueError for all else, texts and truth values too."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError
-    return float(value)
-
-
-def positive(value: Any) -> float:
-    """Return a finite number > 0; raises ValueError for all else."""
-    if number(value) <= 0:
-        raise ValueError
-    return float(value)
 
 
 def refuse(path: pathlib.Path, rule: str) -> NoReturn:

@@ -99,7 +99,9 @@ def _devices(request: Request, table: pd.DataFrame) -> Imported:
     spreads = [word for word in numbers if word.endswith("_spread")]
     fits = (numbers[spreads] >= 0).all(axis=1) & (numbers.drop(columns=spreads) > 0).all(axis=1)
     if not fits.all():
-        line = int(fits.argmin()) + 2
+        # Pandas skips blank lines.
+        lines = enumerate(content_of("FILE", str(request.path)).splitlines(), 1)
+        line = [n for n, text in lines if text.strip()][1 + int(fits.argmin())]
         refuse(request.path, f"line {line}: must have numbers > 0, spreads >= 0")
     places = request.places(len(numbers))
     numbers = numbers.iloc[places].reset_index(drop=True)

@@ -17,7 +17,7 @@ from pause_jax.learning.learner import (
 from pause_jax.learning.models import Cnn2, Cnn3, Gru, Linear, Mlp, Model, ResNet18
 from pause_jax.learning.optimizer import (
     ConstantRate, CosineDecay, FedAdam, FedAvg, FedAvgM, FedYogi, RateSchedule,
-    SCHEDULES as SCHEDULES, SERVER_OPTIMIZERS as SERVER_OPTIMIZERS, ServerOptimizer, StepDecay,
+    ServerOptimizer, StepDecay,
 )  # fmt: skip
 from pause_jax.learning.partition import (
     Dirichlet, DirichletLabels, Iid, Natural, Partition as Partition, PartitionConfig, Shards,
@@ -28,8 +28,6 @@ from pause_jax.learning.tensorflow_datasets import Cifar10, FashionMnist, Mnist,
 DATASETS: tuple[type[DataConfig], ...] = (
     *(Digits, Mnist, FashionMnist, Cifar10, LinearRegression, Characters, Tfds, Files, Given),
 )
-MODELS: tuple[type[Model], ...] = (Linear, Mlp, Cnn2, Cnn3, ResNet18, Gru, FlaxModel)
-PARTITIONS: tuple[type[PartitionConfig], ...] = (Iid, Dirichlet, Shards, DirichletLabels, Natural)
 
 __all__ = [
     "Characters", "Cifar10", "Classification", "Cnn2", "Cnn3", "ConstantRate", "CosineDecay",

@@ -195,9 +195,6 @@ class FedYogi(FedAdam):
         return optax.chain(by_yogi, optax.scale_by_learning_rate(self.rate))
 
 
-SERVER_OPTIMIZERS: tuple[type[ServerOptimizer], ...] = (FedAvg, FedAvgM, FedAdam, FedYogi)
-
-
 def server_step(
     transformation: optax.GradientTransformation,
     params: Any,
@@ -281,6 +278,3 @@ class CosineDecay(RateSchedule):
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""]:
         passed = jnp.minimum((round - 1).astype(jnp.float32) / self.horizon, 1.0)
         return base * (self.final + (1 - self.final) * (1 + jnp.cos(jnp.pi * passed)) / 2)
-
-
-SCHEDULES = (ConstantRate, StepDecay, CosineDecay)

@@ -8,7 +8,7 @@ from pause_jax.privacy.budget import (
     Unlimited as Unlimited,
 )  # fmt: skip
 from pause_jax.privacy.budget_law import (
-    BUDGET_LAWS as BUDGET_LAWS, BudgetFile, BudgetLaw, LogNormalBudgets, PerClient, Tiers,
+    BudgetFile, BudgetLaw, LogNormalBudgets, PerClient, Tiers,
 )  # fmt: skip
 from pause_jax.privacy.gaussian import GaussianMechanism
 from pause_jax.privacy.mechanisms import (

@@ -15,14 +15,14 @@ import numpy as np
 from jax import Array
 
 from pause_jax.base import source_file
-from pause_jax.base.client_ids import numbered
-from pause_jax.base.struct import Config, ConfigError, Sizes, number, static
+from pause_jax.base.client_ids import check_enough, numbered
+from pause_jax.base.struct import ConfigError, Sizes, number, static
 
 # By digest: ids of the clients and their factors.
 _TABLES: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
 
 
-class BudgetLaw(Config):
+class BudgetLaw(source_file.FromFile):
     """Says by which factor each client's budget differs from ``total_epsilon``.
 
     Attributes:
@@ -30,15 +30,6 @@ class BudgetLaw(Config):
     """
 
     drawn: ClassVar[bool] = True
-
-    def loaded(self) -> Self:
-        """The law with what it reads from a file; done on the host before a run is traced."""
-        return self
-
-    @property
-    def client_ids(self) -> tuple[str, ...]:
-        """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
-        return ()
 
     def factors(self, key: Array, num_clients: int) -> Array:
         """Factors of all clients, float [K] > 0."""
@@ -147,11 +138,8 @@ class BudgetFile(BudgetLaw):
 
     def check(self, path: str, sizes: Sizes) -> None:
         ids, _ = self._table
-        if len(ids) < sizes.num_clients:
-            raise ConfigError(
-                f"{path}.path = {self.path!r}: has budgets of {len(ids)} clients, and num_clients "
-                f"= {sizes.num_clients}. Add the others, or simulate fewer."
-            )
+        where = f"{path}.path = {self.path!r}"
+        check_enough(where, "budget", len(ids), ids, sizes.num_clients, "Add the others")
 
     def loaded(self) -> Self:
         where = f"privacy.budget.law.path = {self.path!r}"
@@ -207,6 +195,3 @@ def _row(where: str, line: list[str], client: int, factor: int) -> tuple[str, fl
     if not 0 < value < math.inf:
         raise ConfigError(f"{where}: {line[factor]!r} is no factor: must be a number > 0.")
     return line[client].strip(), value
-
-
-BUDGET_LAWS = (Tiers, LogNormalBudgets, PerClient, BudgetFile)

@@ -8,18 +8,21 @@ import numpy as np
 import pytest
 
 from pause_jax import config_file
-from pause_jax.bandit.search import SEARCHES, Annealing
+from pause_jax.bandit.search import Annealing, Search
 from pause_jax.base import struct
 from pause_jax.base.checks import check_fields
+from pause_jax.base.registry import choices
 from pause_jax.base.struct import Config, ConfigError, node, number, static
 from pause_jax.config import SimConfig, validate
-from pause_jax.learning import DATASETS, MODELS, PARTITIONS, Iid, Learning, Mlp
+from pause_jax.learning import DATASETS, Iid, Learning, Mlp, Model, PartitionConfig
 from pause_jax.policies import POLICIES, Pause
 from pause_jax.privacy import BUDGETS, MECHANISMS
 from pause_jax.world.latency import LATENCIES
 
-FAMILIES = (*POLICIES, *SEARCHES, *LATENCIES, *BUDGETS, *MECHANISMS, *DATASETS, *MODELS)
-CONFIGS = (*FAMILIES, *PARTITIONS)
+CONFIGS = (
+    *(*POLICIES, *LATENCIES, *BUDGETS, *MECHANISMS, *DATASETS),
+    *(cls for base in (Search, Model, PartitionConfig) for cls in choices(base).values()),
+)
 
 
 class Inner(Config):

@@ -5,18 +5,10 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, SimConfig, config_file, presets
-from pause_jax.bandit.search import SEARCHES, Annealing, Search
+from pause_jax.bandit.search import Annealing
 from pause_jax.base.registry import choices
 from pause_jax.config import canonical
-from pause_jax.learning import (
-    DATASETS,
-    MODELS,
-    PARTITIONS,
-    DataConfig,
-    Model,
-    PartitionConfig,
-    Tfds,
-)
+from pause_jax.learning import DATASETS, DataConfig, Tfds
 from pause_jax.policies import INDEX_RULES, NAMED, POLICIES, IndexRule, Pause, PolicyConfig
 from pause_jax.privacy import BUDGETS, MECHANISMS, Budget, L1Laplace, Mechanism
 from pause_jax.world.latency import LATENCIES, Latency
@@ -114,14 +106,11 @@ def test_what_is_none_against_its_default_survives_a_file():
     ("base", "listed"),
     [
         (PolicyConfig, POLICIES),
-        (Search, SEARCHES),
         (IndexRule, INDEX_RULES),
         (Latency, LATENCIES),
         (Mechanism, MECHANISMS),
         (Budget, BUDGETS),
         (DataConfig, DATASETS),
-        (PartitionConfig, PARTITIONS),
-        (Model, MODELS),
     ],
 )
 def test_what_is_listed_is_what_names_stand_for(base, listed):

@@ -218,7 +218,7 @@ def test_seconds_and_intervals_keep_the_ids_of_clients(tmp_path):
         ("a,b\n1,2\n", {}, "must have columns of devices (download_kbit, download_mbit"),
         ("a,b\n1,2\n3\n", {"sample_ms": "b"}, "line 3: must have numbers > 0, spreads >= 0"),
         ("a,b\n1,2\n1,2,3\n", {"sample_ms": "b"}, "must be a CSV file in UTF-8 (Error token"),
-        ("a,b\n1,2\nx,3\n", {"sample_ms": "a"}, "line 3: must have numbers > 0"),
+        ("\na,b\n1,2\n \nx,3\n", {"sample_ms": "a"}, "line 5: must have numbers > 0"),
         ("a,b\n1,2\ninf,3\n", {"sample_ms": "a"}, "line 3: must have numbers > 0"),
         ("sample_ms,sample_spread\n1,-0.1\n", {}, "line 2: must have numbers > 0, spreads >="),
         ("a,b\n1,2\n-1,3\n", {"score": "a"}, "line 3: must have numbers > 0"),

@@ -6,8 +6,6 @@ from pause_jax.bandit.search.exact import Exact, exact
 from pause_jax.bandit.search.exhaustive import Exhaustive, exhaustive
 from pause_jax.bandit.search.problem import Problem, Search
 
-SEARCHES = (Exact, Exhaustive, Annealing)
-
 __all__ = [
     "Annealing",
     "Exact",

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.base.struct import Config, number
+from pause_jax.base.source_file import FromFile
+from pause_jax.base.struct import number
 from pause_jax.rng.draws import evenly
 
 _DAY = 86_400.0
 
 
-class AvailabilityTrace(Config):
+class AvailabilityTrace(FromFile):
     """An availability trace: which clients are connected in a round.
 
     It depends on the clock, on chance, and on a policy only by how long rounds last.
@@ -26,15 +27,6 @@ class AvailabilityTrace(Config):
     """
 
     recheck: float = number(default=60.0, above=0)
-
-    def loaded(self) -> Self:
-        """The trace with what it reads from files; done on the host before a run is traced."""
-        return self
-
-    @property
-    def client_ids(self) -> tuple[str, ...]:
-        """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
-        return ()
 
     def init(self, key: Array, num_clients: int) -> Any:
         """The state before round 1; nothing by default."""

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pause_jax.base.struct import Config, number
+from pause_jax.base.source_file import FromFile
+from pause_jax.base.struct import number
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -29,7 +30,7 @@ class Work(NamedTuple):
     samples: Float[Array, " K"]
 
 
-class Latency(Config):
+class Latency(FromFile):
     """A latency model: independent over rounds and clients, never below ``min_latency``.
 
     A model whose law changes from round to round says so by ``varies``, and gives ``at`` and
@@ -43,15 +44,6 @@ class Latency(Config):
     num_features: ClassVar[int] = 1
 
     min_latency: float = number(default=0.05, above=0)
-
-    def loaded(self) -> Self:
-        """The model with what it reads from files; done on the host before a run is traced."""
-        return self
-
-    @property
-    def client_ids(self) -> tuple[str, ...]:
-        """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
-        return ()
 
     def with_work(self, work: Work) -> tuple[Self, Work]:
         """Return the model of a run whose rounds are ``work``, and the work that the model assumes.
