@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pause_jax.bandit import ClientStats, empty_stats, store_active, ucb_index, update_stats
+from pause_jax.bandit.search import exact
 from tests.reference import oracles
 
 K, M, ROUNDS = 6, 3, 40
@@ -56,6 +57,15 @@ def test_first_observation_is_the_mean_exactly():
     speed = np.float32([0.1, 0.7, 0.3])
     stats = updated(empty_stats(K), np.array([2, 0, 5]), speed)
     np.testing.assert_array_equal(stats.mean_speed, np.float32([0.7, 0, 0.1, 0, 0, 0.3]))
+
+
+def test_statistics_and_search_run_without_jit():
+    with jax.disable_jit():
+        speed = jnp.asarray([0.1, 0.7, 0.3])
+        stats = update_stats(empty_stats(K), jnp.array([2, 0, 5]), speed, jnp.ones(M, bool))
+        clients, energy = exact(jnp.array([3.0, 1, 2, 0]), jnp.array([0.0, 0, 5, 1]), 2)
+    np.testing.assert_array_equal(stats.mean_speed, np.float32([0.7, 0, 0.1, 0, 0, 0.3]))
+    assert (clients.tolist(), energy) == ([0, 2], 2 + 5)
 
 
 def test_order_of_the_cohort_does_not_matter():

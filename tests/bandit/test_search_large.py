@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 K = 1_000_000
 STEPS, CHAINS = 8, 1
+LOTS = np.random.default_rng(2).integers(2**32, size=(16, 4), dtype=np.uint32)
 
 
 @functools.cache
@@ -109,6 +110,8 @@ def test_neighbours_among_a_million_clients_are_counted_right(num_selected):
     exact = len(lowest) * (K - num_selected), (num_selected - len(lowest)) * len(below)
     np.testing.assert_allclose(swaps(landscape(), members), exact, rtol=2.0**-23)
     assert max(exact) > 2**20
+    every_swap = num_swaps(members, ~members)
+    np.testing.assert_allclose(every_swap, num_selected * (K - num_selected), rtol=2.0**-23)
 
 
 @jax.jit
@@ -129,18 +132,26 @@ def proposals(lots, landscape, members):
 
 def test_a_proposal_among_a_million_clients_is_a_uniform_neighbour():
     members = random_members(10)
-    lots = np.random.default_rng(2).integers(2**32, size=(16, 4), dtype=np.uint32)
-    left, entered, *numbers = jax.device_get(proposals(lots, landscape(), members))
+    left, entered, *numbers = jax.device_get(proposals(LOTS, landscape(), members))
     np.testing.assert_array_equal(numbers, 1)
     lowest, below = swaps_by_definition(landscape().ranks, members)
     active = np.isin(left, lowest)
     assert np.isin(entered[~active], below).all()
     each = len(lowest) * (K - 10), (10 - len(lowest)) * len(below)
-    assert stats.binomtest(int(active.sum()), len(lots), each[0] / sum(each)).pvalue > 1e-3
+    assert stats.binomtest(int(active.sum()), len(LOTS), each[0] / sum(each)).pvalue > 1e-3
     assert 0.2 < each[0] / sum(each) < 0.9
     for who, pool in ((active, np.arange(K)), (~active, below)):
         places = np.searchsorted(pool, entered[who]) / len(pool)
         assert stats.kstest(places, "uniform").pvalue > 1e-3
+
+
+def test_a_walk_goes_on_where_neighbours_outnumber_int32():
+    members = landscape().ranks[0] >= K - 2200  # all others stand below them in this list
+    active, passive = map(float, swaps(landscape(), members))
+    assert min(active, passive) > 2**20
+    assert passive > 2**31
+    *_, num_left, num_entered, moved = proposals(LOTS, landscape(), members)
+    np.testing.assert_array_equal([num_left, num_entered, moved], 1)
 
 
 drawn = jax.jit(_below, static_argnums=2)
