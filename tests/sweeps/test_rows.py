@@ -44,21 +44,28 @@ LONG = SimConfig(
 )
 
 
-RECORDED = ("clients", "queried", "clock", "spent", "train_loss", "test_loss", "test_accuracy")
+RECORDED = (
+    *("clients", "queried", "in_time"),
+    *("clock", "spent", "train_loss", "test_loss", "test_accuracy"),
+)
+ARRIVAL = {"deadline": 0.4, "wait_for": 2, "dropout": 0.2, "stale_updates": "next"}
 
 
-def test_300_rounds_of_training_side_by_side_are_those_of_single_runs(side_by_side):
+@pytest.mark.parametrize("rules", [{}, ARRIVAL])
+def test_300_rounds_of_training_side_by_side_are_those_of_single_runs(side_by_side, rules):
     """What Oort chooses depends on the losses of all rounds before."""
-    configs = {"slow": LONG, "fast": LONG.override({"learning.learning_rate": 0.05})}
+    base = LONG.replace(**rules)
+    configs = {"slow": base, "fast": base.override({"learning.learning_rate": 0.05})}
     assert [each.batch for each in plan.plan_sweep(configs, KEYS).chunkings] == [4]
     result = sweep(configs, KEYS, progress=False, record=RECORDED)
     for name, config in configs.items():
         for seed, key in enumerate(KEYS):
             row, single = result.sel(config=name, seed=seed), simulate(config, key, record=RECORDED)
             np.testing.assert_array_equal(row.clients, single.clients)
+            np.testing.assert_array_equal(row.in_time, single.in_time)
             np.testing.assert_array_equal(row.queried, single.queried)
             # A unit in the last place, once a round: 300 of them are 4e-5.
-            for quantity in RECORDED[2:]:
+            for quantity in RECORDED[3:]:
                 there, here = row[quantity], getattr(single, quantity)
                 np.testing.assert_allclose(there, here, rtol=5e-5, err_msg=f"{name} {quantity}")
     # The rows differ: none stands for another.
