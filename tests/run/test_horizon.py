@@ -17,6 +17,7 @@ from pause_jax import (
 )
 from pause_jax.config import validate
 from pause_jax.policies import NAMED
+from pause_jax.run.rounds.horizon import evaluated_at
 from tests.support import runs
 from tests.support.runs import KEY, assert_close, assert_same_bits
 
@@ -156,6 +157,14 @@ def test_what_stands_in_rounds_that_were_not_played_is_a_gap():
     result = simulate(config, KEY, record=record)
     assert result.whole_number.tolist() == [1, *[7] * 19]
     assert result.no_gap.tolist() == [1, *[-1] * 19]
+
+
+@pytest.mark.parametrize(
+    ("played", "rounds"), [(3, [3, -1, -1]), (4, [3, 4, -1]), (6, [3, 6, -1]), (8, [3, 6, 8])]
+)
+def test_the_last_evaluation_takes_the_place_of_the_first_planned_one_not_passed(played, rounds):
+    config = BANDIT.replace(num_rounds=8, eval_every=3)
+    assert evaluated_at(config, jnp.int32(played)).tolist() == rounds
 
 
 def test_a_bad_horizon_is_named_and_a_file_keeps_a_good_one():

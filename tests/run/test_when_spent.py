@@ -99,9 +99,10 @@ TWICE = LEARN.replace(
 @pytest.mark.parametrize("name", ["rpow_d", "oort"])
 def test_what_is_known_of_a_silent_clients_loss_stays(name):
     config = TWICE.replace(policy=NAMED[name])
-    result = simulate(config, KEY, record=("clients", "counts", "latency", known, losses,
-                                           square_losses))  # fmt: skip
+    result = simulate(config, KEY, record=("clients", "counts", "latency", "train_loss", known,
+                                           losses, square_losses))  # fmt: skip
     assert (result.counts == 4).all()
+    assert np.isnan(result.train_loss).tolist() == [False, False, True, True]
     assert (result.latency > 0).all()
     seen = np.asarray(result.known)
     for round in range(4):
