@@ -11,6 +11,7 @@ from pause_jax.config import canonical
 from pause_jax.learning import DATASETS, DataConfig, Tfds
 from pause_jax.policies import INDEX_RULES, NAMED, POLICIES, IndexRule, Pause, PolicyConfig
 from pause_jax.privacy import BUDGETS, MECHANISMS, Budget, L1Laplace, Mechanism
+from pause_jax.world.availability import AVAILABILITY_TRACES, AvailabilityTrace
 from pause_jax.world.latency import LATENCIES, Latency
 
 
@@ -108,6 +109,7 @@ def test_what_is_none_against_its_default_survives_a_file():
         (PolicyConfig, POLICIES),
         (IndexRule, INDEX_RULES),
         (Latency, LATENCIES),
+        (AvailabilityTrace, AVAILABILITY_TRACES),
         (Mechanism, MECHANISMS),
         (Budget, BUDGETS),
         (DataConfig, DATASETS),

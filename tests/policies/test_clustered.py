@@ -247,3 +247,7 @@ def test_a_client_keeps_its_last_update_until_the_next():
     np.testing.assert_array_equal(new[1], 9)
     rest = np.delete(np.arange(8), 1)
     np.testing.assert_array_equal(new[rest], np.asarray(state)[rest])
+    both = Selection(np.array([1, 6]), np.full(2, 0.5, np.float32))
+    seen = observation(np.ones(2), update=np.full((2, 3), 7.0), received=[False, True])
+    second = np.asarray(policy.update(new, both, seen))
+    np.testing.assert_array_equal(second[[1, 6]], [[9] * 3, [7] * 3])

@@ -48,6 +48,7 @@ def test_by_the_hour_each_is_there_in_its_own_stretch_of_every_period():
     chosen = np.asarray(result.clients)
     for row, present in zip(chosen, there, strict=True):
         assert set(row[row >= 0]) <= set(np.flatnonzero(present))
+    assert seen(config.override({"availability_trace.share": 1.0}))[0].all()
 
 
 def test_while_nobody_is_there_the_server_looks_again_and_time_goes_on(tmp_path):
