@@ -112,6 +112,22 @@ def gradient(clients: int, shared: bool) -> Canary:
     return Canary(program, (weights, x, y), expected, 1e-5)
 
 
+def hidden(clients: int) -> Canary:
+    """Differentiate the squared loss by the first layer, behind a hidden layer with relu."""
+    samples, width = 4, 5
+    first, second = whole(FEATURES, width), whole(width, 2, seed=3)
+    x, y = whole(clients, samples, FEATURES, seed=1), whole(clients, samples, 2, seed=2)
+
+    def loss(first: jax.Array, second: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.mean((jax.nn.relu(x @ first) @ second - y) ** 2)
+
+    program = jax.vmap(jax.grad(loss), (None, None, 0, 0))
+    before = exact(x) @ exact(first)
+    residual = np.maximum(before, 0) @ exact(second) - exact(y)
+    back = 2 / (samples * 2) * (residual @ exact(second).T) * (before > 0)
+    return Canary(program, (first, second, x, y), np.swapaxes(exact(x), 1, 2) @ back, 1e-5)
+
+
 def average(clients: int, length: int) -> Canary:
     """Average the clipped updates of a cohort by weights, for each of three seeds."""
     weights, updates = np.abs(whole(3, clients)) + 1, whole(3, clients, length)
@@ -125,6 +141,25 @@ def average(clients: int, length: int) -> Canary:
     shares = exact(weights) / exact(weights).sum(-1, keepdims=True)
     expected = np.einsum("sk,skd->sd", shares, exact(updates) * np.minimum(1, 2 / norms))
     return Canary(jax.vmap(program), (weights, updates), expected, 1e-5)
+
+
+def cohorts(clients: int, selected: int) -> Canary:
+    """Return least index and sums of weights of a cohort, over seeds and configs."""
+    index, weight = whole(2, 3, clients), whole(2, 3, clients, seed=1)
+    order = np.argsort(np.random.default_rng(2).random(index.shape))
+    chosen = order[..., :selected].astype(np.int32)
+
+    def program(index: jax.Array, weight: jax.Array, chosen: jax.Array) -> jax.Array:
+        least, taken = jnp.min(index[chosen]), jnp.sum(weight[chosen])
+        best = jnp.sum(jax.lax.top_k(weight, selected)[0])
+        return jnp.append(jnp.cumsum(weight), jnp.stack([least, taken, best]))
+
+    least = np.take_along_axis(exact(index), chosen, -1).min(-1)
+    taken = np.take_along_axis(exact(weight), chosen, -1).sum(-1)
+    best = np.sort(exact(weight))[..., -selected:].sum(-1)
+    sums = np.stack([least, taken, best], axis=-1)
+    expected = np.append(exact(weight).cumsum(-1), sums, axis=-1)
+    return Canary(jax.vmap(jax.vmap(program)), (index, weight, chosen), expected)
 
 
 def compensated(terms: int) -> Canary:
@@ -159,8 +194,11 @@ CANARIES: dict[str, Callable[[], Canary]] = {
         for shared in (True, False)
         for clients in (5, 33_000)
     },
+    "hidden": partial(hidden, 33_000),
     "average_long": partial(average, 5, 2_778),
     "average_many": partial(average, 33_000, FEATURES),
+    "cohorts": partial(cohorts, 30, 5),
+    "cohorts_many": partial(cohorts, 5_462, 25),
     "compensated": partial(compensated, 10**6),
     # The last one, as it ends the process of a bad compiler.
     "seven_axes": partial(many_axes, 3, 1, 2, 2, 8, 8, 8),
