@@ -8,7 +8,7 @@ import pytest
 
 from pause_jax import presets, simulate
 from pause_jax.learning import Linear
-from pause_jax.policies import Answer, FedCor
+from pause_jax.policies import Answer, FedCor, Selection
 from pause_jax.policies.fedcor import correlated, surprise
 from pause_jax.privacy import NoPrivacy
 from tests.reference import fedcor as oracle
@@ -127,6 +127,29 @@ def test_the_changes_after_random_cohorts_are_fitted_as_in_the_oracle():
         np.testing.assert_allclose(state.embedding, x, atol=2e-3)
         x = np.asarray(state.embedding, float)
     assert len(data) == 5
+
+
+def test_the_fit_finds_clients_whose_losses_are_correlated():
+    """The losses of clients 0 to 3 move together, each other loss alone."""
+    rng = np.random.default_rng(6)
+    config = FedCor(warmup=30, features=F, window=30, discount=1.0)
+    init, _, receive, select, update = compiled(config)
+    state, loss = init(), np.ones(K)
+    for _ in range(19):
+        change = 0.3 * rng.standard_normal(K)
+        change[:4] = 0.3 * rng.standard_normal() + 0.02 * rng.standard_normal(4)
+        loss = loss + change
+        answer = Answer(loss.astype(np.float32), np.ones((K, 1)), EVERYONE)
+        state = receive(state, np.arange(K), EVERYONE, answer)
+        nobody = Selection(np.arange(M), np.zeros(M, np.float32))
+        state = update(state, nobody, observation(np.ones(M)))
+    sigma = oracle.covariance(np.asarray(state.embedding, float))
+    scale = np.sqrt(np.diag(sigma))
+    correlation = np.abs(sigma / scale[:, None] / scale)
+    assert correlation[:4, :4].min() > 0.9
+    assert correlation[:4, 4:].max() < 0.8
+    selection, _ = select(jax.random.key(0), state, np.asarray(31), EVERYONE)
+    assert (np.asarray(selection.clients) < 4).sum() == 1
 
 
 def test_random_rounds_are_random_and_the_others_the_oracles():
