@@ -170,10 +170,13 @@ def test_small_runs_are_compiled_quickly(num_runs, hidden, monkeypatch):
     spec = program_spec(config, data, chosen(None), num_runs=num_runs)
     small = hidden == 0 or (hidden == 8 and num_runs == 1)
     assert spec.options == ("small" if small else "large")
-    asked = []
-    monkeypatch.setattr(
-        programs, "compiler_options", lambda row: asked.append(row) or compiler_options(row)
-    )
+    asked: list[str] = []
+
+    def recorded(row):
+        asked.append(row)
+        return compiler_options(row)
+
+    monkeypatch.setattr(programs, "compiler_options", recorded)
     mesh = None if num_runs == 1 else jax.make_mesh((1,), ("run",))
     programs.compiled_steps.__wrapped__(spec, chosen(None), Execution(), mesh)
     assert asked[-2:] == [spec.options, "small"]
