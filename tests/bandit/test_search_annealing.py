@@ -494,21 +494,3 @@ def test_uphill_and_level_moves_are_always_accepted(drop):
 
 def test_a_cold_chain_never_goes_downhill():
     assert acceptance(1.0, 10_000, 1e6) == 0.0
-
-
-def test_the_best_set_survives_a_downhill_move():
-    landscape = one_landscape([], index=[1.0, 0.0], num_clients=2)
-    state = state_at([True, False], landscape)
-    after, moved = jax.device_get(steps_from(lots_of(20_000), state, np.int32(1), landscape, 1e-30))
-    assert moved.all()
-    np.testing.assert_array_equal(after.energy, 0.0)
-    np.testing.assert_array_equal(after.best_energy, 1.0)
-    assert after.best_members[:, 0].all()
-
-
-def test_an_uphill_move_becomes_the_best_set():
-    landscape = one_landscape([], index=[0.0, 1.0], num_clients=2)
-    state = state_at([True, False], landscape)
-    after, _ = jax.device_get(steps_from(lots_of(20_000), state, np.int32(1), landscape, 1.0))
-    np.testing.assert_array_equal(after.best_energy, 1.0)
-    assert after.best_members[:, 1].all()
