@@ -272,11 +272,6 @@ def test_fastest_takes_the_least_expected_latencies_among_the_available():
         assert set(chosen) == set(order[:M])
 
 
-def test_all_takes_everyone():
-    assert network("all").cohort_size == K
-    np.testing.assert_array_equal(np.sort(first_round("all", 3), axis=1), [np.arange(K)] * 3)
-
-
 def test_genie_is_a_brute_force_over_all_cohorts_with_the_true_speeds():
     config = canonical(
         SimConfig(num_clients=K, num_selected=M, policy=Genie(), learning=None).override(

@@ -83,19 +83,6 @@ def test_the_variance_is_the_closed_form_and_clustered_is_not_above_md():
     assert (clustered <= md + 4e-4).all()
 
 
-@pytest.mark.parametrize("config", [MdSampling(), ClusteredSize()])
-def test_absent_clients_are_never_drawn(config):
-    available = np.array([True, True, False, True, False, True, True, True])
-    weights = weights_of(config, available=available)
-    assert (weights[:, ~available] == 0).all()
-    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
-
-
-def test_nobody_available_is_an_empty_round():
-    weights = weights_of(MdSampling(), available=np.zeros(8, bool))
-    np.testing.assert_array_equal(weights, 0)
-
-
 def turns(policy, masks):
     """The cohorts of some rounds, in which these clients are available."""
     select, update = jax.jit(policy.select), jax.jit(policy.update)
