@@ -144,25 +144,6 @@ def test_structures_of_all_config_classes_differ():
     assert len(set(structures)) == len(structures)
 
 
-def test_jit_tells_two_classes_with_equal_fields_apart():
-    class Plus(Config):
-        x: float = number(default=1.0)
-
-        def apply(self, y):
-            return y + self.x
-
-    class Minus(Config):
-        x: float = number(default=1.0)
-
-        def apply(self, y):
-            return y - self.x
-
-    assert jax.tree.structure(Plus()) != jax.tree.structure(Minus())
-    run = jax.jit(lambda config, y: config.apply(y))
-    assert run(Plus(), 5.0) == 6.0
-    assert run(Minus(), 5.0) == 4.0
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_flatten_and_unflatten_return_the_same_config(config):
     config = config()
