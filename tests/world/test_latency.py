@@ -152,13 +152,6 @@ def test_two_groups_means_are_those_of_the_paper(num_clients):
         np.testing.assert_allclose(two_groups_mean(num_clients), expected, rtol=1e-14)
 
 
-def test_two_groups_means_by_hand():
-    mean = np.asarray(two_groups_mean(30))
-    np.testing.assert_allclose(mean[[0, 14, 15, 29]], [0.06, 0.2, 0.7 + 0.2 / 15, 0.9], rtol=1e-6)
-    odd = np.asarray(two_groups_mean(7))
-    np.testing.assert_allclose(odd[[0, 2, 3, 6]], [0.1, 0.2, 0.75, 0.9], rtol=1e-6)
-
-
 @pytest.mark.parametrize("num_clients", [500, 10, 23])
 def test_ten_groups_means(num_clients):
     mean = np.asarray(ten_groups_mean(num_clients))
@@ -167,17 +160,6 @@ def test_ten_groups_means(num_clients):
     assert sizes.max() - sizes.min() <= 1
     assert (np.diff(mean) >= 0).all()
     np.testing.assert_allclose(mean, group_means(TenGroups(), num_clients), rtol=1e-6)
-
-
-def test_speed_normal_means_run_from_fastest_to_slowest():
-    np.testing.assert_allclose(SpeedNormal().mean_speed(5), [0.9, 0.7, 0.5, 0.3, 0.1], rtol=1e-6)
-    np.testing.assert_allclose(SpeedNormal().mean_speed(1), [0.9], rtol=1e-6)
-
-
-def test_scales_run_from_fastest_to_slowest_by_equal_factors():
-    scale = LogNormal(fastest=0.1, slowest=10.0).scale
-    np.testing.assert_allclose(scale(3), [0.1, 1.0, 10.0], rtol=1e-6)
-    np.testing.assert_allclose(scale(1), [0.1], rtol=1e-6)
 
 
 @by_name
@@ -273,15 +255,6 @@ def test_moments_are_those_of_latencies_of_at_least_tau_min(model):
     assert (seconds >= model.min_latency).all()
     # Jensen: the mean of 1/x is more than one over the mean.
     assert (speed > model.min_latency / seconds).all()
-
-
-@pytest.mark.parametrize(
-    "model", [m for m in MODELS if type(m) is not SpeedNormal], ids=lambda model: model.name
-)
-def test_moments_are_ordered_as_the_scales(model):
-    speed, seconds = map(np.asarray, moments(model, K))
-    assert (np.diff(speed) < 0).all()
-    assert (np.diff(seconds) > 0).all()
 
 
 @everyone
