@@ -18,6 +18,7 @@ from jax import Array
 
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
+from pause_jax.deploy.selector import Selector
 from pause_jax.privacy import Budget, Mechanism, Schedule
 from pause_jax.privacy.mechanisms import GaussianLoss, LaplaceLoss, NoGuarantee, WorstLoss
 from pause_jax.run.record.result import Result
@@ -50,8 +51,8 @@ class Ledger(NamedTuple):
       whole_update: float, the same for all d coordinates; NaN if d is 0.
       exhausted: bool, nothing is left of its budget, so it releases nothing more.
       basic, basic_delta: the most ``spent``, and its delta: 0 for a pure mechanism.
-      tight: :func:`total_epsilon` of the releases of the client that spent most; NaN if
-        dp-accounting is missing.
+      tight: the largest :func:`total_epsilon` of the releases of a client; NaN if dp-accounting is
+        missing.
       tight_at_most: the same for a client that takes part in every round, of the largest budget:
         holds whatever the number of its participations depends on. NaN without learning.
       unnoised: all that left clients without noise.
@@ -90,12 +91,12 @@ class Ledger(NamedTuple):
         return text if names else ""
 
 
-def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
-    """The ledger of a run.
+def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
+    """Return the ledger of a run, or of a selector at work.
 
     Args:
-      run: a ``Result``, or one config of a ``sweep``: ``result.sel(config=...)``, with its
-        dimension ``seed`` or without.
+      run: a ``Result``, a ``Selector``, or one config of a ``sweep``: ``result.sel(config=...)``,
+        with its dimension ``seed`` or without.
       delta: of the tight total, in [0, 1).
 
     Returns:
@@ -126,7 +127,6 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
     own, budget = _budgets(run, mechanism.budget, spent.shape)
     updates = _updates(own, counts)
     num_parameters = int(run.num_parameters)
-    busiest = np.unravel_index(np.argmax(spent), spent.shape)
     whole = np.full(spent.shape, math.nan)
     if num_parameters:
         whole = spent.astype(float) * (num_parameters if mechanism.unit == "coordinate" else 1)
@@ -144,8 +144,10 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
         exhausted=np.asarray(own.exhausted(jnp.asarray(counts + 1))),
         basic=float(spent.max()),
         basic_delta=int(updates.max()) * float(mechanism.delta),
-        tight=_total_if_known(mechanism, budget[busiest], int(counts[busiest]), delta),
-        tight_at_most=_total_if_known(mechanism, budget.max(), config.num_rounds, delta)
+        tight=_largest_total(mechanism, budget, counts, spent, delta),
+        tight_at_most=_total_if_known(
+            mechanism, budget.max(), max(config.num_rounds, int(counts.max())), delta
+        )
         if learns
         else math.nan,
         unnoised=unnoised,
@@ -154,9 +156,11 @@ def ledger(run: Result | xr.Dataset, delta: float = 1e-5) -> Ledger:
     )
 
 
-def _read(run: Result | xr.Dataset) -> tuple[SimConfig, tuple[str, ...], tuple[str, ...]]:
-    """The config of a run, what left without noise, and the ids of its clients."""
-    if isinstance(run, Result):
+def _read(
+    run: Result | Selector | xr.Dataset,
+) -> tuple[SimConfig, tuple[str, ...], tuple[str, ...]]:
+    """Return the config of a run, what left without noise, and the ids of its clients."""
+    if isinstance(run, Result | Selector):
         config, unnoised, ids = run.config, run.unnoised, run.client_ids
         if any(jnp.ndim(leaf) for leaf in jax.tree.leaves(config.privacy)):
             raise ConfigError("run is a batch: choose one, jax.tree.map(lambda x: x[i], run).")
@@ -205,6 +209,27 @@ def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
         at_most = np.where(sends, at_most, middle - 1)
         at_most = np.maximum(at_most, sent)
     return sent
+
+
+def _largest_total(
+    mechanism: Mechanism, budget: np.ndarray, counts: np.ndarray, spent: np.ndarray, delta: float
+) -> float:
+    """Return the largest total of a client; of clients with one budget the busiest has it.
+
+    Totals of a pure mechanism are at most what is spent: the others need not be composed.
+    """
+    most: dict[float, tuple[float, int]] = {}
+    for total, count, sum_of in zip(budget.flat, counts.flat, spent.flat, strict=True):
+        most[float(total)] = max(most.get(float(total), (0.0, 0)), (float(sum_of), int(count)))
+    largest = 0.0
+    for total, (sum_of, count) in sorted(most.items(), key=lambda item: -item[1][0]):
+        if mechanism.delta == 0 and sum_of <= largest:
+            break
+        found = _total_if_known(mechanism, total, count, delta)
+        if math.isnan(found):
+            return found
+        largest = max(largest, found)
+    return largest
 
 
 def _total_if_known(

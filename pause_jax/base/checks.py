@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import (
@@ -69,7 +70,7 @@ def marked(config: Any) -> Any:
 def _check_number(where: str, value: Any, rule: Rule) -> None:
     if isinstance(value, jax.core.Tracer):
         value = behind(value)
-        if isinstance(value, jax.core.Tracer) or rule.admitted(_as_float32(value)).all():
+        if isinstance(value, jax.core.Tracer) or rule.admitted(float32(value)).all():
             return
         bounds = " and ".join(dict.fromkeys(("finite", rule.describe())))
         raise ConfigError(f"{where} = {shown(value)}, under vmap: each must be {bounds}.")
@@ -85,7 +86,7 @@ def _check_number(where: str, value: Any, rule: Rule) -> None:
             "several, or vmap over stack(configs)."
         )
     real = not array.ndim and np.issubdtype(array.dtype, np.number) and np.isrealobj(array)
-    if not real or not rule.admitted(_as_float32(array)):
+    if not real or not rule.admitted(float32(array)):
         words = dict.fromkeys(("finite", rule.describe()))
         raise ConfigError(
             f"{where} = {shown(value)}: must be a float32 number, {' and '.join(words)}."
@@ -100,10 +101,16 @@ def behind(value: Any) -> Any:
     return inner if isinstance(inner, jax.Array | np.ndarray) else value
 
 
-def _as_float32(value: Any) -> np.ndarray:
-    """Round as a simulation does: too large becomes infinite, too small becomes 0."""
-    with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(value).astype(np.float32)
+def float32(value: Any) -> NDArray[np.float32]:
+    """Return numbers as a simulation rounds them; NaN for what is no number, such as a text of one.
+
+    A number that is too large becomes infinite, one that is too small 0.
+    """
+    try:
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(value).astype(np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return np.asarray(np.nan, np.float32)
 
 
 def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:

@@ -2,11 +2,14 @@
 
 ::
 
-    selector = Selector(config, jax.random.key(0), data_size=sizes)
+    selector = Selector(config, jax.random.key(0))
     choice = selector.ask(available)          # clients, weights, epsilon of each
+    selector.save("selector.npz")             # before any client hears of the round
     ...                                       # the server's round
     selector.tell({client: seconds, ...})     # of those that answered
-    selector.save("selector.npz")
+
+A client is charged when it is chosen. A server that was killed within a round loads what it saved,
+tells what it knows of the open round (an empty mapping if nothing), and asks for the next.
 
 A policy that asks some clients before it chooses gets their answers first::
 
@@ -19,8 +22,7 @@ Fed with the latencies of a simulation it chooses what ``simulate`` chooses.
 from __future__ import annotations
 
 import pathlib
-import zipfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -30,21 +32,32 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.bandit.protocol import Observation, Selection
-from pause_jax.base.source_file import written
+from pause_jax.base.checks import float32
+from pause_jax.base.client_ids import listed
+from pause_jax.base.source_file import check_regular, written
+from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, canonical, config_file, loaded, validate, with_budgets
-from pause_jax.learning import Learning
+from pause_jax.learning import Dataset, Learning
+from pause_jax.learning.learner import update_size as update_size_of
 from pause_jax.learning.partition import Partition
 from pause_jax.policies import Answer, Context, Policy, check_selected, policy_of, readings
 from pause_jax.rng import keys
-from pause_jax.run.preflight import check_one_key, warn_if_far
-from pause_jax.run.setup import context_of
+from pause_jax.run.preflight import check_one_key, client_ids, prepare, warn_if_far
+from pause_jax.run.setup import context_of, learner_of
 from pause_jax.world.latency import Work
 
 __all__ = ["Choice", "Question", "Selector"]
 
 # After this number of rounds the reported seconds are compared with tau_min.
 _ROUNDS_TO_COMPARE = 10
+# A loss above it has a square that float32 cannot hold.
+MOST_LOSS = 1e19
+# Releases that a client may have, by its own ledger too: counts are int32.
+MOST_RELEASES = 2**30
+
+# An id of a client, text or int. A mapping's keys are invariant: "int | str" would refuse ints.
+Client = Any
 
 
 class Choice(NamedTuple):
@@ -52,14 +65,14 @@ class Choice(NamedTuple):
 
     Attributes:
       round: its number, from 1 on.
-      clients: int [n], n <= m.
+      clients: ids [n] of the chosen clients, n <= m.
       weights: float [n], aggregation weights; they sum to one.
       epsilon: float [n], budget of each client's release in this round, in ``epsilon_unit``;
         infinite without privacy.
     """
 
     round: int
-    clients: NDArray[np.int32]
+    clients: NDArray[Any]
     weights: NDArray[np.float32]
     epsilon: NDArray[np.float32]
 
@@ -69,7 +82,7 @@ class Question(NamedTuple):
 
     Attributes:
       round: that it is about.
-      clients: int [n], the asked clients.
+      clients: ids [n] of the asked clients.
       wants: ``loss``, the mean loss of the global model on the client's data, which is not covered
         by the mechanism; or ``features``, what the client knows of its coming round
         (``Latency.features``).
@@ -77,7 +90,7 @@ class Question(NamedTuple):
     """
 
     round: int
-    clients: NDArray[np.int32]
+    clients: NDArray[Any]
     wants: str
     batch_size: int | None
 
@@ -92,21 +105,28 @@ class _Asked(NamedTuple):
 
 
 class Selector:
-    """A policy and its state, for any server.
+    """A policy and its state, for any server. :func:`~pause_jax.analysis.ledger.ledger` reads it.
 
     Attributes:
-      config: what it was made from.
+      config: the config that it was made from.
+      client_ids: ids of clients 0, ..., K - 1, by which it takes and returns clients.
       round: rounds that were asked for.
-      counts: int [K], rounds in which each client may have released something.
+      counts: int [K], rounds in which each client may have released something, an open one too.
+      queried: int [K], questions that each client answered.
+      budget: float [K], eps_bar of each client.
+      num_parameters: entries of an update; 0 without learning.
     """
 
     def __init__(
         self,
         config: SimConfig,
         key: Array,
+        data: Dataset | None = None,
         *,
         data_size: ArrayLike | None = None,
-        update_size: int = 0,
+        quality: ArrayLike | None = None,
+        update_size: int | None = None,
+        ids: Sequence[Client] | None = None,
     ):
         """Start before round 1.
 
@@ -114,13 +134,21 @@ class Selector:
           config: its policy, reward, mechanism with the budget, sizes, ``when_spent``, and its
             latency model for ``min_latency`` and whatever the policy assumes known.
           key: typed; that of a simulation gives its choices.
-          data_size: samples of each client [K]; equal by default.
+          data: as in ``simulate``; not read if ``data_size`` is given.
+          data_size: samples of each client [K]; by default those of the config's data, or equal
+            ones without learning.
+          quality: of each client's data [K], in [0, 1] (BSFL); by default that of the config's data
+            with the sizes, or 1.
           update_size: entries of an update, for a policy that reads updates, or a latency model
-            that is to take the bytes of a round from it.
+            that is to take the bytes of a round from it; by default the config's, if its data is
+            loaded, or 0.
+          ids: of the clients [K]; by default those of the config's data and files, or 0 .. K - 1.
 
         Raises:
-          ConfigError: if the config cannot run, or sizes do not fit.
+          ConfigError: if the config or its data cannot run, or sizes or ids do not fit.
         """
+        if isinstance(key, jax.core.Tracer):
+            raise ConfigError("key is traced: a Selector has a state. Make it outside of jit.")
         check_one_key(key, "Selector", "Make one selector for each.")
         validate(config)
         if config.overlaps:
@@ -128,12 +156,19 @@ class Selector:
                 f"clock = {config.clock.name!r}: a Selector chooses round by round. Set clock = "
                 "Synchronous()."
             )
-        config = loaded(config)
-        self.config = config
-        self.round = 0
-        self._size = jnp.asarray(_sizes(data_size, config.num_clients))
-        self._update_size = update_size
+        self.config = config = loaded(config)
         streams = keys.streams(key)
+        loaded_data = None
+        if data_size is None and config.learning is not None:
+            partition, size_of_update, loaded_data = _from_data(config, data, streams)
+            data_size, quality = partition.size, partition.quality
+            update_size = size_of_update if update_size is None else update_size
+        self._size = _of_each("data_size", data_size, config.num_clients)
+        self._quality = _of_each("quality", quality, config.num_clients)
+        self.num_parameters = update_size or 0
+        known = client_ids(config, loaded_data) if ids is None else tuple(ids)
+        self.client_ids = _checked_ids(known, config.num_clients)
+        self._number = {client: k for k, client in enumerate(self.client_ids)}
         self._canonical = with_budgets(canonical(config), keys.budgets(streams.world))
         context = self._context()
         warn_if_far(context.min_latency, jnp.min(context.expected_latency))
@@ -142,10 +177,25 @@ class Selector:
         self._key = streams.policy
         self._state = self._policy.init()
         self._pending: Selection | None = None
+        self._available = np.ones(config.num_clients, bool)
         self._asked: _Asked | None = None
+        self.round = 0
         self.counts = np.zeros(config.num_clients, np.int32)
+        self.queried = np.zeros(config.num_clients, np.int32)
         self._fastest = np.inf
-        self._epsilon = jax.jit(self._canonical.privacy.budget.epsilon)
+        budget = self._canonical.privacy.budget
+        self._epsilon = jax.jit(budget.epsilon)
+        self.budget = np.broadcast_to(np.asarray(budget.total()), self.counts.shape)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a round was asked for and not told yet."""
+        return self._pending is not None
+
+    @property
+    def unnoised(self) -> tuple[str, ...]:
+        """What the policy reads of clients without noise, besides sizes and latencies."""
+        return tuple(self.config.policy.releases)
 
     @property
     def epsilon_unit(self) -> str:
@@ -153,16 +203,20 @@ class Selector:
         return self.config.privacy.unit
 
     @property
-    def reads_losses(self) -> bool:
-        """Whether the policy needs the losses or updates of the clients that it chose."""
-        return not {"loss", "square_loss"}.isdisjoint(readings(self.config.policy))
+    def reads(self) -> frozenset[str]:
+        """Which of ``loss``, ``square_loss`` and ``update`` the policy needs of who answered.
+
+        Updates without entries, those of a config without learning, need not be told.
+        """
+        told = {"loss", "square_loss", *["update"] * (self.num_parameters > 0)}
+        return frozenset(told & set(readings(self.config.policy)))
 
     @property
     def spent(self) -> NDArray[np.float32]:
         """Budget that each client has spent, float [K]."""
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
-    def question(self, available: Iterable[int] | None = None) -> Question | None:
+    def question(self, available: Iterable[Client] | None = None) -> Question | None:
         """Return the policy's question before the next choice; None if it asks no client.
 
         ``available`` and errors are those of :meth:`ask`.
@@ -175,24 +229,30 @@ class Selector:
         present = jnp.asarray(self._present(available))
         who = query.ask(key, self._state, jnp.int32(self.round + 1), present)
         clients, asked = map(np.asarray, who)
-        question = Question(self.round + 1, clients[asked], query.wants, query.batch_size)
+        ids = self._ids_of(clients[asked])
+        question = Question(self.round + 1, ids, query.wants, query.batch_size)
         self._asked = _Asked(question, clients, asked, np.asarray(present))
         return question
 
     def ask(
-        self, available: Iterable[int] | None = None, answers: Mapping[int, ArrayLike] | None = None
+        self,
+        available: Iterable[Client] | None = None,
+        answers: Mapping[Client, ArrayLike] | None = None,
     ) -> Choice:
-        """The clients to train in the next round.
+        """Choose the clients of the next round, and charge each with a release.
+
+        Save the selector before any of them hears of the round: a server that is killed then never
+        counts less than its clients released.
 
         Args:
-          available: numbers of the clients that can be chosen; all by default. Clients whose
-            budget is spent are left out in any case.
+          available: ids of the clients that can be chosen; all by default. Clients whose budget is
+            spent are left out in any case.
           answers: to the policy's :meth:`question`, of each asked client: its loss, or its features
             [F]. Of a client without a loss the policy keeps what it knows.
 
         Raises:
-          ConfigError: for numbers that are no clients, before the round before was told, or for
-            answers that do not fit the question.
+          ConfigError: for ids that are no clients, before the round before was told, or for answers
+            that do not fit the question.
         """
         self._check_told()
         present = self._present(available)
@@ -210,11 +270,11 @@ class Selector:
                     "available: must be that of the question, as the policy chooses among those "
                     "that it asked. Ask the question again for other clients."
                 )
-            _check_among("answers", answers, question.clients.tolist(), "asked")
-            features = self.config.latency.num_features
-            told = _answer(answers, clients, asked, question, features)
-            state = query.receive(state, jnp.asarray(clients), jnp.asarray(asked), told)
-            key = keys.question_and_choice(keys.choice(self._key, self.round + 1))[1]
+            told = self._by_number("answers", answers, clients[asked].tolist(), "asked")
+            answer = self._answer(told, question.wants, clients, asked)
+            state = query.receive(state, jnp.asarray(clients), jnp.asarray(asked), answer)
+            self.queried[list(told)] += 1
+            key = keys.question_and_choice(key)[1]
         elif answers is not None:
             raise ConfigError(
                 f"answers: policy = {self.config.policy.name} asks nobody. Leave them out."
@@ -227,125 +287,151 @@ class Selector:
         self._pending, _ = check_selected(selected, self.config.cohort_size)
         active = np.asarray(self._pending.active)
         clients = np.asarray(self._pending.clients)[active]
-        epsilon = np.asarray(self._epsilon(self.counts + 1))[clients]
-        return Choice(self.round, clients, np.asarray(self._pending.weights)[active], epsilon)
+        self.counts[clients] += 1
+        epsilon = np.asarray(self._epsilon(self.counts))[clients]
+        weights = np.asarray(self._pending.weights)[active]
+        return Choice(self.round, self._ids_of(clients), weights, epsilon)
 
     def tell(
         self,
-        seconds: Mapping[int, float],
+        seconds: Mapping[Client, float],
         *,
-        loss: Mapping[int, float] | None = None,
-        square_loss: Mapping[int, float] | None = None,
-        update: Mapping[int, ArrayLike] | None = None,
-        failed: Mapping[int, float] | None = None,
-        idle: Iterable[int] = (),
+        loss: Mapping[Client, float] | None = None,
+        square_loss: Mapping[Client, float] | None = None,
+        update: Mapping[Client, ArrayLike] | None = None,
+        failed: Mapping[Client, float] | None = None,
+        idle: Iterable[Client] = (),
     ) -> None:
         """Report what came back of the round.
 
         Args:
           seconds: that each client took which answered.
-          loss: mean training loss of each, for a policy that reads it.
-          square_loss: mean squared loss, likewise.
-          update: the released update of each, flat, likewise.
+          loss: mean training loss of each, for a policy that reads losses. A loss that is not
+            finite, or whose square float32 cannot hold, is no reading; of a client without a
+            reading the policy learns the seconds alone.
+          square_loss: mean squared loss of each; by default the square of its loss.
+          update: the released update of each, [d] with d = ``num_parameters``, for a policy that
+            reads updates.
           failed: seconds that the server waited in vain for each that did not answer: the policy
             learns that it is as slow. Of a chosen client that stands neither here nor in
             ``seconds`` it learns nothing, and may choose it again at once.
-          idle: chosen clients that certainly released nothing. All other chosen ones count as
-            having spent the budget of this round, also those that failed.
+          idle: chosen clients that certainly released nothing: they get the charge of this round
+            back. All other chosen ones count as having released, also those that failed.
 
         Raises:
-          ConfigError: for clients that were not chosen, seconds that are none, or a reading that
-            the policy needs and that is missing; the round stays open.
+          ConfigError: for clients that were not chosen, seconds that are none, an update of another
+            shape, or a reading that the policy needs and that is missing; the round stays open.
         """
         if self._pending is None:
             raise ConfigError("nothing was asked: call ask first, then tell, once a round.")
         clients, weights = map(np.asarray, self._pending)
         slots = {int(clients[i]): int(i) for i in np.flatnonzero(weights > 0)}
-        failed = failed or {}
-        released_nothing = set(_numbers("idle", idle, self.config.num_clients))
-        readings = {"loss": loss, "square_loss": square_loss, "update": update}
-        reports = {"seconds": seconds, **readings, "failed": failed, "idle": released_nothing}
-        for name, values in reports.items():
-            _check_among(name, values or (), slots, f"chosen in round {self.round}")
-        if both := (released_nothing | set(failed)) & set(seconds):
+
+        def chosen(name: str, values: Any) -> dict[int, Any]:
+            return self._by_number(name, values or (), slots, f"chosen in round {self.round}")
+
+        took, waited = chosen("seconds", seconds), chosen("failed", failed)
+        released_nothing = chosen("idle", idle)
+        given = {"loss": loss, "square_loss": square_loss, "update": update}
+        readings = {name: chosen(name, values) for name, values in given.items()}
+        if both := (released_nothing.keys() | waited.keys()) & took.keys():
             raise ConfigError(
-                f"failed, idle: client {min(both)} stands in seconds too, as one that answered; "
-                "must be in one of them."
+                f"failed, idle: client {self.client_ids[min(both)]} stands in seconds too, as one "
+                "that answered; must be in one of them."
             )
-        if self.reads_losses and seconds and loss is None and update is None:
+        missing = self.reads - {name for name, values in given.items() if values is not None}
+        if took and missing - ({"square_loss"} if loss is not None else set()):
             raise ConfigError(
                 f"policy = {self.config.policy.name}: reads "
-                f"{', '.join(self.config.policy.releases)}; tell it the loss or the update of each "
-                "client too."
+                f"{', '.join(self.config.policy.releases)}; tell it the "
+                f"{'update' if 'update' in missing else 'loss'} of each client too."
             )
-        observation, reported = self._observation(slots, seconds, failed, readings)
+        observation, reported = self._observation(slots, took, waited, readings)
         weights = np.where(reported, weights, 0.0).astype(np.float32)
         answered = Selection(jnp.asarray(clients), jnp.asarray(weights))
         self._state = self._policy.update(self._state, answered, observation)
-        for client in slots:
-            self.counts[client] += client not in released_nothing
+        self.counts[list(released_nothing)] -= 1
         self._pending = None
-        self._fastest = min([self._fastest, *map(float, seconds.values())])
+        self._fastest = min([self._fastest, *map(float, took.values())])
         if self.round == _ROUNDS_TO_COMPARE and np.isfinite(self._fastest):
             warn_if_far(float(self.config.latency.min_latency), self._fastest)
 
     def _observation(
         self,
         slots: Mapping[int, int],
-        seconds: Mapping[int, float],
-        failed: Mapping[int, float],
-        readings: Mapping[str, Mapping[int, Any] | None],
+        took: Mapping[int, float],
+        waited: Mapping[int, float],
+        readings: Mapping[str, Mapping[int, Any]],
     ) -> tuple[Observation, NDArray[np.bool_]]:
         """Return what the policy observes, and bool [m], of which slots it learns anything.
 
         ``slots`` is the place in the cohort of each chosen client; the others are as in
-        :meth:`tell`.
+        :meth:`tell`, by number.
         """
         m = self.config.num_slots
         latency = np.ones(m, np.float32)
         reported = np.zeros(m, bool)
         received = np.zeros(m, bool)
         values = {
-            "loss": np.ones(m, np.float32),
-            "square_loss": np.ones(m, np.float32),
-            "update": np.zeros((m, self._update_size), np.float32),
+            "loss": np.full(m, np.nan, np.float32),
+            "square_loss": np.full(m, np.nan, np.float32),
+            "update": np.zeros((m, self.num_parameters), np.float32),
         }
-        for client, took in {**seconds, **failed}.items():
-            slot = slots[client]
-            if not (isinstance(took, int | float | np.number) and np.isfinite(took) and took > 0):
-                raise ConfigError(f"seconds[{client}] = {took}: must be finite and > 0.")
-            latency[slot] = max(took, float(self.config.latency.min_latency))
-            reported[slot] = True
-            received[slot] = client in seconds
-            for name in ("loss", "square_loss"):
-                if not received[slot]:
-                    values[name][slot] = np.nan
-                elif (losses := readings[name]) is not None:
-                    values[name][slot] = losses.get(client, np.nan)
-            updates = readings["update"]
-            if received[slot] and updates is not None and client in updates:
-                values["update"][slot] = np.asarray(updates[client], np.float32)
+        for name, all_seconds in (("seconds", took), ("failed", waited)):
+            for client, each in all_seconds.items():
+                value = float32(each)
+                if not (value.shape == () and value > 0 and np.isfinite(value)):
+                    raise ConfigError(
+                        f"{name}[{self.client_ids[client]!r}] = {shown(each)}: must be finite and "
+                        "> 0, in seconds."
+                    )
+                slot = slots[client]
+                latency[slot] = np.maximum(value, self.config.latency.min_latency)
+                reported[slot] = True
+                received[slot] = name == "seconds"
+        for client, slot in slots.items():
+            if not reported[slot]:
+                continue
+            loss = float32(readings["loss"].get(client))
+            square = float32(readings["square_loss"].get(client, float(loss) * float(loss)))
+            usable = {
+                "loss": abs(loss) <= MOST_LOSS,
+                "square_loss": 0 <= square < np.inf,
+                "update": client in readings["update"],
+            }
+            received[slot] &= all(usable[name] for name in self.reads)
+            if received[slot]:
+                values["loss"][slot] = loss
+                values["square_loss"][slot] = square
+                if usable["update"]:
+                    update = readings["update"][client]
+                    values["update"][slot] = self._finite("update", client, update)
         present = jnp.asarray(self._available)
         return Observation(latency, **values, received=received, available=present), reported  # type: ignore[arg-type]
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the state to a file, between a round's ``tell`` and the next ``ask``.
+        """Write the state to a file, also of an open round; whole, or the file is as before.
 
         Raises:
-          ConfigError: while a round is open, or if the file cannot be written.
+          ConfigError: if the file cannot be written.
         """
-        if self._pending is not None:
-            raise ConfigError(f"round {self.round} is open: tell what came back of it, then save.")
         leaves = {f"state_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(self._state))}
         arrays: dict[str, Any] = {
             "config": np.asarray(config_file.dumps(self.config)),
             "key": np.asarray(jax.random.key_data(self._root)),
+            "key_impl": np.asarray(str(jax.random.key_impl(self._root))),
+            "ids": np.asarray(self.client_ids),
+            "data_size": self._size,
+            "quality": self._quality,
+            "update_size": np.asarray(self.num_parameters),
             "round": np.asarray(self.round),
             "counts": self.counts,
-            "size": np.asarray(self._size),
-            "update_size": np.asarray(self._update_size),
+            "queried": self.queried,
+            "available": self._available,
             **leaves,
         }
+        if self._pending is not None:
+            arrays["pending_clients"], arrays["pending_weights"] = map(np.asarray, self._pending)
         try:
             with written(pathlib.Path(path)) as file:
                 np.savez(file, **arrays)
@@ -362,28 +448,59 @@ class Selector:
             not hold them. It is used if it equals the one in the file.
 
         Raises:
-          ConfigError: if it cannot be read; import a custom policy first.
+          ConfigError: if it cannot be read, or is damaged; import a custom policy first.
         """
+        check_regular("selector", path)
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
                 arrays = dict(archive)
             text = str(arrays["config"])
             if config is None or config_file.dumps(config) != text:
                 config = config_file.loads(text)
-        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise ConfigError(f"{path}: is no saved selector ({error}).") from None
-        selector = cls(
-            config,
-            jax.random.wrap_key_data(jnp.asarray(arrays["key"])),
-            data_size=arrays["size"],
-            update_size=int(arrays["update_size"]),
-        )
-        selector.round = int(arrays["round"])
-        selector.counts = arrays["counts"]
-        like, form = jax.tree.flatten(selector._state)
-        leaves = [jnp.asarray(arrays[f"state_{i}"]) for i in range(len(like))]
-        selector._state = jax.tree.unflatten(form, leaves)
+            data, kind = jnp.asarray(arrays["key"]), str(arrays["key_impl"])
+            selector = cls(
+                config,
+                jax.random.wrap_key_data(data, impl=kind),
+                data_size=arrays["data_size"],
+                quality=arrays["quality"],
+                update_size=int(arrays["update_size"]),
+                ids=arrays["ids"].tolist(),
+            )
+            selector._restore(arrays)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        except Exception as error:  # whatever a damaged zip file makes of itself
+            raise ConfigError(f"{path}: is no saved selector ({error!r}).") from None
         return selector
+
+    def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take the state from arrays of a file, each of the kind and shape that it has now."""
+
+        def restored(name: str, like: ArrayLike, low: float = -np.inf, high: float = np.inf) -> Any:
+            value, like = arrays[name], np.asarray(like)
+            if value.dtype != like.dtype or value.shape != like.shape:
+                raise ConfigError(
+                    f"is damaged: {name} is {value.dtype} of shape {value.shape}; must be "
+                    f"{like.dtype} of shape {like.shape}."
+                )
+            if (value < low).any() or (value > high).any():
+                raise ConfigError(f"is damaged: {name} = {value}; must be {low:g} to {high:g}.")
+            return value
+
+        round = int(restored("round", self.round, 0, 2**31 - 1))
+        self.counts = restored("counts", self.counts, 0, MOST_RELEASES)
+        self.queried = restored("queried", self.queried, 0, round)
+        self._available = restored("available", self._available)
+        self.round = round
+        like, form = jax.tree.flatten(self._state)
+        leaves = [jnp.asarray(restored(f"state_{i}", leaf)) for i, leaf in enumerate(like)]
+        self._state = jax.tree.unflatten(form, leaves)
+        if "pending_clients" in arrays:
+            slots = np.zeros(self.config.num_slots, np.int32)
+            last = self.config.num_clients - 1
+            clients = restored("pending_clients", slots, 0, last)
+            weights = restored("pending_weights", slots.astype(np.float32), 0, 1.001)
+            self._pending = Selection(jnp.asarray(clients), jnp.asarray(weights))
 
     def _check_told(self) -> None:
         if self._pending is not None:
@@ -392,21 +509,88 @@ class Selector:
                 "nothing did) before the next ask."
             )
 
-    def _present(self, available: Iterable[int] | None) -> NDArray[np.bool_]:
+    def _present(self, available: Iterable[Client] | None) -> NDArray[np.bool_]:
         """Return who can be chosen, bool [K]."""
         present = np.full(self.config.num_clients, available is None)
         if available is not None:
-            present[_numbers("available", available, self.config.num_clients)] = True
+            present[[self._number_of("available", client) for client in available]] = True
         spent = self._canonical.privacy.budget.exhausted(jnp.asarray(self.counts + 1))
         return present & ~np.asarray(spent)
 
+    def _ids_of(self, clients: NDArray[np.int32]) -> NDArray[Any]:
+        return np.asarray(self.client_ids)[clients]
+
+    def _number_of(self, name: str, client: Any) -> int:
+        """Return the number of a client. Raises ConfigError for what is no client's id."""
+        is_id = isinstance(client, Hashable) and not isinstance(client, bool | np.bool_)
+        if not is_id or client not in self._number:
+            those = f"{self.client_ids[0]!r} to {self.client_ids[-1]!r}"
+            if isinstance(self.client_ids[0], str):
+                those = listed(self.client_ids)
+            raise ConfigError(
+                f"{name}: {shown(client)} is no client; their ids are {those}. Of a mask "
+                "numpy.flatnonzero makes numbers."
+            )
+        return self._number[client]
+
+    def _by_number(self, name: str, values: Any, known: Collection[int], what: str) -> Any:
+        """Return the values by the client's number, of clients among those that ``what`` names."""
+        by_number = {}
+        for client in values:
+            number = self._number_of(name, client)
+            if number not in known:
+                those = ", ".join(str(self.client_ids[k]) for k in known) or "nobody"
+                raise ConfigError(f"{name}: client {client} was not {what}, but {those}.")
+            by_number[number] = values[client] if isinstance(values, Mapping) else None
+        return by_number
+
+    def _answer(
+        self,
+        told: Mapping[int, ArrayLike],
+        wants: str,
+        clients: NDArray[np.int32],
+        asked: NDArray[np.bool_],
+    ) -> Answer:
+        """Return what the policy receives from the asked of its slots ``clients`` [d]."""
+        loss = np.ones(len(clients), np.float32)
+        features = np.ones((len(clients), self.config.latency.num_features), np.float32)
+        reported = np.ones(len(clients), bool)
+        for place in np.flatnonzero(asked):
+            client = int(clients[place])
+            if client not in told:
+                if wants == "features":
+                    raise ConfigError(
+                        f"answers: client {self.client_ids[client]} is missing, and the policy "
+                        "asked for its features. Leave it out of `available` if it does not answer."
+                    )
+                loss[place], reported[place] = np.nan, False
+            elif wants == "loss":
+                loss[place] = self._finite("answers", client, told[client], ())
+            else:
+                shape = features.shape[1:]
+                features[place] = self._finite("answers", client, told[client], shape)
+        return Answer(loss, features, reported)  # type: ignore[arg-type]
+
+    def _finite(
+        self, name: str, client: int, given: ArrayLike, shape: tuple[int, ...] | None = None
+    ) -> NDArray[np.float32]:
+        """Return finite float32 numbers of a shape, by default that of an update."""
+        values = float32(given)
+        shape = (self.num_parameters,) if shape is None else shape
+        if values.shape != shape or not np.isfinite(values).all():
+            raise ConfigError(
+                f"{name}[{self.client_ids[client]!r}] = {shown(given)}: must be finite float32, of "
+                f"shape {shape}."
+            )
+        return values
+
     def _context(self) -> Context:
         """Return what the policy would know in a simulation of these clients."""
-        config, size = self._canonical, self._size
+        config, size = self._canonical, jnp.asarray(self._size)
         local, learning = size, config.learning
         if type(learning) is Learning:
             local = jnp.minimum(size, learning.max_steps * learning.batch_size)
-        model_bytes = 4.0 * self._update_size
+        model_bytes = 4.0 * self.num_parameters
         model, _ = config.latency.with_work(Work(model_bytes, model_bytes, local))
         nowhere = jnp.zeros(0, jnp.int32)
         return context_of(
@@ -414,8 +598,8 @@ class Selector:
             model,
             data_size=size,
             local_samples=local,
-            share=Partition(nowhere, nowhere, size, jnp.ones_like(size)).share,
-            update_size=self._update_size,
+            share=Partition(nowhere, nowhere, size, jnp.asarray(self._quality)).share,
+            update_size=self.num_parameters,
         )
 
 
@@ -432,72 +616,37 @@ def _compiled(policy: Policy) -> Policy:
     )
 
 
-def _numbers(name: str, clients: Iterable[int], num_clients: int) -> list[int]:
-    """Return client numbers. Raises ConfigError for one that is no client."""
-    each = list(clients)
-    if each and not all(isinstance(k, int | np.integer) and not isinstance(k, bool) for k in each):
-        raise ConfigError(
-            f"{name}: must be numbers of clients, int; numpy.flatnonzero makes them of a mask."
-        )
-    for client in each:
-        if not 0 <= client < num_clients:
-            raise ConfigError(f"{name}: {client} is no client; they are 0 to {num_clients - 1}.")
-    return [int(client) for client in each]
-
-
-def _check_among(name: str, clients: Iterable[int], known: Collection[int], what: str) -> None:
-    """Raise ConfigError for a client that is not among those that ``what`` names."""
-    for client in clients:
-        if int(client) not in known:
-            those = ", ".join(map(str, known)) or "nobody"
-            raise ConfigError(f"{name}: client {client} was not {what}, but {those}.")
-
-
-def _answer(
-    answers: Mapping[int, ArrayLike],
-    clients: NDArray[np.int32],
-    asked: NDArray[np.bool_],
-    question: Question,
-    num_features: int,
-) -> Answer:
-    """Return what the policy receives from the asked of its slots ``clients`` [d]."""
-    loss = np.ones(len(clients), np.float32)
-    features = np.ones((len(clients), num_features), np.float32)
-    reported = np.ones(len(clients), bool)
-    wanted = loss if question.wants == "loss" else features
-    for place in np.flatnonzero(asked):
-        client = int(clients[place])
-        if client in answers:
-            wanted[place] = _finite(client, answers[client], wanted.shape[1:], question.wants)
-        elif question.wants == "loss":
-            loss[place], reported[place] = np.nan, False
-        else:
-            raise ConfigError(
-                f"answers: client {client} is missing, and the policy asked for its features. "
-                "Leave it out of `available` if it does not answer."
-            )
-    return Answer(loss, features, reported)  # type: ignore[arg-type]
-
-
-def _finite(client: int, reply: ArrayLike, shape: tuple[int, ...], wants: str) -> NDArray[Any]:
+def _from_data(
+    config: SimConfig, data: Dataset | None, streams: keys.Streams
+) -> tuple[Partition, int, Any]:
+    """Return the partition of the data, entries of an update, and the loaded data."""
     try:
-        values = np.asarray(reply, np.float32)
-    except (TypeError, ValueError):
-        values = np.asarray(np.nan)
-    if values.shape != shape or not np.isfinite(values).all():
-        rule = f"must be finite, of shape {shape} ({wants})."
-        raise ConfigError(f"answers[{client}] = {reply!r}: {rule}")
-    return values
+        config, loaded_data = prepare(config, data)
+    except ConfigError as error:
+        raise ConfigError(f"{error} Or give data_size, the samples of each client.") from None
+    learner = learner_of(config, loaded_data)
+    partition = jax.jit(lambda streams: learner.init(streams).partition)(streams)
+    return partition, update_size_of(jax.eval_shape(learner.init, streams)), loaded_data
 
 
-def _sizes(data_size: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
-    """Return samples of each client, float [K]. Raises ConfigError if not [K] and > 0."""
-    if data_size is None:
-        return np.ones(num_clients, np.float32)
-    size = np.asarray(data_size, np.float32)
-    if size.shape != (num_clients,) or not (np.isfinite(size) & (size > 0)).all():
+def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
+    """Return the ids [K], by default 0 .. K - 1. Raises ConfigError if they do not fit."""
+    ids = tuple(ids) or tuple(range(num_clients))
+    kinds = {type(client) for client in ids}
+    if len(set(ids)) != num_clients or len(ids) != num_clients or kinds not in ({int}, {str}):
         raise ConfigError(
-            f"data_size = {np.array2string(size, threshold=8)}: must be [{num_clients}], samples "
-            "> 0 of each client."
+            f"ids = {listed(tuple(map(str, ids)))}: must be {num_clients} different texts, or "
+            "different whole numbers."
         )
-    return size
+    return ids
+
+
+def _of_each(name: str, values: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
+    """Return a number > 0 of each client, float [K], by default 1."""
+    each = np.ones(num_clients, np.float32) if values is None else float32(values)
+    if each.shape != (num_clients,) or not (np.isfinite(each) & (each > 0)).all():
+        raise ConfigError(
+            f"{name} = {np.array2string(each, threshold=8)}: must be [{num_clients}], a number > 0 "
+            "of each client."
+        )
+    return each

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from pause_jax.base import source_file
+from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import check_enough, numbered
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 
@@ -188,10 +189,7 @@ class BudgetFile(BudgetLaw):
 def _row(where: str, line: list[str], client: int, factor: int) -> tuple[str, float]:
     if len(line) <= max(client, factor):
         raise ConfigError(f"{where}: has {len(line)} cells: must have one for each column.")
-    try:
-        value = float(line[factor])
-    except ValueError:
-        value = math.nan
+    value = float(float32(line[factor]))
     if not 0 < value < math.inf:
-        raise ConfigError(f"{where}: {line[factor]!r} is no factor: must be a number > 0.")
+        raise ConfigError(f"{where}: {line[factor]!r} is no factor: must be a float32 number > 0.")
     return line[client].strip(), value

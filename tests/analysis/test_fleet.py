@@ -342,7 +342,7 @@ def test_the_command_names_the_file_where_no_model_fits(monkeypatch, tmp_path, c
         ("client,seconds\n0,1\n1,2\n", "one measurement of each client"),
         ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "all measurements of a client are equal"),
         ("client,seconds\n0,1\nnan,2\n", "line 3, 'nan,2': a client must be a whole number >= 0"),
-        ("client,seconds\n0,1\n1,-2\n", "line 3, '1,-2': seconds must be finite and > 0"),
+        ("client,seconds\n0,1\n1,-2\n", "line 3, '1,-2': seconds must be a float32 number > 0"),
         ("client,speed\n0,1\n", "must have the columns client, seconds"),
     ],
 )
@@ -476,7 +476,7 @@ def test_parquet_is_the_same_as_csv(tmp_path):
     )
     np.testing.assert_array_equal(found, np.repeat([[0], [0], [1], [0], [0]], 3, axis=1))
     table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
-    with pytest.raises(ConfigError, match=r"row 0.*seconds must be finite and > 0"):
+    with pytest.raises(ConfigError, match=r"row 0.*seconds must be a float32 number > 0"):
         parse((tmp_path / "b.parquet").read_bytes(), "b.parquet")
     with pytest.raises(ConfigError, match="must be a Parquet file"):
         parse(b"text", "c.parquet")

@@ -1,5 +1,8 @@
 """A policy at work: its choices are those of a simulation, and it survives its server."""
 
+import contextlib
+import itertools
+import json
 from typing import Any
 
 import flax.linen as nn
@@ -9,9 +12,10 @@ import numpy as np
 import pytest
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate, sweep
+from pause_jax.analysis.ledger import ledger
 from pause_jax.config import canonical
 from pause_jax.deploy.selector import Selector
-from pause_jax.learning import Dataset, FlaxModel, Linear, Natural
+from pause_jax.learning import Dataset, Dirichlet, FlaxModel, Linear, Natural
 from pause_jax.policies import NAMED, All, named
 from pause_jax.privacy import NoPrivacy, PerCoordinateLaplace, Table, Uniform
 from pause_jax.rng import keys
@@ -170,7 +174,7 @@ def test_a_saved_selector_takes_the_model_of_the_config_at_hand(tmp_path):
 
     path = tmp_path / "selector.npz"
     config = BASE.replace(policy=named("random"), learning=Learning(model=FlaxModel.of(make)))
-    Selector(config, KEY).save(path)
+    Selector(config, KEY, data_size=np.ones(8)).save(path)
     with pytest.raises(ConfigError, match=r"has no .*make"):
         Selector.load(path)
     assert Selector.load(path, config).config.learning.model.source is make
@@ -324,9 +328,10 @@ def test_what_is_answered_must_fit_what_was_asked():
     first, *others = question.clients.tolist()
     losses = dict.fromkeys(others, 0.5)
     for wrong, message in (
-        ({9: 1.0}, "answers: client 9 was not asked"),
+        ({7: 1.0}, "answers: client 7 was not asked"),
+        ({9: 1.0}, "answers: 9 is no client"),
         ({first: np.nan}, rf"answers\[{first}\] = nan: must be finite"),
-        ({first: [1.0, 2.0]}, r"must be finite, of shape \(\) \(loss\)"),
+        ({first: [1.0, 2.0]}, r"must be finite float32, of shape \(\)"),
     ):
         with pytest.raises(ConfigError, match=message):
             selector.ask(range(6), losses | wrong)
@@ -368,6 +373,9 @@ def test_a_policy_that_reads_losses_or_updates_must_be_told_them():
     similar = Selector(BASE.replace(policy=named("clustered_similarity")), KEY, update_size=4)
     choice = similar.ask()
     seconds = dict.fromkeys(map(int, choice.clients), 1.0)
+    for wrong in (5.0, [1.0], [1.0] * 3, "text", [np.nan] * 4, np.eye(4)):
+        with pytest.raises(ConfigError, match=r"update\[.\] = .*: must be finite"):
+            similar.tell(seconds, update=dict.fromkeys(seconds, wrong))
     similar.tell(seconds, update={k: np.eye(4)[k % 4] for k in seconds})
     similar.ask()
 
@@ -377,12 +385,14 @@ def test_a_policy_that_reads_losses_or_updates_must_be_told_them():
     [
         (lambda s: s.tell({}), "call ask first"),
         (lambda s: (s.ask(), s.ask()), "round 1 is open"),
-        (lambda s: (s.ask(), s.save("x")), "round 1 is open"),
         (lambda s: s.save("nowhere/x.npz"), r"nowhere/x.npz: cannot be written \(No such file"),
-        (lambda s: s.ask([8]), "available: 8 is no client; they are 0 to 7"),
+        (lambda s: s.ask([8]), "available: 8 is no client; their ids are 0 to 7"),
         (lambda s: (s.ask([0, 1, 2]), s.tell({5: 1.0})), "client 5 was not chosen in round 1"),
         (lambda s: (s.ask([0, 1, 2]), s.tell({0: -1.0})), r"seconds\[0\] = -1.0: must be finite"),
         (lambda s: (s.ask([0, 1, 2]), s.tell({0: np.nan})), "must be finite and > 0"),
+        (lambda s: (s.ask([0, 1, 2]), s.tell({0: 1e39})), "must be finite and > 0"),
+        (lambda s: (s.ask([0, 1, 2]), s.tell({"0": 1.0})), "seconds: '0' is no client"),
+        (lambda s: (s.ask([0, 1, 2]), s.tell({3.7: 1.0})), "seconds: 3.7 is no client"),
         (lambda s: (s.ask([0, 1, 2]), s.tell({}, idle=[4])), "idle: client 4 was not chosen"),
     ],
 )
@@ -396,7 +406,7 @@ def test_after_a_wrong_tell_the_round_stays_open():
     choice = selector.ask()
     with pytest.raises(ConfigError):
         selector.tell(dict.fromkeys(map(int, choice.clients), -1.0))
-    assert (selector.counts == 0).all()
+    assert selector.is_open
     selector.tell(dict.fromkeys(map(int, choice.clients), 1.0))
     assert selector.ask().round == 2
 
@@ -408,9 +418,11 @@ def test_what_it_is_made_from_is_checked(tmp_path):
     (tmp_path / "none.npz").write_text("text")
     (tmp_path / "empty.npz").write_text("")
     (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 and no more")
-    for name in ("none.npz", "empty.npz", "cut.npz", "nowhere.npz"):
+    for name in ("none.npz", "empty.npz", "cut.npz"):
         with pytest.raises(ConfigError, match="is no saved selector"):
             Selector.load(tmp_path / name)
+    with pytest.raises(ConfigError, match=r"nowhere.npz'\): cannot be read \(No such file"):
+        Selector.load(tmp_path / "nowhere.npz")
 
 
 def test_seconds_below_the_least_count_as_the_least():
@@ -427,7 +439,7 @@ def test_seconds_below_the_least_count_as_the_least():
 def test_what_is_told_of_the_available_and_of_the_answers_must_make_sense(tmp_path):
     selector = Selector(BASE.replace(policy=named("random")), KEY)
     for wrong in (np.array([True] * 8), [1.7, 2.2], ["a"]):
-        with pytest.raises(ConfigError, match=r"available: must be numbers of clients, int"):
+        with pytest.raises(ConfigError, match=r"available: .* is no client; their ids are 0 to 7"):
             selector.ask(wrong)
     first, *_ = map(int, selector.ask().clients)
     for told in ({"idle": [first]}, {"failed": {first: 3.0}}):
@@ -449,3 +461,163 @@ def test_what_is_told_of_the_available_and_of_the_answers_must_make_sense(tmp_pa
         Selector(BASE, jax.random.split(KEY, 3))
     with pytest.raises(ConfigError, match=r"data_size = \[-1. -1. .*\]: must be \[8\]"):
         Selector(BASE, KEY, data_size=[-1] * 8)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("first", range(9))
+def test_a_server_that_is_killed_anywhere_never_counts_less_than_clients_released(first, tmp_path):
+    """The server saves before it sends and after it was told; clients keep ledgers of their own."""
+    config = BASE.replace(
+        policy=named("round_robin"), num_clients=4, num_selected=2,
+        privacy=PerCoordinateLaplace(budget=Uniform(horizon=3.0)),
+    )  # fmt: skip
+    path, released = tmp_path / "selector.npz", np.zeros(4, int)
+    Selector(config, KEY).save(path)
+
+    def serve(fatal, rounds):
+        """Play rounds; die at the point ``fatal``, each round has eight."""
+        points = itertools.count()
+
+        def survive():
+            if next(points) == fatal:
+                raise KilledError
+
+        selector = Selector.load(path)
+        assert (selector.counts >= released).all()
+        if selector.is_open:
+            selector.tell({})
+        for _ in range(rounds):
+            survive()
+            choice = selector.ask()
+            survive()
+            selector.save(path)
+            survive()
+            for client in choice.clients.tolist():
+                released[client] += 1
+                survive()
+            selector.tell(dict.fromkeys(choice.clients.tolist(), 1.0))
+            survive()
+            selector.save(path)
+            survive()
+
+    for fatal in (first, (3 * first + 1) % 8):
+        with contextlib.suppress(KilledError):
+            serve(fatal, 2)
+    serve(None, 8)
+    selector = Selector.load(path)
+    assert (selector.counts == 3).all()
+    assert (released <= 3).all()
+    assert released.sum() >= 12 - 2 * 2, "of each kill at most one round is lost"
+
+
+def test_an_open_round_is_told_after_a_restart_as_if_nothing_had_happened(tmp_path):
+    config = BASE.replace(policy=named("cs_ucb"))
+    whole = Selector(config, KEY)
+    choice = whole.ask([0, 2, 3, 5])
+    whole.save(tmp_path / "open.npz")
+    again = Selector.load(tmp_path / "open.npz")
+    assert again.is_open
+    for selector in (whole, again):
+        selector.tell(dict.fromkeys(choice.clients.tolist()[:2], 0.5))
+    for one, other in zip(*(jax.tree.leaves(s._state) for s in (whole, again)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert again.ask().clients.tolist() == whole.ask().clients.tolist()
+
+
+def test_clients_go_by_the_ids_of_the_data():
+    owner = np.repeat([f"phone{k}" for k in range(8)], SIZES)
+    x, y = np.ones((len(owner), 4)), np.arange(len(owner)) % 2
+    data = Dataset.of(x, y, x, y, clients=owner)
+    config = BASE.replace(policy=named("random"), learning=LEARNING)
+    by_name, by_number = Selector(config, KEY, data), Selector(config, KEY, data, ids=range(8))
+    assert by_name.client_ids == tuple(f"phone{k}" for k in range(8))
+    choice, numbers = by_name.ask(["phone1", "phone2", "phone7"]), by_number.ask([1, 2, 7])
+    assert choice.clients.tolist() == [f"phone{k}" for k in numbers.clients]
+    by_name.tell(json.loads(json.dumps(dict.fromkeys(choice.clients.tolist(), 1.0))))
+    with pytest.raises(ConfigError, match="available: 1 is no client; their ids are 'phone0', "):
+        by_name.ask([1])
+    with pytest.raises(ConfigError, match=r"ids = 'a', 'a': must be 8 different texts"):
+        Selector(BASE, KEY, ids=["a", "a"])
+
+
+def test_data_sizes_are_those_of_the_configs_data():
+    """Where sizes differ, equal ones would choose other clients than a simulation."""
+    learning = Learning(model=Linear(), partition=Dirichlet(concentration=0.5), max_steps=1)
+    config = BASE.replace(policy=named("pause"), learning=learning)
+    result = simulate(config, KEY, record=("clients",))
+    seconds, present, _ = world(config)
+    expected = [set(clients) for clients in chosen_sets(result)]
+    assert play(Selector(config, KEY), seconds, present) == expected
+    assert play(Selector(config, KEY, data_size=[1] * 8), seconds, present) != expected
+
+
+def test_a_damaged_file_is_refused_whatever_is_wrong_in_it(tmp_path):
+    path = tmp_path / "selector.npz"
+    selector = Selector(BASE.replace(policy=named("cs_ucb")), KEY)
+    selector.ask()
+    selector.save(path)
+    with np.load(path) as archive:
+        whole = dict(archive)
+    assert Selector.load(path).round == 1
+    changes = {
+        "counts": [np.full(8, -100, np.int32), np.zeros(7, np.int32), np.zeros(8)],
+        "queried": [np.full(8, 5, np.int32)],
+        "round": [np.asarray(-1), np.asarray(1.5)],
+        "pending_clients": [np.asarray([0, 1, 99], np.int32)],
+        "pending_weights": [np.asarray([np.nan, 2.0, 0.0], np.float32)],
+        "key": [np.zeros(3, np.uint32)],
+        "key_impl": [np.asarray("no such generator")],
+        "ids": [np.arange(7), np.zeros(8, int)],
+        "data_size": [np.zeros(8)],
+        "state_0": [np.zeros(3)],
+        "config": [np.asarray("num_clients = 'many'")],
+    }
+    for name, values in changes.items():
+        for value in [*values, None]:
+            if value is None and name.startswith("pending"):
+                continue
+            changed = {key: array for key, array in whole.items() if key != name}
+            np.savez(path, **changed, **({} if value is None else {name: value}))
+            with pytest.raises(ConfigError, match=r"selector.npz: (is |.* must be )"):
+                Selector.load(path)
+
+
+def test_a_key_of_another_implementation_is_restored(tmp_path):
+    config = BASE.replace(policy=named("random"))
+    selector = Selector(config, jax.random.key(5, impl="rbg"))
+    selector.save(tmp_path / "selector.npz")
+    again = Selector.load(tmp_path / "selector.npz")
+    assert [again.ask().clients.tolist()] == [selector.ask().clients.tolist()]
+
+
+def test_no_reading_of_a_client_spoils_what_oort_knows_of_the_others():
+    for poison in (1e30, np.inf, -np.inf, np.nan, "text", 10**400):
+        selector = Selector(BASE.replace(policy=named("oort")), KEY, data_size=np.arange(1, 9))
+        clients = selector.ask().clients.tolist()
+        losses = dict.fromkeys(clients, 0.5) | {clients[0]: poison}
+        squares = dict.fromkeys(clients, 0.25) | {clients[0]: poison}
+        selector.tell(dict.fromkeys(clients, 1.0), loss=losses, square_loss=squares)
+        utility = np.asarray(selector._state.utility)
+        others = np.asarray(clients[1:])
+        np.testing.assert_allclose(utility[others], 0.5 * (1 + others), rtol=1e-5)
+        assert np.isfinite(utility).all()
+
+
+def test_the_ledger_reads_a_selector():
+    privacy = PerCoordinateLaplace(budget=Uniform(horizon=4.0))
+    selector = Selector(BASE.replace(policy=All(), num_selected=8, privacy=privacy), KEY)
+    for _ in range(2):
+        selector.ask()
+        selector.tell({}, idle=[3])
+    found = ledger(selector)
+    np.testing.assert_array_equal(found.participations, selector.counts)
+    np.testing.assert_allclose(found.spent, selector.spent)
+    assert found.basic == selector.spent.max()
+
+
+def test_a_selector_is_not_made_within_a_trace():
+    with pytest.raises(ConfigError, match="key is traced"):
+        jax.jit(lambda key: Selector(BASE, key).round)(KEY)

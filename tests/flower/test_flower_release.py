@@ -41,8 +41,8 @@ THRICE = PerCoordinateLaplace(budget=Table(total_epsilon=10.0, shares=(0.5, 0.3,
 CONTEXT = Context(7, 100, {"partition-id": 4}, RecordDict(), {})
 
 
-def message(epsilon=None, kind=MessageType.TRAIN, arrays=None):
-    config = {} if epsilon is None else {"pause-epsilon": epsilon, "server-round": 9}
+def message(epsilon=None, kind=MessageType.TRAIN, arrays=None, server_round=9):
+    config = {} if epsilon is None else {"pause-epsilon": epsilon, "server-round": server_round}
     content = {"arrays": arrays or model(), "config": ConfigRecord(config)}
     sent = Message(RecordDict(content), 100, kind)
     sent.metadata.__dict__["_message_id"] = "one"
@@ -189,14 +189,28 @@ def test_other_messages_pass_and_cost_nothing(tmp_path):
     assert Ledger(tmp_path / "ledger", THRICE).participations == 1
 
 
+def test_the_update_of_a_round_leaves_once(tmp_path):
+    mod, calls = PrivateRelease(THRICE, tmp_path / "ledger"), []
+    assert not mod(message(epsilon=5.0), CONTEXT, trains()).has_error()
+    again = mod(message(epsilon=5.0), CONTEXT, trains(calls=calls))
+    assert again.error.code == protocol.REPEATED
+    assert protocol.REPEATED not in protocol.RELEASED_NOTHING
+    assert not calls
+    assert Ledger(tmp_path / "ledger", THRICE).participations == 1
+    other_run = Context(8, 100, {"partition-id": 4}, RecordDict(), {})
+    assert not mod(message(epsilon=5.0), other_run, trains()).has_error()
+
+
 def test_the_clients_own_epsilon_counts_and_a_server_that_tells_another_is_named(tmp_path, warned):
     mod = PrivateRelease(THRICE, tmp_path / "ledger")
     mod(message(epsilon=5.0), CONTEXT, trains())
     assert warned == []
-    reply = mod(message(epsilon=500.0), CONTEXT, trains())
+    reply = mod(message(epsilon=500.0, server_round=10), CONTEXT, trains())
     assert reply.content["metrics"]["pause-epsilon"] == pytest.approx(3.0)
     (words,) = warned
-    assert "round 9: the server tells an epsilon of 500, and this client's release 2 has 3" in words
+    assert (
+        "round 10: the server tells an epsilon of 500, and this client's release 2 has 3" in words
+    )
 
 
 @pytest.mark.parametrize("number", range(12))

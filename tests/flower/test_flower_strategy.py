@@ -26,6 +26,8 @@ from tests.reference import round_keys
 
 ROOT = Path(__file__).parents[2]
 ALL = range(10)
+# Bytes of three numbers, which a reply declares to be one.
+DECLARED = Array(np.arange(3)).data
 NO_DELAY = [0.0] * 10
 
 
@@ -132,26 +134,47 @@ def test_who_does_not_say_its_features_is_not_available(tmp_path, warned):
     assert any("client 0 does not answer" in each for each in warned)
 
 
-def test_a_killed_server_goes_on_with_the_choices_of_one_that_was_not(tmp_path, warned):
+def test_a_server_that_is_killed_between_rounds_makes_the_choices_of_one_that_was_not(tmp_path):
     whole = killed.play(tmp_path / "whole", 12)
-    folder = tmp_path / "killed"
-    command = [sys.executable, "-m", "tests.flower.killed", str(folder), "12", "7"]
+    assert killed.play(tmp_path / "halves", 6) + killed.play(tmp_path / "halves", 6) == whole
+
+
+def test_a_server_that_is_killed_within_a_round_has_charged_all_its_clients(tmp_path, warned):
+    command = [sys.executable, "-m", "tests.flower.killed", str(tmp_path), "12", "7"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    kept = PauseStrategy(config_of(), KEY, state=folder / "state")
-    assert kept.selector.round == 6
-    assert kept.selector.counts.sum() == 18
-    later = killed.play(folder, 6)
-    assert later == whole[6:]
-    # What the clients released in the round that was cut off is in their ledgers, and counts.
-    again = [client for client in whole[6] if f"client {client}: its ledger has" in str(warned)]
-    assert again
-    state = PauseStrategy(config_of(), KEY, state=folder / "state").selector
+    released = np.asarray([_participations(tmp_path, client) for client in ALL])
+    assert 18 < released.sum() <= 21, "round 7 was cut off after the first release"
+    kept = PauseStrategy(config_of(), KEY, state=tmp_path / "state").selector
+    assert kept.round == 7
+    assert not kept.is_open
+    assert kept.counts.sum() == 21
+    assert (kept.counts >= released).all()
+    assert any("round 7 was open when the server stopped" in text for text in warned)
+    killed.play(tmp_path, 10)
+    state = PauseStrategy(config_of(), KEY, state=tmp_path / "state").selector
+    assert state.round == 17
     for client in ALL:
-        ledger = Ledger(folder / "ledgers" / str(client), config_of().privacy)
-        assert ledger.participations == state.counts[client]
-    assert state.counts.sum() == 36 + len(again)
+        assert _participations(tmp_path, client) <= state.counts[client]
+    # The ledger's number counts again as soon as its client answers.
+    assert sum(_participations(tmp_path, client) for client in ALL) >= state.counts.sum() - 1
+
+
+def _participations(folder, client):
+    return Ledger(folder / "ledgers" / str(client), config_of().privacy).participations
+
+
+def test_a_spent_client_reports_it_again_after_a_restart(tmp_path):
+    config = config_of(horizon=1.0, policy="round_robin")
+    app = client_app(NO_DELAY, f"{tmp_path}/{{partition-id}}", privacy=config.privacy)
+    for client in ALL:
+        Ledger(tmp_path / str(client), config.privacy).enter()
+    for _ in range(2):
+        strategy = PauseStrategy(config, KEY, poll_seconds=0.002)
+        strategy.start(LocalGrid(app, nodes(*ALL)), model(), num_rounds=4)
+        assert strategy.roster.spent == set(ALL)
+        assert strategy.history[-1].choice.clients.size == 0 or not strategy.history[-1].seconds
 
 
 def test_the_model_is_the_average_by_the_policys_weights_of_those_that_answered(tmp_path):
@@ -322,6 +345,18 @@ def test_a_client_without_the_mod_is_named(warned):
             "pause-seconds is \\[1.0\\]: must be",
         ),
         ({"arrays": {}, "metrics": {"pause-seconds": 1.0}}, "its metric 'loss' is None"),
+        (
+            {"arrays": {"steps": DECLARED}, "metrics": {"pause-seconds": 1.0}},
+            r"'steps' has the shape \(3,\) and declares \(\)",
+        ),
+        (
+            {"arrays": {}, "metrics": {"pause-seconds": 1e39, "loss": 1.0}},
+            "pause-seconds is 1e\\+39: must be",
+        ),
+        (
+            {"arrays": {}, "metrics": {"pause-seconds": 1.0, "loss": 1e200}},
+            "its metric 'loss' is 1e\\+200: must be a finite number",
+        ),
         (
             {"arrays": {}, "metrics": {"pause-seconds": 1.0, "loss": np.nan}},
             "its metric 'loss' is nan: must be a finite number",

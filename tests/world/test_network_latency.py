@@ -185,10 +185,12 @@ BAD = [
     (HEADER.replace("upload_mbit", "up"), r"must have the columns"),
     (HEADER, r"has no device"),
     (f"{HEADER}\na,1,0.1,0,8,0,8\n", r"line 2: must have 8 entries"),
-    (f"{HEADER}\na,1,0.1,0,8,0,0,0\n", r"line 2, upload_mbit = '0': must be a number > 0"),
-    (f"{HEADER}\na,1,x,0,8,0,8,0\n", r"line 2, sample_seconds = 'x': must be a number >= 0"),
+    (f"{HEADER}\na,1,0.1,0,8,0,0,0\n", r"line 2, upload_mbit = '0': must be a float32 number > 0"),
+    (f"{HEADER}\na,1,x,0,8,0,8,0\n", r"sample_seconds = 'x': must be a float32 number >= 0"),
+    (f"{HEADER}\na,1,1e300,0,8,0,8,0\n", r"sample_seconds = '1e300': must be a float32 number"),
+    (f"{HEADER}\na,1,0.1,100,8,0,8,0\n", r"sample_spread = '100': must be at most 10"),
     (f"{HEADER}\na,1,0.1,-1,8,0,8,0\n", r"sample_spread = '-1'"),
-    (f"{HEADER}\na,nan,0.1,0,8,0,8,0\n", r"share = 'nan': must be a number > 0"),
+    (f"{HEADER}\na,nan,0.1,0,8,0,8,0\n", r"share = 'nan': must be a float32 number > 0"),
 ]
 
 

@@ -39,6 +39,7 @@ from pause_jax.deploy.flower.protocol import (
     NAMES,
     NUMBER,
     PARTICIPATION,
+    REPEATED,
     ROUND,
     SPENT,
     TOOK,
@@ -172,6 +173,11 @@ class Ledger:
         """Whether nothing more may be released."""
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
+    def has(self, **remarks: Any) -> bool:
+        """Return whether a release was entered with these remarks."""
+        wanted = json.dumps(remarks)[1:-1]
+        return any(line.rstrip().endswith(f", {wanted}}}") for line in self._lines())
+
     def enter(self, **remarks: Any) -> tuple[int, float] | None:
         """Enter a release, with remarks of JSON's kinds. Only then may it leave.
 
@@ -274,6 +280,13 @@ class PrivateRelease:
         ledger = self.ledger(context)
         if ledger.exhausted:
             return self._refusal(message, ledger)
+        config: dict[str, Any] = {}
+        for each in message.content.config_records.values():
+            config |= each
+        asked = {"run": context.run_id, "round": int(config.get(ROUND, 0))}
+        if ROUND in config and ledger.has(**asked):
+            words = "pause_jax: this round's update is released already, and leaves once"
+            return Message(Error(REPEATED, words), reply_to=message)
         sent = _only(message.content.array_records, "the server's message", "ArrayRecord")[1]
         before = {name: array.numpy() for name, array in sent.items()}
         reply = call_next(message, context)
@@ -286,18 +299,14 @@ class PrivateRelease:
             reply.content.metric_records, "the client's reply", "MetricRecord"
         )
 
-        config: dict[str, Any] = {}
-        for each in message.content.config_records.values():
-            config |= each
-        server_round = int(config.get(ROUND, 0))
-        entered = ledger.enter(run=context.run_id, round=server_round)
+        entered = ledger.enter(**asked)
         if entered is None:
             return self._refusal(message, ledger)
         number, epsilon = entered
         if EPSILON in config and not np.isclose(float(config[EPSILON]), epsilon, rtol=1e-4):
             LOG.warning(
                 "round %d: the server tells an epsilon of %g, and this client's release %d has %g: "
-                "released at its own", server_round, config[EPSILON], number, epsilon,
+                "released at its own", asked["round"], config[EPSILON], number, epsilon,
             )  # fmt: skip
         released = _privatize(
             self._privacy, self._key(context, number), jnp.asarray(update), jnp.float32(epsilon)

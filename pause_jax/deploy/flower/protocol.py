@@ -21,6 +21,8 @@ OURS = (EPSILON, PARTICIPATION, TOOK)
 
 # Error code of a client whose budget is spent; Flower's codes end at 8.
 SPENT = 4801
+# Of a client whose ledger has a release in this round already.
+REPEATED = 4802
 # Error codes of a client that released nothing: the app could not be loaded, raised, a mod refused,
 # a bad bundle, the app crashed. With the other codes (expired, unavailable) nobody knows.
 RELEASED_NOTHING = frozenset({SPENT, 1, 2, 6, 7, 8})

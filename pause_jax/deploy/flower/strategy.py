@@ -6,7 +6,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,6 +23,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike, NDArray
 
+from pause_jax.base.checks import float32
+from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.config import SimConfig, config_file
 from pause_jax.deploy.flower.nodes import Roster, TimedGrid
@@ -40,7 +42,7 @@ from pause_jax.deploy.flower.protocol import (
     flat_update,
     is_float,
 )
-from pause_jax.deploy.selector import Choice, Question, Selector
+from pause_jax.deploy.selector import MOST_LOSS, MOST_RELEASES, Choice, Question, Selector
 
 SECONDS = ("stamped", "reported")
 
@@ -101,7 +103,7 @@ class PauseStrategy(Strategy):
         *,
         state: str | os.PathLike[str] | None = None,
         data_size: ArrayLike | None = None,
-        update_size: int = 0,
+        update_size: int | None = None,
         seconds: str = "stamped",
         timeout_seconds: float = 3600.0,
         poll_seconds: float = 0.1,
@@ -113,10 +115,10 @@ class PauseStrategy(Strategy):
         Args:
           config: as for a :class:`~pause_jax.deploy.selector.Selector`.
           key: typed; that of a simulation gives its choices. An existing state keeps its own key.
-          state: a folder, made if needed, that is written after each round: ``selector.npz``, all
-            that the policy knows; ``fleet.csv``, the seconds of all that answered, for
-            ``pause-jax fit`` and ``Traces``. Nothing is kept if left out.
-          data_size: samples of each client [K]; equal by default.
+          state: a folder, made if needed: ``selector.npz``, all that the policy knows, written
+            before a round's clients are asked and after they answered; ``fleet.csv``, the seconds
+            of all that answered, for ``pause-jax fit`` and ``Traces``. Nothing is kept if left out.
+          data_size: samples of each client [K], as for a ``Selector``.
           update_size: d, entries of an update, for a policy that reads updates.
           seconds: ``stamped`` by this server (:class:`TimedGrid`), or ``reported`` by each client
             as its metric ``pause-seconds``, as :class:`PrivateRelease` does.
@@ -130,14 +132,20 @@ class PauseStrategy(Strategy):
           ConfigError: if the config cannot run here, an argument is out of its range, or the state
             is of another config.
         """
-        self.selector = Selector(config, key, data_size=data_size, update_size=update_size)
+        # By numbers, which nodes have, also where the config's data has ids.
+        numbers = range(config.num_clients)
+        self.selector = Selector(
+            config, key, data_size=data_size, update_size=update_size, ids=numbers
+        )
         self._least = config.cohort_size if min_available is None else min_available
         self._seconds = seconds
         self._timeout = timeout_seconds
         self._poll = poll_seconds
         self._wait = wait_seconds
         self._check_arguments(config.num_clients)
-        self._update_size = update_size
+        self._update_size = update_size or 0
+        if "update" in self.selector.reads:
+            self._update_size = self.selector.num_parameters
         self._folder = None if state is None else pathlib.Path(state)
         if self._folder is not None:
             try:
@@ -226,6 +234,8 @@ class PauseStrategy(Strategy):
         choice = self.selector.ask(available, answers)
         nodes = {int(client): present[int(client)] for client in choice.clients}
         self._open = choice, nodes, arrays, grid
+        # Before any client hears of it: a server that is killed now has charged them.
+        self._save()
         LOG.info("round %d: clients %s of %d connected", choice.round, list(nodes), len(present))
         # No client trains a stale model: what is not fetched in time expires.
         messages, ttl = [], self._timeout + self._poll
@@ -257,7 +267,7 @@ class PauseStrategy(Strategy):
                 LOG.warning("client %d: %s", client, reply.error.reason)
                 continue
             stamped = grid.seconds[message] if self._seconds == "stamped" else None
-            needs_loss = self.selector.reads_losses and not self._update_size
+            needs_loss = not self.selector.reads.isdisjoint({"loss", "square_loss"})
             try:
                 answers[client] = _read(reply.content, arrays, stamped, needs_loss=needs_loss)
             except ConfigError as error:
@@ -274,8 +284,8 @@ class PauseStrategy(Strategy):
         played = Played(choice, seconds, failed, tuple(sorted(idle)))
         self.history.append(played)
         self._open = None
+        self._save()
         if self._folder is not None:
-            self.selector.save(self._folder / "selector.npz")
             _append_seconds(self._folder / "fleet.csv", played)
         weights = {int(c): float(w) for c, w in zip(choice.clients, choice.weights, strict=True)}
         metrics = mean_metrics(answers, weights)
@@ -292,6 +302,10 @@ class PauseStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         return None
+
+    def _save(self) -> None:
+        if self._folder is not None:
+            self.selector.save(self._folder / "selector.npz")
 
     def _present(self, grid: TimedGrid) -> dict[int, int]:
         """The nodes by client number, as soon as there are enough of them."""
@@ -344,10 +358,9 @@ def _readings(
     """What policies may read beside seconds, as far as the clients gave it."""
     losses, squares = dict[int, float](), dict[int, float]()
     for client, answer in answers.items():
-        loss, square = (answer.metrics.get(name) for name in ("loss", "square-loss"))
-        if isinstance(loss, int | float):
-            losses[client] = float(loss)
-            squares[client] = float(square if isinstance(square, int | float) else loss**2)
+        for name, values in (("loss", losses), ("square-loss", squares)):
+            if name in answer.metrics:
+                values[client] = _float32(answer.metrics[name])
     readings: dict[str, dict[int, Any]] = {}
     if losses:
         readings |= {"loss": losses, "square_loss": squares}
@@ -368,8 +381,14 @@ def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
         different = [line for line in new if line not in old] or sorted(set(old) - set(new))
         raise ConfigError(
             f"{path}: was created with another config ({'; '.join(different[:3])} is new). "
-            "Take the old one, or another state folder to start anew."
+            "Take the old one, or another state folder to start again from round 1."
         )
+    if saved.is_open:
+        LOG.warning(
+            "round %d was open when the server stopped: its clients count as having released, and "
+            "nothing is learnt of them", saved.round,
+        )  # fmt: skip
+        saved.tell({})
     return saved
 
 
@@ -398,7 +417,9 @@ def question_round(
         who = set(question.clients.tolist())
         if who - asked:
             nodes = {client: present[client] for client in sorted(who - asked)}
-            answers |= _ask(question, nodes, arrays, grid, timeout)
+            features = (selector.config.latency.num_features,)
+            shape = () if question.wants == "loss" else features
+            answers |= _ask(question, shape, nodes, arrays, grid, timeout)
             asked |= who
         missing = who - answers.keys()
         if not missing or question.wants == "loss":
@@ -408,7 +429,12 @@ def question_round(
 
 
 def _ask(
-    question: Question, nodes: dict[int, int], arrays: ArrayRecord, grid: TimedGrid, timeout: float
+    question: Question,
+    shape: tuple[int, ...],
+    nodes: dict[int, int],
+    arrays: ArrayRecord,
+    grid: TimedGrid,
+    timeout: float,
 ) -> dict[int, Any]:
     name = NAMES[question.wants]
     messages = []
@@ -430,8 +456,11 @@ def _ask(
             continue
         records = list(reply.content.metric_records.values())
         value = records[0].get(name) if records else None
-        if value is None or not np.isfinite(np.asarray(value, np.float64)).all():
-            LOG.warning("client %d answers %s = %s: must be finite", client, name, value)
+        if float32(value).shape != shape or not np.isfinite(float32(value)).all():
+            LOG.warning(
+                "client %d answers %s = %s: must be finite, of shape %s", client, name,
+                shown(value), shape,
+            )  # fmt: skip
             continue
         answers[client] = value
     return answers
@@ -464,28 +493,34 @@ def _read(
         except Exception as error:  # whatever bytes a client sends, the server goes on
             short = str(error).partition("\n")[0]
             raise ConfigError(f"its array {name!r} cannot be read ({short}).") from None
+        if arrays[name].shape != shapes[name]:
+            raise ConfigError(
+                f"its array {name!r} has the shape {arrays[name].shape} and declares "
+                f"{shapes[name]}."
+            )
         if not np.isfinite(arrays[name]).all():
             raise ConfigError(f"its array {name!r} is not finite.")
     seconds = metrics.get(TOOK) if stamped is None else stamped
-    if not _is_finite(seconds) or not seconds > 0:
+    if not 0 < _float32(seconds) < np.inf:
         raise ConfigError(
-            f"its metric {TOOK} is {seconds}: must be the seconds that it took, > 0; the mod "
-            "PrivateRelease reports them."
+            f"its metric {TOOK} is {shown(seconds)}: must be the seconds that it took, > 0; the "
+            "mod PrivateRelease reports them."
         )
-    for name, most in ((PARTICIPATION, 2**31 - 1), (EPSILON, np.inf)):
+    for name, most in ((PARTICIPATION, MOST_RELEASES), (EPSILON, np.inf)):
         said = metrics.get(name, 1)
-        if not isinstance(said, int | float) or not 0 < said <= most:
-            raise ConfigError(f"its metric {name} is {said}: must be a number > 0.")
-    if needs_loss and not _is_finite(metrics.get("loss")):
+        if not 0 < _float32(said) <= most:
+            raise ConfigError(f"its metric {name} is {shown(said)}: must be a number > 0.")
+    if needs_loss and not abs(_float32(metrics.get("loss"))) <= MOST_LOSS:
         raise ConfigError(
-            f"the policy reads losses, and its metric 'loss' is {metrics.get('loss')}: must be a "
-            "finite number; with PrivateRelease name it in clear, as it leaves without noise."
+            f"the policy reads losses, and its metric 'loss' is {shown(metrics.get('loss'))}: must "
+            "be a finite number; with PrivateRelease name it in clear, as it leaves without noise."
         )
     return Answer(arrays, metrics, float(seconds))
 
 
-def _is_finite(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and bool(np.isfinite(value))
+def _float32(value: Any) -> float:
+    """Return a number as a policy sees it: too large is infinite; NaN for what is no number."""
+    return float(float32(value)) if isinstance(value, int | float) else np.nan
 
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pause_jax.base import source_file
+from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import client_id, numbered
 from pause_jax.base.struct import ConfigError
 
@@ -91,8 +92,8 @@ def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
     except (TypeError, ValueError):
         raise ValueError(f"must be {', '.join(header)}, all but the client numbers") from None
     client_id(values["client"])
-    if not (is_empty or 0 < numbers["seconds"] <= LARGEST):
-        raise ValueError("seconds must be finite and > 0")
+    if not (is_empty or 0 < float32(numbers["seconds"]) < np.inf):
+        raise ValueError("seconds must be a float32 number > 0")
     if not all(np.isfinite(numbers.get(word, 0)) for word in _ORDERS):
         raise ValueError("round or time must be finite")
     if numbers.get("round", 0) % 1:

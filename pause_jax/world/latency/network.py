@@ -14,6 +14,7 @@ from jax.scipy.stats import norm
 from numpy.typing import NDArray
 
 from pause_jax.base import source_file
+from pause_jax.base.checks import float32
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 from pause_jax.rng.draws import evenly
 from pause_jax.world.latency.base import Latency, Work
@@ -29,6 +30,8 @@ _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
 # Gauss-Legendre on each side of the kink at tau_min, of the least, the middle and the most varying
 # part. With these the errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
+# Largest standard deviation of a logarithm in a table: of 16 and more some seconds are infinite.
+MOST_SPREAD = 10.0
 # Standard deviations of a logarithm within which is integrated; 6e-7 lie beyond.
 _REACH = 5.0
 # Clients whose expectation is computed at a time, at 24 x 28 x 16 nodes each.
@@ -220,12 +223,15 @@ def _parse(content: bytes, where: str) -> _Devices:
 
 
 def _number(where: str, place: int, word: str, entry: str) -> float:
-    may_be_zero = word.endswith("_spread") or word == "sample_seconds"
-    try:
-        value = float(entry)
-    except ValueError:
-        value = np.nan
-    if not (np.isfinite(value) and (value > 0 or (may_be_zero and value == 0))):
-        rule = ">= 0" if may_be_zero else "> 0"
-        raise ConfigError(f"{where}, line {place}, {word} = {entry!r}: must be a number {rule}.")
+    value = float(float32(entry))
+    is_spread = word.endswith("_spread")
+    may_be_zero = is_spread or word == "sample_seconds"
+    if not np.isfinite(value) or value < 0 or not (value or may_be_zero):
+        rule = f"a float32 number {'>= 0' if may_be_zero else '> 0'}"
+        raise ConfigError(f"{where}, line {place}, {word} = {entry!r}: must be {rule}.")
+    if is_spread and value > MOST_SPREAD:
+        raise ConfigError(
+            f"{where}, line {place}, {word} = {entry!r}: must be at most {MOST_SPREAD}, the "
+            "standard deviation of a logarithm; seconds would be infinite."
+        )
     return value
