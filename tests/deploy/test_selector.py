@@ -562,7 +562,7 @@ def test_a_damaged_file_is_refused_whatever_is_wrong_in_it(tmp_path):
     with np.load(path) as archive:
         whole = dict(archive)
     assert Selector.load(path).round == 1
-    changes = {
+    changes: dict[str, list[Any]] = {
         "counts": [np.full(8, -100, np.int32), np.zeros(7, np.int32), np.zeros(8)],
         "queried": [np.full(8, 5, np.int32)],
         "round": [np.asarray(-1), np.asarray(1.5)],
@@ -580,7 +580,9 @@ def test_a_damaged_file_is_refused_whatever_is_wrong_in_it(tmp_path):
             if value is None and name.startswith("pending"):
                 continue
             changed = {key: array for key, array in whole.items() if key != name}
-            np.savez(path, **changed, **({} if value is None else {name: value}))
+            if value is not None:
+                changed[name] = value
+            np.savez(path, **changed)
             with pytest.raises(ConfigError, match=r"selector.npz: (is |.* must be )"):
                 Selector.load(path)
 

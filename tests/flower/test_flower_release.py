@@ -190,7 +190,7 @@ def test_other_messages_pass_and_cost_nothing(tmp_path):
 
 
 def test_the_update_of_a_round_leaves_once(tmp_path):
-    mod, calls = PrivateRelease(THRICE, tmp_path / "ledger"), []
+    mod, calls = PrivateRelease(THRICE, tmp_path / "ledger"), list[Context]()
     assert not mod(message(epsilon=5.0), CONTEXT, trains()).has_error()
     again = mod(message(epsilon=5.0), CONTEXT, trains(calls=calls))
     assert again.error.code == protocol.REPEATED
