@@ -177,6 +177,8 @@ def test_everybody_is_received_once_also_if_the_cohort_does_not_divide_the_clien
     assert set(itertools.chain(*seen)) == set(range(K))
     # Who was not received is chosen again, and nobody else.
     assert sorted(seen[1] + seen[2]) == sorted(set(range(K)) - {seen[0][0], seen[0][2]})
+    lost = observation(np.ones(3), update=update, received=[False] * 3)
+    np.testing.assert_array_equal(compiled_update(3)(state, selection, lost).seen, state.seen)
 
 
 def test_absent_clients_are_not_drawn_and_bad_updates_do_no_harm():

@@ -143,6 +143,7 @@ OBSERVED = (
     *("clients", "in_time", "clock"),
     *(available, heard("available", "client"), heard("late", "slot"), heard("clock")),
     *(heard("loss", "slot"), heard("square_loss", "slot"), heard("update", "slot", "entry")),
+    heard("latency", "slot"),
 )
 
 
@@ -162,6 +163,9 @@ def test_a_policy_observes_who_was_there_who_is_late_the_time_and_what_arrived(l
     # Some of those that miss the round are late, and others are lost.
     assert is_late.any() == (late == "next")
     assert (chosen & ~in_time & ~is_late).any()
+    # Of a client that is late, the server knows only how long it waited.
+    seconds = np.diff(np.asarray(result.clock), prepend=0.0)
+    np.testing.assert_allclose(np.max(result.heard_latency, axis=1), seconds, rtol=1e-5)
     for losses in (result.heard_loss, result.heard_square_loss):
         np.testing.assert_array_equal(np.isnan(losses), chosen & ~in_time)
     np.testing.assert_array_equal(np.any(np.asarray(result.heard_update) != 0, axis=2), in_time)
