@@ -483,7 +483,7 @@ class Selector:
                     f"is damaged: {name} is {value.dtype} of shape {value.shape}; must be "
                     f"{like.dtype} of shape {like.shape}."
                 )
-            if (value < low).any() or (value > high).any():
+            if low > -np.inf and not ((value >= low) & (value <= high)).all():
                 raise ConfigError(f"is damaged: {name} = {value}; must be {low:g} to {high:g}.")
             return value
 
