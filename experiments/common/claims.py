@@ -6,8 +6,8 @@ once with 95 % (Bonferroni; a claim without data counts too). Bonferroni needs n
 the claims depend on each other, and unlike Holm's rule it gives an interval for each of them.
 
 - ``confirmed``: the whole interval lies where the claim says; ``refuted``: none of it does.
-- ``open``: the interval lies on both sides, or there are fewer than two seeds, or what was played
-  is only the beginning of the figure.
+- ``open``: the interval lies on both sides, or there are fewer than three seeds, or all seeds gave
+  one value, whose spread nobody knows, or what was played is only the beginning of the figure.
 - ``not decidable here``: the interval lies on both sides, and would need more than ``DECIDABLE``
   seeds to lie on one, if mean and spread are those of the three seeds or more that were played.
 - ``compatible``: a test that could have rejected the claim did not. That confirms nothing.
@@ -109,7 +109,8 @@ def mean(
     if missing:
         note = f"{missing} of {each.size} seeds never got there"
         return Claim(claim, "mean", math.nan, math.inf, each.size, above, below, unit, note)
-    error = each.std(ddof=1) / math.sqrt(each.size) if each.size > 1 else math.inf
+    spread = each.std(ddof=1) if np.ptp(each) else 0.0  # equal values too: 0, not its rounding
+    error = spread / math.sqrt(each.size) if each.size > 1 else math.inf
     found = float(each.mean())
     return Claim(claim, "mean", found, float(error), each.size, above, below, unit, note)
 
@@ -201,6 +202,8 @@ def _judged(claim: Claim, together: int) -> tuple[str, str]:
     if claim.kind == "test":
         return "compatible" if claim.found >= claim.above else "refuted", claim.note
     low, high = interval(claim, together)
+    if claim.kind == "mean" and (claim.seeds < _PILOT or not claim.error):
+        return "open", _words(claim, low, high, together)
     if claim.above < low and high < claim.below:
         verdict = "confirmed"
     elif high < claim.above or claim.below < low:

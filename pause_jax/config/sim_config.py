@@ -117,6 +117,12 @@ class SimConfig(Config):
                     f"{self.clock.name!r} has none. Leave it out; clock.buffer says when the "
                     "server steps."
                 )
+        if self.overlaps and self.policy.needs_rounds:
+            raise ConfigError(
+                f"policy = {self.policy.name!r}: {self.policy.needs_rounds}, and clock = "
+                f"{self.clock.name!r} has no rounds. Choose another policy, or clock = "
+                "Synchronous()."
+            )
         if self.wait_for is not None and self.wait_for > self.cohort_size:
             raise ConfigError(
                 f"wait_for = {self.wait_for}: must be <= num_selected = {self.cohort_size}, the "

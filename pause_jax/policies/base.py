@@ -159,6 +159,8 @@ class PolicyConfig(Config):
       reference: source of the rule.
       alone: whether a sweep compiles it apart from other policies, as it asks clients, calls back
         to Python or keeps whole updates; custom policies always are.
+      needs_rounds: why it cannot choose where rounds overlap; empty if it can. There ``round``
+        counts decisions and T server steps, and what ``update`` hears of is not the last decision.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -166,6 +168,7 @@ class PolicyConfig(Config):
     assumes: ClassVar[str] = "nothing"
     reference: ClassVar[str] = ""
     alone: ClassVar[bool] = False
+    needs_rounds: ClassVar[str] = ""
 
     @final
     @property

@@ -50,6 +50,7 @@ class E3cs(PolicyConfig):
     observes: ClassVar[str] = "whose update arrived, who was available"
     assumes: ClassVar[str] = "nothing"
     reference: ClassVar[str] = "Huang et al. 2022"
+    needs_rounds: ClassVar[str] = "weighs an answer by its probability in the round's draw"
 
     quota: float = number(default=0.5, at_least=0, at_most=1)
     schedule: str = static(default="constant", choices=("constant", "late"))

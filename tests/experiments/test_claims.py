@@ -117,6 +117,13 @@ def test_tests_and_exact_numbers_have_words_of_their_own(claim, expected):
     assert verdict(claim) == expected
 
 
+@pytest.mark.parametrize("values", [[0.3, 0.3], [0.3, 0.3, 0.3], [1.0, 1.2], [0.3] * 20])
+def test_equal_values_and_two_seeds_decide_nothing(values):
+    """Of their spread nothing is known: coins of +-1 would often "confirm" with five seeds."""
+    assert verdict(claims.mean("c", values, "s", above=0)) in UNDECIDED
+    assert verdict(claims.mean("c", values, "s", below=0)) in UNDECIDED
+
+
 @pytest.mark.parametrize("difference", [5.0, -5.0, 0.0])
 def test_one_seed_confirms_and_refutes_nothing(difference):
     for claim in (

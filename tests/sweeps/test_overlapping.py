@@ -143,6 +143,13 @@ def test_the_ledger_charges_starts(without_learning):
     assert note.startswith("steps: ")
 
 
+@pytest.mark.parametrize("name", ["e3cs", "hics_fl"])
+def test_a_policy_that_needs_rounds_is_refused(name):
+    """E3CS would divide by the probability of a client that was absent at its last decision."""
+    with pytest.raises(ConfigError, match=rf"policy = '{name}': .* has no rounds"):
+        simulate(ALONE.replace(policy=named(name), learning=None), KEYS[0])
+
+
 def test_a_selector_refuses_a_clock_that_overlaps():
     with pytest.raises(ConfigError, match=r"a Selector chooses round by round\. Set clock"):
         Selector(ALONE, KEYS[0])
