@@ -334,6 +334,18 @@ def test_a_score_is_that_of_float64_and_its_regret_is_signed():
     np.testing.assert_array_equal(np.isnan(found.regret), size == 0)
 
 
+def test_pause_regrets_less_than_random_choice():
+    config = SimConfig(num_clients=20, num_selected=5, num_rounds=150, learning=None)
+    keys = jax.random.split(KEY, 6)
+
+    def total_regret(policy: str) -> np.ndarray:
+        ours = config.replace(policy=NAMED[policy])
+        run = jax.vmap(lambda key: simulate(ours, key, record=("regret",)).regret)
+        return np.asarray(run(keys)).sum(axis=1)
+
+    assert np.all(total_regret("pause") < 0.5 * total_regret("random"))
+
+
 def test_without_tracking_the_regret_is_not_computed():
     result = budget_run("fastest", "geometric")
     assert np.all(np.isnan(result.regret))
