@@ -234,7 +234,7 @@ def objective_of(text: str) -> Objective:
     """
     words = " ".join(text.split()).lower()
     known = {each.text: each for each in _OBJECTIVES}
-    if match := re.fullmatch(r"seconds to ([0-9.]+) ?%", words):
+    if match := re.fullmatch(r"seconds to ([0-9]+(?:\.[0-9]+)?) ?%", words):
         target = float(match[1]) / 100
         value = functools.partial(metrics.time_to_accuracy, target=target)
         known[words] = Objective(words, 1, ("eval_clock", "test_accuracy"), value)

@@ -124,5 +124,5 @@ def table(where: str, content: bytes) -> list[list[str]]:
     """Return the rows of a CSV file."""
     try:
         return list(csv.reader(content.decode("utf-8-sig").splitlines()))
-    except UnicodeDecodeError:
-        raise ConfigError(f"{where}: must be a CSV file in UTF-8.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{where}: must be a CSV file in UTF-8 ({error}).") from None

@@ -111,7 +111,11 @@ def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]
 def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
     """Return a column as numbers: images as they are stored, grey ones [N, H, W, 1]."""
     feature = part.features[column]
-    rows = [np.asarray(row) for row in part[column][:]]
+    # The numbers of a palette image are places in its palette, and no colours.
+    rows = [
+        np.asarray(row.convert("RGB") if getattr(row, "mode", "") in ("P", "PA") else row)
+        for row in part[column][:]
+    ]
     if len({row.shape for row in rows}) != 1 or not np.issubdtype(rows[0].dtype, np.number):
         refuse(path, f"column {column} must be numbers or images of one shape")
     found = np.stack(rows)

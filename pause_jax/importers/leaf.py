@@ -57,8 +57,18 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
         try:
             users, data = content["users"], content["user_data"]
             samples = {user: (data[user]["x"], data[user]["y"]) for user in users}
+            counted = dict(zip(users, content["num_samples"], strict=True))
         except WRONG:
             refuse(path, "must have users, num_samples and user_data with x and y of each user")
+        for user, (_, y) in samples.items():
+            if user in found:
+                refuse(
+                    path,
+                    f"user {user!r} stands in a file before it too: one set of samples would be "
+                    "lost. Give the folder that holds train and test, or join the files",
+                )
+            if counted[user] != len(y):
+                refuse(path, f"user {user!r} has {len(y)} samples; num_samples is {counted[user]}")
         rule = (
             "x and y must be lists of one length: numbers, or texts of one length (of LEAF: "
             "FEMNIST, Shakespeare, the synthetic data)"
@@ -89,4 +99,6 @@ def _array(values: list[Any]) -> NDArray[Any]:
         return np.where(printable, codes - _FIRST + 1, 0).astype(np.int32)
     numbers = np.asarray(values, np.float64)
     whole = numbers.ndim == 1 and (numbers == np.rint(numbers)).all()
+    if whole and (np.abs(numbers) >= 2**31).any():
+        raise ValueError("labels must be int32")
     return numbers.astype(np.int32) if whole else pixels(numbers)

@@ -34,9 +34,12 @@ def imported(path: pathlib.Path, train: Samples, test: Samples) -> Imported:
     tested = {client: part for client, part in test.items() if client in full and len(part[0])}
     if tested:
         arrays |= zip(("x_test", "y_test"), _joined(path, tested), strict=True)
-    missing = len(train) - len(full)
-    notes = (f"{missing} clients have no sample, and are left out.",) if missing else ()
-    return Imported({}, arrays, notes)
+    notes = []
+    if missing := len(train) - len(full):
+        notes.append(f"{missing} clients have no sample, and are left out.")
+    if untrained := sum(client not in full and len(part[0]) > 0 for client, part in test.items()):
+        notes.append(f"{untrained} clients have test samples alone, and are left out.")
+    return Imported({}, arrays, tuple(notes))
 
 
 def pixels(values: NDArray[Any]) -> NDArray[Any]:

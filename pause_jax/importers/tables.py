@@ -83,18 +83,26 @@ def _table(path: pathlib.Path) -> pd.DataFrame:
     """Return the texts of a CSV file; NaN where a line is too short."""
     content = io.BytesIO(content_of("FILE", str(path)) or b"\n")
     try:
-        table = pd.read_csv(content, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        table = pd.read_csv(
+            content, dtype=str, keep_default_na=False, encoding="utf-8-sig", header=None
+        )
     except pd.errors.EmptyDataError:
         return pd.DataFrame()
     except ValueError as error:
         refuse(path, f"must be a CSV file in UTF-8 ({error})")
+    header = table.iloc[0].str.strip()
+    if header.duplicated().any():
+        twice = header[header.duplicated()].iloc[0]
+        refuse(path, f"has the column {shown(twice)} twice; it has {', '.join(header)}")
+    table = table.iloc[1:].set_axis(header.tolist(), axis=1)
     return table.rename(columns=str.strip).apply(lambda column: column.str.strip())
 
 
 def _devices(request: Request, table: pd.DataFrame) -> Imported:
     if "score" in table:
-        # The first word, without commas between thousands.
-        table["score"] = table.score.str.split().str[0].str.replace(",", "")
+        # The first word, without commas between thousands; a decimal comma stays, and is refused.
+        first = table.score.str.split().str[0]
+        table["score"] = first.str.replace(r",(?=\d{3}(?:\D|$))", "", regex=True)
     numbers = table.drop(columns="device", errors="ignore").apply(_numbers)
     spreads = [word for word in numbers if word.endswith("_spread")]
     fits = (numbers[spreads] >= 0).all(axis=1) & (numbers.drop(columns=spreads) > 0).all(axis=1)

@@ -216,10 +216,15 @@ def form(x: Any) -> tuple[tuple[int, ...], Any]:
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """Return values as an array. Raises ConfigError for rows of several lengths."""
+    if np.ma.is_masked(values):
+        raise ConfigError(f"{name}: has masked entries. Leave such samples out, or fill them.")
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except ValueError as error:
         raise ConfigError(f"{name}: must be an array, of rows of one length ({error}).") from None
+    if array.dtype.kind in "mM":
+        raise ConfigError(f"{name} is of kind {array.dtype}: must be numbers.")
+    return array
 
 
 def as_numbers(name: str, values: Any) -> NDArray[Any]:

@@ -168,6 +168,11 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
     """
     name = f"learning.task = {label(task)}"
     y = data.y_train
+    if odd := [each for each in task.metrics if not each.isidentifier()]:
+        raise ConfigError(
+            f"{name}: has the metric {odd[0]!r}; must be letters, digits and _, as it names a "
+            "variable of the results' file."
+        )
     if "test_loss" in task.metrics:
         raise ConfigError(
             f"{name}: a metric is called 'test_loss', as the mean of its loss is. Give it another "

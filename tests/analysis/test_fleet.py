@@ -475,6 +475,15 @@ def test_parquet_is_the_same_as_csv(tmp_path):
         Traces(path=str(tmp_path / "gone.parquet"), order="played"), jax.random.key(0), 5, 3
     )
     np.testing.assert_array_equal(found, np.repeat([[0], [0], [1], [0], [0]], 3, axis=1))
+    for unit in ("ms", "ns"):
+        took = pd.to_timedelta(table.seconds, unit="s").astype(f"timedelta64[{unit}]")
+        table.assign(seconds=took).to_parquet(tmp_path / "took.parquet")
+        again = parse((tmp_path / "took.parquet").read_bytes(), "took.parquet")
+        np.testing.assert_allclose(np.sort(again.seconds), np.sort(table.seconds), atol=1e-3)
+    dated = table.drop(columns="round").assign(time=pd.Timestamp("2026-01-01"))
+    dated.to_parquet(tmp_path / "dated.parquet")
+    with pytest.raises(ConfigError, match="column time holds dates; must be numbers, in seconds"):
+        parse((tmp_path / "dated.parquet").read_bytes(), "dated.parquet")
     table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
     with pytest.raises(ConfigError, match=r"row 0.*seconds must be a float32 number > 0"):
         parse((tmp_path / "b.parquet").read_bytes(), "b.parquet")

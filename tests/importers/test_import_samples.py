@@ -96,6 +96,11 @@ def test_shakespeare_of_leaf_becomes_tokens(tmp_path):
         ({"a": {"x": "xy", "y": [1, 2]}}, "'a': x and y must be lists of one length"),
         ({"a": {"x": ["ab", "abc"], "y": ["a", "b"]}}, "'a': x and y must be lists of one le"),
         ({"a": {"x": [], "y": []}}, "must have a client with samples"),
+        ({"a": {"x": [[1.0]], "y": [2**32 + 5]}}, "'a': x and y must be lists of one length"),
+        (
+            '{"users": ["a"], "num_samples": [3], "user_data": {"a": {"x": [[1.0]], "y": [1]}}}',
+            "user 'a' has 1 samples; num_samples is 3",
+        ),
         ({"-1": {"x": [[1.0]], "y": [1]}}, "client '-1': a client must be a whole number"),
     ],
 )
@@ -116,8 +121,20 @@ def test_a_client_without_training_samples_has_no_test_samples(tmp_path):
         return np.zeros((number, 2), np.float32), np.zeros(number, np.int32)
 
     train, test = {"a": part(3), "b": part(0)}, {"a": part(1), "b": part(2)}
-    arrays = samples.imported(tmp_path, train, test).arrays
+    _, arrays, notes = samples.imported(tmp_path, train, test)
     assert (len(arrays["x"]), len(arrays["x_test"])) == (3, 1)
+    assert "1 clients have test samples alone, and are left out." in notes
+
+
+def test_a_user_of_two_files_is_refused_as_one_set_of_samples_would_be_lost(tmp_path):
+    for split, number in (("train", 9), ("test", 1)):
+        (tmp_path / split).mkdir()
+        one = {"x": [[1.0]] * number, "y": [1] * number}
+        public_files.leaf(tmp_path / split / "all.json", {"a": one})
+    with pytest.raises(ConfigError, match="user 'a' stands in a file before it too"):
+        leaf.read(Request((tmp_path / "train", tmp_path / "test")))
+    arrays = leaf.read(Request((tmp_path,))).arrays
+    assert (len(arrays["x"]), len(arrays["x_test"])) == (9, 1)
 
 
 def test_emnist_of_tensorflow_federated_is_what_it_was(tmp_path):

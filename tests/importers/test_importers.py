@@ -222,6 +222,8 @@ def test_seconds_and_intervals_keep_the_ids_of_clients(tmp_path):
         ("a,b\n1,2\ninf,3\n", {"sample_ms": "a"}, "line 3: must have numbers > 0"),
         ("sample_ms,sample_spread\n1,-0.1\n", {}, "line 2: must have numbers > 0, spreads >="),
         ("a,b\n1,2\n-1,3\n", {"score": "a"}, "line 3: must have numbers > 0"),
+        ('a,b\n"76,5",2\n', {"score": "a"}, "line 2: must have numbers > 0"),
+        ("a,b,a\n1,2,3\n", {"score": "a"}, "has the column 'a' twice; it has a, b, a"),
         ("a,b\n", {"score": "a"}, "must have a line of a client"),
         ("", {"score": "a"}, "has no column 'a'"),
     ],

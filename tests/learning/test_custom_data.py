@@ -141,6 +141,8 @@ NAN[3, 2] = np.nan
         ((FEATURES, np.eye(3, dtype=int)[LABELS]), "y.argmax"),
         ((PIXELS.astype(int), LABELS), "Pixels must be uint8"),
         ((FEATURES, LABELS.astype(str)), "y is of kind .*must be numbers"),
+        ((FEATURES.astype("timedelta64[s]"), LABELS), "x is of kind timedelta64.*must be numbers"),
+        ((FEATURES, np.ma.masked_equal(LABELS, LABELS[0])), "y: has masked entries"),
         (([[1.0], [1.0, 2.0]], [0, 1]), "x: must be an array, of rows of one length"),
         ((FEATURES, 3), "each of the 50 samples"),
     ],

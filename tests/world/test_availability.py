@@ -186,6 +186,8 @@ def test_a_presence_survives_its_file(tmp_path):
         ("client,start,end\n0,3,2\n", r"line 2: 3 to 2 must be seconds, 0 <= start < end"),
         ("client,start,end\n0,-1,2\n", r"line 2: -1 to 2"),
         ("client,start,end\n0,0,inf\n", r"0 to inf"),
+        ("client,start,end\n0,1700000000,1700000010\n", r"starts at 1700000000 s, where float32"),
+        (f"client,start,end\n{'a' * 140_000},1,2\n", r"must be a CSV file in UTF-8 \(field larger"),
         (
             "client,start,end\n0,one,2\n",
             r"line 2, '0,one,2': must be a client's number or name and",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pause_jax.base import source_file
 from pause_jax.base.client_ids import check_enough, client_id, numbered
+from pause_jax.base.memory import check_memory
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 from pause_jax.world.availability.base import AvailabilityTrace
 
@@ -25,6 +26,8 @@ class _Table(NamedTuple):
     ids: tuple[str, ...]  # of the clients; empty if they have none
 
 
+# Seconds up to which float32 tells each from the next: half a year.
+LATEST = 2**24
 # What was read or made, by digest: a traced program cannot read a file.
 _TABLES: dict[str, _Table] = {}
 
@@ -136,6 +139,11 @@ def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
     start, end = (float(time) for time in pair)
     if not (0 <= start < end and math.isfinite(end)):
         raise ConfigError(f"{where}: {start:g} to {end:g} must be seconds, 0 <= start < end.")
+    if start > LATEST:
+        raise ConfigError(
+            f"{where}: starts at {start:.0f} s, where float32 has no seconds between; must be at "
+            f"most {LATEST}. Subtract the first start, as from UNIX times."
+        )
     return start, end
 
 
@@ -143,7 +151,10 @@ def _table(
     clients: NDArray[Any], rows: Sequence[tuple[Any, float, float]], ids: tuple[str, ...] = ()
 ) -> _Table:
     """The table of intervals, whose clients are numbered 0, 1, ..."""
-    times = np.zeros((clients.max() + 1, np.bincount(clients).max(), 2))
+    most = int(np.bincount(clients).max())
+    size = 16.0 * (int(clients.max()) + 1) * most
+    check_memory(size, f"a table of {most} intervals of each client", "Leave intervals out.")
+    times = np.zeros((clients.max() + 1, most, 2))
     filled = np.zeros(len(times), int)
     for client, (_, start, end) in zip(clients, rows, strict=True):
         times[client, filled[client]] = start, end

@@ -118,5 +118,10 @@ def _parquet(content: bytes, name: str) -> _Rows:
     except Exception as error:  # pyarrow and pandas raise many types
         short = str(error).splitlines()[0]
         raise ConfigError(f"{name}: must be a Parquet file of numbers ({short}).") from None
+    for column, kind in table.dtypes.items():
+        if kind.kind == "m":  # a duration, in ticks of whatever unit
+            table[column] = table[column].dt.total_seconds()
+        elif kind.kind == "M":
+            raise ConfigError(f"{name}: column {column} holds dates; must be numbers, in seconds.")
     rows = table.astype(object).mask(table.isna(), "").to_numpy().tolist()
     return list(map(str, table.columns)), [(f"row {place}", row) for place, row in enumerate(rows)]
