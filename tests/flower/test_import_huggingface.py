@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.importers import huggingface
@@ -58,6 +59,21 @@ def test_a_folder_is_read_by_its_column_of_clients(tmp_path):
         huggingface.read(Request((tmp_path / "femnist",), columns={"label": "y"}))
     with pytest.raises(ConfigError, match=r"column writer_id must be numbers or images of one"):
         huggingface.read(Request((tmp_path / "femnist",), columns={"y": "writer_id"}))
+
+
+def test_images_with_a_palette_have_the_palettes_colours(tmp_path):
+    colours = np.asarray([[10, 20, 30], [200, 100, 50]], np.uint8)
+    image = Image.fromarray(np.asarray([[0, 1], [1, 0]], np.uint8), mode="P")
+    image.putpalette(colours.ravel().tolist())
+    features = datasets.Features(
+        image=datasets.Image(), label=datasets.Value("int32"), client_id=datasets.Value("string")
+    )
+    rows = {"image": [image] * 2, "label": [0, 1], "client_id": ["a", "b"]}
+    both = datasets.Dataset.from_dict(rows, features=features)
+    datasets.DatasetDict({"train": both}).save_to_disk(tmp_path / "palette")
+    columns = {"client": "client_id"}
+    arrays = huggingface.read(Request((tmp_path / "palette",), columns=columns)).arrays
+    np.testing.assert_array_equal(arrays["x"][0], colours[[[0, 1], [1, 0]]])
 
 
 def test_what_is_no_such_folder_is_one_line(tmp_path):
