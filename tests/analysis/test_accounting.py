@@ -139,6 +139,16 @@ def test_any_pure_mechanism_is_bounded_by_randomised_response():
     assert math.isinf(total_epsilon(approximate, n, 3 * approximate.delta)), "less than four have"
 
 
+def test_spreading_a_distance_over_coordinates_composes_no_worse_than_one_coordinate():
+    """So l1_vector counts as a Laplace mechanism of one number."""
+    laplace = pld.privacy_loss_distribution.from_laplace_mechanism
+    spread = [laplace(1 / epsilon) for epsilon in (1.2, 0.5, 0.2, 0.1)]
+    many = functools.reduce(lambda a, b: a.compose(b), spread)
+    for epsilon in np.linspace(0, 1.99, 20):
+        one = laplace(1 / 2.0).get_delta_for_epsilon(epsilon)
+        assert many.get_delta_for_epsilon(epsilon) <= one + 1e-9
+
+
 @pytest.mark.parametrize("kind", [PerCoordinateLaplace, Pure, Gaussian])
 @pytest.mark.parametrize("budget", [Geometric(total_epsilon=8.0), Power(total_epsilon=8.0)])
 def test_totals_grow_with_n_and_fall_with_delta(kind, budget):
@@ -448,6 +458,8 @@ def test_the_program_prints_the_table_and_writes_the_ledger(monkeypatch, tmp_pat
     spent = 200 * (1 - np.exp(-0.04 * rows.participations))
     np.testing.assert_allclose(rows.eps_per_coordinate, spent, rtol=1e-4, atol=1e-4)
     assert not rows.exhausted.any()
+    assert set(rows.unit) == {"coordinate"}
+    assert rows.unnoised.str.contains(SIZES, regex=False).all()
     assert rows.warning.str.contains("NO GUARANTEE").all()
     assert rows.participations.sum() == 2 * 3 * 5
     assert (rows.releases > rows.participations).any()

@@ -97,6 +97,13 @@ def test_a_policy_has_one_colour_and_marker_in_all_figures():
             assert found == (look.colour, look.marker), (draw, name)
 
 
+def test_twenty_configs_differ_in_colour_or_dash():
+    axes = drawn(plotting.plot_accuracy, made({f"config {i}": None for i in range(20)}))
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 4]
+    looks = {(to_hex(line.get_color()), str(line._dash_pattern)) for line in lines}
+    assert len(lines) == len(looks) == 20
+
+
 @pytest.mark.parametrize("learning", ["accuracy", "none"])
 def test_every_figure_is_a_picture_and_two_vector_files_with_text(tmp_path, learning):
     result = made({"sa_pause": None, "b": None}, learning=learning)

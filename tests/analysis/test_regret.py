@@ -57,18 +57,18 @@ def test_the_error_is_over_seeds():
 
 
 def test_the_bounds_by_hand():
-    # K = 3, m = 2, delta = 0.05, Delta_max = 8.4: n = e makes ln n = 1.
-    latency = Traces.of([[0.05 / speed] for speed in (0.5, 0.1, 0.45)])
+    # K = 4, m = 2, delta = 0.05, Delta_max = 8.4: n = e makes ln n = 1.
+    latency = Traces.of([[0.05 / speed] for speed in (0.5, 0.1, 0.45, 0.3)])
     reward = Reward(alpha=3.0, gamma=2.0)
-    config = SimConfig(num_clients=3, num_selected=2, learning=None, latency=latency, reward=reward)
-    assert lab.smallest_gap([0.5, 0.1, 0.45]) == pytest.approx(0.05)
+    config = SimConfig(num_clients=4, num_selected=2, learning=None, latency=latency, reward=reward)
+    assert lab.smallest_gap([0.5, 0.1, 0.45, 0.3]) == pytest.approx(0.05)
     bounds = lab.bounds_of(config, math.e)
     assert bounds == pytest.approx(
         {
-            "pause": 3 * 8.45 * (12 / 0.05**2 + 1 + 2 * math.pi**2 / 3),
-            "bsfl": 3 * 8.4 * (12 / 0.05**2 + 1 + math.pi**2 / 3),
-            "gap_free": 4 * math.sqrt(9 * math.e)
-            + 8.4 * 3 * (1 + 2 * sum(s**-5.0 for s in range(1, 999))),
+            "pause": 4 * 8.45 * (12 / 0.05**2 + 1 + 2 * math.pi**2 / 3),
+            "bsfl": 4 * 8.4 * (12 / 0.05**2 + 1 + math.pi**2 / 3),
+            "gap_free": 4 * math.sqrt(12 * math.e)
+            + 8.4 * 4 * (1 + 2 * sum(s**-5.0 for s in range(1, 999))),
         },
         rel=1e-5,
     )

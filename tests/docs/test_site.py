@@ -32,6 +32,10 @@ def test_its_links_lead_somewhere_in_a_checkout(path):
     assert broken_links(path.read_text("utf-8"), path.parent) == []
 
 
+def test_a_broken_link_is_found():
+    assert broken_links("[a](nowhere.md#b), [c](README.md)", ROOT) == ["nowhere.md"]
+
+
 def test_every_guide_is_in_the_contents():
     contents = (ROOT / "docs" / "index.md").read_text("utf-8")
     listed = set(re.findall(r"^([\w./]+)$", contents, re.MULTILINE))
