@@ -84,10 +84,14 @@ CONFIGS = {
     "shell": (model('"os:system"'), NO_KIND),
     "process": (model('"subprocess:Popen"', '[["args", "touch PWNED"]]'), NO_KIND),
     "eval": (model('"builtins:eval"', "[]"), NO_KIND),
+    "a function of flax": (model('"flax.nnx:jit"', "[]"), NO_KIND),
     "a class of flax that is no module": (model('"flax.nnx:Rngs"', "[]"), NO_KIND),
+    "a class of ours that is no module": (model('"pause_jax:SimConfig"', "[]"), NO_KIND),
     "our program": (model('"pause_jax.cli.main:main"', "[]"), NO_KIND),
     "a module's loader": (model('"os:__loader__"', "[]"), NO_KIND),
     "a chain of attributes": (model('"flax.linen:Module.__init__.__globals__"'), NOT_THERE),
+    "a module in a module": (model('"pathlib:os.system"'), NOT_THERE),
+    "builtins of a module": (model('"os:__builtins__.eval"'), NOT_THERE),
     # What is imported.
     "import": (model('"evil:Net"', "[]"), NOT_LOADED),
     "a path": (model('"../evil.py:Net"', "[]"), NOT_LOADED),
@@ -95,6 +99,7 @@ CONFIGS = {
     "a module alone": (model('"os"', "[]"), NOT_THERE),
     # Optimisers.
     "optimizer shell": ('[learning]\noptimizer = "os:abort"', "GradientTransformation"),
+    "optimizer import": ('[learning]\noptimizer = "evil:rate"', NOT_LOADED),
     "optimizer of optax": ('[learning]\noptimizer = "optax:adam"', "GradientTransformation"),
     # Arguments that are no plain data, and values of other kinds.
     "no pairs": (dense('[["features"]]'), "must be pairs"),

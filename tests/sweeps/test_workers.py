@@ -225,8 +225,10 @@ def test_a_chunk_whose_workers_die_every_time_ends_the_sweep():
             raise OSError("gone")
 
     executor = Inline(before)
-    with pytest.raises(SweepInterrupted, match=r"2 of 12 runs.*a worker failed: OSError\('gone'\)"):
+    failed = r"2 of 12 runs.*a worker failed: OSError\('gone'\)"
+    with pytest.raises(SweepInterrupted, match=failed) as stopped:
         sweep(CONFIGS, keys(), executor=executor, **SETTINGS)
+    assert stopped.value.finished.sizes["seed"] == 2
 
 
 def test_a_failure_in_a_chunk_is_told_and_not_tried_again(monkeypatch):
