@@ -31,7 +31,8 @@ def clip_l2(x: Array, bound: Array | float) -> Array:
 
 def norm(x: Array) -> Array:
     """Euclidean norm of ``x`` [d] that neither overflows nor underflows."""
-    largest = jnp.maximum(jnp.max(jnp.abs(x)), jnp.finfo(x.dtype).tiny)
+    # XLA may turn c y / largest into y (c / largest): with the least float that is 0 times inf.
+    largest = jnp.maximum(jnp.max(jnp.abs(x)), float(jnp.finfo(x.dtype).tiny) ** 0.75)
     return largest * jnp.linalg.norm(x / largest)
 
 

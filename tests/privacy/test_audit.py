@@ -265,6 +265,10 @@ def test_delta_is_part_of_the_claim(key):
     assert audit(Gaussian(shrink=0.3), key, epsilon=1.0, samples=SAMPLES).violated
 
 
+def test_an_update_of_one_coordinate(key):
+    assert not audit(L1Laplace(), key, epsilon=1.0, dimension=1, samples=2000).violated
+
+
 def test_a_dimension_beyond_the_discriminant(key):
     found = audit(L1Laplace(), key, epsilon=4.0, dimension=1000, samples=2000)
     assert 1.5 < found.lower_bound <= 4.0

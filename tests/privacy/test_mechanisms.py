@@ -344,3 +344,28 @@ def test_private_length_leaves_the_direction_the_rest_of_epsilon(share):
     assert stats.ks_2samp(found, angle(alone, (1 - share) * epsilon, 1)).pvalue > ACCEPT
     for wrong in (1.0, 0.8 * (1 - share)):
         assert stats.ks_2samp(found, angle(alone, wrong * epsilon, 1)).pvalue < REJECT
+
+
+@jax.jit
+def squared_errors(mechanism, keys, update, epsilon):
+    return jax.lax.map(
+        lambda key: jnp.sum((mechanism.privatize(key, update, epsilon) - update) ** 2), keys
+    )
+
+
+def test_error_at_the_size_of_a_network():
+    """50,890 parameters, padded to 65,536 by the projection; a zero update has the same error."""
+    size, epsilon = 50_890, 8.0
+    noise = size * exact_cap(float(capped(np.float32(epsilon)).log_odds), epsilon)[2] ** 2
+    radius = exact_radius(size, epsilon) ** 2
+    multiplier = 2 * dp_accounting.get_sigma_gaussian(epsilon, 1e-5)
+    for mechanism, error, at_zero in (
+        (PrivUnitG(), noise, noise),
+        (DuchiL2(), radius - 1, radius),
+        (GaussianMechanism(), size * multiplier**2, size * multiplier**2),
+        (Projected(inner=PrivUnitG(), dimension=4096), noise, noise),
+    ):
+        for x, expected in ((vector(1.0, size), error), (np.zeros(size, np.float32), at_zero)):
+            measured = np.mean(squared_errors(mechanism, keys(5), x, epsilon))
+            assert measured == pytest.approx(expected, rel=0.05), mechanism
+            assert np.mean(squared_errors(mechanism, keys(5), x, 1.0)) > 1.2 * expected
