@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.stats
 
 from pause_jax import ConfigError, Learning, SimConfig
 from pause_jax.config import validate
@@ -67,13 +66,6 @@ def test_cnn2_has_the_published_number_of_parameters():
     assert count(jax.eval_shape(Cnn2().module(62).init, jax.random.key(0), IMAGE_28)) == 1_206_590
 
 
-@pytest.mark.parametrize(("norm", "layers"), [("group", CNN3 | NORMS), ("none", CNN3)])
-def test_cnn3_without_running_statistics_has_parameters_only(norm, layers):
-    shapes = shapes_of(Cnn3(norm=norm), IMAGE_32)
-    assert set(shapes) == {"params"}
-    assert {name: count(layer) for name, layer in shapes["params"].items()} == layers
-
-
 def test_linear_is_one_affine_layer():
     shapes = shapes_of(Linear(), IMAGE_28)
     assert set(shapes["params"]) == {"output"}
@@ -88,54 +80,6 @@ def test_output_is_one_row_a_sample(model, outputs):
     x, initial = np.zeros((3, 32, 32, 3), np.float32), model.module(outputs).init_with_output
     found, _ = jax.eval_shape(initial, jax.random.key(0), x)
     assert found.shape == (3, outputs)
-
-
-def layers(variables) -> dict[str, tuple[np.ndarray, np.ndarray, int]]:
-    """(kernel, bias, fan-in) of every dense and convolutional layer."""
-    return {
-        name: (
-            np.ravel(layer["kernel"]),
-            np.ravel(layer["bias"]),
-            int(np.prod(layer["kernel"].shape[:-1])),
-        )
-        for name, layer in variables["params"].items()
-        if "kernel" in layer
-    }
-
-
-@pytest.mark.parametrize("model", [Mlp(), Cnn3(norm="batch")])
-def test_initial_kernels_are_uniform_within_one_over_root_fan_in(model):
-    # What PyTorch does by default (kaiming_uniform with a = sqrt(5)).
-    found = layers(variables_of(model))
-    assert len(found) == (3 if isinstance(model, Mlp) else 7)
-    for name, (kernel, _, fan_in) in found.items():
-        bound = fan_in**-0.5
-        uniform = scipy.stats.uniform(-bound, 2 * bound)
-        assert np.abs(kernel).max() <= bound, name
-        assert scipy.stats.kstest(kernel, uniform.cdf).pvalue > 1e-3, name
-
-
-def test_kernel_test_rejects_other_bounds():
-    kernel, _, fan_in = layers(variables_of(Mlp()))["hidden_0"]
-    for wrong in (0.9, 1.1):
-        bound = wrong * fan_in**-0.5
-        uniform = scipy.stats.uniform(-bound, 2 * bound)
-        assert scipy.stats.kstest(kernel, uniform.cdf).pvalue < 1e-6
-
-
-def test_initial_biases_are_uniform_within_one_over_root_fan_in():
-    scaled = np.concatenate(
-        [
-            bias * np.sqrt(fan_in)
-            for model in (Mlp(), Cnn3(norm="batch"))
-            for _, bias, fan_in in layers(variables_of(model)).values()
-        ]
-    )
-    assert np.abs(scaled).max() <= 1
-    assert scipy.stats.kstest(scaled, scipy.stats.uniform(-1, 2).cdf).pvalue > 1e-3
-    for wrong in (0.7, 1.3):
-        uniform = scipy.stats.uniform(-wrong, 2 * wrong)
-        assert scipy.stats.kstest(scaled, uniform.cdf).pvalue < 1e-3
 
 
 def test_initial_values_depend_on_the_key():
@@ -180,13 +124,6 @@ def test_layers_of_resnet18_have_the_published_numbers_of_weights():
         expected[f"stage_{stage}_block_0"] = first
         expected[f"stage_{stage}_block_1"] = 2 * 9 * width**2 + 4 * width
     assert part == expected
-
-
-@pytest.mark.parametrize("norm", ["group", "none"])
-def test_resnet18_without_running_statistics_has_parameters_only(norm):
-    tree = shapes_of(ResNet18(norm=norm), IMAGE_32)
-    assert set(tree) == {"params"}
-    assert count(tree) == 11_173_962 - (9_600 if norm == "none" else 0)
 
 
 @pytest.mark.parametrize("shape", [(64, 48, 3), (1, 1, 2)])
@@ -240,13 +177,21 @@ def test_initial_weights_of_cnn3_are_those_of_plain_flax():
     jax.tree.map(np.testing.assert_array_equal, *initial(jax.random.key(1), x))
 
 
+def plain_norm(norm, x, train, name):
+    if norm == "batch":
+        return nn.BatchNorm(not train, momentum=0.9, name=name)(x)
+    return x if norm == "none" else nn.GroupNorm(8 if x.ndim > 2 else 1, name=name)(x)
+
+
 class PlainCnn3(nn.Module):
-    """The authors' network with its six batch norms in plain Flax."""
+    """The authors' network with its six norms in plain Flax."""
+
+    norm: str
 
     @nn.compact
     def __call__(self, x, train):
         def norm(x, i):
-            return nn.BatchNorm(not train, momentum=0.9, name=f"norm_{i}")(x)
+            return plain_norm(self.norm, x, train, f"norm_{i}")
 
         for i, width in enumerate((32, 64, 128)):
             x = nn.Conv(width, (3, 3), padding="VALID", name=f"conv_{i}")(x)
@@ -262,6 +207,7 @@ class PlainBlock(nn.Module):
 
     features: int
     stride: int
+    norm: str
 
     @nn.compact
     def __call__(self, x, train):
@@ -272,7 +218,7 @@ class PlainBlock(nn.Module):
                 use_bias=False,
                 name=f"conv_{name}",
             )(x)
-            return nn.BatchNorm(not train, momentum=0.9, name=f"norm_{name}")(x)
+            return plain_norm(self.norm, x, train, f"norm_{name}")
 
         y = layer(nn.relu(layer(x, 3, self.stride, 0)), 3, 1, 1)
         if x.shape[-1] != self.features or self.stride > 1:
@@ -283,14 +229,17 @@ class PlainBlock(nn.Module):
 class PlainResNet18(nn.Module):
     """ResNet-18 with a 3x3 stem, of width 8, in plain Flax."""
 
+    norm: str
+
     @nn.compact
     def __call__(self, x, train):
         edge = ((1, 1), (1, 1))
         x = nn.Conv(8, (3, 3), padding=edge, use_bias=False, name="conv")(x)
-        x = nn.relu(nn.BatchNorm(not train, momentum=0.9, name="norm")(x))
+        x = nn.relu(plain_norm(self.norm, x, train, "norm"))
         for stage, first in enumerate((1, 2, 2, 2)):
             for i, stride in enumerate((first, 1)):
-                x = PlainBlock(8 * 2**stage, stride, name=f"stage_{stage}_block_{i}")(x, train)
+                block = PlainBlock(8 * 2**stage, stride, self.norm, name=f"stage_{stage}_block_{i}")
+                x = block(x, train)
         return nn.Dense(10, name="output")(x.mean(axis=(1, 2)))
 
 
@@ -310,9 +259,9 @@ def in_plain_flax(tree):
             return tree["statistics"]
         return {name: flat(value) for name, value in tree.items()}
 
-    params = merged(tree["params"], tree["clear"])
+    params = merged(tree["params"], tree.get("clear", {}))
     return {"params": params} | (
-        {"batch_stats": flat(tree["batch_stats"])} if len(tree) > 2 else {}
+        {"batch_stats": flat(tree["batch_stats"])} if tree.get("batch_stats") else {}
     )
 
 
@@ -338,11 +287,11 @@ def random_variables(module, x):
 
 
 @functools.cache
-def networks(kind):
-    """(images, variables, what plain Flax makes of them)."""
+def networks(kind, norm):
+    """(images, model, variables, what plain Flax makes of them)."""
     plain, model, size = {
-        "cnn3": (PlainCnn3(), Cnn3(norm="batch"), (22, 24)),
-        "resnet18": (PlainResNet18(), ResNet18(width=8, norm="batch"), (9, 6)),
+        "cnn3": (PlainCnn3(norm), Cnn3(norm=norm), (22, 24)),
+        "resnet18": (PlainResNet18(norm), ResNet18(width=8, norm=norm), (9, 6)),
     }[kind]
     x = draw(4, 3, *size, 3)
     variables = random_variables(model.module(10), x)
@@ -355,16 +304,16 @@ def networks(kind):
     params = start.pop("params")
     gradient, (y, changed) = jax.jit(jax.grad(loss, has_aux=True))(params, start)
     evaluated = jax.jit(lambda params, rest: plain.apply({"params": params, **rest}, x, False))
-    results = y, gradient, changed["batch_stats"], evaluated(params, start)
-    return x, variables, jax.device_get(results)
+    expected = jax.device_get({"params": gradient, **changed})
+    return x, model, variables, (y, expected, evaluated(params, start))
 
 
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
 @pytest.mark.parametrize(("kind", "form"), [("cnn3", "products"), ("resnet18", "direct")])
-def test_a_network_is_that_of_plain_flax_in_a_step_and_in_evaluation(kind, form):
+def test_a_network_is_that_of_plain_flax_in_a_step_and_in_evaluation(kind, form, norm):
     """Outputs, gradients of all weights and running statistics; two rows fill up the batch."""
     with jax.enable_x64(True):
-        x, variables, (y, gradient, statistics, evaluated) = networks(kind)
-        model = {"cnn3": Cnn3(norm="batch"), "resnet18": ResNet18(width=8, norm="batch")}[kind]
+        x, model, variables, (y, expected, evaluated) = networks(kind, norm)
         network = linen_network(model.replace(convolution=form).module(10), draws=False)
         padded = np.concatenate([x, 50 + x[:2]])
         mask = np.asarray([True] * 3 + [False] * 2)
@@ -373,10 +322,10 @@ def test_a_network_is_that_of_plain_flax_in_a_step_and_in_evaluation(kind, form)
             outputs, changed = network.train({**variables, **trained}, padded, mask, None)
             return loss_of(outputs), (outputs, changed)
 
-        trained = {name: variables[name] for name in ("params", "clear")}
+        trained = {name: variables[name] for name in ("params", "clear") if name in variables}
         found, (outputs, changed) = jax.jit(jax.grad(loss, has_aux=True))(trained)
         assert outputs.dtype == np.float64
         assert_near(outputs[:3], y, 1e-10)
         actual = in_plain_flax(jax.device_get({**found, **changed}))
-        assert_near(actual, {"params": gradient, "batch_stats": statistics}, 1e-10)
+        assert_near(actual, expected, 1e-10)
         assert_near(jax.jit(network.predict)(variables, x), evaluated, 1e-10)
