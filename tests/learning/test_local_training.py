@@ -465,6 +465,12 @@ def test_a_round_depends_on_who_has_which_key(round_of):
     )
 
 
+def test_each_backend_has_its_bound_of_clients_side_by_side(monkeypatch):
+    for backend, bound in (("cpu", cohort.CPU_BYTES), ("gpu", cohort.ACCELERATOR_BYTES)):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        assert clients_that_fit(bound // 4) == 4
+
+
 def test_clients_side_by_side_are_bounded_by_what_they_keep(monkeypatch):
     training = make_training(make_dataset("classification"), batch_size=4, max_samples=22)
     variables = initial(training)

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pause_jax import ConfigError, Learning, SimConfig
+from pause_jax import ConfigError, Learning, SimConfig, simulate
 from pause_jax.config import validate
-from pause_jax.learning import Cnn2, Cnn3, Linear, Mlp, ResNet18
+from pause_jax.learning import Cnn2, Cnn3, Dataset, Linear, Mlp, ResNet18
 from pause_jax.learning.models import Model, linen_network
+from pause_jax.policies import Random
+from pause_jax.privacy import NoPrivacy
 from tests.support.arrays import assert_near, draw
 
 pytestmark = pytest.mark.slow
@@ -329,3 +331,22 @@ def test_a_network_is_that_of_plain_flax_in_a_step_and_in_evaluation(kind, form,
         actual = in_plain_flax(jax.device_get({**found, **changed}))
         assert_near(actual, expected, 1e-10)
         assert_near(jax.jit(network.predict)(variables, x), evaluated, 1e-10)
+
+
+def test_a_round_moves_every_layer():
+    model = ResNet18(width=8, norm="batch", convolution="xla")
+    config = SimConfig(
+        num_clients=2, num_selected=1, num_rounds=1, policy=Random(), privacy=NoPrivacy(),
+        learning=Learning(model=model, batch_size=3, optimizer="sgd"),
+    )  # fmt: skip
+    pixels = np.random.default_rng(0).integers(256, size=(8, 8, 8, 1), dtype=np.uint8)
+    data = Dataset.of(pixels, np.arange(8), pixels, np.arange(8))
+    after, before = (
+        simulate(config.override({"learning.learning_rate": rate}), jax.random.key(0), data)
+        for rate in (0.1, 1e-30)
+    )
+    for name in ("params", "clear"):
+        moved = jax.tree.map(
+            lambda a, b: (a != b).any(), after.variables[name], before.variables[name]
+        )
+        assert all(jax.tree.leaves(moved)), moved
