@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 import re
 import warnings
@@ -277,24 +278,25 @@ def _ask(
     entropy: list[int],
     startup: int,
 ) -> optuna.Trial:
-    """Ask for a trial whose seed is its place among the trials that did not fail.
+    """Ask for a trial whose seed is its place, the first that no trial has.
 
-    So a resumed search proposes the same, unless a killed process left trials running: they keep
-    their places. Of processes that ask at the same moment, the first gets the place; the others
-    ask again.
+    Failed trials have none, so a resumed search proposes the same, unless a killed process left
+    trials running: they keep their places. Processes that take one place at once ask again.
     """
-    place = _place(study)
+    taken = _places(study)
+    place = next(each for each in itertools.count() if each not in taken)
     study.sampler = _sampler(name, [*entropy, place], startup)
     trial = study.ask(dict(axes))
-    if _place(study, before=trial.number) == place:
+    trial.set_user_attr("place", place)
+    if _places(study).count(place) == 1:
         return trial
     study.tell(trial, state=TrialState.FAIL)
     return _ask(study, axes, name, entropy, startup)
 
 
-def _place(study: optuna.Study, before: float = math.inf) -> int:
+def _places(study: optuna.Study) -> list[int]:
     trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING))
-    return sum(each.number < before for each in trials)
+    return [each.user_attrs["place"] for each in trials if "place" in each.user_attrs]
 
 
 def _sampler(name: str | None, entropy: list[int], startup: int) -> optuna.samplers.BaseSampler:
