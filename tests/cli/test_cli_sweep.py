@@ -69,23 +69,6 @@ def test_a_sweep_of_a_file_has_the_values_as_coordinates(monkeypatch, tmp_path):
     assert data.sizes["seed"] == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("lots",), ["lots: must be a config file or one of", "mnist_small"]),
-        (("digits_small", "--vary", "privacy.budget.decay=0"), ["decay = 0", "> 0"]),
-        (("digits_small", "--max-batch", "0"), ["max_batch = 0", ">= 1"]),
-    ],
-)
-def test_bad_input_is_one_message(monkeypatch, tmp_path, capsys, arguments, words):
-    assert command(monkeypatch, tmp_path, *arguments, "--no-figures") == 2
-    error = " ".join(capsys.readouterr().err.split())
-    assert "Traceback" not in error
-    for word in words:
-        assert word in error
-    assert not list(tmp_path.glob("results/*"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("chunks", "files"),

@@ -141,17 +141,3 @@ def test_a_bad_client_batch_is_one_message(bad):
     for call in (simulate, sweep):
         with pytest.raises(ConfigError, match=r"client_batch = .*must be a whole number >= 1"):
             call(LEARN, KEY, client_batch=bad)
-
-
-def test_quality_and_input_noise_have_keys_of_their_own():
-    @jax.jit
-    def key_data():
-        streams = keys.streams(KEY)
-        drawn = [*streams, *jax.random.split(streams.data)]
-        for t in range(1, 5):
-            own = keys.of_round(streams, t)
-            drawn += [*own, *keys.question_and_choice(own.policy)]
-        return jax.random.key_data(jnp.stack(drawn))
-
-    drawn = np.asarray(key_data())
-    assert len(np.unique(drawn, axis=0)) == len(drawn)

@@ -345,6 +345,8 @@ def test_a_round_moves_every_layer():
         simulate(config.override({"learning.learning_rate": rate}), jax.random.key(0), data)
         for rate in (0.1, 1e-30)
     )
+    assert after.variables is not None
+    assert before.variables is not None
     for name in ("params", "clear"):
         moved = jax.tree.map(
             lambda a, b: (a != b).any(), after.variables[name], before.variables[name]

@@ -19,7 +19,7 @@ def distinct(drawn: list[jax.Array]) -> bool:
 
 def test_no_two_draws_of_a_run_share_a_key():
     run = keys.streams(jax.random.key(0))
-    drawn = [run.data, run.model, run.inputs]
+    drawn = [run.data, *jax.random.split(run.data), run.model, run.inputs]
     for t in ROUNDS:
         of_round = keys.of_round(run, t)
         shared = (of_round.training, of_round.privacy, of_round.answers)
