@@ -329,6 +329,7 @@ def _run(
     with warnings.catch_warnings():
         if not warn:
             warnings.simplefilter("ignore", contract.BrokenContract)
+            warnings.simplefilter("ignore", contract.NotFinite)
         result = sweep(configs, keys, data=data, record=record, progress=progress)
     scores = objective.value(result)
     scores = scores.where((result.first_broken_round <= 0) & np.isfinite(scores))

@@ -165,12 +165,8 @@ def notes(result: xr.Dataset) -> Iterator[str]:
     """
     for name in map(str, result.config.values):
         one = result.sel(config=name)
-        bad = one.first_nonfinite_round.values
-        if (bad > 0).any():
-            yield (
-                f"{name}: the model was not finite from round {bad[bad > 0].min()} on "
-                f"in {(bad > 0).sum()} of {bad.size} seeds."
-            )
+        if found := contract.not_finite(one.first_nonfinite_round.values):
+            yield f"{name}: {found}"
         if found := contract.finding(one.first_broken_round.values, one.broken_rules.values):
             yield f"{name}: WARNING: {found}"
         yield from _collapse(name, one)

@@ -1,4 +1,4 @@
-"""Whether a policy or a latency model of one's own keeps its contract, round by round.
+"""Warnings about the figures of finished runs: custom parts that broke their contract, and NaN.
 
 A value is known in the run only, where nothing can be raised: what is broken is recorded. The
 library's own parts are tested instead.
@@ -17,8 +17,9 @@ from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import is_ours
 from pause_jax.config import SimConfig
 
-# The recorded quantities that say it.
+# The recorded quantities that say what was broken, and when weights stopped being finite.
 RECORDED = ("first_broken_round", "broken_rules")
+NONFINITE = "first_nonfinite_round"
 # In the order of their bits.
 RULES = (
     "the policy chose a client twice",
@@ -71,6 +72,10 @@ class BrokenContract(UserWarning):
     """A custom part broke its contract, so the figures of the runs mean nothing."""
 
 
+class NotFinite(UserWarning):
+    """A run's model has weights that are not finite."""
+
+
 def finding(rounds: Any, rules: Any) -> str:
     """Say what the runs of a config broke, by the ``RECORDED`` of each seed; empty if nothing."""
     rounds, rules = np.atleast_1d(rounds), np.atleast_1d(rules)
@@ -83,7 +88,16 @@ def finding(rounds: Any, rules: Any) -> str:
     )
 
 
-def warn(found: dict[str, str]) -> None:
+def not_finite(rounds: Any) -> str:
+    """Say from which round on models were not finite, by ``NONFINITE`` of each seed, or nothing."""
+    each = np.ravel(rounds)
+    bad = each[each > 0]
+    if not bad.size:
+        return ""
+    return f"the model was not finite from round {bad.min()} on in {bad.size} of {each.size} seeds."
+
+
+def warn(found: dict[str, str], category: type[Warning] = BrokenContract) -> None:
     """Warn once of all that was found, by the names of the configs."""
     if lines := [f"{name}: {words}" for name, words in found.items() if words]:
-        warnings.warn("\n".join(lines), BrokenContract, stacklevel=3)
+        warnings.warn("\n".join(lines), category, stacklevel=3)

@@ -67,6 +67,8 @@ def simulate(
     Warns:
       BrokenContract: once, at the end, if a custom part broke its contract and ``record`` has
         ``first_broken_round`` and ``broken_rules``; not within a trace.
+      NotFinite: likewise, if the model has weights that are not finite and ``record`` has
+        ``first_nonfinite_round``.
 
     Examples:
       >>> import jax
@@ -91,7 +93,12 @@ def simulate(
     ids = client_ids(config, loaded_data)
     with refused_if_too_large(f"num_clients = {config.num_clients}", FEWER):
         result = single_run(config, loaded_data, key, quantities, execution)
-    if set(contract.RECORDED) <= set(result.values) and not is_traced(result.values):
-        found = contract.finding(*(result.values[name] for name in contract.RECORDED))
-        contract.warn({label(config.policy): found})
+    if not is_traced(result.values):
+        name = label(config.policy)
+        if set(contract.RECORDED) <= set(result.values):
+            found = contract.finding(*(result.values[each] for each in contract.RECORDED))
+            contract.warn({name: found})
+        if contract.NONFINITE in result.values:
+            words = contract.not_finite(result.values[contract.NONFINITE])
+            contract.warn({name: words}, contract.NotFinite)
     return result.replace(client_ids=ids)

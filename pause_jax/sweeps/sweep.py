@@ -82,6 +82,7 @@ def sweep(
     Warns:
       BrokenContract: once, at the end, naming the configs whose custom parts broke their contract,
         if ``record`` has ``first_broken_round`` and ``broken_rules``.
+      NotFinite: likewise, of models that are not finite, if it has ``first_nonfinite_round``.
     """
     plan, workers = planned(
         configs,
@@ -96,11 +97,15 @@ def sweep(
     )
     kept = None if store is None else Store.create(pathlib.Path(store), plan)
     result = execute(plan, kept, workers, progress=progress)
+    names = [str(name) for name in result.config.values]
     if set(contract.RECORDED) <= set(result):
         recorded = zip(*(result[name].values for name in contract.RECORDED), strict=True)
-        names = map(str, result.config.values)
         findings = (contract.finding(*each) for each in recorded)
         contract.warn(dict(zip(names, findings, strict=True)))
+    if contract.NONFINITE in result:
+        rounds = result[contract.NONFINITE].values
+        words = {name: contract.not_finite(each) for name, each in zip(names, rounds, strict=True)}
+        contract.warn(words, contract.NotFinite)
     return result
 
 

@@ -17,6 +17,7 @@ from pause_jax.privacy import (
     NoPrivacy,
     PerCoordinateLaplace,
 )
+from pause_jax.run.contract import NotFinite
 from pause_jax.run.preflight import prepare
 from pause_jax.run.programs import compiled_steps, program_spec, state_shapes
 from pause_jax.run.record.result import chosen, result_at_end, with_rounds
@@ -152,7 +153,8 @@ def test_simulating_inside_a_trace_leaves_the_data_set_usable():
 
 
 def test_a_learning_rate_that_blows_up_the_model_is_reported():
-    result = learn_run(learning__learning_rate=1e38)
+    with pytest.warns(NotFinite, match="the model was not finite from round 1 on in 1 of 1 seeds"):
+        result = learn_run(learning__learning_rate=1e38)
     assert result.first_nonfinite_round == 1
     assert np.all(np.isnan(result.test_accuracy))
 
@@ -160,7 +162,8 @@ def test_a_learning_rate_that_blows_up_the_model_is_reported():
 def test_the_first_round_that_breaks_the_model_is_found():
     # Clients release twice from round 4 on (three rounds visit everyone), and the second time the
     # budget is e^-40 of the first: noise beyond float32.
-    result = learn_run(privacy__budget__decay=40.0, privacy__sensitivity=1e23)
+    with pytest.warns(NotFinite, match="from round 4 on"):
+        result = learn_run(privacy__budget__decay=40.0, privacy__sensitivity=1e23)
     np.testing.assert_array_equal(np.sort(np.ravel(result.clients[:3])), np.arange(6))
     assert result.first_nonfinite_round == 4
     np.testing.assert_array_equal(np.isnan(result.test_accuracy), [False, True, True])

@@ -13,6 +13,7 @@ from pause_jax.learning import LinearRegression
 from pause_jax.policies import POLICIES, FedCs, Oort, PowerOfChoice, Random, RbcsF
 from pause_jax.privacy import MECHANISMS, GaussianMechanism, L1Laplace, NoPrivacy, Power
 from pause_jax.privacy.budget import BUDGETS
+from pause_jax.run.contract import NotFinite
 from pause_jax.run.driver import single_run
 from pause_jax.run.preflight import prepare
 from pause_jax.run.record.result import chosen
@@ -109,7 +110,10 @@ def test_healthy_runs_pass_all_modes_at_once():
 def test_debug_nans_refuses_a_model_that_is_not_a_number():
     config = LEARN.replace(privacy=NoPrivacy(), policy=Random())
     config = config.override({"learning.learning_rate": 1e38})
-    assert simulate(config, KEY).first_nonfinite_round > 0
+    with pytest.warns(NotFinite):
+        assert simulate(config, KEY).first_nonfinite_round > 0
+    with pytest.warns(NotFinite, match="fast: .* in 1 of 1 seeds"):
+        sweep({"fast": config}, KEY, progress=False)
     with jax.debug_nans(True), pytest.raises(FloatingPointError, match="round 1: the model is"):
         simulate(config, KEY)
 
