@@ -54,24 +54,6 @@ def sizes(config: SimConfig, data: Dataset | None = None) -> np.ndarray:
     return np.asarray(simulate(config, KEY, data, record=("data_size",)).data_size)
 
 
-def test_one_line_makes_a_data_set():
-    data = Dataset.of(FEATURES[:40], LABELS[:40], FEATURES[40:], LABELS[40:])
-    assert (data.x_train.dtype, data.y_train.dtype) == (jnp.float32, jnp.int32)
-    assert (data.pixel_max, data.num_classes) == (0, 3)
-    np.testing.assert_allclose(data.to_input(data.x_train), FEATURES[:40].astype(np.float32))
-    result = run(base(), KEY, data)
-    assert np.isfinite(result.test_accuracy).all()
-
-
-def test_pixels_are_known_by_their_kind():
-    data = Dataset.of(PIXELS, LABELS)
-    assert data.pixel_max == 255
-    assert data.sample.shape == (4, 4, 1)
-    assert data.sample.dtype == jnp.float32
-    inputs = np.asarray(data.to_input(data.x_train))
-    assert -1 <= inputs.min() < -0.9 < 0.9 < inputs.max() <= 1
-
-
 def test_without_a_test_set_a_share_is_drawn_that_the_seed_fixes():
     numbered = np.arange(50.0)[:, None]
     one, same, other = (Dataset.of(numbered, LABELS, seed=seed) for seed in (0, 0, 1))

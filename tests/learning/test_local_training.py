@@ -307,20 +307,6 @@ def test_a_large_client_uses_that_many_of_its_own_samples_and_in_time_all():
     assert np.all(np.abs(rate - 8 / 25) < 4.5 * np.sqrt(8 / 25 * 17 / 25 / 60))
 
 
-def test_the_order_is_fresh_for_every_key():
-    dataset = make_dataset("classification")
-    partition = make_partition(20)
-    training = make_training(dataset, batch_size=4, max_samples=20)
-    orders = {
-        tuple(sample_order(training, partition, 0, jax.random.key(seed))) for seed in range(5)
-    }
-    assert len(orders) == 5
-    keys = jax.random.split(jax.random.key(3), 2)
-    updates, *_ = run(training, initial(training), partition, [0, 0], keys, 5)
-    kernel = np.asarray(updates["params"]["output"]["kernel"])
-    assert not np.array_equal(kernel[0], kernel[1])
-
-
 def test_input_noise_has_the_std_of_the_quality_and_is_fixed_for_a_sample():
     features, quality = 4000, 0.6
     x = np.random.default_rng(2).uniform(-1, 1, (2, features)).astype(np.float32)
@@ -456,13 +442,6 @@ def test_each_slot_is_trained_once_and_for_all_its_steps(batch):
     done, bound = train_all(slots, steps)
     np.testing.assert_array_equal(done, 10 * slots)
     assert (np.asarray(bound) >= steps).all()
-
-
-def test_a_round_depends_on_who_has_which_key(round_of):
-    (weights, *_), (other, *_) = round_of(1), round_of(1, seed=1)
-    assert not np.allclose(
-        weights["params"]["output"]["kernel"], other["params"]["output"]["kernel"], atol=1e-5
-    )
 
 
 def test_each_backend_has_its_bound_of_clients_side_by_side(monkeypatch):

@@ -123,15 +123,3 @@ def test_running_statistics_are_the_textbooks_and_leave_out_rows_that_fill_up(sh
     assert_near(predicted, scale * (x - mean) / np.sqrt(var + 1e-5) + bias, 1e-5)
     # Statistics of all rows would be far from these.
     assert np.abs(x.mean(axis=axes) - mean).min() > 100
-
-
-@pytest.mark.parametrize(("shape", "groups"), [((5, 3, 2, 16), 8), ((5, 16), 1)])
-def test_group_norm_standardises_groups_of_channels_of_one_sample(shape, groups):
-    module, x = Normalised("group"), 2 + 3 * draw(0, *shape)
-    scale, bias = draw(1, 16), draw(2, 16)
-    weights = {"norm": {"scale": np.float32(scale), "bias": np.float32(bias)}}
-    y = jax.jit(module.apply)({"params": weights}, np.float32(x))
-    parts = x.reshape(5, -1, groups, 16 // groups)
-    centred = parts - parts.mean(axis=(1, 3), keepdims=True)
-    standard = centred / np.sqrt(parts.var(axis=(1, 3), keepdims=True) + 1e-6)
-    assert_near(y, scale * standard.reshape(shape) + bias, 1e-5)
