@@ -94,7 +94,7 @@ class GreedyFed(PolicyConfig):
             assert observation.server_loss is not None
             worth = shapley(
                 coalition_value(observation.server_loss, selection.weights, received),
-                permutations(order_key, m, self.sweeps),
+                permutations(order_key, clients.size, self.sweeps),
                 self.tolerance,
             )
             count, old = state.times[clients] + 1, state.value[clients]

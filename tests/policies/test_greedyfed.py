@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from pause_jax import ConfigError, presets, simulate, sweep
+from pause_jax import Asynchronous, ConfigError, presets, simulate, sweep
 from pause_jax.learning import Mlp
 from pause_jax.policies import GreedyFed, Random, Selection
 from pause_jax.policies.greedyfed import coalition_value, permutations, shapley
@@ -19,6 +19,7 @@ from pause_jax.run.record.quantity import quantity
 from pause_jax.run.setup import learner_of
 from tests.reference import greedyfed as oracle
 from tests.support.network import context, observation
+from tests.support.runs import LEARN
 
 pytestmark = pytest.mark.slow
 
@@ -250,6 +251,17 @@ def test_held_samples_change_nothing_but_the_score_of_other_policies():
     np.testing.assert_array_equal(held.clients, all_scored.clients)
     np.testing.assert_array_equal(held.train_loss, all_scored.train_loss)
     assert (held.test_loss != all_scored.test_loss).any()
+
+
+def test_where_rounds_overlap_it_values_the_answers_of_a_step():
+    """These are two, and a cohort has three."""
+    config = LEARN.replace(
+        policy=GreedyFed(), num_selected=3, num_rounds=5,
+        clock=Asynchronous(concurrency=4, buffer=2),
+    )  # fmt: skip
+    result = simulate(config.override({"learning.validation": 20}), KEY)
+    assert result.clients.shape == (5, 2)
+    assert np.isfinite(result.test_loss[-1])
 
 
 def test_without_such_samples_and_with_bad_settings_it_is_refused():
