@@ -259,17 +259,20 @@ def test_the_total_at_most_is_that_of_a_client_in_every_round():
     assert math.isnan(ledger(played(BANDIT, [1] * 6)).tight_at_most), "nothing is trained"
 
 
-def test_a_total_at_most_is_that_of_the_largest_budget_and_the_total_of_the_most_spent():
-    """Client 0 took part most often, client 1 spent most, client 2 has the largest budget."""
+def test_the_total_is_the_largest_of_a_client_which_need_not_have_spent_most():
+    """Client 1 spent most, in 60 small releases; client 2 a little less, in four large ones."""
     budget = Geometric(total_epsilon=10.0, decay=0.1, law=PerClient(values=(0.1, 1.0, 3.0)))
     config = digits(num_clients=3, num_selected=2, num_rounds=60, eval_every=60)
     config = config.replace(privacy=PerCoordinateLaplace(budget=budget))
-    result = played(config, [40, 20, 1])
+    counts = np.asarray([40, 60, 4])
+    result = played(config, counts)
     totals = np.asarray([1.0, 10.0, 30.0], np.float32)
-    spent = totals * -np.expm1(-0.1 * np.asarray([40, 20, 1]))
+    spent = totals * -np.expm1(-0.1 * counts)
+    assert spent[1] > spent[2]
     book = ledger(recorded(result, spent=spent, budget=totals))
     alike = [config.privacy.replace(budget=Geometric(total_epsilon=t, decay=0.1)) for t in totals]
-    assert book.tight == pytest.approx(total_epsilon(alike[1], 20, DELTA), rel=1e-4)
+    assert book.tight == pytest.approx(total_epsilon(alike[2], 4, DELTA), rel=1e-4)
+    assert book.tight > total_epsilon(alike[1], 60, DELTA)
     assert book.tight_at_most == pytest.approx(total_epsilon(alike[2], 60, DELTA), rel=1e-4)
 
 
