@@ -220,7 +220,7 @@ def test_searches_share_a_storage_and_compile_in_the_first_generation(monkeypatc
     again = tune(BASE, axes_of(), LOSS, KEY, **options)
     assert len(compiled) == 9, "a finished search runs its finalists alone"
     assert again.trials.equals(zero.trials)
-    # Factors of 15 to 150 with five keys.
+    # Factors of 10 to 130 with five keys.
     by_chance = tune(BASE, axes_of(), LOSS, KEY, budget=24, seeds=2, sampler="RandomSampler")
     late, late_by_chance = (each.trials["mean"][16:].median() for each in (zero, by_chance))
     assert late < late_by_chance / 5
