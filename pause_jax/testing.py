@@ -22,8 +22,16 @@ from jax import Array
 from pause_jax.bandit.protocol import Observation, Selection
 from pause_jax.base.struct import Config
 from pause_jax.config import SimConfig, config_file
-from pause_jax.learning import Learner, LearnerState, Learning
-from pause_jax.policies import Answer, Context, Policy, PolicyConfig, Random, policy_of
+from pause_jax.learning import Digits, Learner, LearnerState, Learning, Linear
+from pause_jax.policies import (
+    Answer,
+    Context,
+    Policy,
+    PolicyConfig,
+    Random,
+    policy_of,
+    readings,
+)
 from pause_jax.privacy import Budget, Mechanism
 from pause_jax.rng import keys
 from pause_jax.run.preflight import prepare
@@ -36,6 +44,7 @@ from pause_jax.run.simulate import simulate
 __all__ = ["check_learner", "check_mechanism", "check_policy"]
 
 ROUNDS = 30
+TRAINED_ROUNDS = 10
 
 
 @quantity("round", "slot")
@@ -64,8 +73,9 @@ RECORDED = ("clients", "clock", "counts", "queried", "energy", "optimality_gap",
 def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: int = 3) -> None:
     """Check a selection policy against its contract.
 
-    Without learning, at availabilities of 1, 0.5 and 0.02: it chooses distinct clients, none that
-    is absent, with weights that are finite, not negative and sum to one where anybody takes part;
+    Without learning, at availabilities of 1, 0.5 and 0.02, and in training if it reads losses or
+    updates: it chooses distinct clients, none that is absent, with weights that are finite, not
+    negative and sum to one where anybody takes part;
     its functions are pure; it declares in ``reads`` what it reads; its state keeps its form; the
     same key gives the same run; other numbers do not recompile; runs under vmap equal single runs;
     and its config goes through TOML if it has a name.
@@ -103,6 +113,11 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
         result = run(config.replace(availability=jnp.float32(share)), key)
         _check_choices(result, f"availability {share:g}")
     run.check()
+    if readings(policy):
+        digits = Digits(num_train=10 * num_clients)
+        learning = Learning(data=digits, model=Linear(), max_steps=1, validation=20)
+        trained = config.replace(policy=policy, learning=learning, num_rounds=TRAINED_ROUNDS)
+        _check_choices(simulate(trained, key, record=record), "in training")
     one, again = run(config, key), run(config, key)
     _same(one, again, "the same config and key gave two results: it is not pure")
     several = jax.random.split(key, 3)

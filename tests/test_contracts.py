@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +109,24 @@ class Late(Faulty):
         return Selection(clients, jnp.where(round == 17, jnp.nan, weights))
 
 
+class Norms(Faulty):
+    """Chooses one client twice once it has seen an update, which only training has."""
+
+    reads: ClassVar[tuple[str, ...]] = ("update",)
+
+    def build(self, context):
+        def select(key, state, round, available):
+            clients = jnp.argsort(~available)[: context.num_selected]
+            here = available[clients]
+            clients = clients.at[1].set(jnp.where(state > 0, clients[0], clients[1]))
+            return Selection(clients, here / jnp.maximum(jnp.sum(here), 1)), no_info()
+
+        def update(state, selection, observation):
+            return state + jnp.sum(jnp.abs(observation.update))
+
+        return Policy(lambda: jnp.zeros(()), select, update)
+
+
 class Frozen(Faulty):
     """Makes a Python number of a traced one, so that each value compiles again."""
 
@@ -139,6 +158,7 @@ DICE = itertools.count()
         (Heavy(), "weights must sum to one"),
         (Late(), "round 17.*finite"),
         (Dice(), r"Dice: called again.*not pure"),
+        (Norms(), r"in training, round \d+: .*distinct"),
     ],
 )
 def test_a_faulty_policy_is_found(policy, words):
