@@ -102,9 +102,9 @@ def behind(value: Any) -> Any:
 
 
 def float32(value: Any) -> NDArray[np.float32]:
-    """Return numbers as a simulation rounds them; NaN for what is no number, such as a text of one.
+    """Return a number, a text of one, or an array, rounded as in a simulation; else NaN.
 
-    A number that is too large becomes infinite, one that is too small 0.
+    Too large numbers become infinite, too small ones 0.
     """
     try:
         with np.errstate(over="ignore", under="ignore"):

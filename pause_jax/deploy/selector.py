@@ -137,8 +137,8 @@ class Selector:
           data: as in ``simulate``; not read if ``data_size`` is given.
           data_size: samples of each client [K]; by default those of the config's data, or equal
             ones without learning.
-          quality: of each client's data [K], in [0, 1] (BSFL); by default that of the config's data
-            with the sizes, or 1.
+          quality: of each client's data [K], > 0 (BSFL's are at most 1); by default that of the
+            config's data with the sizes, or 1.
           update_size: entries of an update, for a policy that reads updates, or a latency model
             that is to take the bytes of a round from it; by default the config's, if its data is
             loaded, or 0.

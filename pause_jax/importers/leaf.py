@@ -64,7 +64,7 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
             if user in found:
                 refuse(
                     path,
-                    f"user {user!r} stands in a file before it too: one set of samples would be "
+                    f"user {user!r} is in an earlier file too: one set of samples would be "
                     "lost. Give the folder that holds train and test, or join the files",
                 )
             if counted[user] != len(y):

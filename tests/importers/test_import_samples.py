@@ -131,7 +131,7 @@ def test_a_user_of_two_files_is_refused_as_one_set_of_samples_would_be_lost(tmp_
         (tmp_path / split).mkdir()
         one = {"x": [[1.0]] * number, "y": [1] * number}
         public_files.leaf(tmp_path / split / "all.json", {"a": one})
-    with pytest.raises(ConfigError, match="user 'a' stands in a file before it too"):
+    with pytest.raises(ConfigError, match="user 'a' is in an earlier file too"):
         leaf.read(Request((tmp_path / "train", tmp_path / "test")))
     arrays = leaf.read(Request((tmp_path,))).arrays
     assert (len(arrays["x"]), len(arrays["x_test"])) == (9, 1)

@@ -519,7 +519,7 @@ def _read(
 
 
 def _float32(value: Any) -> float:
-    """Return a number as a policy sees it: too large is infinite; NaN for what is no number."""
+    """Return a metric as a float32 number; NaN if it is a list, a text or missing."""
     return float(float32(value)) if isinstance(value, int | float) else np.nan
 
 
