@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from pause_jax.base.source_file import content_of
 from pause_jax.base.struct import ConfigError
 from pause_jax.world.latency import Latency, LogNormal, Pareto, ShiftedExponential, SpacedLatency
-from pause_jax.world.latency.measured import Measured, parse
+from pause_jax.world.latency.measured import Measured
 
 Floats = NDArray[np.float64]
 # A client with fewer measurements says nothing about order.
@@ -119,15 +118,6 @@ class Fleet(NamedTuple):
     def stationary(self) -> bool:
         """Whether nothing speaks against independent rounds of one law."""
         return not (self.drift.speaks_against or self.correlation.speaks_against)
-
-
-def read(path: str) -> Fleet:
-    """What a file of measurements shows: see :class:`pause_jax.world.latency.Traces` for its form.
-
-    Raises:
-      ConfigError: if it cannot be read, or is too small to say anything.
-    """
-    return fit(parse(content_of("fleet", path), path, "fleet"))
 
 
 def fit(data: Measured) -> Fleet:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import io
 import os
 import pathlib
 import stat
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, Self, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, NoReturn, Self, TypeVar
 
 from pause_jax.base.memory import check_memory
 from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError
 
 T = TypeVar("T")
+# Its place in a file, its cells, and the rule that it breaks.
+BadLine = tuple[str, Sequence[Any], str]
 
 
 class FromFile(Config):
@@ -123,6 +126,14 @@ def parsed(
 def table(where: str, content: bytes) -> list[list[str]]:
     """Return the rows of a CSV file."""
     try:
-        return list(csv.reader(content.decode("utf-8-sig").splitlines()))
+        return list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{where}: must be a CSV file in UTF-8 ({error}).") from None
+
+
+def refuse_lines(where: str, header: Sequence[str], bad: Sequence[BadLine], fix: str) -> NoReturn:
+    """Raise ConfigError naming the first ten bad lines of a file, and its header."""
+    named = [f"{line}, {shown(','.join(map(str, row)))}: {rule}" for line, row, rule in bad[:10]]
+    more = f"; and {len(bad) - 10} more" if len(bad) > 10 else ""
+    columns = shown(",".join(header))
+    raise ConfigError(f"{where}, {'; '.join(named)}{more}. The header is {columns}. {fix}")

@@ -11,12 +11,17 @@ import tomli_w
 import typer
 
 from pause_jax.analysis.table import make_table, number, word
+from pause_jax.base.source_file import content_of
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.output import Output
 from pause_jax.config import config_file
+from pause_jax.world.latency.measured import Measured, parse
 
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test
+
+# Seconds of a median round above which a file may hold milliseconds.
+LONG = 600.0
 
 
 def fit(
@@ -25,19 +30,25 @@ def fit(
         pathlib.Path | None,
         typer.Option(help="Write the fitted model as TOML, for the table [latency] of a config."),
     ] = None,
+    drop_bad_lines: Annotated[
+        bool, typer.Option("--drop-bad-lines", help="Leave out lines that break a rule.")
+    ] = False,
 ) -> None:
     """Say what measured latencies look like: their law, drift, correlation between rounds.
 
     The file has a line for each time that a client took part: its number and its seconds, and
     perhaps the round or the time.
     """
-    from pause_jax.analysis import fleet  # SciPy's statistics take a second to import
-
     if out is not None and out.exists():
         raise ConfigError(f"--out {out}: exists. Choose another --out.")
-    found = fleet.read(str(file))
+    content = content_of("fleet", str(file))
+    measured = parse(content, str(file), "fleet", drop_bad_lines=drop_bad_lines)
+    # SciPy's statistics take a second to import: a bad file is refused before.
+    from pause_jax.analysis import fleet
+
+    found = fleet.fit(measured)
     console = Output()
-    for sentence in sentences(found):
+    for sentence in (*_notes(measured), *sentences(found)):
         console.print(sentence, highlight=False, markup=False)
     best = found.laws[0]
     rows = [
@@ -49,7 +60,8 @@ def fit(
         for law in found.laws
     ]
     columns = word("law, best first"), number("log density"), "parameters"
-    console.print(make_table(columns, rows))
+    caption = "fastest, slowest: scales of the model's first and last client, fitted to all clients"
+    console.print(make_table(columns, rows, caption=caption))
     model = best.model(float(np.float32(_least(found))))
     if model is None:
         console.print("The library has no normal model with such scales: simulate the file itself,")
@@ -60,6 +72,18 @@ def fit(
     console.print(text, highlight=False, markup=False, end="")
     if out is not None:
         out.write_text(text)
+
+
+def _notes(measured: Measured) -> list[str]:
+    """Return sentences on dropped lines, and on seconds that may be milliseconds."""
+    rules = "; ".join(f"{number}: {rule}" for rule, number in measured.dropped.items())
+    notes = [f"Dropped {sum(measured.dropped.values())} lines. {rules}."] if rules else []
+    if (median := float(np.nanmedian(measured.seconds))) > LONG:
+        notes.append(
+            f"The median is {median:.4g} s. If these are milliseconds, convert them: pause-jax "
+            "import csv with --columns ms=seconds and the other columns."
+        )
+    return notes
 
 
 def _least(found: Fleet) -> float:
@@ -74,7 +98,7 @@ def sentences(found: Fleet) -> list[str]:
     ordered = np.sort(found.mean)
     lines = [
         f"{found.mean.size} clients, {times} measurements each, {found.measured.sum()} in all.",
-        f"Mean seconds: fastest {ordered[0]:.3g}, median {np.median(ordered):.3g}, slowest "
+        f"Mean seconds of a client: least {ordered[0]:.3g}, median {np.median(ordered):.3g}, most "
         f"{ordered[-1]:.3g}.",
         "Order: that of the column round or time."
         if found.ordered

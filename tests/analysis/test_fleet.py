@@ -335,6 +335,39 @@ def test_the_command_names_the_file_where_no_model_fits(monkeypatch, tmp_path, c
     assert "Order: that of the file" in printed
 
 
+def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "fleet.csv"
+    good = text_of(700 + seconds_of(MODELS["lognormal"], num_clients=3, rounds=9))
+    bad = "0,5.0,3\n1,-1,20\n2,-1,21\n7,,1\nx,1\n"
+    path.write_text(good + bad)
+    with pytest.raises(ConfigError, match=r"line 29, '0,5\.0,3': the client has this round"):
+        parse(path.read_bytes(), str(path))
+    found = parse(path.read_bytes(), str(path), drop_bad_lines=True)
+    for have, wanted in zip(found[:3], parse(good.encode(), str(path))[:3], strict=True):
+        np.testing.assert_array_equal(have, wanted)
+    assert sorted(found.dropped.values()) == [1, 1, 1, 2]
+    monkeypatch.setenv("COLUMNS", "500")
+    assert command(monkeypatch, path, "--drop-bad-lines") == 0
+    printed = capsys.readouterr().out
+    assert "Dropped 5 lines. 1: the client has this round" in printed
+    assert "; 2: seconds must be a float32 number > 0; " in printed
+    assert "If these are milliseconds, convert them: pause-jax import csv with" in printed
+
+
+def test_the_mean_of_a_client_and_the_scale_of_a_model_have_different_names(
+    monkeypatch, tmp_path, capsys
+):
+    path = tmp_path / "fleet.csv"
+    path.write_text(text_of(seconds_of(MODELS["lognormal"])))
+    assert command(monkeypatch, path) == 0
+    printed = capsys.readouterr().out
+    first, _, model = printed.partition("law, best first")
+    assert "Mean seconds of a client: least 0." in first
+    assert "fastest" not in first
+    assert "fastest = 0." in model
+    assert "milliseconds" not in printed
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -343,7 +376,19 @@ def test_the_command_names_the_file_where_no_model_fits(monkeypatch, tmp_path, c
         ("client,seconds\n0,1\n0,1\n1,2\n1,2\n", "all measurements of a client are equal"),
         ("client,seconds\n0,1\nnan,2\n", "line 3, 'nan,2': a client must be a whole number >= 0"),
         ("client,seconds\n0,1\n1,-2\n", "line 3, '1,-2': seconds must be a float32 number > 0"),
-        ("client,speed\n0,1\n", "must have the columns client, seconds"),
+        ("client,speed\n0,1\n", "line 1, 'client,speed': must have the columns client, seconds"),
+        ("client,seconds\n0,1\n0,2\n1,\n", "line 4, '1,': a client must have seconds on one"),
+        ("client,round,seconds\n0,1,1\n0.0,1,2\n", "line 3, '0.0,1,2': the client has this round"),
+        (
+            "client,seconds,time\n0,1,tuesday\n",
+            "line 2, '0,1,tuesday': must be client, seconds, time",
+        ),
+        (f"client,seconds\n0,{'1' * 131_073}\n", "field larger than field limit"),
+        (
+            "client,seconds\n" + "\n".join(f"{k},-1" for k in range(12)),
+            "line 11, '9,-1': seconds must be a float32 number > 0; and 2 more. The header is "
+            "'client,seconds'. Correct or delete such lines; pause-jax fit --drop-bad-lines leaves",
+        ),
     ],
 )
 def test_what_says_nothing_is_refused(monkeypatch, tmp_path, capsys, text, words):
@@ -444,10 +489,13 @@ def test_a_drop_out_is_drawn_as_often_as_it_was_seen(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("client,round,seconds\n0,1,0.1\n0,1,0.2\n", "has round 1 of client 0 twice"),
+        (
+            "client,round,seconds\n0,1,0.1\n0,1,0.2\n",
+            "line 3, '0,1,0.2': the client has this round",
+        ),
         ("client,round,seconds\n0,1.5,0.1\n", "round must be a whole number"),
         ("client,round,seconds\n0,0,0.1\n0,1700000000,0.1\n", "call the column time"),
-        ("client,seconds\n0,0.1\n1,\n", "only empty seconds of client 1"),
+        ("client,seconds\n0,0.1\n1,\n", "line 3, '1,': a client must have seconds on one of its"),
         ("client,seconds\n,0.1\n", "a client must be a whole number >= 0 or a name"),
     ],
 )
@@ -480,10 +528,21 @@ def test_parquet_is_the_same_as_csv(tmp_path):
         table.assign(seconds=took).to_parquet(tmp_path / "took.parquet")
         again = parse((tmp_path / "took.parquet").read_bytes(), "took.parquet")
         np.testing.assert_allclose(np.sort(again.seconds), np.sort(table.seconds), atol=1e-3)
-    dated = table.drop(columns="round").assign(time=pd.Timestamp("2026-01-01"))
+    start = pd.Timestamp("2026-01-01")
+    dated = table.drop(columns="round").assign(
+        time=start + pd.to_timedelta(table["round"], unit="h")
+    )
     dated.to_parquet(tmp_path / "dated.parquet")
-    with pytest.raises(ConfigError, match="column time holds dates; must be numbers, in seconds"):
-        parse((tmp_path / "dated.parquet").read_bytes(), "dated.parquet")
+    dated.to_csv(tmp_path / "dated.csv", index=False)
+    for name in ("dated.parquet", "dated.csv"):
+        found = parse((tmp_path / name).read_bytes(), name)
+        np.testing.assert_array_equal(
+            found.seconds, parse((tmp_path / "a.csv").read_bytes(), "a").seconds
+        )
+        assert np.ptp(found.when) == 4 * 3600
+    dated.assign(seconds=start).to_parquet(tmp_path / "dates.parquet")
+    with pytest.raises(ConfigError, match=r"row 0.*must be client, seconds, time: a name or a"):
+        parse((tmp_path / "dates.parquet").read_bytes(), "dates.parquet")
     table.assign(seconds=-1.0).to_parquet(tmp_path / "b.parquet")
     with pytest.raises(ConfigError, match=r"row 0.*seconds must be a float32 number > 0"):
         parse((tmp_path / "b.parquet").read_bytes(), "b.parquet")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 import pathlib
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +16,7 @@ from numpy.typing import NDArray
 from pause_jax.base import source_file
 from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import client_id, numbered
+from pause_jax.base.spelling import shown
 from pause_jax.base.struct import ConfigError
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -31,18 +36,22 @@ class Measured(NamedTuple):
     when: NDArray[np.float64] | None  # float [N], round or time; None if the file does not say
     ids: tuple[str, ...] = ()  # of clients 0, 1, ...; empty if there are none
     by_round: bool = False  # whether ``when`` is the column ``round``
+    dropped: Mapping[str, int] = MappingProxyType({})  # lines left out, by the rule they break
 
 
-def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:
+def parse(
+    content: bytes, path: str, where: str = "latency.path", *, drop_bad_lines: bool = False
+) -> Measured:
     """Parse the measurements of a file.
 
     Args:
       content: what the file holds: Parquet if its path ends in ``.parquet``, else CSV.
       path: of the file.
       where: the field that names the file, for messages.
+      drop_bad_lines: leave lines that break a rule out, and count them.
 
     Raises:
-      ConfigError: naming the first line that is wrong.
+      ConfigError: naming up to ten bad lines, and the header.
     """
     name = f"{where} = {path!r}"
     read_rows = _parquet if pathlib.Path(path).suffix == ".parquet" else _csv
@@ -50,32 +59,52 @@ def parse(content: bytes, path: str, where: str = "latency.path") -> Measured:
     order = [word for word in header if word in _ORDERS]
     if sorted(header) != sorted([*_COLUMNS, *order]) or len(order) > 1:
         raise ConfigError(
-            f"{name}, line 1, {','.join(header)!r}: must have the columns client, seconds and "
-            "perhaps round or time."
+            f"{name}, line 1, {shown(','.join(header))}: must have the columns client, seconds and "
+            "perhaps round or time. Name others with pause-jax import csv --columns."
         )
-    if not rows:
+    entries, bad = _entries(header, rows)
+    if bad and not drop_bad_lines:
+        fix = "Correct or delete such lines; pause-jax fit --drop-bad-lines leaves them out."
+        source_file.refuse_lines(name, header, bad, fix)
+    if not entries:
         raise ConfigError(f"{name}: has no measurement of client 0, nor of any other.")
-    entries = []
-    for line, row in rows:
-        try:
-            entries.append(_entry(header, row))
-        except ValueError as error:
-            text = ",".join(map(str, row))
-            raise ConfigError(f"{name}, {line}, {text!r}: {error}.") from None
     columns = {word: np.asarray([entry[word] for entry in entries]) for word in header}
     ids, number = numbered("client", columns["client"])
-    client, seconds = number.astype(np.int64), columns["seconds"]
-    answered = np.bincount(client, weights=np.isfinite(seconds))
-    if not answered.all():
-        raise ConfigError(
-            f"{name}: has only empty seconds of client {ids[np.argmin(answered)]}. Give each "
-            "client at least one measurement."
-        )
-    if not order:
-        return Measured(client, seconds, None, ids)
-    when = columns[order[0]]
-    by_time = np.argsort(when, kind="stable")
-    return Measured(client[by_time], seconds[by_time], when[by_time], ids, order == ["round"])
+    when = columns[order[0]] if order else None
+    place = np.arange(len(number)) if when is None else np.argsort(when, kind="stable")
+    return Measured(
+        number.astype(np.int64)[place],
+        columns["seconds"][place],
+        None if when is None else when[place],
+        ids,
+        order == ["round"],
+        Counter(rule for *_, rule in bad),
+    )
+
+
+def _entries(
+    header: list[str], rows: list[tuple[str, list[Any]]]
+) -> tuple[list[dict[str, Any]], list[source_file.BadLine]]:
+    """Return the values of good lines by column, and the bad lines."""
+    good: dict[int, dict[str, Any]] = {}
+    broken: dict[int, str] = {}
+    seen = set()
+    for place, (_, row) in enumerate(rows):
+        try:
+            entry = _entry(header, row)
+            cell = entry["client"], entry.get("round", place)
+            if cell in seen:
+                raise ValueError("the client has this round on an earlier line; or call it time")
+        except ValueError as error:
+            broken[place] = str(error)
+        else:
+            seen.add(cell)
+            good[place] = entry
+    answered = {entry["client"] for entry in good.values() if np.isfinite(entry["seconds"])}
+    for place in [place for place, entry in good.items() if entry["client"] not in answered]:
+        del good[place]
+        broken[place] = "a client must have seconds on one of its lines"
+    return list(good.values()), [(*rows[place], broken[place]) for place in sorted(broken)]
 
 
 def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
@@ -86,19 +115,31 @@ def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
     """
     try:
         values = dict(zip(header, row, strict=True))
+        client = values.pop("client")
         is_empty = not str(values["seconds"]).strip()
         values["seconds"] = "nan" if is_empty else values["seconds"]
-        numbers = {word: float(value) for word, value in values.items() if word != "client"}
-    except (TypeError, ValueError):
-        raise ValueError(f"must be {', '.join(header)}, all but the client numbers") from None
-    client_id(values["client"])
+        numbers = {word: float(value) for word, value in values.items() if word != "time"}
+        if "time" in values:
+            numbers["time"] = _time(values["time"])
+    except (ArithmeticError, TypeError, ValueError):
+        rule = "a name or a number, then numbers" + "; time may be ISO 8601" * ("time" in header)
+        raise ValueError(f"must be {', '.join(header)}: {rule}") from None
     if not (is_empty or 0 < float32(numbers["seconds"]) < np.inf):
         raise ValueError("seconds must be a float32 number > 0")
     if not all(np.isfinite(numbers.get(word, 0)) for word in _ORDERS):
         raise ValueError("round or time must be finite")
     if numbers.get("round", 0) % 1:
         raise ValueError("round must be a whole number; the column of times is time")
-    return {"client": values["client"], **numbers}
+    return {"client": client_id(client), **numbers}
+
+
+def _time(value: Any) -> float:
+    """Return a time in seconds, of a number or of a date in ISO 8601 (UTC if it has no zone)."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        moment = datetime.fromisoformat(str(value).strip())
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _csv(content: bytes, name: str) -> _Rows:
@@ -121,7 +162,5 @@ def _parquet(content: bytes, name: str) -> _Rows:
     for column, kind in table.dtypes.items():
         if kind.kind == "m":  # a duration, in ticks of whatever unit
             table[column] = table[column].dt.total_seconds()
-        elif kind.kind == "M":
-            raise ConfigError(f"{name}: column {column} holds dates; must be numbers, in seconds.")
     rows = table.astype(object).mask(table.isna(), "").to_numpy().tolist()
     return list(map(str, table.columns)), [(f"row {place}", row) for place, row in enumerate(rows)]

@@ -247,7 +247,7 @@ def _every_round(data: Measured, name: str) -> Measured:
     """A line of each client for every round from the first of the file to its last.
 
     Raises:
-      ConfigError: if a client has a round twice, or the rounds are too many.
+      ConfigError: if the rounds are too many.
     """
     if data.when is None:
         return data
@@ -259,13 +259,6 @@ def _every_round(data: Measured, name: str) -> Measured:
             f"{_MOST:,} lines of {clients} clients. Number them 1, 2, ..., or call the column time."
         )
     cell = data.client * rounds + place
-    values, times = np.unique(cell, return_counts=True)
-    if (times > 1).any():
-        client, twice = divmod(int(values[np.argmax(times > 1)]), rounds)
-        raise ConfigError(
-            f"{name}: has round {data.when.min() + twice:.0f} of client {data.ids[client]} twice. "
-            "Give each client at most one line a round, or call the column time."
-        )
     seconds = np.full(rounds * clients, np.nan)
     seconds[cell] = data.seconds
     gaps = np.ones(seconds.size, bool)
