@@ -17,7 +17,10 @@ def one_line(text: str) -> str:
 
 def shown(value: Any) -> str:
     """Return a value in one line of at most 200 characters."""
-    text = one_line(repr(value))
+    try:
+        text = one_line(repr(value))
+    except ValueError:  # Python prints at most 4,300 digits
+        text = f"{type(value).__name__} of thousands of digits"
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 

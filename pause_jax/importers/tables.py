@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import pathlib
 
 import numpy as np
 import pandas as pd
 
-from pause_jax.base.source_file import content_of
+from pause_jax.base.checks import float32
+from pause_jax.base.source_file import content_of, refuse_lines
+from pause_jax.base.source_file import table as read_table
 from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.importers.request import (
@@ -29,10 +30,12 @@ NO_NETWORK = 1e6
 MEDIAN_SECONDS = 0.17
 # Columns of other units: the column that they stand for, and 1 of them in its unit.
 _UNITS = {
+    "ms": ("seconds", 1e-3),
     "sample_ms": ("sample_seconds", 1e-3),
     "download_kbit": ("download_mbit", 1e-3),
     "upload_kbit": ("upload_mbit", 1e-3),
 }
+_FIX = "Correct or delete such lines."
 _COMPUTING = {"sample_seconds", "sample_ms", "score"}
 _SPEEDS = {"download_mbit", "download_kbit"}
 _KNOWN = (*COLUMNS, *_UNITS, "score", "client", "seconds", "round", "time", "start", "end")
@@ -52,25 +55,28 @@ def read(request: Request) -> Imported:
             raise ConfigError(
                 f"--columns {ours}: must be one of {', '.join(_KNOWN)}.{nearest(ours, _KNOWN)}"
             )
-    table = _table(path)
-    columns = request.columns or {word: word for word in table if word in _KNOWN}
+    lines = _table(path)
+    columns = request.columns or {word: word for word in lines if word in _KNOWN}
     for ours, theirs in columns.items():
-        if theirs not in table:
+        if theirs not in lines:
             fix = f"Name another by --columns {ours}=THEIRS"
-            refuse(path, f"has no column {shown(theirs)}; it has {', '.join(table)}. {fix}")
-    table = table[list(columns.values())].set_axis(list(columns), axis=1)
+            refuse(path, f"has no column {shown(theirs)}; it has {', '.join(lines)}. {fix}")
+    table = lines[list(columns.values())].set_axis(list(columns), axis=1)
     if columns and table.empty:
         refuse(path, "must have a line of a client")
+    if "ms" in table and "seconds" not in table:
+        seconds = 1e-3 * _numbers(table.ms)
+        table["seconds"] = seconds.map("{:.15g}".format).where(seconds.notna(), table.ms)
     for name, needed, optional in (
         (INTERVALS, ["client", "start", "end"], []),
         (FLEET, ["client", "seconds"], ["round", "time"]),
     ):
-        if set(needed) <= set(columns):
+        if set(needed) <= set(table):
             table = table[table.client.isin(request.kept(set(table.client)))]
-            words = [*needed, *(word for word in optional if word in columns)]
+            words = [*needed, *(word for word in optional if word in table)]
             return Imported({name: [words, *table[words].itertuples(index=False)]}, {})
     if set(columns) & (_COMPUTING | _SPEEDS):
-        return _devices(request, table)
+        return _devices(request, table, lines)
     refuse(
         path,
         f"must have columns of devices ({', '.join(sorted(_COMPUTING | _SPEEDS))}), of seconds "
@@ -80,25 +86,21 @@ def read(request: Request) -> Imported:
 
 
 def _table(path: pathlib.Path) -> pd.DataFrame:
-    """Return the texts of a CSV file; NaN where a line is too short."""
-    content = io.BytesIO(content_of("FILE", str(path)) or b"\n")
-    try:
-        table = pd.read_csv(
-            content, dtype=str, keep_default_na=False, encoding="utf-8-sig", header=None
-        )
-    except pd.errors.EmptyDataError:
-        return pd.DataFrame()
-    except ValueError as error:
-        refuse(path, f"must be a CSV file in UTF-8 ({error})")
-    header = table.iloc[0].str.strip()
-    if header.duplicated().any():
-        twice = header[header.duplicated()].iloc[0]
-        refuse(path, f"has the column {shown(twice)} twice; it has {', '.join(header)}")
-    table = table.iloc[1:].set_axis(header.tolist(), axis=1)
-    return table.rename(columns=str.strip).apply(lambda column: column.str.strip())
+    """Return the texts of a CSV file, indexed by the number of their line."""
+    where = f"FILE = {str(path)!r}"
+    rows = read_table(where, content_of("FILE", path))
+    texts = [(f"line {place}", [cell.strip() for cell in row]) for place, row in enumerate(rows, 1)]
+    (_, header), *lines = [line for line in texts if any(line[1])] or [("line 1", [])]
+    if twice := [word for word in header if header.count(word) > 1]:
+        refuse(path, f"has the column {shown(twice[0])} twice; it has {', '.join(header)}")
+    rule = f"must have {len(header)} cells"
+    if bad := [(*line, rule) for line in lines if len(line[1]) != len(header)]:
+        refuse_lines(where, header, bad, _FIX)
+    places, cells = zip(*lines, strict=True) if lines else ((), ())
+    return pd.DataFrame(list(cells), places, header, dtype=str)
 
 
-def _devices(request: Request, table: pd.DataFrame) -> Imported:
+def _devices(request: Request, table: pd.DataFrame, texts: pd.DataFrame) -> Imported:
     if "score" in table:
         # The first word, without commas between thousands; a decimal comma stays, and is refused.
         first = table.score.str.split().str[0]
@@ -107,10 +109,9 @@ def _devices(request: Request, table: pd.DataFrame) -> Imported:
     spreads = [word for word in numbers if word.endswith("_spread")]
     fits = (numbers[spreads] >= 0).all(axis=1) & (numbers.drop(columns=spreads) > 0).all(axis=1)
     if not fits.all():
-        # Pandas skips blank lines.
-        lines = enumerate(content_of("FILE", str(request.path)).splitlines(), 1)
-        line = [n for n, text in lines if text.strip()][1 + int(fits.argmin())]
-        refuse(request.path, f"line {line}: must have numbers > 0, spreads >= 0")
+        rule = "must have numbers > 0, spreads >= 0"
+        bad = [(line, row, rule) for line, *row in texts[~fits].itertuples()]
+        refuse_lines(f"FILE = {str(request.path)!r}", texts.columns.tolist(), bad, _FIX)
     places = request.places(len(numbers))
     numbers = numbers.iloc[places].reset_index(drop=True)
     for word, (ours, unit) in _UNITS.items():
@@ -136,4 +137,4 @@ def _devices(request: Request, table: pd.DataFrame) -> Imported:
 
 def _numbers(texts: pd.Series) -> pd.Series:
     numbers = pd.to_numeric(texts, errors="coerce")
-    return numbers.where(np.isfinite(numbers))
+    return numbers.where(np.isfinite(float32(numbers)))

@@ -3,6 +3,7 @@
 import csv
 import os
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,17 @@ def nested(depth):
         ),
         ({3: {"active": [1], "inactive": [], "finish_time": 9}}, "3: active and inactive must be"),
         ({3: {"active": [1], "inactive": [2], "finish_time": 0}}, "3: active and inactive must be"),
+        (
+            {
+                1: {"active": [1e-7], "inactive": [5e-7], "finish_time": 1e-6},
+                2: {"active": [1], "inactive": [2], "finish_time": 1e6},
+            },
+            "repeating a finish_time of 1e-06 s for 1e+06 s takes",
+        ),
+        (
+            {10**5000: {"computation": 1.0, "communication": 1.0}},
+            "int of thousands of digits: comp",
+        ),
         ({3: {"active": [1], "inactive": None, "finish_time": 9}}, "3: active and inactive must"),
     ],
 )
@@ -203,6 +215,12 @@ def test_seconds_and_intervals_keep_the_ids_of_clients(tmp_path):
     path.write_text("site,from,to\nb,0,9.5\na,2,3\n")
     columns = {"client": "site", "start": "from", "end": "to"}
     tables.read(Request((path,), columns=columns)).write(tmp_path / "there")
+    path.write_text("site,took\nb,1500\nb,\na,2e3\n")
+    columns = {"client": "site", "ms": "took"}
+    milliseconds = tables.read(Request((path,), columns=columns))
+    assert rows(milliseconds, "fleet.csv") == [["b", "1.5"], ["b", ""], ["a", "2"]]
+    path.write_text("site,from,to\nb,0,9.5\na,2,3\n")
+    columns = {"client": "site", "start": "from", "end": "to"}
     trace = Intervals(path=str(tmp_path / "there/intervals.csv")).loaded()
     assert trace.client_ids == ("a", "b")
     assert trace.step((), None, 2.5, 2)[0].tolist() == [True, True]
@@ -216,13 +234,21 @@ def test_seconds_and_intervals_keep_the_ids_of_clients(tmp_path):
         ("a,b\n1,2\n", {"sample_sec": "a"}, "--columns sample_sec: must be one of device, share"),
         ("a,b\n1,2\n", {"sample_ms": "c"}, "has no column 'c'; it has a, b. Name another by"),
         ("a,b\n1,2\n", {}, "must have columns of devices (download_kbit, download_mbit"),
-        ("a,b\n1,2\n3\n", {"sample_ms": "b"}, "line 3: must have numbers > 0, spreads >= 0"),
-        ("a,b\n1,2\n1,2,3\n", {"sample_ms": "b"}, "must be a CSV file in UTF-8 (Error token"),
-        ("\na,b\n1,2\n \nx,3\n", {"sample_ms": "a"}, "line 5: must have numbers > 0"),
-        ("a,b\n1,2\ninf,3\n", {"sample_ms": "a"}, "line 3: must have numbers > 0"),
-        ("sample_ms,sample_spread\n1,-0.1\n", {}, "line 2: must have numbers > 0, spreads >="),
-        ("a,b\n1,2\n-1,3\n", {"score": "a"}, "line 3: must have numbers > 0"),
-        ('a,b\n"76,5",2\n', {"score": "a"}, "line 2: must have numbers > 0"),
+        ("a,b\n1,2\n3\n", {"sample_ms": "b"}, "line 3, '3': must have 2 cells"),
+        ("a,b\n1,2\n1,2,3\n", {"sample_ms": "b"}, "line 3, '1,2,3': must have 2 cells"),
+        ("\na,b\n1,2\n \nx,3\n", {"sample_ms": "a"}, "line 5, 'x,3': must have numbers > 0"),
+        ("a,b\n1,2\ninf,3\n", {"sample_ms": "a"}, "line 3, 'inf,3': must have numbers > 0"),
+        ("a,b\n1,2\n1e39,3\n", {"score": "a"}, "line 3, '1e39,3': must have numbers > 0"),
+        ("sample_ms,sample_spread\n1,-0.1\n", {}, "line 2, '1,-0.1': must have numbers > 0, spr"),
+        (
+            "a,b\n0,2\n1,1\n-1,3\n",
+            {"score": "a"},
+            "line 2, '0,2': must have numbers > 0, spreads >= 0; line 4, '-1,3': must have numbers "
+            "> 0, spreads >= 0. The header is 'a,b'. Correct or delete such lines.",
+        ),
+        ('a,b\n"76,5",2\n', {"score": "a"}, "line 2, '76,5,2': must have numbers > 0"),
+        ("score\n" + "9" * 131_073, {}, "must be a CSV file in UTF-8 (field larger than"),
+        ("score\n" + "9" * 5000, {}, "line 2, '999"),
         ("a,b,a\n1,2,3\n", {"score": "a"}, "has the column 'a' twice; it has a, b, a"),
         ("a,b\n", {"score": "a"}, "must have a line of a client"),
         ("", {"score": "a"}, "has no column 'a'"),
@@ -234,7 +260,7 @@ def test_a_wrong_csv_file_is_one_line(tmp_path, text, columns, rule):
     with pytest.raises(ConfigError) as refused:
         tables.read(Request((path,), columns=columns))
     (line,) = str(refused.value).splitlines()
-    assert line.removeprefix(f"FILE = '{path}': ").startswith(rule)
+    assert re.sub("^[:,] ", "", line.removeprefix(f"FILE = '{path}'")).startswith(rule)
 
 
 def test_nothing_is_overwritten_and_no_folder_is_a_file(tmp_path):
