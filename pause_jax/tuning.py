@@ -45,6 +45,8 @@ except ImportError:
 
 # Trials that run again with fresh seeds, next to the initial config.
 FINALISTS = 3
+# Of trials, runs of each and trials of a generation.
+_MOST = 10_000
 # Greater than every mean of a trial that has a score in every seed.
 _INCOMPLETE = 1e300
 
@@ -136,8 +138,8 @@ def tune(
         "seeds": seeds,
         "width": width,
     }.items():
-        if number < 1:
-            raise ConfigError(f"{name} = {number}: must be >= 1.")
+        if not 1 <= number <= _MOST:
+            raise ConfigError(f"{name} = {number}: must be >= 1 and <= {_MOST}.")
     _check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
     entropy = jax.random.key_data(key).ravel().tolist()

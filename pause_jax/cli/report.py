@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import Annotated
 
+import h5py
 import typer
 import xarray as xr
 
@@ -36,7 +37,10 @@ def report(
     if not data.is_file():
         raise ConfigError(f"{data}: there is none. Name the folder of a result, results/NAME.")
     try:
+        _check_whole(data)
         result = xr.load_dataset(data, engine="h5netcdf")
+    except ConfigError:
+        raise
     except Exception as error:  # h5py and xarray raise many types for a file that is damaged
         raise ConfigError(f"{data}: cannot be read as NetCDF: {error}.") from None
     if target is None:
@@ -49,6 +53,16 @@ def report(
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
     typer.echo(f"Written to {path}")
+
+
+def _check_whole(path: pathlib.Path) -> None:
+    """Raise ConfigError if a variable's values are in another file, which may be any file."""
+    with h5py.File(path) as file:
+        for name in file:
+            # A link is looked at before it is followed, which may open a pipe.
+            is_link = file.get(name, getclass=True, getlink=True) is not h5py.HardLink
+            if is_link or any(getattr(file[name], far, None) for far in ("external", "is_virtual")):
+                raise ConfigError(f"{path}: {shown(name)} is in another file; must be in this one.")
 
 
 def _target(result: xr.Dataset) -> float:

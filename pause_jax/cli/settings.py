@@ -17,6 +17,8 @@ from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.config.presets import PRESETS
 
 C = TypeVar("C", bound=Config)
+# Configs of a grid; each is a file of the result.
+MOST = 10_000
 
 
 def load_files(files: Iterable[pathlib.Path] | None) -> None:
@@ -83,6 +85,7 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
     ``trust`` as in ``config_file``.
     """
     axes: list[list[tuple[str, str, Any]]] = []
+    number = 1
     for entry in vary:
         path, equals, values = entry.partition("=")
         texts = _separate(values)
@@ -92,6 +95,9 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
             raise ConfigError(f"--vary {entry}: a value is named twice.")
         if path in (axis[0][0] for axis in axes):
             raise ConfigError(f"--vary {entry}: {path} is varied twice.")
+        number *= len(texts)
+        if number > MOST:
+            raise ConfigError(f"--vary {entry}: makes {number} configs; must be at most {MOST}.")
         axes.append([(path, text, config_file.parse_value(config, path, text)) for text in texts])
     # The last word of a path says enough, unless two paths end in the same one.
     short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}

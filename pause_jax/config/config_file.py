@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import tomli_w
 
 from pause_jax.base.registry import choices, imported, look_up, text_of
+from pause_jax.base.source_file import check_regular
 from pause_jax.base.spelling import shortest, shown
 from pause_jax.base.struct import (
     Config,
@@ -132,6 +133,7 @@ def loads(text: str, *, trust: bool = False) -> SimConfig:
 
 def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
     """Return a config from a TOML file; ``trust`` as in :func:`from_dict`."""
+    check_regular("FILE", path)
     try:
         with pathlib.Path(path).open("rb") as file:
             content = file.read(LARGEST + 1)

@@ -7,6 +7,7 @@ import pathlib
 import pickle
 import sys
 
+import h5py
 import jax
 import numpy as np
 import pytest
@@ -505,6 +506,46 @@ DATA = {
 @pytest.fixture(scope="module")
 def result():
     return made({"a": None, "b": None})
+
+
+@pytest.mark.parametrize("kind", ["link", "soft link", "raw", "virtual"])
+def test_values_in_another_file_than_the_data_are_refused(kind, result):
+    save(result, {})
+    with h5py.File("secret.h5", "w") as file:
+        file["secret"] = [1.0, 2.0]
+    os.mkfifo("pipe")
+    with h5py.File("data.nc", "a") as file:
+        del file["config_toml"]
+        if kind == "link":
+            file["config_toml"] = h5py.ExternalLink("pipe", "/secret")
+        elif kind == "soft link":
+            file["config_toml"] = h5py.SoftLink("/config")
+        elif kind == "raw":
+            file.create_dataset("config_toml", (2,), "u1", external=[("/etc/passwd", 0, 2)])
+        else:
+            layout = h5py.VirtualLayout((2,), "f8")
+            layout[:] = h5py.VirtualSource("secret.h5", "secret", (2,))
+            file.create_virtual_dataset("config_toml", layout)
+    assert "'config_toml' is in another file; must be in this one" in refused("report", ".")
+
+
+def test_sizes_beyond_every_machine_are_refused_before_work():
+    values = ",".join(map(str, range(400)))
+    axes = [f"--vary=reward.{name}={values}" for name in ("gamma", "alpha", "beta")]
+    line = refused("sweep", "digits_small", *axes)
+    assert "makes 160000 configs; must be at most 10000" in line
+    search = ("tune", "digits_small", "--vary=reward.gamma=1..2", "--objective=accuracy")
+    for name in ("width", "budget", "seeds"):
+        line = refused(*search, f"--{name}=100000000")
+        assert line == f"{name} = 100000000: must be >= 1 and <= 10000."
+    os.mkfifo("pipe")
+    for path in ("pipe", "/dev/zero"):
+        assert path in refused("run", path)
+        assert "must be a regular file" in refused("fit", path)
+        for source in ("csv", "leaf", "tff", "fedscale"):
+            assert "must be a regular file" in refused("import", source, path, "--out", "out")
+        with pytest.raises(ConfigError, match="must be a regular file"):
+            config_file.load(path)
 
 
 @pytest.mark.parametrize("case", DATA)
