@@ -14,8 +14,11 @@ from pause_jax.base.struct import ConfigError
 RULE = "a client must be a whole number >= 0 or a name"
 _DIGITS = re.compile(r"([0-9]+)")
 _WHOLE = re.compile(r"([0-9]+)(\.0*)?")
-# What pandas and NumPy write for a missing id, and numbers that count nothing.
-_NO_ID = re.compile(r"nan|NaN|None|<NA>|NaT|-[0-9.]+|[0-9]*\.[0-9]+|")
+# What pandas and NumPy write for a missing id, numbers that count nothing, and control characters
+# and lone surrogates, which NumPy or a file would not keep.
+_NO_ID = re.compile(
+    r"nan|NaN|None|<NA>|NaT|-[0-9.]+|[0-9]*\.[0-9]+|.*[\x00-\x1f\ud800-\udfff].*|", re.DOTALL
+)
 
 
 def client_id(given: Any) -> str:
@@ -77,10 +80,10 @@ def plain(number: int) -> tuple[str, ...]:
 
 def gap(ids: Sequence[str]) -> str:
     """The first number that is missing, if all ids are numbers; empty without a gap."""
-    if not all(map(str.isdecimal, ids)):
+    if not all(map(_DIGITS.fullmatch, ids)):
         return ""
-    numbers = set(map(int, ids))
-    missing = next(k for k in range(len(ids) + 1) if k not in numbers)
+    numbers = {each.lstrip("0") or "0" for each in ids}  # int() takes 4,300 digits at most
+    missing = next(k for k in range(len(ids) + 1) if str(k) not in numbers)
     return "" if missing == len(ids) else str(missing)
 
 

@@ -73,7 +73,7 @@ class Request(NamedTuple):
             raise ConfigError("--ids: the clients of this file have ids. Leave --ids out.")
 
         def lot(user: str) -> bytes:
-            return hashlib.sha256(f"{self.seed} {user}".encode()).digest()
+            return hashlib.sha256(f"{self.seed} {user}".encode(errors="surrogatepass")).digest()
 
         return set(sorted(users, key=lot)[: self.clients])
 

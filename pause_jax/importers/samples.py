@@ -65,6 +65,8 @@ def _joined(path: pathlib.Path, samples: Samples) -> tuple[NDArray[Any], NDArray
         own = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
         if form not in (None, own):
             refuse(path, f"samples of client {client!r} have another form than those before")
+        if not (np.isfinite(x).all() and np.isfinite(y).all()):
+            refuse(path, f"client {client!r} has a value that is not a finite number")
         form = own
     inputs, targets = zip(*samples.values(), strict=True)
     return np.concatenate(inputs), np.concatenate(targets)

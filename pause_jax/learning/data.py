@@ -214,12 +214,12 @@ def _folder(folder: pathlib.Path) -> Arrays:
     parts = [_arrays(path, only=("x", "y")) for path in clients]
     arrays: Arrays = {}
     for name in "xy":
-        shapes = [part[name].shape[1:] for part in parts]
-        other = next((k for k, shape in enumerate(shapes) if shape != shapes[0]), 0)
+        forms = [f"{part[name].shape[1:]} and kind {part[name].dtype.kind}" for part in parts]
+        other = next((k for k, form in enumerate(forms) if form != forms[0]), 0)
         if other:
             raise ConfigError(
-                f"samples of {name} in {clients[0].name} have shape {shapes[0]}, in "
-                f"{clients[other].name} {shapes[other]}; must be the same."
+                f"samples of {name} in {clients[0].name} have shape {forms[0]}, in "
+                f"{clients[other].name} {forms[other]}; must be the same."
             )
         arrays[name] = np.concatenate([part[name] for part in parts])
     ids = np.asarray([path.stem for path in clients])
@@ -238,6 +238,8 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
             unpacked = sum(entry.file_size for entry in zipped.zip.infolist())
             check_memory(unpacked, f"{path}: its arrays, unpacked,", "Use a part of them.")
             arrays = dict(zipped)
+            if other := [name for name, array in arrays.items() if isinstance(array, bytes)]:
+                raise ValueError(f"{other[0]} is not a .npy array")
     except ConfigError:
         raise
     except Exception as error:  # NumPy raises many types for other files

@@ -101,6 +101,13 @@ def test_shakespeare_of_leaf_becomes_tokens(tmp_path):
             '{"users": ["a"], "num_samples": [3], "user_data": {"a": {"x": [[1.0]], "y": [1]}}}',
             "user 'a' has 1 samples; num_samples is 3",
         ),
+        ({"a": {"x": [[1.0], [None]], "y": [1, 2]}}, "client 'a' has a value that is not a finite"),
+        ({"a\0": {"x": [[1.0]], "y": [1]}}, "client 'a\\x00': a client must be a whole number"),
+        ({"\ud800": {"x": [[1.0]], "y": [1]}}, "client '\\ud800': a client must be a whole"),
+        (
+            {"a": {"x": [[["w", "o"]], [["r"]]], "y": [["w"], ["r", "d"]]}},  # Reddit
+            "'a': x and y must be lists of one length",
+        ),
         ({"-1": {"x": [[1.0]], "y": [1]}}, "client '-1': a client must be a whole number"),
     ],
 )

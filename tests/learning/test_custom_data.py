@@ -1,6 +1,7 @@
 """Arrays of one's own: what they become, and what is refused before anything starts."""
 
 import functools
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -423,6 +424,13 @@ def write(folder, name, **arrays):
     return folder
 
 
+def no_array(folder):
+    np.savez(folder / "a.npz", x=FEATURES)
+    with zipfile.ZipFile(folder / "a.npz", "a") as archive:
+        archive.writestr("y.npy", b"text")
+    return folder / "a.npz"
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -436,6 +444,9 @@ def write(folder, name, **arrays):
         (lambda f: write(f, "a.npz", x=1.0, y=2.0), r"x has shape \(\) and y \(\)"),
         (lambda f: write(write(f, "a.npz", x=FEATURES, y=LABELS), "b.npz", x=PIXELS, y=LABELS),
          "samples of x in a.npz have shape"),
+        (lambda f: write(write(f, "a.npz", x=PIXELS, y=LABELS), "b.npz", x=PIXELS / 255, y=LABELS),
+         r"samples of x in a\.npz have shape \(4, 4, 1\) and kind u, .* and kind f"),
+        (no_array, r"must be an \.npz file of numbers \(y is not a \.npy array\)"),
         (lambda f: write(f, "a.npz", x=NAN, y=LABELS), "learning.data.path = .*must be finite"),
     ],
 )  # fmt: skip
