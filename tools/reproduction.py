@@ -104,7 +104,9 @@ together with 95 %: Bonferroni, by the number of its claims. The rule is younger
 where the papers give no number the bounds were set with the runs at hand.
 
 - **confirmed**: the whole interval lies where the claim says. **refuted**: none of it does.
-- **open**: the interval lies on both sides, or there is only one seed.
+- **open**: the interval lies on both sides, or there are fewer than three seeds, or the verdict
+  would hold for nearly normal differences only. Student's interval is too narrow for skewed ones,
+  so a verdict must survive a lognormal shape too.
 - **not decidable here**: the interval lies on both sides, with three seeds or more. Going by their
   mean and spread, more than 20 seeds would be needed for a verdict with a probability of 80 %. The
   evidence says how many. The number of seeds to add is fixed beforehand, not by how an interval
