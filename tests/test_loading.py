@@ -29,7 +29,7 @@ LATER = (
     "typer",
 )
 # What a program that simulates needs, and the library's name or its help does not.
-HEAVY = ("flax", "jax", "numpy", "optax", "orbax", "pandas", "scipy", "xarray")
+HEAVY = ("flax", "jax", "msgspec", "numpy", "optax", "orbax", "pandas", "scipy", "xarray")
 LOADED = """
 import sys
 {program}

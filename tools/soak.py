@@ -28,7 +28,7 @@ def main(moments: int) -> None:
         kept = folder / str(number)
         run_killed(kept, settings, chance.uniform(0.02, 0.98) * seconds)
         chunks = list(kept.glob("chunk-*.npz"))
-        middles = list(kept.glob("checkpoint-*/[0-9]*"))
+        middles = list(kept.glob("checkpoint-*.npz"))
         reached["chunks"] += bool(chunks)
         reached["the middle of a chunk"] += bool(middles)
         reached["nothing was kept"] += not chunks and not middles

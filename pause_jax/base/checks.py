@@ -113,6 +113,12 @@ def float32(value: Any) -> NDArray[np.float32]:
         return np.asarray(np.nan, np.float32)
 
 
+def float32_number(value: Any) -> float:
+    """Return one number, or a text of one, rounded as in a simulation; else NaN."""
+    array = float32(value)
+    return float(array) if array.shape == () else math.nan
+
+
 def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
     if value is None:
         if rule.optional:

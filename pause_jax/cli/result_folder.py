@@ -9,10 +9,11 @@ import pathlib
 import platform
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import jax
 
+from pause_jax.base.archive import decoded
 from pause_jax.base.source_file import written
 from pause_jax.base.spelling import file_name, shown
 from pause_jax.base.struct import ConfigError
@@ -32,6 +33,17 @@ _FOLDERS = ("configs", "figures", "tensorboard")
 _REPORT_MARK = " - pause_jax</title>"
 # Bytes of the name of a result, or of a config's file.
 _LONGEST_NAME = 200
+
+
+class Run(TypedDict, total=False):
+    """What ``run.json`` says: the command that made a result, and the files that it wrote."""
+
+    command: str
+    seed: int
+    seeds: int
+    made_by: str
+    interrupted: str
+    files: list[str]
 
 
 def check_name(name: str) -> None:
@@ -112,9 +124,7 @@ def manifest(folder: pathlib.Path) -> set[str]:
 
     A report is known by its head, also where it lies alone.
     """
-    names = about(folder).get("files")
-    listed = names if isinstance(names, list) else []
-    ours = {name for name in listed if isinstance(name, str) and _is_inside(folder, name)}
+    ours = {name for name in about(folder).get("files", []) if _is_inside(folder, name)}
     with contextlib.suppress(OSError, UnicodeDecodeError), (folder / REPORT).open() as page:
         if not (folder / REPORT).is_symlink() and _REPORT_MARK in page.read(1000):
             ours.add(REPORT)
@@ -228,13 +238,18 @@ def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
         file.write(content)
 
 
-def about(folder: pathlib.Path) -> dict[str, Any]:
-    """Read ``run.json``; empty if there is none, or it is damaged."""
+def about(folder: pathlib.Path) -> Run:
+    """Read ``run.json``; empty if there is none.
+
+    Raises:
+      ConfigError: if it is damaged.
+    """
     try:
-        table = json.loads((folder / RUN).read_text())
-    except (OSError, ValueError):
+        content = (folder / RUN).read_bytes()
+    except OSError:
         return {}
-    return table if isinstance(table, dict) else {}
+    advice = "It is not overwritten: move it, or choose another --name."
+    return decoded(folder / RUN, content, Run, advice)
 
 
 def versions() -> dict[str, str]:

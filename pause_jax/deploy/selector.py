@@ -32,7 +32,8 @@ from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from pause_jax.bandit.protocol import Observation, Selection
-from pause_jax.base.checks import float32
+from pause_jax.base.archive import load_arrays, save_arrays
+from pause_jax.base.checks import float32, float32_number
 from pause_jax.base.client_ids import listed
 from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.spelling import shown
@@ -379,8 +380,8 @@ class Selector:
         }
         for name, all_seconds in (("seconds", took), ("failed", waited)):
             for client, each in all_seconds.items():
-                value = float32(each)
-                if not (value.shape == () and value > 0 and np.isfinite(value)):
+                value = float32_number(each)
+                if not 0 < value < np.inf:
                     raise ConfigError(
                         f"{name}[{self.client_ids[client]!r}] = {shown(each)}: must be finite and "
                         "> 0, in seconds."
@@ -392,8 +393,8 @@ class Selector:
         for client, slot in slots.items():
             if not reported[slot]:
                 continue
-            loss = float32(readings["loss"].get(client))
-            square = float32(readings["square_loss"].get(client, float(loss) * float(loss)))
+            loss = float32_number(readings["loss"].get(client))
+            square = float32_number(readings["square_loss"].get(client, loss * loss))
             usable = {
                 "loss": abs(loss) <= MOST_LOSS,
                 "square_loss": 0 <= square < np.inf,
@@ -434,7 +435,7 @@ class Selector:
             arrays["pending_clients"], arrays["pending_weights"] = map(np.asarray, self._pending)
         try:
             with written(pathlib.Path(path)) as file:
-                np.savez(file, **arrays)
+                save_arrays(file, arrays)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
 
@@ -452,8 +453,7 @@ class Selector:
         """
         check_regular("selector", path)
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-                arrays = dict(archive)
+            arrays = load_arrays(pathlib.Path(path).read_bytes())
             text = str(arrays["config"])
             if config is None or config_file.dumps(config) != text:
                 config = config_file.loads(text)
@@ -469,37 +469,24 @@ class Selector:
             selector._restore(arrays)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
-        except Exception as error:  # whatever a damaged zip file makes of itself
+        except (OSError, LookupError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: is no saved selector ({error!r}).") from None
         return selector
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take the state from arrays of a file, each of the kind and shape that it has now."""
-
-        def restored(name: str, like: ArrayLike, low: float = -np.inf, high: float = np.inf) -> Any:
-            value, like = arrays[name], np.asarray(like)
-            if value.dtype != like.dtype or value.shape != like.shape:
-                raise ConfigError(
-                    f"is damaged: {name} is {value.dtype} of shape {value.shape}; must be "
-                    f"{like.dtype} of shape {like.shape}."
-                )
-            if low > -np.inf and not ((value >= low) & (value <= high)).all():
-                raise ConfigError(f"is damaged: {name} = {value}; must be {low:g} to {high:g}.")
-            return value
-
-        round = int(restored("round", self.round, 0, 2**31 - 1))
-        self.counts = restored("counts", self.counts, 0, MOST_RELEASES)
-        self.queried = restored("queried", self.queried, 0, round)
-        self._available = restored("available", self._available)
-        self.round = round
+        """Take the state from arrays of a file, whose policy may have had another form."""
+        self.round = int(arrays["round"])
+        self.counts = arrays["counts"]
+        self.queried = arrays["queried"]
+        self._available = arrays["available"]
         like, form = jax.tree.flatten(self._state)
-        leaves = [jnp.asarray(restored(f"state_{i}", leaf)) for i, leaf in enumerate(like)]
+        leaves = [jnp.asarray(arrays[f"state_{i}"]) for i in range(len(like))]
+        kinds = [[(leaf.dtype, leaf.shape) for leaf in each] for each in (leaves, like)]
+        if kinds[0] != kinds[1]:
+            raise ConfigError("is of another version: the state of its policy has another form.")
         self._state = jax.tree.unflatten(form, leaves)
         if "pending_clients" in arrays:
-            slots = np.zeros(self.config.num_slots, np.int32)
-            last = self.config.num_clients - 1
-            clients = restored("pending_clients", slots, 0, last)
-            weights = restored("pending_weights", slots.astype(np.float32), 0, 1.001)
+            clients, weights = arrays["pending_clients"], arrays["pending_weights"]
             self._pending = Selection(jnp.asarray(clients), jnp.asarray(weights))
 
     def _check_told(self) -> None:

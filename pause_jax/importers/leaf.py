@@ -6,19 +6,31 @@ Format: ``data/*/README.md`` and ``data/*/preprocess/`` of github.com/TalwalkarL
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from pause_jax.base.source_file import content_of
-from pause_jax.importers.request import WRONG, Imported, Request, parsed, refuse
+from pause_jax.base.spelling import one_line
+from pause_jax.importers.request import Imported, Request, parsed, refuse
 from pause_jax.importers.samples import Samples, imported, pixels
 
 # Characters: printable ASCII is 1 to 95, all else 0.
 _FIRST, _LAST = ord(" "), ord("~")
+
+
+class _User(msgspec.Struct):
+    x: list[Any]
+    y: list[Any]
+
+
+class _Users(msgspec.Struct):
+    users: list[str]
+    num_samples: list[int]
+    user_data: dict[str, _User]
 
 
 def read(request: Request) -> Imported:
@@ -49,26 +61,24 @@ def _files(paths: tuple[pathlib.Path, ...]) -> tuple[list[pathlib.Path], list[pa
 def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
     found: Samples = {}
     for path in paths:
-        text = content_of("FILE", str(path))
+        content = content_of("FILE", str(path))
+        rule = "must be JSON with users, num_samples and user_data with x and y of each user"
         try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            refuse(path, f"must be a whole JSON file ({error})")
-        try:
-            users, data = content["users"], content["user_data"]
-            samples = {user: (data[user]["x"], data[user]["y"]) for user in users}
-            counted = dict(zip(users, content["num_samples"], strict=True))
-        except WRONG:
-            refuse(path, "must have users, num_samples and user_data with x and y of each user")
-        for user, (_, y) in samples.items():
+            told = msgspec.json.decode(content, type=_Users)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            refuse(path, f"{rule} ({one_line(str(error))})")
+        if sorted(told.users) != sorted(told.user_data) or len(told.users) != len(told.num_samples):
+            refuse(path, f"{rule}, all of the same users")
+        samples = {user: told.user_data[user] for user in told.users}
+        for user, counted in zip(told.users, told.num_samples, strict=True):
             if user in found:
                 refuse(
                     path,
                     f"user {user!r} is in an earlier file too: one set of samples would be "
                     "lost. Give the folder that holds train and test, or join the files",
                 )
-            if counted[user] != len(y):
-                refuse(path, f"user {user!r} has {len(y)} samples; num_samples is {counted[user]}")
+            if counted != (number := len(samples[user].y)):
+                refuse(path, f"user {user!r} has {number} samples; num_samples is {counted}")
         rule = (
             "x and y must be lists of one length: numbers, or texts of one length (of LEAF: "
             "FEMNIST, Shakespeare, the synthetic data)"
@@ -79,9 +89,9 @@ def _users(request: Request, paths: list[pathlib.Path]) -> Samples:
     return found
 
 
-def _samples(user: tuple[Any, Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    x, y = user
-    if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y)):
+def _samples(user: _User) -> tuple[NDArray[Any], NDArray[Any]]:
+    x, y = user.x, user.y
+    if len(x) != len(y):
         raise ValueError
     # CelebA's texts are names of files, whose targets are numbers.
     if y and isinstance(x[0], str) != isinstance(y[0], str):

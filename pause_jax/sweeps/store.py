@@ -1,7 +1,7 @@
 """Finished runs of a sweep in a folder.
 
-``made_by.json`` describes the sweep, each ``chunk-*.npz`` holds finished runs, and a folder
-``checkpoint-*`` holds an unfinished chunk (:mod:`pause_jax.sweeps.checkpoint`). Files are written
+``made_by.json`` describes the sweep, each ``chunk-*.npz`` holds finished runs, and each
+``checkpoint-*.npz`` an unfinished chunk (:mod:`pause_jax.sweeps.checkpoint`). Files are written
 under a temporary name and renamed. The process that runs the sweep holds ``lock``. A process that
 dies at any moment leaves a folder that the next one resumes.
 """
@@ -9,17 +9,17 @@ dies at any moment leaves a folder that the next one resumes.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import logging
 import pathlib
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import filelock
+import msgspec
 import numpy as np
 
+from pause_jax.base.archive import decoded, load_arrays, save_arrays
 from pause_jax.base.source_file import written
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweeps.labels import Rows
@@ -32,6 +32,14 @@ NAMED = 3
 _DESCRIPTION = "made_by.json"
 # What a store holds, with the temporary files of a writer that died.
 _PATTERNS = (f"{_DESCRIPTION}*", "chunk-*", "checkpoint-*", "lock")
+
+
+class _Description(msgspec.Struct):
+    """A sweep; ``digest`` is that of the other two."""
+
+    made_by: dict[str, Any]
+    chunkings: list[tuple[int, int]]
+    digest: str
 
 
 class Store:
@@ -60,7 +68,8 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             if not path.exists():
                 chunkings = [(each.batch, each.segments) for each in plan.chunkings]
-                text = json.dumps({"made_by": plan.made_by, "chunkings": chunkings}, indent=1)
+                described = {"made_by": plan.made_by, "chunkings": chunkings}
+                text = json.dumps({**described, "digest": fingerprint(described)}, indent=1)
                 with _locked(folder):
                     # Another process may have begun before the lock was free.
                     if not path.exists():
@@ -96,8 +105,8 @@ class Store:
         return self.folder / f"chunk-{chunk.group:03}-{chunk.first:07}.npz"
 
     def checkpoint_path(self, chunk: Chunk) -> pathlib.Path:
-        """Return the folder of an unfinished chunk."""
-        return self.folder / f"checkpoint-{chunk.group:03}-{chunk.first:07}"
+        """Return the file of an unfinished chunk."""
+        return self.folder / f"checkpoint-{chunk.group:03}-{chunk.first:07}.npz"
 
     def finished(self) -> dict[Chunk, Rows]:
         """Read all finished chunks; a damaged one counts as missing."""
@@ -115,17 +124,16 @@ class Store:
         if not path.exists():
             return None
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as saved:
-                about = json.loads(str(saved["about"]))
-                if about["made_by"] != self._fingerprint:
-                    raise ValueError("a chunk of another sweep")
-                return Rows(
-                    values={name: saved[f"value {name}"] for name in about["names"]},
-                    epsilon_unit=about["epsilon_unit"],
-                    num_parameters=about["num_parameters"],
-                    unnoised=tuple(about["unnoised"]),
-                )
-        except Exception as error:  # whatever a damaged zip file makes of itself
+            arrays = load_arrays(path.read_bytes())
+            if arrays.pop("made_by") != self._fingerprint:
+                raise ValueError("a chunk of another sweep")
+            return Rows(
+                epsilon_unit=str(arrays.pop("epsilon_unit")),
+                num_parameters=int(arrays.pop("num_parameters")),
+                unnoised=tuple(arrays.pop("unnoised").tolist()),
+                values={name.removeprefix("value "): array for name, array in arrays.items()},
+            )
+        except (OSError, LookupError, ValueError) as error:
             LOG.warning("%s: is damaged (%s) and runs again.", path, error)
             return None
 
@@ -136,18 +144,13 @@ class Store:
         """
         if self.failed:
             return
-        about = {
-            "made_by": self._fingerprint,
-            "names": list(rows.values),
-            "epsilon_unit": rows.epsilon_unit,
-            "num_parameters": rows.num_parameters,
-            "unnoised": list(rows.unnoised),
-        }
-        arrays: dict[str, Any] = {f"value {name}": value for name, value in rows.values.items()}
+        about = {"made_by": self._fingerprint, **rows._asdict()}
+        arrays = {f"value {name}": value for name, value in about.pop("values").items()}
+        arrays |= {name: np.asarray(value) for name, value in about.items()}
         with self.tolerated():
             with written(self.path(chunk)) as file:
-                np.savez(file, about=np.asarray(json.dumps(about)), **arrays)
-            shutil.rmtree(self.checkpoint_path(chunk), ignore_errors=True)
+                save_arrays(file, arrays)
+            self.checkpoint_path(chunk).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def tolerated(self) -> Iterator[None]:
@@ -176,23 +179,21 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
     """
     path = folder / _DESCRIPTION
     try:
-        table = json.loads(path.read_text())
-        if differences := different(table["made_by"], plan.made_by):
-            return differences, plan
-        # On other cores the chunks would be others, and so would their rounding.
-        chunkings = [
-            chunking._replace(batch=batch, segments=segments)
-            for chunking, (batch, segments) in zip(plan.chunkings, table["chunkings"], strict=True)
-        ]
-        if min(min(each) for each in chunkings) < 1:
-            raise ValueError("the numbers of chunkings must be >= 1")
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{folder}: holds no kept sweep ({error.strerror}).") from None
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{path}: is damaged ({error}), so what the folder holds cannot be known. Remove the "
-            "folder, or choose another one."
-        ) from None
+    advice = "Remove the folder, or choose another one."
+    described = decoded(path, content, _Description, advice)
+    if differences := different(described.made_by, plan.made_by):
+        return differences, plan
+    whole = {"made_by": described.made_by, "chunkings": described.chunkings}
+    if described.digest != fingerprint(whole):
+        raise ConfigError(f"{path}: is damaged (chunkings are not what was saved). {advice}")
+    # On other cores the chunks would be others, and so would their rounding.
+    chunkings = [
+        chunking._replace(batch=batch, segments=segments)
+        for chunking, (batch, segments) in zip(plan.chunkings, described.chunkings, strict=True)
+    ]
     return [], plan._replace(chunkings=chunkings)
 
 
@@ -212,7 +213,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 def store_is_empty(folder: pathlib.Path) -> bool:
     """Return whether nothing was finished in a store, and no process runs its sweep."""
-    if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("checkpoint-*/*")):
+    if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("checkpoint-*")):
         return False
     try:
         with _locked(folder):
@@ -232,9 +233,7 @@ def discard_store(folder: pathlib.Path) -> None:
     with _locked(folder):
         pass
     for path in [path for pattern in _PATTERNS for path in folder.glob(pattern)]:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a folder of another hand
+            path.unlink()
     with contextlib.suppress(OSError):
         folder.rmdir()

@@ -72,9 +72,13 @@ def test_shakespeare_of_leaf_becomes_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("content", "rule"),
     [
-        ("{", "must be a whole JSON file"),
-        ("[1]", "must have users, num_samples and user_data"),
-        ('{"users": ["a"], "user_data": {}}', "must have users, num_samples and user_data"),
+        ("{", "must be JSON with users, num_samples and user_data"),
+        ("[1]", "must be JSON with users, num_samples and user_data"),
+        ('{"users": ["a"], "user_data": {}}', "must be JSON with users, num_samples and user_data"),
+        (
+            '{"users": ["a"], "num_samples": [0], "user_data": {}}',
+            "must be JSON with users, num_samples and user_data with x and y of each user, all of",
+        ),
         ({"a": {"x": [[1.0]], "y": [1, 2]}}, "'a': x and y must be lists of one length"),
         ({"a": {"x": [[["w"]]], "y": [{"target_tokens": 1}]}}, "'a': x and y must be lists of"),
         (
@@ -93,7 +97,7 @@ def test_shakespeare_of_leaf_becomes_tokens(tmp_path):
             {"a": {"x": [[1.0]], "y": [1]}, "b": {"x": [[1.0, 2.0]], "y": [1]}},
             "samples of client 'b' have another form",
         ),
-        ({"a": {"x": "xy", "y": [1, 2]}}, "'a': x and y must be lists of one length"),
+        ({"a": {"x": "xy", "y": [1, 2]}}, "must be JSON with users, num_samples and user_data"),
         ({"a": {"x": ["ab", "abc"], "y": ["a", "b"]}}, "'a': x and y must be lists of one le"),
         ({"a": {"x": [], "y": []}}, "must have a client with samples"),
         ({"a": {"x": [[1.0]], "y": [2**32 + 5]}}, "'a': x and y must be lists of one length"),

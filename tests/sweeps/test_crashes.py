@@ -35,7 +35,7 @@ def waiting():
 
 @pytest.mark.parametrize(
     ("chunks", "saves", "least"),
-    [(2, False, 15), (1, True, 25)],
+    [(2, False, 15), (1, True, 18)],
     ids=["between chunks", "the middle of a chunk"],
 )
 def test_a_death_before_any_change_of_the_folder_loses_nothing(

@@ -9,10 +9,11 @@ import pathlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 from flwr.app import (
     Array,
@@ -28,6 +29,7 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from pause_jax.base.archive import decoded
 from pause_jax.base.checks import check_fields
 from pause_jax.base.source_file import sync_names, written
 from pause_jax.base.struct import ConfigError, Sizes, nested
@@ -109,6 +111,11 @@ def _number(context: Context) -> int:
     return number if isinstance(number, int) else -1
 
 
+class _Head(msgspec.Struct):
+    ledger: Literal[1]
+    privacy: dict[str, Any]
+
+
 class Ledger:
     """The releases of one client, in its own file.
 
@@ -140,13 +147,11 @@ class Ledger:
             raise ConfigError(f"{self.path}: cannot be a ledger ({error}).") from None
         if first_line == head:
             return
-        try:
-            created_with = json.loads(first_line)["privacy"]
-        except (ValueError, KeyError, TypeError):
-            raise ConfigError(
-                f"{self.path}: is no ledger of releases. Give the file that was created with this "
-                "client's data, or one that does not exist yet."
-            ) from None
+        advice = (
+            "It is no ledger of releases: give the file that was created with this client's data, "
+            "or one that does not exist yet."
+        )
+        created_with = decoded(self.path, first_line, _Head, advice).privacy
         raise ConfigError(
             f"{self.path}: was created with {json.dumps(created_with)}, and privacy is "
             f"{json.dumps(described)}: releases of two mechanisms do not add up in one "
@@ -202,7 +207,9 @@ class Ledger:
         return np.asarray(self.privacy.budget.epsilon(jnp.asarray(numbers)), np.float32)
 
     def _lines(self) -> list[str]:
-        return [line for line in self.path.read_text("utf-8").split("\n")[1:] if line.strip()]
+        # Also where damage has joined two lines, none is lost.
+        text = self.path.read_text("utf-8").replace('{"release"', '\n{"release"')
+        return [line for line in text.split("\n")[1:] if line.strip()]
 
     def _create(self, head: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

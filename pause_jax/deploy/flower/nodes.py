@@ -134,7 +134,7 @@ class Roster:
                 continue
             said = [record.get(NUMBER) for record in reply.content.config_records.values()]
             number = said[0] if said else None
-            if not isinstance(number, int) or not 0 <= number < self.num_clients:
+            if type(number) is not int or not 0 <= number < self.num_clients:
                 LOG.warning(
                     "node %d says %s = %s: must be 0 to %d, the numbers of the config's clients; "
                     "it is left out", node, NUMBER, number, self.num_clients - 1,

@@ -6,9 +6,10 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
+import msgspec
 import numpy as np
 from flwr.app import (
     Array,
@@ -45,6 +46,26 @@ from pause_jax.deploy.flower.protocol import (
 from pause_jax.deploy.selector import MOST_LOSS, MOST_RELEASES, Choice, Question, Selector
 
 SECONDS = ("stamped", "reported")
+_FLOAT32 = np.finfo(np.float32)
+
+
+class _Metrics(
+    msgspec.Struct,
+    kw_only=True,
+    rename={"seconds": TOOK, "participation": PARTICIPATION, "epsilon": EPSILON},
+):
+    """What a client's metrics must say, by their names in its reply."""
+
+    seconds: Annotated[
+        float, msgspec.Meta(ge=float(_FLOAT32.smallest_subnormal), le=float(_FLOAT32.max))
+    ]
+    participation: Annotated[int, msgspec.Meta(ge=1, le=MOST_RELEASES)] = 1
+    # Infinite without privacy.
+    epsilon: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+
+
+class _MetricsWithLoss(_Metrics):
+    loss: Annotated[float, msgspec.Meta(ge=-MOST_LOSS, le=MOST_LOSS)]
 
 
 class Played(NamedTuple):
@@ -356,11 +377,11 @@ def _readings(
     answers: dict[int, Answer], arrays: ArrayRecord, update_size: int
 ) -> dict[str, dict[int, Any]]:
     """What policies may read beside seconds, as far as the clients gave it."""
-    losses, squares = dict[int, float](), dict[int, float]()
+    losses, squares = dict[int, Any](), dict[int, Any]()
     for client, answer in answers.items():
         for name, values in (("loss", losses), ("square-loss", squares)):
             if name in answer.metrics:
-                values[client] = _float32(answer.metrics[name])
+                values[client] = answer.metrics[name]
     readings: dict[str, dict[int, Any]] = {}
     if losses:
         readings |= {"loss": losses, "square_loss": squares}
@@ -500,27 +521,15 @@ def _read(
             )
         if not np.isfinite(arrays[name]).all():
             raise ConfigError(f"its array {name!r} is not finite.")
-    seconds = metrics.get(TOOK) if stamped is None else stamped
-    if not 0 < _float32(seconds) < np.inf:
+    said = {**metrics, **({} if stamped is None else {TOOK: stamped})}
+    try:
+        seconds = msgspec.convert(said, _MetricsWithLoss if needs_loss else _Metrics).seconds
+    except msgspec.ValidationError as error:
         raise ConfigError(
-            f"its metric {TOOK} is {shown(seconds)}: must be the seconds that it took, > 0; the "
-            "mod PrivateRelease reports them."
-        )
-    for name, most in ((PARTICIPATION, MOST_RELEASES), (EPSILON, np.inf)):
-        said = metrics.get(name, 1)
-        if not 0 < _float32(said) <= most:
-            raise ConfigError(f"its metric {name} is {shown(said)}: must be a number > 0.")
-    if needs_loss and not abs(_float32(metrics.get("loss"))) <= MOST_LOSS:
-        raise ConfigError(
-            f"the policy reads losses, and its metric 'loss' is {shown(metrics.get('loss'))}: must "
-            "be a finite number; with PrivateRelease name it in clear, as it leaves without noise."
-        )
-    return Answer(arrays, metrics, float(seconds))
-
-
-def _float32(value: Any) -> float:
-    """Return a metric as a float32 number; NaN if it is a list, a text or missing."""
-    return float(float32(value)) if isinstance(value, int | float) else np.nan
+            f"its metrics are {shown(said)}: {error}. PrivateRelease reports {', '.join(OURS)}, "
+            "and what is named in clear, such as a loss, without noise."
+        ) from None
+    return Answer(arrays, metrics, seconds)
 
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
