@@ -85,7 +85,8 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
                 discard_store(store.folder)
     if stopped is not None:
         resumable = store.folder.is_dir()
-        end(stopped, "The same command with --resume goes on." if resumable else "")
+        goes_on = "The same command with --resume goes on."
+        end(stopped, goes_on if resumable else "The same command starts again.")
 
 
 def _check_output(request: Request) -> None:

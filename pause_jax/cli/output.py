@@ -15,10 +15,15 @@ from typing import NoReturn
 from rich.console import Console
 from rich.markup import escape
 
+from pause_jax.base import stopping
+from pause_jax.base.stopping import Stopped, check_stop
+
 # Exit status of a program whose reader has gone, as in ``| head``: 128 and the number of SIGPIPE.
 READER_HAS_GONE = 128 + getattr(signal, "SIGPIPE", 13)
-# SLURM and Kubernetes send the first before the end, a closed terminal the second.
-SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+# Ctrl-C; SLURM and Kubernetes send SIGTERM before the end, a closed terminal SIGHUP.
+SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 
 class Output(Console):
@@ -29,35 +34,35 @@ class Output(Console):
         raise SystemExit(READER_HAS_GONE)
 
 
-class Stopped(KeyboardInterrupt):
-    """A signal asked to stop.
-
-    Attributes:
-      number: of the signal.
-    """
-
-    def __init__(self, number: int):
-        super().__init__(signal.Signals(number).name)
-        self.number = number
-
-
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise the first signal to stop as ``Stopped``; the second ends the process."""
+    """Note the first signal to stop, for ``check_stop``; the second ends the process at once.
+
+    Raises:
+      SystemExit: with the status of a signal that came before or after all runs.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        raise Stopped(number)
+    def note(number: int, frame: FrameType | None) -> None:
+        stopping.noted.append(number)
+        for each in watched:
+            signal.signal(each, signal.SIG_DFL)
 
     # Under nohup SIGHUP is ignored, and stays so.
     watched = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in watched}
+    before = {number: signal.signal(number, note) for number in watched}
+    said = "stopped it before the first run"
     try:
         yield
+        said = "came after the last run: nothing is lost"
+        check_stop()
+    except Stopped as error:
+        Console(stderr=True).print(f"[red]{error} {said}.[/red]", highlight=False)
+        raise SystemExit(status_of(error)) from None
     finally:
+        stopping.noted.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -89,13 +89,13 @@ def tune(
         use_cache()
         with stoppable():
             found = tuning.tune(config, axes, aim, key, **search._asdict())
-        result_folder.begin(folder)
-        best, trials = (result_folder.claimed(folder, file) for file in _FILES[:2])
-        best.write_text(config_file.dumps(found.best))
-        found.trials.drop(columns="badness").to_csv(trials, index=False, na_rep="nan")
-        _print(found, aim)
-        result_folder.finish(folder, described(seed))
-        Console().print(f"Written to {folder}/")
+            result_folder.begin(folder)
+            best, trials = (result_folder.claimed(folder, file) for file in _FILES[:2])
+            best.write_text(config_file.dumps(found.best))
+            found.trials.drop(columns="badness").to_csv(trials, index=False, na_rep="nan")
+            _print(found, aim)
+            result_folder.finish(folder, described(seed))
+            Console().print(f"Written to {folder}/")
     except SweepInterrupted as error:
         end(error, "With --storage the same command resumes." if search.storage is None else "")
     finally:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pause_jax.base.compilation import compiling
+from pause_jax.base.stopping import as_completed
 from pause_jax.config import SimConfig
 from pause_jax.policies import OneOf
 from pause_jax.run.driver import Runs, Watch, drive
@@ -57,9 +58,7 @@ def run_chunks(
 
     with ThreadPoolExecutor(min(chunking.threads, len(chunks))) as threads:
         try:
-            running = {threads.submit(run_chunk, chunk) for chunk in chunks}
-            for finished in as_completed(running):
-                running.remove(finished)
+            for finished in as_completed([threads.submit(run_chunk, chunk) for chunk in chunks]):
                 yield finished.result()
         finally:
             stopped.set()

@@ -18,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from pause_jax.base.stopping import check_stop
 from pause_jax.sweeps.batch import run_chunks
 from pause_jax.sweeps.executor import Workers
 from pause_jax.sweeps.labels import Rows, labelled
@@ -71,7 +72,8 @@ def execute(
     except (KeyboardInterrupt, RuntimeError) as error:
         data, words = labelled(plan, rows)
         advice = "Take a smaller memory_limit or max_batch." if "memory" in str(error) else ""
-        why = f"{type(error).__name__}: {error or 'interrupt'}"
+        interrupt = isinstance(error, KeyboardInterrupt)
+        why = (str(error) or "Ctrl-C") if interrupt else f"{type(error).__name__}: {error}"
         raise SweepInterrupted(f"stopped after {words} ({why}). {advice}", data) from error
     data, _ = labelled(plan, rows)
     assert data is not None
@@ -82,6 +84,7 @@ def _run_locally(
     plan: SweepPlan, missing: Sequence[Chunk], store: Store | None, update: Callable[..., None]
 ) -> Iterator[tuple[Chunk, Rows]]:
     """Run chunks in this process, group by group."""
+    check_stop()
     for group, chunks in itertools.groupby(missing, key=lambda chunk: chunk.group):
         labels = ", ".join(prepared.label for prepared in plan.groups[group])
         labels = labels if len(labels) < 40 else f"{labels[:37]}..."

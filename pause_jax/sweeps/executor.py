@@ -11,15 +11,14 @@ import functools
 import pickle
 import platform
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, as_completed
 from typing import Any, NamedTuple, Protocol
 
 import jax
 from jax import Array
 
+from pause_jax.base.stopping import as_completed
 from pause_jax.base.struct import ConfigError
 from pause_jax.sweeps import provenance
 from pause_jax.sweeps.batch import run_chunks
@@ -29,8 +28,6 @@ from pause_jax.sweeps.store import NAMED
 
 # Times that a task is submitted whose worker dies. (Dask itself runs it again, too.)
 ATTEMPTS = 3
-# Seconds between two looks at jobs that do not report by themselves.
-LOOK_EVERY = 0.2
 
 
 class Executor(Protocol):
@@ -177,7 +174,7 @@ def _results(
         names = {executor.submit(function, *task): name for name, task in tasks.items()}
         failed = []
         try:
-            for future in _as_completed(names):
+            for future in as_completed(names):
                 name = names.pop(future)
                 try:
                     result = future.result()
@@ -193,16 +190,3 @@ def _results(
             for future in names:
                 future.cancel()
         tasks = {name: tasks[name] for name in failed}
-
-
-def _as_completed(futures: Iterable[Any]) -> Iterator[Any]:
-    """Yield futures when they are finished, also those of submitit, which have to be asked."""
-    if all(isinstance(future, Future) for future in futures):
-        yield from as_completed(futures)
-        return
-    pending = list(futures)
-    while pending:
-        for future in [each for each in pending if each.done()]:
-            pending.remove(future)
-            yield future
-        time.sleep(LOOK_EVERY)

@@ -19,6 +19,7 @@ import pytest
 import xarray as xr
 
 from pause_jax import cli, sweep
+from pause_jax.base.stopping import check_stop
 from pause_jax.cli import output, result_folder
 from tests.support.killed import CONFIGS, KEYS, MAX_BATCH, environment, run_killed, same_bits
 
@@ -128,6 +129,24 @@ def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
     assert "fairness" in printed
 
 
+@pytest.mark.parametrize(
+    ("number", "moment"), [(signal.SIGHUP, "made_by.json"), (signal.SIGINT, "chunk-*")]
+)
+def test_a_stopped_command_says_in_a_line_what_is_finished(cache, tmp_path, number, moment):
+    """Before the first round, and between two."""
+    process = program(tmp_path, cache, *LONG, "--name", "mine")
+    kept = tmp_path / "results" / "mine" / "unfinished"
+    while process.poll() is None and not list(kept.glob(moment)):
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=600)
+    assert process.returncode == 128 + number
+    goes_on = "goes on" if number == signal.SIGINT else "starts again"
+    line = rf"stopped after \d of 8 runs, 0 of 1 configs \({number.name}\)\. .*{goes_on}\."
+    assert re.search(line, " ".join(error.split()))
+    assert "Traceback" not in error
+
+
 def test_starts_at_the_same_moment_have_folders_of_their_own(monkeypatch, tmp_path):
     make = pathlib.Path.mkdir
 
@@ -194,21 +213,40 @@ def test_force_leaves_nothing_of_the_result_before(here, tmp_path):
     assert (code, "data.nc is a folder: a file must go there" in error) == (2, True)
 
 
-def test_the_first_signal_stops_and_what_is_ignored_stays_so():
-    heard = {number: signal.getsignal(number) for number in output.SIGNALS}
+class Drops:
+    """Gets a signal where Python drops exceptions, as in a callback of JAX."""
 
-    def both():
-        os.kill(os.getpid(), signal.SIGHUP)
+    def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
 
+
+def hear(looked):
+    with output.stoppable():
+        os.kill(os.getpid(), signal.SIGHUP)
+        check_stop()
+        Drops()
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "the second one ends it"
+        if looked:
+            check_stop()
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_signal_counts_wherever_it_comes_and_what_is_ignored_stays_so(capsys, looked):
+    heard = {number: signal.getsignal(number) for number in output.SIGNALS}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
     try:
-        with pytest.raises(output.Stopped) as stopped, output.stoppable():
-            both()
-        assert output.status_of(stopped.value) == 143
+        with pytest.raises(SystemExit) as stop:
+            hear(looked)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, heard[signal.SIGHUP])
     assert {number: signal.getsignal(number) for number in heard} == heard
+    assert stop.value.code == 143
+    what = "stopped it before the first run" if looked else "came after the last run"
+    assert f"SIGTERM {what}" in capsys.readouterr().err
+    check_stop()
+
+
+def test_the_status_says_what_stopped_a_program():
     assert output.status_of(KeyboardInterrupt()) == 130
     assert output.status_of(RuntimeError()) == 1
