@@ -9,6 +9,7 @@ import sys
 
 import h5py
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -23,8 +24,11 @@ from pause_jax.cli import program, result_folder
 from pause_jax.config import validate
 from pause_jax.deploy.selector import Selector
 from pause_jax.learning import Files
+from pause_jax.sweeps.checkpoint import Checkpoint, Point
+from pause_jax.sweeps.labels import Rows
 from pause_jax.sweeps.plan import Chunk, plan_sweep
 from pause_jax.sweeps.store import Store
+from tests.support.damage import flipped, repacked, rewritten
 from tests.support.pages import play
 from tests.support.results import made, small_config
 
@@ -492,6 +496,79 @@ def test_a_chunk_that_was_pickled_is_not_read(tmp_path, caplog):
     pickled(store.path(Chunk(0, 0)))
     assert store.rows(Chunk(0, 0)) is None
     assert "is damaged" in caplog.text
+
+
+def read_or_refused(read, path, content):
+    """What is read of a file of this content; None if it is refused in a line that names it."""
+    path.write_bytes(content)
+    try:
+        return read()
+    except ConfigError as error:
+        refused = error
+    assert str(path.parent) in one_line(refused)
+    return None
+
+
+@pytest.mark.parametrize("harm", [flipped, rewritten])
+def test_a_damaged_description_of_a_store_is_refused_or_read_as_it_was(harm, tmp_path):
+    plan, path = tiny_plan(), tmp_path / "made_by.json"
+    Store.create(tmp_path, plan)
+    whole = path.read_bytes()
+    for seed in range(100):
+        content = harm(whole, seed)
+        read = read_or_refused(lambda: Store.create(tmp_path, plan), path, content)
+        assert read is None or read.plan.chunkings == plan.chunkings, (seed, content)
+
+
+@pytest.mark.parametrize("harm", [flipped, repacked])
+def test_a_damaged_chunk_is_missing_or_read_as_it_was(harm, tmp_path):
+    store, chunk = Store.create(tmp_path, tiny_plan()), Chunk(0, 0)
+    values = {"clock": np.arange(8.0).reshape(1, 8), "clients": np.arange(6).reshape(1, 3, 2)}
+    rows = Rows(values, "update", 7, ("loss",))
+    store.save(chunk, rows)
+    whole = store.path(chunk).read_bytes()
+    missing = 0
+    for seed in range(100):
+        store.path(chunk).write_bytes(harm(whole, seed))
+        read = store.rows(chunk)
+        missing += read is None
+        if read is not None:
+            assert read[1:] == rows[1:]
+            for name, value in values.items():
+                np.testing.assert_array_equal(read.values[name], value)
+    assert missing > 60
+
+
+@pytest.mark.parametrize("harm", [flipped, repacked])
+def test_a_damaged_checkpoint_is_missing_or_read_as_it_was(harm, tmp_path):
+    middle = Checkpoint(Store.create(tmp_path, tiny_plan()), Chunk(0, 0))
+    point = Point(2, {"x": jnp.arange(3.0), "n": jnp.int32(4)}, [np.ones(2), np.ones(3)])
+    middle.save(point)
+    (path,) = tmp_path.glob("checkpoint-*")
+    whole = path.read_bytes()
+    kinds = [jax.ShapeDtypeStruct((size,), float) for size in (2, 3)]
+    for seed in range(60):
+        path.write_bytes(harm(whole, seed))
+        read = middle.restored(point.state, lambda segments: kinds[:segments])
+        if read is not None:
+            assert jax.tree.all(jax.tree.map(np.array_equal, read, point)), seed
+
+
+@pytest.mark.parametrize("harm", [flipped, rewritten])
+def test_a_damaged_list_of_files_is_refused_or_names_no_file_of_others(harm, tmp_path):
+    (tmp_path / "out").mkdir()
+    path = tmp_path / "out" / "run.json"
+    about = {"command": "pause-jax run", "seed": 0, "seeds": 3, "made_by": "0" * 16}
+    result_folder.finish(path.parent, about | {"interrupted": "no"})
+    result_folder.claim(path.parent, ["data.nc", "configs/a.toml"])
+    whole = path.read_bytes()
+    valid = result_folder.about(path.parent)
+    for seed in range(100):
+        content = harm(whole, seed)
+        read = read_or_refused(lambda: result_folder.about(path.parent), path, content)
+        if harm is flipped and read is not None:
+            assert read.keys() <= valid.keys()
+        assert all(isinstance(name, str) for name in (read or {}).get("files", []))
 
 
 # ---------------------------------------------------------------- data.nc

@@ -22,6 +22,7 @@ from pause_jax.rng import keys
 from pause_jax.run.setup import learner_of, setup_of
 from pause_jax.world.latency import LinearContext, LogNormal, Network, Switching, network
 from tests.reference import round_keys
+from tests.support.damage import flipped, repacked
 from tests.support.runs import ASK, chosen_sets, endings, world_of
 
 pytestmark = pytest.mark.slow
@@ -585,6 +586,29 @@ def test_a_damaged_file_is_refused_whatever_is_wrong_in_it(tmp_path):
             np.savez(path, **changed)
             with pytest.raises(ConfigError, match=r"selector.npz: (is |.* must be )"):
                 Selector.load(path)
+
+
+@pytest.mark.parametrize("harm", [flipped, repacked])
+def test_a_damaged_selector_is_refused_in_a_line_or_loaded_as_it_was(harm, tmp_path):
+    path = tmp_path / "selector.npz"
+    saved = Selector(BASE.replace(policy=named("random")), KEY)
+    saved.ask()
+    saved.save(path)
+    whole = path.read_bytes()
+    loaded = []
+    for seed in range(60):
+        path.write_bytes(harm(whole, seed))
+        try:
+            loaded.append(Selector.load(path))
+        except ConfigError as error:
+            refused = str(error)
+            assert refused.startswith(f"{path}: "), seed
+            assert refused.isprintable(), seed
+    assert len(loaded) < 20
+    for selector in loaded:
+        for name in ("round", "counts", "queried", "num_parameters", "client_ids", "_pending"):
+            one, other = (jax.tree.leaves(getattr(each, name)) for each in (selector, saved))
+            assert all(map(np.array_equal, one, other))
 
 
 def test_a_key_of_another_implementation_is_restored(tmp_path):

@@ -35,6 +35,7 @@ from pause_jax.privacy import (
 )
 from tests.flower import local  # noqa: F401, names this process to Flower
 from tests.flower.world import model
+from tests.support.damage import flipped, rewritten
 from tests.support.disk import Disk
 
 THRICE = PerCoordinateLaplace(budget=Table(total_epsilon=10.0, shares=(0.5, 0.3, 0.2)))
@@ -262,6 +263,30 @@ def test_a_line_that_a_crash_cut_off_counts(tmp_path):
     assert entered is not None
     np.testing.assert_allclose(entered, (3, 2.0))
     assert Ledger(path, THRICE).enter() is None
+
+
+def head_rewritten(content, seed):
+    head, rest = content.split(b"\n", 1)
+    return rewritten(head, seed) + b"\n" + rest
+
+
+@pytest.mark.parametrize("harm", [flipped, head_rewritten])
+def test_a_damaged_ledger_is_refused_or_counts_no_release_less(harm, tmp_path):
+    path = tmp_path / "ledger"
+    for server_round in range(2):
+        Ledger(path, THRICE).enter(run=1, round=server_round)
+    whole = path.read_bytes()
+    for seed in range(100):
+        content = harm(whole, seed)
+        path.write_bytes(content)
+        try:
+            counted = Ledger(path, THRICE).participations
+        except ConfigError as error:
+            refused = str(error)
+            assert refused.startswith(f"{path}: ")
+            assert refused.isprintable()
+        else:
+            assert counted >= content.count(b'"release"'), (seed, content)
 
 
 def _enter(path, privacy, times, queue):

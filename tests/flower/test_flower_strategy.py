@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from flwr.clientapp import ClientApp
 from pause_jax import ConfigError, simulate
 from pause_jax.deploy.flower import Ledger, PauseStrategy, Roster, TimedGrid, answer, introduce
 from pause_jax.deploy.flower.strategy import Answer, average
+from pause_jax.deploy.flower.strategy import _read as read_reply
 from pause_jax.privacy import NoPrivacy
 from pause_jax.rng import keys
 from pause_jax.world.latency import LinearContext, Traces
@@ -23,6 +25,7 @@ from tests.flower import killed
 from tests.flower.local import LocalGrid, nodes
 from tests.flower.world import KEY, client_app, config_of, model
 from tests.reference import round_keys
+from tests.support.damage import flipped
 
 ROOT = Path(__file__).parents[2]
 ALL = range(10)
@@ -405,6 +408,48 @@ def test_a_useless_reply_is_a_failure_with_its_reason(content, words, warned):
     assert (strategy.selector.counts.sum()) == 3
     assert len(warned) == 3
     assert all(re.search(words, text) for text in warned)
+
+
+REPLY = {"pause-seconds": 1.5, "loss": 0.5, "pause-participation": 3, "pause-epsilon": 2.0}
+METRICS: tuple[Any, ...] = (
+    *(0, -1, 2**31, 2**63 - 1, -0.5, 1e39, 1e300, -1e300, 1e-50, np.nan, np.inf, -np.inf),
+    *([], [1.0], [np.nan] * 3),
+)
+
+
+@pytest.mark.parametrize("needs_loss", [False, True])
+def test_a_damaged_reply_is_refused_in_a_line_or_has_usable_numbers(needs_loss):
+    sent = model()
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        metrics: dict[str, Any] = dict(REPLY)
+        arrays = {name: array.numpy() for name, array in sent.items()}
+        name = list(arrays)[int(rng.integers(len(arrays)))]
+        match seed % 5:
+            case 0:
+                del metrics[str(rng.choice(list(metrics)))]
+            case 1 | 2:
+                metrics[str(rng.choice(list(metrics)))] = METRICS[int(rng.integers(len(METRICS)))]
+            case 3:
+                arrays[name] = rng.choice([np.nan, np.inf, 1e300]) * np.ones(arrays[name].shape)
+        packed = {key: Array(np.asarray(each)) for key, each in arrays.items()}
+        if seed % 5 == 4:
+            whole = packed[name]
+            packed[name] = Array(whole.dtype, whole.shape, whole.stype, flipped(whole.data, seed))
+        content = RecordDict({"arrays": ArrayRecord(packed), "metrics": MetricRecord(metrics)})
+        try:
+            answer = read_reply(content, sent, None, needs_loss=needs_loss)
+        except ConfigError as error:
+            refused = str(error)
+            assert refused.isprintable(), seed
+            continue
+        assert 0 < np.float32(answer.seconds) < np.inf
+        assert 1 <= answer.metrics.get("pause-participation", 1) <= 2**30
+        assert answer.metrics.get("pause-epsilon", 1) > 0
+        assert not needs_loss or abs(answer.metrics["loss"]) <= 1e19
+        for name, array in sent.items():
+            assert answer.arrays[name].shape == array.numpy().shape
+            assert np.isfinite(answer.arrays[name]).all()
 
 
 def test_policies_that_read_losses_or_updates_get_them(monkeypatch):
