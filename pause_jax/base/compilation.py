@@ -16,6 +16,7 @@ import jax
 from rich.console import Console
 
 from pause_jax.base.cache import cache_folder
+from pause_jax.base.struct import ConfigError
 
 COMPILING = "compiling ... (once: programs are kept for later starts)"
 # Seconds after which a user wonders what is going on.
@@ -53,8 +54,8 @@ def use_cache() -> pathlib.Path | None:
     """
     if not jax.config.values["jax_enable_compilation_cache"]:
         return None
-    default = str(cache_folder() / "compiled")
-    folder = pathlib.Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", default))
+    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    folder = pathlib.Path(named or cache_folder() / "compiled")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # Of the many small programs of a run each takes less than JAX's default of a second.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -66,7 +67,7 @@ def use_cache() -> pathlib.Path | None:
 def _use_default_cache() -> None:
     """Use the cache from a process's first run on, unless JAX has one or the disk refuses."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        with contextlib.suppress(OSError):  # such as a home that cannot be written
+        with contextlib.suppress(OSError, ConfigError):  # no home, or one that cannot be written
             (cache_folder() / "compiled").mkdir(parents=True, exist_ok=True)
             use_cache()
 

@@ -100,6 +100,7 @@ def main() -> None:
     """Entry point: a bad config is one line on standard error and exit status 2, and so is a
     warning, but for the status. A full standard output is a line and status 1.
     """
+    output.open_streams()
     plain = RichHandler(
         console=Console(stderr=True), show_time=False, show_level=False, show_path=False
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import signal
 import sys
@@ -24,6 +25,15 @@ READER_HAS_GONE = 128 + getattr(signal, "SIGPIPE", 13)
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
+
+
+def open_streams() -> None:
+    """Let no text end the program: a closed stream discards it, and ASCII shows a ``?``."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115, for all of the program
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+        setattr(sys, name, stream)
 
 
 class Output(Console):

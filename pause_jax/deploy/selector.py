@@ -620,10 +620,11 @@ def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
     """Return the ids [K], by default 0 .. K - 1. Raises ConfigError if they do not fit."""
     ids = tuple(ids) or tuple(range(num_clients))
     kinds = {type(client) for client in ids}
-    if len(set(ids)) != num_clients or len(ids) != num_clients or kinds not in ({int}, {str}):
+    named = kinds == {int} or (kinds == {str} and "".join(ids).isprintable())
+    if len(set(ids)) != num_clients or len(ids) != num_clients or not named:
         raise ConfigError(
-            f"ids = {listed(tuple(map(str, ids)))}: must be {num_clients} different texts, or "
-            "different whole numbers."
+            f"ids = {listed(tuple(map(str, ids)))}: must be {num_clients} different printable "
+            "texts, or different whole numbers."
         )
     return ids
 

@@ -216,8 +216,8 @@ def _named(
     if not configs:
         raise ConfigError("configs is empty: give at least one SimConfig.")
     for label in configs:
-        if not isinstance(label, str):
-            raise ConfigError(f"configs: the name {shown(label)} must be a text.")
+        if not isinstance(label, str) or not label.isprintable():
+            raise ConfigError(f"configs: the name {shown(label)} must be a printable text.")
     return dict(configs)
 
 

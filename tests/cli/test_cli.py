@@ -255,6 +255,7 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
             ("compare", "--set", "policy.speed_weight=3"),
             ["Did you mean 'policy.index.speed_weight'?"],
         ),
+        (("run", "caf\udce9.toml", "--name", "x"), ["caf\\udce9' must be a printable text"]),
         (("run", "good.toml", "garbage.toml"), ["garbage.toml: learning = 'garbage'"]),
         (("run", "good.toml", "bad.toml"), ["bad.toml: reward.gamma = -3"]),
         (("run", "good.toml", "bad.toml", "--set", "m=3"), ["good.toml: --set m: there is no"]),
@@ -266,7 +267,8 @@ def test_bad_input_is_one_message_and_leaves_nothing(
     monkeypatch, tmp_path, capsys, arguments, words
 ):
     (tmp_path / "leaves.py").write_text("import sys\nsys.exit(0)\n")
-    (tmp_path / "good.toml").write_text('learning = "none"\n')
+    for name in ("good.toml", "caf\udce9.toml"):
+        (tmp_path / name).write_text('learning = "none"\n')
     (tmp_path / "garbage.toml").write_text('learning = "garbage"\n')
     (tmp_path / "bad.toml").write_text('learning = "none"\n[reward]\ngamma = -3\n')
     assert run(monkeypatch, tmp_path, *arguments) == 2
@@ -397,3 +399,15 @@ def test_a_reader_that_has_gone_ends_the_program_in_silence(monkeypatch, tmp_pat
         monkeypatch.setattr(sys, "stdout", closed)
         assert run(monkeypatch, tmp_path, "policies") == 128 + signal.SIGPIPE
         assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("stream", ["closed", "ASCII"])
+def test_a_run_ends_well_whatever_standard_output_is(stream, monkeypatch, tmp_path):
+    printed = io.BytesIO()
+    output = None if stream == "closed" else io.TextIOWrapper(printed, encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    arguments = ("compare", "--policies", "random", *BANDIT, *BARE)
+    assert run(monkeypatch, tmp_path, *arguments) == 0
+    assert stream == "closed" or b" ? " in printed.getvalue(), "of each mean and its interval"
+    sys.stdout.close()
+    assert (tmp_path / "results" / "compare-digits_small" / "data.nc").exists()

@@ -540,8 +540,10 @@ def test_clients_go_by_the_ids_of_the_data():
     by_name.tell(json.loads(json.dumps(dict.fromkeys(choice.clients.tolist(), 1.0))))
     with pytest.raises(ConfigError, match="available: 1 is no client; their ids are 'phone0', "):
         by_name.ask([1])
-    with pytest.raises(ConfigError, match=r"ids = 'a', 'a': must be 8 different texts"):
+    with pytest.raises(ConfigError, match=r"ids = 'a', 'a': must be 8 different printable"):
         Selector(BASE, KEY, ids=["a", "a"])
+    with pytest.raises(ConfigError, match="must be 8 different printable texts"):
+        Selector(BASE, KEY, ids=["a\0", *"bcdefgh"])
 
 
 def test_data_sizes_are_those_of_the_configs_data():

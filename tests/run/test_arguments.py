@@ -52,7 +52,8 @@ BAD = [
     (lambda: swept(client_batch=True), "client_batch = True: must be a whole number"),
     (lambda: swept(3), "configs = 3: must be a SimConfig or several"),
     (lambda: swept(iter(())), "configs is empty"),
-    (lambda: swept({1: BANDIT}), "configs: the name 1 must be a text"),
+    (lambda: swept({"a\0b": BANDIT}), r"configs: the name 'a\x00b' must be a printable text"),
+    (lambda: swept({1: BANDIT}), "configs: the name 1 must be a printable text"),
 ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks.kernels import census, steps
-from pause_jax import SimConfig, presets, simulate, sweep
+from pause_jax import ConfigError, SimConfig, presets, simulate, sweep
 from pause_jax.base import compilation
 from pause_jax.base.compilation import Compilations, compiler_options, use_cache
 from pause_jax.learning import Dataset, Execution, Learning, Linear, Mlp
@@ -107,6 +107,17 @@ def test_programs_of_runs_are_kept_from_python_too(tmp_path):
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "compiled").touch()  # no folder can be made of it
     assert start(tmp_path, "-c", RUN, PAUSE_JAX_CACHE=str(tmp_path)).endswith(" 0 None\n")
+
+
+def test_without_a_home_nothing_is_kept_and_a_command_says_what_to_set(monkeypatch, restored):
+    for name in ("HOME", "XDG_CACHE_HOME", "PAUSE_JAX_CACHE", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # of nobody
+    jax.config.update("jax_compilation_cache_dir", None)
+    with pytest.raises(ConfigError, match=r"HOME is not set\. Set it, or PAUSE_JAX_CACHE"):
+        use_cache()
+    compilation._use_default_cache.__wrapped__()
+    assert jax.config.values["jax_compilation_cache_dir"] is None
 
 
 def test_the_cache_can_be_moved_and_switched_off(tmp_path, monkeypatch, restored):
