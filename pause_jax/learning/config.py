@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -229,9 +230,12 @@ class Learning(Config):
         except ConfigError:
             raise
         except Exception as error:
+            why = f"cannot be applied to {of} ({in_short(error)})"
+            if widths := re.search(r"got \((\d+),\) and \((\d+),\)", str(error)):
+                why = f"has a layer that takes {widths[2]} numbers, and gets {widths[1]} from {of}"
+            larger = ", or a data set with larger images" if len(sample.shape) == 3 else ""
             raise ConfigError(
-                f"{where}: cannot be applied to {of} ({in_short(error)}). Use a model for such "
-                "inputs, such as mlp, or a data set with larger images."
+                f"{where}: {why}. Use a model for such inputs, such as mlp{larger}."
             ) from error
         if any(0 in leaf.shape for leaf in jax.tree.leaves(variables)):
             raise ConfigError(f"{where}: {of} are too small for it. Use the model mlp.")

@@ -253,6 +253,10 @@ def test_what_is_no_module_is_refused(make, words):
         (FlaxModel.of(BadInTraining), "cannot be applied .*only in training"),
         (FlaxModel.of(nn.Conv(3, (3, 3, 3))), r"flax: cannot be applied to inputs of shape \(5,\)"),
         (Gru(), "gru: cannot be applied"),
+        (
+            FlaxModel.of(lambda rngs: nnx.Linear(64, 3, rngs=rngs)),
+            r"takes 64 numbers, and gets 5 from inputs of shape \(5,\)\. Use .* such as mlp\.$",
+        ),
     ],
 )
 def test_a_model_that_does_not_fit_the_data_is_refused(model, words):
