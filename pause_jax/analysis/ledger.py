@@ -50,6 +50,8 @@ class Ledger(NamedTuple):
       per_coordinate: float, the same for one coordinate of its updates.
       whole_update: float, the same for all d coordinates; NaN if d is 0.
       exhausted: bool, nothing is left of its budget, so it releases nothing more.
+      last_release: int, the round of an exhausted client's last release; 0 for others, and where
+        ``clients`` is not recorded.
       basic, basic_delta: the most ``spent``, and its delta: 0 for a pure mechanism.
       tight: the largest :func:`total_epsilon` of the releases of a client; NaN if dp-accounting is
         missing.
@@ -72,6 +74,7 @@ class Ledger(NamedTuple):
     per_coordinate: np.ndarray
     whole_update: np.ndarray
     exhausted: np.ndarray
+    last_release: np.ndarray
     basic: float
     basic_delta: float
     tight: float
@@ -130,6 +133,9 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
     whole = np.full(spent.shape, math.nan)
     if num_parameters:
         whole = spent.astype(float) * (num_parameters if mechanism.unit == "coordinate" else 1)
+    exhausted = np.asarray(own.exhausted(jnp.asarray(counts + 1)))
+    cohorts = getattr(run, "clients", None)
+    last = updates if cohorts is None else _last_rounds(np.asarray(cohorts), updates)
     return Ledger(
         mechanism=mechanism.name,
         unit=mechanism.unit,
@@ -141,7 +147,8 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
         spent=spent,
         per_coordinate=spent,
         whole_update=whole,
-        exhausted=np.asarray(own.exhausted(jnp.asarray(counts + 1))),
+        exhausted=exhausted,
+        last_release=np.where(exhausted & (cohorts is not None), last, 0),
         basic=float(spent.max()),
         basic_delta=int(updates.max()) * float(mechanism.delta),
         tight=_largest_total(mechanism, budget, counts, spent, delta),
@@ -209,6 +216,20 @@ def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
         at_most = np.where(sends, at_most, middle - 1)
         at_most = np.maximum(at_most, sent)
     return sent
+
+
+def _last_rounds(clients: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """Return the round of each client's last of so many updates, by the cohorts [..., T, slots]."""
+    last = np.zeros_like(updates)
+    for seed in np.ndindex(updates.shape[:-1]):
+        rounds, slots = np.nonzero(clients[seed] >= 0)
+        chosen = clients[seed][rounds, slots].astype(int)
+        by_client = np.append(rounds[np.argsort(chosen, kind="stable")] + 1, 0)
+        times = np.bincount(chosen, minlength=updates.shape[-1])
+        # Where rounds overlap, clients may be under way at the end.
+        number = np.minimum(updates[seed], times)
+        last[seed] = np.where(number > 0, by_client[np.cumsum(times) - times + number - 1], 0)
+    return last
 
 
 def _largest_total(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "policy", "seed", "client", "client_id", "mechanism", "unit", "participations", "releases",
-    "budget", "spent", "eps_per_coordinate", "eps_whole_update", "exhausted",
+    "budget", "spent", "eps_per_coordinate", "eps_whole_update", "exhausted", "last_release",
     "tight_of_the_busiest", "tight_at_most", "delta", "unnoised", "warning",
 )  # fmt: skip
 _UNITS = {"coordinate": "coord", "update": "update", "none": "-"}
@@ -44,7 +44,6 @@ def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
             return _epsilon(epsilon) + " (!)" * (bool(book.warning) and math.isfinite(epsilon))
 
         of_unit = of_update if book.unit == "update" else _epsilon
-        spent = int(book.exhausted.sum())
         yield (
             name,
             _UNITS[book.unit],
@@ -52,7 +51,7 @@ def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
             of_update(book.whole_update.max()),
             of_unit(book.tight),
             of_unit(book.tight_at_most),
-            str(book.participations.max()) + (f"\n{spent} spent" if spent else ""),
+            str(book.participations.max()),
         )
 
 
@@ -64,8 +63,6 @@ def caption(books: dict[str, Ledger]) -> str:
         f"times the epsilon of a coordinate if that is the unit. PLD: of the unit, delta "
         f"{delta:g}, its participations taken for a fixed number; quote 'at most', for one in "
         "every round, where the choice depends on releases."
-        + " spent: clients whose budget is."
-        * any(book.exhausted.any() for book in books.values())
     )
 
 
@@ -94,6 +91,13 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
     for name, book in books.items():
         if book.basic_delta:
             yield f"{name}: its sums of epsilon hold at delta {book.basic_delta:.2g} (also a sum)."
+        if book.exhausted.any():
+            rounds = book.last_release[book.last_release > 0]
+            known = f"{rounds.min()} to {rounds.max()}" if rounds.size else "that are not recorded"
+            yield (
+                f"{name}: {book.exhausted.sum()} of {book.exhausted.size} clients of all seeds "
+                f"spent their budget, with last releases in rounds {known}."
+            )
     if started := [name for name, book in books.items() if book.overlaps]:
         yield (
             f"{', '.join(started)}: a release is charged when its client starts, so those of "
@@ -118,7 +122,7 @@ def _clients(books: dict[str, Ledger]) -> Iterator[tuple[Any, ...]]:
             yield (
                 *(name, seed, client, client_id, book.mechanism, book.unit, *counts),
                 *(f"{epsilon[where]:.7g}" for epsilon in spent),
-                bool(book.exhausted[where]),
+                *(bool(book.exhausted[where]), int(book.last_release[where]) or ""),
                 *(f"{epsilon:.7g}" for epsilon in (book.tight, book.tight_at_most)),
                 book.delta,
                 *(", ".join(book.unnoised), book.warning),

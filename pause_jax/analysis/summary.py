@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 import pandas as pd
 
 from pause_jax.analysis import metrics
@@ -170,7 +169,6 @@ def notes(result: xr.Dataset) -> Iterator[str]:
         if found := contract.finding(one.first_broken_round.values, one.broken_rules.values):
             yield f"{name}: WARNING: {found}"
         yield from _collapse(name, one)
-        yield from _spent(name, one)
         waited = (one.query_seconds.sum("round") / one.latency.sum("round")).mean().item()
         if waited > 0:
             yield f"{name}: queries take {100 * waited:.0f} % of its simulated seconds."
@@ -192,19 +190,6 @@ def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
             f"{name}: fell from {100 * best:.0f} % (round {int(curve.idxmax())}) to "
             f"{100 * last:.0f} %. Its busiest client took part {int(one.counts.max())} times and "
             f"has {100 * left:.2g} % of its budget left, {why}."
-        )
-
-
-def _spent(name: str, one: xr.Dataset) -> Iterator[str]:
-    """A note if the clients' budgets ended before the rounds did."""
-    idle = (one.clients < 0).all(("slot", "seed")) & one.latency.notnull().all("seed")
-    idle &= (one.latency == 0).all("seed")
-    start = int(np.argmax(idle.values))
-    if idle.any() and bool(idle[start:].all()):
-        first = int(one["round"][start])
-        yield (
-            f"{name}: from round {first} on nobody took part in any seed: all budgets were spent, "
-            "or nobody was available."
         )
 
 

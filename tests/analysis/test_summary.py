@@ -45,10 +45,15 @@ def test_the_ledgers_table_is_about_the_busiest_client_of_all_seeds():
     book = Ledger(
         *("l1_laplace", "update", 10, 1e-5, counts, counts),
         *(np.full(counts.shape, 2.5), 0.5 * counts, 0.25 * counts, 0.5 * counts, counts >= 4),
-        *(2.5, 0.0, 1.5, 7.5, ()),
+        *(np.where(counts >= 4, 9 * counts, 0), 2.5, 0.0, 1.5, 7.5, ()),
     )
     (row,) = ledger_table.rows({"mine": book})
-    assert row == ("mine", "update", "1.25", "2.5", "1.5", "7.5", "5\n2 spent")
+    assert row == ("mine", "update", "1.25", "2.5", "1.5", "7.5", "5")
+    words = "mine: 2 of 6 clients of all seeds spent their budget, with last releases in"
+    notes = list(ledger_table.notes({"mine": book}))
+    assert f"{words} rounds 36 to 45." in notes
+    unknown = book._replace(last_release=0 * counts)
+    assert f"{words} rounds that are not recorded." in ledger_table.notes({"mine": unknown})
     # Without a guarantee for the whole message every epsilon of an update is marked.
     (row,) = ledger_table.rows({"mine": book._replace(unnoised=("losses",))})
     assert row[2:6] == ("1.25", "2.5 (!)", "1.5 (!)", "7.5 (!)")

@@ -112,6 +112,7 @@ def book(unit, spent, unnoised=()):
         releases=counts, budget=np.asarray([200.0, 200.0]), spent=np.asarray([1.0, spent]),
         per_coordinate=np.asarray([1.0, spent]),
         whole_update=np.asarray([1.0, spent * 25_818]), exhausted=np.asarray([True, True]),
+        last_release=np.asarray([7, 9]),
         basic=spent, basic_delta=0.0, tight=spent, tight_at_most=spent, unnoised=unnoised,
     )  # fmt: skip
 
@@ -121,7 +122,6 @@ def book(unit, spent, unnoised=()):
 def test_the_ledger_of_many_long_labels_is_whole(width, unnoised):
     books = {name: book("update", 199.97, unnoised) for name in LABELS}
     text = assert_whole(ledger_table.table(books), width)
-    assert "2 spent" in text
     assert ("(!)" in text) == bool(unnoised)
 
 
@@ -257,20 +257,6 @@ def test_regrets_in_several_rewards_are_said_to_be_incomparable():
     rows[0]["best_accuracy"] = 0.5
     text = " ".join(printed(summary.table(rows, 0.8), 80).split())
     assert "own reward" not in text, "no regret is shown"
-
-
-@pytest.mark.filterwarnings("error")
-def test_that_nobody_took_part_from_some_round_on_is_said_without_a_warning():
-    seconds = [[1.0, 1.0, 0.0, 0.0]] * 2
-    clients = np.where(np.asarray(seconds)[..., None] > 0, 3, -1)
-    one = xr.Dataset(
-        {"clients": (("seed", "round", "slot"), clients), "latency": (("seed", "round"), seconds)},
-        coords={"round": [1, 2, 3, 4]},
-    )
-    (sentence,) = summary._spent("mine", one)
-    assert sentence.startswith("mine: from round 3 on nobody took part in any seed")
-    one["latency"][0, 3] = 1.0
-    assert not list(summary._spent("mine", one))
 
 
 def test_the_summary_is_written_as_csv(tmp_path):

@@ -54,6 +54,9 @@ def test_excluded_clients_are_replaced_and_silent_ones_are_not():
     assert (silent.latency > 0).all()
     np.testing.assert_allclose(silent.spent.max(), 6.0, rtol=1e-6)
     np.testing.assert_array_equal(silent.clients[:HORIZON], excluded.clients[:HORIZON])
+    # Two clients stop after three rounds, the next two after six.
+    assert np.sort(ledger(excluded).last_release).tolist() == [0, 0, 3, 3, 6, 6]
+    assert np.sort(ledger(silent).last_release).tolist() == [0, 0, 0, 0, 3, 3]
 
 
 def test_the_weights_of_silent_clients_go_to_the_others():

@@ -17,7 +17,7 @@ import numpy as np
 import vl_convert
 import xarray as xr
 
-from pause_jax.analysis import ledger_table, metrics, summary
+from pause_jax.analysis import ledger_table, summary
 from pause_jax.analysis.comparison import compare
 from pause_jax.analysis.curves import DARK, LIGHT, styles
 from pause_jax.analysis.participation import participation
@@ -93,11 +93,11 @@ def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[s
         books = ledger_table.ledgers(result)
         return tables.privacy(books), {
             "privacy": list(ledger_table.notes(books)),
-            "runs": [*summary.notes(result), *_empty(result)],
+            "runs": list(summary.notes(result)),
         }
     except ConfigError as error:
         text = f"Not known here: {error} A file with the class goes by --load."
-        return None, {"privacy": [text, *_units(result)], "runs": list(_empty(result))}
+        return None, {"privacy": [text, *_units(result)], "runs": []}
 
 
 def _units(result: xr.Dataset) -> Iterator[str]:
@@ -106,14 +106,6 @@ def _units(result: xr.Dataset) -> Iterator[str]:
         one = result.sel(config=config)
         unnoised = one.unnoised.item() or "data sizes at most"
         yield f"{config}: unit {one.epsilon_unit.item()}; without noise leave: {unnoised}."
-
-
-def _empty(result: xr.Dataset) -> Iterator[str]:
-    empty = metrics.empty_rounds(result).sum(("seed", "round"))
-    for config in result.config.values[empty.values > 0]:
-        rounds = int(result.played.sel(config=config).sum())
-        number = int(empty.sel(config=config))
-        yield f"{config}: nobody took part in {number} of {rounds} rounds; they count as regret 0."
 
 
 @functools.cache
