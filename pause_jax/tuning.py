@@ -1,8 +1,9 @@
 """Search for the numbers of a config that are best by some objective.
 
 Optuna (the extra ``tune``) proposes and keeps trials. A generation of trials is one ``sweep`` over
-the same seeds: trials are compared in the same worlds, and nothing compiles twice. The best trials
-run again with fresh seeds, because the best of many noisy scores is too good to be true.
+the same seeds: trials are compared in the same worlds, and nothing compiles twice. Each value of a
+static number, such as ``num_selected``, is a program. The best trials run again with fresh seeds,
+because the best of many noisy scores is too good to be true.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pause_jax.learning import Dataset
 from pause_jax.run import contract
 from pause_jax.run.preflight import prepare
 from pause_jax.run.setup import learner_of
+from pause_jax.sweeps.store import LOG
 from pause_jax.sweeps.sweep import sweep
 
 try:
@@ -37,6 +39,7 @@ try:
         # About its progress bar, which is off: a notebook may have no widgets.
         warnings.simplefilter("ignore")
         import optuna
+        from optuna import distributions
         from optuna.distributions import BaseDistribution
         from optuna.storages.journal import JournalFileBackend
         from optuna.trial import TrialState
@@ -121,8 +124,8 @@ def tune(
       seeds: runs of each trial; the finalists get ``width * seeds / 4`` fresh ones.
       width: trials of a generation.
       sampler: a class of ``optuna.samplers`` (default: a multivariate ``TPESampler``).
-      storage: Optuna's storage, a file or the URL of a database. The same search resumes there, and
-        processes that share it run different generations.
+      storage: Optuna's storage, a file or the URL of a database. The same search resumes there, a
+        finished one runs nothing, and processes that share it run different generations.
       data: as in ``sweep``.
       progress: show a progress bar for each generation.
 
@@ -132,17 +135,15 @@ def tune(
     Warns:
       BrokenContract: if a custom part broke its contract with the fresh seeds.
     """
-    for name, number in {
-        "axes": len(axes),
-        "budget": budget,
-        "seeds": seeds,
-        "width": width,
-    }.items():
+    counts = {"axes": len(axes), "budget": budget, "seeds": seeds, "width": width}
+    for name, number in counts.items():
         if not 1 <= number <= _MOST:
             raise ConfigError(f"{name} = {number}: must be >= 1 and <= {_MOST}.")
     _check_defined(objective, config, data)
     search_key, fresh_key = jax.random.split(key)
     entropy = jax.random.key_data(key).ravel().tolist()
+    for path, number in programs(axes, config).items():
+        LOG.info("%s compiles one program per value: %d programs.", path, number)
     search = config_file.dumps(config), sorted(axes.items()), objective.text, seeds, entropy
     study = _study(storage, repr(search))
     run = functools.partial(_run, config, objective, data, progress)
@@ -162,12 +163,18 @@ def tune(
     best = trials.nsmallest(FINALISTS, "badness")
     points = [*best[list(axes)].to_dict("records"), {}]
     fresh_keys = jax.random.split(fresh_key, max(2, width * seeds // (FINALISTS + 1)))
-    scores, near = run(points, fresh_keys, warn=True)
-    initial = {path: _field(config, path) for path in axes}
-    change = pd.DataFrame(scores - scores[-1]).agg(["mean", "sem"], axis=1, skipna=False)
-    finalists = pd.DataFrame([*points[:-1], initial]).join(summarise(scores, near, objective.sign))
-    finalists["searched"] = [*best["mean"], math.nan]
-    finalists[["change", "change_error"]] = change
+    kept = f"finalists of {len(trials)} trials with {len(fresh_keys)} seeds"
+    if kept in study.user_attrs:
+        LOG.info("Nothing left to run.")
+    else:
+        scores, near = run(points, fresh_keys, warn=True)
+        initial = {path: _field(config, path) for path in axes}
+        table = pd.DataFrame([*points[:-1], initial]).join(summarise(scores, near, objective.sign))
+        table["searched"] = [*best["mean"], math.nan]
+        change = pd.DataFrame(scores - scores[-1]).agg(["mean", "sem"], axis=1, skipna=False)
+        table[["change", "change_error"]] = change
+        study.set_user_attr(kept, table.to_dict("records"))
+    finalists = pd.DataFrame(study.user_attrs[kept])
     # The initial config, which comes last, wins a tie.
     chosen = int(finalists.badness[::-1].idxmin())
     return Tuned(_config_at(config, points[chosen]), trials, finalists, chosen)
@@ -201,29 +208,26 @@ def axis_of(text: str, config: SimConfig) -> tuple[str, BaseDistribution]:
     """Return path and distribution of ``PATH=LOW..HIGH``, ``PATH=log:LOW..HIGH`` or ``PATH=A,B``.
 
     Raises:
-      ConfigError: for another form, an unknown field, a range of a field that is not a number
-        within one program, or values that break the field's rule.
+      ConfigError: for another form, an unknown field, a range of a field that is not a number, or
+        values that break the field's rule.
     """
     path, _, values = text.partition("=")
     field = field_at(config, path)
-    if "," in values:
-        choices: list[Any] = [word.strip() for word in values.split(",")]
-        axis: BaseDistribution = optuna.distributions.CategoricalDistribution(choices)
-    elif is_node(field) or is_static(field):
-        raise ConfigError(
-            f"--vary {text}: {path} is no number that can change within one program. List its "
-            f"values, {path}=A,B."
-        )
+    choices: list[Any] = [word.strip() for word in values.split(",")]
+    if len(choices) > 1:
+        axis: BaseDistribution = distributions.CategoricalDistribution(choices)
+    elif is_node(field) or (is_static(field) and field.metadata["rule"].kind is not int):
+        raise ConfigError(f"--vary {text}: {path} has no range. List its values, {path}=A,B.")
     else:
+        whole = is_static(field)
+        kind: Any = distributions.IntDistribution if whole else distributions.FloatDistribution
         try:
-            low, high = map(float, values.removeprefix("log:").split(".."))
-            is_log = values.startswith("log:")
-            axis = optuna.distributions.FloatDistribution(low, high, log=is_log)
-        except ValueError as error:
+            choices = [*map(int if whole else float, values.removeprefix("log:").split(".."))]
+            axis = kind(*choices, log=values.startswith("log:"))
+        except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"--vary {text}: must be PATH=LOW..HIGH, PATH=log:LOW..HIGH or PATH=A,B ({error})."
             ) from None
-        choices = [low, high]
     for value in choices:
         validate(_config_at(config, {path: value}))
     return path, axis
@@ -261,6 +265,18 @@ def _check_defined(objective: Objective, config: SimConfig, data: Dataset | None
             f"--objective {objective.text!r}: needs {objective.record[-1]}, which a run of this "
             f"config does not have. Take {' or '.join(defined)}."
         )
+
+
+def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[str, int]:
+    """Return the number of values of each axis whose values all compile a program."""
+    number: dict[str, int] = {}
+    axis: Any
+    for path, axis in axes.items():
+        # A program serves all lengths of a run.
+        if is_static(field_at(config, path)) and path not in ("num_rounds", "eval_every"):
+            values = getattr(axis, "choices", None) or range(axis.low, axis.high + 1, axis.step)
+            number[path] = len(values)
+    return number
 
 
 def _study(storage: str | None, search: str) -> optuna.Study:
@@ -331,7 +347,6 @@ def _run(
     with warnings.catch_warnings():
         if not warn:
             warnings.simplefilter("ignore", contract.BrokenContract)
-            warnings.simplefilter("ignore", contract.NotFinite)
         result = sweep(configs, keys, data=data, record=record, progress=progress)
     scores = objective.value(result)
     scores = scores.where((result.first_broken_round <= 0) & np.isfinite(scores))
@@ -341,13 +356,10 @@ def _run(
     return scores.values.astype(np.float64), near.values.astype(np.float64)
 
 
-def _field(config: SimConfig, path: str) -> float | str:
-    """Return a number of the config, else a text: the name of a part."""
+def _field(config: SimConfig, path: str) -> Any:
+    """Return a value of the config; of a part its name."""
     value: Any = functools.reduce(getattr, path.split("."), config)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return str(getattr(value, "name", value))
+    return getattr(value, "name", value)
 
 
 def _config_at(config: SimConfig, values: Values) -> SimConfig:

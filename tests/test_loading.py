@@ -56,7 +56,7 @@ def test_runs_need_no_labelled_arrays_before_their_end():
 
 
 def test_a_command_begins_without_labelled_arrays():
-    imports = "import pause_jax.cli.compare, pause_jax.cli.sweep"
+    imports = "import pause_jax.cli.compare"
     later = ("altair", "dp_accounting", "h5netcdf", "matplotlib", "sklearn")
     assert loaded_early(imports, (*later, "pandas", "scipy", "xarray")) == []
 

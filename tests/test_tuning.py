@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import logging
 import pathlib
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import jax
 import numpy as np
 import optuna
+import pandas as pd
 import pytest
 import xarray as xr
 
@@ -19,6 +21,7 @@ from pause_jax import (
     cli,
     config_file,
     presets,
+    simulate,
     sweep,
     tuning,
 )
@@ -27,6 +30,7 @@ from pause_jax.learning import Digits, FedAvgM, Learning, Linear, LinearRegressi
 from pause_jax.policies import named
 from pause_jax.privacy import NoPrivacy
 from pause_jax.run import contract
+from pause_jax.sweeps.execute import SweepInterrupted
 
 pytestmark = pytest.mark.slow
 
@@ -218,8 +222,10 @@ def test_searches_share_a_storage_and_compile_in_the_first_generation(monkeypatc
     assert compiled[0] > 0
     assert len(set(rates(zero)) | set(rates(one))) == 48
     again = tune(BASE, axes_of(), LOSS, KEY, **options)
-    assert len(compiled) == 9, "a finished search runs its finalists alone"
+    assert len(compiled) == 8, "a finished search runs nothing"
     assert again.trials.equals(zero.trials)
+    pd.testing.assert_frame_equal(again.finalists, zero.finalists, check_dtype=False)
+    assert again.best == zero.best
     # Factors of 10 to 130 with five keys.
     by_chance = tune(BASE, axes_of(), LOSS, KEY, budget=24, seeds=2, sampler="RandomSampler")
     late, late_by_chance = (each.trials["mean"][16:].median() for each in (zero, by_chance))
@@ -277,6 +283,31 @@ def test_choices_may_fix_the_program():
     assert found.finalists.policy.iloc[-1] == config.policy.name
 
 
+@pytest.fixture
+def said(monkeypatch, caplog):
+    """What the search logs. Another test's libraries may have disabled its logger."""
+    monkeypatch.setattr(logging.getLogger("pause_jax"), "disabled", False)
+    caplog.set_level("INFO", "pause_jax")
+    return caplog
+
+
+def test_a_search_over_the_cohorts_size_scores_as_simulate_does(said):
+    config = BASE.replace(learning=None, num_clients=4, num_rounds=6)
+    axes = axes_of(["num_selected=1..3"], config)
+    options = {"budget": 8, "seeds": 2, "sampler": "RandomSampler"}
+    found = tune(config, axes, tuning.objective_of("seconds"), KEY, **options)
+    assert said.messages == ["num_selected compiles one program per value: 3 programs."]
+    # The more clients are chosen, the longer the server waits for the slowest.
+    assert found.best.num_selected == 1
+    means = found.trials.groupby("num_selected")["mean"].first()
+    assert means.index.tolist() == [1, 2, 3]
+    keys = jax.random.split(jax.random.split(KEY)[0], 2)
+    for number, mean in means.items():
+        alone = config.replace(num_selected=number)
+        seconds = [float(simulate(alone, key, record=("clock",)).clock[-1]) for key in keys]
+        assert mean == pytest.approx(np.mean(seconds), rel=1e-6)
+
+
 @pytest.mark.parametrize("name", ["axes", "budget", "seeds", "width"])
 def test_bad_arguments_are_refused_before_any_run(name, monkeypatch):
     monkeypatch.setattr(tuning, "sweep", None)
@@ -311,8 +342,12 @@ def test_an_undefined_objective_is_refused_before_any_run(text, config, words, m
         ("reward.gamma=-1..1", "reward.gamma = -1.0"),
         ("reward.gamma=-1,1", "reward.gamma = -1"),
         ("availability=0.5..2", "availability = 2.0"),
-        ("num_clients=5..10", "can change within one program"),
-        ("policy=0..1", "can change within one program"),
+        ("num_clients=1..10", "num_selected = 5: must be <= num_clients = 1"),
+        ("num_selected=5..31", "num_selected = 31: must be <= num_clients = 30"),
+        ("num_selected=1.5..3", "must be PATH=LOW..HIGH"),
+        ("num_selected=log:0..3", "must be PATH=LOW..HIGH"),
+        ("policy=0..1", "policy has no range. List its values, policy=A,B"),
+        ("track_regret=0..1", "track_regret has no range"),
     ],
 )
 def test_a_bad_axis_is_refused(text, words):
@@ -354,7 +389,7 @@ SEARCH = (
 )  # fmt: skip
 
 
-def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, capsys):
+def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, capsys, said):
     (tmp_path / "mine.toml").write_text(config_file.dumps(BASE))
     assert command(monkeypatch, tmp_path, *SEARCH, "--storage", "whole.log") == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -365,17 +400,24 @@ def test_a_stopped_search_resumes_with_the_same_figures(monkeypatch, tmp_path, c
 
     def stopped(*arguments, **options):
         if next(calls) == 1:
-            raise KeyboardInterrupt
+            raise SweepInterrupted("stopped", None) from KeyboardInterrupt()
         return sweep(*arguments, **options)
 
+    unfinished = (*SEARCH[:-2], "--name", "stopped", "--resume")
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "sweep", stopped)
-        assert command(patch, tmp_path, *SEARCH, "--name", "stopped") == 130
-    assert not (tmp_path / "results" / "stopped").exists()
-    assert command(monkeypatch, tmp_path, *SEARCH, "--name", "stopped") == 0
+        assert command(patch, tmp_path, *unfinished) == 130
+    assert "The same command with --resume continues." in " ".join(capsys.readouterr().err.split())
+    assert command(monkeypatch, tmp_path, *unfinished) == 0
     whole, stopped = (tmp_path / "results" / name for name in ("tune-mine", "stopped"))
     for name in ("trials.csv", "best.toml"):
         assert (stopped / name).read_text() == (whole / name).read_text()
+    printed = capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "sweep", None)
+        assert command(patch, tmp_path, *unfinished) == 0
+    assert said.messages == ["Nothing left to run."]
+    assert capsys.readouterr().out == printed
     with (whole / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 16
@@ -400,7 +442,7 @@ def test_a_target_that_nobody_reaches_keeps_the_initial_config(monkeypatch, tmp_
 def test_a_bad_command_leaves_no_folder(monkeypatch, tmp_path, capsys):
     for arguments, word in (
         (("digits_small",), "--vary"),
-        (("digits_small", "--vary", "num_clients=1..5"), "--vary"),
+        (("digits_small", "--vary", "policy=1..5"), "--vary"),
         (("digits_small", *("--vary", "reward.gamma=0..1") * 2), "--vary: must name each field"),
         (("bsfl_linear", "--vary", "reward.gamma=1..5"), "--objective 'seconds to 80 %'"),
     ):

@@ -151,13 +151,7 @@ WRITERS: dict[str, Callable[[xr.Dataset, pathlib.Path], pathlib.Path]] = {
 
 
 def check(kind: str) -> None:
-    """Whether a kind of log can be written.
-
-    Raises:
-      ConfigError: for a kind that does not exist, or a package that it needs and is missing.
-    """
-    if kind not in WRITERS:
-        raise ConfigError(f"--log {kind}: must be one of {', '.join(WRITERS)}.")
+    """Raise ConfigError if a package that a kind of log needs is missing."""
     if kind == "tensorboard" and importlib.util.find_spec("tensorboardX") is None:
         raise ConfigError(
             "--log tensorboard: tensorboardX is missing: pip install 'pause_jax[tensorboard]'."

@@ -1,44 +1,33 @@
-"""The commands on presets and config files: ``pause-jax compare``, ``run`` and ``show``."""
+"""The commands on presets and config files: ``compare``, ``run``, ``sweep`` and ``show``."""
 
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from pause_jax.base.registry import look_up
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.execute import execute
-from pause_jax.cli.options import Request, Rounds, Set, Source
+from pause_jax.cli.options import Base, Request, Source, Vary
 from pause_jax.cli.output import Output
-from pause_jax.cli.settings import about, base_config, changed, load_files
+from pause_jax.cli.settings import about, base_config, grid, load_files, valid_config
 from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.config.presets import PRESETS
-from pause_jax.privacy import MECHANISMS, Mechanism, NoPrivacy
+from pause_jax.privacy import NoPrivacy
 
-DEMO_POLICIES = "pause,sa_pause,random,fastest,all,all:none"
 _SOURCE, _REQUEST, _ONE_SEED = Source(), Request(), Request(seeds=1)
+_COMPARED = Source(policy="pause,sa_pause,random,fastest,all,all:none")
 
 
 def compare(
-    policies: Annotated[
-        str,
-        typer.Option(
-            help="Comma-separated policies (see 'pause-jax policies'). NAME:MECHANISM gives "
-            f"one its own privacy mechanism: {', '.join(m.name for m in MECHANISMS)}."
-        ),
-    ] = DEMO_POLICIES,
     preset: Annotated[
-        str, typer.Option(help=f"Setting to compare them in: {', '.join(PRESETS)}.")
+        str, typer.Option(help=f"Setting to compare them in: a file, or {', '.join(PRESETS)}.")
     ] = "digits_small",
-    rounds: Rounds = None,
-    source: Source = _SOURCE,
+    source: Source = _COMPARED,
     request: Request = _REQUEST,
 ) -> None:
     """Compare selection policies on one data set, with the same worlds for all."""
-    make = _preset(preset, f"--preset {preset}")
     load_files(source.load)
     for setting in source.change or ():
         if setting.partition("=")[0].strip() == "policy":
@@ -47,29 +36,22 @@ def compare(
                 "policies by --policies."
             )
     configs: dict[str, SimConfig] = {}
-    for entry in filter(None, map(str.strip, policies.split(","))):
+    for entry in filter(None, map(str.strip, (source.policy or "").split(","))):
         policy, colon, mechanism = entry.partition(":")
-        label = policy
-        config = make(policy=policy, data_dir=source.data_dir)
-        if rounds is not None:
-            config = config.replace(num_rounds=rounds)
-        config = changed(config, source.change, trust=source.trust)
-        if colon:
-            config = config.replace(privacy=_mechanism(mechanism, config.privacy))
-            label += f", {'no privacy' if mechanism == NoPrivacy.name else mechanism}"
+        words = "no privacy" if mechanism == NoPrivacy.name else mechanism
+        label = f"{policy}, {words}" if colon else policy
         if label in configs:
-            raise ConfigError(f"--policies {policies}: {entry} is named twice.")
-        configs[label] = config
+            raise ConfigError(f"--policies {source.policy}: {entry} is named twice.")
+        configs[label] = valid_config(preset, source._replace(policy=entry))
     if not configs:
         raise ConfigError("--policies is empty: name at least one (see 'pause-jax policies').")
-    execute(configs, request, default_name=f"compare-{preset}")
+    execute(configs, request, default_name=f"compare-{pathlib.Path(preset).stem}")
 
 
 def run(
     bases: Annotated[
         list[str], typer.Argument(help=f"Config files (TOML), or any of {', '.join(PRESETS)}.")
     ],
-    rounds: Rounds = None,
     source: Source = _SOURCE,
     request: Request = _ONE_SEED,
 ) -> None:
@@ -82,32 +64,30 @@ def run(
     configs: dict[str, SimConfig] = {}
     for base in bases:
         stem = pathlib.Path(base).stem
-        config = base_config(base, source, rounds=rounds)
-        with about(base):
-            validate(config)
-        configs[stem if stem not in configs else base] = config
+        label = stem if stem not in configs else base
+        if label in configs or bases.count(base) > 1:
+            raise ConfigError(f"{base}: is named twice. Name each config once.")
+        configs[label] = valid_config(base, source)
     execute(configs, request, default_name=pathlib.Path(bases[0]).stem)
 
 
-def show(
-    preset: Annotated[str, typer.Argument(help=f"One of {', '.join(PRESETS)}.")],
-    policy: Annotated[str | None, typer.Option(help="Policy, if not the preset's own.")] = None,
-    change: Set = None,
+def sweep(
+    base: Base, vary: Vary = None, source: Source = _SOURCE, request: Request = _REQUEST
 ) -> None:
-    """Print a preset as a config file, to start a custom config from."""
-    make = _preset(preset, preset)
-    config = changed(make() if policy is None else make(policy=policy), change)
-    validate(config)
-    Output().out(config_file.dumps(config), end="", highlight=False)
+    """Run every combination of some values, spread over all devices or a cluster.
+
+    Values that are numbers share one compilation. A cluster is one of Dask, which may run under
+    SLURM, PBS or Kubernetes.
+    """
+    load_files(source.load)
+    configs = grid(base_config(base, source), vary or [], trust=source.trust)
+    for label, config in configs.items():
+        with about(f"{base}, {label}" if vary else base):
+            validate(config)
+    execute(configs, request, default_name=f"sweep-{pathlib.Path(base).stem}")
 
 
-def _preset(name: str, where: str) -> Callable[..., SimConfig]:
-    if name not in PRESETS:
-        raise ConfigError(f"{where}: must be one of {', '.join(PRESETS)}.")
-    return PRESETS[name]
-
-
-def _mechanism(name: str, current: Mechanism) -> Mechanism:
-    """The mechanism of that name, with the budget of the current one; itself if it has the name."""
-    named = look_up(Mechanism, name, "privacy")
-    return current if type(named) is type(current) else named.with_budget(current.budget)
+def show(base: Base, source: Source = _SOURCE) -> None:
+    """Print a config with all its fields, to start a custom config from."""
+    load_files(source.load)
+    Output().out(config_file.dumps(valid_config(base, source)), end="", highlight=False)

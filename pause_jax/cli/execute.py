@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import pathlib
 import shlex
 import sys
@@ -18,10 +19,12 @@ from rich.markup import escape
 from pause_jax.base.compilation import Compilations, use_cache
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
+from pause_jax.cli.dask import dask_executor
 from pause_jax.cli.options import Request
 from pause_jax.cli.output import status_of, stoppable
 from pause_jax.cli.result_folder import UNFINISHED
 from pause_jax.config import SimConfig, validate
+from pause_jax.sweeps.estimate import estimate
 from pause_jax.sweeps.execute import SweepInterrupted
 from pause_jax.sweeps.execute import execute as run_sweep
 from pause_jax.sweeps.plan import SweepPlan
@@ -51,15 +54,19 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
         validate(config)
     name = default_name if request.name is None else request.name
     result_folder.check_name(name)
-    with stoppable():
+    cluster = contextlib.nullcontext() if request.dask is None else dask_executor(request.dask)
+    with cluster as executor, stoppable():
         use_cache()
         compilations = Compilations()
         start = time.perf_counter()
         keys = jax.random.split(jax.random.key(request.seed), request.seeds)
-        plan, workers = planned(configs, keys, request.executor, max_batch=request.max_batch)
+        plan, workers = planned(configs, keys, executor, max_batch=request.max_batch)
+        if request.dry_run:
+            typer.echo(estimate(plan))
+            return
         with _reserved(request, name, plan) as folder:
             if request.resume and _is_finished(folder, plan):
-                Console(stderr=True).print(f"{folder} is finished: nothing is left to play.")
+                Console(stderr=True).print(f"{folder} is finished. Nothing left to run.")
                 show_again(folder, request.target)
                 return
             store = Store.create(request.store or folder / UNFINISHED, plan)
@@ -91,17 +98,12 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
 
 def _check_output(request: Request) -> None:
     """Validate the output options, before anything is computed."""
-    if request.seeds < 1:
-        raise ConfigError(f"--seeds {request.seeds}: must be >= 1.")
     if not 0 < request.target <= 1:
         raise ConfigError(f"--target {request.target}: must be > 0 and <= 1 (0.8 is 80 %).")
-    if request.figures:
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            raise ConfigError(
-                "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
-            ) from None
+    if request.figures and importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(
+            "matplotlib is missing: pip install 'pause_jax[plot]', or use --no-figures."
+        )
     if request.log:
         from pause_jax.analysis import events
 

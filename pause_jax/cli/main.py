@@ -29,7 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 COMMANDS = {
     "compare": "compare.compare",
     "run": "compare.run",
-    "sweep": "sweep.sweep",
+    "sweep": "compare.sweep",
     "tune": "tune.tune",
     "report": "report.report",
     "show": "compare.show",

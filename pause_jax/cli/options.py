@@ -6,6 +6,7 @@ A parameter of a command may be a NamedTuple of options, such as ``Source`` or `
 
 from __future__ import annotations
 
+import enum
 import inspect
 import pathlib
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import typer
 
 from pause_jax.config.presets import PRESETS
-from pause_jax.sweeps.executor import Executor
+from pause_jax.privacy import MECHANISMS
 
 Base = Annotated[str, typer.Argument(help=f"Config file (TOML) or one of {', '.join(PRESETS)}.")]
 Vary = Annotated[
@@ -26,14 +27,24 @@ Vary = Annotated[
     ),
 ]
 MaxBatch = Annotated[
-    int | None, typer.Option(help="Runs at once at most; from the memory if left out.")
+    int | None, typer.Option(help="Maximum runs per batch (default: what fits in memory).")
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        "--policies",
+        metavar="NAME[:MECHANISM]",
+        help="Policy (see 'pause-jax policies') in place of the config's, with a privacy mechanism "
+        f"if named: {', '.join(m.name for m in MECHANISMS)}. compare takes several, by commas.",
+    ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds, if not those of the config.")]
 
 # More keys than that would be as large as a machine before any run is.
 Seeds = Annotated[
     int,
-    typer.Option(max=10**7, help="Independent seeds; all policies meet the same worlds."),
+    typer.Option(min=1, max=10**7, help="Independent seeds; all policies meet the same worlds."),
 ]
 # JAX takes 32 bits of it: a larger one would be another seed.
 Seed = Annotated[
@@ -61,20 +72,36 @@ Resume = Annotated[
     bool,
     typer.Option("--resume", help="Go on where the same command was stopped, even by a crash."),
 ]
-Figures = Annotated[bool, typer.Option(help="Write PNG figures (needs the extra 'plot').")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would run and how long it takes; run nothing.")
+]
+Figures = Annotated[
+    bool, typer.Option(help="Write figures as PNG, PDF and SVG (needs the extra 'plot').")
+]
 Report = Annotated[bool, typer.Option(help="Write report.html (needs the extra 'report').")]
+LogKind = enum.StrEnum("LogKind", ["tensorboard", "csv", "answers"])
 Log = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--log", help="Also write every round: tensorboard, csv, answers. May be repeated."
-    ),
+    list[LogKind] | None,
+    typer.Option("--log", help="Also write every round. May be repeated."),
 ]
 DataDir = Annotated[str | None, typer.Option(help="Folder with prepared tensorflow-datasets data.")]
+StoreFolder = Annotated[
+    pathlib.Path | None,
+    typer.Option(metavar="FOLDER", help="Folder for finished runs, to keep and to resume."),
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SCHEDULER|local:N", help="Run on a Dask cluster, or on N processes here."
+    ),
+]
 
 
 class Source(NamedTuple):
     """Where configs come from: the options of those names."""
 
+    policy: Policy = None
+    rounds: Rounds = None
     data_dir: DataDir = None
     change: Set = None
     load: Load = None
@@ -82,11 +109,7 @@ class Source(NamedTuple):
 
 
 class Request(NamedTuple):
-    """How configs run, and where the result goes: the options of those names.
-
-    Attributes:
-      max_batch, store, executor: of ``sweep`` alone.
-    """
+    """How configs run, and where the result goes: the options of those names."""
 
     seeds: Seeds = 3
     seed: Seed = 0
@@ -95,12 +118,13 @@ class Request(NamedTuple):
     out: Out = pathlib.Path("results")
     force: Force = False
     resume: Resume = False
+    dry_run: DryRun = False
     figures: Figures = True
     report: Report = True
     log: Log = None
-    max_batch: int | None = None
-    store: pathlib.Path | None = None
-    executor: Executor | None = None
+    max_batch: MaxBatch = None
+    store: StoreFolder = None
+    dask: Dask = None
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""What ``--load``, ``--set`` and ``--vary`` do."""
+"""What ``--load``, ``--policy``, ``--set`` and ``--vary`` do."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from pause_jax.base.registry import LOADED
+from pause_jax.base.registry import LOADED, look_up
 from pause_jax.base.struct import Config, ConfigError
 from pause_jax.cli.options import Source
 from pause_jax.config import SimConfig, config_file, validate
 from pause_jax.config.presets import PRESETS
+from pause_jax.policies import named
+from pause_jax.privacy import Mechanism
 
 C = TypeVar("C", bound=Config)
 # Configs of a grid; each is a file of the result.
@@ -45,20 +47,38 @@ def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) ->
         raise ConfigError(f"--set {error}") from None
 
 
-def base_config(base: str, source: Source, *, rounds: int | None = None) -> SimConfig:
-    """Return the config of a preset or a file, with the changes of ``--rounds`` and ``--set``."""
-    changes = [*([] if rounds is None else [f"num_rounds={rounds}"]), *(source.change or ())]
+def base_config(base: str, source: Source) -> SimConfig:
+    """Return the config of a preset or a file, with the changes that the options make."""
+    policy, colon, mechanism = (source.policy or "").partition(":")
     if base in PRESETS:
-        return changed(PRESETS[base](data_dir=source.data_dir), changes, trust=source.trust)
-    if source.data_dir is not None:
+        named_policy = {"policy": policy} if policy else {}
+        config = PRESETS[base](data_dir=source.data_dir, **named_policy)
+    elif source.data_dir is not None:
         raise ConfigError(
             f"--data-dir {source.data_dir}: is for presets; {base} names its own folder."
         )
-    if not pathlib.Path(base).is_file():
+    elif not pathlib.Path(base).is_file():
         raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
-    config = config_file.load(base, trust=source.trust)
+    else:
+        config = config_file.load(base, trust=source.trust)
+        config = config.replace(policy=named(policy)) if policy else config
+    rounds = [] if source.rounds is None else [f"num_rounds={source.rounds}"]
     with about(base):
-        return changed(config, changes, trust=source.trust)
+        config = changed(config, [*rounds, *(source.change or ())], trust=source.trust)
+    if colon:
+        chosen = look_up(Mechanism, mechanism, "privacy")
+        # A mechanism of the same class keeps its other numbers.
+        if type(chosen) is not type(config.privacy):
+            config = config.replace(privacy=chosen.with_budget(config.privacy.budget))
+    return config
+
+
+def valid_config(base: str, source: Source) -> SimConfig:
+    """Return :func:`base_config`, validated."""
+    config = base_config(base, source)
+    with about(base):
+        validate(config)
+    return config
 
 
 @contextlib.contextmanager
@@ -68,16 +88,6 @@ def about(what: str | pathlib.Path) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{what}: {error}") from None
-
-
-def varied(base: str, source: Source, vary: list[str] | None) -> dict[str, SimConfig]:
-    """The valid configs of ``--vary`` (:func:`grid`), with the files of ``--load``."""
-    load_files(source.load)
-    configs = grid(base_config(base, source), vary or [], trust=source.trust)
-    for label, config in configs.items():
-        with about(f"{base}, {label}" if vary else base):
-            validate(config)
-    return configs
 
 
 def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str, SimConfig]:

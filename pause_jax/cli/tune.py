@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
+import zlib
 from typing import Annotated, NamedTuple
 
 import jax
@@ -15,11 +17,13 @@ from pause_jax.base.compilation import use_cache
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli import result_folder
 from pause_jax.cli.execute import described, end
-from pause_jax.cli.options import Base, Force, Name, Out, Seed, Source
+from pause_jax.cli.options import Base, DryRun, Force, Name, Out, Resume, Seed, Source
 from pause_jax.cli.output import stoppable
-from pause_jax.cli.settings import about, base_config, load_files
-from pause_jax.config import config_file, validate
+from pause_jax.cli.settings import load_files, valid_config
+from pause_jax.config import config_file
+from pause_jax.sweeps.estimate import estimate
 from pause_jax.sweeps.execute import SweepInterrupted
+from pause_jax.sweeps.sweep import planned
 from pause_jax.tuning import Objective, Tuned
 
 _FILES = ("best.toml", "trials.csv", result_folder.RUN)
@@ -34,17 +38,17 @@ class _Search(NamedTuple):
     ] = None
     storage: Annotated[
         str | None,
-        typer.Option(help="File or URL of Optuna's storage, to resume and to share the search."),
+        typer.Option(help="File or URL of Optuna's storage (default: in the result's folder)."),
     ] = None
-
-
-class _Place(NamedTuple):
+    seed: Seed = 0
     name: Name = None
     out: Out = pathlib.Path("results")
     force: Force = False
+    resume: Resume = False
+    dry_run: DryRun = False
 
 
-_SOURCE, _SEARCH, _PLACE = Source(), _Search(), _Place()
+_SOURCE, _SEARCH = Source(), _Search()
 
 
 def tune(
@@ -62,42 +66,56 @@ def tune(
         typer.Option(help="'seconds to 80 %' (any target), accuracy, loss, regret or seconds."),
     ] = "seconds to 80 %",
     search: _Search = _SEARCH,
-    seed: Seed = 0,
     source: Source = _SOURCE,
-    place: _Place = _PLACE,
 ) -> None:
-    """Search for the numbers of a config that are best, in one compiled program.
+    """Search for the numbers of a config that are best.
 
-    The best trials run again with fresh seeds, next to the initial config. The same command with
-    the same --storage resumes the search, or shares it with other processes.
-    Writes best.toml and trials.csv.
+    Each value of a static number, such as num_selected, compiles; all others share one program.
+    The best trials run again with fresh seeds, next to the initial config. Processes with the same
+    --storage share the search. Writes best.toml and trials.csv.
     """
     load_files(source.load)
-    config = base_config(base, source)
-    with about(base):
-        validate(config)
+    config = valid_config(base, source)
     axes = dict(tuning.axis_of(text, config) for text in vary)
     if len(axes) < len(vary):
         raise ConfigError("--vary: must name each field once.")
     aim = tuning.objective_of(objective)
-    key = jax.random.key(seed)
-    name = f"tune-{pathlib.Path(base).stem}" if place.name is None else place.name
-    folder = result_folder.reserve(
-        place.out, name, explicit=place.name is not None, force=place.force, writes=_FILES
-    )
+    key = jax.random.key(search.seed)
+    use_cache()
+    if search.dry_run:
+        generation = [config] * search.width
+        plan, _ = planned(generation, jax.random.split(key, search.seeds), None)
+        # The finalists are about as many runs as a generation.
+        times = math.ceil(search.budget / search.width) + 1
+        values = math.prod(tuning.programs(axes, config).values())
+        typer.echo(estimate(plan, times=times, values=values))
+        return
+    name = f"tune-{pathlib.Path(base).stem}" if search.name is None else search.name
+    explicit = search.name is not None
+    wanted = config_file.dumps(config), vary, aim.text, search.seeds, search.seed
+    journal = f"search-{zlib.crc32(repr(wanted).encode()):08x}.log"
+    known = result_folder.existing(search.out, name, explicit=explicit) if search.resume else []
+    folder = next((each for each in known if (each / journal).is_file()), None)
+    if folder is None:
+        folder = result_folder.reserve(
+            search.out, name, explicit=explicit, force=search.force, writes=_FILES
+        )
+        (folder / journal).unlink(missing_ok=True)
+    options = {each: getattr(search, each) for each in ("budget", "seeds", "width", "sampler")}
+    storage = search.storage or str(folder / journal)
     try:
-        use_cache()
         with stoppable():
-            found = tuning.tune(config, axes, aim, key, **search._asdict())
+            found = tuning.tune(config, axes, aim, key, storage=storage, **options)
+            (folder / journal).touch()
             result_folder.begin(folder)
             best, trials = (result_folder.claimed(folder, file) for file in _FILES[:2])
             best.write_text(config_file.dumps(found.best))
             found.trials.drop(columns="badness").to_csv(trials, index=False, na_rep="nan")
             _print(found, aim)
-            result_folder.finish(folder, described(seed))
+            result_folder.finish(folder, described(search.seed))
             Console().print(f"Written to {folder}/")
     except SweepInterrupted as error:
-        end(error, "With --storage the same command resumes." if search.storage is None else "")
+        end(error, "The same command with --resume continues.")
     finally:
         result_folder.give_back(folder)
 
@@ -107,7 +125,7 @@ def _print(found: Tuned, objective: Objective) -> None:
     names = [*map(str, range(1, len(finalists))), "initial"]
     names[found.chosen] += " *"
     rows = [
-        [name, *(value if isinstance(value, str) else f"{value:.4g}" for value in row)]
+        [name, *(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row)]
         for name, row in zip(names, finalists.to_numpy().tolist(), strict=True)
     ]
     headings = [number(path.rpartition(".")[2].replace("_", "\n")) for path in finalists]

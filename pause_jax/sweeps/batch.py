@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from pause_jax.base.stopping import as_completed
 from pause_jax.config import SimConfig
 from pause_jax.policies import OneOf
 from pause_jax.run.driver import Runs, Watch, drive
-from pause_jax.run.programs import RUN, SAME, compiled_steps, program_spec
+from pause_jax.run.programs import RUN, SAME, ProgramSpec, compiled_steps, program_spec
 from pause_jax.run.record.result import Quantities, Record, Result, with_rounds
 from pause_jax.run.rounds.state import State
 from pause_jax.sweeps.checkpoint import Checkpoint, Point
@@ -64,6 +65,16 @@ def run_chunks(
             stopped.set()
 
 
+def spec_of(plan: SweepPlan, group: int) -> ProgramSpec:
+    """Return the program of a group's chunks."""
+    first, *_ = plan.groups[group]
+    chunking = plan.chunkings[group]
+    longest = math.ceil(first.config.num_rounds / chunking.segments)
+    return program_spec(
+        first.config, first.data, plan.quantities, longest=longest, num_runs=chunking.batch
+    )
+
+
 def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConfig]]:
     """Return a function from a chunk's first run to (its runs, their configs)."""
     members = plan.groups[group]
@@ -72,13 +83,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     configs = jax.tree.map(lambda *x: np.stack(x), *(each.config for each in members))
     key_data = np.asarray(jax.random.key_data(plan.keys))
     parts = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)
-    spec = program_spec(
-        members[0].config,
-        members[0].data,
-        plan.quantities,
-        longest=len(parts[0]),
-        num_runs=chunking.batch,
-    )
+    spec = spec_of(plan, group)
     alone = chunking.batch == 1 and _is_default(plan.mesh)
     mesh = None if alone else plan.mesh
     steps = compiled_steps(spec, plan.quantities, plan.execution, mesh)

@@ -268,7 +268,7 @@ def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) ->
     if not parts:
         return {}
     digest = provenance.program_digest(config, data, keys, quantities)
-    program = jax.tree.structure(config), quantities, _shapes(data)
+    program = jax.tree.structure(config), quantities, shapes_of(data)
     if _DIGESTS.setdefault(program, digest) != digest:
         compiled_steps.cache_clear()  # they hold a constant that has changed since they were traced
         compiled_init.cache_clear()
@@ -276,7 +276,8 @@ def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) ->
     return {f"code or a constant of {parts} in {each.label!r}": digest for each in group}
 
 
-def _shapes(data: Any) -> tuple[Any, ...]:
+def shapes_of(data: Any) -> tuple[Any, ...]:
+    """Return shape and dtype of each array of a data set."""
     return tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(data))
 
 
@@ -314,7 +315,7 @@ def _family(config: SimConfig, data: Any) -> Any:
         return None
     rest = config.replace(policy=Random(), num_rounds=1, eval_every=1)
     structure = jax.tree.structure((rest, data))
-    return structure, config.cohort_size, policy.releases, _shapes(data)
+    return structure, config.cohort_size, policy.releases, shapes_of(data)
 
 
 def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
@@ -359,7 +360,7 @@ def chunking_of(
     threads = min(limits.threads, num_runs)
     if limits.max_batch is None:
         state = state_shapes(config, data)
-        fitting = limits.memory * 2**30 / _run_bytes(config, state, quantities)
+        fitting = limits.memory * 2**30 / run_bytes(config, state, quantities)
         threads = max(1, min(threads, int(fitting)))
         width = int(fitting / threads)
         if threads > 1:
@@ -386,7 +387,7 @@ def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
     return next(width for width in reversed(WIDTHS) if width <= min(wanted, max_width))
 
 
-def _run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
+def run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
     """Estimate what one run takes of a device's memory."""
     cohort = config.cohort_size * _bytes(state.learning.variables)
     record = recorded_bytes(quantities, config)

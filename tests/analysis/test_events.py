@@ -70,9 +70,7 @@ def test_tensorboard_has_rounds_and_simulated_seconds(result, tmp_path):
     assert max(step for _, step in found) == 15
 
 
-def test_an_unknown_kind_and_a_missing_package_are_said(monkeypatch):
-    with pytest.raises(ConfigError, match=r"--log json: must be one of tensorboard, csv, answers"):
-        events.check("json")
+def test_a_missing_package_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ConfigError, match=r"pip install 'pause_jax\[tensorboard\]'"):
         events.check("tensorboard")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -45,6 +46,7 @@ def run(monkeypatch, tmp_path, *arguments):
 
 FIGURES = ("accuracy_vs_seconds", "spent_budget_vs_rounds", "participation_per_client")
 BANDIT = ("--set", "learning=none", "--set", "track_regret=false", "--rounds", "12", "--seeds", "2")
+TUNED = ("--vary", "num_selected=1..3", "--objective", "seconds")
 BARE = ("--no-figures", "--no-report")
 
 
@@ -193,6 +195,56 @@ def test_a_named_mechanism_takes_over_the_budget(monkeypatch, tmp_path):
     assert none == NoPrivacy()
 
 
+@pytest.mark.parametrize("command", ["compare", "run", "sweep", "show"])
+@pytest.mark.parametrize("base", ["mnist_large", "mine.toml"])
+def test_all_commands_take_the_same_policy_and_rounds(monkeypatch, tmp_path, command, base, capsys):
+    (tmp_path / "mine.toml").write_text(config_file.dumps(presets.mnist_large("fastest")))
+    found = {}
+    monkeypatch.setattr(compare, "execute", lambda configs, *_, **__: found.update(configs))
+    place = ("--preset", base) if command == "compare" else (base,)
+    changes = ("--policy", "random:gaussian", "--rounds", "7", "--set", "num_selected=3")
+    assert run(monkeypatch, tmp_path, command, *place, *changes) == 0
+    if command == "show":
+        found["shown"] = config_file.loads(capsys.readouterr().out)
+    (config,) = found.values()
+    expected = presets.mnist_large("random").replace(num_rounds=7, num_selected=3)
+    budget = expected.privacy.budget
+    assert config == expected.replace(privacy=GaussianMechanism().with_budget(budget))
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (
+            ("compare", "--policies", "random,fastest"),
+            "configs: 2, seeds: 2, rounds: 12",
+        ),
+        (("run", "mine.toml"), "configs: 1, seeds: 2, rounds: 12"),
+        (
+            ("sweep", "mine.toml", "--vary", "reward.gamma=0,1,5"),
+            "configs: 3, seeds: 2, rounds: 12",
+        ),
+        (
+            ("tune", "mine.toml", "--vary", "num_selected=1..3", "--objective", "seconds"),
+            "configs: 72, seeds: 2, rounds: 12",
+        ),
+    ],
+)
+def test_a_dry_run_says_what_would_run_and_writes_nothing(
+    monkeypatch, tmp_path, capsys, command, words
+):
+    (tmp_path / "mine.toml").write_text(config_file.dumps(presets.digits_small("random")))
+    before = sorted(tmp_path.iterdir())
+    assert run(monkeypatch, tmp_path, *command, *BANDIT, "--dry-run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(words)
+    programs = 3 if command[0] == "tune" else 1
+    assert re.fullmatch(rf"programs to compile: {programs}, about \S+ s each", lines[1])
+    assert re.fullmatch(r"memory at a time, without data: about \S+ GiB", lines[2])
+    assert re.fullmatch(r"time: about \S+ s, measured here over 12 rounds of '.*'", lines[3])
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_show_edit_run(monkeypatch, tmp_path, capsys):
     arguments = ("mnist_small", "--set", "policy=random", *BANDIT[:4])
     assert run(monkeypatch, tmp_path, "show", *arguments) == 0
@@ -234,14 +286,14 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
         (("compare", "--policies", "best"), ["policy = 'best'", "pause"]),
         (("compare", "--policies", "pause,pause"), ["pause is named twice"]),
         (("compare", "--policies", "all:lots"), ["privacy = 'lots'", "l1_vector"]),
-        (("compare", "--preset", "big"), ["--preset big", "digits_small"]),
+        (("compare", "--preset", "big"), ["big: must be a config file", "digits_small"]),
         (("compare", "--set", "reward.gama=3"), ["reward.gama", "gamma"]),
         (("compare", "--set", "reward.gamma"), ["PATH=VALUE"]),
         (("compare", "--set", "reward.gamma=-3"), ["reward.gamma = -3", ">= 0"]),
         (("compare", "--set", "num_selected=31"), ["num_selected = 31", "<= num_clients = 30"]),
         (("compare", "--target", "80"), ["--target 80", "<= 1"]),
-        (("compare", "--log", "json"), ["--log json", "tensorboard, csv"]),
-        (("compare", "--seeds", "0"), ["--seeds 0", ">= 1"]),
+        (("compare", "--log", "json"), ["--log", "'json' is not one of 'tensorboard',"]),
+        (("compare", "--seeds", "0"), ["--seeds", "greater than or equal to 1"]),
         (("compare", "--preset", "mnist_small", "--data-dir", "nowhere"), ["nowhere", "folder"]),
         (("run", "nowhere.toml"), ["nowhere.toml", "digits_small"]),
         (("run", "digits_small", "--rounds", "0"), ["digits_small: num_rounds = 0", ">= 1"]),
@@ -256,6 +308,9 @@ def test_the_version_is_printed(monkeypatch, tmp_path, capsys):
             ["Did you mean 'policy.index.speed_weight'?"],
         ),
         (("run", "caf\udce9.toml", "--name", "x"), ["caf\\udce9' must be a printable text"]),
+        (("run", "good.toml", "good.toml"), ["good.toml: is named twice"]),
+        (("run", "phones", "digits_small", "phones"), ["phones: is named twice"]),
+        (("sweep", "good.toml", "--policy", "best"), ["policy = 'best'"]),
         (("run", "good.toml", "garbage.toml"), ["garbage.toml: learning = 'garbage'"]),
         (("run", "good.toml", "bad.toml"), ["bad.toml: reward.gamma = -3"]),
         (("run", "good.toml", "bad.toml", "--set", "m=3"), ["good.toml: --set m: there is no"]),
@@ -297,9 +352,8 @@ def python(folder, *arguments, **environment):
     return process(folder, *arguments, **environment).stdout
 
 
-@pytest.mark.parametrize("module", ["pause_jax", "pause_jax.cli"])
-def test_the_module_is_the_program(tmp_path, module):
-    help_text = python(tmp_path, "-m", module, "--help")
+def test_the_module_is_the_program(tmp_path):
+    help_text = python(tmp_path, "-m", "pause_jax", "--help")
     for command in ("compare", "run", "sweep", "show", "policies", "datasets", "audit"):
         assert command in help_text
 

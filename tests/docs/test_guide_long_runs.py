@@ -1,6 +1,5 @@
 """The guide to long runs: its code, its commands and its cluster of Kubernetes."""
 
-import contextlib
 import pathlib
 import re
 import shlex
@@ -13,7 +12,7 @@ import xarray as xr
 import yaml
 
 from pause_jax import cli, config_file, presets
-from pause_jax.cli import sweep as sweep_command
+from pause_jax.cli import compare
 
 pytestmark = pytest.mark.slow
 
@@ -81,15 +80,8 @@ def test_its_commands_are_understood(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = presets.digits_small("random").replace(learning=None, num_rounds=4)
     (tmp_path / "mine.toml").write_text(config_file.dumps(config))
-    executed, texts = [], []
-
-    @contextlib.contextmanager
-    def executor(text):
-        texts.append(text)
-        yield "an executor"
-
-    monkeypatch.setattr(sweep_command, "dask_executor", executor)
-    monkeypatch.setattr(sweep_command, "execute", lambda *args, **_: executed.append(args))
+    executed = []
+    monkeypatch.setattr(compare, "execute", lambda *args, **_: executed.append(args))
     lines = re.findall(r"^pause-jax sweep .*$", GUIDE, re.MULTILINE)
     assert len(lines) == 3
     for line in lines:
@@ -97,8 +89,8 @@ def test_its_commands_are_understood(tmp_path, monkeypatch):
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert not ended.value.code
-    assert texts == ["local:4", "10.0.0.1:8786", "127.0.0.1:8786"]
-    assert [request.executor for _, request in executed] == ["an executor"] * 3
+    schedulers = [request.dask for _, request in executed]
+    assert schedulers == ["local:4", "10.0.0.1:8786", "127.0.0.1:8786"]
     configs, request = executed[-1]
     assert (len(configs), request.seeds, str(request.store)) == (4, 64, "kept")
 

@@ -63,7 +63,7 @@ def start(folder: pathlib.Path, *arguments: str, **environment: str) -> str:
 
 def test_a_second_identical_command_compiles_nothing(tmp_path):
     command = (
-        "-m", "pause_jax.cli", "compare", "--policies", "random", "--rounds", "2", "--seeds", "1",
+        "-m", "pause_jax", "compare", "--policies", "random", "--rounds", "2", "--seeds", "1",
         "--set", "learning=none", "--set", "privacy=none", "--set", "track_regret=false",
         "--no-figures", "--no-report",
     )  # fmt: skip

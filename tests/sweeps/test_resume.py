@@ -125,7 +125,7 @@ def test_a_signal_loses_nothing_and_resume_goes_on(cache, here, tmp_path):
     assert whole.attrs["command"].startswith("pause-jax compare")
     assert "--resume" not in whole.attrs["command"]
     printed, error, code = here(*LONG, "--resume")
-    assert (code, f"{first.name} is finished: nothing is left to play" in error) == (0, True)
+    assert (code, f"{first.name} is finished. Nothing left to run." in error) == (0, True)
     assert "fairness" in printed
 
 

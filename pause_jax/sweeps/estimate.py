@@ -1,0 +1,66 @@
+"""What a planned sweep takes: programs, memory, and time by a few rounds of its first config."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import jax
+import numpy as np
+
+from pause_jax.run.programs import state_shapes
+from pause_jax.sweeps.batch import run_chunks, spec_of
+from pause_jax.sweeps.plan import SEGMENTS, SweepPlan, run_bytes, shapes_of
+
+# Rounds of the first measured run. The next has ten times as many, until one takes a second.
+FEW_ROUNDS = 3
+
+
+def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
+    """Return in words what a sweep takes, or so many of a search, whose static values all compile.
+
+    Configs other than the first count by their rounds and cohorts.
+    """
+    programs = set()
+    memory = trained = 0.0
+    for number, (group, chunking) in enumerate(zip(plan.groups, plan.chunkings, strict=True)):
+        config, data = group[0].config, group[0].data
+        spec = spec_of(plan, number)
+        structure = jax.tree.structure(spec.config_of(config))
+        programs.add((structure, shapes_of(data), spec, chunking.batch))
+        one = run_bytes(config, state_shapes(config, data), plan.quantities)
+        memory = max(memory, one * chunking.batch * chunking.threads / plan.mesh.size)
+        waves = math.ceil(len(chunking.firsts) / chunking.threads)
+        trained += waves * config.num_rounds * config.cohort_size
+    first = plan.groups[0][0]
+    rounds = min(FEW_ROUNDS, first.config.num_rounds)
+    compiling, seconds = _seconds(plan, rounds)
+    while seconds < 1 and rounds < first.config.num_rounds:
+        rounds = min(10 * rounds, first.config.num_rounds)
+        _, seconds = _seconds(plan, rounds)
+    running = times * seconds * trained / (rounds * first.config.cohort_size)
+    number = values * len(programs)
+    lengths = sorted({each.config.num_rounds for each in plan.configs})
+    return (
+        f"configs: {times * len(plan.configs)}, seeds: {len(plan.keys)}, rounds: "
+        f"{' or '.join(map(str, lengths))}, chunks: {times * len(plan.chunks)}\n"
+        f"programs to compile: {number}, about {compiling:.2g} s each\n"
+        f"memory at a time, without data: about {memory / 2**30:.2g} GiB\n"
+        f"time: about {number * compiling + running:.2g} s, measured here over {rounds} rounds of "
+        f"{first.label!r}"
+    )
+
+
+def _seconds(plan: SweepPlan, num_rounds: int) -> tuple[float, float]:
+    """Return the seconds to compile and to run as many chunks as run at a time."""
+    members = [
+        each._replace(config=each.config.replace(num_rounds=num_rounds)) for each in plan.groups[0]
+    ]
+    chunking = plan.chunkings[0]._replace(segments=min(SEGMENTS, num_rounds))
+    short = plan._replace(groups=[members], chunkings=[chunking])
+    times = [time.perf_counter()]
+    for _ in range(2):
+        list(run_chunks(short, short.chunks[: chunking.threads], lambda segments: None))
+        times.append(time.perf_counter())
+    first, second = np.diff(times)
+    return max(first - second, 0.0), second
