@@ -14,29 +14,17 @@ LOOK_EVERY = 0.2
 noted: list[int] = []
 
 
-class Stopped(KeyboardInterrupt):
-    """A signal, of this number, asked to stop."""
-
-    def __init__(self, number: int):
-        super().__init__(signal.Signals(number).name)
-        self.number = number
-
-
 def check_stop() -> None:
-    """Raise the noted signal, once.
+    """Raise the noted signal as a KeyboardInterrupt with its name, once.
 
     A handler that raised would do so anywhere, also in a callback of JAX, which drops exceptions.
     """
     if noted:
-        raise Stopped(noted.pop())
+        raise KeyboardInterrupt(signal.Signals(noted.pop()).name)
 
 
 def as_completed(futures: Iterable[Any]) -> Iterator[Any]:
-    """Yield futures when they are finished, also those of submitit, which have to be asked.
-
-    Raises:
-      Stopped: when a signal has come.
-    """
+    """Yield futures when they are finished, also those of submitit, and look for signals."""
     pending = set(futures)
     # A finished future holds its result, and Dask runs a task again that someone holds.
     del futures

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pause_jax.base import stopping
-from pause_jax.base.stopping import Stopped, check_stop
+from pause_jax.base.stopping import check_stop
 
 # Exit status of a program whose reader has gone, as in ``| head``: 128 and the number of SIGPIPE.
 READER_HAS_GONE = 128 + getattr(signal, "SIGPIPE", 13)
@@ -68,7 +68,7 @@ def stoppable() -> Iterator[None]:
         yield
         said = "came after the last run: nothing is lost"
         check_stop()
-    except Stopped as error:
+    except KeyboardInterrupt as error:
         Console(stderr=True).print(f"[red]{error} {said}.[/red]", highlight=False)
         raise SystemExit(status_of(error)) from None
     finally:
@@ -79,9 +79,9 @@ def stoppable() -> Iterator[None]:
 
 def status_of(error: BaseException | None) -> int:
     """Return the exit status after an error: 128 and the signal's number, 1 for a failure."""
-    if isinstance(error, Stopped):
-        return 128 + error.number
-    return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + int(getattr(signal, str(error), signal.SIGINT))
+    return 1
 
 
 def flush() -> None:

@@ -154,7 +154,7 @@ def test_a_bad_declaration_is_refused_where_it_stands():
         (("clok",), ["'clok'", "Did you mean 'clock'?"]),
         (("clock", "clock"), ["'clock' is taken"]),
         ((values,), ["'values' is taken"]),
-        ((values._replace(name="top1/acc"),), ["'top1/acc' must be letters"]),
+        ((values._replace(name="top1/acc"),), ["'top1/acc' is taken, or is not of letters"]),
         ((lambda r: r.seconds,), ["must be a name or a quantity"]),
         ("clock", ["must be a tuple of names, ('clock',)"]),
         ((nothing,), ["nothing returned nothing"]),

@@ -145,13 +145,11 @@ def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
             raise ConfigError(
                 f"record: {each!r} must be a name or a quantity, a function below @quantity(...)."
             )
-        if not each.name.isidentifier():
+        if each.name in found or each.name in RESERVED or not each.name.isidentifier():
             raise ConfigError(
-                f"record: the name {each.name!r} must be letters, digits and _, as it names a "
-                "variable of the results' file. Name the function so."
+                f"record: the name {each.name!r} is taken, or is not of letters, digits and _; "
+                "give it another one."
             )
-        if each.name in found or each.name in RESERVED:
-            raise ConfigError(f"record: the name {each.name!r} is taken; give it another one.")
         found[each.name] = each
     return tuple(found.values())
 
