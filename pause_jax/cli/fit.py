@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import pathlib
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -15,12 +17,12 @@ from pause_jax.base.source_file import content_of
 from pause_jax.base.struct import ConfigError
 from pause_jax.cli.output import Output
 from pause_jax.config import config_file
-from pause_jax.world.latency.measured import Measured, parse
+from pause_jax.world.latency.measured import parse
 
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test
 
-# Seconds of a median round above which a file may hold milliseconds.
+# Seconds of the median client above which a file may hold milliseconds.
 LONG = 600.0
 
 
@@ -39,7 +41,7 @@ def fit(
     The file has a line for each time that a client took part: its number and its seconds, and
     perhaps the round or the time.
     """
-    if out is not None and out.exists():
+    if out is not None and os.path.lexists(out):
         raise ConfigError(f"--out {out}: exists. Choose another --out.")
     content = content_of("fleet", str(file))
     measured = parse(content, str(file), "fleet", drop_bad_lines=drop_bad_lines)
@@ -48,7 +50,9 @@ def fit(
 
     found = fleet.fit(measured)
     console = Output()
-    for sentence in (*_notes(measured), *sentences(found)):
+    for rule, number_of in Counter(measured.dropped).items():
+        console.print(f"Dropped {number_of} lines: {rule}.", highlight=False, markup=False)
+    for sentence in sentences(found):
         console.print(sentence, highlight=False, markup=False)
     best = found.laws[0]
     rows = [
@@ -71,19 +75,10 @@ def fit(
     text = tomli_w.dumps({"latency": config_file.to_dict(model)})
     console.print(text, highlight=False, markup=False, end="")
     if out is not None:
-        out.write_text(text)
-
-
-def _notes(measured: Measured) -> list[str]:
-    """Return sentences on dropped lines, and on seconds that may be milliseconds."""
-    rules = "; ".join(f"{number}: {rule}" for rule, number in measured.dropped.items())
-    notes = [f"Dropped {sum(measured.dropped.values())} lines. {rules}."] if rules else []
-    if (median := float(np.nanmedian(measured.seconds))) > LONG:
-        notes.append(
-            f"The median is {median:.4g} s. If these are milliseconds, convert them: pause-jax "
-            "import csv with --columns ms=seconds and the other columns."
-        )
-    return notes
+        try:
+            out.write_text(text)
+        except OSError as error:
+            raise ConfigError(f"--out {out}: cannot be written ({error.strerror}).") from None
 
 
 def _least(found: Fleet) -> float:
@@ -115,6 +110,11 @@ def sentences(found: Fleet) -> list[str]:
         f"From one round to a client's next: {_said(found.correlation, 'correlation of ranks')}.",
         f"Between clients in one round: {_said(found.together, 'correlation of ranks')}.",
     ]
+    if np.median(ordered) > LONG:
+        lines.append(
+            "If these are milliseconds, convert them: pause-jax import csv with --columns "
+            "ms=seconds and the other columns."
+        )
     if math.isnan(found.drift.p):
         lines.append("Too few measurements of each client to say whether they stay as they are.")
     elif found.stationary:

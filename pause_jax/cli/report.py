@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Annotated
 
@@ -34,13 +35,11 @@ def report(
     """Write FOLDER/report.html: one file that needs no network, made from FOLDER/data.nc alone."""
     load_files(load)
     data = folder / "data.nc"
-    if not data.is_file():
+    if not os.path.isfile(data):
         raise ConfigError(f"{data}: there is none. Name the folder of a result, results/NAME.")
     try:
         _check_whole(data)
         result = xr.load_dataset(data, engine="h5netcdf")
-    except ConfigError:
-        raise
     except Exception as error:  # h5py and xarray raise many types for a file that is damaged
         raise ConfigError(f"{data}: cannot be read as NetCDF: {error}.") from None
     if target is None:
@@ -56,13 +55,14 @@ def report(
 
 
 def _check_whole(path: pathlib.Path) -> None:
-    """Raise ConfigError if a variable's values are in another file, which may be any file."""
+    """Raise ValueError if a variable's values are in another file, which may be any file."""
     with h5py.File(path) as file:
         for name in file:
-            # A link is looked at before it is followed, which may open a pipe.
-            is_link = file.get(name, getclass=True, getlink=True) is not h5py.HardLink
-            if is_link or any(getattr(file[name], far, None) for far in ("external", "is_virtual")):
-                raise ConfigError(f"{path}: {shown(name)} is in another file; must be in this one.")
+            # Following a link may open a pipe.
+            link = file.get(name, getclass=True, getlink=True)
+            far = ("external", "is_virtual")
+            if link is not h5py.HardLink or any(getattr(file[name], each, 0) for each in far):
+                raise ValueError(f"{shown(name)} is in another file; must be in this one")
 
 
 def _target(result: xr.Dataset) -> float:

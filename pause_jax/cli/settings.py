@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import os
 import pathlib
 import runpy
 import sys
@@ -30,7 +32,7 @@ def load_files(files: Iterable[pathlib.Path] | None) -> None:
     As with ``python FILE.py`` a file can import its neighbours.
     """
     for file in files or ():
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise ConfigError(f"--load {file}: must be a Python file, and there is none.")
         sys.path.insert(0, str(file.resolve().parent))
         try:
@@ -57,7 +59,7 @@ def base_config(base: str, source: Source) -> SimConfig:
         raise ConfigError(
             f"--data-dir {source.data_dir}: is for presets; {base} names its own folder."
         )
-    elif not pathlib.Path(base).is_file():
+    elif not os.path.isfile(base):
         raise ConfigError(f"{base}: must be a config file or one of {', '.join(PRESETS)}.")
     else:
         config = config_file.load(base, trust=source.trust)
@@ -95,7 +97,6 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
     ``trust`` as in ``config_file``.
     """
     axes: list[list[tuple[str, str, Any]]] = []
-    number = 1
     for entry in vary:
         path, equals, values = entry.partition("=")
         texts = _separate(values)
@@ -105,10 +106,9 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
             raise ConfigError(f"--vary {entry}: a value is named twice.")
         if path in (axis[0][0] for axis in axes):
             raise ConfigError(f"--vary {entry}: {path} is varied twice.")
-        number *= len(texts)
-        if number > MOST:
-            raise ConfigError(f"--vary {entry}: makes {number} configs; must be at most {MOST}.")
         axes.append([(path, text, config_file.parse_value(config, path, text)) for text in texts])
+    if (number := math.prod(map(len, axes))) > MOST:
+        raise ConfigError(f"--vary: makes {number} configs; must be at most {MOST}.")
     # The last word of a path says enough, unless two paths end in the same one.
     short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
     if len(set(short.values())) < len(short):
