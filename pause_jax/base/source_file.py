@@ -123,17 +123,37 @@ def parsed(
     return actual
 
 
-def table(where: str, content: bytes) -> list[list[str]]:
-    """Return the rows of a CSV file."""
+def table(
+    where: str, content: bytes, *, full: bool = True
+) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return the header of a CSV file, and the place and the cells of each line that is not blank.
+
+    Raises:
+      ConfigError: if it is no CSV file, or ``full`` and a line lacks a cell or has one too many.
+    """
     try:
-        return list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
+        if b"\0" in content:  # NumPy drops it from the end of a text
+            raise csv.Error("it has a NUL")
+        rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{where}: must be a CSV file in UTF-8 ({error}).") from None
+    texts = [(f"line {place}", [cell.strip() for cell in row]) for place, row in enumerate(rows, 1)]
+    (_, header), *lines = [line for line in texts if any(line[1])] or [("line 1", [])]
+    rule = f"must have {len(header)} cells"
+    bad = [(*line, rule) for line in lines if len(line[1]) != len(header)]
+    if full and bad:
+        refuse_lines(where, header, bad)
+    return header, lines
 
 
-def refuse_lines(where: str, header: Sequence[str], bad: Sequence[BadLine], fix: str) -> NoReturn:
+def refuse_lines(
+    where: str, header: Sequence[str], bad: Sequence[BadLine], also: str = ""
+) -> NoReturn:
     """Raise ConfigError naming the first ten bad lines of a file, and its header."""
     named = [f"{line}, {shown(','.join(map(str, row)))}: {rule}" for line, row, rule in bad[:10]]
     more = f"; and {len(bad) - 10} more" if len(bad) > 10 else ""
     columns = shown(",".join(header))
-    raise ConfigError(f"{where}, {'; '.join(named)}{more}. The header is {columns}. {fix}")
+    raise ConfigError(
+        f"{where}, {'; '.join(named)}{more}. The header is {columns}. Correct or delete such "
+        f"lines{also}."
+    )

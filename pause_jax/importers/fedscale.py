@@ -10,6 +10,7 @@ import io
 import math
 import pathlib
 import pickle
+import pickletools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -49,7 +50,7 @@ def read(request: Request) -> Imported:
     capacity: dict[Any, Any] = {}
     traces: list[_Trace] = []
     notes: list[str] = []
-    of_capacity = of_traces = request.paths[0]
+    of_capacity = request.paths[0]
     for path in request.paths:
         content = _pickle_of(path)
         entry = next(iter(content.values()), None) if isinstance(content, dict) else None
@@ -57,7 +58,6 @@ def read(request: Request) -> Imported:
         if fields >= _CAPACITY:
             capacity, of_capacity = content, path
         elif fields >= _BEHAVIOUR:
-            of_traces = path
             rule = "active and inactive must be as many numbers, finish_time one > 0"
             traces = [each for each in parsed(path, content.items(), _trace, rule) if each[0]]
             if idle := len(content) - len(traces):
@@ -77,7 +77,7 @@ def read(request: Request) -> Imported:
         tables[DEVICES] = [PER_CLIENT, *parsed(of_capacity, chosen, _device, rule)]
     if traces:
         chosen_traces = [traces[place] for place in places % len(traces)]
-        tables[INTERVALS], note = _intervals(request, of_traces, chosen_traces)
+        tables[INTERVALS], note = _intervals(request, chosen_traces)
         notes.append(note)
     return Imported(tables, {}, tuple(notes))
 
@@ -98,16 +98,15 @@ def _trace(entry: Any) -> _Trace:
     return [pair for pair in pairs if 0 <= pair[0] < pair[1]], _positive(entry["finish_time"])
 
 
-def _intervals(request: Request, path: pathlib.Path, traces: Sequence[_Trace]) -> tuple[Rows, str]:
+def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
     """Return the table of intervals, and a sentence about its period, that of the longest trace.
 
     A shorter trace repeats until the longest ends, as its source's simulation repeats it.
     """
     period = max(repeats for _, repeats in traces)
-    shortest = min(repeats for _, repeats in traces)
     size = sum(_LINE * len(pairs) * (period / repeats) for pairs, repeats in traces)
-    what = f"FILE = {str(path)!r}: repeating a finish_time of {shortest:g} s for {period:g} s"
-    check_memory(size, what, "Leave out the clients of the shortest.")
+    what = f"FILE = {str(request.paths[-1])!r}: repeating all traces for {period:g} s"
+    check_memory(size, what, "Leave out clients of a short finish_time.")
     names = request.ids or map(str, range(len(traces)))
     rows = (
         (name, start + turn * repeats, end + turn * repeats)
@@ -155,6 +154,10 @@ def _pickle_of(path: pathlib.Path) -> Any:
     """
     content = content_of("FILE", str(path))
     try:
+        # The memo of an unpickler has as many places as a pickle's highest number of an object.
+        for op, number, _ in pickletools.genops(content):
+            if "PUT" in op.name and (number or 0) > len(content):
+                raise ValueError("it numbers an object beyond its size")
         return _NumbersOnly(io.BytesIO(content)).load()
     except _NamedError as error:
         refuse(

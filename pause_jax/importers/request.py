@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -73,7 +74,7 @@ class Request(NamedTuple):
             raise ConfigError("--ids: the clients of this file have ids. Leave --ids out.")
 
         def lot(user: str) -> bytes:
-            return hashlib.sha256(f"{self.seed} {user}".encode(errors="surrogatepass")).digest()
+            return hashlib.sha256(f"{self.seed} {user}".encode()).digest()
 
         return set(sorted(users, key=lot)[: self.clients])
 
@@ -99,7 +100,7 @@ class Imported(NamedTuple):
         """
         paths = [folder / name for name in (*self.tables, *([DATA] if self.arrays else []))]
         for path in paths:
-            if path.exists():
+            if os.path.lexists(path):
                 raise ConfigError(f"--out {folder}: has {path.name}. Choose another folder.")
         try:
             folder.mkdir(parents=True, exist_ok=True)

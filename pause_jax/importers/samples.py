@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import client_id
 from pause_jax.importers.request import Imported, refuse
 
@@ -48,13 +49,12 @@ def pixels(values: NDArray[Any]) -> NDArray[Any]:
     Other values are returned in float32.
     """
     side = 28
-    scaled = values * 255
     grey = values.size and values.shape[1:] in ((side * side,), (side, side))
     if grey and values.min() >= 0 and values.max() <= 1:
-        whole = np.rint(scaled)
-        if np.abs(scaled - whole).max() < 1e-3:
+        whole = np.rint(255 * values)
+        if np.abs(255 * values - whole).max() < 1e-3:
             return whole.astype(np.uint8).reshape(-1, side, side, 1)
-    return values.astype(np.float32)
+    return float32(values)
 
 
 def _joined(path: pathlib.Path, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pause_jax.base.checks import float32
 from pause_jax.base.source_file import content_of, refuse_lines
-from pause_jax.base.source_file import table as read_table
+from pause_jax.base.source_file import table as csv_table
 from pause_jax.base.spelling import nearest, shown
 from pause_jax.base.struct import ConfigError
 from pause_jax.importers.request import (
@@ -20,7 +20,7 @@ from pause_jax.importers.request import (
     Request,
     refuse,
 )
-from pause_jax.world.latency.network import COLUMNS
+from pause_jax.world.latency.network import COLUMNS, MOST_SPREAD
 
 # Columns of a table of devices with one line per client.
 PER_CLIENT = tuple(word for word in COLUMNS if word != "share")
@@ -35,7 +35,6 @@ _UNITS = {
     "download_kbit": ("download_mbit", 1e-3),
     "upload_kbit": ("upload_mbit", 1e-3),
 }
-_FIX = "Correct or delete such lines."
 _COMPUTING = {"sample_seconds", "sample_ms", "score"}
 _SPEEDS = {"download_mbit", "download_kbit"}
 _KNOWN = (*COLUMNS, *_UNITS, "score", "client", "seconds", "round", "time", "start", "end")
@@ -87,15 +86,9 @@ def read(request: Request) -> Imported:
 
 def _table(path: pathlib.Path) -> pd.DataFrame:
     """Return the texts of a CSV file, indexed by the number of their line."""
-    where = f"FILE = {str(path)!r}"
-    rows = read_table(where, content_of("FILE", path))
-    texts = [(f"line {place}", [cell.strip() for cell in row]) for place, row in enumerate(rows, 1)]
-    (_, header), *lines = [line for line in texts if any(line[1])] or [("line 1", [])]
+    header, lines = csv_table(f"FILE = {str(path)!r}", content_of("FILE", path))
     if twice := [word for word in header if header.count(word) > 1]:
         refuse(path, f"has the column {shown(twice[0])} twice; it has {', '.join(header)}")
-    rule = f"must have {len(header)} cells"
-    if bad := [(*line, rule) for line in lines if len(line[1]) != len(header)]:
-        refuse_lines(where, header, bad, _FIX)
     places, cells = zip(*lines, strict=True) if lines else ((), ())
     return pd.DataFrame(list(cells), places, header, dtype=str)
 
@@ -103,15 +96,16 @@ def _table(path: pathlib.Path) -> pd.DataFrame:
 def _devices(request: Request, table: pd.DataFrame, texts: pd.DataFrame) -> Imported:
     if "score" in table:
         # The first word, without commas between thousands; a decimal comma stays, and is refused.
-        first = table.score.str.split().str[0]
+        first = table.score.str.extract(r"(\S*)", expand=False)
         table["score"] = first.str.replace(r",(?=\d{3}(?:\D|$))", "", regex=True)
     numbers = table.drop(columns="device", errors="ignore").apply(_numbers)
-    spreads = [word for word in numbers if word.endswith("_spread")]
-    fits = (numbers[spreads] >= 0).all(axis=1) & (numbers.drop(columns=spreads) > 0).all(axis=1)
+    spreads = numbers.filter(like="_spread")
+    others = numbers.drop(columns=spreads).astype(np.float32)
+    fits = ((spreads >= 0) & (spreads <= MOST_SPREAD)).all(axis=1) & (others > 0).all(axis=1)
     if not fits.all():
-        rule = "must have numbers > 0, spreads >= 0"
+        rule = f"must have numbers > 0, spreads from 0 to {MOST_SPREAD:g}"
         bad = [(line, row, rule) for line, *row in texts[~fits].itertuples()]
-        refuse_lines(f"FILE = {str(request.path)!r}", texts.columns.tolist(), bad, _FIX)
+        refuse_lines(f"FILE = {str(request.path)!r}", texts.columns.tolist(), bad)
     places = request.places(len(numbers))
     numbers = numbers.iloc[places].reset_index(drop=True)
     for word, (ours, unit) in _UNITS.items():

@@ -71,4 +71,4 @@ def _example(record: bytes) -> tuple[NDArray[Any], int]:
     (label,) = feature["label"].int64_list.value
     if image.shape != (28 * 28,) or not np.isfinite(image).all():
         raise ValueError
-    return image, label
+    return image, int(np.int32(label))

@@ -148,18 +148,15 @@ class BudgetFile(BudgetLaw):
             raise ConfigError(f"{where}: must be a CSV file with the columns client and factor.")
 
         def parse(content: bytes) -> tuple[tuple[str, ...], np.ndarray]:
-            head, *lines = source_file.table(where, content) or [[]]
-            names = [name.strip() for name in head]
+            names, lines = source_file.table(where, content)
             for name in ("client", self.column):
                 if names.count(name) != 1:
                     raise ConfigError(
                         f"{where}: has the columns {', '.join(names)}: must have one named {name}."
                     )
             places = names.index("client"), names.index(self.column)
-            rows = [
-                _row(f"{where}, line {n}", line, *places) for n, line in enumerate(lines, 2) if line
-            ]
-            ids, clients = numbered("client", np.asarray([client for client, _ in rows]))
+            rows = [_row(f"{where}, {place}", line, *places) for place, line in lines]
+            ids, clients = numbered(f"{where}: client", np.asarray([client for client, _ in rows]))
             if len(ids) < len(rows):
                 raise ConfigError(f"{where}: has two lines of one client. Give each client one.")
             factors = np.empty(len(rows), np.float32)
@@ -187,9 +184,7 @@ class BudgetFile(BudgetLaw):
 
 
 def _row(where: str, line: list[str], client: int, factor: int) -> tuple[str, float]:
-    if len(line) <= max(client, factor):
-        raise ConfigError(f"{where}: has {len(line)} cells: must have one for each column.")
     value = float(float32(line[factor]))
     if not 0 < value < math.inf:
         raise ConfigError(f"{where}: {line[factor]!r} is no factor: must be a float32 number > 0.")
-    return line[client].strip(), value
+    return line[client], value

@@ -161,7 +161,7 @@ def nested(depth):
                 1: {"active": [1e-7], "inactive": [5e-7], "finish_time": 1e-6},
                 2: {"active": [1], "inactive": [2], "finish_time": 1e6},
             },
-            "repeating a finish_time of 1e-06 s for 1e+06 s takes",
+            "repeating all traces for 1e+06 s takes",
         ),
         (
             {10**5000: {"computation": 1.0, "communication": 1.0}},
@@ -243,8 +243,8 @@ def test_seconds_and_intervals_keep_the_ids_of_clients(tmp_path):
         (
             "a,b\n0,2\n1,1\n-1,3\n",
             {"score": "a"},
-            "line 2, '0,2': must have numbers > 0, spreads >= 0; line 4, '-1,3': must have numbers "
-            "> 0, spreads >= 0. The header is 'a,b'. Correct or delete such lines.",
+            "line 2, '0,2': must have numbers > 0, spreads from 0 to 10; line 4, '-1,3': must have "
+            "numbers > 0, spreads from 0 to 10. The header is 'a,b'. Correct or delete such lines.",
         ),
         ('a,b\n"76,5",2\n', {"score": "a"}, "line 2, '76,5,2': must have numbers > 0"),
         ("score\n" + "9" * 131_073, {}, "must be a CSV file in UTF-8 (field larger than"),

@@ -233,7 +233,7 @@ def test_a_law_that_fits_nobody_is_refused(law, message):
         ("client,epsilon\na,many\n", "must be a float32 number > 0"),
         ("client,epsilon\na,1e39\n", "must be a float32 number > 0"),
         ("client,epsilon\na,1e-50\n", "must be a float32 number > 0"),
-        ("client,epsilon\na\n", "one for each column"),
+        ("client,epsilon\na\n", "must have 2 cells"),
         ("client,budget\na,1\n", "must have one named epsilon"),
         ("client,epsilon\na,1\n", "has budgets of 1 clients"),
     ],

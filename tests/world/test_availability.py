@@ -192,7 +192,7 @@ def test_a_presence_survives_its_file(tmp_path):
             "client,start,end\n0,one,2\n",
             r"line 2, '0,one,2': must be a client's number or name and",
         ),
-        ("client,start,end\n0,1\n", r"line 2, '0,1': must be a client's number"),
+        ("client,start,end\n0,1\n", r"line 2, '0,1': must have 3 cells"),
         ("client,start,end\n1,1,2\n", r"has no interval of client 0"),
         ("client,start,end\n", r"has no interval of client 0"),
         ("", r"must begin with the line client,start,end"),

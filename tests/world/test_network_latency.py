@@ -184,7 +184,7 @@ BAD = [
     ("", r"must have the columns device, sample_seconds"),
     (HEADER.replace("upload_mbit", "up"), r"must have the columns"),
     (HEADER, r"has no device"),
-    (f"{HEADER}\na,1,0.1,0,8,0,8\n", r"line 2: must have 8 entries"),
+    (f"{HEADER}\na,1,0.1,0,8,0,8\n", r"line 2, .*: must have 8 cells"),
     (f"{HEADER}\na,1,0.1,0,8,0,0,0\n", r"line 2, upload_mbit = '0': must be a float32 number > 0"),
     (f"{HEADER}\na,1,x,0,8,0,8,0\n", r"sample_seconds = 'x': must be a float32 number >= 0"),
     (f"{HEADER}\na,1,1e300,0,8,0,8,0\n", r"sample_seconds = '1e300': must be a float32 number"),

@@ -92,10 +92,10 @@ class Intervals(AvailabilityTrace):
             raise ConfigError(f"{where}: must be a CSV file with the header client,start,end.")
 
         def parse(content: bytes) -> _Table:
-            lines = source_file.table(where, content)
-            if not lines or [word.strip() for word in lines[0]] != ["client", "start", "end"]:
+            header, lines = source_file.table(where, content)
+            if header != ["client", "start", "end"]:
                 raise ConfigError(f"{where}: must begin with the line client,start,end.")
-            rows = [_row(f"{where}, line {n}", line) for n, line in enumerate(lines[1:], 2) if line]
+            rows = [_row(f"{where}, {place}", line) for place, line in lines]
             if not rows:
                 raise ConfigError(f"{where}: has no interval of client 0, nor of any other.")
             ids, clients = numbered("client", np.asarray([client for client, *_ in rows]))
@@ -124,15 +124,13 @@ class Intervals(AvailabilityTrace):
 
 def _row(where: str, line: list[str]) -> tuple[str, float, float]:
     try:
-        client, start, end = line
-        return client_id(client), *_checked(where, (float(start), float(end)))
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
+        client, start, end = client_id(line[0]), float(line[1]), float(line[2])
+    except ValueError:
         raise ConfigError(
             f"{where}, {','.join(line)!r}: must be a client's number or name and two times in "
             "seconds."
         ) from None
+    return client, *_checked(where, (start, end))
 
 
 def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:

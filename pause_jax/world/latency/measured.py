@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import pathlib
-from collections import Counter
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +33,7 @@ class Measured(NamedTuple):
     when: NDArray[np.float64] | None  # float [N], round or time; None if the file does not say
     ids: tuple[str, ...] = ()  # of clients 0, 1, ...; empty if there are none
     by_round: bool = False  # whether ``when`` is the column ``round``
-    dropped: Mapping[str, int] = MappingProxyType({})  # lines left out, by the rule they break
+    dropped: tuple[str, ...] = ()  # the rule that each line breaks that was left out
 
 
 def parse(
@@ -54,8 +51,10 @@ def parse(
       ConfigError: naming up to ten bad lines, and the header.
     """
     name = f"{where} = {path!r}"
-    read_rows = _parquet if pathlib.Path(path).suffix == ".parquet" else _csv
-    header, rows = read_rows(content, name)
+    is_parquet = pathlib.Path(path).suffix == ".parquet"
+    header, rows = (
+        _parquet(name, content) if is_parquet else source_file.table(name, content, full=False)
+    )
     order = [word for word in header if word in _ORDERS]
     if sorted(header) != sorted([*_COLUMNS, *order]) or len(order) > 1:
         raise ConfigError(
@@ -64,22 +63,18 @@ def parse(
         )
     entries, bad = _entries(header, rows)
     if bad and not drop_bad_lines:
-        fix = "Correct or delete such lines; pause-jax fit --drop-bad-lines leaves them out."
-        source_file.refuse_lines(name, header, bad, fix)
+        also = "; pause-jax fit --drop-bad-lines leaves them out"
+        source_file.refuse_lines(name, header, bad, also)
     if not entries:
         raise ConfigError(f"{name}: has no measurement of client 0, nor of any other.")
+    if order:
+        entries.sort(key=lambda entry: entry[order[0]])
     columns = {word: np.asarray([entry[word] for entry in entries]) for word in header}
     ids, number = numbered("client", columns["client"])
     when = columns[order[0]] if order else None
-    place = np.arange(len(number)) if when is None else np.argsort(when, kind="stable")
-    return Measured(
-        number.astype(np.int64)[place],
-        columns["seconds"][place],
-        None if when is None else when[place],
-        ids,
-        order == ["round"],
-        Counter(rule for *_, rule in bad),
-    )
+    dropped = tuple(rule for *_, rule in bad)
+    is_round = order == ["round"]
+    return Measured(number.astype(np.int64), columns["seconds"], when, ids, is_round, dropped)
 
 
 def _entries(
@@ -142,13 +137,7 @@ def _time(value: Any) -> float:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _csv(content: bytes, name: str) -> _Rows:
-    header, *rows = source_file.table(name, content) or [[]]
-    numbered_rows = [(f"line {place}", row) for place, row in enumerate(rows, 2) if row]
-    return [word.strip() for word in header], numbered_rows
-
-
-def _parquet(content: bytes, name: str) -> _Rows:
+def _parquet(name: str, content: bytes) -> _Rows:
     try:
         import pandas as pd
         import pyarrow  # noqa: F401

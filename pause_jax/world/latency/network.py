@@ -200,18 +200,15 @@ class Network(Latency):
 
 def _parse(content: bytes, where: str) -> _Devices:
     """The devices of a CSV file. Raises ConfigError naming the first line that is wrong."""
-    header, *lines = source_file.table(where, content) or [[]]
-    header = [word.strip() for word in header]
+    header, lines = source_file.table(where, content)
     needed = [word for word in COLUMNS if word != "share"]
     if sorted(set(header) | {"share"}) != sorted(COLUMNS) or len(set(header)) != len(header):
         raise ConfigError(f"{where}: must have the columns {', '.join(needed)} and perhaps share.")
     columns: dict[str, list[float]] = {word: [] for word in header}
-    for place, line in enumerate(lines, 2):
-        if line and len(line) != len(header):
-            raise ConfigError(f"{where}, line {place}: must have {len(header)} entries.")
-        for word, entry in zip(header, line, strict=False):
-            columns[word].append(place if word == "device" else _number(where, place, word, entry))
-    if not columns["device"]:
+    for place, line in lines:
+        for word, entry in zip(header, line, strict=True):
+            columns[word].append(0 if word == "device" else _number(where, place, word, entry))
+    if not lines:
         raise ConfigError(f"{where}: has no device.")
     table = {word: np.asarray(values) for word, values in columns.items()}
     seconds_a_byte = [8e-6 / table["download_mbit"], 8e-6 / table["upload_mbit"]]
@@ -222,16 +219,16 @@ def _parse(content: bytes, where: str) -> _Devices:
     )
 
 
-def _number(where: str, place: int, word: str, entry: str) -> float:
+def _number(where: str, place: str, word: str, entry: str) -> float:
     value = float(float32(entry))
     is_spread = word.endswith("_spread")
     may_be_zero = is_spread or word == "sample_seconds"
     if not np.isfinite(value) or value < 0 or not (value or may_be_zero):
         rule = f"a float32 number {'>= 0' if may_be_zero else '> 0'}"
-        raise ConfigError(f"{where}, line {place}, {word} = {entry!r}: must be {rule}.")
+        raise ConfigError(f"{where}, {place}, {word} = {entry!r}: must be {rule}.")
     if is_spread and value > MOST_SPREAD:
         raise ConfigError(
-            f"{where}, line {place}, {word} = {entry!r}: must be at most {MOST_SPREAD}, the "
+            f"{where}, {place}, {word} = {entry!r}: must be at most {MOST_SPREAD}, the "
             "standard deviation of a logarithm; seconds would be infinite."
         )
     return value
