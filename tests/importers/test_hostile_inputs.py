@@ -1,0 +1,110 @@
+"""Damaged files of other projects: each sample is imported, or the file is refused in one line."""
+
+import csv
+import io
+import json
+import pickle
+import pickletools
+
+import numpy as np
+import pytest
+
+from pause_jax.importers import fedscale, leaf, tables, tff
+from pause_jax.importers.request import Request
+from pause_jax.learning import Files
+from pause_jax.world.latency import Network
+from tests.support import public_files
+from tests.support.hostile import mutants, outcome
+
+pytestmark = pytest.mark.slow
+
+SCORES = b'device,score\nA,"38,103"\nB,76206\n\nC,19051.5 1,6\n'
+DEVICES = (
+    b"device,sample_ms,download_kbit,upload_mbit,sample_spread\na,20,8000,4,0.1\nb,40,16e3,8,0\n"
+)
+LOG = b"client,ms,round\na,1500,1\nb,,1\na,20,2\n"
+NUMBERS = {
+    "a": {"x": [[0.5, 1.0], [2.0, -1.0]], "y": [1, 0]},
+    "f07": {"x": [[1e3, 0.25]], "y": [2]},
+}
+TEXTS = {"A_ROLE": {"x": ["to be", "o be "], "y": [" ", "o"]}, "B": {"x": ["tx~!9"], "y": ["e"]}}
+
+
+@pytest.mark.parametrize("content", [SCORES, DEVICES, LOG], ids=["scores", "devices", "log"])
+def test_a_damaged_table_keeps_every_line_or_is_refused(tmp_path, content):
+    path = tmp_path / "hostile.csv"
+    for place, damaged in enumerate(mutants(content, 70, seed=1)):
+        path.write_bytes(damaged)
+        imported = outcome(lambda: tables.read(Request((path,))), path.name, damaged)
+        if imported is None:
+            continue
+        (written,) = imported.write(tmp_path / str(place))
+        text = io.StringIO(damaged.decode("utf-8-sig"), newline="")
+        lines = [row for row in csv.reader(text) if any(map(str.strip, row))]
+        with written.open(newline="") as file:
+            assert len(list(csv.reader(file))) == len(lines), damaged
+        if written.name == "devices.csv":
+            Network(path=str(written)).loaded()
+
+
+@pytest.mark.parametrize("users", [NUMBERS, TEXTS], ids=["numbers", "texts"])
+def test_a_damaged_file_of_leaf_keeps_every_sample_or_is_refused(tmp_path, users):
+    path = tmp_path / "hostile.json"
+    public_files.leaf(path, users)
+    for damaged in mutants(path.read_bytes(), 100, seed=2):
+        path.write_bytes(damaged)
+        imported = outcome(lambda: leaf.read(Request((path,))), path.name, damaged)
+        if imported is None:
+            continue
+        found = json.loads(damaged)["user_data"].values()
+        assert len(imported.arrays["x"]) == sum(len(user["y"]) for user in found), damaged
+        if users is NUMBERS:
+            wanted = np.concatenate([np.ravel(user["x"]) for user in found])
+            np.testing.assert_allclose(np.sort(imported.arrays["x"].ravel()), np.sort(wanted))
+
+
+@pytest.mark.parametrize("protocol", [0, 4])
+@pytest.mark.parametrize("name", ["client_device_capacity", "client_behave_trace"])
+def test_a_damaged_pickle_of_fedscale_gives_its_numbers_or_is_refused(tmp_path, name, protocol):
+    public_files.fedscale(tmp_path)
+    path = tmp_path / name
+    content = pickle.dumps(pickle.loads(path.read_bytes()), protocol=protocol)
+    for damaged in mutants(content, 70, seed=3):
+        path.write_bytes(damaged)
+        imported = outcome(lambda: fedscale.read(Request((path,))), name, damaged)
+        if imported is None or "devices.csv" not in imported.tables:
+            continue
+        numbers = [arg for _, arg, _ in pickletools.genops(damaged) if isinstance(arg, int | float)]
+        seconds = {f"{3 * number / 1000:.6g}" for number in numbers}
+        _, *rows = map(list, imported.tables["devices.csv"])
+        assert {row[1] for row in rows} <= seconds
+
+
+def test_a_pickle_that_numbers_a_far_object_takes_no_memory(tmp_path):
+    path = tmp_path / "client_device_capacity"
+    path.write_bytes(b"\x80\x02}r\xff\xff\xff\x7f.")
+    refused = outcome(lambda: fedscale.read(Request((path,))), "must be a whole pickle", path)
+    assert refused is None
+
+
+def test_a_damaged_file_of_tensorflow_federated_has_labels_for_images_or_is_refused(tmp_path):
+    path = tmp_path / "hostile.sqlite"
+    public_files.tff_sqlite(path, public_files.images(2, 2))
+    for damaged in mutants(path.read_bytes(), 50, seed=4):
+        path.write_bytes(damaged)
+        imported = outcome(lambda: tff.read(Request((path,))), path.name, damaged)
+        if imported is not None:
+            arrays = imported.arrays
+            assert len(arrays["x"]) == len(arrays["y"]) == len(arrays["clients"])
+
+
+def test_a_damaged_archive_holds_the_same_arrays_or_is_refused(tmp_path):
+    path = tmp_path / "hostile.npz"
+    x, y = np.arange(24.0).reshape(6, 4), np.arange(6) % 3
+    np.savez(path, x=x, y=y, clients=np.asarray(list("aabbcc")), x_test=x[:2], y_test=y[:2])
+    for damaged in mutants(path.read_bytes(), 100, seed=5):
+        path.write_bytes(damaged)
+        data = outcome(lambda: Files(path=str(path)).load(), path.name, damaged)
+        if data is not None:
+            np.testing.assert_array_equal(data.x_train, x)
+            np.testing.assert_array_equal(data.y_train, y)
