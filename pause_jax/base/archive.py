@@ -30,7 +30,8 @@ def decoded(where: object, content: str | bytes, kind: type[T], advice: str) -> 
 
 def save_arrays(file: BinaryIO, arrays: Arrays) -> None:
     """Write arrays as an npz file, with their digest."""
-    np.savez(file, allow_pickle=False, digest=_digest(arrays), **arrays)
+    members: dict[str, Any] = {**arrays, "digest": _digest(arrays)}
+    np.savez(file, **members)
 
 
 def load_arrays(content: bytes) -> dict[str, NDArray[Any]]:

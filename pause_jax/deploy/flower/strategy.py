@@ -377,14 +377,11 @@ def _readings(
     answers: dict[int, Answer], arrays: ArrayRecord, update_size: int
 ) -> dict[str, dict[int, Any]]:
     """What policies may read beside seconds, as far as the clients gave it."""
-    losses, squares = dict[int, Any](), dict[int, Any]()
-    for client, answer in answers.items():
-        for name, values in (("loss", losses), ("square-loss", squares)):
-            if name in answer.metrics:
-                values[client] = answer.metrics[name]
-    readings: dict[str, dict[int, Any]] = {}
-    if losses:
-        readings |= {"loss": losses, "square_loss": squares}
+    losses, squares = (
+        {k: answer.metrics[name] for k, answer in answers.items() if name in answer.metrics}
+        for name in ("loss", "square-loss")
+    )
+    readings = {"loss": losses, "square_loss": squares} if losses else {}
     if update_size:
         before = {name: array.numpy() for name, array in arrays.items()}
         readings["update"] = {k: flat_update(a.arrays, before) for k, a in answers.items()}
