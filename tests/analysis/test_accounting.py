@@ -372,16 +372,17 @@ def test_spent_clients_stop_and_the_others_go_on(name, horizon, most):
     assert (book.spent[~book.exhausted] < most).all()
     assert book.basic == pytest.approx(most)
     went_on = 0
-    for clients in row.clients.values.astype(int):
+    for clients, last in zip(row.clients.values.astype(int), book.last_release, strict=True):
         for client in range(num_clients):
             rounds = np.flatnonzero((clients == client).any(axis=1))
             assert len(rounds) <= horizon
+            assert last[client] == (rounds[-1] + 1 if len(rounds) == horizon else 0)
             if len(rounds) == horizon:
                 later = clients[rounds[-1] + 1 :]
                 went_on += int((later >= 0).any())
     assert went_on > 0, "somebody was spent while others still took part"
     assert np.isnan(book.whole_update).all(), "nothing is trained, so there is no update"
-    assert f"{book.exhausted.sum()} spent" in text_of({name: book})
+    assert f"{book.exhausted.sum()} of {book.exhausted.size} clients" in text_of({name: book})
 
 
 def test_a_row_of_a_sweep_and_a_result_give_the_same_ledger():
