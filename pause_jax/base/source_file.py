@@ -91,14 +91,22 @@ def sync_names(folder: pathlib.Path) -> None:
             os.close(handle)
 
 
-def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
-    """Read a file; return its content and its SHA-256.
+def parsed(
+    tables: dict[str, T],
+    where: str,
+    path: str,
+    digest: str,
+    parse: Callable[[bytes], T],
+    part: str = "",
+) -> str:
+    """Read a file and keep its parsed content in ``tables``; return its SHA-256.
 
-    ``where`` is the config's part that names it, such as ``latency``; a relative path starts at the
-    working directory; ``digest`` is what the SHA-256 must be, empty for any.
+    A traced program cannot read a file: it finds the content in the table, by the digest and the
+    ``part`` of the file that is parsed. ``where`` is the config's part that names the file, such as
+    ``latency``. A relative path starts at the working directory.
 
     Raises:
-      ConfigError: if it cannot be read, is no regular file, or is another than the digest's.
+      ConfigError: if it cannot be read, or is another than that of ``digest``, empty for any.
     """
     content = content_of(f"{where}.path", path)
     actual = hashlib.sha256(content).hexdigest()
@@ -107,19 +115,8 @@ def read(where: str, path: str, digest: str) -> tuple[bytes, str]:
             f"{where}.digest = {digest!r}: must be that of {path!r}, which is {actual!r}. The file "
             f"has changed since; set {where}.digest to '' to take it as it is."
         )
-    return content, actual
-
-
-def parsed(
-    tables: dict[str, T], where: str, path: str, digest: str, parse: Callable[[bytes], T]
-) -> str:
-    """Read a file, as :func:`read`, and keep its parsed content in ``tables``; return its digest.
-
-    A traced program cannot read a file: it finds the content in the table.
-    """
-    content, actual = read(where, path, digest)
-    if actual not in tables:
-        tables[actual] = parse(content)
+    if actual + part not in tables:
+        tables[actual + part] = parse(content)
     return actual
 
 

@@ -84,8 +84,8 @@ def read(request: Request) -> Imported:
 
 def _device(client: tuple[Any, Any]) -> tuple[Any, ...]:
     name, entry = client
-    seconds = _GRADIENT * _positive(entry["computation"]) / 1000
-    rate = f"{_positive(entry['communication']) / 1000:.6g}"
+    seconds = _GRADIENT * _number(entry["computation"], above=0) / 1000
+    rate = f"{_number(entry['communication'], above=0) / 1000:.6g}"
     return f"fedscale_{name}", f"{seconds:.6g}", 0, rate, 0, rate, 0
 
 
@@ -95,7 +95,9 @@ def _trace(entry: Any) -> _Trace:
     if len(starts) > len(stops):
         raise ValueError
     pairs = zip(starts, stops, strict=False)
-    return [pair for pair in pairs if 0 <= pair[0] < pair[1]], _positive(entry["finish_time"])
+    return [pair for pair in pairs if 0 <= pair[0] < pair[1]], _number(
+        entry["finish_time"], above=0
+    )
 
 
 def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
@@ -118,29 +120,20 @@ def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
     return [("client", "start", "end"), *rows], f"The intervals repeat every {period:g} s (period)."
 
 
-def _number(value: Any) -> float:
+def _number(value: Any, above: float = -math.inf) -> float:
     """Return a finite number; raises ValueError for all else, texts and truth values too."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError
+    if not (math.isfinite(value) and value > above):
         raise ValueError
     return float(value)
-
-
-def _positive(value: Any) -> float:
-    """Return a finite number > 0; raises ValueError for all else."""
-    if _number(value) <= 0:
-        raise ValueError
-    return float(value)
-
-
-class _NamedError(Exception):
-    """A pickle names a class or a function."""
 
 
 class _NumbersOnly(pickle.Unpickler):
     """Unpickler of containers, texts and numbers, which a pickle writes without naming a class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise _NamedError(f"{module}.{name}")
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
 def _pickle_of(path: pathlib.Path) -> Any:
@@ -159,11 +152,6 @@ def _pickle_of(path: pathlib.Path) -> Any:
             if "PUT" in op.name and (number or 0) > len(content):
                 raise ValueError("it numbers an object beyond its size")
         return _NumbersOnly(io.BytesIO(content)).load()
-    except _NamedError as error:
-        refuse(
-            path,
-            f"names {shown(str(error))}. Of a pickle only numbers, texts and containers are read, "
-            "and nothing was run. Take the file from its owner",
-        )
     except (*WRONG, pickle.UnpicklingError, EOFError, MemoryError, RecursionError) as error:
-        refuse(path, f"must be a whole pickle file ({shown(str(error))})")
+        rule = "must be a whole pickle file of numbers, texts and containers; nothing was run"
+        refuse(path, f"{rule} ({shown(str(error))}). Take the file from its owner")

@@ -163,10 +163,8 @@ class BudgetFile(BudgetLaw):
             factors[clients] = [factor for _, factor in rows]
             return ids, factors
 
-        # The digest is the file's; the column is part of what a run takes from it.
-        content, digest = source_file.read("privacy.budget.law", self.path, self.digest)
-        _TABLES[digest + self.column] = parse(content)
-        return self.replace(digest=digest)
+        names_file = _TABLES, "privacy.budget.law", self.path, self.digest
+        return self.replace(digest=source_file.parsed(*names_file, parse, part=self.column))
 
     @property
     def client_ids(self) -> tuple[str, ...]:

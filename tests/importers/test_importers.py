@@ -100,7 +100,7 @@ def test_a_malicious_pickle_does_nothing_and_is_one_line(tmp_path, protocol, whe
     assert not mark.exists()
     (line,) = str(refused.value).splitlines()
     assert f"{path}'" in line
-    assert f"names '{os.name}.mkdir'. Of a pickle only numbers" in line
+    assert f"of numbers, texts and containers; nothing was run ('it names {os.name}.mkdir')" in line
     # The same file makes the folder where pickle itself loads it: the test can fail.
     pickle.loads(path.read_bytes())
     assert mark.exists()
@@ -129,7 +129,8 @@ def test_whatever_a_pickle_names_is_refused(tmp_path, content, name):
     with pytest.raises(ConfigError) as refused:
         fedscale.read(Request((path,)))
     (line,) = str(refused.value).splitlines()
-    assert name in line if name else "must be a whole pickle file" in line
+    assert "must be a whole pickle file" in line
+    assert name in line
 
 
 def nested(depth):

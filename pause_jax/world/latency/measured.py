@@ -81,25 +81,23 @@ def _entries(
     header: list[str], rows: list[tuple[str, list[Any]]]
 ) -> tuple[list[dict[str, Any]], list[source_file.BadLine]]:
     """Return the values of good lines by column, and the bad lines."""
-    good: dict[int, dict[str, Any]] = {}
+    good: dict[tuple[str, float], tuple[int, dict[str, Any]]] = {}
     broken: dict[int, str] = {}
-    seen = set()
     for place, (_, row) in enumerate(rows):
         try:
             entry = _entry(header, row)
             cell = entry["client"], entry.get("round", place)
-            if cell in seen:
+            if cell in good:
                 raise ValueError("the client has this round on an earlier line; or call it time")
+            good[cell] = place, entry
         except ValueError as error:
             broken[place] = str(error)
-        else:
-            seen.add(cell)
-            good[place] = entry
-    answered = {entry["client"] for entry in good.values() if np.isfinite(entry["seconds"])}
-    for place in [place for place, entry in good.items() if entry["client"] not in answered]:
-        del good[place]
-        broken[place] = "a client must have seconds on one of its lines"
-    return list(good.values()), [(*rows[place], broken[place]) for place in sorted(broken)]
+    answered = {entry["client"] for _, entry in good.values() if np.isfinite(entry["seconds"])}
+    for place, entry in good.values():
+        if entry["client"] not in answered:
+            broken[place] = "a client must have seconds on one of its lines"
+    kept = [entry for place, entry in good.values() if place not in broken]
+    return kept, [(*rows[place], broken[place]) for place in sorted(broken)]
 
 
 def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
@@ -117,7 +115,7 @@ def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
         if "time" in values:
             numbers["time"] = _time(values["time"])
     except (ArithmeticError, TypeError, ValueError):
-        rule = "a name or a number, then numbers" + "; time may be ISO 8601" * ("time" in header)
+        rule = "numbers but for the client; time may be ISO 8601"
         raise ValueError(f"must be {', '.join(header)}: {rule}") from None
     if not (is_empty or 0 < float32(numbers["seconds"]) < np.inf):
         raise ValueError("seconds must be a float32 number > 0")

@@ -199,18 +199,18 @@ class Network(Latency):
 
 
 def _parse(content: bytes, where: str) -> _Devices:
-    """The devices of a CSV file. Raises ConfigError naming the first line that is wrong."""
+    """The devices of a CSV file. Raises ConfigError naming a line that is wrong."""
     header, lines = source_file.table(where, content)
     needed = [word for word in COLUMNS if word != "share"]
     if sorted(set(header) | {"share"}) != sorted(COLUMNS) or len(set(header)) != len(header):
         raise ConfigError(f"{where}: must have the columns {', '.join(needed)} and perhaps share.")
-    columns: dict[str, list[float]] = {word: [] for word in header}
-    for place, line in lines:
-        for word, entry in zip(header, line, strict=True):
-            columns[word].append(0 if word == "device" else _number(where, place, word, entry))
     if not lines:
         raise ConfigError(f"{where}: has no device.")
-    table = {word: np.asarray(values) for word, values in columns.items()}
+    table = {
+        word: np.asarray([_number(where, place, word, line[column]) for place, line in lines])
+        for column, word in enumerate(header)
+        if word != "device"
+    }
     seconds_a_byte = [8e-6 / table["download_mbit"], 8e-6 / table["upload_mbit"]]
     return _Devices(
         table.get("share"),
