@@ -354,6 +354,23 @@ def test_bad_lines_are_dropped_and_counted_by_rule(monkeypatch, tmp_path, capsys
     assert "If these are milliseconds, convert them: pause-jax import csv with" in printed
 
 
+def test_a_bad_file_is_refused_before_statistics_are_imported(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "pause_jax.analysis.fleet", None)
+    monkeypatch.delattr("pause_jax.analysis.fleet")
+    path = tmp_path / "fleet.csv"
+    path.write_text("client,seconds\n0,-1\n")
+    assert command(monkeypatch, path) == 2
+    assert "line 2, '0,-1': seconds must be" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_output_that_cannot_be_written_is_refused_in_one_line(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "fleet.csv"
+    path.write_text(text_of(seconds_of(MODELS["lognormal"], num_clients=3, rounds=9)))
+    for out in (tmp_path / "none" / "model.toml", tmp_path / ("x" * 300)):
+        assert command(monkeypatch, path, "--out", out) == 2
+        assert "cannot be written (" in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_mean_of_a_client_and_the_scale_of_a_model_have_different_names(
     monkeypatch, tmp_path, capsys
 ):
