@@ -83,7 +83,7 @@ def tune(
     key = jax.random.key(search.seed)
     use_cache()
     if search.dry_run:
-        generation = [config] * search.width
+        generation = {f"{base} {i}": config for i in range(search.width)}
         plan, _ = planned(generation, jax.random.split(key, search.seeds), None)
         # The finalists are about as many runs as a generation.
         times = math.ceil(search.budget / search.width) + 1

@@ -12,9 +12,6 @@ from pause_jax.run.programs import state_shapes
 from pause_jax.sweeps.batch import run_chunks, spec_of
 from pause_jax.sweeps.plan import SEGMENTS, SweepPlan, run_bytes, shapes_of
 
-# Rounds of the first measured run. The next has ten times as many, until one takes a second.
-FEW_ROUNDS = 3
-
 
 def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
     """Return in words what a sweep takes, or so many of a search, whose static values all compile.
@@ -33,7 +30,8 @@ def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
         waves = math.ceil(len(chunking.firsts) / chunking.threads)
         trained += waves * config.num_rounds * config.cohort_size
     first = plan.groups[0][0]
-    rounds = min(FEW_ROUNDS, first.config.num_rounds)
+    # A round of a large model may take minutes, one without learning microseconds.
+    rounds = min(3, first.config.num_rounds)
     compiling, seconds = _seconds(plan, rounds)
     while seconds < 1 and rounds < first.config.num_rounds:
         rounds = min(10 * rounds, first.config.num_rounds)
