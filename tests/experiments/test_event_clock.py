@@ -52,12 +52,13 @@ def test_its_page_says_what_was_found():
     assert "11 to 14 points" in page
     assert verdicts_on("fedbuff, pause above", output) == [UNDECIDED] * 3
     found = verdicts_on("fedbuff, random above fedbuff, f", output)
-    assert found == ["confirmed", "refuted", UNDECIDED]
+    assert found == ["open", "open", UNDECIDED]
     for who in ("fedbuff, useful rate above fedbuff, pause", "fedbuff, pisces above fedbuff, r"):
         assert set(verdicts_on(who, output)) <= {UNDECIDED}
     found = verdicts_on("paced, pisces above", output)
-    assert found == ["confirmed", "confirmed", UNDECIDED]
+    assert found == ["open", "open", UNDECIDED]
     paced = re.findall(r"paced, pisces above [\w ,]+: \+([\d.]+)", output)
     assert paced == ["3.58", "1.48", "1.42"]
+    assert output.count("only if differences are nearly normal") == 4
     assert "(+3.58)" in page
     assert "(+1.48)" in page
