@@ -1,6 +1,6 @@
-"""Learning: data sets, partitions, models, clients and server."""
+"""Federated learning: data sets, partitions, models, clients and the server."""
 
-# Names "X as X" are for other rooms, and not in `__all__`.
+# Names imported as "X as X" are for other subpackages and are not in `__all__`.
 # ruff: noqa: I001
 
 from pause_jax.learning.cohort import Execution

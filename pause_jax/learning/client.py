@@ -1,4 +1,4 @@
-"""Client side of learning: local SGD from the global model."""
+"""Client side of learning: local training from the global model."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
 
 class LocalTraining(NamedTuple):
-    """The fixed parts of local training, shared by all clients."""
+    """Settings of local training that all clients share."""
 
-    network: Network  # the model
-    task: Task  # what it is for
-    optimizer: optax.GradientTransformation  # the optax optimiser
+    network: Network
+    task: Task
+    optimizer: optax.GradientTransformation
     dataset: Dataset  # all samples, on the device
-    batch_size: int  # B, samples of a step
-    max_samples: int  # samples a client uses in a round at most (static)
-    equal_steps: int | None  # steps of every client if all make the same number (static), else None
+    batch_size: int  # B, samples per step
+    max_samples: int  # maximum samples per client and round (static)
+    equal_steps: int | None  # steps per client if equal for all clients (static), else None
     noisy_inputs: bool  # whether clients see noisy inputs (data quality below 1; static)
-    proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no such term
+    proximal: Array | float | None = None  # FedProx's mu, a scalar; None for no proximal term
 
 
 class Slot(NamedTuple):
-    """What one slot of the cohort trains with; leaves [m, ...] for all of them."""
+    """Training inputs of one slot of the cohort, or of all slots with leaves [m, ...]."""
 
-    client: Int[Array, "*m"]  # its number
-    bits: UInt32[Array, "*m bits"]  # 1 + max_samples, random, for the order of its samples
-    dropout: Key[Array, "*m"] | None  # key of a model that has any, else None
-    opt_state: Any  # of the client's optimiser
+    client: Int[Array, "*m"]  # client number
+    bits: UInt32[Array, "*m bits"]  # 1 + max_samples random words for the sample order
+    dropout: Key[Array, "*m"] | None  # dropout key; None if the model draws no random numbers
+    opt_state: Any  # the client's optimiser state
 
 
 class LocalLoss(NamedTuple):
-    """Losses on the way of local training, at the moving local weights."""
+    """Training losses of a client, at the local weights before each step."""
 
-    mean: Float[Array, ""]  # mean over the steps of the mini-batch loss
-    square: Float[Array, ""]  # mean over the samples used of the squared sample loss
+    mean: Float[Array, ""]  # mini-batch loss, averaged over the steps
+    square: Float[Array, ""]  # squared sample loss, averaged over the samples used
 
 
 def local_steps(training: LocalTraining, size: Array) -> Array | int:
-    """Steps of one pass over ``size`` samples, at most ``max_samples`` of them."""
+    """Return the number of steps in one pass over min(size, max_samples) samples."""
     if training.equal_steps is not None:
         return training.equal_steps
     return -(-jnp.minimum(size, training.max_samples) // training.batch_size)
@@ -65,12 +65,12 @@ def train_locally(
     input_key: Array,
     bound: Array | int | None = None,
 ) -> tuple[Variables, optax.OptState, LocalLoss]:
-    """Run one client's local SGD: one pass over its data in a fresh random order.
+    """Train one client for one pass over its data in a new random order.
 
-    Clients that step together make ``bound`` steps, at least as many as this client's number, and
-    steps beyond it change nothing. ``input_key`` draws the noise of low-quality inputs: the same in
-    every round. Returns the update h_k = local - global of every collection, the optimiser state
-    and the losses.
+    Clients trained side by side all run ``bound`` steps, at least as many as this client needs.
+    Its surplus steps change nothing. ``input_key`` draws the noise of low-quality inputs, which is
+    the same in every round. Returns the update h_k = local - global of every collection, the
+    optimiser state and the losses.
     """
     batch = training.batch_size
     size = partition.size[slot.client]
@@ -109,14 +109,15 @@ def train_locally(
 def visiting_order(
     training: LocalTraining, partition: Partition, client: Array, bits: Array
 ) -> Array:
-    """The samples of a client's pass in random order, filled up to whole batches: int [steps B].
+    """Return the samples of a client's pass in random order, padded to whole batches.
 
-    A client with more than ``max_samples`` samples uses a window of its (shuffled) data from a
-    random place on, around its end. ``bits`` as in :class:`Slot`.
+    A client with more than ``max_samples`` samples uses a cyclic window of its data that starts at
+    a random position. ``bits`` is as in :class:`Slot`. Returns int [n], where n is ``max_samples``
+    rounded up to a multiple of the batch size.
     """
     size = partition.size[client]
     window = draws.below(bits[0], size)
-    # Samples that the client lacks come last.
+    # Positions beyond the client's size sort last.
     is_sample = jnp.arange(training.max_samples) < size
     bits = jnp.where(is_sample, bits[1:] >> 1, jnp.uint32(2**32 - 1))
     shuffled = jnp.pad(jnp.argsort(bits), (0, -training.max_samples % training.batch_size))
@@ -133,10 +134,10 @@ def _descend(
     key: Array | None,
     center: Variables,
 ) -> tuple[Variables, optax.OptState, Array, Array]:
-    """Make one step of SGD on a mini-batch, whose rows of ``weight`` 0 only fill it up.
+    """Take one optimiser step on a mini-batch; rows with ``weight`` 0 are padding.
 
-    The proximal term pulls to ``center``, the trained part of the global model. The losses (mean,
-    sum of squares) are those of the task without that term.
+    The proximal term pulls towards ``center``, the trained part of the global model. The returned
+    losses (mean, sum of squares) exclude the proximal term.
     """
     import optax
 
@@ -163,11 +164,11 @@ def _descend(
 def client_inputs(
     training: LocalTraining, rows: Array, quality: Array, input_key: Array
 ) -> tuple[Array, Array]:
-    """Inputs and targets of some samples as their client sees them."""
+    """Return inputs and targets of the samples ``rows`` as their client sees them."""
     data = training.dataset
     x, y = data.to_input(data.x_train[rows]), data.y_train[rows]
     if training.noisy_inputs:
-        # Of a low-quality sensor: fixed for a sample, std (1 - q) / 4 of the input range.
+        # Sensor noise, fixed per sample: std is (1 - q) / 4 of the input range.
         noise = draws.normal_from(draws.bits_of(input_key, rows, data.sample.size)).reshape(x.shape)
         input_range = 2.0 if data.pixel_max else 1.0
         x += noise * input_range * (1 - quality) / 4

@@ -1,4 +1,4 @@
-"""The clients of a cohort side by side: in batches that fit the memory, over devices."""
+"""Training of a cohort: clients side by side in batches that fit in memory, across devices."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from pause_jax.base.memory import tree_bytes
 from pause_jax.learning.client import LocalTraining
 from pause_jax.learning.learner import Variables, trained_part
 
-# Bytes that clients who train side by side may keep together. A CPU is fastest while training stays
-# in the cache; elsewhere the bound is there for the memory. Measured: docs/engineering_log.md.
+# Maximum bytes of all clients trained side by side. A CPU is fastest while training stays in the
+# cache. On accelerators the limit bounds memory. Measured: docs/engineering_log.md.
 CPU_BYTES = 16 * 2**20
 ACCELERATOR_BYTES = 2**30
 
-# (one slot, bound on its steps or None for its own number) -> what the slot returns.
+# (slot, bound on its steps or None for the client's number of steps) -> result of the slot.
 Train = Callable[[Any, Array | None], Any]
 
 
 class Execution(NamedTuple):
-    """How a cohort is trained: no part of what a result means. Results are equal up to rounding.
+    """Execution options of a cohort's training, which change results by rounding only.
 
     Attributes:
-      client_batch: clients side by side at most; 1 trains one after another. None leaves it to the
-        memory that one client keeps.
-      mesh: devices that share a cohort, with the one axis ``client``; one device if None.
-      precision: of products in the clients' training, as in ``jax.default_matmul_precision``; None
-        for the device's own. All other products have that of float32.
+      client_batch: maximum number of clients trained side by side; 1 trains one after another.
+        None derives it from the memory of one client.
+      mesh: devices that share a cohort, with the single axis ``client``; None for one device.
+      precision: precision of matrix products in the clients' training, as in
+        ``jax.default_matmul_precision``; None for the device's default. All other products use
+        the precision ``highest``.
     """
 
     client_batch: int | None = None
@@ -40,16 +41,16 @@ class Execution(NamedTuple):
 
 
 def clients_that_fit(client_bytes: int) -> int:
-    """Return how many clients of this size train side by side, at least 1."""
+    """Return the number of clients of ``client_bytes`` to train side by side, at least 1."""
     available = CPU_BYTES if jax.default_backend() == "cpu" else ACCELERATOR_BYTES
     return max(1, available // client_bytes)
 
 
 def training_bytes(training: LocalTraining, variables: Variables) -> int:
-    """Return the bytes of a client in training.
+    """Return the bytes that one client needs in training.
 
-    They are its model, gradient and optimiser state, and for the gradient of a step what the
-    model's layers remember of a batch.
+    These are the model, the gradient, the optimiser state and the residuals that the layers store
+    for the backward pass of one batch.
     """
     batch = training.batch_size
     sample = training.dataset.sample
@@ -71,10 +72,10 @@ def training_bytes(training: LocalTraining, variables: Variables) -> int:
 def map_clients(
     train: Train, slots: Any, steps: Array | None, batch: int, mesh: Mesh | None = None
 ) -> Any:
-    """Return what ``train`` returns for every slot of the cohort, leaves [m, ...].
+    """Map ``train`` over the slots of the cohort and return leaves [m, ...].
 
-    Clients side by side step together, so a batch makes as many steps as its longest client.
-    ``steps`` is 0 for a slot that does not take part, and None if all are equal.
+    Clients side by side step together, so a batch runs as many steps as its longest client.
+    ``steps`` is 0 for an empty slot, and None if all clients run the same number of steps.
     """
 
     def train_all(work: tuple[Any, Array | None]) -> Any:
@@ -95,7 +96,7 @@ def _in_batches(train: Train, slots: Any, steps: Array | None, batch: int) -> An
         bound = None if steps is None else jnp.max(steps)
         return jax.vmap(train, in_axes=(0, None))(slots, bound)
 
-    # Batches of equal size, so that one program serves all; the last one repeats a slot.
+    # Batches of equal size share one program. The last batch is padded with the last slot.
     num_batches = -(-num_slots // batch)
     if num_batches == 1:
         return side_by_side((slots, steps))
@@ -111,7 +112,7 @@ def _in_batches(train: Train, slots: Any, steps: Array | None, batch: int) -> An
 def _over_client_devices(
     mesh: Mesh, train_all: Callable[[Any], Any], slots: Any, steps: Array | None
 ) -> Any:
-    """``train_all`` with the same number of slots on each device; the last may hold idle ones."""
+    """Run ``train_all`` on equal shares of the slots, padded with copies of the last slot."""
     num_slots = jax.tree.leaves(slots)[0].shape[0]
     place = jnp.arange(-(-num_slots // mesh.size) * mesh.size)
     padded = jax.tree.map(lambda x: x[jnp.minimum(place, num_slots - 1)], (slots, steps))

@@ -1,4 +1,4 @@
-"""``Learning``: what the clients learn and how, and the learner that is built from it."""
+"""Config ``Learning`` of federated averaging, and the learner built from it."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ from pause_jax.learning.task import (
 if TYPE_CHECKING:
     import optax
 
-# Models that were found to fit their task and inputs.
+# Combinations of model, task and data shapes that passed the check.
 _FITTING: set[Any] = set()
 
 
 class Learning(Config):
-    """What the clients learn, and how: federated averaging of local SGD.
+    """Config of federated learning: data, model, local training and federated averaging.
 
     Attributes:
-      data: the data set.
-      partition: which client holds which samples.
-      task: what the model is for; None for what the targets say: labels, numbers or tokens.
-      model: the model.
-      optimizer: at the clients: ``adam``, ``sgd`` or another name of optax's; or, in Python, a
-        function that takes the learning rate and returns a ``GradientTransformation``, or one
-        itself, which has its own rate in it (static).
-      learning_rate: of the clients' optimiser in round 1.
-      schedule: how it changes with the rounds of the run.
-      batch_size: samples of a local step.
-      max_steps: local steps a round at most; one pass over the client's data otherwise.
-      keep_optimizer_state: whether a client's optimiser moments persist from one of its rounds to
-        the next (as in the authors' code), or start anew.
-      proximal: mu of FedProx (Li et al., 2020): the local loss has mu / 2 (w - w_global)^2 added to
-        it. None for no such term.
-      server: what the server does with the mean update.
-      stale_damping: beta of REFL's weights (Abdelmoniem et al., 2023; there 0.35) of updates that
-        ``stale_updates="next"`` averages a round late. None leaves them those they had.
-      validation: samples at the end of the test set that the server holds, for policies that value
-        updates by them. They are not scored.
+      data: data set.
+      partition: assignment of training samples to clients.
+      task: task of the model; None infers it from the targets (labels, numbers or tokens).
+      model: model architecture.
+      optimizer: client optimiser (static), named as in optax (``adam``, ``sgd``, ...). In Python
+        also a function from the learning rate to a ``GradientTransformation``, or a
+        ``GradientTransformation`` with a fixed rate.
+      learning_rate: learning rate of the clients in round 1.
+      schedule: learning-rate schedule over the rounds of the run.
+      batch_size: samples per local step.
+      max_steps: maximum local steps per round, within one pass over the client's data.
+      keep_optimizer_state: whether a client's optimiser state persists between its rounds (as in
+        the authors' code) or is reset in each round.
+      proximal: mu of FedProx (Li et al., 2020), which adds mu / 2 |w - w_global|^2 to the local
+        loss; None for no proximal term.
+      server: server optimiser.
+      stale_damping: beta of REFL's weights (Abdelmoniem et al., 2023, who use 0.35) for updates
+        that ``stale_updates="next"`` averages a round late; None keeps their weights.
+      validation: number of samples at the end of the test set that the server holds for policies
+        that value updates. They are excluded from the test scores.
     """
 
     data: DataConfig = node(factory=Digits, of=DataConfig)
@@ -94,12 +94,12 @@ class Learning(Config):
             )
 
     def load(self, num_clients: int, data: Dataset | None = None) -> Dataset:
-        """The data to learn from, checked against the rest; on the host, before any run.
+        """Load the data set on the host and check it against clients, task and model.
 
-        ``data`` replaces the data set that the config names; ``num_clients`` is K.
+        ``data`` replaces the data set of the config. ``num_clients`` is K.
 
         Raises:
-          ConfigError: if it cannot be read, or does not fit the clients or the model.
+          ConfigError: if the data cannot be read, or does not fit the clients, task or model.
         """
         whose = f" of {self.data.name}" if data is None else ""
         data = checked(self.data.load() if data is None else data)
@@ -121,18 +121,18 @@ class Learning(Config):
         return data
 
     def num_samples(self, data: Dataset) -> int:
-        """Training samples in use."""
+        """Return the number of training samples in use."""
         return self.data.num_train or int(data.y_train.shape[0])
 
     def build(
         self, data: Dataset | None, num_clients: int, execution: Execution | None = None
     ) -> Learner:
-        """Return the learner.
+        """Build the learner.
 
         Args:
-          data: what :meth:`load` returned.
+          data: data set returned by :meth:`load`.
           num_clients: K.
-          execution: how cohorts are trained; the library chooses if left out.
+          execution: execution options of a cohort's training; chosen automatically by default.
         """
         assert data is not None, "Learning.load gives the data that Learning.build needs"
         largest = self.partition.max_size(self.num_samples(data), num_clients)
@@ -163,13 +163,13 @@ class Learning(Config):
         )
 
     def client_optimizer(self, round: Array) -> optax.GradientTransformation:
-        """The optimiser with its rate in round t >= 1; its state is of one form in all rounds."""
+        """Return the client optimiser of round t >= 1; its state structure is always the same."""
         return made(self.optimizer, self.schedule.rate(self.learning_rate, round))
 
     def local_training(self, data: Dataset, largest: int) -> LocalTraining:
-        """The fixed parts of local training, for clients of at most ``largest`` samples.
+        """Return the settings of local training for clients of at most ``largest`` samples.
 
-        Its optimiser has the rate of round 1.
+        The optimiser has the learning rate of round 1.
         """
         max_samples = min(self.max_steps * self.batch_size, largest)
         task = self.task_for(data)
@@ -186,11 +186,11 @@ class Learning(Config):
         )
 
     def task_for(self, data: Dataset) -> Task:
-        """The task that is learnt from a data set."""
+        """Return the configured task, or the one that the targets imply."""
         return task_of(data) if self.task is None else self.task
 
     def _check_task(self, data: Dataset, whose: str) -> None:
-        """Check that data, task and model fit each other; ``whose`` names the data in messages."""
+        """Validate data, task and model together; ``whose`` names the data in messages."""
         task, sample = self.task_for(data), data.sample
         task.check_data(data)
         wanted = shape_of_outputs(task, data)
@@ -208,7 +208,7 @@ class Learning(Config):
                 "model of tokens (gru, or a custom FlaxModel); x.astype(numpy.float32) for "
                 "features, numpy.uint8 for pixels."
             )
-        # Tracing a deep model takes tenths of a second: once for each model, task and shape.
+        # Tracing a deep model takes tenths of a second, so each combination is traced only once.
         question = (
             jax.tree.structure((self.model, task)),
             wanted,
@@ -244,8 +244,10 @@ class Learning(Config):
 
 
 def of_any_data(learning: Any) -> Any:
-    """The learning without the name, digest or place of its data set, which no program depends on:
-    data sets of equal shapes share programs. A custom class is kept whole, as it may read them.
+    """Return the config without the identity of its data set.
+
+    Compiled programs do not depend on it, so data sets of equal shapes share programs. A subclass
+    is returned unchanged, because it may read the data config.
     """
     if type(learning) is not Learning:
         return learning

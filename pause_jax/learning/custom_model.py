@@ -1,4 +1,4 @@
-"""A custom Flax module, ``linen`` or ``nnx``, as the model of a config."""
+"""Config of models from custom Flax modules (``linen`` or ``nnx``)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pause_jax.learning.models import Model, Network, linen_network
 if TYPE_CHECKING:
     from flax import nnx
 
-# The collection of an nnx module's variables that are neither ``nnx.Param`` nor random numbers.
+# Collection of an nnx module's variables other than ``nnx.Param`` and random-number state.
 OTHERS = "others"
 
 
 class _Unhashable:
-    """A module without a hash, as it has lists in it: it equals itself alone."""
+    """Wrapper that hashes an unhashable module (one with lists, for example) by identity."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -42,16 +42,16 @@ class _Unhashable:
 
 
 class FlaxModel(Model):
-    """A custom ``flax.linen`` or ``flax.nnx`` module: :meth:`of`.
+    """Model from a custom ``flax.linen`` or ``flax.nnx`` module, created by :meth:`of`.
 
-    Every parameter goes through the privacy mechanism; what else a module carries from batch to
-    batch (running statistics) leaves the clients as it is, and the result names it. Dropout works.
-    A ``__call__`` that takes ``mask`` [B] gets False for rows that only fill up a batch.
+    Every parameter goes through the privacy mechanism. Other variables, such as running
+    statistics, leave the clients without clipping or noise, and the result lists them. Dropout
+    works. A ``__call__`` that takes ``mask`` [B] receives False for padding rows of a batch.
 
     Attributes:
-      source: a linen module, a class or a function that makes a module, or the text
-        "package.module:name" of a loaded module or class, as in a config file (static).
-      arguments: name and value of each argument that a class or a function is called with (static).
+      source: linen module, class or function that makes a module, or, as in a config file, the
+        string "package.module:name" of a loaded linen module or module class (static).
+      arguments: pairs of name and value, the arguments of a class or function (static).
     """
 
     name: ClassVar[str] = "flax"
@@ -63,15 +63,16 @@ class FlaxModel(Model):
 
     @classmethod
     def of(cls, module: Any, **arguments: Any) -> Self:
-        """The model of a module.
+        """Create a model config from a Flax module.
 
         Args:
-          module: a linen module; or a class or a function that makes a module of either kind. One
-            that makes an nnx module must take ``rngs``.
-          arguments: what else the class or the function is called with.
+          module: linen module, or a class or function that makes a linen or nnx module. A maker of
+            an nnx module must take ``rngs``.
+          arguments: further arguments of the class or function.
 
         Raises:
-          ConfigError: for something else.
+          ConfigError: if ``module`` is of a different kind, or if the arguments do not fit it or
+            are unhashable.
 
         Examples:
           >>> from flax import linen
@@ -154,8 +155,8 @@ class FlaxModel(Model):
 
 
 def _classes(*libraries: str) -> tuple[type, ...]:
-    """Return the base classes of modules of those libraries that have been imported."""
-    # A library whose module a user has made is loaded; the others need not be.
+    """Return the ``Module`` class of each library that is already imported."""
+    # A user's module implies that its library is loaded, so nothing is imported for the check.
     loaded = [sys.modules[name] for name in libraries if name in sys.modules]
     return tuple(library.Module for library in loaded)
 
@@ -165,7 +166,7 @@ def _is_linen_module(value: Any) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    """Return whether it is a linen module, or a class of linen or nnx modules."""
+    """Return whether ``value`` is a linen or nnx module, or a class of such modules."""
     return issubclass(
         value if isinstance(value, type) else type(value), _classes("flax.linen", "flax.nnx")
     )
@@ -174,19 +175,19 @@ def _is_module(value: Any) -> bool:
 def _takes_rngs(maker: Any) -> bool:
     while isinstance(maker, functools.partial):
         maker = maker.func
-    # Of an nnx class the signature is that of the metaclass, which takes anything.
+    # ``inspect.signature`` of an nnx class shows its metaclass, which accepts any arguments.
     called = vars(maker).get("__init__", maker) if isinstance(maker, type) else maker
     return "rngs" in inspect.signature(called).parameters
 
 
 def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
-    """The network of a ``flax.nnx`` module, which ``make`` makes from its random numbers.
+    """Return the network of the ``flax.nnx`` module that ``make`` creates from ``nnx.Rngs``.
 
-    Its ``__call__`` takes the inputs, and optionally ``mask``. It is trained after
-    ``module.train()`` and used after ``module.eval()``; every ``nnx.Param`` is trained, and all
-    other variables but random numbers stand in the collection ``others``.
+    The module's ``__call__`` takes the inputs and optionally ``mask``. Training calls
+    ``module.train()`` first, prediction ``module.eval()``. Every ``nnx.Param`` is trained. All
+    other variables, except random-number state, form the collection ``others``.
     """
-    from flax import nnx  # only who uses it pays for its import
+    from flax import nnx  # imported on use, because linen models do not need it
 
     def parts(module: nnx.Module) -> Any:
         return nnx.split(module, nnx.Param, nnx.RngState, ...)
@@ -234,20 +235,20 @@ def nnx_network(make: Callable[[nnx.Rngs], nnx.Module]) -> Network:
 def _filled(state: Any, values: dict[str, Any]) -> Any:
     from flax import nnx
 
-    copy = jax.tree.map(lambda leaf: leaf, state)  # it is filled in place
+    copy = jax.tree.map(lambda leaf: leaf, state)  # replace_by_pure_dict mutates it
     nnx.replace_by_pure_dict(copy, values)
     return copy
 
 
 def _any_number(like: Any) -> Array:
-    """A random number's state before it is seeded."""
+    """Return a placeholder random-number state with the shape and dtype of ``like``."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jax.random.key(0), like.shape)
     return jnp.zeros(like.shape, like.dtype)
 
 
 def _streams(numbers: Any) -> set[str]:
-    """Names of the random streams of a module."""
+    """Return the names of a module's random streams."""
     from flax import nnx
 
     states = jax.tree.leaves(numbers, is_leaf=lambda leaf: isinstance(leaf, nnx.RngState))

@@ -1,4 +1,4 @@
-"""Data sets by name and from files, loaded once before a run: the one impure step."""
+"""Configs of data sets, built in and from files, which are loaded before a run is traced."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from pause_jax.base.source_file import check_regular, written
 from pause_jax.base.struct import Config, ConfigError, static
 from pause_jax.learning.dataset import Dataset, checked
 
-# ``x`` and ``y``, and what goes with them in ``Dataset.of``.
+# Keyword arguments of ``Dataset.of``: ``x``, ``y`` and optional ones.
 Arrays = dict[str, Any]
 _TEST = "test.npz"
 
 
 class DataConfig(Config):
-    """A data set's config.
+    """Config of a data set.
 
     Attributes:
-      num_train: use this many training samples, drawn at random by the key; all by default.
+      num_train: number of training samples to use, drawn at random by the key; all by default.
     """
 
     num_train: int | None = static(default=None, at_least=1, optional=True, kind=int)
 
     def load(self) -> Dataset:
-        """Read the data set. Raises ConfigError with the fix if it cannot be read."""
+        """Read the data set, or raise ConfigError."""
         raise NotImplementedError
 
 
 class Given(DataConfig):
-    """Arrays that were handed to ``simulate`` or ``sweep``: what a result says of them.
+    """Placeholder in a config for arrays passed to ``simulate`` or ``sweep``.
 
     Attributes:
-      digest: SHA-256 of the arrays, ``Dataset.digest``.
+      digest: SHA-256 of the arrays (``Dataset.digest``).
     """
 
     name: ClassVar[str] = "given"
@@ -59,7 +59,7 @@ class Given(DataConfig):
 
 
 class Digits(DataConfig):
-    """scikit-learn's 1,797 handwritten digits, 8 x 8; the last 360 are the test set."""
+    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, with the last 360 as test set."""
 
     name: ClassVar[str] = "digits"
     summary: ClassVar[str] = "1,797 digits of 8 x 8 pixels from scikit-learn, no download"
@@ -75,7 +75,7 @@ def _digits() -> Dataset:
 
 
 def _read_digits() -> Arrays:
-    # Its import takes a second, which only the first start should pay.
+    # Importing scikit-learn takes a second, which cached data avoids.
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -84,13 +84,13 @@ def _read_digits() -> Arrays:
 
 
 class LinearRegression(DataConfig):
-    """Synthetic linear regression (BSFL): y = <w, x> + noise, x standard normal.
+    """Synthetic linear regression (BSFL), y = <w, x> + noise with standard normal w and x.
 
     Attributes:
       num_features: dimension of x.
-      num_samples: training samples; as many again, divided by five, are for testing.
-      noise: standard deviation of the noise in y.
-      data_seed: fixes w and the samples.
+      num_samples: number of training samples. The test set has a fifth as many.
+      noise: standard deviation of the Gaussian noise in y.
+      data_seed: seed of w, x and the noise.
     """
 
     name: ClassVar[str] = "linear_regression"
@@ -103,7 +103,7 @@ class LinearRegression(DataConfig):
 
     def load(self) -> Dataset:
         check_memory(
-            2 * 8 * self.num_samples * (self.num_features + 1),  # as drawn, and as they are kept
+            2 * 8 * self.num_samples * (self.num_features + 1),  # as drawn and as stored
             f"learning.data.num_samples = {self.num_samples}, num_features = {self.num_features}: "
             "such a data set",
             "Take fewer.",
@@ -118,13 +118,14 @@ class LinearRegression(DataConfig):
 
 
 class Characters(DataConfig):
-    """Characters to predict, from the reference texts of Python itself; a client a topic.
+    """Next-character prediction on Python's reference documentation, with one client per topic.
 
-    The topics of ``pydoc`` (so the text is that of the Python that runs), in windows of a fixed
-    length; every tenth window is for testing. Rare characters count as one.
+    The samples are the ``pydoc`` topics of the running Python version, cut into windows of a fixed
+    length. Every tenth window is a test sample. Characters other than printable ASCII and newline
+    share one token.
 
     Attributes:
-      length: L, characters of a sample.
+      length: L, number of characters per sample.
     """
 
     name: ClassVar[str] = "characters"
@@ -132,7 +133,7 @@ class Characters(DataConfig):
 
     length: int = static(default=48, at_least=2)
 
-    # Printable ASCII and the end of a line; what else there is becomes the last.
+    # Every character other than printable ASCII and newline maps to the last entry.
     ALPHABET: ClassVar[str] = "".join(map(chr, range(32, 127))) + "\n\ufffd"
 
     def load(self) -> Dataset:
@@ -167,22 +168,22 @@ def _characters(length: int) -> Dataset:
         clients=np.asarray(clients)[~is_test],
         num_classes=len(known),
     )
-    # Topics stand in for clients of any fleet: they have no ids that its files could know.
+    # Drop the ids, because fleet files do not name clients after topics.
     return checked(data.replace(client_ids=None))
 
 
 class Files(DataConfig):
-    """Custom arrays from ``.npz`` files; :meth:`Dataset.of` says what they must hold.
+    """Custom arrays from ``.npz`` files, in the format of :meth:`Dataset.of`.
 
-    One file: arrays ``x``, ``y`` and perhaps ``x_test``, ``y_test`` and ``clients``. Or a folder
-    with a file for each client (``x``, ``y``), and perhaps ``test.npz``. A file's name without
-    ``.npz`` is then the client's id; under the partition ``natural`` client k is the k-th in
-    natural order, numbers in names by their value.
+    A single file holds the arrays ``x``, ``y`` and optionally ``x_test``, ``y_test`` and
+    ``clients``. A folder holds one file per client (``x``, ``y``) and optionally ``test.npz``. The
+    client's id is then the file's name without ``.npz``. Under the partition ``natural``, client k
+    has the k-th id in natural order (``site2`` before ``site10``).
 
     Attributes:
-      path: the file or the folder; if relative, to the working directory.
-      pixel_max: largest value of a pixel; 255 by default for uint8.
-      num_classes: number of labels; one more than the largest by default.
+      path: file or folder, absolute or relative to the working directory.
+      pixel_max: largest possible pixel value; 255 by default for uint8.
+      num_classes: number of labels or tokens; one more than the largest by default.
     """
 
     name: ClassVar[str] = "files"
@@ -231,7 +232,7 @@ def _folder(folder: pathlib.Path) -> Arrays:
 
 
 def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
-    """Read the arrays of a file: those of ``only``, or ``x``, ``y`` and what goes with them."""
+    """Read and validate the arrays of a file; ``only`` restricts the allowed names."""
     check_regular("file", path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as zipped:
@@ -242,7 +243,7 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
                 raise ValueError(f"{other[0]} is not a .npy array")
     except ConfigError:
         raise
-    except Exception as error:  # NumPy raises many types for other files
+    except Exception as error:  # NumPy raises many types for invalid files
         raise ConfigError(f"{path}: must be an .npz file of numbers ({error}).") from None
     known = only or ("x", "y", "x_test", "y_test", "clients")
     if not {"x", "y"} <= set(arrays) <= set(known):
@@ -260,16 +261,17 @@ def _arrays(path: pathlib.Path, only: tuple[str, ...] = ()) -> Arrays:
 
 
 def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
-    """Read a data set once, then from one file of the cache folder; read anew if that is damaged.
+    """Return the arrays of a data set from the cache folder, or read and cache them.
 
-    ``source`` stands for its contents: another source is read anew.
+    ``source`` identifies the contents, such as a version or fingerprint, and is part of the file
+    name. A damaged cache file is read again from the source.
     """
     path = cache_folder() / f"{name}-{source}.npz"
     if path.is_file():
         try:
             with path.open("rb") as file, np.load(file) as arrays:
                 return dict(arrays)
-        except Exception as error:  # NumPy raises many types for what is no such file
+        except Exception as error:  # NumPy raises many types for invalid files
             warnings.warn(
                 f"{path} is damaged ({type(error).__name__}), so {name} is decoded anew.",
                 stacklevel=2,
@@ -289,5 +291,5 @@ def decoded(name: str, source: str, read: Callable[[], Arrays]) -> Arrays:
 
 
 def is_decoded(name: str) -> bool:
-    """Whether the cache has the data set, from whatever source."""
+    """Return whether the cache holds the data set, regardless of its source's version."""
     return any(cache_folder().glob(f"{name}-*.npz"))

@@ -1,4 +1,4 @@
-"""A data set as arrays on the device, and the checks that its arrays pass."""
+"""Data set as arrays on the device, and validation of its arrays."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PARTS = ("train", "test")
 
 
 class Dataset(PyTree):
-    """A data set on the device; of custom arrays by :meth:`of`.
+    """Data set on the device, built from custom arrays by :meth:`of`.
 
     Attributes:
-      x_train, x_test: [N, ...]; uint8 pixels, float32 features that are used as they are, or int32
+      x_train, x_test: inputs [N, ...] as uint8 pixels, float32 features (not scaled) or int32
         tokens [N, L].
-      y_train, y_test: int32 [N] labels, float32 [N] or [N, k] targets, or int32 [N, L] tokens.
-      clients: int32 [N], the client that each training sample came from, 0, 1, ... without gaps;
-        None if not known. What the partition ``natural`` reads.
-      client_ids: what the data's owner calls these clients, in the order of their numbers; None if
-        they have no names (static).
-      pixel_max: largest pixel value; pixels become (x / pixel_max - 0.5) / 0.5. 0 for features.
-      num_classes: number of labels, or of tokens in the vocabulary; of no meaning for regression.
+      y_train, y_test: targets as int32 labels [N], float32 [N] or [N, k], or int32 tokens [N, L].
+      clients: int32 [N], source client of each training sample, numbered 0, 1, ... without gaps;
+        None if unknown. The partition ``natural`` requires it.
+      client_ids: ids of these clients in the order of their numbers; None without ids (static).
+      pixel_max: largest possible pixel value, by which pixels become
+        (x / pixel_max - 0.5) / 0.5; 0 for features and tokens.
+      num_classes: number of labels or of tokens in the vocabulary; not used for regression.
     """
 
     x_train: Array
@@ -46,7 +46,7 @@ class Dataset(PyTree):
     pixel_max: int = static(default=0, at_least=0)
     num_classes: int = static(default=1, at_least=1)
 
-    # Nine arguments, as one call takes all that a data set has, by keywords.
+    # Nine arguments, because one call describes a whole data set.
     @classmethod
     def of(
         cls,
@@ -61,25 +61,26 @@ class Dataset(PyTree):
         test_share: float = 0.2,
         seed: int = 0,
     ) -> Dataset:
-        """A data set of arrays, checked.
+        """Build a validated data set from arrays.
 
         Args:
-          x: inputs [N, ...]: uint8 pixels, floats or truth values that are used as they are, or
-            whole numbers [N, L] as tokens.
-          y: whole numbers or truth values [N] are labels 0, 1, ...; floats [N] or [N, k] are
-            targets of a regression; whole numbers [N, L] are tokens to predict.
-          x_test: of the test set; without one, a share of the samples is drawn for it.
-          y_test: with ``x_test`` or not at all.
-          clients: [N], the id of each sample's client: a whole number >= 0 or a name. In a
-            simulation client k is the k-th of them in natural order ("site2" before "site10").
-            Results and files of a fleet go by these ids.
-          pixel_max: largest value of a pixel; 255 by default for uint8.
+          x: inputs [N, ...], which are uint8 pixels, floats or booleans as features, or integers
+            [N, L] as tokens.
+          y: targets. Integers or booleans [N] are labels 0, 1, ..., floats [N] or [N, k] are
+            regression targets, integers [N, L] are tokens to predict.
+          x_test: inputs of the test set; by default a share of the samples is drawn at random.
+          y_test: targets of the test set, required with ``x_test``.
+          clients: [N], client id of each sample, an integer >= 0 or a name. In a simulation, client
+            k has the k-th id in natural order ("site2" before "site10"). Results and fleet files
+            use them.
+          pixel_max: largest possible pixel value; 255 by default for uint8.
           num_classes: number of labels or tokens; one more than the largest by default.
-          test_share: share of the samples drawn for a test set; every client keeps at least one.
-          seed: of that draw.
+          test_share: share of the samples drawn for the test set. Every client keeps at least one
+            training sample.
+          seed: seed of this draw.
 
         Raises:
-          ConfigError: if the arrays do not fit each other, or cannot be learnt from.
+          ConfigError: if the arrays are inconsistent or invalid.
 
         Examples:
           >>> import numpy as np
@@ -114,7 +115,7 @@ class Dataset(PyTree):
         )
 
     def __repr__(self) -> str:
-        """Shapes and kinds; the arrays themselves would fill the screen."""
+        """Return shapes and dtypes, because the arrays would fill the screen."""
         named = {name: getattr(self, name) for name in ("x_train", "y_train", "x_test", "y_test")}
         parts = [f"{k}={getattr(x, 'dtype', '?')}{list(np.shape(x))}" for k, x in named.items()]
         if self.client_ids is not None:
@@ -123,19 +124,19 @@ class Dataset(PyTree):
         return f"Dataset({', '.join(parts)}, {sizes})"
 
     def to_input(self, x: Array) -> Array:
-        """Convert stored values to model input: pixels to [-1, 1], other values as they are."""
+        """Convert pixels to model inputs in [-1, 1], and return other values unchanged."""
         if self.pixel_max == 0:
             return x
         return x.astype(jnp.float32) * (2.0 / self.pixel_max) - 1.0
 
     @property
     def sample(self) -> jax.ShapeDtypeStruct:
-        """Shape and kind of one model input, without the axis of samples."""
+        """Shape and dtype of one model input, without the sample axis."""
         return jax.eval_shape(self.to_input, jax.ShapeDtypeStruct(*form(self.x_train)))
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of all arrays: by which a result says what it was run with."""
+        """SHA-256 of all arrays, which identifies the data in results."""
         content = hashlib.sha256()
         for leaf in jax.tree.leaves(self):
             array = np.ascontiguousarray(leaf)
@@ -144,14 +145,14 @@ class Dataset(PyTree):
         return content.hexdigest()
 
 
-# Data sets that are checked; a second check costs nothing.
+# Validated data sets by ``id``, to skip a second validation.
 _CHECKED: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
 
 
 def checked(data: Dataset) -> Dataset:
-    """Return the data set with arrays of the kinds that the library computes with, on the device.
+    """Validate a data set, convert its arrays to the library's dtypes and put them on the device.
 
-    Raises ConfigError for arrays that do not fit each other or cannot be learnt from.
+    Raises ConfigError if the arrays are inconsistent or invalid.
     """
     if not isinstance(data, Dataset):
         raise ConfigError(
@@ -159,7 +160,7 @@ def checked(data: Dataset) -> Dataset:
             "Dataset.of(x, y) makes, or None for the data set that the config names."
         )
     leaves = jax.tree.leaves(data)
-    # The values of traced arrays are unknown here; they were checked before the trace.
+    # The values of traced arrays are unknown here. They were validated before the trace.
     if _CHECKED.get(id(data)) is data or any(isinstance(x, jax.core.Tracer) for x in leaves):
         return data
     pixel_max = as_count("pixel_max", data.pixel_max, 0)
@@ -186,17 +187,17 @@ def checked(data: Dataset) -> Dataset:
 
 
 def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str, NDArray[Any]]:
-    """Training and test set of the samples of x and y, drawn at random."""
+    """Split the samples at random into a training and a test set."""
     number = len(arrays["x_train"])
     num_test = round(share * number) if 0 < share < 1 else 0
     test = np.random.default_rng(as_count("seed", seed, 0)).permutation(number)[:num_test]
     if "clients" in arrays:
-        # Spare one sample of each client that would have none left.
+        # Keep one training sample for each client that would otherwise have none.
         drawn, first, times = np.unique(
             arrays["clients"][test], return_index=True, return_counts=True
         )
         test = np.delete(test, first[np.bincount(arrays["clients"])[drawn] == times])
-    test = np.sort(test)  # keeps the samples in the order of time or client
+    test = np.sort(test)  # keep samples in the order of time or client
     if not 0 < len(test) < number:
         raise ConfigError(
             f"test_share = {share}: of {number} samples it leaves {len(test)} for the test set; "
@@ -210,12 +211,12 @@ def _split(arrays: dict[str, NDArray[Any]], share: float, seed: int) -> dict[str
 
 
 def form(x: Any) -> tuple[tuple[int, ...], Any]:
-    """Return the shape and the kind of one sample."""
+    """Return the shape and the dtype of one sample."""
     return x.shape[1:], x.dtype
 
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
-    """Return values as an array. Raises ConfigError for rows of several lengths."""
+    """Convert to an array; raise ConfigError for ragged rows, masked entries and dates."""
     if np.ma.is_masked(values):
         raise ConfigError(f"{name}: has masked entries. Leave such samples out, or fill them.")
     try:
@@ -228,7 +229,7 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_numbers(name: str, values: Any) -> NDArray[Any]:
-    """Return finite values as uint8, int32 or float32; truth values become 0 and 1."""
+    """Convert finite values to uint8, int32 or float32, and booleans to 0 and 1."""
     array = as_array(name, values)
     is_input = name.startswith("x")
     if array.dtype == bool:
@@ -255,7 +256,7 @@ def as_numbers(name: str, values: Any) -> NDArray[Any]:
 
 
 def as_count(name: str, value: Any, least: int) -> int:
-    """Return a whole number. Raises ConfigError for anything else, or one below ``least``."""
+    """Return ``value`` as an int, or raise ConfigError unless it is an integer >= ``least``."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -273,7 +274,7 @@ def _check_length(name: str, array: NDArray[Any], number: int) -> None:
 
 
 def _check_shapes(arrays: dict[str, NDArray[Any]]) -> None:
-    """Raise ConfigError unless there are samples, and as many inputs as targets."""
+    """Raise ConfigError unless inputs match targets, and training data match test data."""
     for part in PARTS:
         x = arrays[f"x_{part}"]
         if x.ndim < 2:
@@ -294,7 +295,7 @@ def _check_shapes(arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
-    """Raise ConfigError unless inputs are pixels, features or tokens."""
+    """Raise ConfigError unless inputs are valid pixels, features or tokens."""
     if pixel_max and x.dtype != np.uint8:
         raise ConfigError(
             f"{name} is {x.dtype}, and pixel_max = {pixel_max}: pixels must be uint8. Set "
@@ -317,7 +318,7 @@ def _check_inputs(name: str, x: NDArray[Any], pixel_max: int) -> None:
 
 
 def _check_targets(part: str, x: NDArray[Any], y: NDArray[Any], num_classes: int) -> None:
-    """Raise ConfigError unless targets are labels, numbers or tokens."""
+    """Raise ConfigError unless targets are valid labels, numbers or tokens."""
     if y.dtype != np.int32:
         if y.ndim > 2 or not y.size:
             raise ConfigError(f"y_{part} has shape {y.shape}: targets must be [N] or [N, k].")
@@ -339,7 +340,7 @@ def _check_targets(part: str, x: NDArray[Any], y: NDArray[Any], num_classes: int
 
 
 def num_classes_of(arrays: dict[str, NDArray[Any]]) -> int:
-    """Return one more than the largest label or token; 1 for a regression."""
+    """Return the largest label or token plus one, or 1 for regression."""
     kinds = "xy" if arrays["y_train"].ndim > 1 else "y"
     values = [arrays[f"{kind}_{part}"] for kind in kinds for part in PARTS]
     if not all(value.size and np.issubdtype(value.dtype, np.integer) for value in values):
@@ -350,7 +351,7 @@ def num_classes_of(arrays: dict[str, NDArray[Any]]) -> int:
 def _check_clients(
     clients: NDArray[Any], ids: Sequence[str] | None, num_train: int
 ) -> NDArray[np.int32]:
-    """Return the client of each sample. Each must have a sample, and an id if others have one."""
+    """Validate the clients of the training samples and their ids; return the clients as int32."""
     if clients.shape != (num_train,) or not np.issubdtype(clients.dtype, np.integer):
         raise ConfigError(
             f"clients has shape {clients.shape} and kind {clients.dtype}: must be whole numbers "

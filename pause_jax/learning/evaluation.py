@@ -1,4 +1,4 @@
-"""Losses of the global model: on the test set, and on the data of a client that is asked."""
+"""Losses of the global model on the test set and on the data of a queried client."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pause_jax.learning.partition import Partition
 from pause_jax.learning.task import Task, metrics_of
 from pause_jax.rng import draws
 
-# Test samples that are evaluated at a time; bounds the memory.
+# Test samples evaluated at a time, which bounds memory.
 EVAL_CHUNK = 1000
-# Samples whose loss is computed at a time when a client is asked for its loss on all its data.
+# Samples evaluated at a time when a client reports its loss on all its data.
 QUERY_CHUNK = 256
 
 
 def evaluate(
     network: Network, task: Task, variables: Variables, dataset: Dataset, part: slice = slice(None)
 ) -> dict[str, Array]:
-    """Mean ``test_loss`` and scores of the task on a part of the test set, scalars by name.
+    """Return the mean ``test_loss`` and task scores on part of the test set, scalars by name.
 
-    In chunks that bound the memory. The scores of a model that is not finite are NaN, as its arg
-    max would mean nothing.
+    The evaluation runs in chunks to bound memory. Scores of a model with non-finite entries are
+    NaN because its arg max is meaningless.
     """
     first, stop, _ = part.indices(dataset.x_test.shape[0])
     num_test = stop - first
@@ -55,7 +55,7 @@ def evaluate(
 
 
 def moved_loss(training: LocalTraining, variables: Variables, move: Array, part: slice) -> Array:
-    """Mean loss on a part of the test set of a model with ``move`` [d] added to its ``params``."""
+    """Return the mean loss on test samples ``part`` after adding ``move`` [d] to ``params``."""
     params, restored = ravel_pytree(variables["params"])
     moved = {**variables, "params": restored(params + move)}
     return evaluate(training.network, training.task, moved, training.dataset, part)["test_loss"]
@@ -70,11 +70,11 @@ def local_loss(
     input_key: Array,
     max_size: int,
 ) -> Array:
-    """Mean loss of the global model on one client's data, a scalar: what Power-of-Choice asks for.
+    """Return the global model's mean loss on one client's data, as queried by Power-of-Choice.
 
-    ``bits`` uint32 [B] draw a mini-batch of B samples uniformly without replacement (all data if
-    the client has fewer); None for all local data. ``input_key`` is as in training; ``max_size``
-    bounds a client's number of samples (static).
+    The random words ``bits``, uint32 [B], draw a mini-batch of B samples uniformly without
+    replacement (all data if the client has fewer). None uses all local data. ``input_key`` is as
+    in training. ``max_size`` bounds a client's number of samples (static).
     """
     size = partition.size[client]
     start = partition.start[client]
@@ -100,10 +100,10 @@ def local_loss(
 
 
 def distinct_places(bits: Array, size: Array | int) -> Array:
-    """A distinct place in [0, size) for each of some random words, uint32 [count]: together a
-    uniform subset; -1 for what ``size`` lacks.
+    """Draw a uniform random subset of [0, size) from random words uint32 [count].
 
-    Floyd's algorithm: no permutation of all places is needed. Returns int32 [count].
+    Returns int32 [count], distinct, with -1 for surplus entries if ``size`` < count. Floyd's
+    algorithm needs no permutation of all places.
     """
     count = len(bits)
 

@@ -1,7 +1,8 @@
-"""The contract of a learner: pure functions of a state.
+"""Contract of a learner, which is a set of pure functions on a state.
 
-``Learning.build`` makes the learner of local SGD; :func:`bandit_only` is that of a simulation
-without learning. For a custom learner, subclass ``Learning`` and return it from ``build``.
+``Learning.build`` returns the learner of federated averaging. :func:`bandit_only` returns the
+learner of a simulation without learning. For a custom learner, subclass ``Learning`` and return it
+from ``build``.
 """
 
 from __future__ import annotations
@@ -24,27 +25,28 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int, Key
 
 Variables = dict[str, Any]
-# The collection of a model's weights that are trained like ``params``, and released as they are.
+# Collection of weights that are trained like ``params`` but released without clipping or noise.
 CLEAR = "clear"
-# Groups of channels of group norm in the library's models.
+# Number of channel groups of group norm in the library's models.
 GROUPS = 8
-# Collections that the optimiser moves.
+# Collections that the optimiser changes.
 TRAINED = ("params", CLEAR)
-# Takes the cohort's flat updates [m, d] to what the server receives of them [m, d].
+# Maps the cohort's flat updates [m, d] to the updates that the server receives [m, d].
 Release = Callable[[Array], Array]
 
 
 class LearnerState(NamedTuple):
-    """What one round of learning hands to the next.
+    """State of learning between rounds.
 
     Attributes:
-      partition: who holds how many samples, of which quality; the server knows the sizes.
-      variables: the global model: ``params``, which only released updates change, and perhaps
-        other collections, whose updates are un-noised. None without a model.
-      clients: what clients keep between their rounds, leaves [K, ...]; None for nothing.
+      partition: samples and data quality of each client. The server knows the sizes.
+      variables: global model, with the collection ``params``, which only released updates change,
+        and optionally other collections, whose updates are not noised. None without a model.
+      clients: state that clients keep between their rounds, leaves [K, ...]; None without state.
       inputs: key of the noise of low-quality inputs.
-      server: state of the server's optimiser; None for plain averaging.
-      rounds: int32, rounds so far, also those without training; 0 if the learner does not count.
+      server: state of the server optimiser; None for plain averaging.
+      rounds: int32, number of rounds (or server steps) so far, including rounds without training;
+        0 if the learner does not count them.
     """
 
     partition: Partition
@@ -56,7 +58,7 @@ class LearnerState(NamedTuple):
 
     @property
     def model(self) -> Variables:
-        """The global model of a learner that has one."""
+        """Global model of a learner that has one."""
         assert self.variables is not None
         return self.variables
 
@@ -64,15 +66,14 @@ class LearnerState(NamedTuple):
 class Trained(NamedTuple):
     """Losses and released updates of a cohort's training.
 
-    The losses are records of the simulation. A policy sees them only if it declares them in
-    ``reads``.
+    The losses are recorded. A policy receives them only if it declares them in ``reads``.
 
     Attributes:
-      loss: float [m], mean over a client's local steps of the mini-batch loss; 0 of an empty slot.
-      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights;
-        0 of an empty slot.
-      released: float [m, d], flat updates as the server received them; 0 from an empty slot.
-      mean_loss: scalar, ``loss`` with the aggregation weights; NaN if no client trained.
+      loss: float [m], mini-batch loss averaged over a client's local steps; 0 for an empty slot.
+      square_loss: float [m], squared sample loss averaged over the samples used, at the local
+        weights before each step; 0 for an empty slot.
+      released: float [m, d], flat updates as received by the server; 0 for an empty slot.
+      mean_loss: scalar, sum of ``loss`` times the aggregation weights; NaN if no client trained.
     """
 
     loss: Float[Array, " m"]
@@ -84,21 +85,21 @@ class Trained(NamedTuple):
 class StaleUpdates(NamedTuple):
     """Updates that missed their round and are averaged in the next."""
 
-    updates: Any  # leaves [m, ...], as the server received them; ``params`` flat, [m, d]
-    weights: Float[Array, " m"]  # the aggregation weights that they had; 0 for none
+    updates: Any  # leaves [m, ...], as received by the server; ``params`` flat, [m, d]
+    weights: Float[Array, " m"]  # original aggregation weights; 0 for slots without an update
 
 
 class Deferred(NamedTuple):
-    """Training in two halves, for updates that are averaged in a later round or server step.
+    """Separate functions for training and averaging, for updates that are averaged later.
 
-    Updates are a dict of arrays whose entry ``params`` is flat, [n, d], as the server received it.
+    Updates are a dict of arrays. The entry ``params`` is flat, [n, d], as received by the server.
 
     Attributes:
       none: (state, n) -> n updates of zeros.
-      train: as ``Learner.train``, and the updates [m, ...]; of the state only what clients keep
-        changes, and a client number K marks a slot that nobody has.
-      average: (state, updates [n, ...], weights [n]) -> state after a server step, which adds the
-        weighted sum of the updates.
+      train: as ``Learner.train``, but also returns the updates [m, ...] and changes only
+        ``state.clients``. Client number K marks an empty slot.
+      average: (state, updates [n, ...], weights [n]) -> state after a server step on the weighted
+        sum of the updates.
     """
 
     none: Callable[[LearnerState, int], Any]
@@ -107,27 +108,27 @@ class Deferred(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """Learner: what the clients and the server do with data and model.
+    """Functions of the clients and the server on data and model.
 
-    Its functions are pure and written for one run; they may be vmapped over runs. ``init``,
+    All functions are pure and written for a single run. They may be vmapped over runs. ``init``,
     ``train``, ``ask`` and ``evaluate`` are required.
 
     Attributes:
-      init: (streams) -> state before round 1; draws from ``data``, ``model`` and ``inputs`` alone.
-      train: (key, state, Selection, Release) -> (state, Trained). Everything computed from a
-        client's data that reaches ``params`` goes through the release; inactive slots change
-        nothing. The key is folded by client. Called in every round, also with an empty cohort.
-      ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on the
-        data of some clients, or on a mini-batch of it. The key is folded by client.
-      evaluate: (state) -> scalars by name, those of ``metrics``.
-      metrics: their names. All are recorded by default.
-      max_samples: samples that a client trains on in a round at most; None for all it has.
+      init: (streams) -> state before round 1; draws only from ``data``, ``model`` and ``inputs``.
+      train: (key, state, Selection, Release) -> (state, Trained). Every quantity that is computed
+        from client data and enters ``params`` must pass through the release. Empty slots must
+        change nothing. The key is folded per client. Called even for an empty cohort.
+      ask: (key, state, clients [d], batch_size) -> float [d], mean loss of the global model on all
+        data of each client, or on a mini-batch of it. The key is folded per client.
+      evaluate: (state) -> scalars by name, one for each entry of ``metrics``.
+      metrics: names of the evaluation metrics. All are recorded by default.
+      max_samples: maximum samples that a client trains on per round; None for all its samples.
       client_bytes: (state) -> bytes of a client in training, to plan how many train side by side.
-      deferred: training in two halves, for ``SimConfig.clock = Asynchronous()`` and
-        ``SimConfig.stale_updates = "next"``; None of a learner that supports neither.
+      deferred: separate training and averaging, for ``SimConfig.clock = Asynchronous()`` and
+        ``SimConfig.stale_updates = "next"``; None if the learner supports neither.
       stale_damping: beta of the weights of stale updates, see ``Learning``.
       server_loss: (state, updates [m, d], weights [m]) -> loss on the server's validation samples
-        of the model with the weighted sum of these updates added; None if it has none.
+        of the model plus the weighted sum of these updates; None without validation samples.
     """
 
     init: Callable[[Streams], LearnerState]
@@ -143,21 +144,21 @@ class Learner(NamedTuple):
 
 
 def trained_part(variables: Variables) -> Variables:
-    """The collections of a model that the optimiser moves: ``params``, and ``clear`` if any."""
+    """Return the collections that the optimiser changes, ``params`` and optionally ``clear``."""
     return {name: variables[name] for name in TRAINED if name in variables}
 
 
 def update_size(state: LearnerState) -> int:
-    """Entries d of a client's update that go through the mechanism; 0 without a model."""
+    """Return the size d of a flat update of ``params``, or 0 without a model."""
     params = (state.variables or {}).get("params")
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
-    """Where the output layer stands in a flat update, int [C, 1 + H]; see ``Context``.
+    """Return the positions of the output layer in a flat update, int [C, 1 + H]; see ``Context``.
 
-    It is the affine layer (``kernel`` [H, C], ``bias`` [C]) that is named ``output``, or the only
-    one that the model has; None if there is neither.
+    The output layer is the affine layer (``kernel`` [H, C], ``bias`` [C]) named ``output``, or the
+    model's only affine layer. Returns None if the model has neither.
     """
     params = (state.variables or {}).get("params")
     layers: dict[str, dict[str, NDArray[np.int32]]] = {}
@@ -178,25 +179,25 @@ def output_layer(state: LearnerState) -> NDArray[np.int32] | None:
 
 
 def model_bytes(state: LearnerState) -> int:
-    """Bytes of a model, and of a client's update of it; 0 without one."""
+    """Return the bytes of the model, and thus of an update; 0 without a model."""
     return tree_bytes(state.variables)
 
 
 def released_in_the_clear(state: LearnerState) -> tuple[str, ...]:
-    """Names of the model's entries that leave clients without noise: all outside ``params``."""
+    """Return the names of model entries outside ``params``, which leave clients without noise."""
     rest = {name: tree for name, tree in (state.variables or {}).items() if name != "params"}
     paths, _ = jax.tree_util.tree_flatten_with_path(rest)
     return tuple(jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths)
 
 
 def all_finite(variables: Variables | None) -> Array:
-    """Whether every entry of a model is finite; true without one."""
+    """Return whether every entry of a model is finite; true without a model."""
     leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(variables)]
     return jnp.all(jnp.stack(leaves)) if leaves else jnp.asarray(True)
 
 
 def bandit_only(num_clients: int) -> Learner:
-    """The learner of ``learning=None``: one sample each, losses of 1, updates without entries."""
+    """Return the learner for ``learning=None``, with one sample per client and empty updates."""
 
     def init(streams: Streams) -> LearnerState:
         one = jnp.ones(num_clients, jnp.int32)

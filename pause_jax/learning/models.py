@@ -1,4 +1,4 @@
-"""Configs of models, and the pure functions that a model's Flax module becomes."""
+"""Configs of models, and the pure functions of their Flax modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pause_jax.learning.learner import GROUPS, TRAINED, Variables
 if TYPE_CHECKING:
     import flax.linen as nn
 
-# How a module may call what says that it is trained, and whether that word means the opposite.
+# Names of a module's training flag, and whether the flag is inverted.
 _TRAIN_WORDS = {
     "train": False,
     "training": False,
@@ -28,14 +28,14 @@ NORMS = ("group", "batch", "none")
 
 
 class Network(NamedTuple):
-    """A model.
+    """Pure functions of a model.
 
     Attributes:
-      init: (key, inputs [B, ...]) -> variables: a dictionary with the collection ``params``, whose
-        updates are released through the privacy mechanism, and perhaps others, whose are not.
+      init: (key, inputs [B, ...]) -> variables, a dict with the collection ``params``, whose
+        updates go through the privacy mechanism, and optionally others, whose updates do not.
       train: (variables, inputs, mask, key) -> (outputs, changed collections other than ``params``
-        and ``clear``). ``mask`` is bool [B], False for rows that only fill up a batch and must not
-        enter batch statistics; the key is for dropout, None for a model that does not draw.
+        and ``clear``). ``mask`` is bool [B], False for padding rows, which must not enter batch
+        statistics. ``key`` is the dropout key, or None if ``draws`` is False.
       predict: (variables, inputs) -> outputs.
       draws: whether training draws random numbers.
     """
@@ -47,10 +47,10 @@ class Network(NamedTuple):
 
 
 def linen_network(module: nn.Module, *, draws: bool) -> Network:
-    """The network of a ``flax.linen`` module; ``draws`` if it asks for ``dropout`` in training.
+    """Return the network of a ``flax.linen`` module; ``draws`` if it may use ``dropout``.
 
-    Its ``__call__`` takes the inputs and, optionally, one of ``train``, ``training``,
-    ``is_training``, ``deterministic`` and ``use_running_average``, and ``mask``.
+    The module's ``__call__`` takes the inputs and optionally ``mask`` and a training flag:
+    ``train``, ``training``, ``is_training``, ``deterministic`` or ``use_running_average``.
     """
     words = frozenset(inspect.signature(type(module).__call__).parameters)
 
@@ -80,28 +80,28 @@ def _flags(words: frozenset[str], *, train: bool) -> dict[str, Any]:
 
 
 class Model(Config):
-    """A model's config."""
+    """Config of a model."""
 
-    # Whether whole numbers (tokens) are among its inputs.
+    # Whether the model accepts integer inputs (tokens).
     takes_tokens: ClassVar[bool] = False
     # Whether training draws random numbers (dropout).
     draws: ClassVar[bool] = False
 
     def module(self, num_outputs: int) -> nn.Module:
-        """The Flax module: inputs [B, ...] to outputs [B, num_outputs].
+        """Return the Flax module, which maps inputs [B, ...] to outputs [B, ..., num_outputs].
 
-        Its ``__call__`` may also take ``train`` and ``mask``, which is bool [B], False for rows
-        that only fill up a batch and must not enter batch statistics.
+        Its ``__call__`` may also take ``train`` and ``mask``. The latter is bool [B], False for
+        padding rows, which must not enter batch statistics.
         """
         raise NotImplementedError
 
     def network(self, num_outputs: int) -> Network:
-        """The pure functions of the module."""
+        """Return the pure functions of the module."""
         return linen_network(self.module(num_outputs), draws=self.draws)
 
 
 class Linear(Model):
-    """One affine layer."""
+    """Linear model with one affine layer."""
 
     name: ClassVar[str] = "linear"
     summary: ClassVar[str] = "one affine layer"
@@ -113,7 +113,7 @@ class Linear(Model):
 
 
 class Mlp(Model):
-    """Fully connected with relu; (32, 16) on MNIST is the authors' 25,818-parameter network.
+    """Multilayer perceptron with relu; (32, 16) on MNIST is the authors' 25,818-parameter network.
 
     Attributes:
       hidden: widths of the hidden layers.
@@ -131,19 +131,20 @@ class Mlp(Model):
 
 
 class Cnn3(Model):
-    """Three 3x3 valid convolutions (32, 64, 128) with pooling, then 128-64-32: for 32x32 images.
+    """Convolutional network for 32x32 images with three convolutions and four dense layers.
 
-    Each of the six is followed by relu and a norm. 170,474 weights with one.
+    The convolutions are 3x3, valid, with 32, 64 and 128 features and pooling. The hidden dense
+    layers have 128, 64 and 32 features. Relu and a norm follow each of these six layers. For colour
+    images and 10 classes the model has 170,474 weights with a norm.
 
     Attributes:
-      norm: ``group`` (group norms after the convolutions, layer norms after the dense layers: no
-        running statistics, and all weights go through the privacy mechanism),
-        ``batch`` (as in the authors' runs: neither its 896 weights nor its running statistics are
-        clipped or noised, and the result says so) or ``none``.
-      convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's,
-        with gradients that are such convolutions too) or ``auto``: on CPUs products, or direct
-        where they would leave the cache, on GPUs products or XLA's by the shapes. Equal up to
-        rounding.
+      norm: ``group`` (group norm after convolutions, layer norm after dense layers, no running
+        statistics, all weights go through the privacy mechanism), ``batch`` (as in the authors'
+        runs; its 896 weights and its running statistics are neither clipped nor noised, which the
+        result reports) or ``none``.
+      convolution: ``products`` (matrix products), ``xla`` (XLA's convolution), ``direct`` (XLA's
+        convolution, with convolutions as gradients) or ``auto``, which selects one by device and
+        shapes. Results are equal up to rounding.
     """
 
     name: ClassVar[str] = "cnn3"
@@ -166,11 +167,11 @@ class Cnn3(Model):
 
 
 class Cnn2(Model):
-    """Two 3x3 valid convolutions (32, 64), one pooling, one dense layer of 128.
+    """Convolutional network with two 3x3 valid convolutions (32, 64) and two dense layers.
 
-    The network of "Adaptive Federated Optimization" (Reddi et al., 2021) for EMNIST, which the
-    CIFAR-10 benchmark of pfl-research uses too, without dropout and with this library's initial
-    weights.
+    A pooling follows the second convolution, and the hidden dense layer has 128 features. This is
+    the network of "Adaptive Federated Optimization" (Reddi et al., 2021) for EMNIST and of the
+    CIFAR-10 benchmark of pfl-research, without dropout and with this library's initial weights.
 
     Attributes:
       convolution: as in :class:`Cnn3`.
@@ -195,11 +196,11 @@ class Cnn2(Model):
 
 
 class Gru(Model):
-    """Embedding, a gated recurrent unit, an affine layer: tokens [B, L] to outputs [B, L, V].
+    """Recurrent network (embedding, GRU, affine layer) from tokens [B, L] to outputs [B, L, V].
 
     Attributes:
-      embedding: entries of a token's vector.
-      hidden: entries of the state.
+      embedding: size of the token embedding.
+      hidden: size of the recurrent state.
     """
 
     name: ClassVar[str] = "gru"
@@ -216,20 +217,21 @@ class Gru(Model):
 
 
 class ResNet18(Model):
-    """ResNet-18 (He et al., 2016) as it is common for CIFAR-10, which BSFL trains (Fig. 9).
+    """ResNet-18 (He et al., 2016) in the usual variant for CIFAR-10, which BSFL trains (Fig. 9).
 
-    A 3x3 convolution of stride 1 in place of the 7x7 one and its pooling; four stages of two basic
-    blocks, the later three halving the image; the mean over the image; one affine layer. For 32x32
-    colour images and 10 classes 11,173,962 weights with a norm, 9,600 of them its own.
-    Images of any size will do.
+    A 3x3 convolution of stride 1 replaces the 7x7 convolution and its pooling. Four stages of two
+    basic blocks follow, of which the last three halve the image, then the mean over the image and
+    one affine layer. For colour images and 10 classes the model has 11,173,962 weights, 9,600 of
+    them in its norms. It accepts images of any size.
 
-    BSFL does not print its variant. Initial weights are PyTorch's default, as of all models here.
+    BSFL does not state its variant. Initial weights are PyTorch's default, like those of every
+    model here except :class:`Gru`.
 
     Attributes:
-      width: channels of the first stage; each stage has twice those of the one before.
+      width: channels of the first stage. Each further stage doubles them.
       norm: ``group`` (no running statistics; all weights go through the privacy mechanism),
-        ``batch`` (as published: neither its weights nor its running statistics are clipped or
-        noised, and the result says so) or ``none``.
+        ``batch`` (as published; its weights and running statistics are neither clipped nor noised,
+        which the result reports) or ``none``.
       convolution: as in :class:`Cnn3`.
     """
 
@@ -241,7 +243,7 @@ class ResNet18(Model):
     convolution: str = static(default="auto", choices=FORMS)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        """Group norm needs groups of equal size."""
+        """Raise ConfigError unless the groups of group norm have equal size."""
         if self.norm == "group" and self.width % GROUPS:
             raise ConfigError(
                 f"{path}.width = {self.width}: must be a multiple of {GROUPS}, the groups of group "

@@ -1,4 +1,4 @@
-"""Flax modules of the library's models, imported when the first one is made."""
+"""Flax modules of the library's models, imported on first use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pause_jax.learning.normalisation import normalise
 
 # Strides of the two blocks of each stage of a ResNet-18.
 _STRIDES = ((1, 1), (2, 1), (2, 1), (2, 1))
-# PyTorch's default for linear and convolution kernels, which the authors' runs used:
-# uniform with variance 1 / (3 fan_in).
-# Flax traces an initializer wherever a layer is used; under jit it is traced once for each shape.
+# PyTorch's default for linear and convolution kernels, as in the authors' runs: uniform with
+# variance 1 / (3 fan_in). Flax traces an initializer at every use of a layer, and with jit only
+# once per shape.
 kernel_init = jax.jit(
     nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"), static_argnums=(1, 2)
 )
@@ -36,7 +36,7 @@ def _bias_init(fan_in: int) -> nn.initializers.Initializer:
 
 
 def dense(x: Array, features: int, name: str) -> Array:
-    """An affine layer with PyTorch's default initial weights."""
+    """Apply an affine layer with PyTorch's default initial weights."""
     layer = nn.Dense(
         features, kernel_init=kernel_init, bias_init=_bias_init(x.shape[-1]), name=name
     )
@@ -44,7 +44,7 @@ def dense(x: Array, features: int, name: str) -> Array:
 
 
 class DenseNetwork(nn.Module):
-    """Dense layers with relu, and an affine layer at the end."""
+    """Multilayer perceptron with relu and an affine output layer."""
 
     hidden: tuple[int, ...]
     num_outputs: int
@@ -58,7 +58,7 @@ class DenseNetwork(nn.Module):
 
 
 class _ConvPool(nn.Module):
-    """3x3 valid convolution, perhaps a 2x2 maximum, bias: the parameters of ``nn.Conv``."""
+    """3x3 valid convolution with optional 2x2 max-pooling and the parameters of ``nn.Conv``."""
 
     features: int
     pooled: bool
@@ -70,14 +70,14 @@ class _ConvPool(nn.Module):
         kernel = self.param("kernel", kernel_init, shape)
         bias = self.param("bias", _bias_init(math.prod(shape[:-1])), shape[-1:])
         x = convolve(self.convolution, x, kernel)
-        # The maximum of the sums is the sum with the maximum, and has a quarter of the work; the
-        # same holds for the relu that follows.
+        # Bias and relu commute with the maximum, and after pooling they take a quarter of the work.
         return gradient_stored((max_pool(x) if self.pooled else x) + bias[None, None, None])
 
 
 class ConvolutionalNetwork(nn.Module):
-    """3x3 valid convolutions, those in ``pooled`` with a 2x2 pooling, then dense layers; each with
-    relu and norm, and an affine layer at the end.
+    """3x3 valid convolutions, hidden dense layers and an affine output layer.
+
+    The convolutions in ``pooled`` have a 2x2 max-pooling. Relu and a norm follow all but the last.
     """
 
     widths: tuple[int, ...]
@@ -100,7 +100,7 @@ class ConvolutionalNetwork(nn.Module):
 
 
 class _Convolution(nn.Module):
-    """Convolution without bias, padded by ``size // 2`` on every side, whatever the stride."""
+    """Convolution without bias, zero-padded by ``size // 2`` on every side for any stride."""
 
     features: int
     size: int
@@ -115,7 +115,7 @@ class _Convolution(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions and their norms, beside a shortcut: the basic block."""
+    """Basic residual block with two 3x3 convolutions, their norms and a shortcut."""
 
     features: int
     stride: int
@@ -139,7 +139,7 @@ class _Block(nn.Module):
 
 
 class ResNetwork(nn.Module):
-    """Four stages of two basic blocks; the width doubles with the stage."""
+    """ResNet-18 with four stages of two basic blocks, each stage twice as wide as the previous."""
 
     width: int
     norm: str
@@ -161,7 +161,7 @@ class ResNetwork(nn.Module):
 
 
 class GruNetwork(nn.Module):
-    """An embedding, a gated recurrent unit, an affine layer."""
+    """Recurrent network with an embedding, a gated recurrent unit and an affine layer."""
 
     embedding: int
     hidden: int

@@ -1,7 +1,7 @@
-"""Batch, group and layer norm whose gradients are written out.
+"""Batch, group and layer norm with custom gradients.
 
-XLA computes a norm's statistics anew inside each reader on a CPU. Here one pass over the
-activations gives the sums of a batch's statistics, one more the sums of the gradient.
+On a CPU, XLA recomputes a norm's statistics inside each consumer. This module makes one pass over
+the activations for the statistics and another for the sums of the gradient.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from jax import Array
 from pause_jax.learning.convolution import stored
 from pause_jax.learning.learner import CLEAR, GROUPS
 
-# How much of the running statistics a batch leaves.
+# Weight of the previous running statistics in an update.
 MOMENTUM = 0.9
 
 
 class Pool(NamedTuple):
-    """Which sums of an image's features share one mean: all rows of a batch, or groups in a row."""
+    """Pooling rule of the statistics, over the rows of a batch or over feature groups in a row."""
 
-    groups: int | None  # of neighbouring features in each row; None for all rows of each feature
-    epsilon: float  # added to the variance; Flax's default of that layer
+    groups: int | None  # number of groups of adjacent features per row; None pools over rows
+    epsilon: float  # added to the variance; Flax's default for the layer
 
     def total(self, sums: Array, weight: Array) -> Array:
-        """Pooled sums [1 or B, C] of ``sums`` [B, C]; rows of weight 0 do not enter."""
+        """Sum [B, C] over each group, or over the rows of weight > 0, returning [1, C]."""
         if self.groups is None:
             entered = jnp.where(weight[:, None] > 0, sums, 0)
             return jnp.sum(entered, axis=0, keepdims=True)
@@ -41,12 +41,12 @@ BATCH = Pool(groups=None, epsilon=1e-5)
 
 
 def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -> Array:
-    """A normalisation layer on [B, ..., features]; ``norm`` is one of ``models.NORMS``.
+    """Apply the normalisation layer ``norm`` (one of ``models.NORMS``) to [B, ..., features].
 
-    ``group`` has no running statistics, and its scale and bias are released as all weights are:
-    eight groups of channels after a convolution, all features together (a layer norm) after a
-    dense layer. ``batch`` takes the statistics of this batch in training, and updates the running
-    ones; ``mask`` is bool [B], False for rows that only fill up a batch, None without any.
+    ``group`` uses eight groups of channels after a convolution, and all features (a layer norm)
+    after a dense layer. It has no running statistics, and the mechanism releases its scale and
+    bias like all weights. ``batch`` uses the statistics of the current batch in training and
+    updates the running statistics. ``mask`` is bool [B], False for padding rows, or None.
     """
     if norm == "batch":
         return ClearBatchNorm(name=name)(x, train, mask)
@@ -56,9 +56,9 @@ def normalise(x: Array, norm: str, name: str, train: bool, mask: Array | None) -
 
 
 class ClearBatchNorm(nn.Module):
-    """Batch norm of which nothing is clipped or noised, as in the PAUSE authors' program.
+    """Batch norm that is neither clipped nor noised, as in the PAUSE authors' code.
 
-    Scale and bias are trained, but stand in the collection ``clear`` and not in ``params``; the
+    Scale and bias are trained, but are in the collection ``clear`` instead of ``params``. The
     running statistics (momentum 0.9) are in ``batch_stats``.
     """
 
@@ -80,7 +80,7 @@ class ClearBatchNorm(nn.Module):
 
 
 class _Running(nn.Module):
-    """The running mean and variance of each feature."""
+    """Running mean and variance of each feature."""
 
     @nn.compact
     def __call__(self, features: tuple[int, ...]) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class GroupNorm(nn.Module):
     """Group norm (Wu and He, 2018) with a scale and a bias for each feature.
 
     Attributes:
-      groups: of neighbouring features that share statistics; 1 is a layer norm.
+      groups: number of groups of adjacent features that share statistics; 1 is a layer norm.
     """
 
     groups: int
@@ -110,9 +110,10 @@ class GroupNorm(nn.Module):
 def standardised(
     pool: Pool, x: Array, scale: Array, bias: Array, weight: Array
 ) -> tuple[Array, Array, Array]:
-    """Return (x - mean) / sqrt(variance + epsilon) * scale + bias, and the mean and the variance.
+    """Return (x - mean) / sqrt(variance + epsilon) * scale + bias, the mean and the variance.
 
-    Rows of weight 0 do not enter the statistics, which have no gradient.
+    Rows with weight 0 are excluded from batch statistics. The gradients of the returned mean and
+    variance are ignored.
     """
     return _forward(pool, x, scale, bias, weight)[0]
 
@@ -137,7 +138,7 @@ def _backward(pool: Pool, kept: Any, gradients: tuple[Array, Array, Array]) -> A
     plain = jnp.sum(d, places)
     along = jnp.sum(d * centred, places) * root
     everywhere = jnp.ones_like(weight)
-    # What each value's own gradient does to the mean and to the spread of its pool.
+    # Gradients through the mean (shift) and the variance (stretch) of each pool.
     shift = pool.total(plain * scale[None], everywhere) * root / count
     stretch = pool.total(along * scale[None], everywhere) * root * root / count
     entered = weight[:, None]
@@ -153,6 +154,6 @@ standardised.defvjp(_forward, _backward)
 
 
 def _rows(small: Array, x: Array) -> Array:
-    """[C] or [1 or B, C] beside [B, ..., C]."""
+    """Reshape [C] or [1 or B, C] to broadcast against ``x`` [B, ..., C]."""
     small = small if small.ndim == 2 else small[None]
     return small.reshape(small.shape[0], *[1] * (x.ndim - 2), small.shape[-1])

@@ -1,4 +1,4 @@
-"""Optimisers of the clients and of the server, from optax or custom, and rate schedules."""
+"""Optimisers of the clients and the server, from optax or custom, and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import optax
     from jaxtyping import Float, Int
 
-# They take more than a rate: a line search, a seed of their own.
+# Optimisers that need more than a rate. lbfgs needs a line search, and noisy_sgd a seed.
 _EXCLUDED = ("lbfgs", "noisy_sgd")
 
 
 @functools.cache
 def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
-    """Return the optimisers of optax that need only a learning rate, by name."""
+    """Return the optax optimisers that require only a learning rate, by name."""
     import optax
 
     by_name: dict[str, Callable[..., optax.GradientTransformation]] = {}
@@ -39,7 +39,7 @@ def optimizers() -> dict[str, Callable[..., optax.GradientTransformation]]:
     return by_name
 
 
-# Those that take each weight by itself: its layer, or the rest of the model, does not count.
+# Optimisers that update each weight independently of the others.
 ELEMENTWISE = frozenset(
     (
         *("adabelief", "adadelta", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan"),
@@ -48,16 +48,16 @@ ELEMENTWISE = frozenset(
         *("signum", "yogi"),
     )
 )
-# Weights of a model that is moved as one vector: of a larger one, the copies take longer than the
-# many small kernels do, of a smaller one, compiling those.
+# Maximum number of weights that are updated as one vector. For larger models the copies take longer
+# than many small kernels. For smaller models compiling these kernels takes longer than the copies.
 ONE_VECTOR = 2**13
 
 
 def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
-    """The transformation for a learning rate, which may be traced.
+    """Return the optax transformation for a learning rate, which may be traced.
 
-    ``optimizer`` is a name of optax's (``adam``, ``sgd``, ...), a function of the rate, a
-    transformation, which has its rate in it, or "module:name" of one in a loaded module.
+    ``optimizer`` is an optax name (``adam``, ``sgd``, ...), a function of the rate, a
+    transformation with a fixed rate, or "module:name" of a transformation in a loaded module.
     """
     value = optimizer
     if isinstance(optimizer, str):
@@ -90,14 +90,14 @@ def made(optimizer: Any, rate: Array | float) -> optax.GradientTransformation:
 
 
 def is_transformation(value: Any) -> bool:
-    """Return whether a value is a transformation of optax."""
+    """Return whether a value is an optax transformation."""
     import optax
 
     return issubclass(type(value), optax.GradientTransformation)
 
 
 def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The same for a model whose weights stand in one vector, if it is small."""
+    """Wrap ``inner`` to update the weights of a small model as one vector."""
     import optax
 
     flat = optax.flatten(inner)
@@ -117,19 +117,19 @@ def _as_one_vector(inner: optax.GradientTransformation) -> optax.GradientTransfo
 
 
 class ServerOptimizer(Config):
-    """What the server does with the mean of the released updates (Reddi et al., 2021).
+    """Server optimiser applied to the mean released update (Reddi et al., 2021).
 
-    Its negative is taken for the gradient of the global model's ``params``; other collections are
-    averaged. Rounds in which nobody took part change nothing.
+    The negative mean update serves as the gradient of the global model's ``params``. Other
+    collections are averaged. A round without any received update changes nothing.
     """
 
     def transformation(self) -> optax.GradientTransformation | None:
-        """The optax transformation; None adds the mean as it is."""
+        """Return the optax transformation, or None to add the mean update unchanged."""
         raise NotImplementedError
 
 
 class FedAvg(ServerOptimizer):
-    """Add the mean update: PAUSE (2)."""
+    """Federated averaging, PAUSE (2), which adds the mean update to the global model."""
 
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "add the mean update"
@@ -139,11 +139,11 @@ class FedAvg(ServerOptimizer):
 
 
 class FedAvgM(ServerOptimizer):
-    """Momentum over the rounds: ``optax.sgd``.
+    """Server momentum over rounds, using ``optax.sgd``.
 
     Attributes:
-      rate: the server's learning rate.
-      momentum: share of the last move that is kept.
+      rate: learning rate of the server.
+      momentum: decay rate of the momentum.
     """
 
     name: ClassVar[str] = "fedavgm"
@@ -159,12 +159,12 @@ class FedAvgM(ServerOptimizer):
 
 
 class FedAdam(ServerOptimizer):
-    """``optax.adam`` over the rounds: with its bias correction, which Reddi et al. leave out.
+    """Server Adam over rounds, with optax's bias correction, which Reddi et al. omit.
 
     Attributes:
-      rate: the server's learning rate.
-      b1, b2: decay of the two moments.
-      tau: added to the root of the second one; how adaptive it is.
+      rate: learning rate of the server.
+      b1, b2: decay rates of the first and second moment.
+      tau: constant added to the root of the second moment. Larger values adapt less.
     """
 
     name: ClassVar[str] = "fedadam"
@@ -182,7 +182,7 @@ class FedAdam(ServerOptimizer):
 
 
 class FedYogi(FedAdam):
-    """Yogi by optax over the rounds, both moments from 0; attributes as in :class:`FedAdam`."""
+    """Server Yogi with both moments starting at 0. Attributes are as in :class:`FedAdam`."""
 
     name: ClassVar[str] = "fedyogi"
     summary: ClassVar[str] = "Yogi at the server"
@@ -190,7 +190,7 @@ class FedYogi(FedAdam):
     def transformation(self) -> optax.GradientTransformation:
         import optax
 
-        # optax's alias starts the mean at 1e-6, which moves a model that nobody has trained.
+        # ``optax.yogi`` starts the first moment at 1e-6, which moves an untrained model.
         by_yogi = optax.scale_by_yogi(self.b1, self.b2, self.tau, initial_accumulator_value=0.0)
         return optax.chain(by_yogi, optax.scale_by_learning_rate(self.rate))
 
@@ -202,9 +202,10 @@ def server_step(
     mean: Any,
     received: Array,
 ) -> tuple[Any, optax.OptState]:
-    """One step of the server on the mean update, of the form of ``params``: (params, state).
+    """Take one server step on the mean update and return (params, state).
 
-    Nothing changes unless ``received``, bool scalar: whether any update arrived.
+    ``mean`` is a pytree like ``params``. Nothing changes unless ``received`` (bool scalar, whether
+    any update arrived) is True.
     """
     import optax
 
@@ -215,19 +216,19 @@ def server_step(
 
 
 class RateSchedule(Config):
-    """Learning-rate schedule: by which share of the base rate the clients of a round train.
+    """Learning-rate schedule of the clients over the rounds of the federated run.
 
-    It goes by the round of the federated run: all clients of a round share its rate, and a round in
-    which nobody trains counts. It is a function of the round alone, so its numbers can be swept.
+    All clients in a round use the same learning rate. The schedule advances every round, including
+    rounds without training. It depends only on the round, so its parameters can be swept.
     """
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""] | float:
-        """The learning rate of round t >= 1, a scalar in [0, base]; ``base`` is that of round 1."""
+        """Return the learning rate of round t >= 1, a scalar in [0, base] and ``base`` at t = 1."""
         raise NotImplementedError
 
 
 class ConstantRate(RateSchedule):
-    """The base rate in every round (the PAUSE runs)."""
+    """Constant base rate in every round, as in the PAUSE runs."""
 
     name: ClassVar[str] = "constant"
     summary: ClassVar[str] = "the same rate in every round (PAUSE)"
@@ -237,13 +238,13 @@ class ConstantRate(RateSchedule):
 
 
 class StepDecay(RateSchedule):
-    """The base rate times ``factor`` to the floor((t - 1) / every): PyTorch's StepLR, by rounds.
+    """Step decay over rounds, base * factor^floor((t - 1) / every), like PyTorch's StepLR.
 
-    BSFL says that it uses StepLR in all its simulations (section VI), not with which numbers.
+    BSFL uses StepLR in all its simulations (section VI) but does not state its parameters.
 
     Attributes:
-      every: rounds from one step to the next; the first ``every`` rounds have the base rate.
-      factor: by which the rate falls at each step.
+      every: rounds between two steps. The first ``every`` rounds use the base rate.
+      factor: number by which each step multiplies the rate.
     """
 
     name: ClassVar[str] = "step"
@@ -253,19 +254,19 @@ class StepDecay(RateSchedule):
     factor: float = number(default=0.5, above=0, at_most=1)
 
     def rate(self, base: Array | float, round: Int[Array, ""]) -> Float[Array, ""]:
-        # Whole numbers: a quotient of floats may round up to the next step.
+        # Integer division, because a float quotient may round up to the next step.
         steps = (round - 1) // self.every
         return base * jnp.asarray(self.factor, jnp.float32) ** steps.astype(jnp.float32)
 
 
 class CosineDecay(RateSchedule):
-    """Half a cosine from the base rate to a share of it (Loshchilov and Hutter, 2017, (5)).
+    """Cosine decay from the base rate to a fraction of it (Loshchilov and Hutter, 2017, (5)).
 
-    The rate of round t is base (f + (1 - f) (1 + cos(pi min((t - 1) / horizon, 1))) / 2), with f
-    the final share: PyTorch's CosineAnnealingLR by rounds, which stays low after the horizon.
+    The rate of round t is base (f + (1 - f) (1 + cos(pi min((t - 1) / horizon, 1))) / 2), where f
+    is the final fraction. This is PyTorch's CosineAnnealingLR over rounds, then constant.
 
     Attributes:
-      horizon: rounds until the final share is reached; as a rule ``num_rounds``.
+      horizon: rounds until the rate reaches the final fraction, usually ``num_rounds``.
       final: f, in [0, 1]. At 0 nothing is learned after the horizon.
     """
 

@@ -1,7 +1,7 @@
-"""Partitions: which client holds which training samples.
+"""Partitions of the training samples among clients.
 
-Pure JAX with static shapes, so a partition is drawn inside the trace and vmaps over keys. A
-client's samples are a slice of one flat order; nothing is padded and nothing is copied.
+Partitions are pure JAX with static shapes, so they are drawn inside the trace and vmap over keys. A
+client's samples are a slice of one flat order, without padding or copies.
 """
 
 from __future__ import annotations
@@ -23,49 +23,50 @@ if TYPE_CHECKING:
     from pause_jax.learning.dataset import Dataset
 
 
-# Samples client after client, int, and the sizes of the clients, int [K].
+# Samples in the order of clients, int [n], and number of samples of each client, int [K].
 Dealt = tuple[Array, Array]
 
 
 class Partition(NamedTuple):
-    """Samples of each client: client k holds ``order[start[k] : start[k] + size[k]]``."""
+    """Samples of all clients, where client k holds ``order[start[k] : start[k] + size[k]]``."""
 
-    order: Int[Array, " n"]  # sample numbers; no sample twice
+    order: Int[Array, " n"]  # distinct sample numbers
     start: Int[Array, " K"]
     size: Int[Array, " K"]  # at least 1
     quality: Float[Array, " K"]  # q_k in [0, 1]
 
     @property
     def share(self) -> Array:
-        """Quality-weighted share of the data d_k / sum(d), float [K]; BSFL (4)."""
-        # An ulp decides near-ties: this rounds alike in simulate and in a sweep. The maximum keeps
-        # the product from being fused with the sum; and XLA divides by a scalar by its reciprocal,
-        # but not where sizes are constants, as equal ones are when simulate is traced.
+        """Quality-weighted data share d_k / sum(d), float [K], BSFL (4)."""
+        # One ulp decides near-ties, so rounding must agree between simulate and sweeps. The maximum
+        # keeps XLA from fusing the product with the sum. XLA divides by a scalar through its
+        # reciprocal, except for constants such as equal sizes, so the reciprocal is explicit.
         weight = jnp.maximum(self.quality * self.size.astype(self.quality.dtype), 0.0)
         return weight * (1 / tree_sum(weight))
 
 
 class PartitionConfig(Config):
-    """A partition's config.
+    """Config of a partition.
 
     Attributes:
-      min_quality: q_k ~ U(min_quality, 1); a client of quality q sees its inputs with Gaussian
-        noise of std (1 - q) / 4 of the pixel range (BSFL). 1 turns it off.
+      min_quality: lower bound of the data quality q_k ~ U(min_quality, 1). The inputs of a client
+        of quality q have Gaussian noise with a std of (1 - q) / 4 times the pixel range (BSFL), or
+        (1 - q) / 4 for features. 1 disables the noise.
     """
 
-    # Whether all clients hold the same number of samples; then local steps are a static number.
+    # Whether all clients hold equally many samples, which makes the number of local steps static.
     equal: ClassVar[bool] = False
-    # Whether clients are those that the data came from, so that its ids are theirs.
+    # Whether the clients are the source clients of the data, whose ids then apply.
     keeps_clients: ClassVar[bool] = False
 
     min_quality: float = static(default=1.0, at_least=0, at_most=1)
 
     def max_size(self, num_samples: int, num_clients: int) -> int:
-        """Upper bound on a client's size, known before the draw."""
+        """Return an upper bound on the samples of a client, known before the draw."""
         return num_samples
 
     def check_data(self, data: Dataset, num_samples: int, num_clients: int) -> None:
-        """Raise ConfigError if a client would have no sample, or the data lacks what is needed."""
+        """Raise ConfigError unless the data can be partitioned among ``num_clients`` clients."""
         if num_samples < num_clients:
             raise ConfigError(
                 f"num_clients = {num_clients}: more clients than the {num_samples} training "
@@ -86,12 +87,12 @@ class PartitionConfig(Config):
         return Partition(order.astype(jnp.int32), start.astype(jnp.int32), size, quality)
 
     def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
-        """Return the samples of each client, one client after the other, and their sizes."""
+        """Return the samples in the order of clients, and each client's number of samples."""
         raise NotImplementedError
 
 
 class Iid(PartitionConfig):
-    """Equal shares at random: n // K samples each; the up to K - 1 left over are not used."""
+    """Random partition into equal shares of n // K samples; up to K - 1 samples are not used."""
 
     name: ClassVar[str] = "iid"
     summary: ClassVar[str] = "equal shares at random"
@@ -107,16 +108,16 @@ class Iid(PartitionConfig):
 
 
 class Dirichlet(PartitionConfig):
-    """Sizes from a symmetric Dirichlet distribution, and a dominant label for each client.
+    """Partition with symmetric Dirichlet sizes and a dominant label for each client.
 
-    Every client gets at least one sample. The dominant labels are dealt out evenly; a client first
-    takes samples of its label until it would hold ``dominant_share`` of it in expectation (as long
-    as there are any left), then the rest comes at random from all samples that are left. A few
-    sorts do it, so it always ends.
+    Every client gets at least one sample. Dominant labels are spread evenly over the clients. A
+    client first takes samples of its label, while available, until its expected share of this label
+    reaches ``dominant_share``. Its other samples are drawn at random from the remaining samples.
+    Without labels only the sizes apply. The algorithm needs only a few sorts and always terminates.
 
     Attributes:
       concentration: parameter of the Dirichlet distribution of sizes (2 or 3 in the papers).
-      dominant_share: share of the dominant label in a client's data; 0 for none.
+      dominant_share: share of the dominant label in a client's data; 0 for no dominant label.
     """
 
     name: ClassVar[str] = "dirichlet"
@@ -128,13 +129,12 @@ class Dirichlet(PartitionConfig):
     def _assign(self, key: Array, data: Dataset, num_samples: int, num_clients: int) -> Dealt:
         shuffle_key, size_key, label_key, free_key = jax.random.split(key, 4)
         sample = jax.random.permutation(shuffle_key, len(data.y_train))[:num_samples]
-        # One sample each, and the others by their shares.
         shares = jax.random.dirichlet(size_key, jnp.full(num_clients, self.concentration))
         size = 1 + counts_of(shares, jnp.asarray(num_samples - num_clients))
         if not are_labels(data.y_train):
             return sample, size
 
-        # From here on a sample is its place in `sample`; the owner of a free one is K.
+        # Below, samples are positions in `sample`, and the owner of a free sample is K.
         labels = data.y_train[sample]
         dominant = jax.random.permutation(label_key, jnp.arange(num_clients) % data.num_classes)
         count = jnp.zeros(data.num_classes, jnp.int32).at[labels].add(1)
@@ -143,8 +143,8 @@ class Dirichlet(PartitionConfig):
         owner = jnp.full(num_samples, num_clients, jnp.int32)
         owner = deal(owner, reserved, taken, num_taken)
 
-        # The rest in a new random order: what was reserved stood early in the old one, so its first
-        # free samples are poor in the dominant labels.
+        # Deal the rest in a new random order. In the old order, the first free samples would
+        # contain too few dominant labels, because samples near the front are already reserved.
         order = jax.random.permutation(free_key, num_samples)
         free_first = order[jnp.argsort(owner[order] < num_clients, stable=True)]
         owner = deal(owner, free_first, size - taken, num_samples - num_taken)
@@ -153,13 +153,13 @@ class Dirichlet(PartitionConfig):
     def _reserve(
         self, labels: Array, count: Array, dominant: Array, size: Array
     ) -> tuple[Array, Array]:
-        """Return the samples that clients take for their dominant label, and how many each takes.
+        """Return samples reserved for dominant labels, and the number that each client takes.
 
-        If a client reserves a share s of its data, and the rest is random, its dominant label, of
-        frequency f, has the share s + (1 - s) f. That is ``dominant_share`` for
-        s = (dominant_share - f) / (1 - f). Clients of the same label help themselves in the order
-        of their numbers, as long as there are any left. The first sum(taken) samples are
-        reserved, client after client.
+        If a client reserves a share s of its data and the rest is random, its dominant label of
+        frequency f has the share s + (1 - s) f, which equals ``dominant_share`` for
+        s = (dominant_share - f) / (1 - f). Clients with the same label take samples in the order
+        of their numbers while samples remain. Only the first sum(taken) returned samples are
+        reserved, in the order of clients.
         """
         num_samples = labels.shape[0]
         frequency = (count / num_samples)[dominant]
@@ -172,20 +172,20 @@ class Dirichlet(PartitionConfig):
         wanted_before = jnp.take_along_axis(wanted_so_far, dominant[:, None], axis=1)[:, 0] - wanted
         taken = jnp.clip(count[dominant] - wanted_before, 0, wanted)
 
-        # Sorted by label, a client's samples are a slice: after those of smaller labels, and after
-        # those that clients before it wanted of the same label.
+        # Sorted by label, a client's samples are a slice after all smaller labels and after the
+        # samples of its label that earlier clients wanted.
         by_label = jnp.argsort(labels, stable=True)
         label_start = jnp.cumsum(count) - count  # [C]
-        client = in_turn(taken, num_samples)  # [n], who takes the next reserved sample
+        client = in_turn(taken, num_samples)  # [n], client of each reserved sample
         nth = jnp.arange(num_samples) - (jnp.cumsum(taken) - taken)[client]
         return by_label[label_start[dominant[client]] + wanted_before[client] + nth], taken
 
 
 class Natural(PartitionConfig):
-    """Each client holds the samples that came from it: ``Dataset.clients``.
+    """Partition according to the source client of each sample, ``Dataset.clients``.
 
-    If the data has more clients than the network, as many are drawn at random by the key, and
-    numbered in the order of the data's numbers; then results do not name them.
+    If the data has more than K clients, the key draws K of them at random, which keep their order.
+    Results then do not contain their ids.
     """
 
     name: ClassVar[str] = "natural"
@@ -216,7 +216,7 @@ class Natural(PartitionConfig):
         clients = data.clients
         assert clients is not None, "check_data asks for clients"
         draw_key, quality_key = jax.random.split(key)
-        # How many there are is not known inside a trace: no more than there are samples.
+        # The number of clients is unknown inside a trace, but bounded by the number of samples.
         count = jnp.zeros(clients.shape[0], jnp.int32).at[clients].add(1)
         priority = jnp.where(count > 0, jax.random.uniform(draw_key, count.shape), jnp.inf)
         chosen = jnp.sort(jnp.argsort(priority)[:num_clients])
@@ -236,13 +236,13 @@ class _ByLabel(PartitionConfig):
 
 
 class Shards(_ByLabel):
-    """Samples sorted by label, cut into shards; every client gets a few of them at random.
+    """Partition of the samples, sorted by label, into shards dealt to the clients at random.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    2017, section 3, with 2 shards a client. Samples left over by the cut are not used.
+    2017, section 3, with 2 shards per client. Samples that do not fill a shard are not used.
 
     Attributes:
-      per_client: shards of each client (static).
+      per_client: number of shards per client (static).
     """
 
     name: ClassVar[str] = "shards"
@@ -274,14 +274,14 @@ class Shards(_ByLabel):
 
 
 class DirichletLabels(_ByLabel):
-    """Each label's samples go to the clients in shares from a symmetric Dirichlet distribution.
+    """Partition of each label's samples with shares from a symmetric Dirichlet distribution.
 
-    Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", 2019; what
-    most benchmarks call Dir(alpha). First every client gets one sample at random, so that none is
-    empty (elsewhere the draw is repeated until none is).
+    Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", 2019, known as
+    Dir(alpha) in benchmarks. Every client first gets one random sample because no client may be
+    empty. Other implementations repeat the draw instead.
 
     Attributes:
-      concentration: alpha; the smaller, the fewer labels a client holds.
+      concentration: alpha. A smaller value gives each client fewer labels.
     """
 
     name: ClassVar[str] = "dirichlet_labels"
@@ -308,16 +308,16 @@ class DirichletLabels(_ByLabel):
 
 
 def are_labels(targets: Array) -> bool:
-    """Whether targets are one label a sample."""
+    """Return whether targets are one label per sample."""
     return targets.ndim == 1 and jnp.issubdtype(targets.dtype, jnp.integer)
 
 
 def counts_of(shares: Array, total: Array) -> Array:
-    """Whole numbers int32 [..., K] in these shares [..., K], whose sum is ``total`` int [...].
+    """Round ``shares`` [..., K] to counts int32 [..., K] with sum ``total``, int [...].
 
-    By rounded cumulative shares.
+    The counts are differences of rounded cumulative shares.
     """
-    # XLA's parallel cumulative sum may step back by a rounding error: keep it monotone.
+    # Rounding errors can make XLA's parallel cumulative sum decrease, hence the cummax.
     cumulative = jnp.clip(jnp.cumsum(shares, axis=-1), 0, 1)
     cumulative = jax.lax.cummax(cumulative, axis=shares.ndim - 1)
     edges = jnp.round(cumulative * total[..., None].astype(shares.dtype)).astype(jnp.int32)
@@ -325,18 +325,19 @@ def counts_of(shares: Array, total: Array) -> Array:
 
 
 def in_turn(counts: Array, length: int) -> Array:
-    """Client 0 ``counts[0]`` times, then client 1, ...; int [length], filled up by the last one."""
+    """Return each client repeated ``counts`` times, int [length], padded with the last client."""
     return jnp.repeat(jnp.arange(counts.shape[0]), counts, total_repeat_length=length)
 
 
 def deal(owner: Array, samples: Array, counts: Array, number: Array) -> Array:
-    """Give the first ``number`` samples of a list to the clients, ``counts``, int [K], to each.
+    """Deal the first ``number`` of ``samples`` to the clients in order, ``counts`` (int [K]) each.
 
-    ``owner`` int [n] is each sample's owner so far; ``samples`` int [n] are distinct as far as they
-    are dealt; ``number`` is the sum of counts. Returns the new owners, int [n].
+    ``owner`` int [n] is the current owner of each sample. The first ``number`` entries of
+    ``samples`` int [n] must be distinct, and ``number`` is the sum of ``counts``. Returns the new
+    owners, int [n].
     """
     num_samples = owner.shape[0]
     is_dealt = jnp.arange(num_samples) < number
-    # What is not dealt out goes to a place that does not exist.
+    # Other samples get an index out of range, which the scatter drops.
     target = jnp.where(is_dealt, samples, num_samples)
     return owner.at[target].set(in_turn(counts, num_samples).astype(owner.dtype), mode="drop")

@@ -1,7 +1,7 @@
-"""Server side of learning: a cohort's training and release, the average, and late updates.
+"""Server side of learning, with cohort training and release, averaging and stale updates.
 
-Federated averaging is PAUSE (2). The weights of late updates are REFL's (Abdelmoniem et al., "REFL:
-resource-efficient federated learning", EuroSys 2023).
+Federated averaging is PAUSE (2). Weights of stale updates are as in REFL (Abdelmoniem et al.,
+"REFL: resource-efficient federated learning", EuroSys 2023).
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from pause_jax.rng import draws, keys
 if TYPE_CHECKING:
     import optax
 
-# Clients whose losses are computed side by side; bounds the memory when many are asked.
+# Clients whose losses are computed side by side, which bounds memory in large queries.
 QUERY_BATCH = 16
-# Rounds by which an update of ``stale_updates="next"`` is late.
+# Age in rounds of an update under ``stale_updates="next"``.
 _AGE = 1
 
 
 class FederatedAveraging(NamedTuple):
-    """The functions of the learner that ``Learning.build`` returns."""
+    """Functions of the learner that ``Learning.build`` returns."""
 
-    local: LocalTraining  # the clients' part, with the optimiser of round 1
+    local: LocalTraining  # local training, with the client optimiser of round 1
     optimizer_at: Callable[[Array], optax.GradientTransformation]  # (round) -> client optimiser
-    execution: Execution  # how a cohort is trained
+    execution: Execution
     server: optax.GradientTransformation | None  # None adds the mean update
-    partition: PartitionConfig  # who gets which samples
-    num_samples: int  # samples that are shared out
+    partition: PartitionConfig
+    num_samples: int  # training samples in use
     num_clients: int  # K
-    largest: int  # bound on a client's number of samples
-    keeps_state: bool  # whether clients keep their optimiser state from round to round
-    scored: slice  # test samples that the model is scored on; the server holds those after them
+    largest: int  # upper bound on a client's number of samples
+    keeps_state: bool  # whether clients keep their optimiser state between rounds
+    scored: slice  # test samples for scores; the server holds the later samples for validation
 
     def init(self, streams: keys.Streams) -> LearnerState:
         local = self.local
@@ -121,17 +121,17 @@ def train_cohort(
     selection: Selection,
     release: Release,
 ) -> tuple[LearnerState, Trained, Variables]:
-    """Train a cohort and release its updates: (state, what the server saw, updates [m, ...]).
+    """Train a cohort, release its updates, and return (state, Trained, updates [m, ...]).
 
-    Of the state only what clients keep changes. Updates are as the server received them, of
-    ``params`` flat; a slot of weight 0 sends nothing.
+    Only ``state.clients`` changes. Updates are as received by the server, with ``params`` flat. For
+    a slot with weight 0, ``params`` is 0 and all other updates are undefined.
     """
     active = selection.active
     updates, opt_states, loss = _train_clients(local, execution, key, state, selection)
-    # Not inside the map: XLA fuses the concatenation into the write of the map's result, which
-    # took most of the time of a round with 1.6 million parameters.
+    # Flatten outside the map. Inside, XLA fuses the concatenation into the write of the map's
+    # result, which took most of the time of a round with 1.6 million parameters.
     released = release(jax.vmap(lambda update: ravel_pytree(update)[0])(updates["params"]))
-    # All other collections leave without noise: Result.unnoised names them.
+    # All other collections are released without noise. Result.unnoised lists them.
     updates = {**updates, "params": released}
 
     loss = jax.tree.map(lambda x: jnp.where(active, x, 0.0), loss)
@@ -154,7 +154,7 @@ def _train_clients(
     state: LearnerState,
     selection: Selection,
 ) -> tuple[Variables, Any, LocalLoss]:
-    """Return updates, optimiser states (None if none are kept) and losses, leaves [m, ...]."""
+    """Return updates, optimiser states (None if clients keep none) and losses, leaves [m, ...]."""
     variables = state.model
     partition = state.partition
     clients = selection.clients
@@ -185,7 +185,7 @@ def _train_clients(
 def averaged(
     server: optax.GradientTransformation | None, state: LearnerState, updates: Any, weights: Array
 ) -> tuple[Variables, Any]:
-    """Return the model and the server's state after a step, which adds the mean update if None."""
+    """Return the model and the server state after a server step on the weighted updates."""
     variables = state.model
     mean = jax.tree.map(lambda x: mean_update(x, weights), updates)
     mean["params"] = ravel_pytree(variables["params"])[1](mean["params"])
@@ -199,39 +199,40 @@ def averaged(
 
 
 def mean_update(updates: Array, weights: Array) -> Array:
-    """Return the weighted sum of one leaf's updates [m, ...], of slots with a weight > 0.
+    """Return the weighted sum of one leaf's updates [m, ...] over the slots with a weight > 0.
 
-    An empty slot's update does not reach the sum even if it is not finite.
+    Updates of empty slots do not affect the sum, even if they are not finite.
     """
     taken = jnp.where(weights.reshape(-1, *[1] * (updates.ndim - 1)) > 0, updates, 0.0)
     return jnp.tensordot(weights, taken, axes=1)
 
 
 def added(variables: Variables, mean: Variables) -> Variables:
-    """Return the global model with the weighted sum of the updates added: FedAvg, (2)."""
+    """Return the global model plus the weighted sum of the updates, PAUSE (2)."""
     return jax.tree.map(lambda old, move: (old + move).astype(old.dtype), variables, mean)
 
 
 def no_updates(state: LearnerState, size: int) -> Variables:
-    """Return ``size`` updates of zeros, of ``params`` flat."""
+    """Return ``size`` updates of zeros, with ``params`` flat."""
     params, _ = ravel_pytree(state.model["params"])
     model = {**state.model, "params": params}
     return jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), model)
 
 
 def no_stale_updates(learner: Learner, state: LearnerState, num_selected: int) -> StaleUpdates:
-    """Return the stale updates before round 1: none."""
+    """Return empty stale updates for the start of a run."""
     assert learner.deferred is not None
-    weights = jnp.zeros(num_selected, jnp.float32)  # as a selection's, under x64 too
+    weights = jnp.zeros(num_selected, jnp.float32)  # like a selection's, also under x64
     return StaleUpdates(learner.deferred.none(state, num_selected), weights)
 
 
 def with_stale(
     updates: Any, weights: Array, is_stale: Array, stale: StaleUpdates, beta: Array | float | None
 ) -> tuple[Any, Array, StaleUpdates]:
-    """Join the updates of a round with those that missed the round before.
+    """Join a round's updates with the stale updates of the previous round.
 
-    ``is_stale`` says which updates missed this round. The joined weights sum to one.
+    ``is_stale``, bool [m], marks updates that miss this round. Returns the joined updates
+    [2 m, ...], their weights, which sum to one if any is positive, and the new stale updates.
     """
     now, before = jnp.where(is_stale, 0.0, weights), stale.weights
     if beta is not None:
@@ -245,16 +246,16 @@ def with_stale(
 
 
 def damping(beta: Array | float, fresh: Array, in_time: Array, stale: Array, due: Array) -> Array:
-    """Return factors of the weights of stale updates, next to fresh ones, which have 1; float [m].
+    """Return weight factors of stale updates, float [m]; fresh updates have the factor 1.
 
-    (1 - beta) / (age + 1) + beta (1 - exp(-L / max L)). L = |u - (s + n u) / (n + 1)|^2 / |u|^2
-    says how far the stale update s moves the mean u of the n fresh ones; L = 0 without any. The
-    exponential is not divided by ten, as it is in the program. Only the fresh updates ``in_time``
-    and the stale ones ``due`` are averaged now.
+    The factor is (1 - beta) / (age + 1) + beta (1 - exp(-L / max L)). The relative deviation
+    L = |u - (s + n u) / (n + 1)|^2 / |u|^2 measures how far the stale update s moves the mean u of
+    the n fresh updates, with L = 0 if n = 0. REFL's code divides the exponential by ten, but this
+    function does not. Only fresh updates ``in_time`` and stale updates ``due`` are averaged.
     """
     number = jnp.sum(in_time).astype(fresh.dtype)
     mean = jnp.sum(jnp.where(in_time[:, None], fresh, 0.0), axis=0) / jnp.maximum(number, 1)
-    # The moved mean differs from u by (u - s) / (n + 1).
+    # The mean with the stale update differs from u by (u - s) / (n + 1).
     apart = jnp.sum(jnp.square(mean[None, :] - jnp.where(due[:, None], stale, 0.0)), axis=1)
     scale = jnp.sum(jnp.square(mean)) * (number + 1) ** 2
     moves = jnp.where(due & (scale > 0), apart / jnp.where(scale > 0, scale, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""Tasks: what a model's outputs are for, their loss, and the figures on the test set."""
+"""Tasks, which define the output shape, the loss and the test scores of a model."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError
 from pause_jax.learning.dataset import Dataset
 
-# Samples of which losses are computed alone and together.
+# Minimum batch size of the check that losses and scores do not mix samples.
 _TOGETHER = 8
 
 
 class Task(Config):
-    """A task. A custom one is a subclass with ``outputs``, ``loss``, perhaps ``scores``.
+    """Learning task. A custom task overrides ``outputs``, ``loss`` and optionally ``scores``.
 
     Attributes:
-      metrics: names of its scores; not ``test_loss``, nor another quantity that is recorded.
+      metrics: names of the scores, distinct from ``test_loss`` and all other recorded quantities.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
 
     def outputs(self, data: Dataset) -> tuple[int, ...]:
-        """Shape of the outputs for one sample; the last entry is what a model is built for."""
+        """Return the output shape for one sample, whose last entry is the model's output size."""
         raise NotImplementedError
 
     def check_data(self, data: Dataset) -> None:
-        """Raise ConfigError if it cannot be learnt from this data set."""
+        """Raise ConfigError if the data set is unsuitable for the task."""
 
     def loss(self, outputs: Array, targets: Array) -> Array:
-        """Loss of each sample, [B], of outputs [B, ...] and targets [B, ...]."""
+        """Compute the loss of each sample, [B], from outputs [B, ...] and targets [B, ...]."""
         raise NotImplementedError
 
     def scores(self, outputs: Array, targets: Array) -> dict[str, Array]:
-        """Of each sample, [B], by the names of ``metrics``: the test set's means are recorded."""
+        """Compute scores [B] of each sample by metric name. Their test means are recorded."""
         return {}
 
 
 class Classification(Task):
-    """One of C labels: cross entropy; ``test_accuracy`` is the share of right ones."""
+    """Classification into C labels with cross-entropy loss and ``test_accuracy``."""
 
     name: ClassVar[str] = "classification"
     summary: ClassVar[str] = "labels: cross entropy, accuracy"
@@ -66,7 +66,7 @@ class Classification(Task):
     def loss(self, outputs: Array, targets: Array) -> Array:
         import optax
 
-        # Not by index: its gradient would scatter, which is slow to compile and to run on a CPU.
+        # The gradient of indexing is a scatter, which is slow to compile and to run on a CPU.
         return optax.softmax_cross_entropy(outputs, jax.nn.one_hot(targets, outputs.shape[-1]))
 
     def scores(self, outputs: Array, targets: Array) -> dict[str, Array]:
@@ -74,7 +74,7 @@ class Classification(Task):
 
 
 class Regression(Task):
-    """One or more numbers: half the squared error, summed over a sample's targets."""
+    """Regression with half the squared error, summed over the targets of a sample."""
 
     name: ClassVar[str] = "regression"
     summary: ClassVar[str] = "numbers: half the squared error"
@@ -92,7 +92,10 @@ class Regression(Task):
 
 
 class NextToken(Task):
-    """The next of V tokens at each of L places: cross entropy; accuracy over all places."""
+    """Prediction of the next of V tokens at each of L positions with cross-entropy loss.
+
+    ``test_accuracy`` is the accuracy over all positions.
+    """
 
     name: ClassVar[str] = "next_token"
     summary: ClassVar[str] = "a token at every place: cross entropy, accuracy"
@@ -121,19 +124,19 @@ TASKS: tuple[type[Task], ...] = (Classification, Regression, NextToken)
 
 
 def task_of(data: Dataset) -> Task:
-    """Return the task that fits the targets: floats are a regression, rows of integers tokens."""
+    """Infer regression from floats, next token from rows of integers, and else classification."""
     if jnp.issubdtype(data.y_train.dtype, jnp.floating):
         return Regression()
     return Classification() if data.y_train.ndim == 1 else NextToken()
 
 
 def metrics_of(task: Task) -> tuple[str, ...]:
-    """Return the names of the metrics of an evaluation."""
+    """Return the names of an evaluation's metrics."""
     return ("test_loss", *task.metrics)
 
 
 def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
-    """Return ``task.outputs``. Raises ConfigError if that is not a shape."""
+    """Return ``task.outputs`` as a shape, or raise ConfigError."""
     outputs = task.outputs(data)
     try:
         shape = tuple(map(operator.index, outputs))
@@ -148,7 +151,7 @@ def shape_of_outputs(task: Task, data: Dataset) -> tuple[int, ...]:
 
 
 def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, model: str) -> None:
-    """Check the shape of a model's outputs for a batch of one, and a custom task."""
+    """Validate the shape of a model's outputs for a batch of one, and any custom task."""
     needed = (1, *shape_of_outputs(task, data))
     if not isinstance(outputs, jax.ShapeDtypeStruct):
         raise ConfigError(f"{model}: gives a {type(outputs).__name__}; must give one array.")
@@ -162,9 +165,9 @@ def check_outputs(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct, mode
 
 
 def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> None:
-    """Check that loss and scores are a number of each sample that no other sample changes.
+    """Validate that loss and scores are one number per sample and independent of other samples.
 
-    Arrays that broadcast against each other may well give the right shape.
+    A shape check alone misses errors in which outputs and targets broadcast to the right shape.
     """
     name = f"learning.task = {label(task)}"
     y = data.y_train
@@ -178,7 +181,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
             f"{name}: a metric is called 'test_loss', as the mean of its loss is. Give it another "
             "name."
         )
-    # No other axis is as long: that would hide which axis is meant.
+    # The batch size differs from all other axes to expose the use of a wrong axis.
     lengths = {*outputs.shape[1:], *y.shape[1:]}
     number = next(n for n in range(_TOGETHER, _TOGETHER + 9) if n not in lengths)
     rng = np.random.default_rng(0)
@@ -186,7 +189,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
     targets = rng.standard_normal((number, *y.shape[1:])).astype(y.dtype)
     if jnp.issubdtype(y.dtype, jnp.integer):
         targets = rng.integers(data.num_classes, size=targets.shape).astype(y.dtype)
-    # Its numbers may be traced; whether samples mix does not depend on them.
+    # A task's numbers may be traced. Their values do not affect whether samples mix.
     fixed = jax.tree.map(lambda x: 0.5 if isinstance(x, jax.core.Tracer) else x, task)
 
     def together(o: Array, t: Array) -> dict[str, Array]:
@@ -229,7 +232,7 @@ def _check_custom(task: Task, data: Dataset, outputs: jax.ShapeDtypeStruct) -> N
 
 
 def in_short(error: Exception) -> str:
-    """An error's type, and the first line of what it says."""
+    """Return an error's type and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
 

@@ -1,4 +1,4 @@
-"""Data sets through tensorflow-datasets, without TensorFlow where they are prepared already."""
+"""Data sets from tensorflow-datasets, read without TensorFlow once they are prepared."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.learning.data import Arrays, DataConfig, decoded
 from pause_jax.learning.dataset import Dataset
 
-# A data set that tensorflow-datasets itself has: after NAMESPACE: it would fetch code and run it.
+# Names without NAMESPACE:, which would make tensorflow-datasets fetch and run third-party code.
 _NAME = re.compile(r"\w+(/\w[\w.-]*)?(:[\d.*]+)?", re.ASCII)
 
 
 class Source(NamedTuple):
-    """A data set of tensorflow-datasets, and what of it is read."""
+    """Data set from tensorflow-datasets, with the features and splits to read."""
 
-    dataset: str  # its name there
-    inputs: str = "image"  # names of its features
+    dataset: str  # name in tensorflow-datasets
+    inputs: str = "image"  # feature names
     labels: str = "label"
-    train: str = "train"  # splits; without one for testing a fifth of the samples is drawn for it
-    test: str | None = "test"
+    train: str = "train"  # split names
+    test: str | None = "test"  # None: a random fifth of the samples
 
 
 class Prepared(DataConfig):
-    """A data set through tensorflow-datasets.
+    """Config of a data set from tensorflow-datasets.
 
     Attributes:
-      data_dir: folder that holds the prepared data set; tensorflow-datasets' own by default.
-      download: download and prepare it first if it is not there (needs tensorflow, once).
+      data_dir: folder of prepared data sets; by default the folder of tensorflow-datasets.
+      download: download and prepare the data set if it is missing (needs tensorflow once).
     """
 
     data_dir: str | None = static(default=None, optional=True, kind=str)
@@ -50,7 +50,7 @@ class Prepared(DataConfig):
 
     @property
     def source(self) -> Source:
-        """What is read."""
+        """Data set, features and splits to read."""
         return Source(self.name)
 
     def load(self) -> Dataset:
@@ -65,35 +65,35 @@ class Prepared(DataConfig):
 
 
 class Mnist(Prepared):
-    """MNIST, 60,000 + 10,000 images of 28 x 28."""
+    """MNIST with 60,000 + 10,000 images of 28 x 28 pixels."""
 
     name: ClassVar[str] = "mnist"
     summary: ClassVar[str] = "60,000 digits of 28 x 28 pixels, tensorflow-datasets"
 
 
 class FashionMnist(Prepared):
-    """Fashion-MNIST, 60,000 + 10,000 images of 28 x 28."""
+    """Fashion-MNIST with 60,000 + 10,000 images of 28 x 28 pixels."""
 
     name: ClassVar[str] = "fashion_mnist"
     summary: ClassVar[str] = "60,000 clothes of 28 x 28 pixels, tensorflow-datasets"
 
 
 class Cifar10(Prepared):
-    """CIFAR-10, 50,000 + 10,000 colour images of 32 x 32."""
+    """CIFAR-10 with 50,000 + 10,000 colour images of 32 x 32 pixels."""
 
     name: ClassVar[str] = "cifar10"
     summary: ClassVar[str] = "50,000 colour images of 32 x 32 pixels, tensorflow-datasets"
 
 
 class Tfds(Prepared):
-    """Any data set of tensorflow-datasets with images or feature vectors of one shape.
+    """Data set from tensorflow-datasets by name, with images or feature vectors of equal shape.
 
     Attributes:
-      dataset: its name there, such as ``emnist`` or ``kmnist``.
-      inputs: the feature that is the input.
-      labels: the feature that is the label, or the target if it is a float.
-      train: the split to train on.
-      test: the split to test on; without one a fifth of the samples is drawn for it.
+      dataset: name in tensorflow-datasets, such as ``emnist`` or ``kmnist``.
+      inputs: name of the input feature.
+      labels: name of the feature with labels, or with regression targets if it is a float.
+      train: training split.
+      test: test split; None to hold out a random fifth of the samples.
     """
 
     name: ClassVar[str] = "tfds"
@@ -111,7 +111,7 @@ class Tfds(Prepared):
 
 
 def _folder(data_dir: str | None, dataset: str) -> pathlib.Path:
-    # As tensorflow-datasets itself has it, whose import takes seconds.
+    # The default folder of tensorflow-datasets, whose import would take seconds.
     base = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return pathlib.Path(base).expanduser() / dataset.partition(":")[0]
 
@@ -127,7 +127,7 @@ def _unreadable(source: Source, data_dir: str | None, why: str) -> ConfigError:
 
 
 def _fingerprint(folder: pathlib.Path) -> str:
-    """Names, sizes and times of all files of a folder, in a word."""
+    """Return a hash of the names, sizes and modification times of all files in a folder."""
     content = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():

@@ -1,6 +1,6 @@
 """Selection policies and their registry."""
 
-# Names "X as X" are for other rooms, and not in `__all__`.
+# Names imported as "X as X" serve other subpackages and are not in `__all__`.
 # ruff: noqa: I001
 
 from pause_jax.bandit.protocol import Info, Observation, Selection, no_info
@@ -39,7 +39,7 @@ POLICIES: tuple[type[PolicyConfig], ...] = (
     NoiseSampling, TolerantFirst, BudgetGroups, Random, RoundRobin, Fastest, All, Genie,
 )  # fmt: skip
 
-# All names that the library has for a policy: on the command line, in files, in presets.
+# Names of the library's policies on the command line, in config files and in presets.
 NAMED: dict[str, PolicyConfig] = {
     **{policy.name: policy() for policy in POLICIES},
     "pause_exhaustive": Pause(search=Exhaustive()),
@@ -62,10 +62,10 @@ name_settings(PolicyConfig, NAMED)
 
 
 def named(policy: str | PolicyConfig) -> PolicyConfig:
-    """The config that a name stands for, also a custom policy's; a config passes through.
+    """Return the config of a library or custom policy name; return a config unchanged.
 
     Raises:
-      ConfigError: for an unknown name, with the names that exist.
+      ConfigError: if the name is unknown. The message lists the known names.
 
     Examples:
       >>> from pause_jax.policies import named

@@ -1,7 +1,7 @@
-"""The contract of a selection policy.
+"""Interface of a selection policy.
 
-A policy is three pure functions, written for one run, and a query if it asks clients before it
-selects. Its config builds them within the trace, so every number in the config can be swept.
+A policy consists of three pure functions for a single run, and a query if it asks clients before it
+selects. The config builds them during tracing, which allows sweeps over every number in the config.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Answer(NamedTuple):
-    """The answers of asked clients, in the order of ``ask``'s clients.
+    """Answers of the asked clients, in the order of the clients returned by ``Query.ask``.
 
     Attributes:
-      loss: float [d], mean loss of the current global model on local data, if ``wants`` is
-        ``loss``; 1 without learning. NaN if not reported.
-      features: float [d, F], what the latency model shows of the coming round (see
+      loss: float [d], mean loss of the current global model on local data if ``wants`` is ``loss``.
+        1 without learning, NaN if not reported.
+      features: float [d, F], features of the coming round from the latency model (see
         ``Latency.features``).
-      reported: bool [d], of the asked, which reported their loss; with ``when_spent="drop"`` not
-        those whose budget is spent.
+      reported: bool [d], whether an asked client reported its loss. With ``when_spent="drop"``,
+        clients with a spent budget do not report.
     """
 
     loss: Float[Array, " d"]
@@ -40,16 +40,16 @@ class Answer(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A question to some clients before the choice. Its time is charged to the round.
+    """Question to clients before the choice. Its duration is part of the round.
 
     Attributes:
       ask: (key, state, round, available [K]) -> (int32 [d] distinct clients, bool [d] whether each
-        is asked).
-      receive: (state, clients [d], asked [d], Answer) -> state, which ``select`` then reads.
-      wants: ``loss`` or ``features``: what must be computed for the answer.
-      batch_size: samples of a mini-batch that a loss is computed on; None for all local data.
-      seconds: (latency of the round [K]) -> float [K], seconds until each client's answer; the
-        round waits for the slowest.
+        client is asked).
+      receive: (state, clients [d], asked [d], Answer) -> state for ``select``.
+      wants: requested quantity, ``loss`` or ``features``.
+      batch_size: size of the mini-batch for a loss; None for all local data.
+      seconds: (latency of the round [K]) -> float [K], seconds until each client answers. The round
+        waits for the slowest asked client.
     """
 
     ask: Callable[[Array, Any, Array, Array], tuple[Array, Array]]
@@ -59,20 +59,20 @@ class Query(NamedTuple):
     seconds: Callable[[Array], Array]
 
 
-# A schedule that fades makes noise that float32 cannot square; sums of this stay finite.
+# Bound on finite noise powers, because policies add them up and fading schedules overflow float32.
 MOST_NOISE = 1e30
-# What a policy chose, and diagnostics of the choice.
+# A policy's choice and its diagnostics.
 Selected = tuple[Selection, Info]
 
 
 class Policy(NamedTuple):
-    """A selection policy.
+    """Functions of a selection policy.
 
     Attributes:
       init: () -> state.
       select: (key, state, round, available [K]) -> (Selection, Info).
       update: (state, Selection, Observation) -> state.
-      query: what it asks clients before it selects; None for most policies.
+      query: question to clients before ``select``; None for a policy that asks nothing.
     """
 
     init: Callable[[], Any]
@@ -82,30 +82,30 @@ class Policy(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a policy may know of the network when it is built.
+    """Network information available when a policy is built.
 
     Attributes:
       num_clients: K.
       num_selected: m, size of this policy's cohort.
-      num_rounds: T, length of the run; a traced number with the policies of the library.
-      update_size: d, parameters of the model; 0 without learning.
-      num_features: F, entries of a client's latency features.
+      num_rounds: T, length of the run; may be traced.
+      update_size: d, entries of a client's update; 0 without learning.
+      num_features: F, number of latency features of a client.
       data_size: float [K], samples of each client, ``|D_k|``.
       local_samples: float [K], samples that a client trains on in a round, at most ``|D_k|``.
       share: float [K], quality-weighted share of the data; sums to one.
       reward: weights of the reward.
-      privacy: the mechanism, with each client's own budget where they differ; a policy may read
+      privacy: privacy mechanism, with one budget per client where budgets differ. A policy may read
         its schedule, not its releases.
       min_latency: tau_min, seconds.
-      expected_speed: float [K], mu_k, the mean over rounds if it varies. For the genie only.
-      expected_latency: float [K], E[tau_k], seconds. For policies that assume it known.
-      varying: (round) -> float [K], mu_k of a round; None if it is the same in all.
-      forecast: (clock, ahead) -> float [K], probability that a client which is available at
-        ``clock`` is so ``ahead`` seconds later; None if nobody can tell.
-      output_layer: () -> int [C, 1 + H], for each of the C outputs the places in a flat update of
-        its bias and of its H incoming weights, or None if the output layer is not known. None of a
-        server that does not know the model.
-      validates: whether observations come with ``server_loss``.
+      expected_speed: float [K], mu_k, averaged over rounds if it varies. For the genie only.
+      expected_latency: float [K], E[tau_k], seconds. For policies that assume known latencies.
+      varying: (round) -> float [K], mu_k in that round; None if mu_k is constant.
+      forecast: (clock, ahead) -> float [K], probability that a client available at ``clock`` is
+        available ``ahead`` seconds later; None if unknown.
+      output_layer: () -> int [C, 1 + H], positions in a flat update of the bias and the H incoming
+        weights of each of the C outputs. Returns None if the output layer is unknown, and is None
+        on a server that does not know the model.
+      validates: whether observations include ``server_loss``.
     """
 
     num_clients: int
@@ -128,14 +128,14 @@ class Context(NamedTuple):
 
     @property
     def budget(self) -> Array:
-        """eps_bar_k, each client's own budget, float [K]; infinite without privacy."""
+        """Total budget eps_bar_k of each client, float [K]; infinite without privacy."""
         return jnp.broadcast_to(self.privacy.budget.total(), (self.num_clients,))
 
     def noise_power(self, participations: Array) -> Array:
-        """Expected squared noise in each client's next release, float [K], over all its entries.
+        """Return the expected squared norm of the noise in each client's next release, float [K].
 
-        It is infinite where the budget is spent, at most ``MOST_NOISE`` elsewhere, and 0 without
-        privacy. Without learning it is that of one entry, so that clients still differ.
+        It is infinite if the budget is spent, at most ``MOST_NOISE`` otherwise, and 0 without
+        privacy. Without learning, d = 1 keeps the differences between clients.
         """
         epsilon = self.privacy.budget.epsilon(participations + 1)
         left, dimension = epsilon > 0, self.update_size or 1
@@ -143,24 +143,25 @@ class Context(NamedTuple):
         return jnp.where(left, jnp.minimum(power, MOST_NOISE), jnp.inf)
 
     def speed_at(self, round: Array) -> Array:
-        """mu_k in round t, float [K]. For the genie only."""
+        """Return mu_k in round t, float [K]. For the genie only."""
         return self.expected_speed if self.varying is None else self.varying(round)
 
 
 class PolicyConfig(Config):
-    """Base of every policy's config.
+    """Base class of policy configs.
 
     Attributes:
-      reads: what its policy reads of the clients' data or training: fields of :class:`Observation`
-        (``loss``, ``square_loss``, ``update``, ``server_loss``) and ``answer.loss`` of a query. An
-        undeclared field is None.
-      observes: what it reads of the chosen clients after a round.
-      assumes: what must be known beforehand.
+      reads: names of the data and training results that the policy reads: fields of
+        :class:`Observation` (``loss``, ``square_loss``, ``update``, ``server_loss``) and
+        ``answer.loss`` of a query. Undeclared fields are None.
+      observes: short description of the observed quantities.
+      assumes: short description of the quantities assumed known.
       reference: source of the rule.
-      alone: whether a sweep compiles it apart from other policies, as it asks clients, calls back
-        to Python or keeps whole updates; custom policies always are.
-      needs_rounds: why it cannot choose where rounds overlap; empty if it can. There ``round``
-        counts decisions and T server steps, and what ``update`` hears of is not the last decision.
+      alone: whether a sweep compiles the policy separately, because it asks clients, calls back to
+        Python or stores whole updates. Custom policies are always compiled separately.
+      needs_rounds: reason why the policy cannot run with overlapping rounds; empty if it can. With
+        overlap, ``round`` counts decisions, T counts server steps, and ``update`` may receive
+        answers to earlier decisions.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -173,21 +174,21 @@ class PolicyConfig(Config):
     @final
     @property
     def releases(self) -> tuple[str, ...]:
-        """What clients send without noise, besides sizes and latencies."""
+        """Quantities that clients send without noise, in addition to sizes and latencies."""
         return tuple(words for reading, words in UNNOISED.items() if reading in readings(self))
 
     def cohort_size(self, num_clients: int, num_selected: int) -> int:
-        """Clients chosen a round."""
+        """Return the number of clients chosen per round."""
         return num_selected
 
     def build(self, context: Context) -> Policy:
-        """The three functions, for one network."""
+        """Build the policy for one network."""
         raise NotImplementedError(f"{type(self).__name__} has no build(context) -> Policy.")
 
 
-# Fields of an observation that show a client's data, or are known only once it has trained.
+# Fields of an observation that reveal a client's data or require its training.
 PROTECTED = ("loss", "square_loss", "update", "server_loss")
-# What clients send without noise for a reading.
+# Quantity that clients send without noise for each reading.
 UNNOISED = {
     "loss": "the training loss of each chosen client",
     "square_loss": "the squared training loss of each chosen client",
@@ -196,20 +197,24 @@ UNNOISED = {
 
 
 def readings(config: PolicyConfig) -> tuple[str, ...]:
-    """Return what a policy and the parts in its fields declare to read."""
+    """Return the readings that a policy and its nested configs declare, without duplicates."""
     declared = [getattr(part, "reads", ()) for _, part in nested(config)]
     return tuple(dict.fromkeys(reading for reads in declared for reading in reads))
 
 
 def learns_of_training(config: PolicyConfig) -> bool:
-    """Return whether ``update`` reads what is known once clients have trained: losses, updates."""
+    """Return whether ``update`` reads results of training, such as losses or updates."""
     return any(reading in PROTECTED for reading in readings(config))
 
 
 def policy_of(config: PolicyConfig, context: Context) -> Policy:
-    """Build a policy that receives only what its config declares, and keeps the form of its state.
+    """Build a policy and limit its observations to the readings that its config declares.
 
-    Whether ``update`` keeps to both is known, and raises ConfigError, while it is traced.
+    Raises:
+      TypeError: if ``build`` does not return a :class:`Policy`.
+      ConfigError: if the config overrides ``releases``, or the query asks for undeclared losses.
+        ``update`` raises it during tracing if it reads an undeclared field, or returns a state
+        whose structure, shapes or dtypes differ from the initial state.
     """
     name = type(config).__name__
     built = config.build(context)
@@ -236,7 +241,7 @@ def policy_of(config: PolicyConfig, context: Context) -> Policy:
         try:
             later = updated(absent)
         except Exception:
-            # A reading of None fails in many ways. Name the fields without which it fails.
+            # Using None raises many kinds of errors. Name the fields whose absence causes this one.
             missing = [field for field in absent if _fails(updated, [field])]
             if not missing or _fails(updated, []):
                 raise
@@ -263,7 +268,7 @@ def _undeclared(name: str, deed: str, declared: tuple[str, ...], missing: list[s
 
 
 def _of_form(name: str, form: Any, state: Any) -> Any:
-    """Return the state if its structure, shapes and dtypes are those that ``init`` returned."""
+    """Return the state if its structure, shapes and dtypes match ``form``, else raise."""
     returned = jax.eval_shape(lambda x: x, state)
     leaves, structure = jax.tree_util.tree_flatten_with_path(form)
     returned_leaves, returned_structure = jax.tree_util.tree_flatten_with_path(returned)
@@ -281,7 +286,7 @@ def _of_form(name: str, form: Any, state: Any) -> Any:
 
 
 def check_selected(selected: Any, num_selected: int) -> Selected:
-    """Return what ``select`` returned if its form is right; values are known in the run only."""
+    """Validate the types, shapes and dtypes of a policy's choice, and return the choice."""
     if not (
         isinstance(selected, tuple)
         and len(selected) == 2

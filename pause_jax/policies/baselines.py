@@ -1,4 +1,4 @@
-"""Policies that learn nothing: random, fastest in expectation, all."""
+"""Baselines without learning: random, fastest in expectation, all, round robin."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pause_jax.policies.choose import by_data_size, draw_clients, stateless, top
 
 
 class Random(PolicyConfig):
-    """m clients at random without replacement.
+    """Random cohort of m clients, drawn without replacement.
 
     Attributes:
-      weighting: ``uniform``, or ``data`` to draw with probabilities proportional to data sizes
-        (one after the other, each among the clients that are left).
+      weighting: ``uniform``, or ``data`` for successive draws with probabilities proportional to
+        the data sizes of the remaining clients.
     """
 
     name: ClassVar[str] = "random"
@@ -41,7 +41,7 @@ class Random(PolicyConfig):
 
 
 class Fastest(PolicyConfig):
-    """The m available clients of least expected latency, every round."""
+    """The m available clients with the lowest expected latency, in every round."""
 
     name: ClassVar[str] = "fastest"
     summary: ClassVar[str] = "the m fastest in expectation, always the same"
@@ -58,7 +58,7 @@ class Fastest(PolicyConfig):
 
 
 class All(PolicyConfig):
-    """Every available client, every round (FedAvg with full participation)."""
+    """Every available client in every round (FedAvg with full participation)."""
 
     name: ClassVar[str] = "all"
     summary: ClassVar[str] = "every client, every round"
@@ -77,11 +77,11 @@ class All(PolicyConfig):
 class RoundRobin(PolicyConfig):
     """The next m available clients in a fixed cyclic order.
 
-    Neighbours form cohorts. Where clients are numbered by speed, as in the papers' fleets, each
-    cohort is of one speed, and rounds are shorter than those of random cohorts.
+    Clients next to each other form a cohort. If client numbers follow speed, as in the papers'
+    fleets, the clients of a cohort have similar speeds, which makes rounds shorter.
 
     Attributes:
-      order: ``number``, or ``shuffled``: an order that has nothing to do with the numbers, the
+      order: ``number`` for client numbers, or ``shuffled`` for a random permutation that is the
         same in every run.
     """
 

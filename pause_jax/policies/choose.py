@@ -1,4 +1,4 @@
-"""Ingredients of policies: how clients are ranked, drawn and weighed."""
+"""Building blocks of policies: ranking, sampling and weighting of clients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def by_data_size(
     clients: Int[Array, " m"], available: Bool[Array, " K"], context: Context
 ) -> Selection:
-    """Return a selection with FedAvg weights ``|D_k| / sum |D_j|``, (2).
+    """Return a selection with the FedAvg weights ``|D_k| / sum |D_j|``, PAUSE (2).
 
-    Slots of absent clients are empty. Weights sum to one, or to zero if nobody is available.
+    Slots of unavailable clients are empty. Weights sum to one, or to zero if all slots are empty.
     """
     size = jnp.where(available[clients], context.data_size[clients], 0.0)
     total = jnp.sum(size)
@@ -33,9 +33,9 @@ def by_data_size(
 def top_clients(
     score: Float[Array, " K"], available: Bool[Array, " K"], num_selected: int, key: Array
 ) -> Int[Array, " m"]:
-    """Return the m available clients of highest score, by descending score, ties at random.
+    """Return the m available clients with the highest scores, in descending order, ties at random.
 
-    Absent clients only fill up. A score must not be NaN.
+    Unavailable clients fill the remaining places. Scores must not be NaN.
     """
     return ordered(score, available, key)[:num_selected]
 
@@ -43,12 +43,12 @@ def top_clients(
 def draw_clients(
     weight: Float[Array, " K"], among: Bool[Array, " K"], count: int, key: Array
 ) -> Int[Array, " count"]:
-    """Draw ``count`` clients without replacement, in proportion to weight among those left.
+    """Draw ``count`` clients one by one without replacement, in proportion to ``weight``.
 
-    Clients come in the order of the draws; those of weight 0 come after all others, and those that
-    are not ``among`` the ones to draw from only fill up.
+    Clients are returned in the order of the draws. Clients of weight 0 come after all others, and
+    clients outside ``among`` fill the remaining places.
     """
-    # Gumbel top-k: the largest log w + Gumbel are draws without replacement.
+    # Gumbel top-k trick: the largest values of log w + Gumbel noise are draws without replacement.
     score_key, tie_key = jax.random.split(key)
     score = jnp.log(weight) + jax.random.gumbel(score_key, weight.shape)
     return top_clients(score, among, count, tie_key)
@@ -57,15 +57,15 @@ def draw_clients(
 def inclusion_probabilities(
     weight: Float[Array, " K"], among: Bool[Array, " K"], total: Array | float
 ) -> Float[Array, " K"]:
-    """Return probabilities min(1, c weight) whose sum is ``total``; 0 outside ``among``.
+    """Return probabilities min(1, c weight) with the sum ``total``; 0 outside ``among``.
 
-    The clients that reach 1 are fixed, and the rest is shared by the others in proportion to their
-    weights > 0, until none exceeds 1 (E3CS's allocation). If ``total`` is more than the number of
-    these clients, all have 1.
+    Clients that reach 1 are fixed, and the others share the rest in proportion to their weights > 0
+    until no probability exceeds 1 (E3CS's allocation). If ``total`` exceeds the number of clients
+    in ``among``, all of them have probability 1.
     """
     weight = jnp.where(among, weight, 0.0)
     largest = jnp.sort(weight, descending=True)
-    rest = jnp.cumsum(largest[::-1])[::-1]  # sums from the smallest up, of each weight and below
+    rest = jnp.cumsum(largest[::-1])[::-1]  # sum of each weight and all smaller ones
     # If the first j clients are fixed at 1, the factor is (total - j) / (sum of the others).
     factor = (total - jnp.arange(len(weight), dtype=weight.dtype)) / jnp.where(rest > 0, rest, 1.0)
     fits = factor * largest <= 1
@@ -75,15 +75,15 @@ def inclusion_probabilities(
 
 
 def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) -> Int[Array, " m"]:
-    """Draw a cohort of fixed size that has each client with exactly its own probability.
+    """Draw a cohort of fixed size with exact inclusion probabilities.
 
-    Probabilities are at most 1 and sum to a whole number n <= m. The n drawn clients come first, in
-    random order, then others that only fill up.
+    Probabilities are at most 1 and sum to an integer n <= m. The n drawn clients come first, in
+    random order, and other clients fill the remaining places.
 
-    DepRound (Gandhi et al. 2006): two clients trade probability until one has 0 or 1 and is
-    settled, so that neither's mean nor the sum changes. The pairs are those of a tournament in a
-    random order: log2 K levels without a loop over clients or a long sum, whose rounding would
-    show in the probabilities (as it does in systematic sampling).
+    DepRound (Gandhi et al. 2006): two clients trade probability until one of them is settled at 0
+    or 1. The trade preserves both means and the sum. A random tournament of log2 K levels forms the
+    pairs without a loop over clients. It also avoids a long sum, whose rounding would distort the
+    probabilities (as in systematic sampling).
     """
     num_clients = len(probability)
     order_key, trade_key = jax.random.split(key)
@@ -95,15 +95,15 @@ def dep_round(probability: Float[Array, " K"], num_selected: int, key: Array) ->
 
 
 def _settled(probability: Array, chance: Array) -> Array:
-    """Who is drawn, bool [n], from probabilities [n] and uniform numbers [n]; n is a power of 2."""
+    """Return the drawn clients, bool [n], for probabilities [n] and uniform draws [n], n = 2^i."""
     if len(probability) == 1:
-        return probability > 0.5  # a whole number up to rounding
+        return probability > 0.5  # an integer up to rounding
     half = len(probability) // 2
     left, right = probability[:half], probability[half:]
     both = left + right
     over = both > 1
-    # One of the two is settled, at 1 if both exceed 1 and else at 0; the other has the rest. Where
-    # they are 1 together, rounding says which of the two happens, and both choose the same client.
+    # One client of the pair is settled, at 1 if their sum exceeds 1 and at 0 otherwise. The other
+    # client keeps the rest. If the sum is 1 up to rounding, both cases draw the same client.
     left_goes_on = jnp.where(
         over, (1 - chance[:half]) * (2 - both) < 1 - left, chance[:half] * both < left
     )
@@ -114,18 +114,18 @@ def _settled(probability: Array, chance: Array) -> Array:
 
 
 def equal_weights(clients: Array, active: Array) -> Selection:
-    """A selection of int [m] clients whose active slots, bool [m], weigh the same; others: 0."""
+    """Return a selection of clients, int [m], with equal weights in the active slots, bool [m]."""
     weights = active.astype(jnp.float32)
     return Selection(clients, weights / jnp.maximum(jnp.sum(weights), 1.0))
 
 
 def mask_of(clients: Array, chosen: Array, num_clients: int) -> Array:
-    """Which clients are chosen, bool [K], from int [n] distinct clients and bool [n]."""
+    """Return the mask of chosen clients, bool [K], from distinct clients [n] and a mask [n]."""
     return jnp.zeros(num_clients, bool).at[clients].set(chosen)
 
 
 def first_of(order: Array, count: Array) -> Array:
-    """Which clients are the first ``count`` of an order of all clients: int [K] -> bool [K]."""
+    """Return the mask, bool [K], of the first ``count`` clients of a permutation, int [K]."""
     place = jnp.arange(order.shape[0], dtype=count.dtype)
     return mask_of(order, place < count, order.shape[0])
 
@@ -142,19 +142,19 @@ def resource_request(
     receive: Callable[[Any, Array, Array, Answer], Any],
     seconds: Array | float,
 ) -> Query:
-    """A query for latency features that takes every client the same ``seconds``."""
+    """Build a query for latency features that every client answers after ``seconds``."""
     return Query(ask, receive, "features", None, lambda latency: jnp.full_like(latency, seconds))
 
 
 def num_candidates(candidates: int | None, context: Context) -> int:
-    """How many clients are candidates: as configured, or 2 m and at most K."""
+    """Return the configured number of candidates, or by default 2 m, at most K."""
     if candidates is None:
         return min(2 * context.num_selected, context.num_clients)
     return candidates
 
 
 def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
-    """Raise ConfigError unless m <= candidates <= K, of the policy at ``path``."""
+    """Raise ConfigError if ``candidates`` is outside [m, K], for the policy at ``path``."""
     m, num_clients = sizes.num_selected, sizes.num_clients
     if candidates is not None and not m <= candidates <= num_clients:
         raise ConfigError(
@@ -164,7 +164,7 @@ def check_candidates(path: str, candidates: int | None, sizes: Sizes) -> None:
 
 
 def stateless(select: Callable[[Array, Array], Selection]) -> Policy:
-    """A policy that learns nothing, from ``(key, available) -> Selection``."""
+    """Build a policy without state from ``(key, available) -> Selection``."""
 
     def full_select(key: Array, state: tuple[()], round: Array, available: Array) -> Selected:
         return select(key, available), no_info()

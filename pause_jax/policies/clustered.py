@@ -1,9 +1,9 @@
-"""Clusters of clients by their updates: clustered sampling by similarity, and HiCS-FL.
+"""Client selection from clusters of similar updates, in clustered sampling and HiCS-FL.
 
 Source: Fraboni et al., "Clustered sampling: low-variance and improved representativity for clients
 selection in federated learning", ICML 2021, Algorithm 2; Chen and Vikalo, "Heterogeneity-guided
 client sampling: towards fast and efficient non-IID federated learning", NeurIPS 2024 (arXiv
-2310.00198), and its program.
+2310.00198), and the authors' code.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class ClusteredSimilarity(PolicyConfig):
-    """One draw from each of m distributions, built every round from clusters of similar updates.
+    """One draw from each of m distributions that are rebuilt every round from clusters of updates.
 
-    A client's update is the last one that the server received, clipped and noised, so nothing
-    more is released; zero until its first. Clusters are by Ward's method (SciPy, on the host).
-    Without learning there is nothing to compare, and it is ``clustered_size``.
+    A client's update is the last one that the server received, clipped and noised, and zero before
+    the first one. Client selection therefore has no additional privacy cost. Ward's method (SciPy,
+    on the host) builds the clusters. Without learning, the policy falls back to ``clustered_size``.
 
     Attributes:
       distance: ``arccos`` of the cosine similarity (0 if either update is zero), ``l2`` or ``l1``.
@@ -78,26 +78,27 @@ class ClusteredSimilarity(PolicyConfig):
 class HicsState(NamedTuple):
     """State of HiCS-FL."""
 
-    # Of the last update received of each client, the output layer: bias, incoming weights.
+    # Output layer of the last update received from each client: bias, incoming weights.
     layer: Float[Array, "K C P"]
-    seen: Bool[Array, " K"]  # whose update was ever received
+    seen: Bool[Array, " K"]  # whether an update was received
 
 
 class HicsFl(PolicyConfig):
-    """m draws of a cluster, preferring those of balanced labels, and of a client within it.
+    """m draws of a cluster and of a client in it, with a preference for balanced labels.
 
-    The update v of the output layer shows how balanced a client's labels are: h is the entropy of
-    softmax(v / T). Ward's method clusters clients by the angle between their output layers plus
-    lambda ``|h_i - h_j|`` (SciPy, on the host), and cluster g is drawn in proportion to exp(gamma
-    (1 - t / T_max) mean h), t the rounds before this one, among those with clients left; uniformly
-    within, equal weights. Clients without an update come first, at random. Updates are as the
-    server received them, clipped and noised, so nothing more is released. Without learning there is
-    nothing to compare, and it is ``random``.
+    The update v of the output layer indicates how balanced a client's labels are, using the entropy
+    h of softmax(v / T). Ward's method (SciPy, on the host) clusters clients by the angle between
+    their output-layer updates plus lambda ``|h_i - h_j|``. Among the clusters with clients left,
+    cluster g is drawn in proportion to exp(gamma (1 - t / T_max) mean h), where t is the number of
+    past rounds. A client of g is then drawn uniformly. Chosen clients have equal weights. Clients
+    without an update come first, in random order. Updates are clipped and noised, as the server
+    received them, and client selection therefore has no additional privacy cost. Without learning,
+    the policy falls back to ``random``.
 
-    Not included: the program goes over to clustered sampling while the h vary much.
+    Unlike the authors' code, this policy never switches to clustered sampling if the h vary much.
 
     Attributes:
-      clusters: M; as many as the cohort has clients if left out.
+      clusters: M, number of clusters; the cohort size if omitted.
       temperature: T.
       entropy_weight: lambda.
       annealing: gamma.
@@ -158,7 +159,7 @@ class HicsFl(PolicyConfig):
         return Policy(init, select, update)
 
     def entropies(self, layer: Array) -> Array:
-        """Entropies h, float [K], from output layers [K, C, 1 + H]; 0 where not finite."""
+        """Return the entropies h, float [K], of output layers [K, C, 1 + H]; 0 if not finite."""
         shown = layer[..., 0] if self.signal == "bias" else jnp.mean(layer[..., 1:], axis=-1)
         log_share = jax.nn.log_softmax(shown / self.temperature)
         h = -jnp.sum(jnp.exp(log_share) * log_share, axis=-1)
@@ -166,7 +167,7 @@ class HicsFl(PolicyConfig):
 
 
 def arccos(updates: Array) -> Array:
-    """Angles between updates [K, d] in radians, [K, K]; 0 where either is zero."""
+    """Return the angles between updates [K, d] in radians, [K, K]; 0 if either update is zero."""
     norm = jnp.linalg.norm(updates, axis=1)
     scale = norm[:, None] * norm[None, :]
     cosine = updates @ updates.T / jnp.where(scale > 0, scale, 1.0)
@@ -174,12 +175,12 @@ def arccos(updates: Array) -> Array:
 
 
 def euclidean(updates: Array) -> Array:
-    """Euclidean distances between updates [K, d], [K, K]."""
+    """Return the Euclidean distances between updates [K, d], [K, K]."""
     return lax.map(lambda one: jnp.linalg.norm(updates - one[None, :], axis=1), updates)
 
 
 def manhattan(updates: Array) -> Array:
-    """Sums of absolute differences between updates [K, d], [K, K]."""
+    """Return the L1 distances between updates [K, d], [K, K]."""
     return lax.map(lambda one: jnp.sum(jnp.abs(updates - one[None, :]), axis=1), updates)
 
 
@@ -189,21 +190,24 @@ def similarity_distributions(
     order: NDArray[np.integer],
     num_selected: int,
 ) -> NDArray[np.float64]:
-    """The m distributions of Algorithm 2, [m, K]; each row sums to one, and column i to m p_i.
+    """Return the m distributions of Algorithm 2, [m, K].
 
-    A client brings mass m n_i and a bin holds sum(n), so all masses fill the m bins, and a bin
-    divided by what it holds is a distribution. (If every bin is full and every mass is in some bin,
-    column i of the distributions sums to m n_i / sum(n) = m p_i: the draws are unbiased.)
+    Client i has mass m n_i and each bin has capacity sum(n), hence the clients fill the m bins
+    exactly. A full bin divided by its capacity is a distribution. Each row sums to one and column i
+    to m n_i / sum(n) = m p_i, which makes the draws unbiased.
 
-    1. A client with at least 1/m of the data fills bins of its own first. (The published program
-       does not do that, and is biased then.)
-    2. Ward's tree is cut into clusters of at most one bin, so there are at least as many as open
-       bins. The largest clusters seed one open bin each, the largest of all the first.
-    3. The clients of the other clusters, smallest cluster first, are poured into the open bins in
-       turn; what does not fit into a bin spills over into the next.
+    1. A client with at least 1/m of the data first fills whole bins alone. (The authors' code omits
+       this step and is biased for these clients.)
+    2. Ward's tree is cut into clusters of at most one bin. This yields at least as many clusters as
+       open bins. The largest clusters seed one open bin each, in descending order.
+    3. The clients of the other clusters, smallest cluster first, are poured into the open bins one
+       after the other. Mass that exceeds the capacity of a bin flows into the next one.
 
-    The distances [K, K] are symmetric, non-finite ones are replaced; sizes [K] are whole numbers;
-    ties and the order within a cluster follow ``order`` [K], a permutation.
+    Args:
+      distance: [K, K], symmetric; non-finite distances are replaced.
+      data_size: [K], integer-valued.
+      order: int [K], permutation that breaks ties and orders the clients of a cluster.
+      num_selected: m.
     """
     capacity = float(np.sum(data_size))
     own, mass = _own_bins(num_selected * data_size.astype(np.float64), capacity)
@@ -224,7 +228,7 @@ def similarity_distributions(
 def _own_bins(
     mass: NDArray[np.float64], capacity: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(bins that one client fills alone [n, K], the mass that is left of each client [K])."""
+    """Return the bins that a single client fills, [n, K], and the remaining mass, [K]."""
     number = (mass // capacity).astype(np.int64)
     client = np.repeat(np.arange(len(mass)), number)
     bins = capacity * (client[:, None] == np.arange(len(mass))[None, :])
@@ -237,9 +241,9 @@ def _pour(
     in_turn: NDArray[np.integer],
     capacity: float,
 ) -> NDArray[np.float64]:
-    """The bins [n, K] when clients have poured their mass, of [K], ``in_turn``, bin after bin."""
+    """Pour the mass [K] of the clients ``in_turn`` into the bins [n, K], one bin after another."""
     poured, room = mass[in_turn], capacity - bins.sum(axis=1)
-    # Of all mass in one row: where each client's ends, and where each bin is full.
+    # Positions along the concatenated mass: the end of each client, and the end of each bin.
     ends, full = np.cumsum(poured)[None, :], np.cumsum(room)[:, None]
     overlap = np.minimum(ends, full) - np.maximum(ends - poured[None, :], full - room[:, None])
     bins = bins.copy()
@@ -250,10 +254,10 @@ def _pour(
 def _clusters(
     distance: NDArray[np.floating], mass: NDArray[np.float64], capacity: float
 ) -> NDArray[np.int64]:
-    """Cut Ward's tree into clusters that hold at most ``capacity`` each; numbers [K] from 0.
+    """Cut Ward's tree into clusters of mass at most ``capacity``; return labels [K] from 0.
 
-    The heights of the tree's merges are replaced by the mass that they hold together, which grows
-    towards the root as heights do, and the tree is cut at the height ``capacity``.
+    The mass of a merged cluster replaces its height in the tree. Like heights, masses grow towards
+    the root, and a cut at the height ``capacity`` bounds them.
     """
     from scipy.cluster.hierarchy import fcluster
 
@@ -266,22 +270,22 @@ def _clusters(
 
 
 def ward_tree(distance: NDArray[np.floating]) -> NDArray[np.float64]:
-    """SciPy's linkage matrix [K - 1, 4] of Ward's method, from finite distances [K, K], K >= 2."""
-    # Imported here: it takes a fifth of a second, and few runs cluster.
+    """Return SciPy's linkage matrix [K - 1, 4] of Ward's method for finite distances, K >= 2."""
+    # Imported here because the import takes 0.2 s and few runs cluster.
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
-    # Condensed, or SciPy would take the rows of the matrix for points.
+    # SciPy would treat the rows of a square matrix as points.
     return linkage(squareform(distance, checks=False), method="ward")
 
 
-# JAX copies larger arguments of a callback on another thread of those that run programs. If all of
-# them wait in callbacks, none is left to copy, and they wait for ever (jax-ml/jax#24255).
+# JAX copies larger callback arguments on another thread of the pool that runs programs. If all
+# threads wait in callbacks, no thread is left to copy, which is a deadlock (jax-ml/jax#24255).
 PIECE_BYTES = 64 * 1024
 
 
 def call_on_host(function: Callable[..., Any], like: jax.ShapeDtypeStruct, *given: Array) -> Array:
-    """Call a pure function of NumPy arrays, copying its arguments in pieces."""
+    """Call a pure function of NumPy arrays on the host, with arguments copied in pieces."""
     pieces = [_split(array) for array in given]
     counts, shapes = [len(each) for each in pieces], [array.shape for array in given]
 
@@ -301,7 +305,7 @@ def _split(array: Array) -> list[Array]:
 
 
 def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32]:
-    """Clusters [K] of Ward's tree, at most ``number``, from 0 on; from distances [K, K]."""
+    """Return labels [K], from 0, of at most ``number`` Ward clusters of distances [K, K]."""
     if len(distance) == 1:
         return np.zeros(1, np.int32)
     from scipy.cluster.hierarchy import fcluster
@@ -311,7 +315,7 @@ def ward_labels(distance: NDArray[np.floating], number: int) -> NDArray[np.int32
 
 
 def cluster_means(value: Array, label: Array, counted: Array, number: int) -> Array:
-    """Mean of the counted clients' values in each cluster, float [number]; 0 of an empty one."""
+    """Return the mean value of the ``counted`` clients per cluster, float [number]; 0 if none."""
     sums, sizes = (
         jnp.zeros(number).at[label].add(jnp.where(counted, each, 0.0)) for each in (value, 1.0)
     )
@@ -325,10 +329,10 @@ def draw_in_clusters(
     among: Bool[Array, " K"],
     count: int,
 ) -> Float[Array, " K"]:
-    """Return the rank of each drawn client: ``count`` for the first, 0 if it is not drawn.
+    """Return each client's rank in the draws, [K], ``count`` for the first and 0 if not drawn.
 
-    Each of at most ``count`` draws takes a cluster in proportion to exp(``taste``), of those with
-    clients ``among`` left, and one of these clients uniformly.
+    Each of at most ``count`` draws selects a cluster in proportion to exp(``taste``) and one of its
+    clients uniformly, among the clients of ``among`` that are not drawn yet.
     """
     order_key, draw_key = jax.random.split(key)
     order = jax.random.permutation(order_key, label.shape[0])

@@ -1,7 +1,7 @@
-"""DivFL: the clients whose updates stand best for those of all.
+"""DivFL: selection of the clients whose updates best represent the updates of all clients.
 
 Source: Balakrishnan et al., "Diverse client selection for federated learning via submodular
-maximization", ICLR 2022, and its program.
+maximization", ICLR 2022, and the authors' code.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ if TYPE_CHECKING:
 class DivFlState(NamedTuple):
     """State of DivFL."""
 
-    updates: Float[Array, "K d"]  # the last update received of each client; 0 before the first
-    distance: Float[Array, "K K"]  # Euclidean, between these
-    seen: Bool[Array, " K"]  # whose update was ever received
+    updates: Float[Array, "K d"]  # last update received from each client; 0 before the first
+    distance: Float[Array, "K K"]  # Euclidean distances between the updates
+    seen: Bool[Array, " K"]  # whether an update was received
 
 
 class DivFl(PolicyConfig):
-    """Greedy facility location: the cohort S that makes sum_k min_{i in S} ``|g_k - g_i|`` small.
+    """Greedy facility location of a cohort S with a small sum_k min_{i in S} ``|g_k - g_i|``.
 
-    g_k is the last update that the server received of client k, clipped and noised: the form
-    without overhead, in which only the chosen renew theirs, and nothing more is released. Clients
-    without an update come first, at random. (The program takes the gradients of all clients in its
-    first round, and charges nothing for them.) Without learning there is nothing to compare, and it
-    is ``random``.
+    g_k is the last update that the server received from client k, clipped and noised. In this
+    variant without overhead, only chosen clients renew g_k. Client selection therefore has no
+    additional privacy cost. Clients without an update come first, in random order. (The authors'
+    code collects the gradients of all clients in the first round at no cost.) Without learning, the
+    policy falls back to ``random``.
 
     Attributes:
-      weighting: ``neighbours``: a client weighs as many clients as it is the nearest chosen to, its
-        share in the sum that stands for all updates. ``data``: by data size, as in the program.
+      weighting: ``neighbours`` for weights proportional to the number of clients whose nearest
+        chosen client is this one, or ``data`` for weights proportional to data size, as in the
+        authors' code.
     """
 
     name: ClassVar[str] = "divfl"
@@ -87,7 +88,7 @@ class DivFl(PolicyConfig):
             rows = lax.map(
                 lambda one: jnp.linalg.norm(updates - one[None, :], axis=1), updates[clients]
             )
-            # An update that is not finite is far from all.
+            # A non-finite update is far from all others.
             rows = jnp.nan_to_num(rows, nan=_FAR, posinf=_FAR)
             distance = state.distance.at[clients].set(rows).at[:, clients].set(rows.T)
             seen = store_active(state.seen, clients, received, received)
@@ -96,7 +97,7 @@ class DivFl(PolicyConfig):
         return Policy(init, select, update)
 
 
-# A distance that can be added up over clients.
+# Large distance whose sum over clients is finite in float32.
 _FAR = 1e30
 
 
@@ -107,11 +108,11 @@ def greedy(
     count: int,
     order: Int[Array, " K"],
 ) -> Float[Array, " K"]:
-    """Return the rank of each client in the greedy choice: ``count`` for the first, 0 if not in it.
+    """Return each client's rank in the greedy choice, ``count`` for the first and 0 if not chosen.
 
-    Each of at most ``count`` steps takes the client i of ``among`` that leaves the least sum over
-    the ``known`` clients k of min(``distance``[k, i], distance of k to those taken before). On
-    ties, the first in the permutation ``order`` is taken.
+    Each of at most ``count`` steps adds the client i of ``among`` that minimises the sum over the
+    ``known`` clients k of the distance from k to the nearest chosen client. Ties are resolved in
+    favour of the first client in the permutation ``order``.
     """
 
     def take(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -134,10 +135,10 @@ def neighbours(
     clients: Int[Array, " m"],
     active: Bool[Array, " m"],
 ) -> Float[Array, " m"]:
-    """Return the shares of a cohort's clients in the sum that stands for all; they sum to one.
+    """Return the share of clients that each chosen client represents; shares sum to one.
 
-    Each chosen client stands for itself and for the ``known`` clients that are not chosen and
-    nearest to it, the first of them in a tie. One that is not known is near to none but itself.
+    A chosen client represents itself and the ``known`` unchosen clients that are nearest to it. On
+    ties, the first chosen client counts. A chosen client outside ``known`` represents only itself.
     """
     chosen = mask_of(clients, active, distance.shape[0])
     apart = jnp.where((active & known[clients])[None, :], distance[:, clients], jnp.inf)

@@ -1,4 +1,4 @@
-"""E3CS: an adversarial bandit on who returns its update, with a floor for everybody.
+"""E3CS: adversarial bandit on successful updates, with a minimum probability for every client.
 
 Source: Huang et al., "Stochastic client selection for federated learning with volatile clients",
 IEEE Internet of Things Journal 2022 (arXiv 2011.08756).
@@ -19,29 +19,29 @@ from pause_jax.policies.choose import by_data_size, dep_round, inclusion_probabi
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-# Below the largest log weight by more than this, a client's share no longer changes.
+# Bound on log weights relative to the largest one, because smaller shares are negligible.
 _LEAST_LOG_WEIGHT = -60.0
 
 
 class E3csState(NamedTuple):
     """State of E3CS."""
 
-    round: Int[Array, ""]  # rounds so far
+    round: Int[Array, ""]  # number of past rounds
     log_weight: Float[Array, " K"]
 
 
 class E3cs(PolicyConfig):
-    """Draw m clients, each with its own probability: a floor, and a share by exponential weights.
+    """Random cohort with inclusion probabilities from a floor and exponential weights.
 
-    p_k = sigma + (m - K sigma) w_k / sum w. Clients that would exceed 1 have 1, and the others
-    share the rest. DepRound draws exactly m clients with these probabilities. Then w_k <- w_k
-    exp((m - K sigma) eta x_k / K) for a chosen client whose update arrived, with x_k = 1 / p_k;
-    one with p_k = 1 keeps its weight. K and m are those of the available clients.
+    p_k = sigma + (m - K sigma) w_k / sum w. Probabilities above 1 are set to 1, and the other
+    clients share the rest. DepRound draws exactly m clients with these probabilities. Then w_k <-
+    w_k exp((m - K sigma) eta x_k / K) for each chosen client whose update arrived, with x_k = 1 /
+    p_k. A client with p_k = 1 keeps its weight. K counts the available clients, and m is at most K.
 
     Attributes:
-      quota: floor of the probabilities: sigma = quota m / K. With 1 the draw is uniform.
-      schedule: ``constant`` or ``late``: no floor in the first quarter of the rounds, and after it
-        ``quota``. (E3CS-inc is ``late`` with a quota of 1.)
+      quota: floor of the probabilities, sigma = quota m / K. At 1 the draw is uniform.
+      schedule: ``constant``, or ``late`` for no floor in the first quarter of the rounds and
+        ``quota`` afterwards. (E3CS-inc is ``late`` with a quota of 1.)
       rate: eta, learning rate of the weights.
     """
 
@@ -85,7 +85,7 @@ class E3cs(PolicyConfig):
         return Policy(init, select, update)
 
     def _quota(self, round: Array, num_rounds: Array | int) -> Array:
-        """The quota of round t >= 1, a scalar."""
+        """Return the quota of round t >= 1, a scalar."""
         if self.schedule == "constant":
             return jnp.asarray(self.quota, jnp.float32)
         return jnp.where(4 * round < num_rounds, 0.0, self.quota)
@@ -94,17 +94,17 @@ class E3cs(PolicyConfig):
 def allocated(
     log_weight: Float[Array, " K"], available: Bool[Array, " K"], m: int, quota: Array
 ) -> Float[Array, " K"]:
-    """Return the probability of each client to be in the cohort; 0 of one that is absent.
+    """Return each client's inclusion probability; 0 for unavailable clients.
 
-    Their sum is m, or the number of available clients if that is smaller. The floor is the share
-    ``quota`` of the uniform probability.
+    The sum is m, or the number of available clients if smaller. The floor is ``quota`` times the
+    uniform probability.
     """
     size = jnp.sum(available).astype(log_weight.dtype)
     drawn = jnp.minimum(size, m)
     floor = quota * drawn / jnp.maximum(size, 1)
     log_weight -= jnp.max(jnp.where(available, log_weight, -jnp.inf))
     weight = jnp.exp(jnp.maximum(log_weight, _LEAST_LOG_WEIGHT))
-    # Above the floor, in units of what is left to 1.
+    # Part above the floor, in units of 1 - floor.
     above = inclusion_probabilities(
         weight, available, drawn * (1 - quota) / jnp.maximum(1 - floor, 1e-6)
     )

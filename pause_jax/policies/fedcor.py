@@ -1,7 +1,7 @@
-"""FedCor: the clients whose training lowers the losses of all, by how losses move together.
+"""FedCor: selection based on the correlations between the clients' loss changes.
 
 Source: Tang et al., "FedCor: correlation-based active client selection strategy for heterogeneous
-federated learning", CVPR 2022, and its program.
+federated learning", CVPR 2022, and the authors' code.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from pause_jax.policies.choose import draw_clients, equal_weights, top_clients
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-# Standard deviation of a loss change that no other client's explains, as in the program.
+# Standard deviation of the independent part of a loss change, as in the authors' code.
 NOISE = 0.01
 
 
 class FedCorState(NamedTuple):
     """State of FedCor."""
 
-    round: Int[Array, ""]  # rounds so far
-    loss: Float[Array, " K"]  # the latest answers
-    answered: Bool[Array, " K"]  # who gave them in the last round, and it was one at random
-    # The last observed loss changes, by round modulo their number; whose they are, and of when.
+    round: Int[Array, ""]  # number of past rounds
+    loss: Float[Array, " K"]  # loss in the latest answer
+    answered: Bool[Array, " K"]  # answered in the last round, whose cohort was random
+    # Ring buffer over rounds: loss changes, observed clients, and round of each row.
     change: Float[Array, "window K"]
     observed: Bool[Array, "window K"]
     when: Int[Array, " window"]
     embedding: Float[Array, "F K"]  # X
-    taken: Float[Array, " K"]  # choices of each client since the last fit
+    taken: Float[Array, " K"]  # greedy choices of each client since the last fit
 
 
 class FedCor(PolicyConfig):
-    """Greedy choice under a Gaussian process of the clients' loss changes.
+    """Greedy choice under a Gaussian process model of the clients' loss changes.
 
-    Changes have the covariance Sigma = X^T X + 0.01^2 I, and X [F, K] maximises the likelihood of
-    the changes after cohorts drawn at random: all of the first ``warmup`` rounds, then every
-    ``interval``-th. All clients are asked for their loss before and after these rounds, which costs
-    time and releases losses. Else k* = argmax alpha^c_k sum_i p_i Sigma_ik / sqrt(Sigma_kk) is
-    chosen m times, each time conditioning Sigma on it; c_k are its choices since the last fit. The
-    mean of the chosen is plain.
+    Loss changes have the covariance Sigma = X^T X + 0.01^2 I. X [F, K] is fitted by maximum
+    likelihood to the changes in rounds with random cohorts: the first ``warmup`` rounds, then every
+    ``interval``-th round. All clients report their loss before and after these rounds, which costs
+    time and releases losses. In other rounds, m clients are chosen one by one by k* = argmax
+    alpha^c_k sum_i p_i Sigma_ik / sqrt(Sigma_kk), and Sigma is conditioned on each of them. c_k
+    counts the greedy choices of client k since the last fit. Aggregation weights are equal.
 
-    The program trains its later random cohorts beside the chosen ones, and charges nothing; here
-    such a cohort is a round. X starts at the same random numbers in every run.
+    The authors' code trains its later random cohorts in addition to the chosen ones, at no cost.
+    Here, a random cohort takes a round. X has the same random initial value in every run.
 
     Attributes:
-      warmup: rounds at random at the start.
-      interval: rounds from one random cohort to the next after it.
+      warmup: number of initial rounds with random cohorts.
+      interval: period of the later rounds with random cohorts.
       features: F.
-      steps: steps of Adam a fit.
-      step_size: of Adam.
-      window: changes of so many rounds before the last are fitted too.
-      discount: factor of a change's likelihood for each round that it is older.
+      steps: Adam steps per fit.
+      step_size: step size of Adam.
+      window: number of rounds before the last one whose changes also enter the fit.
+      discount: factor of a change's log-likelihood per round of age.
       annealing: alpha.
-      query_share: an answer takes this share of a client's latency of the round. The default counts
-        the forward pass as a third of training.
+      query_share: duration of an answer as a share of the client's latency, times the ratio of its
+        samples to those used in training. The default counts a forward pass as 1/3 of training.
     """
 
     name: ClassVar[str] = "fedcor"
@@ -134,7 +134,7 @@ class FedCor(PolicyConfig):
         return Policy(lambda: self._start(num_clients), select, update, query)
 
     def _start(self, num_clients: int) -> FedCorState:
-        """The state before round 1."""
+        """Return the state before round 1."""
         rows = (self.window + 1, num_clients)
         shape = (self.features, num_clients)
         return FedCorState(
@@ -149,14 +149,14 @@ class FedCor(PolicyConfig):
         )
 
     def _explores(self, round: Array) -> Array:
-        """Whether the cohort of round t is drawn at random; False for round 0."""
+        """Return whether the cohort of round t is random; False for round 0."""
         later = (round > self.warmup) & (round % self.interval == 0)
         return ((round >= 1) & (round <= self.warmup)) | later
 
     def fitted(self, state: FedCorState, fits: Array) -> Array:
-        """X [F, K] after a fit to the changes that are kept; as it was unless ``fits``."""
+        """Return X [F, K] fitted to the stored changes, or the old X unless ``fits`` is true."""
         weight = self.discount ** (state.round - state.when).astype(jnp.float32)
-        import optax  # a config needs none of it
+        import optax  # imported here because building a config does not need it
 
         adam = optax.adam(self.step_size)
 
@@ -169,7 +169,7 @@ class FedCor(PolicyConfig):
             move, moments = adam.update(jax.grad(loss)(embedding), moments)
             return optax.apply_updates(embedding, move), moments
 
-        # A traced number of steps: none where nothing is fitted, also under vmap.
+        # A traced number of steps skips the fit. Under vmap, lax.cond would run both branches.
         start = state.embedding, adam.init(state.embedding)
         new, _ = lax.fori_loop(0, jnp.where(fits, self.steps, 0), step, start)
         return jnp.where(jnp.all(jnp.isfinite(new)), new, state.embedding)
@@ -178,17 +178,17 @@ class FedCor(PolicyConfig):
 def surprise(
     embedding: Float[Array, "F K"], change: Float[Array, " K"], observed: Bool[Array, " K"]
 ) -> Float[Array, ""]:
-    """Return minus the log-likelihood of the observed clients' loss changes, up to a constant.
+    """Return the negative log-likelihood of the observed loss changes, up to a constant.
 
-    With X and y: (y^T S^-1 y + log det S) / 2 of S = X^T X + s^2 I among the observed, through
-    F x F matrices: y^T S^-1 y = ``|y - X^T b|^2 / s^2 + |b|^2`` at the b that minimises it.
+    This is (y^T S^-1 y + log det S) / 2 with S = X^T X + s^2 I over the observed clients. It needs
+    only F x F matrices, as y^T S^-1 y = min_b ``|y - X^T b|^2 / s^2 + |b|^2``.
     """
     x = jnp.where(observed[None, :], embedding, 0.0)
     gram = x @ x.T + NOISE**2 * jnp.eye(x.shape[0])
-    # Its gradient is zero at the minimum, so b may be taken for a constant.
+    # The gradient with respect to b vanishes at the minimum, hence b may be held constant.
     b = lax.stop_gradient(jnp.linalg.solve(gram, x @ change))
     square = jnp.sum((change - b @ x) ** 2) / NOISE**2 + jnp.sum(b**2)
-    # log det S up to a constant.
+    # log det S, up to a constant.
     return (square + jnp.linalg.slogdet(gram / NOISE**2)[1]) / 2
 
 
@@ -199,9 +199,10 @@ def correlated(
     among: Bool[Array, " K"],
     count: int,
 ) -> Float[Array, " K"]:
-    """Return the rank of each client in the greedy choice: ``count`` for the first, 0 if not in it.
+    """Return each client's rank in the greedy choice, ``count`` for the first and 0 if not chosen.
 
-    At most ``count`` clients of ``among`` are chosen, by X, p and the weights alpha^c.
+    The rule of :class:`FedCor` chooses at most ``count`` clients of ``among``, with X =
+    ``embedding``, p = ``share`` and alpha^c = ``weight``.
     """
 
     def choose(step: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:

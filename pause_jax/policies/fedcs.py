@@ -1,4 +1,4 @@
-"""FedCS: as many clients as fit into a deadline, by known update and upload times.
+"""FedCS: selection of as many clients as a deadline allows, given their update and upload times.
 
 Source: Nishio and Yonetani, "Client selection for federated learning with heterogeneous resources
 in mobile edge", IEEE ICC 2019.
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 
 
 class FedCs(PolicyConfig):
-    """Greedy: the candidate that lengthens the round least, as long as the deadline holds.
+    """Greedy admission of the candidate that lengthens the round least, within a deadline.
 
-    A random set of candidates is asked for its resources, so its times are known: the update takes
-    (1 - ``upload_share``) of the expected latency, the upload the rest. Uploads follow one another
-    while others still compute. Accepts at most m clients; the other slots stay empty.
+    A random set of candidates reports its resources, which reveals the expected latencies. The
+    update takes (1 - ``upload_share``) of the expected latency, and the upload takes the rest.
+    Uploads run one after another while other clients still compute. At most m clients are accepted,
+    and the other slots stay empty.
 
-    The rule's own time line has sequential uploads; the simulated round lasts as long as its
-    slowest client, as for every policy here.
+    Only the rule assumes sequential uploads. The simulated round lasts as long as its slowest
+    client, as with every policy.
 
     Attributes:
-      candidates: clients asked a round, at least m; 2 m (at most K) if left out.
+      candidates: clients asked per round, at least m; 2 m (at most K) if omitted.
       deadline: T_round, seconds.
-      upload_share: share of a client's latency that is upload.
-      overhead: T_cs + T_agg + T^d, seconds of a round for selection, aggregation and multicast.
-      query_seconds: what the resource request costs, seconds a round.
+      upload_share: share of the upload in a client's latency.
+      overhead: T_cs + T_agg + T^d, seconds per round for selection, aggregation and multicast.
+      query_seconds: duration of the resource request, seconds per round.
     """
 
     name: ClassVar[str] = "fedcs"
@@ -67,7 +68,7 @@ class FedCs(PolicyConfig):
         upload = self.upload_share * context.expected_latency
         compute = context.expected_latency - upload
 
-        # The state: bool [K], the candidates that were asked this round.
+        # The state is the mask, bool [K], of the candidates asked in this round.
         def ask(key: Array, asked: Array, round: Array, available: Array) -> tuple[Array, Array]:
             clients = draw_clients(jnp.ones(num_clients), available, count, key)
             return clients, available[clients]
@@ -76,7 +77,7 @@ class FedCs(PolicyConfig):
             return mask_of(clients, asked, num_clients)
 
         def select(key: Array, asked: Array, round: Array, available: Array) -> Selected:
-            # Of candidates that lengthen the round by the same, the first in this order wins.
+            # A random order breaks ties.
             order = draw_clients(jnp.ones(num_clients), asked, count, key)
             accepted = greedy(
                 compute[order], upload[order], asked[order], m, self.deadline - self.overhead
@@ -96,13 +97,13 @@ def greedy(
     num_selected: int,
     deadline: Array | float,
 ) -> Bool[Array, " d"]:
-    """Return which usable candidates are accepted by Algorithm 3 of FedCS, at most m.
+    """Return the mask of the usable candidates accepted by Algorithm 3 of FedCS, at most m.
 
-    Updates run side by side from the start; uploads follow one another. If those accepted so far
-    take Theta seconds, the next one starts to upload when they are done and its own update is:
-    it adds ``upload`` + max(0, ``compute`` - Theta). The candidate that adds least is looked at
-    next: accepted if the round still ends before the deadline, else dropped for good. The multicast
-    time T^d does not depend on the set here: it is part of ``FedCs.overhead``.
+    Updates run in parallel from the start, and uploads run one after another. If the accepted
+    clients take Theta seconds, the next upload starts when they are done and the client's update is
+    computed. The client adds ``upload`` + max(0, ``compute`` - Theta). The algorithm examines the
+    candidate that adds least, accepts it if the round still ends before the deadline, and drops it
+    otherwise. The multicast time T^d does not depend on the set and is part of ``FedCs.overhead``.
     """
 
     def look_at_next(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

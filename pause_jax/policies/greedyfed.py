@@ -1,8 +1,8 @@
-"""GreedyFed: the clients that lowered the server's validation loss most.
+"""GreedyFed: selection of the clients that reduced the server's validation loss most.
 
 Source: Singhal, Pandey and Popovski, "Greedy Shapley client selection for communication-efficient
-federated learning", IEEE Networking Letters 2024 (arXiv 2312.09108), and its program; the values by
-GTG-Shapley (Liu et al., ACM TIST 2022).
+federated learning", IEEE Networking Letters 2024 (arXiv 2312.09108), and the authors' code. The
+Shapley values follow GTG-Shapley (Liu et al., ACM TIST 2022).
 """
 
 from __future__ import annotations
@@ -23,35 +23,37 @@ from pause_jax.policies.choose import by_data_size, top_clients
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-# What a model counts that is not finite.
+# Validation loss that replaces NaN and +inf.
 _WORST = 1e6
 
 
 class GreedyState(NamedTuple):
     """State of GreedyFed."""
 
-    round: Int[Array, ""]  # rounds so far
+    round: Int[Array, ""]  # number of past rounds
     value: Float[Array, " K"]  # average Shapley value of each client
-    times: Int[Array, " K"]  # rounds that it is the average of
+    times: Int[Array, " K"]  # number of Shapley values in the average
 
 
 class GreedyFed(PolicyConfig):
-    """The m clients of largest average Shapley value, after each was received once.
+    """The m clients with the largest average Shapley values, after one update from each client.
 
-    The value of a coalition of a round's cohort is minus the server's validation loss of the model
-    that averages its updates alone, as received, clipped and noised: nothing more is released.
-    Shapley values are means over permutations of the cohort, in which each client leads as often
-    as any other; the order of the others is drawn anew each round, alike in every run. Clients that
-    were never received come first, at random. It needs ``learning.validation`` samples. Without
-    learning there is nothing to value, and it is ``random``.
+    The value of a coalition in a cohort is the negative validation loss of the model that averages
+    only the coalition's updates. The updates are clipped and noised, as the server received them.
+    Client selection therefore has no additional privacy cost. Shapley values are means over
+    permutations of the cohort, in which each client comes first equally often. The order of the
+    others is random in each round and the same in every run. Clients without a received update come
+    first, in random order. The policy needs ``learning.validation`` samples. Without learning, it
+    falls back to ``random``.
 
-    The program stops early by a test of convergence; here the number of permutations is fixed.
+    Unlike in the authors' code, no convergence test reduces the number of permutations.
 
     Attributes:
-      sweeps: permutations that each client of the cohort leads.
-      tolerance: a coalition this close to the value of all is worth as much; further clients of the
-        permutation add nothing. The whole round is worth nothing if it changes the loss by less.
-      memory: share of the old average that is kept at a new value; None for the plain mean.
+      sweeps: number of permutations in which each client of the cohort comes first.
+      tolerance: once the value of a coalition is this close to the value of the cohort, further
+        clients of the permutation add 0. If the whole cohort changes the loss by less, all values
+        of the round are 0.
+      memory: weight of the old average when a value is added; None for the arithmetic mean.
     """
 
     name: ClassVar[str] = "greedyfed"
@@ -112,10 +114,10 @@ class GreedyFed(PolicyConfig):
 def coalition_value(
     loss: Callable[[Array], Array], weights: Float[Array, " m"], received: Bool[Array, " m"]
 ) -> Callable[[Array], Array]:
-    """Return the value of a coalition, bool [m] -> scalar: minus the loss of its weighted average.
+    """Return the function that maps a coalition, bool [m], to its negative validation loss.
 
-    ``loss`` takes aggregation weights [m] to the validation loss. Clients whose update was not
-    received add nothing.
+    ``loss`` maps aggregation weights [m] to the validation loss. Clients whose update was not
+    received have weight 0.
     """
 
     def value(members: Array) -> Array:
@@ -128,7 +130,7 @@ def coalition_value(
 
 
 def permutations(key: Array, size: int, sweeps: int) -> Array:
-    """Permutations in which each of ``size`` leads ``sweeps`` times, int [sweeps * size, size]."""
+    """Draw permutations, int [sweeps * size, size], in which each entry leads ``sweeps`` times."""
     lead = jnp.tile(jnp.arange(size), sweeps)
     score = jax.random.uniform(key, (sweeps * size, size))
     return jnp.argsort(score.at[jnp.arange(sweeps * size), lead].set(-1.0), axis=1)
@@ -137,9 +139,9 @@ def permutations(key: Array, size: int, sweeps: int) -> Array:
 def shapley(
     value: Callable[[Array], Array], orders: Int[Array, "R m"], tolerance: Array | float
 ) -> Float[Array, " m"]:
-    """Return the mean value that each client adds to those before it in R permutations.
+    """Return the mean value that each client adds to its predecessors in R permutations.
 
-    ``value`` is that of a coalition, bool [m]; see :class:`GreedyFed` for ``tolerance``.
+    ``value`` maps a coalition, bool [m], to a scalar. See :class:`GreedyFed` for ``tolerance``.
     """
     size = orders.shape[1]
     nobody, everybody = jnp.zeros(size, bool), jnp.ones(size, bool)

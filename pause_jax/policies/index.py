@@ -1,7 +1,7 @@
-"""The index: the optimistic estimate of a client's speed that PAUSE and BSFL maximise over.
+"""Index rules: optimistic estimates of client speeds for the maximisation of PAUSE and BSFL.
 
-The papers use :class:`Ucb`; the others are alternatives under the same maximisation. All give +inf
-to an untried client.
+The papers use :class:`Ucb`. The other rules are alternatives for the same maximisation. The index
+of an untried client is always +inf.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 
 class Index(NamedTuple):
-    """An index rule, for one network."""
+    """Functions of an index rule for one network."""
 
     init: Callable[[], Any]
     value: Callable[[Array, Any, Array], Array]  # (key, state, round) -> float [K]
     update: Callable[[Any, Array, Array, Array], Any]  # (state, clients, speed, active) -> state
     counts: Callable[[Any], Array]  # state -> int [K], participations
-    # (state, Selection, Observation) -> state, of a rule that reads more than speeds.
+    # (state, Selection, Observation) -> state, for a rule that reads more than speeds.
     observe: Callable[[Any, Any, Any], Any] | None = None
 
 
 class IndexRule(Config):
-    """An index rule's config."""
+    """Base class of index rule configs."""
 
     def build(self, context: Context) -> Index:
-        """The functions, for one network."""
+        """Build the index functions for one network."""
         raise NotImplementedError
 
 
 def from_stats(context: Context, value: Callable[[Array, ClientStats, Array], Array]) -> Index:
-    """An index computed from :class:`ClientStats` alone."""
+    """Build an index whose state is :class:`ClientStats`."""
     return Index(
         init=lambda: empty_stats(context.num_clients),
         value=value,
@@ -53,10 +53,10 @@ def from_stats(context: Context, value: Callable[[Array, ClientStats, Array], Ar
 
 
 class Ucb(IndexRule):
-    """The papers' index (13): zeta * mean + sqrt((m + 1) ln t / T).
+    """UCB index of the papers, PAUSE (13), zeta * mean + sqrt((m + 1) ln t / T).
 
     Attributes:
-      speed_weight: zeta, multiplies the mean speed (1 as printed, 3 in the large network).
+      speed_weight: zeta, weight of the mean speed (1 as printed, 3 in the large network).
     """
 
     name: ClassVar[str] = "ucb"
@@ -74,7 +74,7 @@ class Ucb(IndexRule):
 class KlUcb(IndexRule):
     """KL-UCB: the largest q with T kl(mean, q) <= ln t (Garivier and Cappe 2011).
 
-    Speeds lie in [0, 1], for which the Bernoulli divergence gives a valid and tighter bound.
+    The Bernoulli divergence gives a valid bound for speeds in [0, 1], tighter than Hoeffding's.
     """
 
     name: ClassVar[str] = "kl_ucb"
@@ -99,19 +99,19 @@ class KlUcb(IndexRule):
 
 
 def bernoulli_kl(p: Array, q: Array) -> Array:
-    """Divergence of Bernoulli(p) from Bernoulli(q), elementwise, in nats."""
+    """Compute the KL divergence of Bernoulli(p) from Bernoulli(q) elementwise, in nats."""
     return xlogy(p, p) - xlogy(p, q) + xlogy(1 - p, 1 - p) - xlogy(1 - p, 1 - q)
 
 
 class Moments(NamedTuple):
-    """Statistics with a second moment."""
+    """Client statistics with the second moment of speed."""
 
     stats: ClientStats
     mean_square: Float[Array, " K"]  # mean squared speed
 
 
 class UcbV(IndexRule):
-    """UCB-V: mean + sqrt(2 v ln t / T) + 3 ln t / T with the empirical variance v.
+    """UCB-V: mean + sqrt(2 v ln t / T) + 3 ln t / T, with the empirical variance v.
 
     Source: Audibert, Munos and Szepesvari 2009.
     """
@@ -140,7 +140,7 @@ class UcbV(IndexRule):
 
 
 class Thompson(IndexRule):
-    """Thompson sampling: a draw from Beta(1 + sum of speeds, 1 + sum of (1 - speed))."""
+    """Thompson sampling with a draw from Beta(1 + sum of speeds, 1 + sum of (1 - speed))."""
 
     name: ClassVar[str] = "thompson"
     summary: ClassVar[str] = "Thompson sampling, Beta posterior"
@@ -156,25 +156,25 @@ class Thompson(IndexRule):
 
 
 class Discounted(NamedTuple):
-    """Statistics that forget."""
+    """Discounted client statistics."""
 
     counts: Int[Array, " K"]  # participations
-    weight: Float[Array, " K"]  # the discounted number of participations
-    total: Float[Array, " K"]  # the discounted sum of speeds
-    rounds: Float[Array, ""]  # the discounted number of rounds
+    weight: Float[Array, " K"]  # discounted number of participations
+    total: Float[Array, " K"]  # discounted sum of speeds
+    rounds: Float[Array, ""]  # discounted number of rounds
 
 
 class DiscountedUcb(IndexRule):
-    """The papers' index (13) of what was seen lately, for clients that change.
+    """Discounted form of the index PAUSE (13), for clients with changing speeds.
 
-    An observation of s rounds ago counts discount^s: T_k and the mean are those of the discounted
-    observations, and t is the discounted number of rounds. Garivier and Moulines 2011, "On
-    upper-confidence bound policies for switching bandit problems", with the bonus of (13).
+    An observation from s rounds ago has the weight discount^s in T_k and in the mean, and t is the
+    discounted number of rounds. Garivier and Moulines 2011, "On upper-confidence bound policies for
+    switching bandit problems", with the bonus of PAUSE (13).
 
     Attributes:
-      discount: of each round; 1 / (1 - discount) rounds are remembered.
-      exploration: factor of the bonus of (13), which of few remembered rounds would stay as large
-        as the speeds themselves, and leave the choice almost to chance.
+      discount: factor per round, for an effective memory of 1 / (1 - discount) rounds.
+      exploration: factor of the bonus of PAUSE (13). With a short memory, the full bonus would stay
+        as large as the speeds and make the choice almost random.
     """
 
     name: ClassVar[str] = "discounted_ucb"
@@ -189,11 +189,11 @@ class DiscountedUcb(IndexRule):
             return Discounted(empty_stats(context.num_clients).counts, zeros, zeros, jnp.zeros(()))
 
         def value(key: Array, state: Discounted, round: Array) -> Array:
-            # As in (13), in whose round t there are t - 1 observed ones.
+            # In round t of PAUSE (13), t - 1 rounds are observed.
             mean = state.total / jnp.where(state.weight > 0, state.weight, 1.0)
             level = (context.num_selected + 1) * jnp.log(1 + state.rounds)
             spread = jnp.sqrt(level / jnp.where(state.weight > 0, state.weight, 1.0))
-            # What was forgotten is as good as untried.
+            # A completely forgotten client counts as untried.
             return jnp.where(state.weight > 0, mean + self.exploration * spread, jnp.inf)
 
         def update(state: Discounted, clients: Array, speed: Array, active: Array) -> Discounted:
@@ -210,25 +210,25 @@ class DiscountedUcb(IndexRule):
 
 
 class Rates(NamedTuple):
-    """Sums over a client's answers."""
+    """Sums over the answers of each client."""
 
     counts: Int[Array, " K"]  # answers
-    useful: Float[Array, " K"]  # averaged updates, each by the factor of its staleness
+    useful: Float[Array, " K"]  # averaged updates, each times its staleness factor
     taken: Float[Array, " K"]  # tau / tau_min
 
 
 class UsefulRate(IndexRule):
-    """Useful updates a second in place of the mean speed, for clocks that overlap.
+    """Rate of useful updates instead of the mean speed, for overlapping rounds.
 
-    zeta * (useful updates) / (seconds / tau_min) + the bonus of (13). An update counts (1 +
-    staleness)^-a, and 0 if it is lost or too old to be averaged. By the renewal theorem so many
-    useful updates a second come, in the long run, of a slot that is the client's alone. The mean
-    speed E[tau_min / tau] is that times tau_min only if the client always takes the same time and
-    its updates are always fresh. A group that starts together (O > 1) still counts by its least.
+    zeta * (useful updates) / (seconds / tau_min) + the bonus of PAUSE (13). An update counts (1 +
+    staleness)^-a, and 0 if it is lost or too old to be averaged. By the renewal theorem, the ratio
+    is tau_min times the long-run number of useful updates per second from a slot that only this
+    client uses. It equals the mean speed E[tau_min / tau] only if the client's latency is constant
+    and its updates are never stale. If O > 1 clients start together, the lowest index counts.
 
     Attributes:
       speed_weight: zeta.
-      discount: a, as a rule that of the clock.
+      discount: a, usually the exponent of the clock's staleness weight.
     """
 
     name: ClassVar[str] = "useful_rate"

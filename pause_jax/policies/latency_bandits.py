@@ -1,4 +1,4 @@
-"""Bandits on latency alone, the last two with fairness queues: CS-UCB, CS-UCB-Q and RBCS-F.
+"""Latency bandits: CS-UCB, and CS-UCB-Q and RBCS-F with fairness queues.
 
 Source: Xia et al., "Multi-armed bandit-based client scheduling for federated learning", IEEE
 TWC 2020; Huang et al., "An efficiency-boosting client selection scheme for federated learning with
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class CsUcb(PolicyConfig):
-    """The m largest upper confidence bounds on the reward 1 - min(tau, tau_max) / tau_max.
+    """The m clients with the largest upper confidence bounds on 1 - min(tau, tau_max) / tau_max.
 
     Attributes:
-      max_latency: tau_max, seconds; a slower client counts as failed.
+      max_latency: tau_max, seconds. A slower client has reward 0.
     """
 
     name: ClassVar[str] = "cs_ucb"
@@ -63,19 +63,19 @@ class QueueState(NamedTuple):
     """State of CS-UCB-Q."""
 
     stats: ClientStats  # counts and mean rewards
-    queue: Float[Array, " K"]  # D_k as of the last choice
+    queue: Float[Array, " K"]  # D_k at the last choice
     chosen: Float[Array, " K"]  # b_k of the last round, 0 or 1
 
 
 class CsUcbQ(PolicyConfig):
-    """CS-UCB with a virtual queue for each client, so that each takes part often enough.
+    """CS-UCB with a virtual queue per client, which enforces a minimum participation.
 
-    Before the choice of round t: D_k <- max(D_k + c_k - b_k(t - 1), 0) with c_k = phi m p_k; then
-    the m largest of (1 - beta) min(mean + sqrt(2 ln t / T), 1) + beta D_k.
+    Before the choice of round t, D_k <- max(D_k + c_k - b_k(t - 1), 0) with c_k = phi m p_k. The
+    cohort has the m largest values of (1 - beta) min(mean + sqrt(2 ln t / T), 1) + beta D_k.
 
     Attributes:
-      queue_weight: beta in (0, 1), weight of the queue.
-      fairness: phi in (0, 1], share of proportional participation that is asked for.
+      queue_weight: beta in (0, 1], weight of the queue.
+      fairness: phi in (0, 1], required share of a participation proportional to data size.
       max_latency: tau_max, seconds.
     """
 
@@ -98,7 +98,7 @@ class CsUcbQ(PolicyConfig):
             return QueueState(empty_stats(context.num_clients), zero, zero)
 
         def select(key: Array, state: QueueState, round: Array, available: Array) -> Selected:
-            # sqrt(2 ln t / T): the bandit's index with m = 1; untried clients count as 1.
+            # With m = 1 the bonus is sqrt(2 ln t / T). Untried clients get the bound 1.
             bound = jnp.minimum(ucb_index(state.stats, round, 1), 1.0)
             queue = next_queue(state.queue, target, state.chosen)
             score = (1 - self.queue_weight) * bound + self.queue_weight * queue
@@ -119,36 +119,36 @@ class CsUcbQ(PolicyConfig):
 
 
 def _reward(latency: Array, max_latency: Array | float) -> Array:
-    """1 for no time at all, 0 for tau_max or more; latencies in seconds."""
+    """Return the reward in [0, 1] of a latency in seconds: 1 at 0, and 0 from tau_max on."""
     return 1 - jnp.minimum(latency, max_latency) / max_latency
 
 
 class RbcsState(NamedTuple):
     """State of RBCS-F. The context has C = F + 1 entries."""
 
-    # Reported before this round: the features, and whether the client took part in the last one.
+    # Reports before this round: features, and whether the client took part in the last round.
     context: Float[Array, "K C"]
-    chosen: Float[Array, " K"]  # whether it took part in the round before, 0 or 1
+    chosen: Float[Array, " K"]  # participation in the last round, 0 or 1
     gram: Float[Array, "K C C"]  # H_k = lambda I + sum of c c^T
-    inverse: Float[Array, "K C C"]  # its inverse
+    inverse: Float[Array, "K C C"]  # H_k^-1
     moment: Float[Array, "K C"]  # b_k = sum of tau c
     queue: Float[Array, " K"]  # Z_k
 
 
 class RbcsF(PolicyConfig):
-    """Minimise V max taubar - sum Z: optimistic latencies, and queues that keep clients in turn.
+    """Minimiser of V max taubar - sum Z, with optimistic latencies taubar and fairness queues Z.
 
-    taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0), theta_k = H_k^-1 b_k, by ridge regression
-    for each client on its reported context c. After the choice Z_k <- max(Z_k + beta - x_k, 0).
-    The subproblem is the maximisation of PAUSE with index -V taubar and weight Z: solved exactly.
+    taubar_k = max(c^T theta_k - a sqrt(c^T H_k^-1 c), 0) with theta_k = H_k^-1 b_k, from one ridge
+    regression per client on its reported context c. After the choice, Z_k <- max(Z_k + beta - x_k,
+    0). The subproblem is PAUSE's maximisation with index -V taubar and weight Z, solved exactly.
 
     Attributes:
-      latency_weight: V, of the latency against the queues, a queue unit a second.
-      fairness: phi in [0, 1]: every client is to take part in beta = phi m / K of the rounds; more
-        cannot be kept. (The published code sets beta itself, 0.15.)
+      latency_weight: V, weight of the latency, in queue units per second.
+      fairness: phi in [0, 1]. Every client must take part in a share beta = phi m / K of the
+        rounds; phi > 1 is infeasible. (The authors' code sets beta = 0.15 directly.)
       exploration: a, width of the confidence bound.
       ridge: lambda.
-      query_seconds: what the reports before each choice cost, seconds a round.
+      query_seconds: duration of the reports before each choice, seconds per round.
     """
 
     name: ClassVar[str] = "rbcs_f"
@@ -210,7 +210,7 @@ class RbcsF(PolicyConfig):
 
 
 def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:
-    """Lower confidence bound on every client's latency in seconds, cut at 0, float [K]."""
+    """Compute lower confidence bounds on the latencies in seconds, at least 0, float [K]."""
     c = state.context
     theta = jnp.einsum("kij,kj->ki", state.inverse, state.moment)
     width = jnp.sqrt(jnp.maximum(jnp.einsum("ki,kij,kj->k", c, state.inverse, c), 0.0))
@@ -218,10 +218,9 @@ def optimistic_latency(state: RbcsState, exploration: Array | float) -> Array:
 
 
 def next_queue(queue: Array, target: Array | float, chosen: Array) -> Array:
-    """Virtual queues after one more round, float [K]: max(queue + target - b, 0).
+    """Return the virtual queues after one more round, float [K]: max(queue + target - b, 0).
 
-    A queue grows by what its client is owed a round, ``target``, and falls by one when it takes
-    part, b = ``chosen``, 0 or 1. While it stays bounded, the client takes part in a share of
-    ``target`` of the rounds.
+    Each round adds ``target`` to a queue, and a participation, b = ``chosen`` = 1, removes one. If
+    the queue stays bounded, its client takes part in at least a share ``target`` of the rounds.
     """
     return jnp.maximum(queue + target - chosen, 0.0)

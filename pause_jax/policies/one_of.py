@@ -1,4 +1,4 @@
-"""Several policies in one program: training, privacy and the world are compiled once for all."""
+"""Several policies in one program, which compiles training, privacy and the world only once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from pause_jax.policies.base import (
 
 
 class OneOf(PolicyConfig):
-    """The policy of a number; ``sweep`` makes it of configs that differ in their policy alone.
+    """Policy with index ``number`` in ``choices``.
 
-    The choices have one cohort size, and none is ``alone``. Under vmap the number must be one for
-    all runs: else every policy works in every round.
+    ``sweep`` builds it from configs that differ only in their policy. All choices have the same
+    cohort size, and none sets ``alone``. Under vmap, ``number`` must not be batched, because a
+    batched switch executes every policy in every round.
     """
 
     choices: tuple[PolicyConfig, ...]

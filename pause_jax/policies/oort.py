@@ -1,8 +1,8 @@
-"""Oort and Pisces: clients of high loss that are fast enough, or whose updates are not stale.
+"""Oort and Pisces: selection of high-loss clients that are fast (Oort) or rarely stale (Pisces).
 
 Source: Lai et al., "Oort: efficient federated learning via guided participant selection", OSDI
 2021; Jiang et al., "Pisces: efficient federated learning via guided asynchronous training", SoCC
-2022; and their programs.
+2022; and the authors' code.
 """
 
 from __future__ import annotations
@@ -25,36 +25,38 @@ if TYPE_CHECKING:
 class OortState(NamedTuple):
     """State of Oort."""
 
-    round: Int[Array, ""]  # rounds so far
+    round: Int[Array, ""]  # number of past rounds
     utility: Float[Array, " K"]  # statistical utility of each client's last report
-    # Seconds: expected before its first participation, then the last one's.
+    # Seconds: expected latency before the first participation, then the last observed latency.
     duration: Float[Array, " K"]
-    last_round: Int[Array, " K"]  # int32, last round in which its report was received; 0 if never
-    threshold: Float[Array, ""]  # percentile of durations from which on clients are penalised
-    # [2 W], mean utility of the exploited clients of the last rounds, oldest first; 0 if none.
+    last_round: Int[Array, " K"]  # int32, round of the last received report; 0 if none
+    threshold: Float[Array, ""]  # percentile of durations; slower clients are penalised
+    # [2 W], mean utility of the exploited clients in the last rounds, oldest first; 0 if none.
     exploited: Float[Array, " rounds"]
 
 
 class Oort(PolicyConfig):
-    """Exploit clients of high utility, explore others, and penalise the slow.
+    """Exploitation of high utility and exploration of other clients, with a penalty on slow ones.
 
-    Statistical utility ``|B| sqrt(mean squared sample loss)``, cut at a quantile and scaled to
-    [0, 1], plus sqrt(0.1 ln R / L) for a client last seen in round L, times (T / t)^a for one whose
-    duration t exceeds T, a percentile of all durations that a pacer moves.
+    The score is the statistical utility ``|B| sqrt(mean squared sample loss)``, clipped at a
+    quantile and scaled to [0, 1], plus sqrt(0.1 ln R / L) in round R for a last report in round L.
+    It is multiplied by (T / t)^a if the client's duration t exceeds T. T is a percentile of all
+    durations, which a pacer adjusts.
 
-    Not included: over-commitment and the blacklist, which are off by default in the program.
+    Over-commitment and the blacklist, disabled by default in the authors' code, are omitted.
 
     Attributes:
       exploration: share of explored clients in round 1.
-      exploration_decay: its factor a round.
-      exploration_min: its lower bound.
-      clip: quantile at which utilities are cut.
+      exploration_decay: factor of this share per round.
+      exploration_min: lower bound of this share.
+      clip: quantile at which utilities are clipped.
       penalty: a, exponent of the system penalty.
-      threshold: percentile of durations at the start; from 100 on no client is penalised.
-      cutoff: clients of this share of the last exploited score are exploited too, at random.
-      pacer_step: W, rounds between looks of the pacer.
-      pacer_delta: by how much the pacer moves the threshold.
-      window: explored clients are drawn from so many times as many of largest prior.
+      threshold: initial percentile of durations. At 100 no client is penalised.
+      cutoff: the n exploited clients are drawn by score from all clients that reach this share of
+        the n-th best score.
+      pacer_step: W, rounds between adjustments by the pacer.
+      pacer_delta: size of an adjustment of the percentile.
+      window: the n explored clients are drawn by score from the ``window`` times n best.
     """
 
     name: ClassVar[str] = "oort"
@@ -96,7 +98,7 @@ class Oort(PolicyConfig):
             num_exploit, num_explore = self._numbers(round, m, jnp.sum(seen), jnp.sum(fresh))
             exploited = self._exploit(exploit_key, exploit_score, seen, num_exploit)
             explored = self._explore(window_key, explore_key, explore_score, fresh, num_explore)
-            # If too few were seen before, the best of the rest fill up.
+            # The best of the other clients fill remaining places.
             score = jnp.where(seen, exploit_score, explore_score)
             rank = jnp.where(exploited | explored, jnp.inf, score)
             clients = top_clients(rank, available, m, fill_key)
@@ -125,18 +127,18 @@ class Oort(PolicyConfig):
     def _numbers(
         self, round: Array, m: int, num_seen: Array, num_fresh: Array
     ) -> tuple[Array, Array]:
-        """Return how many to exploit and to explore, int32: m together if so many are available.
+        """Return the numbers of clients to exploit and to explore, int32, at most m in total.
 
-        A share e of the cohort is explored: m - floor(m (1 - e)), if so many are fresh.
+        With the explored share e, min(m - floor(m (1 - e)), fresh clients) are explored.
         """
         share = explored_share(self, round)
-        # A float32 product just below a whole number must not lose a client.
+        # A float32 product just below an integer must not lose a client.
         planned = jnp.floor(m * (1 - share) + 1e-4).astype(jnp.int32)
         num_explore = jnp.minimum(num_fresh, m - planned)
         return jnp.minimum(num_seen, m - num_explore), num_explore
 
     def _exploit(self, key: Array, score: Array, seen: Array, number: Array) -> Array:
-        """Draw exploited clients by score from those that reach ``cutoff`` times the n-th best."""
+        """Draw n exploited clients by score from all that reach ``cutoff`` times the n-th best."""
         ranked = jnp.sort(jnp.where(seen, score, -jnp.inf), descending=True)
         nth_best = ranked[jnp.maximum(number - 1, 0)]
         pool = seen & (score >= self.cutoff * nth_best)
@@ -145,7 +147,7 @@ class Oort(PolicyConfig):
     def _explore(
         self, window_key: Array, key: Array, score: Array, fresh: Array, number: Array
     ) -> Array:
-        """Draw explored clients by score from the ``window`` times n best."""
+        """Draw n explored clients by score from the ``window`` times n best."""
         best = top_clients(score, fresh, len(score), window_key)
         pool = fresh & first_of(best, jnp.ceil(self.window * number.astype(jnp.float32)))
         return first_of(draw_clients(score, pool, len(score), key), number)
@@ -157,22 +159,21 @@ class Oort(PolicyConfig):
         round: Array,
         available: Bool[Array, " K"],
     ) -> tuple[Array, Array]:
-        """Return the score of every client if it is exploited, and if it is explored, [K] each.
+        """Return the scores of all clients for exploitation and for exploration, [K] each.
 
-        (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty, where the
-        prior is the number of samples that a client trains on. Least, largest and clipped utility
-        are those of the available clients.
+        These are (clipped and scaled utility + staleness bonus) * penalty, and prior * penalty,
+        where the prior is the number of samples that a client trains on. The available clients
+        determine the scale and the clip.
         """
         seen = state.last_round > 0
         score = self._scaled(jnp.where(seen, state.utility, prior), available)
-        # Staleness: sqrt(0.1 ln R / L), L the last round that the client took part in.
         last = jnp.maximum(state.last_round, 1).astype(jnp.float32)
         score += jnp.sqrt(0.1 * jnp.log(round.astype(jnp.float32)) / last)
         penalty = self._penalties(state)
         return jnp.nan_to_num(score) * penalty, prior * penalty
 
     def _scaled(self, utility: Array, available: Array) -> Array:
-        """Return (min(U, quantile) - low) / (max - low), low = 0.999 min; NaN if none is > 0."""
+        """Return (min(U, quantile) - low) / (max - low), low = 0.999 min; NaN if no U is > 0."""
         counted = jnp.where(available & (utility > 0), utility, jnp.nan)
         top = jnp.nanquantile(counted, self.clip)
         low = 0.999 * jnp.nanmin(counted)
@@ -180,19 +181,19 @@ class Oort(PolicyConfig):
         return (jnp.minimum(utility, top) - low) / spread
 
     def _penalties(self, state: OortState) -> Array:
-        """Return (T / t)^a where a duration t exceeds the percentile T, else 1; float [K]."""
+        """Return (T / t)^a if a duration t exceeds the percentile T, else 1, float [K]."""
         preferred = jnp.percentile(state.duration, jnp.minimum(state.threshold, 100.0))
         preferred = jnp.where(state.threshold >= 100, jnp.inf, preferred)
         slow = state.duration > preferred
         return jnp.where(slow, (preferred / state.duration) ** self.penalty, 1.0)
 
     def paced(self, threshold: Array, history: Float[Array, " rounds"], round: Array) -> Array:
-        """Return the percentile after round R, between 5 and 100 if it has moved.
+        """Return the percentile after round R. Adjustments keep it between 5 and 100.
 
-        The pacer looks every W rounds from 2 W on, at the exploited utility of the last 2 W rounds,
-        oldest first. With A the sum over the first W of these and B that over the last W: if it has
-        hardly changed, ``|B - A| <= 0.1 A``, slower clients are let in; if it has changed much,
-        ``|B - A| >= 5 A``, fewer. (The paper: if A > B slower clients are let in.)
+        Every W rounds from round 2 W on, the pacer compares the exploited utility of the last 2 W
+        rounds (``history``, oldest first). A is the sum over the first W rounds, and B is the sum
+        over the last W. The pacer admits slower clients if ``|B - A| <= 0.1 A``, and fewer slow
+        clients if ``|B - A| >= 5 A``. (In the paper, it admits slower clients if A > B.)
         """
         step = self.pacer_step
         before, now = jnp.sum(history[:step]), jnp.sum(history[step:])
@@ -209,27 +210,27 @@ class PiscesState(NamedTuple):
     """State of Pisces."""
 
     utility: Float[Array, " K"]  # statistical utility of each client's last report
-    lag: Float[Array, "K n"]  # staleness of its last n updates, the latest last
-    reports: Int[Array, " K"]  # updates of it that the server averaged
+    lag: Float[Array, "K n"]  # staleness of the last n updates, latest last
+    reports: Int[Array, " K"]  # number of averaged updates
 
 
 class Pisces(PolicyConfig):
-    """Exploit the clients of largest ``|B| sqrt(mean squared loss) / (lag + 1)^beta``.
+    """Selection by ``|B| sqrt(mean squared loss) / (lag + 1)^beta`` with random exploration.
 
-    lag is the mean staleness of a client's last updates. In rounds it is 0, and the score is Oort's
-    statistical utility. Of the m clients a binomial number is explored: drawn from those that have
-    not reported yet.
+    lag is the mean staleness of a client's last updates. In synchronous rounds it is 0, and the
+    score is Oort's statistical utility. A binomial number of the m clients is explored, drawn from
+    the clients that have not reported yet.
 
-    The rule is read from the program, in its branch ``statistical_only``, with which the authors
-    made most figures. Not included: the outliers that it can leave out. The pace of Pisces' server
-    is ``Asynchronous(pace=b)``.
+    The rule follows the branch ``statistical_only`` of the authors' code, which produced most of
+    their figures. The optional removal of outliers is not included. ``Asynchronous(pace=b)`` sets
+    the pace of Pisces' server.
 
     Attributes:
       penalty: beta, exponent of the lag.
-      exploration: probability that a client is an explored one, in decision 1.
-      exploration_decay: its factor a decision.
-      exploration_min: its lower bound.
-      memory: n, updates whose mean staleness is the lag.
+      exploration: probability in decision 1 that a place of the cohort is for exploration.
+      exploration_decay: factor of this probability per decision.
+      exploration_min: lower bound of this probability.
+      memory: n, number of updates whose mean staleness is the lag.
     """
 
     name: ClassVar[str] = "pisces"
@@ -261,7 +262,7 @@ class Pisces(PolicyConfig):
             number = jnp.sum(jax.random.bernoulli(number_key, share, (m,)), dtype=jnp.int32)
             fresh = available & (state.reports == 0)
             at_random = top_clients(jnp.zeros(num_clients), fresh, num_clients, explore_key)
-            # Explored clients first, then by score; other fresh ones fill up.
+            # Explored clients come first, then the others by score, then the remaining fresh ones.
             rest = jnp.where(fresh, -1.0, self.scores(state))
             rank = jnp.where(fresh & first_of(at_random, number), jnp.inf, rest)
             clients = top_clients(rank, available, m, tie_key)
@@ -283,7 +284,7 @@ class Pisces(PolicyConfig):
         return Policy(init, select, update)
 
     def scores(self, state: PiscesState) -> Array:
-        """Utility over lag of every client, float [K], >= 0; 0 of one whose loss is not finite."""
+        """Return the scores of all clients, float [K], >= 0; 0 if the loss is not finite."""
         known = jnp.clip(state.reports, 1, self.memory).astype(state.lag.dtype)
         lag = jnp.sum(state.lag, axis=1) / known
         score = state.utility / (lag + 1) ** self.penalty
@@ -291,6 +292,6 @@ class Pisces(PolicyConfig):
 
 
 def explored_share(policy: Oort | Pisces, round: Array) -> Array:
-    """Return the share of explored clients in round R: it decays to a lower bound."""
+    """Return the share of explored clients in a round, which decays to a lower bound."""
     decay = policy.exploration_decay ** (round - 1).astype(jnp.float32)
     return jnp.maximum(policy.exploration * decay, policy.exploration_min)

@@ -1,4 +1,4 @@
-"""PAUSE, BSFL and the genie: policies that maximise an index and additive rewards, (14).
+"""PAUSE, BSFL and the genie: policies that maximise an index plus additive rewards, PAUSE (14).
 
 Source: Peleg et al. 2025, Algorithms 1 and 2; BSFL: Ben Ami et al. 2025.
 """
@@ -24,10 +24,10 @@ from pause_jax.policies.index import Index, IndexRule, Ucb, from_stats
 def maximiser(
     context: Context, index: Index, search: Search, *, left: Callable[[Array], Array] | None
 ) -> Policy:
-    """Return the policy that maximises ``min index + sum of g and p terms`` by a search.
+    """Build the policy that maximises ``min index + sum of g and p terms`` using a search.
 
-    Its state is the index's. ``left`` takes participations [K] to p [K], and is None without the
-    privacy reward.
+    Its state is the state of the index. ``left`` maps participations [K] to p [K], and is None
+    without the privacy reward.
     """
 
     def select(key: Array, state: Any, round: Array, available: Array) -> Selected:
@@ -52,11 +52,11 @@ class Pause(PolicyConfig):
     """PAUSE: upper confidence bounds on speed, plus generalization and privacy rewards.
 
     Attributes:
-      search: how (14) is maximised: Exact(), Exhaustive() or Annealing() (SA-PAUSE).
-      index: the optimistic estimate of a speed: Ucb() as in the paper, or another index rule.
-      left_of: of which budget p_k is the share that is left (static): the client's ``own`` as in
-        (7), or the ``largest`` of all clients. The latter is ours: it prefers clients whose updates
-        carry less noise, and changes nothing where budgets are equal.
+      search: Exact(), Exhaustive() or Annealing() (SA-PAUSE), which maximises PAUSE (14).
+      index: optimistic estimate of a speed, which is Ucb() as in the paper, or another index rule.
+      left_of: budget whose remaining share is p_k (static): the client's ``own`` as in PAUSE (7),
+        or the ``largest`` of all clients. The latter is our variant, which prefers clients with
+        less noise in their updates, and equals ``own`` if budgets are equal.
     """
 
     name: ClassVar[str] = "pause"
@@ -76,7 +76,7 @@ class Pause(PolicyConfig):
 
         def of_the_largest(counts: Array) -> Array:
             total = budget.total()
-            # Without a limit all budgets are infinite.
+            # Unlimited budgets are infinite, and inf / inf is NaN.
             share = jnp.where(jnp.isfinite(total), total / jnp.max(total), 1.0)
             return share * budget.remaining(counts)
 
@@ -85,7 +85,7 @@ class Pause(PolicyConfig):
 
 
 class Bsfl(Pause):
-    """BSFL: PAUSE without the privacy reward (gamma = 0), whatever ``reward.gamma`` says."""
+    """BSFL: PAUSE without the privacy reward (gamma = 0), regardless of ``reward.gamma``."""
 
     name: ClassVar[str] = "bsfl"
     summary: ClassVar[str] = "PAUSE without the privacy reward (gamma = 0)"
@@ -104,7 +104,7 @@ class Bsfl(Pause):
 
 
 class Genie(PolicyConfig):
-    """The genie (10): the same maximisation with the true expected speeds."""
+    """Genie, PAUSE (10), which uses PAUSE's maximisation with the true expected speeds."""
 
     name: ClassVar[str] = "genie"
     summary: ClassVar[str] = "maximises the reward with the true expected speeds"

@@ -1,8 +1,8 @@
-"""Polaris: sampling probabilities that weigh large updates against stale ones.
+"""Polaris: sampling probabilities that balance large updates against stale ones.
 
 Source: Kang and Li, "Polaris: accelerating asynchronous federated learning with client selection",
-IEEE Transactions on Cloud Computing 2024, and the authors' program, a part of Plato. The program
-gives the terms; it puts the constraint on the logarithms of the probabilities, and we on their sum.
+IEEE Transactions on Cloud Computing 2024, and the authors' code, a part of Plato. The terms follow
+the authors' code, which constrains the logarithms of the probabilities. We constrain their sum.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from pause_jax.policies.choose import by_data_size, draw_clients, mask_of
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-# Halvings of the bracket of log tau; they leave nothing of it in float32.
+# Bisection steps for log delta, down to float32 precision.
 _HALVINGS = 40
 
 
 class PolarisState(NamedTuple):
     """State of Polaris."""
 
-    bound: Float[Array, " K"]  # G_k, norm of the last update received, or what is expected of it
-    staleness: Float[Array, " K"]  # s_k, rounds by which the last update was late, plus 0.1
+    bound: Float[Array, " K"]  # G_k, norm of the last received update, or its estimate
+    staleness: Float[Array, " K"]  # s_k, 0.1 plus lateness of the last update in rounds
     explored: Bool[Array, " K"]  # whether an update was received
 
 
 class Polaris(PolicyConfig):
-    """m draws without replacement by the q that minimise sum a_k / q_k + b_k q_k, sum q = 1.
+    """m draws without replacement, with the q that minimise sum a_k / q_k + b_k q_k with sum q = 1.
 
-    a_k = beta p_k^2 G_k^2 is the variance that a large update brings, b_k = gamma p_k^2 s_k^2 G_k
-    the harm of a stale one; hence q_k = sqrt(a_k / (b_k + tau)), with tau by bisection. p_k are
-    shares of the data, as in FedAvg's weights. G_k is the norm of the last update that was
-    received, noise included; of a client not yet explored, ``optimism`` times the mean norm of the
-    last round. s_k is 0.1, and 1.1 after a late update (``stale_updates="next"``).
+    a_k = beta p_k^2 G_k^2 is the variance due to large updates, and b_k = gamma p_k^2 s_k^2 G_k is
+    the harm of stale ones. The solution is q_k = sqrt(a_k / (b_k + tau)), with tau found by
+    bisection. p_k are shares of the data, as in FedAvg's weights. G_k is the norm of the last
+    received update, noise included. For unexplored clients, it is 0.5 at first, and then
+    ``optimism`` times the mean norm of the last round. s_k is 0.01 at first, 0.1 after an update in
+    time, and 1.1 after a late update (``stale_updates="next"``).
 
-    Not included: the event clock of the asynchronous server, and the norm of a late update, which
-    a policy does not see.
+    This policy omits staleness on the event clock of an asynchronous server, and the norm of a late
+    update, which policies do not see.
 
     Attributes:
-      size_weight: beta, of large updates.
-      staleness_weight: gamma, of stale ones.
-      optimism: alpha, of clients that are not explored yet.
+      size_weight: beta, weight of large updates.
+      staleness_weight: gamma, weight of stale updates.
+      optimism: alpha, factor for unexplored clients.
     """
 
     name: ClassVar[str] = "polaris"
@@ -63,7 +64,7 @@ class Polaris(PolicyConfig):
 
     def build(self, context: Context) -> Policy:
         num_clients, m = context.num_clients, context.num_selected
-        # K p_k instead of p_k: a common factor of a and b leaves q as it is.
+        # K p_k instead of p_k, because a common factor of a and b does not change q.
         share = num_clients * context.data_size / jnp.sum(context.data_size)
 
         def init() -> PolarisState:
@@ -87,7 +88,7 @@ class Polaris(PolicyConfig):
             explored = state.explored | mask_of(clients, received, num_clients)
             total = jnp.sum(jnp.where(received, norm, 0.0))
             expected = self.optimism * total / jnp.maximum(jnp.sum(received), 1).astype(norm.dtype)
-            # A norm of 0 says nothing, and without learning there is no other.
+            # A norm of 0 is uninformative, and without learning all norms are 0.
             bound = jnp.where(~explored & (expected > 0), expected, state.bound)
             return PolarisState(
                 bound=store_active(bound, clients, norm, received & (norm > 0)),
@@ -103,17 +104,17 @@ class Polaris(PolicyConfig):
 def optimal_chances(
     size: Float[Array, " K"], stale: Float[Array, " K"], among: Bool[Array, " K"]
 ) -> Float[Array, " K"]:
-    """Return the q of sum one that minimise sum size / q + stale q; 0 outside ``among``.
+    """Return the q with sum one that minimise sum size / q + stale q; 0 outside ``among``.
 
-    With delta = tau + min(stale) > 0, q = sqrt(size / (stale - min(stale) + delta)) falls in delta.
-    No q exceeds 1, so delta >= size of the client of least ``stale``; and delta = (sum of
-    sqrt(size))^2 gives at most 1 in all.
+    With delta = tau + min(stale) > 0, q = sqrt(size / (stale - min(stale) + delta)) decreases in
+    delta. As no q exceeds 1, delta is at least the size of the client with the lowest ``stale``. At
+    delta = (sum of sqrt(size))^2 the sum of q is at most 1.
     """
     size = jnp.where(among, size, 0.0)
     above = jnp.where(among, stale - jnp.min(jnp.where(among, stale, jnp.inf)), 0.0)
 
     def chances(log_delta: Array) -> Array:
-        delta = jnp.maximum(jnp.exp(log_delta), jnp.finfo(size.dtype).tiny)  # 0 if nobody is there
+        delta = jnp.maximum(jnp.exp(log_delta), jnp.finfo(size.dtype).tiny)  # 0 for an empty set
         return jnp.sqrt(size / (above + delta))
 
     def halve(_: Array, bracket: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Power-of-Choice: the clients of largest loss among random candidates.
+"""Power-of-Choice: the clients with the largest losses among random candidates.
 
 Source: Cho, Wang and Joshi, "Towards understanding biased client selection in federated learning",
 AISTATS 2022.
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 class ChoiceState(NamedTuple):
     """State of Power-of-Choice."""
 
-    # What the choice ranks by: the latest known loss of each client; +inf if none.
+    # Ranking criterion: the latest known loss of each client; +inf if unknown.
     loss: Float[Array, " K"]
-    candidates: Bool[Array, " K"]  # this round's candidates, if they were asked
+    candidates: Bool[Array, " K"]  # candidates asked in this round
 
 
 class PowerOfChoice(PolicyConfig):
     """The m largest losses among d candidates, drawn by data size without replacement.
 
-    Aggregation is the plain mean, biased by design.
+    Aggregation weights are equal, biased by design.
 
     Attributes:
-      loss: what a client is ranked by. ``full`` (pow-d): its loss on all its data, asked before the
-        choice. ``batch`` (cpow-d): the same on a mini-batch. ``stale`` (rpow-d): the mean loss of
-        its last local training, not asked for; never chosen clients rank first.
-      candidates: d, m <= d <= K; 2 m (at most K) if left out.
+      loss: ranking criterion. ``full`` (pow-d): loss on all local data, queried before the choice.
+        ``batch`` (cpow-d): queried loss on a mini-batch. ``stale`` (rpow-d): mean loss of the last
+        local training, without a query. Clients without a reported loss rank first.
+      candidates: d, m <= d <= K; 2 m (at most K) if omitted.
       schedule: ``constant``; ``half``: d for the first half of the run, then m; ``linear``: d falls
-        to m in equal steps (adapow-d).
-      batch_size: samples of a mini-batch for ``batch``.
-      query_share: a query takes this share of a client's latency of the round. The default counts
-        the forward pass as a third of training; ``batch`` takes as much less as it has samples.
+        linearly to m (adapow-d).
+      batch_size: size of the mini-batch for ``batch``.
+      query_share: duration of a query as a share of the client's latency, times the ratio of its
+        samples to those used in training. The default counts a forward pass as 1/3 of training.
     """
 
     name: ClassVar[str] = "power_of_choice"
@@ -82,7 +82,7 @@ class PowerOfChoice(PolicyConfig):
         ) -> tuple[Array, Array]:
             clients = draw_clients(context.data_size, available, most, key)
             wanted = self._wanted(round, m, most, context.num_rounds)
-            # Clients come in the order of the draws, the available ones first.
+            # Clients are in the order of the draws, available ones first.
             return clients, available[clients] & (jnp.arange(most) < wanted)
 
         def init() -> ChoiceState:
@@ -99,7 +99,7 @@ class PowerOfChoice(PolicyConfig):
             candidates = state.candidates
             if self.loss == "stale":
                 candidates = mask_of(*ask(draw_key, state, round, available), num_clients)
-            # A model that has diverged answers NaN: nothing is worse.
+            # A diverged model reports NaN, which counts as the largest loss.
             loss = jnp.where(jnp.isnan(state.loss), jnp.inf, state.loss)
             clients = top_clients(loss, candidates, m, tie_key)
             return equal_weights(clients, candidates[clients]), no_info()
@@ -119,13 +119,12 @@ class PowerOfChoice(PolicyConfig):
             samples = context.data_size
             if batch_size is not None:
                 samples = jnp.minimum(samples, batch_size)
-            # Of each client's latency, what its answer takes.
             share = self.query_share * samples / context.local_samples
             query = Query(ask, receive, "loss", batch_size, lambda latency: share * latency)
         return Policy(init, select, update, query)
 
     def _wanted(self, round: Array, m: int, most: int, num_rounds: Array | int) -> Array:
-        """Number of candidates d of this round, int32; ``most`` at first, m at last."""
+        """Return the number of candidates d in this round, int32, from ``most`` down to m."""
         past = {
             "constant": jnp.zeros(()),
             "half": (2 * round > num_rounds).astype(jnp.float32),

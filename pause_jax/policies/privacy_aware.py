@@ -1,11 +1,10 @@
-"""Policies for budgets that differ: a client of a small budget sends a noisy update.
+"""Policies for heterogeneous budgets, where clients with small budgets send noisy updates.
 
-The rules are derived here, from the error of a cohort's average: nu_k, the expected squared noise
-of client k's next release, adds to it, and so does the bias of drawing clients by anything but
-their data. Papers on this question (arXiv 2408.08642, 2505.13655, 2602.21844, 2602.22633) solve
-programs of the same kind under other assumptions. These policies do not have their names, because
-they are not their rules. What is read are releases, which are noised, and budgets: nothing leaves
-a client for the sake of the choice.
+We derive the rules from the error of a cohort's average. It grows with nu_k, the expected squared
+noise of client k's next release, and with the bias of any draw that is not proportional to data
+size. Papers on this question (arXiv 2408.08642, 2505.13655, 2602.21844, 2602.22633) solve similar
+optimisation problems under other assumptions. The policies differ from the papers' and have other
+names. They read data sizes, budgets and noised releases, at no additional privacy cost.
 """
 
 from __future__ import annotations
@@ -31,39 +30,39 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 BISECTION_STEPS = 60
-# A cost counts as at least this share of the mean: a client that costs nothing is drawn too.
+# Lower bound on relative costs, because clients without cost must have a positive weight.
 LEAST_COST = 1e-4
 
 
 class NoiseState(NamedTuple):
     """State of noise sampling."""
 
-    counts: Int[Array, " K"]  # rounds in which each client took part
-    # Moving mean of |release|^2 - nu_k, not below 0: the square of the update itself.
+    counts: Int[Array, " K"]  # participations of each client
+    # Moving mean of max(|release|^2 - nu_k, 0), an estimate of the squared norm without noise.
     square: Float[Array, " K"]
     known: Bool[Array, " K"]  # whether a release of the client has arrived
 
 
 class NoiseSampling(PolicyConfig):
-    """Draw m clients with probabilities that weigh noise against bias.
+    """Random cohort of m clients with probabilities that balance noise against bias.
 
-    The cost of client k is c_k = G_k^2 + nu_k, relative to the mean by data. nu_k is the expected
-    squared noise of its next release, and G_k^2 the moving mean of ``|release|^2 - nu_k``; of a
-    client that has released nothing it is the mean of the others.
+    The cost of client k is c_k = G_k^2 + nu_k, relative to the mean cost weighted by data. nu_k is
+    the expected squared noise of its next release, and G_k^2 is the moving mean of max(0,
+    ``|release|^2 - nu_k``). For a client without a release, G_k^2 is the mean of the others.
 
     ``biased``: q minimises sum q_k c_k + lambda sum (q_k - p_k)^2 / p_k over 0 <= q_k <= 1 / m with
-    sum q = 1. Client k is drawn with probability m q_k, and all that are drawn weigh the same, so
-    its expected weight is q_k. A large lambda draws by data size, a small one always the m of least
-    cost.
+    sum q = 1. Client k is drawn with probability m q_k, and weights are equal, hence its expected
+    weight is q_k. A large lambda draws by data size, and a small one always draws the m clients
+    with the lowest costs.
 
-    ``unbiased``: pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m, which is
-    the error of an average with weights p_k / pi_k, if clients were drawn independently: pi_k is
-    min(1, s p_k sqrt(c_k)). Noisy clients are drawn more often. Weights are scaled to a sum of one,
-    as for every policy here, which leaves a bias of order 1 / m.
+    ``unbiased``: pi minimises sum p_k^2 c_k / pi_k over 0 <= pi_k <= 1 with sum pi = m. This is the
+    error of an average with weights p_k / pi_k under independent draws. The solution is pi_k =
+    min(1, s p_k sqrt(c_k)), which draws noisy clients more often. As with every policy, weights are
+    scaled to a sum of one, which leaves a bias of order 1 / m.
 
     Attributes:
       form: ``biased`` or ``unbiased``.
-      bias_weight: lambda, without a unit; not used by ``unbiased``.
+      bias_weight: lambda, dimensionless; unused by ``unbiased``.
       step: weight of the newest release in G_k^2.
     """
 
@@ -117,11 +116,11 @@ class NoiseSampling(PolicyConfig):
 
 
 class TolerantFirst(PolicyConfig):
-    """The m available clients whose next release is the least noisy, with equal weights.
+    """The m available clients with the least noise in their next release, at equal weights.
 
-    It is the limit of :class:`NoiseSampling` for a lambda of 0, with no regard to updates: q_k is
-    1 / m or 0. Which clients tolerate most depends on the schedule: under ``geometric`` each
-    release makes the next one noisier, so that clients take turns.
+    This is the limit of :class:`NoiseSampling` for lambda -> 0 and G_k = 0, where q_k is 1 / m or
+    0. The ranking depends on the schedule. Under ``geometric`` each release makes the next one
+    noisier, and clients take turns.
     """
 
     name: ClassVar[str] = "tolerant_first"
@@ -138,16 +137,16 @@ class TolerantFirst(PolicyConfig):
 
 
 class BudgetGroups(PolicyConfig):
-    """Groups of clients with similar budgets, each sampled at its own ratio.
+    """Sampling from groups of clients with similar budgets, each with a separate sampling ratio.
 
-    Groups are equal intervals of the logarithm of the budget. Of group g with n_g available
-    clients, w_g of their data and mean noise nu_g, each client is drawn with probability r_g: r
-    minimises sum w_g^2 nu_g / (r_g n_g), the noise of the average, with sum r_g n_g = m. So r_g n_g
-    is in proportion to w_g sqrt(nu_g), with r_g cut to 1. A client weighs w_g / (r_g n_g), scaled
-    to a sum of one.
+    Groups are equal intervals of the logarithm of the budget. Group g has n_g available clients, a
+    share w_g of their data, and mean noise nu_g. Each of its clients is drawn with probability r_g.
+    r minimises the noise of the average, sum w_g^2 nu_g / (r_g n_g), with sum r_g n_g = m. The
+    solution has r_g n_g proportional to w_g sqrt(nu_g), and r_g at most 1. A client's weight is
+    w_g / (r_g n_g), scaled to a sum of one.
 
     Attributes:
-      num_groups: most groups; clients of one budget are one group.
+      num_groups: maximum number of groups; clients with equal budgets share a group.
     """
 
     name: ClassVar[str] = "budget_groups"
@@ -161,12 +160,11 @@ class BudgetGroups(PolicyConfig):
         group = groups_of(context.budget, self.num_groups)
 
         def added(values: Array) -> Array:
-            """Sums of the groups, float [K], at each of their clients."""
+            """Return the sum over each client's group, float [K]."""
             return jax.ops.segment_sum(values, group, self.num_groups)[group]
 
         def choose(key: Array, noise: Array, among: Array) -> Selection:
             share = share_among(context, among)
-            # Of each client's group: its mean share and its mean noise.
             size = jnp.maximum(added(among.astype(share.dtype)), 1.0)
             each = added(share) / size
             cost = relative(added(jnp.where(among, noise, 0.0)) / size, share)
@@ -177,9 +175,10 @@ class BudgetGroups(PolicyConfig):
 
 
 def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Selection]) -> Policy:
-    """Return the policy of (key, noise of each next release [K], whose is finite [K]) -> Selection.
+    """Build a policy from ``choose``: (key, noise of each next release [K], mask [K]) -> Selection.
 
-    Its state is the participations. Clients whose budget is spent cannot be chosen.
+    The mask has the available clients whose budget is not spent. The state is the number of
+    participations of each client.
     """
 
     def select(key: Array, counts: Array, round: Array, available: Array) -> Selected:
@@ -193,24 +192,24 @@ def by_next_noise(context: Context, choose: Callable[[Array, Array, Array], Sele
 
 
 def counted(counts: Array, selection: Selection) -> Array:
-    """Participations after one more round, int32 [K]."""
+    """Return the numbers of participations after one more round, int32 [K]."""
     return counts.at[selection.clients].add(selection.active.astype(counts.dtype))
 
 
 def share_among(context: Context, among: Array) -> Array:
-    """Each client's share of the data of the clients ``among``, float [K]; 0 for the others."""
+    """Return each client's share of the data of all clients in ``among``, float [K]; 0 outside."""
     size = jnp.where(among, context.data_size, 0.0)
     return size / jnp.maximum(jnp.sum(size), 1.0)
 
 
 def relative(cost: Array, share: Array) -> Array:
-    """Costs float [K] by their mean, weighted by ``share``; 1 for all if all are 0."""
+    """Return the costs over their mean weighted by ``share``, float [K]; 1 if the mean is 0."""
     mean = jnp.sum(share * cost)
     return jnp.where(mean > 0, jnp.maximum(cost / jnp.where(mean > 0, mean, 1.0), LEAST_COST), 1.0)
 
 
 def filled_slots(clients: Array, probability: Array) -> Array:
-    """Which of a cohort's clients were drawn and do not only fill up, bool [m]."""
+    """Return the mask of slots with drawn clients, bool [m]; other clients fill the rest."""
     places = jnp.arange(clients.size, dtype=probability.dtype)
     return (places + 0.5 < jnp.sum(probability)) & (probability[clients] > 0)
 
@@ -221,11 +220,11 @@ def biased_probabilities(
     num_selected: int,
     bias_weight: Array | float,
 ) -> Float[Array, " K"]:
-    """Return the probabilities m q_k of :class:`NoiseSampling`; their sum is min(m, clients).
+    """Return the probabilities m q_k of :class:`NoiseSampling`, which sum to m.
 
-    q_k = p_k (1 - (c_k - tau) / (2 lambda)), cut to [0, 1 / m]: the conditions of Karush, Kuhn and
-    Tucker, with tau by bisection until they sum to one. The shares p are 0 for clients that cannot
-    be drawn.
+    By the Karush-Kuhn-Tucker conditions, q_k = p_k (1 - (c_k - tau) / (2 lambda)), clipped to [0,
+    1 / m]. Bisection finds the tau for which q sums to one. The share p_k is 0 for a client that
+    cannot be drawn. If fewer than m clients can be drawn, m is their number.
     """
     among = share > 0
     count = jnp.clip(jnp.sum(among, dtype=share.dtype), 1.0, num_selected)
@@ -239,7 +238,7 @@ def biased_probabilities(
         short = jnp.sum(at(middle)) < 1
         return jnp.where(short, middle, low), jnp.where(short, high, middle)
 
-    # Where all are 0, and where all have reached 1 / m.
+    # At the lower end all q are 0, and at the upper end all have reached 1 / m.
     low = jnp.min(cost) - 2 * bias_weight
     high = jnp.max(cost + 2 * bias_weight * (1 / (count * jnp.where(among, share, 1.0)) - 1))
     return count * at(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
@@ -252,9 +251,9 @@ def drawn_by(
     num_selected: int,
     key: Array,
 ) -> Selection:
-    """Draw m clients ``among`` with probabilities pi in proportion to ``weight`` > 0.
+    """Draw m clients of ``among`` with probabilities pi = min(1, c ``weight``), ``weight`` > 0.
 
-    They weigh share / pi, scaled to a sum of one.
+    Aggregation weights are share / pi, scaled to a sum of one.
     """
     count = jnp.minimum(num_selected, jnp.sum(among, dtype=weight.dtype))
     probability = inclusion_probabilities(weight, among, count)
@@ -265,12 +264,12 @@ def drawn_by(
 
 
 def groups_of(budget: Array, num_groups: int) -> Array:
-    """The group of each client, int32 [K]: equal intervals of log budget, from the least to most.
+    """Return each client's group, int32 [K], from equal intervals of log budget, ascending.
 
-    All clients are in group 0 if budgets are equal, or infinite.
+    All clients are in group 0 if budgets are equal or infinite.
     """
     log = jnp.log(jnp.where(jnp.isfinite(budget), budget, 1.0))
     least, most = jnp.min(log), jnp.max(log)
-    # The margin keeps rounding from splitting one budget into groups.
+    # The margins prevent rounding from splitting clients with equal budgets.
     place = num_groups * (log - least) / jnp.maximum(most - least, 1e-5)
     return jnp.minimum(place + 1e-4, num_groups - 1).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""REFL: clients that are available now and hardly later, fewer of them while stragglers are due.
+"""REFL: clients that are available now but unlikely later, and fewer while stragglers are due.
 
 Source: Abdelmoniem et al., "REFL: resource-efficient federated learning", EuroSys 2023.
 """
@@ -29,24 +29,25 @@ class ReflState(NamedTuple):
     """State of REFL."""
 
     clock: Float[Array, ""]  # seconds at the end of the last round; -1 if unknown
-    slot: Float[Array, ""]  # mu, moving mean of the rounds' durations, seconds
-    due: Int[Array, ""]  # late updates of the last round, which are averaged in the next
+    slot: Float[Array, ""]  # mu, moving mean of round durations, seconds
+    due: Int[Array, ""]  # late updates of the last round, averaged in the next one
 
 
 class Refl(PolicyConfig):
     """The clients least likely to be available in the next slot, ties at random.
 
     The slot is [mu, 2 mu] from now, with mu <- (1 - alpha) D + alpha mu after a round of D seconds.
-    All available clients report their probability to be there; here it is the forecast of the
-    availability trace (``Context.forecast``), the smaller one of the slot's two ends. max(1, m -
-    stragglers due) clients are chosen: late updates count if they are averaged in the next round
-    (``stale_updates="next"``). Without a trace, or on a server without a clock, all are equal.
+    All available clients report their probability of being available in the slot. The simulation
+    uses the forecast of the availability trace (``Context.forecast``) at the two ends of the slot,
+    and takes the smaller one. max(1, m - stragglers due) clients are chosen. A straggler is due if
+    its late update enters the next average (``stale_updates="next"``). Without a trace, or on a
+    server without a clock, all clients are equal.
 
     REFL's weights of stale updates are an option of the learner: ``Learning(stale_damping=0.35)``.
 
     Attributes:
-      memory: alpha, of the mean duration.
-      query_seconds: what the reports before each choice cost, seconds a round.
+      memory: alpha, weight of the old mean duration.
+      query_seconds: duration of the reports before each choice, seconds per round.
     """
 
     name: ClassVar[str] = "refl"

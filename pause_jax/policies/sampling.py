@@ -1,8 +1,8 @@
-"""Unbiased sampling: choices and weights whose average is that of all data.
+"""Unbiased sampling, in which a cohort's expected average is the average over all data.
 
 Source: Li et al. 2020 (MD sampling); Fraboni et al., "Clustered sampling", ICML 2021, Algorithm 1;
 Ribero, Vikalo and de Veciana, "Federated learning under intermittent client availability and
-time-varying communication constraints", IEEE JSTSP 2023, and its program (F3AST).
+time-varying communication constraints", IEEE JSTSP 2023, and the authors' code (F3AST).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pause_jax.policies.choose import mask_of, stateless, top_clients
 
 
 class MdSampling(PolicyConfig):
-    """m independent draws with probabilities proportional to data sizes, weight 1/m each."""
+    """m independent draws with probabilities proportional to data sizes, at weight 1/m each."""
 
     name: ClassVar[str] = "md_sampling"
     summary: ClassVar[str] = "m independent draws by data size, weight 1/m each"
@@ -36,9 +36,9 @@ class MdSampling(PolicyConfig):
 
 
 class ClusteredSize(PolicyConfig):
-    """Clustered sampling by sample size: one draw from each of m distributions.
+    """Clustered sampling based on sample size, with one draw from each of m distributions.
 
-    Unbiased like MD sampling, with a variance of the aggregation weights that is never larger.
+    It is unbiased like MD sampling, and the variance of the aggregation weights is never larger.
     """
 
     name: ClassVar[str] = "clustered_size"
@@ -56,14 +56,15 @@ class ClusteredSize(PolicyConfig):
 
 
 class F3ast(PolicyConfig):
-    """The m available clients of largest p_k^2 / r_k^2, with weights in proportion to p_k / r_k.
+    """The m available clients with the largest p_k^2 / r_k^2, at weights proportional to p_k / r_k.
 
-    p_k is the share of the data, r_k the long-run rate of participation: r <- (1 - beta) r + beta
-    x, with x_k = 1 for the chosen, r = p before round 1. The choice is a step along the gradient
-    of -sum p_k^2 / r_k, the variance of the average; the weights are by the rates after it.
+    p_k is the share of the data, and r_k is the long-run rate of participation: r <- (1 - beta) r +
+    beta x, with x_k = 1 for chosen clients and r = p before round 1. The choice is a step along the
+    gradient of -sum p_k^2 / r_k, the negative variance of the average. The weights use the rates
+    after this step.
 
-    Weights sum to one here, as everywhere. With the p_k / r_k themselves the long-run average is
-    unbiased; scaled it is so too, except where rounds often lack clients.
+    Weights are scaled to a sum of one. The long-run average with unscaled p_k / r_k is unbiased. It
+    remains so after scaling, unless rounds often lack clients.
 
     Attributes:
       forgetting: beta, weight of the last round in the rates.
@@ -102,9 +103,9 @@ class F3ast(PolicyConfig):
 def size_distributions(data_size: Array, num_selected: int) -> Array:
     """Return the m distributions of Algorithm 1, float [m, K], in closed form.
 
-    Clients, largest first, are poured into m bins of equal capacity. With the cumulative shares
-    P_i of the sorted clients, r_{k,i} = m max(0, min(P_i, k/m) - max(P_{i-1}, (k-1)/m)). Each row
-    sums to one, and column i to m p_i, also for a client that holds more than 1/m of the data.
+    The algorithm pours the clients, largest first, into m bins of equal capacity. With the
+    cumulative shares P_i of the sorted clients, r_{k,i} = m max(0, min(P_i, k/m) - max(P_{i-1},
+    (k-1)/m)). Each row sums to one and column i to m p_i, even if m p_i exceeds 1.
     """
     order = jnp.argsort(-data_size, stable=True)
     end = jnp.cumsum(data_size[order]) / jnp.sum(data_size)
@@ -118,11 +119,11 @@ def size_distributions(data_size: Array, num_selected: int) -> Array:
 
 
 def draw_from_rows(key: Array, rows: Array, available: Array, context: Context) -> Selection:
-    """Draw once from each row [m, K] of probabilities, among the available clients.
+    """Draw one available client from each row of probabilities, [m, K].
 
-    Each draw has the weight 1/m, and repeats add up: a client that is drawn twice trains once and
-    counts twice. Clients are distinct, and slots that repeats have freed are empty. Weights sum to
-    one.
+    All draws have the same weight, and a client that is drawn twice trains once with twice the
+    weight. Clients are distinct, and repeats leave slots empty. Weights sum to one, or to zero
+    without an available client.
     """
     rows = jnp.where(available[None, :], rows, 0.0)
     draws = jax.random.categorical(key, jnp.log(rows), axis=1)
