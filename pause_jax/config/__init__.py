@@ -1,4 +1,4 @@
-"""The config of a simulation, its validation, presets and files."""
+"""Config of a simulation, with its validation, presets and files."""
 
 from pause_jax.config.clock import (
     Asynchronous,

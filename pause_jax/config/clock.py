@@ -1,6 +1,6 @@
-"""When the server steps: after each round, or whenever enough updates are there.
+"""Clocks, which decide when the server steps: after each round, or after a number of answers.
 
-``docs/guides/event_clock.md`` has the semantics of :class:`Asynchronous` and an example by hand.
+``docs/guides/event_clock.md`` has the semantics of :class:`Asynchronous` and a worked example.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 class StalenessWeight(Config):
-    """By how much an update counts less that started from an older model."""
+    """Base class of staleness factors, which reduce the weight of updates from older models."""
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
         """Return the factor of an update's weight, in (0, 1], and 1 at a staleness of 0.
 
-        ``staleness`` is the float number of server steps from an update's download to its average.
+        ``staleness`` is the number of server steps between download and average, as a float.
         """
         raise NotImplementedError
 
 
 class Polynomial(StalenessWeight):
-    """(1 + staleness)^-a: FedBuff with a = 1/2 (Nguyen et al. 2022), FedAsync's "Poly".
+    """Factor (1 + staleness)^-a, as in FedBuff (a = 1/2; Nguyen et al. 2022) and FedAsync ("Poly").
 
     Attributes:
-      exponent: a; 0 weighs all updates the same.
+      exponent: a; 0 weighs all updates equally.
     """
 
     name: ClassVar[str] = "polynomial"
@@ -40,12 +40,12 @@ class Polynomial(StalenessWeight):
     exponent: float = number(default=0.5, at_least=0)
 
     def factor(self, staleness: Array) -> Float[Array, ...]:
-        # Exactly 1 at 0, whatever a power costs in rounding.
+        # Exactly 1 at 0, as a power may be rounded.
         return jnp.where(staleness > 0, (1.0 + staleness) ** -self.exponent, 1.0)
 
 
 class Equal(StalenessWeight):
-    """Weighs all updates the same, however stale."""
+    """Factor 1 for every update, however stale."""
 
     name: ClassVar[str] = "equal"
     summary: ClassVar[str] = "the same for all updates"
@@ -55,11 +55,11 @@ class Equal(StalenessWeight):
 
 
 class Hinge(StalenessWeight):
-    """1 up to a staleness b, then 1 / (a (staleness - b) + 1): FedAsync (Xie et al. 2019).
+    """Factor 1 up to staleness b, then 1 / (a (staleness - b) + 1) (FedAsync, Xie et al. 2019).
 
     Attributes:
       slope: a.
-      grace: b, server steps.
+      grace: b, in server steps.
     """
 
     name: ClassVar[str] = "hinge"
@@ -73,45 +73,47 @@ class Hinge(StalenessWeight):
 
 
 class Clock(Config):
-    """When the server averages updates and when clients start."""
+    """Base class of clocks, which decide when clients start and when the server averages."""
 
     def asked_for(self, num_selected: int) -> int:
-        """Clients that a policy is asked for at a time."""
+        """Return the number of clients that the policy chooses at a time."""
         return num_selected
 
     def answers(self, cohort_size: int) -> int:
-        """Answers of clients that a server step waits for at most."""
+        """Return the maximum number of answers that a server step waits for."""
         return cohort_size
 
     def overlaps(self, cohort_size: int) -> bool:
-        """Whether clients may start while others are under way."""
+        """Return whether clients may start while others are under way."""
         return False
 
 
 class Synchronous(Clock):
-    """Rounds: a cohort starts together, and the next one when the round has ended."""
+    """Synchronous rounds, in which a cohort starts together after the previous round has ended."""
 
     name: ClassVar[str] = "synchronous"
     summary: ClassVar[str] = "rounds, one after the other"
 
 
 class Asynchronous(Clock):
-    """Clients start while others are under way; the server steps with every ``buffer``-th answer.
+    """Overlapping rounds, in which the server steps after every ``buffer``-th client answer.
 
-    ``SimConfig.num_rounds`` then counts server steps. With B = 1 clients come as in FedAsync, with
-    C > B as in FedBuff. B = C = O without a pace is the synchronous round, and runs its program.
+    ``SimConfig.num_rounds`` then counts server steps. With O = 1, events occur in the same order as
+    in FedAsync if B = 1, or in FedBuff if 1 < B < C. B = C = O without a pace is equivalent to
+    :class:`Synchronous` and runs the same program.
 
     Attributes:
-      concurrency: C, clients under way at a time (static).
+      concurrency: C, maximum number of clients under way (static).
       buffer: B, answers between two server steps (static).
-      open_slots: O, slots that must be free before clients start; the policy is asked for that
-        many. None for ``num_selected`` (static).
-      staleness: how the weight of an update falls with its staleness.
-      max_staleness: server steps; an older update is dropped. None for no such bound.
-      pace: b of Pisces. The server also steps, with B answers not there, once a b-th of the longest
-        last latency of the clients under way has passed since its last step: while latencies stay
-        the same, no update is staler than b, rounded up. It waits for the first answer of each
-        client. None to wait for B answers.
+      open_slots: O, slots that must be free before clients start, and the number of clients that
+        the policy then chooses. None for ``num_selected`` (static).
+      staleness: factor that reduces the weight of stale updates.
+      max_staleness: maximum staleness of an update, in server steps; older updates are dropped.
+        None for no limit.
+      pace: b of Pisces. The server also steps with fewer than B answers (at least one), once 1/b of
+        the longest last latency among the clients under way has passed since its last step. While
+        latencies are constant, no update is staler than b, rounded up. The server waits for the
+        first answer of each client. None to wait for B answers.
     """
 
     name: ClassVar[str] = "asynchronous"

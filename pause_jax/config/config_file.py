@@ -1,7 +1,7 @@
-"""Configs as TOML: what a file holds, the CLI runs, and every result carries.
+"""Configs as TOML, the format of config files and of the config in every result.
 
-A file is data: whatever it says, reading it and running it calls no code that the file chooses
-(:mod:`pause_jax.base.registry`), unless its reader says ``trust``.
+A config file is data: reading and running it calls no code that the file chooses
+(:mod:`pause_jax.base.registry`), unless the reader sets ``trust``.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from pause_jax.config.sim_config import SimConfig
 __all__ = ["dumps", "from_dict", "load", "loads", "to_dict"]
 
 C = TypeVar("C", bound=Config)
-# Bytes of a config file; a real one has some thousands.
+# Maximum bytes of a config file. Real files have a few thousand.
 LARGEST = 10 * 2**20
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Plain values of a config: nested tables with their ``name``. What is None by default and
-    in the config is left out.
+    """Convert a config to plain values in nested tables with their ``name``.
+
+    Fields that are None both in the config and by default are omitted.
 
     Raises:
-      ConfigError: for a custom class without a name, as no file could say it.
+      ConfigError: if a custom class has no name, because a file could not refer to it.
     """
     own = vars(type(config)).get("name")
     table: dict[str, Any] = {"name": own} if own else {}
@@ -61,14 +62,14 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A static value as TOML has it; what is none of its kinds is named by its reference."""
+    """Convert a static value to TOML, and any other object to a string that names it."""
     if type(value) is tuple:
         return [_plain(entry) for entry in value]
     return value if isinstance(value, str | int | float) else text_of(value)
 
 
 def _static(value: Any) -> Any:
-    """The other way: TOML's lists are tuples."""
+    """Convert TOML's lists to tuples."""
     return tuple(map(_static, value)) if isinstance(value, list) else value
 
 
@@ -83,24 +84,24 @@ def _node_table(value: Config, field: dataclasses.Field[Any]) -> dict[str, Any]:
 
 
 def from_dict(table: dict[str, Any], *, trust: bool = False) -> SimConfig:
-    """A config from plain values; what is left out keeps its default.
+    """Build a config from plain values. Missing fields keep their defaults.
 
-    With ``trust`` it may import and call what it names, see :func:`trusted`.
+    With ``trust``, the config may import and call the objects that it names, see :func:`trusted`.
 
     Raises:
-      ConfigError: for an unknown field or name, with the nearest that exists.
+      ConfigError: if a field or name is unknown. The message suggests the nearest match.
     """
     config = _filled(SimConfig(), table, "")
     return trusted(config) if trust else config
 
 
 def trusted(config: C) -> C:
-    """The config with the objects that its texts name, as if Python had passed them.
+    """Replace the references in a config with the objects that they name.
 
-    This imports their modules, and a run then calls them: only for texts trusted as code.
+    This imports their modules, and a run then calls the objects. Use it for trusted configs only.
 
     Raises:
-      ConfigError: for a name that cannot be imported.
+      ConfigError: if a reference cannot be imported.
     """
     found = {
         f"{path}.{name}" if path else name: value
@@ -117,12 +118,12 @@ def dumps(config: SimConfig) -> str:
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """The table of a TOML text. Raises ConfigError if it is none."""
+    """Parse a TOML string. Raises ConfigError if it is not valid TOML."""
     try:
         return tomllib.loads(str(text))
     except RecursionError:
         raise ConfigError("not a TOML file: its values are nested too deeply.") from None
-    except ValueError as error:  # also of a number with thousands of digits
+    except ValueError as error:  # also raised for numbers with thousands of digits
         raise ConfigError(f"not a TOML file: {error}.") from None
 
 
@@ -139,7 +140,7 @@ def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise ConfigError(f"must be a config file of at most {LARGEST // 2**20} MiB.")
-        # Windows editors begin a file with a mark of its encoding.
+        # Windows editors start a file with a byte-order mark.
         text = content.decode("utf-8-sig")
         if not text.strip():
             raise ConfigError("is empty; pause-jax show PRESET > FILE writes one.")
@@ -153,11 +154,10 @@ def load(path: str | pathlib.Path, *, trust: bool = False) -> SimConfig:
 
 
 def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
-    """The config with changes ``PATH=VALUE`` of a command line, one after the other; ``trust`` as
-    in :func:`from_dict`.
+    """Apply ``PATH=VALUE`` changes to a config in order; ``trust`` as in :func:`from_dict`.
 
     Raises:
-      ConfigError: for a change of another form, a path that does not exist, or a name that is none.
+      ConfigError: if a change is malformed, or a path or name is unknown.
     """
     for change in changes:
         path, equals, text = change.partition("=")
@@ -168,10 +168,10 @@ def changed(config: C, changes: Iterable[str], *, trust: bool = False) -> C:
 
 
 def parse_value(config: Config, path: str, text: str) -> Any:
-    """The value of ``path=text`` on a command line: a TOML value, a config's name, or a string.
+    """Parse the value of ``path=text`` from a command line: a TOML value, a name or a string.
 
     Raises:
-      ConfigError: for a path that does not exist, or a name that is none.
+      ConfigError: if the path or a name is unknown.
     """
     field = field_at(config, path)
     if field.metadata["rule"].optional and text.strip() == "none":
@@ -182,13 +182,13 @@ def parse_value(config: Config, path: str, text: str) -> Any:
         value = tomllib.loads(f"value = {text}")["value"]
     except RecursionError:
         raise ConfigError(f"{path} = {shown(text)}: is nested too deeply.") from None
-    except ValueError:  # also of a number with thousands of digits
+    except ValueError:  # also raised for numbers with thousands of digits
         return text
     return _static(value)
 
 
 def _filled(config: C, table: dict[str, Any], path: str) -> C:
-    """The config with the values of a table; what is left out stays."""
+    """Return a copy of the config with fields set from a table. Other fields stay unchanged."""
     known = {field.name: field for field in dataclasses.fields(config)}
     values: dict[str, Any] = {}
     for name, value in table.items():
@@ -208,9 +208,9 @@ def _filled(config: C, table: dict[str, Any], path: str) -> C:
 
 
 def _node(path: str, value: Any, field: dataclasses.Field[Any]) -> Any:
-    """A nested config from its table, or from its name alone, by the type that the field declares.
+    """Build a nested config of the type that the field declares, from a table or a name.
 
-    A table without a name is of that very type, if it can be.
+    A table without a name is allowed if the field's default is the declared class itself.
     """
     rule = field.metadata["rule"]
     if isinstance(value, str):

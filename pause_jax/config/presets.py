@@ -1,8 +1,9 @@
-"""The authors' settings, and two that need no download: a small one, and one of measured phones.
+"""Settings of the PAUSE and BSFL papers, and two more: a small demo and a fleet of measured phones.
 
-Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`; change a field
+Each preset takes ``policy`` by name or as a config and returns a :class:`SimConfig`. Change a field
 with ``config.replace(...)`` or ``config.override({"reward.gamma": 0.0})``. Sources: PAUSE section V
-and its authors' program; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``).
+and its authors' code; BSFL Table 3, Figs. 5-6, 8-9 and 11-12 (``docs/reproduction.md``). The two
+additional presets need no download.
 """
 
 from __future__ import annotations
@@ -40,22 +41,23 @@ __all__ = [
     "cifar10_small_noniid", "digits_small", "mnist_large", "mnist_small", "phones",
 ]  # fmt: skip
 
-# A policy's name or config.
+# Name or config of a policy.
 AnyPolicy = str | PolicyConfig
 
 
 def digits_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """Digits, K = 30, m = 5: the demo, in the spirit of the authors' small MNIST runs."""
+    """Digits, K = 30, m = 5: the demo, modelled on the authors' small MNIST runs."""
     return _small(policy, Digits(), Mlp(hidden=(32, 16)), 0.003, 200.0).replace(eval_every=5)
 
 
 def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """Digits on 200 phones as they were measured: compute, network, and when they are there.
+    """Digits on 200 phones with measured compute, network and availability.
 
-    The latency is ``Network(path="phones")``: seconds of ResNet a sample, and FLASH's network with
-    the bytes of ResNet-18 (11.7 million float32), so a round takes minutes as on a real fleet, and
-    not those of the small model. They are there as :class:`pause_jax.world.availability.Phones`:
-    idle, charging and on Wi-Fi, one in ten at a time. Sources: ``tools/devices.py`` and that class.
+    The latency is ``Network(path="phones")``: ResNet's seconds per sample, and the network rates of
+    FLASH. Transfers have the bytes of ResNet-18 (11.7 million float32) instead of the small model,
+    so a round takes minutes as on a real fleet. About one phone in ten is available (idle, charging
+    and on Wi-Fi) at a time. Sources: ``tools/devices.py`` and
+    :class:`pause_jax.world.availability.Phones`.
     """
     size = 46.8e6
     return digits_small(policy).replace(
@@ -66,7 +68,7 @@ def phones(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfi
 
 
 def mnist_small(policy: AnyPolicy = "pause", data_dir: str | None = None) -> SimConfig:
-    """MNIST, 2,000 samples, i.i.d., K = 30, m = 5, eps_bar = 200: the authors' recorded runs."""
+    """MNIST, 2,000 samples, i.i.d., K = 30, m = 5, eps_bar = 200 (the authors' recorded runs)."""
     data = Mnist(num_train=2000, data_dir=data_dir)
     return _small(policy, data, Mlp(hidden=(32, 16)), 0.003, 200.0)
 
@@ -113,17 +115,18 @@ def bsfl_linear(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimC
 
 
 def bsfl_linear_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
-    """The same with Dirichlet sizes, data quality in [0.5, 1] and learning rate 0.003."""
+    """Linear regression with Dirichlet sizes, data quality in [0.5, 1] and learning rate 0.003."""
     return _noniid(bsfl_linear(policy)).override({"learning.learning_rate": 3e-3})
 
 
 def bsfl_fashion(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """Fashion-MNIST, i.i.d., cnn3, K = 500, m = 25, alpha = 2, beta = 1 (BSFL Fig. 8).
 
-    The image presets of BSFL have Table 3's clients, rates, alpha and beta. Its "Training Time" of
-    400 or 200 has no unit; here these are rounds. The paper says "CNN" and StepLR, and names
-    neither the networks (but ResNet-18), nor the steps, nor the optimiser, batches and latencies:
-    cnn3, half the rate after each quarter of the rounds, Adam and ten groups are our choice.
+    The image presets of BSFL have the clients, learning rates, alpha and beta of Table 3. Its
+    "Training Time" of 400 or 200 has no unit, and is the number of rounds here. The paper mentions
+    a "CNN" and StepLR. It specifies no network except ResNet-18, and no decay steps, optimiser,
+    batches or latencies. We chose cnn3, half the rate after each quarter of the rounds, Adam and
+    ten latency groups.
     """
     return _bsfl_images(policy, FashionMnist(data_dir=data_dir), Cnn3(), 5e-5, num_rounds=400)
 
@@ -137,8 +140,8 @@ def bsfl_fashion_noniid(policy: AnyPolicy = "bsfl", data_dir: str | None = None)
 def bsfl_cifar10(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimConfig:
     """CIFAR-10, i.i.d., ResNet-18 with batch norm, K = 500, m = 25 (BSFL Fig. 9, Tables 1 and 2).
 
-    See bsfl_fashion. A round takes about 100 processor seconds on a CPU, an evaluation as many; a
-    smaller ``learning.model.width`` takes less.
+    See bsfl_fashion. A round takes about 100 CPU seconds, and so does an evaluation. A smaller
+    ``learning.model.width`` takes less.
     """
     data, model = Cifar10(data_dir=data_dir), ResNet18(norm="batch")
     return _bsfl_images(policy, data, model, 9e-5, num_rounds=400)
@@ -158,7 +161,7 @@ def bsfl_groups(policy: AnyPolicy = "bsfl", data_dir: str | None = None) -> SimC
 def _small(
     policy: AnyPolicy, data: DataConfig, model: Model, sensitivity: float, total_epsilon: float
 ) -> SimConfig:
-    """The authors' small network: K = 30, m = 5, 300 rounds."""
+    """Build the PAUSE authors' small network: K = 30, m = 5, 300 rounds."""
     budget = Geometric(total_epsilon=total_epsilon, decay=0.04)
     return SimConfig(
         num_clients=30,
@@ -172,9 +175,9 @@ def _small(
 
 
 def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
-    """The authors' large network: K = 300, m = 15, 500 rounds.
+    """Enlarge a config to the PAUSE authors' large network: K = 300, m = 15, 500 rounds.
 
-    A policy by name has their settings of it: zeta = 3, and 3,000 steps of an annealing.
+    PAUSE by name has the authors' settings: zeta = 3, and 3,000 annealing steps at cooling 30.
     """
     chosen = named(policy)
     if isinstance(policy, str) and isinstance(chosen, Pause):
@@ -185,7 +188,7 @@ def _large(small: SimConfig, policy: AnyPolicy) -> SimConfig:
 
 
 def _bsfl(policy: AnyPolicy, **fields: Any) -> SimConfig:
-    """BSFL's large network without privacy: K = 500, m = 25, ten groups, alpha 2, beta 1."""
+    """Build BSFL's large network without privacy: K = 500, m = 25, ten groups, alpha 2, beta 1."""
     common: dict[str, Any] = {
         "num_clients": 500,
         "num_selected": 25,
@@ -208,7 +211,7 @@ def _bsfl_images(
 
 
 def _noniid(config: SimConfig) -> SimConfig:
-    """The same with Dirichlet sizes, dominant labels, qualities in [0.5, 1]; alpha 3, beta 1.2."""
+    """Set Dirichlet sizes, dominant labels, qualities in [0.5, 1], alpha 3 and beta 1.2."""
     return config.override(
         {
             "reward": Reward(alpha=3.0, beta=1.2, gamma=0.0),

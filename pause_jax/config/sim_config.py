@@ -1,4 +1,4 @@
-"""The configuration of a simulation, and the door at which it is checked."""
+"""Configuration of a simulation, and its validation."""
 
 from __future__ import annotations
 
@@ -21,49 +21,50 @@ from pause_jax.world.latency import Latency, TwoGroups
 
 
 class SimConfig(Config):
-    """Everything that a simulation depends on, except the key.
+    """Configuration of a simulation, with everything that it depends on except the key.
 
-    Fields marked static compile anew when they change, except ``num_rounds`` and ``eval_every`` of
-    runs without custom parts; all other numbers can be swept and vmapped.
+    Changing a static field recompiles the program, except for ``num_rounds`` and ``eval_every`` in
+    most runs without custom parts. All other numbers can be swept and vmapped.
 
     Attributes:
       num_clients: K (static).
-      num_selected: m, clients chosen a round; the policy ``all`` chooses K (static).
-      num_rounds: T, rounds at most; server steps of a clock that overlaps (static).
-      clock: when the server steps: round by round, or with updates as they come.
-      max_seconds: simulated seconds after which no round starts; None for no such end. The last
-        round is the one that passes it, as in the PAUSE authors' program. After it the run stands
-        still: no training, no noise, no spending (``Result.played``).
-      eval_every: evaluate the model after every so many rounds, and after the last that is played
-        (static).
-      track_regret: compute the genie's choice and the regret every round (static).
-      policy: who chooses the clients.
-      reward: weights of the reward; also what regret is measured in.
-      latency: the world's latency model.
-      availability_trace: when clients are connected at all: by the hour, by intervals, on and off;
-        None for always.
-      availability: probability that a client which is there is available in a round, independently.
-      dropout: probability that a chosen client is lost within the round, independently; None for no
-        such thing. It sends nothing, which the server notices when its answer should have come, and
-        its participation counts: what it sent may have been on the way.
-      deadline: seconds from the choice to the end of a round; None for no such end.
-      wait_for: end a round with the first so many updates (over-selection: choose more than that);
-        None to wait for all (static).
-      stale_updates: what becomes of an update that was on its way when its round ended. ``lost``:
-        the server tells the client to stop. ``next``: the server averages it, with its weight, in
-        the next round. What a client keeps (``keep_optimizer_state``) advances only with an update
-        that reaches the server, in time or late (static).
-      privacy: the mechanism that releases updates, with its budget schedule.
-      when_spent: a client whose budget is spent releases nothing more. ``exclude``: no policy can
-        choose it. ``drop``: policies do not know; a chosen one takes its time, takes part, and
-        sends nothing, no loss either, and the server averages the updates that it receives
-        (static).
-      learning: data, model and local training; None for a simulation of the bandit alone.
+      num_selected: m, clients chosen per round. The policy ``all`` chooses K (static).
+      num_rounds: T, maximum number of rounds, or of server steps if rounds overlap (static).
+      clock: rule for server steps: after each round, or as updates arrive.
+      max_seconds: simulated seconds after which no round starts; None for no limit. The last round
+        passes this time, as in the PAUSE authors' code. After it, the run neither trains nor adds
+        noise nor spends budget (``Result.played``).
+      eval_every: rounds between evaluations of the model, which is also evaluated after the last
+        round played (static).
+      track_regret: whether to compute the genie's choice and the regret in every round (static).
+      policy: policy that chooses the clients.
+      reward: weights of the reward, and thus of the regret.
+      latency: latency model.
+      availability_trace: trace that connects clients over time, such as daily or in intervals. None
+        if clients are always connected.
+      availability: probability that a connected client is available in a round, independently.
+      dropout: probability that a chosen client is lost within the round, independently; None for
+        no drop-out. A lost client sends nothing, which the server notices when the answer is due.
+        The participation counts, because the update may already have been on the way.
+      deadline: seconds from the choice to the end of a round; None for no deadline.
+      wait_for: number of updates that ends a round (over-selection: choose more clients); None to
+        wait for all (static).
+      stale_updates: handling of an update that is on its way when its round ends. ``lost``: the
+        server tells the client to stop. ``next``: the server averages it, with its weight, in the
+        next round. Client state (``keep_optimizer_state``) advances only with updates that reach
+        the server, in time or late (static).
+      privacy: mechanism that releases updates, with its budget schedule.
+      when_spent: handling of clients with a spent budget, which release nothing. ``exclude``
+        prevents policies from choosing them. With ``drop``, policies do not know about spent
+        budgets. A chosen client then takes part for its usual latency but sends neither an update
+        nor a loss, and the server averages the updates that it receives (static).
+      learning: data, model and local training; None to simulate only the bandit.
     """
 
     num_clients: int = static(default=30, at_least=1)
     num_selected: int = static(default=5, at_least=1)
-    num_rounds: int = static(default=200, at_least=1, at_most=2**30 - 1)  # keys fold 2 t in
+    # Round t folds 2 t and 2 t + 1, which must fit in int32, into its keys.
+    num_rounds: int = static(default=200, at_least=1, at_most=2**30 - 1)
     clock: Clock = node(factory=Synchronous, of=Clock)
     max_seconds: float | None = number(default=None, above=0, optional=True)
     eval_every: int = static(default=10, at_least=1)
@@ -85,12 +86,12 @@ class SimConfig(Config):
 
     @property
     def cohort_size(self) -> int:
-        """Clients that this config's policy is asked for at a time: in a round, each round."""
+        """Number of clients that the policy chooses at a time, for example in each round."""
         return self.policy.cohort_size(self.num_clients, self.clock.asked_for(self.num_selected))
 
     @property
     def num_slots(self) -> int:
-        """Answers of clients that a round, or a server step, waits for at most."""
+        """Maximum number of answers that a round, or a server step, waits for."""
         return self.clock.answers(self.cohort_size)
 
     @property
@@ -100,7 +101,7 @@ class SimConfig(Config):
 
     @property
     def sizes(self) -> Sizes:
-        """What the parts' own rules may need to know."""
+        """Sizes on which the rules of the parts may depend."""
         asked_for = self.clock.asked_for(self.num_selected)
         return Sizes(self.num_clients, asked_for, self.cohort_size)
 
@@ -146,8 +147,8 @@ def validate(config: SimConfig) -> None:
     """Check a config before any work starts.
 
     Raises:
-      ConfigError: naming the value, the rule and the fix. Rules that need the data set itself are
-        checked by ``simulate`` when it has been read.
+      ConfigError: if a rule is violated. The message has the value, the rule and the fix.
+        ``simulate`` checks the rules that need the data set after reading it.
     """
     if not isinstance(config, SimConfig):
         raise ConfigError(f"config = {shown(config)}: must be a pause_jax.SimConfig.")
@@ -157,7 +158,7 @@ def validate(config: SimConfig) -> None:
 
 
 def loaded(config: SimConfig) -> SimConfig:
-    """The config with what its world and its budgets read from files."""
+    """Return the config after its world and its budgets have read their files."""
     availability_trace = config.availability_trace and config.availability_trace.loaded()
     return config.replace(
         latency=config.latency.loaded(),
@@ -167,17 +168,17 @@ def loaded(config: SimConfig) -> SimConfig:
 
 
 def with_budgets(config: SimConfig, key: Array) -> SimConfig:
-    """The config of a run in which each client has its own budget; the key is ``keys.budgets``."""
+    """Return the config with the budget of each client; ``key`` comes from ``keys.budgets``."""
     mechanism = config.privacy
     own = mechanism.budget.of_clients(key, config.num_clients)
     return config.replace(privacy=mechanism.with_budget(own))
 
 
 def canonical(config: SimConfig) -> SimConfig:
-    """The config with every traced number as a float32 array.
+    """Return the config with every traced number converted to a float32 array.
 
-    Then equal structures share one trace: a Python float and an array would compile twice. A number
-    inside of a user's ``jit`` that breaks its rule becomes NaN.
+    Configs of equal structure then share one trace, while a Python float and an array would compile
+    twice. Within a user's ``jit``, a number that breaks its rule becomes NaN.
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), marked(config))
 
@@ -186,8 +187,7 @@ def stack(configs: Sequence[SimConfig]) -> SimConfig:
     """Stack configs of equal structure along a new leading axis, for vmap.
 
     Raises:
-      ConfigError: if one of them cannot run (under vmap its numbers are not known any more), or
-        their static parts differ.
+      ConfigError: if a config is invalid, or if the static parts of the configs differ.
     """
     for config in configs:
         validate(config)

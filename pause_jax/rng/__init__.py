@@ -1,1 +1,1 @@
-"""Randomness: every stream by name, random bits for many clients, and exact sums."""
+"""Named random streams, random bits for many clients, and reproducible sums."""

@@ -1,9 +1,9 @@
-"""The keys of a run, by name: which stream a random number comes from, and how it is folded.
+"""Random keys of a run: its named streams and the rules for folding them.
 
-A run has one key, split into independent streams. ``world``, ``data``, ``model`` and ``inputs`` do
-not depend on the policy, so two policies with one key meet one world. Within a stream a key is
-folded with the round (from 1 on) and, where it is a client's, with the client's number. So what a
-client draws does not depend on who is chosen beside it.
+A run splits its key into independent streams. ``world``, ``data``, ``model`` and ``inputs`` do not
+depend on the policy, so two policies with the same key run in the same world. Within a stream a key
+is folded with the round (from 1) and, if it belongs to a client, with the client's number. The
+draws of a client therefore do not depend on the rest of the cohort.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Streams(NamedTuple):
 
     Attributes:
       world: latencies, availability traces, availability and drop-outs of every round.
-      data: the partition: who holds which samples, of which quality.
-      model: the initial model.
-      policy: a policy's questions and choices.
-      training: the order of each client's samples; mini-batches of its answers.
-      privacy: each client's noise.
-      inputs: the noise of low-quality inputs, the same in every round.
+      data: partition of the samples among clients, and data quality.
+      model: initial model.
+      policy: queries and choices of the policy.
+      training: sample order of each client, and mini-batches of its answers to queries.
+      privacy: noise of each client.
+      inputs: noise of low-quality inputs, the same in every round.
     """
 
     world: Key[Array, ""]
@@ -46,17 +46,17 @@ def streams(key: Array) -> Streams:
 
 
 class RoundKeys(NamedTuple):
-    """The keys of a round.
+    """Keys of a round.
 
     Attributes:
       latency: latencies of all clients, and the features that they report before the round.
-      availability: who is available.
-      policy: the policy's question and its choice.
-      training: of the cohort; a client draws the words of its number.
-      privacy: of the cohort, to be folded by client.
-      availability_trace: the step of the availability trace.
-      dropout: who would be lost within the round, if chosen.
-      answers: to the policy's question, to be folded by client.
+      availability: random availability of clients.
+      policy: the policy's query and choice.
+      training: training of the cohort; each client draws the words of its number.
+      privacy: noise of the cohort; folded with the client.
+      availability_trace: step of the availability trace.
+      dropout: drop-outs within the round, drawn for all clients.
+      answers: answers to the policy's query; each client draws the words of its number.
     """
 
     latency: Key[Array, ""]
@@ -72,9 +72,9 @@ class RoundKeys(NamedTuple):
 def of_round(run: Streams, round: Array | int) -> RoundKeys:
     """Derive the keys of round t >= 1.
 
-    In the stream ``world`` round t has the numbers 2 t and 2 t + 1. Three keys are folded with 0 or
-    1, numbers that no round has, before they are folded with t. All folds are two calls of
-    threefry, as each call is a loop that XLA compiles separately.
+    In the stream ``world``, round t uses the numbers 2 t and 2 t + 1. Three keys are folded with 0
+    or 1, which no round of their stream uses, before they are folded with t. XLA compiles each
+    threefry call to a separate loop, so all folds are batched into two calls.
     """
     impl = jax.random.key_impl(run.world)
 
@@ -83,7 +83,7 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
         key = jax.random.wrap_key_data(words, impl=impl)
         return jax.random.key_data(jax.random.fold_in(key, number))
 
-    # JAX's check for reused keys takes a stack of keys for their use, and allows one of words.
+    # JAX's key-reuse checker counts stacking keys as a use, but not stacking their words.
     words = jax.tree.map(jax.random.key_data, run)
     before_rounds = fold(
         jnp.stack([words.world, words.world, words.training]), jnp.array([0, 1, 0])
@@ -96,26 +96,26 @@ def of_round(run: Streams, round: Array | int) -> RoundKeys:
 
 
 def first_availability(world: Array) -> Array:
-    """Derive the key of the availability trace's first state, as of round 0."""
+    """Derive the key of the availability trace's initial state, which counts as round 0."""
     return jax.random.fold_in(jax.random.fold_in(world, 0), 0)
 
 
 def budgets(world: Array) -> Array:
-    """Derive the key of the clients' budgets. No round has this number."""
+    """Derive the key of the clients' budgets, using a number that no round uses."""
     return jax.random.fold_in(world, 2**32 - 1)
 
 
 def choice(policy: Array, round: Array | int) -> Array:
-    """Derive the key of a round's choice, of a policy that asks nobody."""
+    """Derive a round's policy key; a policy without queries chooses with it."""
     return jax.random.fold_in(policy, round)
 
 
 def question_and_choice(of_round: Array) -> tuple[Array, Array]:
-    """Split a round's key into those of a policy's question and of its choice afterwards."""
+    """Split a round's policy key into a query key and a choice key."""
     question, choice = jax.random.split(of_round)
     return question, choice
 
 
 def of_clients(key: Array, clients: Array) -> Array:
-    """Derive a key for each client [n] from the key of a round, by the client's number."""
+    """Derive a key for each client [n] from a round's key, by client number."""
     return jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)

@@ -1,7 +1,7 @@
-"""Sums that round alike in every program, whatever is batched beside them.
+"""Sums that round the same way in every program and at every batch size.
 
-XLA adds in an order of its own, which changes with the shape of a batch. An ulp decides a near-tie,
-and after one other choice two runs go their own ways.
+XLA chooses the order of additions based on the shape of a batch. One ulp can decide a near-tie, and
+after one different choice two runs diverge.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from jax import Array
 
 
 def tree_sum(values: Array) -> Array:
-    """Sum over the last axis as a balanced tree: error at most ceil(log2 m) roundings of each term.
+    """Sum over the last axis as a balanced tree, with at most ceil(log2 m) roundings of each term.
 
-    Additions round monotonically, so terms that are larger one by one never have a smaller sum.
+    Rounded addition is monotone, so increasing a term never decreases the sum.
     """
     while (size := values.shape[-1]) > 1:
         half = size // 2
@@ -23,10 +23,11 @@ def tree_sum(values: Array) -> Array:
 
 
 def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
-    """Add a term >= 0 to a sum >= 0 of many, kept in two numbers (total, rest): rounded, left out.
+    """Add a non-negative term to a non-negative compensated sum.
 
-    After any number of terms the relative error of ``total`` is about one rounding. Knuth's
-    two-sum: each line in brackets is exact, as XLA does not reorder additions by default.
+    Returns (rounded total, rounding error not yet included). After any number of terms, the
+    relative error of the total is about one rounding. In Knuth's two-sum, each expression in
+    brackets is exact, because XLA does not reorder additions by default.
     """
     rough = total + term
     of_term = rough - total
@@ -36,11 +37,12 @@ def add(total: Array, rest: Array, term: Array) -> tuple[Array, Array]:
 
 
 def on_grid(values: Array, terms: int) -> Array:
-    """Finite values [K] rounded so that sums of up to ``terms`` (static) are exact in any order.
+    """Round finite values [K] to a grid; sums of up to ``terms`` of them are exact in any order.
 
-    The grid is as coarse as the last place of such a sum may be: ``terms`` times the largest value.
+    The grid spacing is about one ulp of the largest possible sum, ``terms`` (static) times the
+    largest value.
     """
-    # Additions to a number so large round to its last place, and the subtraction is exact. The
-    # maximum keeps the product from being fused with them.
+    # Adding a large number rounds a value to the ulp of that number, and the subtraction is exact.
+    # The maximum keeps the product from being fused with them.
     large = jnp.max(3.0 * terms * jnp.abs(values))
     return (values + large) - large

@@ -1,1 +1,1 @@
-"""One run: rounds, their state, and what is recorded."""
+"""Simulation of one run: its rounds, their state and the recorded quantities."""

@@ -1,7 +1,7 @@
-"""Warnings about the figures of finished runs: custom parts that broke their contract, and NaN.
+"""Warnings about finished runs: broken contracts of custom parts and non-finite models.
 
-A value is known in the run only, where nothing can be raised: what is broken is recorded. The
-library's own parts are tested instead.
+Compiled code cannot raise, so a run records the rules that it breaks. Only custom parts are checked
+in a run. Tests cover the parts of the library.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pause_jax.bandit.protocol import Selection
 from pause_jax.base.struct import is_ours
 from pause_jax.config import SimConfig
 
-# The recorded quantities that say what was broken, and when weights stopped being finite.
+# Recorded quantities that the warnings read.
 RECORDED = ("first_broken_round", "broken_rules")
 NONFINITE = "first_nonfinite_round"
-# In the order of their bits.
+# Rule i is bit i of the mask that `broken` returns.
 RULES = (
     "the policy chose a client twice",
     "the policy chose a number that is no client",
@@ -30,17 +30,17 @@ RULES = (
     "a latency is not finite",
     "a latency is below min_latency",
 )
-# By which weights may miss one, and a latency the least, by rounding.
+# Rounding tolerance: absolute for the sum of the weights, relative for min_latency.
 _ROUNDING = 1e-3
 
 
 def is_checked(config: SimConfig) -> bool:
-    """Whether the policy or the latency model of a run is custom."""
+    """Return whether the policy or the latency model of a run is custom."""
     return not (is_ours(type(config.policy)) and is_ours(type(config.latency)))
 
 
 def broken(selection: Selection, available: Array, latency: Array, min_latency: Array) -> Array:
-    """Find the rules that a round breaks, int32: bit i for ``RULES[i]``; 0 for none."""
+    """Return the rules that a round breaks as a bit mask, int32: bit i for ``RULES[i]``."""
     clients, weights = selection
     active = selection.active
     num_clients = available.shape[0]
@@ -64,20 +64,23 @@ def broken(selection: Selection, available: Array, latency: Array, min_latency: 
 
 
 def words(rules: int) -> str:
-    """What a number of :func:`broken` says."""
+    """Decode the bit mask returned by :func:`broken`."""
     return "; ".join(rule for place, rule in enumerate(RULES) if rules >> place & 1)
 
 
 class BrokenContract(UserWarning):
-    """A custom part broke its contract, so the figures of the runs mean nothing."""
+    """Warning that a custom part broke its contract, which invalidates the results of the runs."""
 
 
 class NotFinite(UserWarning):
-    """A run's model has weights that are not finite."""
+    """Warning that the model of a run has non-finite weights."""
 
 
 def finding(rounds: Any, rules: Any) -> str:
-    """Say what the runs of a config broke, by the ``RECORDED`` of each seed; empty if nothing."""
+    """Describe the first broken contract of a config; empty if no seed broke one.
+
+    ``rounds`` and ``rules`` hold the two ``RECORDED`` quantities of each seed.
+    """
     rounds, rules = np.atleast_1d(rounds), np.atleast_1d(rules)
     if not (rounds > 0).any():
         return ""
@@ -89,7 +92,7 @@ def finding(rounds: Any, rules: Any) -> str:
 
 
 def not_finite(rounds: Any) -> str:
-    """Say from which round on models were not finite, by ``NONFINITE`` of each seed, or nothing."""
+    """Describe non-finite models from the ``NONFINITE`` of each seed; empty if all were finite."""
     each = np.ravel(rounds)
     bad = each[each > 0]
     if not bad.size:
@@ -98,6 +101,6 @@ def not_finite(rounds: Any) -> str:
 
 
 def warn(found: dict[str, str], category: type[Warning] = BrokenContract) -> None:
-    """Warn once of all that was found, by the names of the configs."""
+    """Issue one warning with all non-empty findings, keyed by config name."""
     if lines := [f"{name}: {words}" for name, words in found.items() if words]:
         warnings.warn("\n".join(lines), category, stacklevel=3)

@@ -1,4 +1,4 @@
-"""The driver of compiled runs, a single one or a chunk of a sweep; and runs within a trace."""
+"""Drivers of compiled runs (one run or a chunk of a sweep) and of runs within a user's trace."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pause_jax.run.rounds.state import State
 
 
 class Runs(NamedTuple):
-    """Runs that are played together, as the steps take them.
+    """Runs that advance together, with the arguments of their steps.
 
     Attributes:
-      segments: the rounds of each call of ``Steps.advance``.
-      batched: whether leaves have a leading axis of runs.
+      segments: rounds of each call of ``Steps.advance``.
+      batched: whether ``config`` and ``key`` have a leading axis of runs.
     """
 
     steps: Steps
@@ -40,34 +40,35 @@ class Runs(NamedTuple):
 
 
 class Watch:
-    """What happens around the calls of the driver; in a single run, only a line on a terminal."""
+    """Hooks of the driver. The defaults, for a single run, neither resume nor save anything."""
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        """Surround each call of a step, which may compile."""
+        """Wrap each call of a step, which may compile."""
         with compiling(), telling():
             yield
 
     def resumed(
         self, state: State, shapes: Callable[[int], list[Any]]
     ) -> tuple[int, State, list[Record]]:
-        """Return the number of segments that were played before, and state and records after them.
+        """Return the number of finished segments, and the state and records after them.
 
         Args:
-          state: before round 1.
-          shapes: number of segments -> shapes of their records.
+          state: state before round 1.
+          shapes: function from a number of segments to the shapes of their records.
         """
         return 0, state, []
 
     def played(self, segments: int, left: int, state: State, records: list[Record]) -> None:
-        """Take note that so many segments are played; what it raises ends the runs."""
+        """Handle the end of a segment. An exception ends the runs."""
 
 
 def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
-    """Play runs from their start, or where they were left, to their end.
+    """Play runs to their end, starting before round 1 or where ``watch`` resumes.
 
     Returns:
-      (results at the end, record of all rounds [T, ...] or [N, T, ...] on the host).
+      (results without the record of the rounds; this record on the host, with leaves [T, ...], or
+      [N, T, ...] if batched).
 
     Raises:
       FloatingPointError: if ``jax_debug_nans`` is on and a model is not finite.
@@ -104,15 +105,16 @@ def drive(runs: Runs, watch: Watch) -> tuple[Result, Record]:
 
 @contextlib.contextmanager
 def _calling(watch: Watch) -> Iterator[None]:
-    """Surround a call without JAX's check for NaN: it marks what has no value, such as the accuracy
-    of a round that is not evaluated.
+    """Wrap a call without JAX's check for NaN, which marks missing values.
+
+    The accuracy of a round without an evaluation is NaN, for example.
     """
     with watch.calling(), jax.debug_nans(False):
         yield
 
 
 def _first_rounds(record: Record, segment: Segment, batched: bool) -> Record:
-    """Return the record of the rounds that were played."""
+    """Return the record without the padding rows of the program."""
     to_play = int(segment.to_play)
     return jax.tree.map(lambda x: x[:, :to_play] if batched else x[:to_play], record)
 
@@ -127,7 +129,7 @@ def _check_finite(state: State) -> None:
 
 
 def is_traced(*inputs: Any) -> bool:
-    """Return whether a computation with these inputs is only traced now."""
+    """Return whether a computation on these inputs is being traced."""
     leaves = jax.tree.leaves((jnp.zeros(()), inputs))
     return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
@@ -139,7 +141,7 @@ def single_run(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> Result:
-    """Play a prepared run: by compiled steps, or by plain functions in a trace of the user's."""
+    """Play a prepared run with compiled steps, or as part of the user's program if traced."""
     if is_traced(config, data, key):
         return _traced_once(config, data, key, quantities, execution)
     spec = program_spec(config, data, quantities)
@@ -167,7 +169,7 @@ def traced_run(
     quantities: Quantities,
     execution: Execution | None = None,
 ) -> Result:
-    """Play a run in one call, with the length of its config."""
+    """Play a run in one traceable call, with the number of rounds of its config."""
     steps = plain_steps(quantities, execution, any_length=False)
     rounds = jnp.arange(1, config.num_rounds + 1, dtype=jnp.int32)
     segment = Segment(rounds, np.int32(config.num_rounds), length_of(config))
@@ -176,5 +178,5 @@ def traced_run(
     return with_rounds(steps.finish(config, state), config, record, quantities)
 
 
-# One trace for all calls within a trace of the user's.
+# Calls within a user's trace share one trace of the run.
 _traced_once = jax.jit(traced_run, static_argnames=("quantities", "execution"))

@@ -1,4 +1,4 @@
-"""Checks before any work: arguments, key, data, client ids, memory; and a warning about speeds."""
+"""Checks of arguments, keys, client ids and memory before a run, and a warning about speeds."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from pause_jax.run.programs import state_shapes
 from pause_jax.run.record.result import Quantities, recorded_bytes
 
 FEWER = "Simulate fewer clients, or a smaller model."
-# Share of the fastest client's latency. PAUSE with Thompson sampling (30 lognormal clients, 300
-# rounds, 8 seeds) ends after 251 s at 1/2, 284 s at 1/10 and 298 s at 1/50; random, after 293 s.
+# Warn if min_latency is less than this share of the fastest client's latency. PAUSE with Thompson
+# sampling (30 log-normal clients, 300 rounds, 8 seeds) ends after 251 s at 1/2, 284 s at 1/10 and
+# 298 s at 1/50. Random selection ends after 293 s.
 FAR_BELOW = 1 / 50
 
 
 def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, Any]:
-    """Validate a config, read its files, and make its numbers arrays: the host's part of a run.
+    """Validate a config, load its files and data on the host, and return (canonical config, data).
 
     Raises:
       ConfigError: if the config or its data set cannot run.
@@ -42,7 +43,7 @@ def prepare(config: SimConfig, data: Dataset | None = None) -> tuple[SimConfig, 
 
 
 def check_key(key: Array) -> None:
-    """Raise ConfigError unless ``key`` is one typed key or an array of them."""
+    """Raise ConfigError unless ``key`` is a typed key or an array of typed keys."""
     if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
         raise ConfigError(
             f"key = {shown(key)}: must be a typed JAX key. Make one with jax.random.key(0)."
@@ -50,17 +51,17 @@ def check_key(key: Array) -> None:
 
 
 def check_one_key(key: Array, taker: str, fix: str) -> None:
-    """Raise ConfigError unless ``key`` is one typed key."""
+    """Raise ConfigError unless ``key`` is a single typed key."""
     check_key(key)
     if key.ndim:
         raise ConfigError(f"key has shape {key.shape}: {taker} takes one key. {fix}")
 
 
 def checked_keys(keys: Array) -> Array:
-    """Return typed keys [S] of one key or several.
+    """Validate one or several typed keys, and return them as keys [S].
 
     Raises:
-      ConfigError: if they are something else, or none, or two of them are equal.
+      ConfigError: if the keys are not typed, have several axes, are empty or repeat.
     """
     check_key(keys)
     keys = keys if keys.ndim else keys[None]
@@ -81,10 +82,10 @@ def checked_keys(keys: Array) -> Array:
 
 
 def checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
-    """Return the devices as a list; all if None.
+    """Validate devices, and return them as a list (default: all devices).
 
     Raises:
-      ConfigError: if they are something else, none, or one of them twice.
+      ConfigError: if an entry is not a JAX device, a device repeats, or the list is empty.
     """
     if devices is None:
         return jax.devices()
@@ -99,7 +100,7 @@ def checked_devices(devices: Sequence[jax.Device] | None) -> list[jax.Device]:
 
 
 def check_limits(memory_limit: float, max_batch: int | None) -> None:
-    """Raise ConfigError unless they are a number of GiB, and a number of runs or None."""
+    """Raise ConfigError unless ``memory_limit`` is > 0 (GiB), and ``max_batch`` None or >= 1."""
     if not (max_batch is None or _is_count(max_batch)):
         raise ConfigError(
             f"max_batch = {shown(max_batch)}: must be a whole number >= 1, or None for as many as "
@@ -116,10 +117,10 @@ def _is_count(value: Any) -> bool:
 
 
 def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Execution:
-    """Return how cohorts are trained: side by side, over a mesh, in JAX's configured precision.
+    """Build the execution of local training, with the matmul precision configured in JAX.
 
     Raises:
-      ConfigError: if ``client_batch`` is no number of clients.
+      ConfigError: if ``client_batch`` is neither None nor an integer >= 1.
     """
     if not (client_batch is None or _is_count(client_batch)):
         raise ConfigError(
@@ -132,16 +133,17 @@ def execution_of(client_batch: int | None, mesh: Mesh | None = None) -> Executio
 def client_ids(config: SimConfig, data: Any) -> tuple[str, ...]:
     """Return the ids of clients 0, ..., K - 1.
 
-    Data and files number clients in the natural order of their ids, so client k is the same
-    everywhere if the first K ids are.
+    Data and files number clients in the natural order of their ids. Client k is the same client
+    everywhere if the first K ids agree.
 
     Returns:
-      The ids; empty if clients are numbered 0, 1, ..., and if neither data nor files have ids.
+      Client ids. Empty if clients are numbered 0, 1, ..., if neither data nor files have ids, or if
+      the key draws the clients from a larger data set.
 
     Raises:
-      ConfigError: if two of data, ``latency``, ``availability_trace`` and budgets know other
-        clients, if a file's numbers have gaps that the data lacks, and if the data's clients are
-        drawn by the key.
+      ConfigError: if data, ``latency``, ``availability_trace`` and budgets disagree on the clients,
+        if the numbers in a file have gaps and the data has no ids, or if a file describes
+        particular clients although the key draws the clients of the data.
     """
     num_clients = config.num_clients
     learning = config.learning
@@ -195,7 +197,7 @@ def _other_clients(
 
 
 def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: int = 1) -> None:
-    """Raise ConfigError for runs whose states or records exceed the machine's memory."""
+    """Raise ConfigError if the states or records of runs exceed the machine's memory."""
     sizes = f"num_clients = {config.num_clients}"
     if jax.default_backend() == "cpu":
         before_and_after = 2 * tree_bytes(state_shapes(config, data))
@@ -211,8 +213,8 @@ def check_size(config: SimConfig, data: Any, quantities: Quantities, num_runs: i
 def warn_if_far(min_latency: ArrayLike, fastest: ArrayLike) -> None:
     """Warn if ``min_latency`` is far below the fastest client, as with latencies in milliseconds.
 
-    Speeds, ``min_latency`` by latency, are then all near 0, next to exploration bonuses of about 1.
-    Both arguments are in seconds, of one run or of several. Within a trace nothing is checked.
+    All speeds (``min_latency`` / latency) are then close to 0, while exploration bonuses are about
+    1. Both arguments are in seconds, for one run or several. The check is skipped within a trace.
     """
     if isinstance(fastest, jax.core.Tracer):
         return

@@ -1,9 +1,10 @@
-"""The steps of runs as programs: of a single run, or of a batch that is spread over devices.
+"""Compiled steps of a single run, or of a batch of runs spread over devices.
 
-``_over_devices`` has the vmap over runs; ``learning/cohort.py`` has the vmap over clients. A
-program has room for a number of rounds, and plays as many as its segment names. So 100 and 300
-rounds, or another ``eval_every``, share one program. One run and a batch have different programs.
-``docs/guides/programs.md`` lists what a program depends on.
+``_over_devices`` has the vmap over runs, and ``learning/cohort.py`` has the vmap over clients.
+
+A program has room for a fixed number of rounds and plays as many as its segment requests. Runs of
+100 and of 300 rounds, or with different ``eval_every``, therefore share a program. A single run and
+a batch have different programs. ``docs/guides/programs.md`` lists what a program depends on.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.run.rounds.loop import advance, init
 from pause_jax.run.rounds.state import State
 
-# Rounds that a call has room for: the first of these of which twenty are enough for the run.
+# Possible rooms of a program, in rounds. A run uses the smallest that needs <= CALLS calls.
 ROOMS = tuple(256 * 16**n for n in range(5))
 CALLS = 20
-# Bytes of a run's record that a call may have room for; of more, it has room for what it plays.
+# Maximum bytes of the record that fills a room. Beyond it, the room is only what a call plays.
 MOST_ROOM = 16 * 2**20
-# Weights of a cohort in training: a run of fewer waits for the compiler, not for the rounds.
+# Weights of a cohort in training up to which a run takes less time than its compilation.
 SMALL = 20_000
-# Arguments with a leading axis of runs, and those that all runs share.
+# Arguments with a leading axis of runs, and arguments that all runs share.
 RUN, SAME = PartitionSpec("run"), PartitionSpec()
 
 
 class Segment(NamedTuple):
-    """Consecutive rounds that one call of ``advance`` plays.
+    """Consecutive rounds of one call of ``advance``.
 
     Attributes:
-      rounds: int32 [R], their numbers; further ones fill the room of the program.
-      to_play: int32, rounds to play, the first of these.
-      length: of the whole run.
+      rounds: int32 [R], round numbers, as many as the program has room for.
+      to_play: int32, number of rounds to play, from the first.
+      length: length of the whole run.
     """
 
     rounds: Any
@@ -55,14 +56,14 @@ class Segment(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The pure steps of a run, or of a batch of runs.
+    """Pure steps of a run, or of a batch of runs.
 
     Attributes:
-      init: (config, data, key, policy) -> (state before round 1, expected seconds of the fastest
-        client); ``policy`` is its number in a ``OneOf``, 0 without one.
+      init: (config, data, key, policy) -> (state before round 1, expected latency of the fastest
+        client in seconds). ``policy`` is the number of the policy in a ``OneOf``, otherwise 0.
       advance: (config, data, state, segment, policy) -> (state, record), see
-        :func:`pause_jax.run.rounds.loop.advance`. Compiled, it uses the given state up.
-      finish: (config, state) -> :func:`pause_jax.run.record.result.result_at_end`.
+        :func:`pause_jax.run.rounds.loop.advance`. When compiled, it donates the input state.
+      finish: (config, state) -> result, see :func:`pause_jax.run.record.result.result_at_end`.
     """
 
     init: Any
@@ -71,9 +72,9 @@ class Steps(NamedTuple):
 
 
 def plain_steps(quantities: Quantities, execution: Execution | None, any_length: bool) -> Steps:
-    """Return the steps of a single run, not compiled: for a trace of the user's.
+    """Return the steps of a single run as plain functions that can be traced or compiled.
 
-    With ``any_length`` the segment says how long the run is; else the config does.
+    The length of the run comes from the segment if ``any_length``, otherwise from the config.
     """
 
     def init_run(config: SimConfig, data: Any, key: Array, policy: Array) -> tuple[State, Array]:
@@ -100,31 +101,31 @@ def plain_steps(quantities: Quantities, execution: Execution | None, any_length:
 
 
 def _in_float32(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a step with products of float32's precision. Training sets its own (``Execution``)."""
+    """Return a step with float32 matrix products. Local training overrides this (``Execution``)."""
 
-    @functools.wraps(step)  # a profile and the cache name the program by its step
+    @functools.wraps(step)  # profiles and the cache name a program after its function
     def precise(*arguments: Any) -> Any:
-        with jax.default_matmul_precision("highest"):  # accelerators have less by default
+        with jax.default_matmul_precision("highest"):  # accelerators use less by default
             return step(*arguments)
 
     return precise
 
 
 def _with_policy(config: SimConfig, number: Array) -> SimConfig:
-    """Return the config with the policy of that number, if it has several."""
+    """Return the config with policy ``number`` active, if it has several policies."""
     if isinstance(config.policy, OneOf):
         return config.replace(policy=config.policy.replace(number=number))
     return config
 
 
 class ProgramSpec(NamedTuple):
-    """The static structure that a program is compiled for, besides that of its config.
+    """Static properties of a program, in addition to the structure of its config.
 
     Attributes:
-      room: rounds that one call has room for.
-      any_length: whether it serves all lengths; else only that of its config, which custom parts
-        may read.
-      options: the row of the compiler's options, ``small`` or ``large``.
+      room: maximum number of rounds of one call.
+      any_length: whether the program serves runs of any length. A program with custom parts, which
+        may read the length, serves only the length of its config.
+      options: row of the compiler options, ``small`` or ``large``.
     """
 
     room: int
@@ -132,11 +133,11 @@ class ProgramSpec(NamedTuple):
     options: str
 
     def config_of(self, config: SimConfig) -> SimConfig:
-        """Return the config that the program gets: if it serves many, without what it ignores."""
+        """Return the config to pass to the program, with the fields that it ignores reset."""
         return _of_any_length(config) if self.any_length else config
 
     def segment(self, config: SimConfig, first: int, to_play: int) -> Segment:
-        """Return the segment that begins with round ``first``."""
+        """Return the segment that starts at round ``first``."""
         rounds = np.arange(first, first + self.room, dtype=np.int32)
         return Segment(rounds, np.int32(to_play), jax.tree.map(np.int32, length_of(config)))
 
@@ -149,7 +150,7 @@ def program_spec(
     longest: int | None = None,
     num_runs: int = 1,
 ) -> ProgramSpec:
-    """Choose the program of runs, of which a call plays at most ``longest`` rounds."""
+    """Choose the program of ``num_runs`` runs, of which a call plays at most ``longest`` rounds."""
     any_length = all_ours(config, quantities)
     room = next(n for n in ROOMS if CALLS * n >= config.num_rounds)
     heavy = recorded_bytes(quantities, config.replace(num_rounds=room)) > MOST_ROOM
@@ -161,7 +162,7 @@ def program_spec(
 
 
 def all_ours(config: SimConfig, quantities: Quantities) -> bool:
-    """Return whether no part of a run is a custom class or a custom quantity."""
+    """Return whether a run has neither custom config classes nor custom quantities."""
     parts = (type(part) for _, part in nested(config))
     functions = (q.value for q in quantities)
     return all(is_ours(part) for part in (*parts, *functions))
@@ -172,7 +173,7 @@ def _of_any_length(config: SimConfig) -> SimConfig:
 
 
 def state_shapes(config: SimConfig, data: Any) -> State:
-    """Return the shapes of the state before round 1, by the trace that a single run takes."""
+    """Return the shapes of the state before round 1, using the trace of a single run."""
     if all_ours(config, ()):
         config = _of_any_length(config)
     leaves, structure = jax.tree.flatten((config, data))
@@ -190,7 +191,7 @@ def _state_shapes(structure: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]
 
 @functools.cache
 def compiled_init(mesh: Mesh | None) -> Any:
-    """Return ``init``, compiled once for all that is recorded and all executions."""
+    """Return the compiled ``init``, shared by all recorded quantities and executions."""
     init_run = plain_steps((), None, any_length=False).init
     program = _over_devices(mesh, init_run, RUN, SAME, RUN, SAME)
     return jax.jit(program, compiler_options=compiler_options("small"))
@@ -214,9 +215,9 @@ def compiled_steps(
 def _over_devices(
     mesh: Mesh | None, step: Callable[..., Any], *specs: PartitionSpec
 ) -> Callable[..., Any]:
-    """Return a step of many runs over the devices of a mesh; the step itself without one.
+    """Distribute a step of many runs over a mesh's devices; return it unchanged without a mesh.
 
-    Devices do not communicate: each plays its own runs, and vmaps over them if it has several.
+    Devices do not communicate. A device with several runs vmaps over them.
     """
     if mesh is None:
         return step

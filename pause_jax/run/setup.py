@@ -1,4 +1,4 @@
-"""What a run is made of: its learner, its world and its policy, from a config and data."""
+"""Construction of a run's learner, world and policy from a config and data."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from pause_jax.rng import keys
 from pause_jax.run.rounds.horizon import Length, length_of
 from pause_jax.world.latency import Latency, Work
 
-# (keys of a round, round) -> array.
+# (round keys, round number) -> array.
 OfRound = Callable[[keys.RoundKeys, Array], Array]
 
 
 class World(NamedTuple):
-    """Pure functions of the keys of a round and its number.
+    """Pure functions that draw the world of a round from the round's keys.
 
     Attributes:
-      latency: float [K], seconds that each client takes.
-      init: (stream ``world``) -> the state of the availability trace before round 1.
-      present: (state, keys, clock) -> (bool [K], who is available, state).
-      lost: bool [K], who would be lost within the round; None for nobody.
-      features: float [K, F], what clients can report before the round (see ``Latency.features``).
+      latency: (keys, round) -> float [K], seconds that each client takes.
+      init: (stream ``world``) -> state of the availability trace before round 1.
+      present: (state, keys, clock) -> (bool [K], available clients; new state of the trace).
+      lost: (keys, round) -> bool [K], clients whose update would be lost within the round. None if
+        no update can be lost.
+      features: (keys, round) -> float [K, F], features that clients report before the round (see
+        ``Latency.features``).
     """
 
     latency: OfRound
@@ -42,7 +44,7 @@ class World(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """The parts of a run."""
+    """Parts of a run."""
 
     config: SimConfig
     length: Length
@@ -57,7 +59,7 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
     """Build the learner of a canonical config.
 
     Raises:
-      TypeError: if ``build`` returns something else.
+      TypeError: if ``build`` does not return a ``Learner``.
       ConfigError: if the learner cannot average the stale updates that the config asks for.
     """
     learning = config.learning
@@ -81,7 +83,10 @@ def learner_of(config: SimConfig, data: Any, execution: Execution | None = None)
 def setup_of(
     config: SimConfig, learner: Learner, learning: LearnerState, length: Length | None = None
 ) -> Setup:
-    """Build the parts of a run from its learner and any state of it, whose sizes are read."""
+    """Build the parts of a run from its learner and a learner state.
+
+    Any state of the run works, because only its partition and the shapes of its model are read.
+    """
     length = length_of(config) if length is None else length
     data_size = local_samples = learning.partition.size.astype(jnp.float32)
     if learner.max_samples is not None:
@@ -122,10 +127,10 @@ def context_of(
     update_size: int,
     num_rounds: Array | int | None = None,
 ) -> Context:
-    """Build what a policy may know of the network, for a simulation and for a server alike.
+    """Build the context of a policy, for a simulation or a deployed server.
 
-    The latency model is given the work of a round (``Latency.with_work``) before. The arguments
-    after it are fields of the context.
+    ``model`` must already have the work of a round (``Latency.with_work``). The keyword arguments
+    are fields of the context.
     """
     num_clients = config.num_clients
 
@@ -157,14 +162,14 @@ def context_of(
     )
 
 
-# A server asks without a trace: operation by operation it would compile fifty programs.
+# A deployed server calls this outside of jit, where eager operations would compile fifty programs.
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def _expected(model: Latency, num_clients: int) -> tuple[Array, Array]:
     return model.expected_speed(num_clients), model.expected_latency(num_clients)
 
 
 def world_of(config: SimConfig, model: Latency) -> World:
-    """Build the world that a config describes, with its latency model fitted to the run's work."""
+    """Build the world of a config, with the latency model that ``Latency.with_work`` returned."""
     num_clients = config.num_clients
     trace = config.availability_trace
 
@@ -192,7 +197,7 @@ def world_of(config: SimConfig, model: Latency) -> World:
         if config.dropout is not None:
             chance = jnp.asarray(config.dropout)
             gone = jax.random.bernoulli(round_keys.dropout, chance, (num_clients,))
-        if model.drops:  # by the draw of its seconds, hence the same key
+        if model.drops:  # same key, because the latency draw decides
             gone |= model.dropped(jax.random.clone(round_keys.latency), round, num_clients)
         return gone
 

@@ -1,4 +1,4 @@
-"""``simulate(config, key) -> Result``."""
+"""Entry point of a single run: ``simulate(config, key) -> Result``."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ def simulate(
 ) -> Result:
     """Simulate federated learning under a selection policy.
 
-    Pure: the same config and key give the same result, bit for bit. May be vmapped over keys and
-    over stacked configs (``pause_jax.stack``); ``sweep`` does both and labels the result.
-    Products in the clients' training have the precision of ``jax.default_matmul_precision``, by
-    default the device's own (TF32 on recent GPUs); all other products have that of float32.
+    The function is pure: the same config and key give the same result, bit for bit. It can be
+    vmapped over keys and over stacked configs (``pause_jax.stack``). ``sweep`` does both and labels
+    the results. Matrix products in local training use ``jax.default_matmul_precision``, which
+    defaults to the device's precision (TF32 on recent GPUs). All other matrix products use float32.
 
     Args:
-      config: what to simulate.
-      key: a typed key, ``jax.random.key(seed)``. Two policies with the same key meet the same world
-        (latencies, availability), the same partition and the same initial model.
-      data: a data set to use instead of the one that the config names.
-      record: what to record, by name or as a ``Quantity`` of one's own: ``(*QUANTITIES, mine)``
+      config: configuration of the simulation.
+      key: typed key, ``jax.random.key(seed)``. Runs with the same key share the world (latencies,
+        availability), the partition and the initial model, whatever their policies.
+      data: data set that replaces the data set of the config.
+      record: quantities to record, by name or as a custom ``Quantity``. ``(*QUANTITIES, mine)``
         adds one, ``("clock", "test_accuracy")`` drops the others. By default all of ``QUANTITIES``,
-        and every metric of the learner.
-      devices: devices that share the local training of each cohort, if it is large; the
-        default device by itself if left out. (``sweep`` spreads whole runs instead.)
-      client_batch: clients trained side by side at most; 1 trains one after another. By default as
-        many as the memory of one allows. Results are equal up to rounding.
+        the metrics of the learner and, if rounds overlap, the quantities of server steps.
+      devices: devices that share the local training of large cohorts (default: JAX's default
+        device). ``sweep`` distributes whole runs instead.
+      client_batch: maximum number of clients trained side by side; 1 trains them one after another.
+        The default depends on the memory that one client needs. Results are equal up to rounding.
 
     Returns:
-      The result.
+      The recorded quantities and the final model.
 
     Raises:
-      ConfigError: before any work, if the config, the key or another argument cannot run.
+      ConfigError: if an argument is invalid, before any work starts, or if memory runs out.
 
     Warns:
-      BrokenContract: once, at the end, if a custom part broke its contract and ``record`` has
-        ``first_broken_round`` and ``broken_rules``; not within a trace.
-      NotFinite: likewise, if the model has weights that are not finite and ``record`` has
-        ``first_nonfinite_round``.
+      BrokenContract: if a custom part broke its contract and ``record`` includes
+        ``first_broken_round`` and ``broken_rules``. Issued once, and never within a trace.
+      NotFinite: if the model became non-finite and ``record`` includes ``first_nonfinite_round``.
+        Issued like ``BrokenContract``.
 
     Examples:
       >>> import jax

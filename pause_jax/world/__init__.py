@@ -1,4 +1,4 @@
-"""The simulated world: latency of clients and their availability."""
+"""Simulated world: latency and availability of clients."""
 
 import lazy_loader
 

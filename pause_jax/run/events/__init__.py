@@ -1,1 +1,1 @@
-"""Server steps of an asynchronous clock, where rounds overlap."""
+"""Server steps of the asynchronous clock, with overlapping rounds."""

@@ -1,7 +1,7 @@
-"""Who is under way where rounds overlap: the slots of an asynchronous server.
+"""Slots of an asynchronous server, which hold the clients under way and the buffer.
 
-A slot is occupied from a client's start until the server has averaged its update. Times are seconds
-since the last server step, so they keep their precision however long a run is.
+A slot is occupied from the start of its client until the server step after the client's answer.
+Times are in seconds since the last server step, which keeps them precise in long runs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """Sizes of a server step, all static. ``docs/guides/event_clock.md`` has the letters.
+    """Static sizes of a server step, with the letters of ``docs/guides/event_clock.md``.
 
     Attributes:
-      concurrency: C, clients under way at most.
-      buffer: B, answers that end a step.
-      asked: O, clients that the policy is asked for at a time.
-      groups: ceil(B / O), how often clients start from one version once all slots were filled.
+      concurrency: C, maximum number of clients under way.
+      buffer: B, number of answers that completes a step.
+      asked: O, number of clients that the policy chooses at a time.
+      groups: ceil(B / O), maximum number of groups per model version once all slots are filled.
     """
 
     concurrency: int
@@ -36,45 +36,45 @@ class Plan(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """S: clients under way, and those that have answered and were replaced within a step."""
+        """Number of slots S: clients under way, and answered clients replaced within a step."""
         return self.concurrency + self.asked * (self.groups - 1)
 
     @property
     def cohort(self) -> int:
-        """Clients that train side by side: those that start in a step, as a rule."""
+        """Number of clients that train together, normally all that start in a step."""
         return self.asked * self.groups
 
 
 def clock_of(config: SimConfig) -> Asynchronous:
-    """The clock of a config whose rounds overlap."""
+    """Return the asynchronous clock of a config."""
     assert isinstance(config.clock, Asynchronous)
     return config.clock
 
 
 def plan_of(config: SimConfig) -> Plan:
-    """The sizes of a config's server steps."""
+    """Return the sizes of a config's server steps."""
     clock = clock_of(config)
     asked = config.cohort_size
     return Plan(clock.concurrency, clock.buffer, asked, -(-clock.buffer // asked))
 
 
 class Slots(NamedTuple):
-    """What is known of each slot, leaves [S].
+    """State of each slot, leaves [S].
 
     Attributes:
-      client: int32, who is, or was, in it.
-      occupied: bool, whether its client started and the server has not averaged since it answered.
-      answered: bool, whether the client has answered since.
-      order: int32, the number of the start among all starts; of two answers at the same time the
-        one that started first comes first.
-      version: int32, the server step that its start belongs to, from 1 on: it trains the model
-        that the step before left.
-      weight: float, the policy's aggregation weight.
-      peers: int32, clients that started with it.
-      epsilon: float, budget of this participation.
-      sends: bool, whether an update comes.
+      client: int32, current or last client.
+      occupied: bool, whether the client is under way or waits in the buffer.
+      answered: bool, whether the client waits in the buffer.
+      order: int32, number of the start among all starts. Of simultaneous answers, the client that
+        started first comes first.
+      version: int32, server step in which the client started, from 1. The client trains the model
+        of the previous step.
+      weight: float, aggregation weight chosen by the policy.
+      peers: int32, size of the group that started together.
+      epsilon: float, epsilon of this participation.
+      sends: bool, whether the client sends an update.
       latency: float, seconds from start to answer.
-      finish: float, when it answers.
+      finish: float, time of the answer, in seconds since the last server step.
     """
 
     client: Int[Array, " S"]
@@ -91,19 +91,19 @@ class Slots(NamedTuple):
 
     @property
     def under_way(self) -> Array:
-        """Bool [S], whose client has not answered yet."""
+        """Mask of slots whose client has not answered yet, bool [S]."""
         return self.occupied & ~self.answered
 
 
 class Flight(NamedTuple):
-    """What a server step hands to the next.
+    """State passed from one server step to the next.
 
     Attributes:
-      decisions: int32, how often the policy was asked.
+      decisions: int32, number of decisions of the policy.
       loss, square_loss: float [S], see ``Trained``.
-      updates: leaves [S, ...], what the server receives of each slot, as ``Deferred`` has them.
-      last: float [K], seconds that each client's last answer took, infinite before; None if the
-        server keeps no pace.
+      updates: leaves [S, ...], updates as the server receives them, in the form of ``Deferred``.
+      last: float [K], latency of each client's last answer in seconds, infinite before the first.
+        None if the server keeps no pace.
     """
 
     slots: Slots
@@ -115,12 +115,12 @@ class Flight(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The answers of a server step, for what is recorded.
+    """Answers of a server step, for the recorded quantities.
 
     Attributes:
-      decision: int32, the number of the first decision of the step.
-      finish: float [B], when they came, in seconds since the last step.
-      under_way: int32, clients under way when the server stepped.
+      decision: int32, number of the first decision of the step.
+      finish: float [B], times of the answers, in seconds since the last step.
+      under_way: int32, number of clients under way at the server step.
     """
 
     decision: Int[Array, ""]
@@ -130,7 +130,7 @@ class Step(NamedTuple):
 
 
 def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
-    """The flight before anybody started."""
+    """Return the flight before the first start."""
     none = jnp.zeros(plan.slots, bool)
     zero = jnp.zeros(plan.slots)
     number = jnp.zeros(plan.slots, jnp.int32)
@@ -153,8 +153,8 @@ def nobody(config: SimConfig, plan: Plan, updates: Any) -> Flight:
 
 
 def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
-    """Start the active clients of a group, with their new entries by field: [O] or scalars."""
-    # The j-th free slot is that of the j-th of the group, also if that one does not start.
+    """Start the active clients of a group. ``values`` are their slots' entries, [O] or scalars."""
+    # The j-th client of the group gets the j-th free slot, which stays free if it does not start.
     free = jnp.argsort(slots.occupied, stable=True)[: active.shape[0]]
     values = {**values, "occupied": jnp.asarray(True), "answered": jnp.asarray(False)}
 
@@ -166,7 +166,7 @@ def started(slots: Slots, active: Array, values: dict[str, Array]) -> Slots:
 
 
 def next_answer(slots: Slots) -> tuple[Slots, Array]:
-    """(slots, seconds) once the next client under way has answered; there must be one."""
+    """Return (slots, time) after the next answer. At least one client must be under way."""
     finish = jnp.where(slots.under_way, slots.finish, jnp.inf)
     now = jnp.min(finish)
     first = slots.under_way & (finish == now)
@@ -176,7 +176,7 @@ def next_answer(slots: Slots) -> tuple[Slots, Array]:
 
 
 def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> Array:
-    """When the server steps before its buffer is full, in seconds; infinite if it does not."""
+    """Return when the server steps before its buffer is full, in seconds; infinite if never."""
     pace = clock_of(config).pace
     if flight.last is None or pace is None:  # both or none
         return jnp.asarray(jnp.inf)
@@ -187,16 +187,16 @@ def paced_step(config: SimConfig, flight: Flight, slots: Slots, now: Array) -> A
 
 
 class Buffer(NamedTuple):
-    """The answers since the last server step.
+    """Answers since the last server step.
 
     Attributes:
-      places: int32 [B], their slots, ascending; then those of others.
-      slots: what is known of them, leaves [B].
-      selection: clients, and the weights of a plain average. A policy's weights are shares of the
-        group that started together: they count by the size of the group.
-      staleness: int32 [B], server steps between the start and now.
-      received: bool [B], whether an update came.
-      averaged: bool [B], whether the server averages it.
+      places: int32 [B], slots of the answers, ascending. Other slots fill the remaining places.
+      slots: state of these slots, leaves [B].
+      selection: clients, and their weights before staleness. The policy's weights are shares of the
+        group that started together, so they are scaled by group size / number of answers.
+      staleness: int32 [B], server steps since the client's start.
+      received: bool [B], whether an update arrived.
+      averaged: bool [B], whether the server averages the update.
     """
 
     places: Int[Array, " B"]
@@ -208,7 +208,7 @@ class Buffer(NamedTuple):
 
 
 def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buffer:
-    """The buffer in server step ``number``."""
+    """Return the buffer in server step ``number``."""
     places = jnp.argsort(~slots.answered, stable=True)[: plan.buffer].astype(jnp.int32)
     answers = jax.tree.map(lambda leaf: leaf[places], slots)
     share = answers.peers / jnp.maximum(jnp.sum(answers.answered), 1)
@@ -224,7 +224,7 @@ def buffer_of(config: SimConfig, plan: Plan, slots: Slots, number: Array) -> Buf
 
 
 def after_step(flight: Flight, seconds: Array) -> Flight:
-    """The flight once the server has averaged, by the time of the next step."""
+    """Return the flight after a server step, which took ``seconds``."""
     slots = flight.slots
     last = flight.last
     under_way = slots.under_way

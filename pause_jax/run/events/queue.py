@@ -1,6 +1,6 @@
-"""The events of a server step: clients answer, the policy is told, others start.
+"""Events of a server step: clients answer, the policy observes them, other clients start.
 
-``play_events`` is a loop in which each turn is a decision or an answer. Nobody trains here.
+Each iteration of the loop in ``play_events`` is a decision or an answer. Training comes later.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 
 class Events(NamedTuple):
-    """The events of a server step so far: starts and answers.
+    """State within a server step, after its starts and answers so far.
 
     Attributes:
-      groups: how often it was in this step, after the first answer.
-      waits: whether no clients start until the next answer.
+      groups: number of decisions in this step after its first answer.
+      waits: whether clients start only after the next answer.
       now: seconds since the last step.
-      reported: bool [S], whose answer the policy has been told of.
-      counts: int32 [K], starts of each client.
-      rules: that custom parts broke, see ``pause_jax.run.contract``.
+      reported: bool [S], slots whose answer the policy has observed.
+      counts: int32 [K], number of starts of each client.
+      rules: rules that custom parts broke, see ``pause_jax.run.contract``.
       info: diagnostics of the last decision.
       latency, available: float and bool [K], the world at the last decision.
     """
@@ -65,9 +65,9 @@ class Events(NamedTuple):
 
 
 def play_events(setup: Setup, before: State, number: Array) -> Events:
-    """Play the events of a step, up to its B-th answer, or until nobody is under way.
+    """Play the events of a step, up to its B-th answer or until no client is under way.
 
-    A server that keeps a pace may end it earlier.
+    A server that keeps a pace may end the step earlier.
     """
     assert before.flight is not None
     flight = before.flight
@@ -127,8 +127,8 @@ def play_events(setup: Setup, before: State, number: Array) -> Events:
 def decide(setup: Setup, before: State, events: Events, number: Array) -> Events:
     """Ask the policy for a group of clients, and start them.
 
-    Everything is drawn with the keys of a round whose number is that of the decision. A release is
-    charged now: the client's count rises at its start.
+    Decision t draws with the keys of round t. A release is charged when its client starts, because
+    the client's count increases then.
     """
     plan = plan_of(setup.config)
     slots = events.slots
@@ -146,7 +146,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
     conditions = conditions._replace(
         available=conditions.available.at[engaged].set(False, mode="drop")
     )
-    answers = ask(setup, now, conditions, round_keys, decision)  # no question: what a choice needs
+    answers = ask(setup, now, conditions, round_keys, decision)  # `init` rejects queries
     selection, info = select(setup, answers, conditions, decision)
     clients = selection.clients
     active = selection.active
@@ -182,7 +182,7 @@ def decide(setup: Setup, before: State, events: Events, number: Array) -> Events
 
 
 def _report(setup: Setup, before: State, events: Events, number: Array) -> Events:
-    """Report new answers to a policy that does not read what training shows."""
+    """Report new answers to a policy that reads neither losses nor updates."""
     plan = plan_of(setup.config)
     nothing = jnp.zeros(plan.buffer)
     updates = jnp.zeros((plan.buffer, setup.context.update_size))
@@ -198,14 +198,14 @@ def _report(setup: Setup, before: State, events: Events, number: Array) -> Event
 
 
 def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: Trained) -> Any:
-    """Return the policy's state after the answers that it has not been told of."""
+    """Return the state of the policy after it observes the answers that are new to it."""
     server_loss = setup.learner.server_loss
     if server_loss is not None:
         server_loss = functools.partial(server_loss, before.learning, trained.released)
     new = buffer.slots.answered & ~events.reported[buffer.places]
     missing = new & ~buffer.averaged
     end = jnp.where(events.now > 0, events.now, 1.0)
-    # As dispatched: the policy's weights. An empty slot names a client that is not in the others.
+    # Weights as the policy chose them. Clients must be distinct, also in empty slots.
     clients = distinct(buffer.slots.client, new, setup.config.num_clients)
     selection = Selection(clients, jnp.where(new, buffer.slots.weight, 0.0))
     observation = Observation(
@@ -224,7 +224,7 @@ def heard(setup: Setup, before: State, events: Events, buffer: Buffer, trained: 
 
 
 def distinct(clients: Array, active: Array, num_clients: int) -> Array:
-    """Return the clients of active slots, int [B], and other clients in the other slots."""
+    """Return the clients of active slots, and unused clients in the other slots, int [B]."""
     taken = (
         jnp.zeros(num_clients, bool)
         .at[jnp.where(active, clients, num_clients)]
@@ -236,7 +236,7 @@ def distinct(clients: Array, active: Array, num_clients: int) -> Array:
 
 
 def seconds_of(setup: Setup, events: Events) -> Array:
-    """Return the seconds of a step so far; of one without clients, until the server looks again."""
+    """Return the seconds of a step so far, or ``recheck`` of a trace if no client has answered."""
     trace = setup.config.availability_trace
     if trace is None:
         return events.now

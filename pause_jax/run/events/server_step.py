@@ -1,9 +1,9 @@
-"""A server step where rounds overlap: ``SimConfig.clock = Asynchronous()``.
+"""Server step with overlapping rounds (``SimConfig.clock = Asynchronous()``).
 
-The loop is over server versions, not over events. Within a step clients answer one after another
-and others start in their place; all that start train one model, so they train side by side at the
-end of the step, and then the server averages. An event queue gives the same results, see
-``tests/reference/event_queue.py``. ``docs/guides/event_clock.md`` has the semantics.
+A run loops over server steps, not over events. Within a step, clients answer one after another and
+others replace them. All clients that start in a step train the same model, so they train side by
+side at the end of the step. Then the server averages. An event queue gives the same results, see
+``tests/reference/event_queue.py``. ``docs/guides/event_clock.md`` describes the semantics.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pause_jax.run.setup import Setup
 
 
 def init(setup: Setup, learning: LearnerState) -> Flight:
-    """Create the flight before the first step: nobody is under way.
+    """Create the initial flight state, with no client under way.
 
     Raises:
       ConfigError: if the policy or the learner cannot work with overlapping rounds.
@@ -62,10 +62,10 @@ def init(setup: Setup, learning: LearnerState) -> Flight:
 def play(
     setup: Setup, before: State, step_keys: keys.RoundKeys, number: Array, quantities: Quantities
 ) -> tuple[State, Record]:
-    """Play server step s >= 1: (state after it, what it records).
+    """Play server step s >= 1, and return (state, record).
 
-    Clients that start in it train the model after s - 1 steps. Its keys are those of training and
-    noise; those of the world and of the policy go by the number of the decision.
+    Clients that start in this step train the model after s - 1 steps. ``step_keys`` serve training
+    and noise. The world and the policy use keys that depend on the number of the decision.
     """
     assert before.flight is not None
     events = play_events(setup, before, number)
@@ -107,9 +107,9 @@ def play(
 def train(
     setup: Setup, before: State, events: Events, step_keys: keys.RoundKeys, number: Array
 ) -> tuple[LearnerState, Flight]:
-    """Train all clients that started in a step, and keep what the server will receive of them.
+    """Train all clients that started in a step, and store their updates in the flight.
 
-    Of the learner's state only what clients keep changes.
+    Only the clients' part of the learner's state changes.
     """
     assert before.flight is not None
     assert setup.learner.deferred is not None
@@ -143,7 +143,7 @@ def train(
         )
 
     flight = before.flight._replace(slots=slots, decisions=events.decisions)
-    # More than one at the start alone, and when slots were empty for lack of clients.
+    # Several cohorts start only in the first step, or after a lack of clients left slots empty.
     cohorts = -(-jnp.sum(_new(slots, number)) // plan.cohort)
     clients, flight = lax.fori_loop(0, cohorts, train_cohort, (learning.clients, flight))
     return learning._replace(clients=clients), flight
@@ -152,10 +152,10 @@ def train(
 def average(
     setup: Setup, learning: LearnerState, flight: Flight, buffer: Buffer
 ) -> tuple[LearnerState, Trained]:
-    """Average the buffer: (learner's state after the step, what the buffer showed the server).
+    """Average the buffer, and return (learner's state, losses and updates of the buffer).
 
-    As in a round, what does not come leaves its weight to the others. The factor for staleness is
-    no share: it makes the whole step smaller.
+    As in a round, the weights of missing updates go to the others. The staleness factors are not
+    normalised, so stale updates make the whole step smaller.
     """
     assert setup.learner.deferred is not None
     clock = clock_of(setup.config)
@@ -189,7 +189,7 @@ def update(
     trained: Trained,
     number: Array,
 ) -> State:
-    """Report the step to the policy, and move the clock."""
+    """Report the step to the policy, advance the clock, and return the new state."""
     seconds = seconds_of(setup, events)
     clock, clock_rest = advanced(before.clock, before.clock_rest, seconds)
     return before._replace(
@@ -206,5 +206,5 @@ def update(
 
 
 def _new(slots: Slots, number: Array) -> Array:
-    """Whose client started in this step, bool [S]."""
+    """Return a mask of the slots whose client started in this step, bool [S]."""
     return slots.occupied & (slots.version == number)

@@ -1,1 +1,1 @@
-"""What a run records, and its result."""
+"""Recorded quantities of a run, and its result."""

@@ -1,4 +1,4 @@
-"""The quantities that the library records: each once, with its value, dimensions, unit and gap."""
+"""Recorded quantities of the library, each with its value, dimensions, unit and gap."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pause_jax.run.rounds.state import Round, Run
 
 @quantity("round", gap=False)
 def played(r: Round) -> Array:
-    """Whether the round was played, bool: no round starts after ``max_seconds``."""
+    """Whether the round was played, bool. No round starts after ``max_seconds``."""
     return jnp.asarray(True)
 
 
 @quantity(gap=-1)
 def num_played(run: Run) -> Array:
-    """Rounds that were played, int32."""
+    """Total number of rounds played, int32."""
     return run.state.played
 
 
@@ -30,53 +30,52 @@ def clients(r: Round) -> Array:
 
 @quantity("round", "slot", gap=False)
 def in_time(r: Round) -> Array:
-    """Whether the slot's update was averaged in its round, bool: not lost, stale or dropped."""
+    """Whether the slot's update was averaged in its round, bool. False if lost, late or dropped."""
     return r.in_time
 
 
 @quantity("round", unit="s")
 def latency(r: Round) -> Array:
-    """Seconds of each round: (3), after the wait for queries."""
+    """Duration of each round, PAUSE (3), including the wait for queries."""
     return r.seconds
 
 
 @quantity("round", unit="s")
 def query_seconds(r: Round) -> Array:
-    """Seconds of it that the policy's queries took."""
+    """Part of ``latency`` spent on the policy's queries."""
     return r.query_seconds
 
 
 @quantity("round", unit="s")
 def clock(r: Round) -> Array:
-    """Simulated seconds at the end of each round: the exact sum of all rounds, rounded to float32.
-    The clock stops at 1e18 seconds.
+    """Clock (simulated time) at the end of each round.
+
+    The exact sum of all durations is rounded to float32. The clock stops at 1e18 seconds.
     """
     return r.after.clock
 
 
 @quantity("round", unit="B")
 def downloaded(r: Round) -> Array:
-    """Bytes that the server sent: the model, to each chosen client and each asked for its loss."""
+    """Bytes that the server sent: the model, once to each client chosen or asked for its loss."""
     return r.downloads.astype(jnp.float32) * r.work.download_bytes
 
 
 @quantity("round", unit="B")
 def uploaded(r: Round) -> Array:
-    """Bytes of the updates that clients sent, stale ones included."""
+    """Bytes of the updates that clients sent, including late and stale updates."""
     return r.uploads.astype(jnp.float32) * r.work.upload_bytes
 
 
 @quantity("round")
 def max_spent(r: Round) -> Array:
-    """Largest budget spent by any client so far, in units of ``epsilon_unit``; infinite without
-    privacy.
-    """
+    """Largest budget spent by any client so far, per ``epsilon_unit``; infinite without privacy."""
     return jnp.max(r.config.privacy.budget.spent(r.after.counts))
 
 
 @quantity("client")
 def spent(run: Run) -> Array:
-    """Budget spent by each client at the end."""
+    """Budget spent by each client at the end of the run."""
     return run.config.privacy.budget.spent(run.state.counts)
 
 
@@ -88,31 +87,31 @@ def budget(run: Run) -> Array:
 
 @quantity("client", gap=-1)
 def counts(run: Run) -> Array:
-    """Rounds in which each client took part, int32."""
+    """Total number of rounds in which each client took part, int32."""
     return run.state.counts
 
 
 @quantity("client", gap=-1)
 def queried(run: Run) -> Array:
-    """Rounds in which the policy asked each client before it chose and had an answer, int32."""
+    """Total number of rounds in which each client answered a query of the policy, int32."""
     return run.state.queried
 
 
 @quantity("client", gap=-1)
 def data_size(run: Run) -> Array:
-    """Samples of each client, int32; ones without learning."""
+    """Local data size of each client in samples, int32; 1 without learning."""
     return run.state.learning.partition.size
 
 
 @quantity("round")
 def energy(r: Round) -> Array:
-    """Energy (18) of the cohort in the policy's own search; NaN if it has none."""
+    """Energy of the cohort, PAUSE (18), in the policy's search; NaN without a search."""
     return r.info.energy
 
 
 @quantity("round")
 def reward(r: Round) -> Array:
-    """Realised reward (9)."""
+    """Realised reward of the cohort, PAUSE (9)."""
     return r.score.reward
 
 
@@ -124,45 +123,46 @@ def genie_reward(r: Round) -> Array:
 
 @quantity("round")
 def regret(r: Round) -> Array:
-    """C^G(genie) - C^G(cohort), (10), given the same history; signed, see ``Score``."""
+    """Regret C^G(genie) - C^G(cohort), PAUSE (10), for the same history; signed, see ``Score``."""
     return r.score.regret
 
 
 @quantity("round")
 def optimality_gap(r: Round) -> Array:
-    """Exact optimum minus ``energy``; NaN if the policy has no search, infinite where the search
-    missed an untried client, whose index is infinite.
+    """Exact optimum minus ``energy``; NaN without a search.
+
+    Infinite if the search missed an untried client, whose index is infinite.
     """
     return r.info.optimality_gap
 
 
 @quantity("round")
 def acceptance_rate(r: Round) -> Array:
-    """Share of accepted moves of annealing; NaN otherwise."""
+    """Share of proposed annealing moves that were accepted; NaN without annealing."""
     return r.info.acceptance_rate
 
 
 @quantity("round")
 def train_loss(r: Round) -> Array:
-    """Mean loss of the cohort's mini-batches; NaN without learning."""
+    """Mini-batch loss, averaged with the aggregation weights; NaN if no client trained."""
     return r.trained.mean_loss
 
 
 @quantity("eval_round")
 def test_loss(r: Round) -> Array:
-    """Mean loss on the test set; NaN without learning, and of a learner without that metric."""
+    """Mean loss on the test set; NaN without learning, or if the learner lacks this metric."""
     return r.metrics.get("test_loss", jnp.asarray(jnp.nan))
 
 
 @quantity("eval_round", unit="1")
 def test_accuracy(r: Round) -> Array:
-    """Accuracy on the test set, in [0, 1]; NaN if the model is not finite, and for regression."""
+    """Accuracy on the test set, in [0, 1]; NaN for regression, or if the model is not finite."""
     return r.metrics.get("test_accuracy", jnp.asarray(jnp.nan))
 
 
 @quantity("eval_round", unit="s")
 def eval_clock(r: Round) -> Array:
-    """Simulated seconds at each evaluation."""
+    """Clock (simulated time) at each evaluation."""
     return r.after.clock
 
 
@@ -174,19 +174,23 @@ def first_nonfinite_round(run: Run) -> Array:
 
 @quantity(gap=-1)
 def first_broken_round(run: Run) -> Array:
-    """First round in which a custom policy or latency model broke its contract, int32; 0 if none
-    did.
+    """First round in which a custom policy or latency model broke its contract, int32.
+
+    The value is 0 if no round did.
     """
     return run.state.health.first_broken
 
 
 @quantity(gap=-1)
 def broken_rules(run: Run) -> Array:
-    """What was broken in it, int32: ``pause_jax.run.contract.words`` says it."""
+    """Rules broken in ``first_broken_round``, an int32 bit mask.
+
+    The function ``pause_jax.run.contract.words`` decodes it.
+    """
     return run.state.health.broken_rules
 
 
-# All of the above, in their order.
+# Recorded by default, in this order.
 QUANTITIES: dict[str, Quantity] = {
     name: each for name, each in globals().items() if isinstance(each, Quantity)
 }
@@ -194,8 +198,9 @@ QUANTITIES: dict[str, Quantity] = {
 
 @quantity("round", "slot", gap=-1)
 def staleness(r: Round) -> Array:
-    """Server steps between the start of the slot's client and its answer, int32; 0 in rounds, -1
-    for an empty slot.
+    """Server steps from the start of the slot's client to the average of its update, int32.
+
+    The value is 0 in synchronous rounds, and -1 for an empty slot.
     """
     steps = 0 if r.step is None else r.step.staleness
     return jnp.where(r.selection.active, steps, -1)
@@ -203,31 +208,31 @@ def staleness(r: Round) -> Array:
 
 @quantity("round", "slot", unit="s")
 def took(r: Round) -> Array:
-    """Seconds from the start of the slot's client to its answer."""
+    """Time from the start of the slot's client to its answer; NaN for an empty slot."""
     return jnp.where(r.selection.active, r.latency[r.selection.clients], jnp.nan)
 
 
 def _finish(r: Round) -> Array:
-    """Seconds from the last step to the answer of each slot, [slot]; NaN of an empty one."""
+    """Return the seconds from the last step to each slot's answer, [slot]; NaN if empty."""
     finish = r.query_seconds + took.value(r) if r.step is None else r.step.finish
     return jnp.where(r.selection.active, finish, jnp.nan)
 
 
 @quantity("round", "slot", unit="s")
 def answered(r: Round) -> Array:
-    """Simulated seconds at which the slot's client answered."""
+    """Clock (simulated time) at the answer of the slot's client; NaN for an empty slot."""
     return r.before.clock + _finish(r)
 
 
 @quantity("round")
 def in_flight(r: Round) -> Array:
-    """Clients under way when the server stepped; 0 in rounds."""
+    """Clients under way when the server steps; 0 in synchronous rounds."""
     return jnp.asarray(0 if r.step is None else r.step.under_way, jnp.float32)
 
 
 @quantity("round", unit="s")
 def waiting(r: Round) -> Array:
-    """Mean seconds from a client's answer to the server step; NaN without any."""
+    """Mean time from a client's answer to the server step; NaN without answers."""
     wait = jnp.maximum(r.seconds - _finish(r), 0.0)
     number = jnp.sum(r.selection.active)
     return jnp.nansum(wait) / jnp.where(number > 0, number, jnp.nan)
@@ -235,17 +240,17 @@ def waiting(r: Round) -> Array:
 
 @quantity("round")
 def useful(r: Round) -> Array:
-    """Updates that were averaged, each by the factor of its staleness."""
+    """Effective number of averaged updates: the sum of their staleness factors."""
     clock, factor = r.config.clock, jnp.ones(r.in_time.shape)
     if r.step is not None and isinstance(clock, Asynchronous):
         factor = clock.staleness.factor(r.step.staleness.astype(jnp.float32))
     return jnp.sum(jnp.where(r.in_time, factor, 0.0))
 
 
-# Recorded by default where rounds overlap; elsewhere by name.
+# Recorded by default if rounds overlap, otherwise only by name.
 STEP_QUANTITIES: dict[str, Quantity] = {
     each.name: each for each in (staleness, took, answered, in_flight, waiting, useful)
 }
 
-# Those that a learner's metrics of the same names give.
+# Quantities whose values are the learner's metrics of the same names.
 METRICS = ("test_loss", "test_accuracy")

@@ -1,4 +1,4 @@
-"""What a recorded quantity is: a function of a round, with its name, dimensions, unit and gap.
+"""Recorded quantities: functions of a round or a run, with a name, dimensions, unit and gap.
 
 ::
 
@@ -25,23 +25,22 @@ from pause_jax.base.spelling import nearest
 from pause_jax.base.struct import ConfigError
 from pause_jax.run.rounds.state import Round
 
-# Dimensions that the library knows; others are a quantity's own.
+# Dimensions of the library. Custom quantities may have others.
 DIMENSIONS = ("round", "eval_round", "client", "slot")
 
 
 class Quantity(NamedTuple):
-    """One recorded quantity.
+    """Recorded quantity.
 
     Attributes:
-      name: of the attribute of a ``Result``, and of the variable of a sweep's data set.
-      value: what it is. Of a :class:`Round` if the first dimension is ``round`` (every round) or
-        ``eval_round`` (those that are evaluated); else of a :class:`Run` at its end.
-      dims: names of its dimensions; ``round``, ``eval_round``, ``client``, ``slot`` or one's own.
-      unit: ``s`` for seconds; empty without one.
-      gap: what stands where configs of a sweep differ in rounds, clients or slots, and in rounds
-        that were not played. There a truth value is False, and a whole number that has no gap
-        is -1.
-      doc: its documentation.
+      name: name of the attribute of a ``Result``, and of the variable in a sweep's data set.
+      value: function that computes the value, from a :class:`Round` if the first dimension is
+        ``round`` (every round) or ``eval_round`` (evaluated rounds), otherwise from a :class:`Run`.
+      dims: dimension names: ``round``, ``eval_round``, ``client``, ``slot`` or custom names.
+      unit: unit of the value, such as ``s`` for seconds; empty if it has no unit.
+      gap: fill value where configs of a sweep differ in rounds, clients or slots, and for rounds
+        that were not played. For the latter, booleans are False, and integers -1 if the gap is NaN.
+      doc: description.
     """
 
     name: str
@@ -53,22 +52,22 @@ class Quantity(NamedTuple):
 
     @property
     def per_round(self) -> bool:
-        """Whether it has a value in every round."""
+        """Whether the value is computed in every round."""
         return self.dims[:1] in (("round",), ("eval_round",))
 
 
 def quantity(
     *dims: str, unit: str = "", gap: float = math.nan
 ) -> Callable[[Callable[[Any], Array]], Quantity]:
-    """Declare a quantity: a decorator of its function, whose name and docstring it takes.
+    """Declare a quantity by decorating its function, whose name and docstring it takes over.
 
     Args:
       *dims: names of the value's axes, such as ``"round"`` or ``"client"``.
-      unit: of the value, for labels.
-      gap: what stands where no value is, such as in rounds that were not played.
+      unit: unit of the value, for labels.
+      gap: fill value for missing entries, such as rounds that were not played.
 
     Raises:
-      ConfigError: for a dimension that is nearly one of the library's, or without parentheses.
+      ConfigError: if a dimension of the library is misspelt, or the decorator has no parentheses.
     """
     for dim in dims:
         if not isinstance(dim, str):
@@ -88,7 +87,7 @@ def quantity(
 
 @functools.cache
 def metric(name: str) -> Quantity:
-    """The quantity of one of the learner's metrics; NaN of a learner that has no such metric."""
+    """Return the quantity of a learner's metric, which is NaN for learners without the metric."""
 
     def value(r: Round) -> Array:
         return r.metrics.get(name, jnp.asarray(jnp.nan))

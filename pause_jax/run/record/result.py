@@ -1,7 +1,7 @@
-"""What a run records, and its result.
+"""Result of a run, and the functions that record its quantities.
 
-:class:`Result`, the data set of a sweep and their documentation follow from the list of quantities:
-``quantities.py`` has those of the library, ``quantity.py`` says how one is declared.
+:class:`Result`, the data set of a sweep and their documentation follow from the quantities.
+``quantities.py`` defines the quantities of the library, and ``quantity.py`` their decorator.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ Record = dict[str, Array]
 
 
 class Result(PyTree):
-    """The outcome of a run: a pytree, so it vmaps.
+    """Result of a run, a pytree that works under vmap.
 
-    What was recorded are attributes too, with dimensions round (T), eval_round (E), slot (m) and
+    Recorded quantities are attributes too, with dimensions round (T), eval_round (E), slot (m) and
     client (K):
 
     {quantities}
 
     Attributes:
-      config: the config that made it.
-      values: what was recorded, by name.
-      eval_rounds: int32 [E], the rounds that were evaluated. A run that ``max_seconds`` ended was
-        evaluated after its last round, in the place of the next planned one; -1 after it.
+      config: config of the run.
+      values: recorded quantities by name.
+      eval_rounds: int32 [E], evaluated rounds. If ``max_seconds`` ended the run, its last round was
+        evaluated in place of the next planned evaluation, and later entries are -1.
       variables: final model (Flax variables); None without learning.
-      epsilon_unit: what the budgets protect: ``coordinate`` (one coordinate of an update),
+      epsilon_unit: unit that the budgets protect: ``coordinate`` (one coordinate of an update),
         ``update`` (a whole update) or ``none``.
-      num_parameters: d, entries of an update; 0 without learning.
-      unnoised: what left clients without noise, besides sizes and latencies: the model's entries
-        outside ``params`` (batch statistics, ``clear`` weights), and what the policy reads of the
-        data. It does not list updates, which are in the clear with ``NoPrivacy``; the ledger does.
-      client_ids: of clients 0, ..., K - 1, in the data and the fleet's files; empty where they are
-        called by these numbers, and where the key draws them from more clients of the data.
+      num_parameters: d, number of entries of an update; 0 without learning.
+      unnoised: names of data, other than sizes and latencies, that left clients without noise.
+        These are model entries outside ``params`` (batch statistics, ``clear`` weights) and losses
+        that the policy reads. The ledger also lists the updates of ``NoPrivacy``.
+      client_ids: ids of clients 0, ..., K - 1 in the data and the fleet's files. Empty if the ids
+        are these numbers, or if the key draws the clients from a larger data set.
     """
 
     config: SimConfig
@@ -74,7 +74,7 @@ class Result(PyTree):
 
 
 def described(q: Quantity) -> str:
-    """One entry of a documentation: name, dimensions, unit, meaning."""
+    """Return the documentation of a quantity: name, dimensions, unit and description."""
     unit = f" ({q.unit})" if q.unit not in ("", "1") else ""
     return textwrap.fill(
         f"* ``{q.name}`` [{', '.join(q.dims)}]{unit}: {q.doc}", 96, subsequent_indent="  "
@@ -85,7 +85,7 @@ Result.__doc__ = (Result.__doc__ or "").replace(
     "{quantities}", "\n".join(map(described, QUANTITIES.values())).replace("\n", "\n    ")
 )
 
-# Names that a quantity cannot have: those of a result, and of a sweep's coordinates.
+# Names reserved for the fields of a result and the coordinates of a sweep.
 RESERVED = ("config", "values", "eval_rounds", "variables", "replace", "epsilon_unit",
             "num_parameters", "unnoised", "client_ids", "client_id", "seed", "key", "word",
             "config_toml", "data_digest", *DIMENSIONS)  # fmt: skip
@@ -96,12 +96,12 @@ def with_metrics(
     names: Iterable[str],
     configs: Iterable[SimConfig] = (),
 ) -> Quantities:
-    """The quantities, and those of the metrics among ``names`` that are not there yet.
+    """Add quantities for the metrics ``names`` that are not recorded yet.
 
-    And those of server steps, if rounds overlap in one of the configs.
+    If rounds overlap in one of the configs, also add the quantities of server steps.
 
     Raises:
-      ConfigError: for a metric of a name that is reserved, or of what the library records.
+      ConfigError: if the name of a metric is reserved, or used by the library.
     """
     if any(config.overlaps for config in configs):
         quantities = (*quantities, *STEP_QUANTITIES.values())
@@ -118,10 +118,10 @@ def with_metrics(
 
 
 def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
-    """The quantities to record: by name or as they are; all of the library's if None.
+    """Return the quantities of ``record``, by name or as objects (default: ``QUANTITIES``).
 
     Raises:
-      ConfigError: for an unknown or a doubled name, or something that is no quantity.
+      ConfigError: if a name is unknown, duplicate or reserved, or an entry is not a quantity.
     """
     if record is None:
         return tuple(QUANTITIES.values())
@@ -155,12 +155,12 @@ def chosen(record: Iterable[str | Quantity] | None) -> Quantities:
 
 
 def record_round(quantities: Quantities, played: Round) -> Record:
-    """The values of a round."""
+    """Return the values of a round."""
     return {q.name: _value(q, played) for q in quantities if q.per_round}
 
 
 def record_unplayed(quantities: Quantities, like: Any) -> Record:
-    """The values of a round that is not played, of the shapes and kinds of one that is."""
+    """Return fill values for a round that is not played, with the shapes and dtypes of ``like``."""
     return {q.name: _filled(like[q.name], q.gap) for q in quantities if q.per_round}
 
 
@@ -173,7 +173,7 @@ def _filled(like: Any, gap: float) -> Array:
 
 
 def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
-    """Bytes of the record of a run, a quantity's own dimensions counted as 1."""
+    """Estimate the bytes of a run's record. Custom dimensions count as size 1."""
     sizes = {"client": config.num_clients, "slot": config.num_slots}
     times = [config.num_rounds if q.per_round else 1 for q in quantities]
     each = [math.prod(sizes.get(dim, 1) for dim in q.dims) for q in quantities]
@@ -181,7 +181,7 @@ def recorded_bytes(quantities: Quantities, config: SimConfig) -> int:
 
 
 def _value(q: Quantity, of: Round | Run) -> Array:
-    """Compute a value; raise ConfigError if its shape is not that of its dimensions."""
+    """Compute a value, and raise ConfigError if its shape does not match its dimensions."""
     value = q.value(of)
     if value is None:
         raise ConfigError(f"record: {q.name} returned nothing; it must return an array.")
@@ -201,9 +201,9 @@ def _value(q: Quantity, of: Round | Run) -> Array:
 
 
 def result_at_end(config: SimConfig, state: State, quantities: Quantities) -> Result:
-    """Build the result of a run from its last state, without what its rounds recorded; pure.
+    """Build the result of a run from its last state, without the record of its rounds.
 
-    ``eval_rounds`` holds the number of rounds that were played.
+    ``eval_rounds`` holds the number of rounds played until :func:`with_rounds` replaces it.
     """
     learning = state.learning
     run = Run(with_budgets(config, keys.budgets(state.keys.world)), state)
@@ -224,10 +224,10 @@ def with_rounds(
 ) -> Result:
     """Add the record of all rounds, leaves [T, ...], to the result of :func:`result_at_end`.
 
-    Both have arrays of NumPy, or both of JAX.
+    Both must hold NumPy arrays, or both JAX arrays.
     """
     evaluated = evaluated_at(config, result.eval_rounds)
-    # What was not reached is taken from its own round, which was not played.
+    # Evaluations that were not reached take the fill values of their planned round.
     reached = (evaluated > 0).astype(np.int32)
     places = reached * evaluated + (1 - reached) * evaluated_rounds(config) - 1
 

@@ -1,1 +1,1 @@
-"""One federated round, its state, and the loop over rounds."""
+"""A federated round, its state, and the loop over rounds."""

@@ -1,4 +1,4 @@
-"""A branch that skips its work also under vmap, where no run wants it."""
+"""Conditional that skips the branch, even under vmap, when no run needs it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jax.custom_batching import custom_vmap
 
 
 def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
-    """Return ``work()`` if wanted, else ``otherwise``; under vmap for each run.
+    """Return ``work()`` if wanted, else ``otherwise``, for each run under vmap.
 
-    A plain ``lax.cond`` becomes a select under vmap and always works. This one works only if any of
-    the runs wants it. Both results have the same shapes and dtypes.
+    A plain ``lax.cond`` becomes a select under vmap, which always computes ``work``. This function
+    skips it unless a run needs it. Both results must have the same shapes and dtypes.
     """
 
     def worked() -> Any:
@@ -26,7 +26,7 @@ def when(wanted: Array, work: Callable[[], Any], otherwise: Any) -> Any:
 
 @custom_vmap
 def _by_any(wanted: Array) -> Array:
-    """Return whether any of the vmapped runs wants it: one answer for all."""
+    """Return whether any of the vmapped runs wants the work, unbatched."""
     return wanted
 
 
@@ -37,7 +37,7 @@ def _(axis_size: int, in_batched: list[bool], wanted: Array) -> tuple[Array, boo
 
 @custom_vmap
 def _choose(wanted: Array, new: Array, old: Array) -> Array:
-    """Return what a run keeps where any run wanted the work; without vmap that is the run."""
+    """Return ``new`` if the run wants the work, else ``old``. Without vmap, the run wants it."""
     return new
 
 

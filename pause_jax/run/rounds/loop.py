@@ -1,6 +1,6 @@
-"""The loop over rounds: ``init`` and ``advance``, the pure steps of every run.
+"""Loop over rounds: ``init`` and ``advance``, the pure steps of every run.
 
-A run may be advanced a few rounds at a time, with the same result.
+Advancing a run a few rounds at a time gives the same result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def init(config: SimConfig, data: Any, key: Array) -> tuple[State, Array]:
     """Create the state before round 1.
 
     Returns:
-      (state, expected seconds of the fastest client, for a warning).
+      (state, expected latency of the fastest client in seconds, for a warning).
     """
     streams = keys.streams(key)
     learner = learner_of(config, data)
@@ -66,18 +66,18 @@ def advance(
     length: Length | None = None,
     count: Array | int | None = None,
 ) -> tuple[State, Record]:
-    """Play consecutive rounds, except those after the end of ``max_seconds``.
+    """Play consecutive rounds, except rounds that would start after ``max_seconds``.
 
-    The first of all rounds is 1. With a ``count`` only the first rounds of those given are played.
+    Rounds are numbered from 1. With ``count``, only the first ``count`` of ``rounds`` are played.
 
     Returns:
-      (state, record with leaves [R, ...]); rows of rounds that were not played are undefined.
+      (state, record with leaves [R, ...]). Rows after the first ``count`` are undefined.
     """
     config = with_budgets(config, keys.budgets(state.keys.world))
     setup = setup_of(config, learner_of(config, data, execution), state.learning, length)
     play_one = asynchronous.play if config.overlaps else play
 
-    # One trace serves the record's shapes and the loop.
+    # The record's shapes and the loop share one trace.
     @functools.partial(jax.jit, inline=True)
     def play_round(before: State, round: Array) -> tuple[State, Record]:
         round_keys = keys.of_round(before.keys, round)

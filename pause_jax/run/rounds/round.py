@@ -1,4 +1,4 @@
-"""One federated round: PAUSE's Algorithm 1 in six calls, whatever the policy is."""
+"""One federated round: Algorithm 1 of PAUSE in six calls, for any policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def play(
     setup: Setup, before: State, round_keys: keys.RoundKeys, round: Array, quantities: Quantities
 ) -> tuple[State, Record]:
-    """Play a round: (state after it, what it records)."""
+    """Play a round, and return (state, record)."""
     conditions = observe_world(setup, before, round_keys, round)
     answers = ask(setup, before, conditions, round_keys, round)
     selection, info = select(setup, answers, conditions, round)
@@ -61,9 +61,9 @@ def play(
 
 
 class Conditions(NamedTuple):
-    """The world in a round, and the budget of each client's next participation.
+    """World of a round, and budget of each client's next participation.
 
-    A client that is ``dropped`` takes part and sends nothing, as its budget is spent.
+    If chosen, a ``dropped`` client takes part but sends nothing, because its budget is spent.
     """
 
     latency: Float[Array, " K"]
@@ -89,9 +89,9 @@ def observe_world(
 
 
 class Answers(NamedTuple):
-    """What is known after a policy's question (or without one), and the key of its choice.
+    """State after the policy's query (if it has one), and the key of its choice.
 
-    A client that is ``reached`` received the model for the question.
+    A client that is ``reached`` received the model for the query.
     """
 
     choice_key: Key[Array, ""]
@@ -104,9 +104,10 @@ class Answers(NamedTuple):
 def ask(
     setup: Setup, before: State, conditions: Conditions, round_keys: keys.RoundKeys, round: Array
 ) -> Answers:
-    """Put the policy's question to the clients, if it has one. It costs the seconds it takes.
+    """Send the policy's query to the clients, if it has one.
 
-    A client without budget does not report its loss, and the server waits for it.
+    The round waits for the slowest asked client. A ``dropped`` client does not report its loss, but
+    the server waits for it.
     """
     query = setup.policy.query
     nobody = jnp.zeros(before.queried.shape, bool)
@@ -142,14 +143,14 @@ def select(
 
 
 class Arrival(NamedTuple):
-    """The end of a round.
+    """Arrivals at the end of a round.
 
     Attributes:
-      seconds: that the server waited, a scalar; 0 if nobody takes part.
-      in_time: bool [m], whose update arrived by then.
-      stale: bool [m], whose update was on its way.
-      observed: float [m], seconds that the server saw each client take: of one that is late, those
-        that it waited; of an empty slot, those of the round, or 1.
+      seconds: seconds that the server waited, a scalar.
+      in_time: bool [m], slots whose update arrived before the end.
+      stale: bool [m], slots whose update was still on its way.
+      observed: float [m], latency that the server observed, in seconds. For a late client, it is
+        the time that the server waited. For an empty slot, it is this time too, or 1 if that is 0.
     """
 
     seconds: Float[Array, ""]
@@ -166,10 +167,10 @@ def close_round(
     round_keys: keys.RoundKeys,
     round: Array,
 ) -> Arrival:
-    """End the round: after its slowest client, or by the config's rule.
+    """End the round after its slowest client, or according to the config's rule.
 
     Returns:
-      Who arrived; its seconds include those of the question.
+      The arrivals. Their ``seconds`` include the query.
     """
     clients = selection.clients
     active = selection.active
@@ -185,11 +186,11 @@ def close_round(
 
 
 def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Array) -> Arrival:
-    """End a round by the config's rule.
+    """End a round according to the config's rule.
 
-    Without a rule it lasts as long as its slowest client, (3). One that sends nothing takes its
-    time all the same: the server notices when its answer should have come.
-    ``answering`` are the active clients that send an update, however late.
+    Without a rule, the round lasts as long as its slowest client, PAUSE (3). A client that sends
+    nothing counts too, because the server only notices when the answer is due. ``answering`` marks
+    the active clients that send an update, however late.
     """
     end = jnp.max(jnp.where(active, latency, 0.0))
     if config.wait_for is not None:
@@ -198,7 +199,7 @@ def arrival_of(config: SimConfig, latency: Array, active: Array, answering: Arra
     if config.deadline is not None:
         end = jnp.minimum(end, config.deadline)
     by_then = latency <= end
-    # Nothing of an empty slot's client; finite, as policies may multiply it by a weight of 0.
+    # Empty slots reveal nothing about their client but stay finite for policies that multiply by 0.
     observed = jnp.where(active, jnp.minimum(latency, end), jnp.where(end > 0, end, 1.0))
     return Arrival(end, answering & by_then, answering & ~by_then, observed)
 
@@ -211,7 +212,7 @@ def can_miss_average(config: SimConfig) -> bool:
 
 
 def only_received(selection: Selection, received: Array) -> Selection:
-    """Give the weights of slots whose update does not arrive to the others."""
+    """Redistribute the weights of slots whose update does not arrive to the other slots."""
     weights = jnp.where(received, selection.weights, 0.0)
     arrived = jnp.sum(weights)
     total = jnp.sum(selection.weights)
@@ -219,7 +220,7 @@ def only_received(selection: Selection, received: Array) -> Selection:
 
 
 class Learned(NamedTuple):
-    """What a round's training leaves; ``stale`` is None if late updates are lost."""
+    """Outcome of a round's training; ``stale`` is None if late updates are lost."""
 
     learning: LearnerState
     trained: Trained
@@ -234,7 +235,7 @@ def train(
     arrival: Arrival,
     round_keys: keys.RoundKeys,
 ) -> Learned:
-    """Train the cohort, release its updates, and average those that arrived."""
+    """Train the cohort, release its updates, and average the updates that arrived."""
     learner = setup.learner
     stale = before.stale
     sending = selection
@@ -258,12 +259,12 @@ def train(
 
 
 def release_of(mechanism: Mechanism, key: Array, sending: Selection, epsilon: Array) -> Release:
-    """Build the release of a cohort: the mechanism, with each client's key and epsilon."""
+    """Build the release of a cohort: the mechanism with the key and epsilon of each client."""
     active = sending.active
 
     def release(updates: Array) -> Array:
         noise_keys = keys.of_clients(key, sending.clients)
-        # Nothing is released of an exhausted budget, at an epsilon of 0: no such slot is active.
+        # An exhausted budget has epsilon 0. Its slot is inactive, so any positive number will do.
         positive = jnp.where(active, epsilon, 1.0).astype(updates.dtype)
         released = jax.vmap(mechanism.privatize)(noise_keys, updates, positive)
         return jnp.where(active[:, None], released, 0.0)
@@ -281,7 +282,7 @@ def update(
     learned: Learned,
     round: Array,
 ) -> State:
-    """Update policy, statistics and clock by what the chosen clients returned."""
+    """Update policy, counts and clock with the answers of the chosen clients."""
     missing = _missing(selection, arrival)
     trained = learned.trained
     clock, clock_rest = advanced(before.clock, before.clock_rest, arrival.seconds)
@@ -320,5 +321,5 @@ def update(
 
 
 def _missing(selection: Selection, arrival: Arrival) -> Array:
-    """The slots whose update did not arrive in time, bool [m]."""
+    """Return a mask of the active slots whose update did not arrive in time, bool [m]."""
     return selection.active & ~arrival.in_time

@@ -1,4 +1,4 @@
-"""What one round hands to the next, what it is worth, and what it shows to the recorder."""
+"""State between rounds, score of a round, and inputs of the recorded quantities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Health(NamedTuple):
-    """What went wrong in a run so far: the first rounds (0 for none), and the rules broken then."""
+    """First rounds with problems so far (0 for none), and the rules broken in ``first_broken``."""
 
     first_nonfinite: Int[Array, ""]
     first_broken: Int[Array, ""]
@@ -51,21 +51,21 @@ def examined(health: Health, round: Array, variables: Any, rules: Array) -> Heal
 
 
 class State(NamedTuple):
-    """Everything that one round hands to the next.
+    """State passed from one round to the next.
 
     Attributes:
-      keys: the key streams of the run.
-      learning: data and model.
-      policy: the policy's own state.
-      counts: int32 [K], rounds in which each client took part; what it has spent follows from it.
-      queried: int32 [K], rounds in which the policy asked each client and had an answer.
-      played: int32 scalar, rounds that were played.
-      clock: scalar, simulated seconds, rounded once from the exact sum of all rounds.
-      clock_rest: scalar, seconds that this rounding left out.
-      health: what went wrong so far.
-      availability_trace: the state of the availability trace.
-      stale: stale updates, which are averaged in the next round; None if late ones are lost.
-      flight: who is under way, of a clock that overlaps; None with rounds.
+      keys: key streams of the run.
+      learning: state of the learner, including the partition and the model.
+      policy: state of the policy.
+      counts: int32 [K], rounds in which each client took part. They determine the spent budget.
+      queried: int32 [K], rounds in which each client answered a query of the policy.
+      played: int32 scalar, number of rounds played.
+      clock: scalar, simulated seconds: the exact sum of all rounds, rounded once.
+      clock_rest: scalar, rounding error of ``clock``, in seconds.
+      health: problems so far.
+      availability_trace: state of the availability trace.
+      stale: late updates, which the next round averages; None if late updates are lost.
+      flight: clients under way if rounds overlap, otherwise None.
     """
 
     keys: Streams
@@ -83,16 +83,16 @@ class State(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What a round was worth, scalars.
+    """Reward and regret of a round, scalars.
 
     Attributes:
       reward: realised reward of the cohort.
       genie_reward: realised reward of the genie's cohort.
-      regret: C^G(genie) - C^G(cohort), (10), signed. The genie chooses min(m, available) clients;
-        a cohort of as many has a regret >= 0 up to rounding, 1e-6 of the two values, and the
-        genie's own has exactly 0. A smaller cohort (FedCS keeps a deadline, draws with repetition
-        leave slots empty) may be worth more than the genie's, and then its regret is negative: its
-        slowest client may be faster, and terms of g below zero are missing from its sum.
+      regret: C^G(genie) - C^G(cohort), PAUSE (10), signed. The genie chooses min(m, available)
+        clients. A cohort of this size has a regret >= 0 up to rounding (1e-6 of the two values),
+        and the genie's cohort has exactly 0. A smaller cohort can have a negative regret, because
+        its slowest client may be faster and its sum lacks terms of g below zero. FedCS chooses
+        fewer clients to keep its deadline, and draws with repetition leave slots empty.
     """
 
     reward: Float[Array, ""]
@@ -112,7 +112,7 @@ def score(
 ) -> Score:
     """Score a choice, given the participations before it.
 
-    Without the genie, whose search takes long, its figures are NaN.
+    Without the genie, whose search is slow, ``genie_reward`` and ``regret`` are NaN.
     """
     m = context.num_selected
     remaining = context.privacy.budget.remaining(counts)
@@ -136,35 +136,35 @@ def score(
 
 
 def _sorted(clients: Array, active: Array) -> Array:
-    """Return the clients that take part, ascending, after -1 for each empty slot: int [m]."""
+    """Return the active clients in ascending order, after a -1 for each empty slot, int [m]."""
     return jnp.sort(jnp.where(active, clients, -1))
 
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """A round that was played: all that a recorded quantity may be computed from.
+    """Finished round, from which quantities with a value in each round are computed.
 
-    What costs something (``score``, ``metrics``) is computed when a quantity asks for it.
+    ``score`` and ``metrics`` are expensive, and only computed if a quantity reads them.
 
     Attributes:
-      config: canonical.
-      length: of the run.
-      context: what the policy was built from.
-      learner: of this run.
-      number: t >= 1.
-      before, after: the states around it.
+      config: canonical config.
+      length: length of the run.
+      context: context from which the policy was built.
+      learner: learner of the run.
+      number: round number t >= 1.
+      before, after: states before and after the round.
       latency: float [K], seconds of every client in this round.
-      available: bool [K], who could be chosen.
-      selection: the policy's choice.
-      info: its diagnostics.
-      trained: what training showed the server.
-      in_time: bool [m], whose update was averaged in this round.
-      work: what a client's round consists of.
-      downloads: clients that received the model, for training or for a question.
-      uploads: clients that sent an update, also one that was late.
-      seconds: that the round lasted.
-      query_seconds: those of them that the policy's questions took.
-      step: the answers of a server step, whose slots the others have; None of a round.
+      available: bool [K], clients that could be chosen.
+      selection: choice of the policy.
+      info: diagnostics of the choice.
+      trained: losses and released updates of the cohort.
+      in_time: bool [m], slots whose update was averaged in this round.
+      work: bytes and samples of a client's round.
+      downloads: number of clients that received the model, for training or for a query.
+      uploads: number of clients that sent an update, in time or late.
+      seconds: duration of the round.
+      query_seconds: part of ``seconds`` spent on the policy's queries.
+      step: answers of a server step, in the same slots; None in a synchronous round.
     """
 
     config: SimConfig
@@ -189,7 +189,7 @@ class Round:
 
     @functools.cached_property
     def score(self) -> Score:
-        """Reward and regret."""
+        """Reward and regret of the round."""
         return score(
             self.context,
             self.before.counts,
@@ -202,7 +202,7 @@ class Round:
 
     @functools.cached_property
     def metrics(self) -> dict[str, Array]:
-        """The learner's metrics in the rounds that are evaluated, NaN in the others."""
+        """Metrics of the learner, NaN in rounds without an evaluation."""
         due = is_evaluated(self.length, self.number) | has_ended(self.config, self.after.clock)
         return when(
             due,
@@ -212,7 +212,7 @@ class Round:
 
 
 class Run(NamedTuple):
-    """A run at its end: what a quantity that is recorded once is computed from."""
+    """Finished run, from which quantities with a single value are computed."""
 
     config: SimConfig
     state: State

@@ -1,6 +1,6 @@
-"""Availability traces: by the hour, by intervals from a file, at random, or as phones.
+"""Availability traces: periodic, intervals from a file, Markov chains, or measured phones.
 
-A trace is a config with a state and one pure step a round; a custom one subclasses
+A trace is a config with a state and one pure step per round. Custom traces subclass
 :class:`AvailabilityTrace`. ``SimConfig.availability`` is the probability that a connected client is
 free, independently in each round.
 """

@@ -1,4 +1,4 @@
-"""Availability traces: the contract, and the traces that read no file."""
+"""Base class of availability traces, and the traces that read no file."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ _DAY = 86_400.0
 
 
 class AvailabilityTrace(FromFile):
-    """An availability trace: which clients are connected in a round.
+    """Availability trace, which determines the connected clients of each round.
 
-    It depends on the clock, on chance, and on a policy only by how long rounds last.
+    It depends on the clock and on chance. A policy affects it only through the length of rounds.
 
     Attributes:
-      recheck: seconds that a round without a chosen client lasts, until the server looks again.
+      recheck: seconds until the server looks again, if a round has no chosen client.
     """
 
     recheck: float = number(default=60.0, above=0)
 
     def init(self, key: Array, num_clients: int) -> Any:
-        """The state before round 1; nothing by default."""
+        """Return the state before round 1, an empty tuple by default."""
         return ()
 
     def step(self, state: Any, key: Array, clock: Array, num_clients: int) -> tuple[Array, Any]:
-        """Clients that are connected in the next round, bool [K], and the state after it.
+        """Return the connected clients of the next round, bool [K], and the state after it.
 
         Args:
-          state: that after the round before.
-          key: of the round.
+          state: state after the previous round.
+          key: key of the next round.
           clock: simulated seconds at the round's start, a scalar.
           num_clients: K.
         """
         raise NotImplementedError
 
     def forecast(self, clock: Array, ahead: Array, num_clients: int) -> Array:
-        """Probability that a client that is connected now will be so later, float [K].
+        """Return the probability that a connected client is also connected later, float [K].
 
-        By default that of a trace which depends on the clock alone: override it for others.
+        The default is for traces that depend only on the clock; other traces must override it.
 
         Args:
-          clock: now, in simulated seconds, a scalar.
+          clock: current simulated seconds, a scalar.
           ahead: seconds from now.
           num_clients: K.
         """
@@ -58,16 +58,16 @@ class AvailabilityTrace(FromFile):
 
 
 class Diurnal(AvailabilityTrace):
-    """Each client is connected in one stretch of every period, such as its local night.
+    """Periodic trace that connects each client once per period, for example in its local night.
 
-    Client k's stretch starts ``spread`` times the fractional part of k times the golden ratio after
-    the period's start, in periods: evenly over the clients, whatever their number and speed.
+    Client k connects ``spread`` * frac(k * golden ratio) periods after the start of each period.
+    Starts are therefore spread evenly over clients, whatever their number and speed.
 
     Attributes:
-      period: seconds.
-      share: of the period in which a client is connected.
-      spread: share of the period over which the clients' starts lie: 1 for a fleet around the
-        world, 0 for one in which all come and go together.
+      period: length of the period in seconds.
+      share: fraction of the period in which a client is connected.
+      spread: fraction of the period over which the clients' starts are spread: 1 for a worldwide
+        fleet, 0 for clients that all connect at the same time.
     """
 
     name: ClassVar[str] = "diurnal"
@@ -83,13 +83,13 @@ class Diurnal(AvailabilityTrace):
 
 
 class OnOff(AvailabilityTrace):
-    """Each client comes and goes by a Markov chain of its own, a step a round.
+    """Independent Markov chain for each client, with one step per round.
 
-    It starts in equilibrium: connected with probability ``come`` / (``come`` + ``leave``).
+    The chain starts in equilibrium: connected with probability ``come`` / (``come`` + ``leave``).
 
     Attributes:
-      leave: probability that a client connected in the last round is not in the next.
-      come: probability that one that was not connected is in the next.
+      leave: probability that a connected client is disconnected in the next round.
+      come: probability that a disconnected client is connected in the next round.
     """
 
     name: ClassVar[str] = "on_off"
@@ -111,25 +111,26 @@ class OnOff(AvailabilityTrace):
 
 
 class Phones(AvailabilityTrace):
-    """Each phone comes and goes by a Markov chain in time, some often and most seldom.
+    """Continuous-time Markov chains of phones, most of which are rarely connected.
 
-    Phone k is there in a share of the time that is drawn from an exponential distribution of mean
-    ``share``: its quantile at the fractional part of k times the square root of 2. The share swings
-    with the hour, by ``swing`` up and down, and is highest at ``peak``. A stretch lasts ``stretch``
-    seconds on average, however long rounds are.
+    The fraction of time for which phone k is connected follows an exponential distribution with
+    mean ``share``: its quantile at frac(k * sqrt(2)). The fraction varies over the day by a factor
+    of 1 - ``swing`` to 1 + ``swing``, with its maximum at ``peak``. Connections last ``stretch``
+    seconds on average, whatever the length of rounds.
 
-    The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench: 1,000
-    users of FLASH (Yang et al., WWW 2021), of 710 of whom it has the state, over a day to a week.
-    A phone is there while it is idle, charging and on Wi-Fi. On average it is so in 0.095 of the
-    time; the quantiles 0.25, 0.5, 0.75, 0.9 and 0.95 are 0.013, 0.055, 0.131, 0.255 and 0.324
-    (here 0.027, 0.066, 0.132, 0.219 and 0.285). Stretches last 1,931 s on average. The share of all
-    is 0.137 at four in the morning and 0.065 in the early afternoon.
+    The defaults are fitted to ``data/cached_timers.json`` of github.com/Carkham/FLHetBench, which
+    lists 1,000 users of FLASH (Yang et al., WWW 2021), 710 of them with states over a day to a
+    week. A phone counts as connected while it is idle, charging and on Wi-Fi. The mean fraction is
+    0.095, and the quantiles 0.25, 0.5, 0.75, 0.9 and 0.95 are 0.013, 0.055, 0.131, 0.255 and 0.324
+    (in this model: 0.027, 0.066, 0.132, 0.219 and 0.285). Connections last 1,931 s on average. The
+    mean over all phones is 0.137 at 4 a.m. and 0.065 in the early afternoon.
 
     Attributes:
-      share: of the time in which a phone is there, on average over phones.
-      stretch: seconds for which it is then there, on average.
-      swing: by which part of itself the share rises and falls within a day.
-      peak: seconds after midnight, where the clock starts, at which it is highest.
+      share: fraction of time for which a phone is connected, on average over phones.
+      stretch: mean length of a connection in seconds.
+      swing: relative amplitude of the daily variation of the fraction.
+      peak: time of day at which the fraction is highest, in seconds after midnight. The clock
+        starts at midnight.
     """
 
     name: ClassVar[str] = "phones"
@@ -156,15 +157,15 @@ class Phones(AvailabilityTrace):
         return self._chance(jnp.ones(num_clients), clock + ahead, ahead, num_clients)
 
     def _chance(self, before: Array, clock: Array, since: Array, num_clients: int) -> Array:
-        """Probability of being there, float [K], ``since`` seconds after it was so or not."""
+        """Return P(connected), float [K], ``since`` seconds after the states ``before``."""
         share = self._share(clock, num_clients)
-        # The chain leaves at the rate 1 / stretch, and forgets at that of leaving and coming.
+        # The chain leaves at rate 1 / stretch, and relaxes at the sum of its two rates.
         return share + (before.astype(share.dtype) - share) * jnp.exp(
             -since / (self.stretch * (1 - share))
         )
 
     def _share(self, clock: Array, num_clients: int) -> Array:
-        """Of the time around ``clock``, float [K]."""
+        """Return the expected fraction of time that each client is connected at ``clock``, [K]."""
         place = np.arange(num_clients) * math.sqrt(2) % 1
         swing = 1 + self.swing * jnp.cos(2 * jnp.pi * (clock - self.peak) / _DAY)
         return jnp.minimum(-jnp.log1p(-jnp.asarray(place, jnp.float32)) * self.share * swing, 0.999)

@@ -1,4 +1,4 @@
-"""AvailabilityTrace by intervals of time, measured or planned: a CSV file, or arrays."""
+"""Availability trace of measured or planned intervals, from a CSV file or arrays."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from pause_jax.world.availability.base import AvailabilityTrace
 
 
 class _Table(NamedTuple):
-    """Intervals of clients."""
+    """Connection intervals of all clients."""
 
-    times: NDArray[np.float64]  # float [clients, most, 2], filled up with empty intervals
-    ids: tuple[str, ...]  # of the clients; empty if they have none
+    times: NDArray[np.float64]  # float [clients, most, 2], padded with empty intervals
+    ids: tuple[str, ...]  # client ids; empty for arrays
 
 
-# Seconds up to which float32 tells each from the next: half a year.
+# Seconds up to which float32 represents every integer, about half a year.
 LATEST = 2**24
-# What was read or made, by digest: a traced program cannot read a file.
+# Tables by digest, because a traced program cannot read a file.
 _TABLES: dict[str, _Table] = {}
 
 
 class Intervals(AvailabilityTrace):
-    """A client is connected from the start of each of its intervals to its end, the end excluded.
+    """Trace that connects a client from the start to the end (exclusive) of each of its intervals.
 
-    A CSV file with the header ``client,start,end`` and a line for each interval: the client's id, a
-    number or a name, and simulated seconds 0 <= start < end. Intervals of a client may overlap.
-    Client k is the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. Those of
-    clients beyond ``num_clients`` are not used. For arrays: :meth:`of`.
+    The CSV file has the header ``client,start,end`` and one line per interval: the client's id (a
+    number or a name) and simulated seconds 0 <= start < end. Intervals of a client may overlap.
+    Client k has the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. Clients
+    beyond ``num_clients`` are ignored. Use :meth:`of` for arrays.
 
     Attributes:
-      period: seconds after which all repeats, such as 86,400 for a day; None for never. An
-        interval may reach beyond it.
-      path: the file; if relative, to the working directory (static).
-      digest: SHA-256 of the intervals. Filled in when a run starts; if it is given, another file is
-        refused (static).
+      period: seconds after which all intervals repeat, such as 86,400 for a day; None for never.
+        An interval may extend beyond the period.
+      path: path of the file; a relative path starts at the working directory (static).
+      digest: SHA-256 of the intervals, filled in when a run starts. A file with a different digest
+        is rejected (static).
     """
 
     name: ClassVar[str] = "intervals"
@@ -59,12 +59,12 @@ class Intervals(AvailabilityTrace):
     def of(
         cls, intervals: Sequence[Iterable[tuple[float, float]]], period: float | None = None
     ) -> Self:
-        """The trace of each client's intervals (start, end), in seconds.
+        """Build a trace from each client's intervals (start, end), in seconds.
 
-        Its config file has the digest alone, which another process cannot run: write a CSV file.
+        A config file would contain only the digest, so other processes need a CSV file instead.
 
         Raises:
-          ConfigError: for a client without intervals, or one that does not end after its start.
+          ConfigError: if a client has no intervals, or an interval is invalid.
         """
         rows = [
             (client, *_checked(f"intervals[{client}]", pair))
@@ -148,7 +148,7 @@ def _checked(where: str, pair: tuple[float, float]) -> tuple[float, float]:
 def _table(
     clients: NDArray[Any], rows: Sequence[tuple[Any, float, float]], ids: tuple[str, ...] = ()
 ) -> _Table:
-    """The table of intervals, whose clients are numbered 0, 1, ..."""
+    """Build a table from the client number, start and end of each row."""
     most = int(np.bincount(clients).max())
     size = 16.0 * (int(clients.max()) + 1) * most
     check_memory(size, f"a table of {most} intervals of each client", "Leave intervals out.")

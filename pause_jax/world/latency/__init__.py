@@ -1,9 +1,9 @@
-"""Latency models: how many seconds a client takes in a round, and what the genie knows of it.
+"""Latency models: seconds that a client takes in a round, and their expectations.
 
-A model is independent over rounds and clients, and never returns less than ``min_latency``
-(tau_min). Its law is the same in every round unless the model ``varies``. Sources: the PAUSE
-experiments (two_groups), BSFL (ten_groups, speed_normal) and RBCS-F (linear_context). A custom
-model subclasses :class:`Latency`.
+Latencies are independent over rounds and clients, and at least ``min_latency`` (tau_min). Their
+distribution is the same in every round unless the model ``varies``. Sources: the PAUSE experiments
+(two_groups), BSFL (ten_groups, speed_normal) and RBCS-F (linear_context). Custom models subclass
+:class:`Latency`.
 """
 
 from pause_jax.world.latency.base import Latency, Work

@@ -1,4 +1,4 @@
-"""Measured latencies from a file: CSV or Parquet, a line for each time that a client took part."""
+"""Measured latencies from a CSV or Parquet file, with one line per participation of a client."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pause_jax.base.struct import ConfigError
 
 LARGEST = float(np.finfo(np.float32).max)
 _COLUMNS = ("client", "seconds")
-# What may say the order of a client's measurements; without it, it is that of the file.
+# Columns that order a client's measurements; without them, the order of the file.
 _ORDERS = ("round", "time")
-# Names of the columns, and each line with its place in the file.
+# Column names, and each line with its place in the file.
 _Rows = tuple[list[str], list[tuple[str, list[Any]]]]
 
 
 class Measured(NamedTuple):
-    """Measurements, in the order of time if that is known, else of the file."""
+    """Measurements in order of round or time if known, else in the order of the file."""
 
-    client: NDArray[np.int64]  # int [N], 0, 1, ... in the natural order of the ids
+    client: NDArray[np.int64]  # int [N], numbered in natural order of the ids
     # Float [N], finite and > 0; NaN where the client did not answer (a drop-out).
     seconds: NDArray[np.float64]
-    when: NDArray[np.float64] | None  # float [N], round or time; None if the file does not say
-    ids: tuple[str, ...] = ()  # of clients 0, 1, ...; empty if there are none
+    when: NDArray[np.float64] | None  # float [N], round or time; None without such a column
+    ids: tuple[str, ...] = ()  # ids of clients 0, 1, ...
     by_round: bool = False  # whether ``when`` is the column ``round``
-    dropped: tuple[str, ...] = ()  # the rule that each line breaks that was left out
+    dropped: tuple[str, ...] = ()  # rules that the skipped lines break
 
 
 def parse(
@@ -42,13 +42,13 @@ def parse(
     """Parse the measurements of a file.
 
     Args:
-      content: what the file holds: Parquet if its path ends in ``.parquet``, else CSV.
-      path: of the file.
-      where: the field that names the file, for messages.
-      drop_bad_lines: leave lines that break a rule out, and count them.
+      content: content of the file: Parquet if ``path`` ends in ``.parquet``, else CSV.
+      path: path of the file.
+      where: config field that names the file, for messages.
+      drop_bad_lines: skip lines that break a rule, and return the rules in ``dropped``.
 
     Raises:
-      ConfigError: naming up to ten bad lines, and the header.
+      ConfigError: if columns are wrong, no line is a measurement, or lines break a rule.
     """
     name = f"{where} = {path!r}"
     is_parquet = pathlib.Path(path).suffix == ".parquet"
@@ -80,7 +80,7 @@ def parse(
 def _entries(
     header: list[str], rows: list[tuple[str, list[Any]]]
 ) -> tuple[list[dict[str, Any]], list[source_file.BadLine]]:
-    """Return the values of good lines by column, and the bad lines."""
+    """Return the values of valid lines by column, and the invalid lines."""
     good: dict[tuple[str, float], tuple[int, dict[str, Any]]] = {}
     broken: dict[int, str] = {}
     for place, (_, row) in enumerate(rows):
@@ -101,10 +101,10 @@ def _entries(
 
 
 def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
-    """Return the values of a line by column; empty seconds are NaN.
+    """Return the values of a line by column, with NaN for empty seconds.
 
     Raises:
-      ValueError: saying which rule the line breaks.
+      ValueError: if the line breaks a rule, which is the message.
     """
     try:
         values = dict(zip(header, row, strict=True))
@@ -127,7 +127,7 @@ def _entry(header: list[str], row: list[Any]) -> dict[str, Any]:
 
 
 def _time(value: Any) -> float:
-    """Return a time in seconds, of a number or of a date in ISO 8601 (UTC if it has no zone)."""
+    """Convert a number or an ISO 8601 date (UTC if it has no zone) to seconds."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -143,11 +143,11 @@ def _parquet(name: str, content: bytes) -> _Rows:
         raise ConfigError(f"{name}: reading Parquet needs pip install 'pause_jax[io]'.") from error
     try:
         table = pd.read_parquet(io.BytesIO(content))
-    except Exception as error:  # pyarrow and pandas raise many types
+    except Exception as error:  # pyarrow and pandas raise many exception types
         short = str(error).splitlines()[0]
         raise ConfigError(f"{name}: must be a Parquet file of numbers ({short}).") from None
     for column, kind in table.dtypes.items():
-        if kind.kind == "m":  # a duration, in ticks of whatever unit
+        if kind.kind == "m":  # a duration, whose unit depends on the file
             table[column] = table[column].dt.total_seconds()
     rows = table.astype(object).mask(table.isna(), "").to_numpy().tolist()
     return list(map(str, table.columns)), [(f"row {place}", row) for place, row in enumerate(rows)]

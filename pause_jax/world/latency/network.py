@@ -1,4 +1,4 @@
-"""Latency from what a client's round consists of: download, compute, upload."""
+"""Latency model of the download, computation and upload in a client's round."""
 
 from __future__ import annotations
 
@@ -23,55 +23,56 @@ COLUMNS = (
     "device", "share", "sample_seconds", "sample_spread", "download_mbit", "download_spread",
     "upload_mbit", "upload_spread",
 )  # fmt: skip
-# The library's own tables, by what ``path`` calls them.
+# Bundled tables by ``path``.
 _BUNDLED = {"": "devices.csv", "phones": "phones.csv"}
-# Fields of what a client does in a round, in the order of the parts of a table.
+# Fields of ``Work``, in the order of the parts in ``_Devices``.
 _AMOUNTS = ("samples", "download_bytes", "upload_bytes")
-# Gauss-Legendre on each side of the kink at tau_min, of the least, the middle and the most varying
-# part. With these the errors stay below 1e-5 for spreads up to 1.
+# Gauss-Legendre rules on each side of the kink at tau_min, for the least, the second and the most
+# variable part. Errors stay below 1e-5 for spreads up to 1.
 _LEAST, _MIDDLE, _MOST = (np.polynomial.legendre.leggauss(n) for n in (12, 14, 16))
-# Largest standard deviation of a logarithm in a table: of 16 and more some seconds are infinite.
+# Maximum standard deviation of a logarithm in a table. With 16 or more, seconds may be infinite.
 MOST_SPREAD = 10.0
-# Standard deviations of a logarithm within which is integrated; 6e-7 lie beyond.
+# Integration limit in standard deviations of a logarithm; the probability outside is 6e-7.
 _REACH = 5.0
-# Clients whose expectation is computed at a time, at 24 x 28 x 16 nodes each.
+# Clients whose expectations are computed at a time, with 24 x 28 x 16 nodes each.
 _TOGETHER = 128
 
 
 class _Devices(NamedTuple):
-    """Rows of a table, float [D]."""
+    """Rows of a device table, float [D]."""
 
-    share: NDArray[np.float64] | None  # of the clients; None if row k is client k
-    # [D, 3], of seconds a sample, download and upload, these in seconds a byte.
+    share: NDArray[np.float64] | None  # share of the clients; None if row k is client k
+    # [D, 3], medians of seconds per sample, per downloaded byte and per uploaded byte.
     median: NDArray[np.float64]
-    spread: NDArray[np.float64]  # [D, 3], standard deviation of their logarithms
+    spread: NDArray[np.float64]  # [D, 3], standard deviations of the logarithms
 
 
-# What was read, by digest: a traced program cannot read a file.
+# Tables by digest, because a traced program cannot read a file.
 _TABLES: dict[str, _Devices] = {}
 
 
 class Network(Latency):
-    """Latency = max(tau_min, download + compute + upload), each by the client's device.
+    """Latency = max(tau_min, download + compute + upload), depending on the client's device.
 
-        seconds = download bytes / down + samples x seconds a sample + upload bytes / up
+        seconds = download bytes / down + samples x seconds per sample + upload bytes / up
 
-    Seconds a sample and both rates are log-normal around the device's medians, anew in every round.
-    The devices are a CSV file with the columns ``device, share, sample_seconds, sample_spread,
-    download_mbit, download_spread, upload_mbit, upload_spread``: its name, its share of the
-    clients, medians (of seconds a sample, and of Mbit/s), and standard deviations of the natural
-    logarithms. Clients have devices in these shares, mixed evenly by their numbers. Without the
-    column ``share`` line k is client k. The library's own tables are made by ``tools/devices.py``:
-    a synthetic one, and ``phones``, fitted to measurements.
+    Seconds per sample and both rates are log-normal around the device's medians, and drawn in
+    every round. Devices are listed in a CSV file with the columns ``device, share, sample_seconds,
+    sample_spread, download_mbit, download_spread, upload_mbit, upload_spread``: name, share of the
+    clients, medians (seconds per sample and Mbit/s), and standard deviations of the natural
+    logarithms. Clients receive devices in these shares, interleaved evenly over their numbers.
+    Without the column ``share``, row k is client k. ``tools/devices.py`` creates the bundled
+    tables: a synthetic one, and ``phones``, fitted to measurements.
 
     Attributes:
-      download_bytes, upload_bytes: of the model that a client receives and of the update that it
-        sends; None for the size of the run's model.
-      samples: that a client computes a gradient on in a round; None for those of the run.
-      path: the file; if relative, to the working directory. Empty for the synthetic table,
-        ``phones`` for that of phones; a file of that name is ``./phones`` (static).
-      digest: SHA-256 of the file. Filled in when a run starts; if it is given, another file is
-        refused (static).
+      download_bytes, upload_bytes: sizes of the model that a client receives and of its update;
+        None for the size of the run's model.
+      samples: number of samples on which a client computes gradients in a round; None for the
+        number in the run.
+      path: path of the file; a relative path starts at the working directory. Empty for the
+        synthetic table, ``phones`` for the phones table, ``./phones`` for a file (static).
+      digest: SHA-256 of the file, filled in when a run starts. A file with a different digest is
+        rejected (static).
     """
 
     name: ClassVar[str] = "network"
@@ -136,7 +137,7 @@ class Network(Latency):
 
     def expected_latency(self, num_clients: int) -> Array:
         def short(spent: Array, median: Array, spread: Array) -> Array:
-            """Seconds by which a round is shorter than tau_min."""
+            """Return the expected shortfall below tau_min, in seconds."""
             kink = self._kink(spent, median, spread)
             part = median * jnp.exp(spread**2 / 2) * norm.cdf(kink - spread)
             left = (self.min_latency - spent) * norm.cdf(kink)
@@ -147,7 +148,7 @@ class Network(Latency):
         return mean + self._expectation(short, num_clients)
 
     def _of_clients(self, num_clients: int) -> tuple[Array, Array]:
-        """Medians of the three parts in seconds [K, 3], and their spreads [K, 3]."""
+        """Return the medians of the three parts in seconds [K, 3], and their spreads [K, 3]."""
         devices = _TABLES[self.digest if self.digest in _TABLES else self.loaded().digest]
         amounts = {name: getattr(self, name) for name in _AMOUNTS}
         for name, amount in amounts.items():
@@ -164,21 +165,21 @@ class Network(Latency):
         return jnp.stack(each, axis=1) * median, jnp.asarray(devices.spread[place], jnp.float32)
 
     def _kink(self, spent: Array, median: Array, spread: Array) -> Array:
-        """The normal noise with which a part brings the seconds spent to tau_min, within reach."""
+        """Return the normal noise at which a part ends at tau_min, clipped to the reach."""
         left = jnp.maximum(self.min_latency - spent, 0.0) / jnp.maximum(median, 1e-30)
         return jnp.clip(jnp.log(left) / jnp.maximum(spread, 1e-6), -_REACH, _REACH)
 
     def _expectation(self, of: Callable[[Array, Array, Array], Array], num_clients: int) -> Array:
-        """E[of(seconds of two parts, median and spread of the third)] of every client, float [K].
+        """Return E[of(seconds of two parts, median and spread of the third)], float [K].
 
-        Latencies are cut at tau_min, where no polynomial follows them: each part is integrated on
-        both sides of it. The third, whose kink is known in closed form, varies most.
+        Latencies have a kink at tau_min, which polynomials fit poorly, so each part is integrated
+        on both sides of it. The third part varies most, and its kink has a closed form.
         """
 
         def split(
             spent: Array, median: Array, spread: Array, rule: tuple[np.ndarray, np.ndarray]
         ) -> tuple[Array, Array]:
-            """Seconds after one more part, [2 n], and their weights."""
+            """Return the seconds after one more part, [2 n], and their weights."""
             node, weight = (jnp.asarray(x, jnp.float32) for x in rule)
             kink = self._kink(spent, median, spread)
             below, above = (kink + _REACH) / 2, (_REACH - kink) / 2
@@ -199,7 +200,7 @@ class Network(Latency):
 
 
 def _parse(content: bytes, where: str) -> _Devices:
-    """The devices of a CSV file. Raises ConfigError naming a line that is wrong."""
+    """Parse a device table in CSV; raise ConfigError naming the first invalid line."""
     header, lines = source_file.table(where, content)
     needed = [word for word in COLUMNS if word != "share"]
     if sorted(set(header) | {"share"}) != sorted(COLUMNS) or len(set(header)) != len(header):

@@ -1,4 +1,4 @@
-"""Synthetic latency models: normal in seconds or in speed, with a long tail, linear in features.
+"""Synthetic latency models: normal in seconds or speed, long-tailed, or linear in features.
 
 Sources: the PAUSE experiments (two groups), BSFL (ten groups, speed) and RBCS-F (features).
 """
@@ -18,26 +18,26 @@ from jax.scipy.stats import norm
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 from pause_jax.world.latency.base import Latency, quadrature
 
-# Beyond this many standard deviations a normal density is below float32 resolution.
+# Standard deviations beyond which a normal density is below float32 resolution.
 REACH = 9.0
-# e^-60 is below float64 resolution of what it is added to.
+# Exponent x from which e^-x is negligible even in a float64 sum.
 _NEGLIGIBLE = 60.0
-# Gauss-Legendre for each variable of a linear context.
+# Gauss-Legendre rule for each random variable of ``LinearContext``.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 _MODEL_BITS = 2.0 * 2**20
 
 
 class NormalLatency(Latency):
-    """Latency = max(tau_min, Normal(mean_k, std)); subclasses give the means.
+    """Latency = max(tau_min, Normal(mean_k, std)), with means from a subclass.
 
     Attributes:
-      std: standard deviation in seconds before the cut at tau_min.
+      std: standard deviation in seconds, before the lower bound tau_min applies.
     """
 
     std: float = number(default=0.05, above=0)
 
     def mean(self, num_clients: int) -> Array:
-        """Mean before the cut, seconds, float [K]."""
+        """Return the mean before the lower bound tau_min applies, float [K], in seconds."""
         raise NotImplementedError
 
     def sample(self, key: Array, num_clients: int) -> Array:
@@ -45,7 +45,7 @@ class NormalLatency(Latency):
         return jnp.maximum(self.min_latency, self.mean(num_clients) + self.std * noise)
 
     def expected_speed(self, num_clients: int) -> Array:
-        # The atom at tau_min has speed 1; the rest by quadrature where the density lives.
+        # The atom at tau_min has speed 1. Quadrature covers the interval with density above it.
         mean = self.mean(num_clients)
         low = jnp.maximum(self.min_latency, mean - REACH * self.std)
         high = jnp.maximum(self.min_latency, mean + REACH * self.std)
@@ -62,12 +62,12 @@ class NormalLatency(Latency):
 
 
 class TwoGroups(NormalLatency):
-    """Half of the clients fast, half slow (PAUSE experiments). Clients 0 .. K/2 - 1 are fast.
+    """Normal latency with a fast half (clients 0 .. K/2 - 1) and a slow half (PAUSE experiments).
 
     Attributes:
-      fast_start, fast_span: means of the fast run from just above ``fast_start`` to
-        ``fast_start + fast_span`` seconds in equal steps.
-      slow_start, slow_span: the same for the slow.
+      fast_start, fast_span: means of the fast clients increase in equal steps from just above
+        ``fast_start`` to ``fast_start + fast_span`` seconds.
+      slow_start, slow_span: start and span of the means of the slow clients.
     """
 
     name: ClassVar[str] = "two_groups"
@@ -90,7 +90,7 @@ class TwoGroups(NormalLatency):
 
 
 class TenGroups(NormalLatency):
-    """Ten groups of equal size with mean 0.1, 0.2, ..., 1.0 seconds (BSFL Figs. 5-6).
+    """Normal latency in ten equal groups, means ``slowest`` / 10 to ``slowest`` (BSFL Figs. 5-6).
 
     Attributes:
       slowest: mean of the slowest group, seconds.
@@ -109,16 +109,16 @@ class TenGroups(NormalLatency):
 class SpeedNormal(Latency):
     """Latency = clip(tau_min / X, tau_min, 1 s), X ~ Normal(mean_speed_k, std), as in BSFL's code.
 
-    A draw X < 0 gives a negative quotient and hence tau_min, the *fastest* latency: of the slowest
-    default client 16 % of the draws, and its expected speed is 0.27, not 0.12. So ``slowest`` is
-    the client of least ``mean_speed``, but not of least expected speed. :class:`ClippedSpeed` is
-    the model in which such a draw is the slowest. A draw of exactly 0 is 1 s in both.
+    A draw X < 0 gives a negative quotient and hence tau_min, the *fastest* latency. With default
+    values, the slowest client has 16 % negative draws and an expected speed of 0.27 instead of
+    0.12. ``slowest`` therefore refers to the lowest ``mean_speed``, not the lowest expected speed.
+    :class:`ClippedSpeed` gives negative draws the slowest latency. In both models, X = 0 gives 1 s.
 
-    Means are spaced equally from ``fastest`` (client 0) to ``slowest`` (client K - 1).
+    Means are equally spaced from ``fastest`` (client 0) to ``slowest`` (client K - 1).
 
     Attributes:
       std: standard deviation of X.
-      fastest, slowest: means of X at the two ends.
+      fastest, slowest: means of X of clients 0 and K - 1.
     """
 
     name: ClassVar[str] = "speed_normal"
@@ -130,12 +130,12 @@ class SpeedNormal(Latency):
     slowest: float = number(default=0.1, above=0, at_most=1)
 
     def mean_speed(self, num_clients: int) -> Array:
-        """Mean of X, float [K]."""
+        """Return the mean of X, float [K]."""
         step = jnp.arange(num_clients) / max(num_clients - 1, 1)
         return self.fastest + (self.slowest - self.fastest) * step
 
     def _speed_of_negative(self) -> Array:
-        """Speed where X < 0, a scalar in [tau_min, 1]."""
+        """Return the speed for X < 0, a scalar in [tau_min, 1]."""
         return jnp.ones_like(self.min_latency)
 
     def sample(self, key: Array, num_clients: int) -> Array:
@@ -168,10 +168,10 @@ class SpeedNormal(Latency):
 
 
 class ClippedSpeed(SpeedNormal):
-    """Latency = tau_min / clip(X, tau_min, 1), X ~ Normal(mean_speed_k, std): not BSFL's.
+    """Latency = tau_min / clip(X, tau_min, 1), X ~ Normal(mean_speed_k, std), a variant of BSFL's.
 
-    As :class:`SpeedNormal`, but the speed is clipped before it divides, so that a draw X < 0 is the
-    slowest latency, 1 s, and a client of lower mean is slower in expectation too.
+    Unlike :class:`SpeedNormal`, it clips the speed before the division. A draw X < 0 therefore
+    gives the slowest latency, 1 s, and a client with a lower mean has a lower expected speed.
     """
 
     name: ClassVar[str] = "clipped_speed"
@@ -182,20 +182,19 @@ class ClippedSpeed(SpeedNormal):
 
 
 class SpacedLatency(Latency):
-    """Latency = max(tau_min, scale_k Z), Z of one law for all; subclasses give the law.
+    """Latency = max(tau_min, scale_k Z), with one distribution of Z from a subclass.
 
-    Scales are spaced geometrically, by equal factors, from ``fastest`` (client 0) to ``slowest``
-    (client K - 1).
+    Scales are spaced geometrically from ``fastest`` (client 0) to ``slowest`` (client K - 1).
 
     Attributes:
-      fastest, slowest: scales at the two ends, seconds.
+      fastest, slowest: scales of clients 0 and K - 1, seconds.
     """
 
     fastest: float = number(default=0.1, above=0)
     slowest: float = number(default=1.0, above=0)
 
     def scale(self, num_clients: int) -> Array:
-        """Seconds where Z = 1, float [K]."""
+        """Return scale_k, the latency at Z = 1 without the lower bound tau_min, float [K]."""
         step = jnp.arange(num_clients) / max(num_clients - 1, 1)
         return self.fastest * (self.slowest / self.fastest) ** step
 
@@ -204,8 +203,8 @@ class LogNormal(SpacedLatency):
     """Latency = max(tau_min, scale_k e^(sigma N)), N standard normal; ``scale_k`` is the median.
 
     Attributes:
-      sigma: standard deviation of ln(latency) before the cut; 0.5 is a coefficient of variation of
-        0.53.
+      sigma: standard deviation of ln(latency) before the lower bound tau_min applies. A value of
+        0.5 corresponds to a coefficient of variation of 0.53.
     """
 
     name: ClassVar[str] = "lognormal"
@@ -218,7 +217,7 @@ class LogNormal(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * jnp.exp(self.sigma * noise))
 
     def _cut(self, num_clients: int) -> Array:
-        """The N at which the latency is tau_min, float [K]."""
+        """Return the value of N at which the latency equals tau_min, float [K]."""
         return jnp.log(self.min_latency / self.scale(num_clients)) / self.sigma
 
     def expected_speed(self, num_clients: int) -> Array:
@@ -233,14 +232,14 @@ class LogNormal(SpacedLatency):
 
 
 class Switching(LogNormal):
-    """:class:`LogNormal`, whose clients exchange their places every so many rounds.
+    """:class:`LogNormal` model whose clients exchange their distributions every ``period`` rounds.
 
-    After each ``period`` rounds client k takes the place of client k + turn K (mod K): with a turn
-    of 1/2 the fast half and the slow one change sides.
+    After each ``period`` rounds, client k takes the position of client k + turn K (mod K). With a
+    turn of 1/2, the fast half and the slow half swap.
 
     Attributes:
-      period: rounds between two changes (static).
-      turn: share of the clients by which places move (static).
+      period: number of rounds between two exchanges (static).
+      turn: shift of the clients' positions in each exchange, as a fraction of K (static).
     """
 
     name: ClassVar[str] = "switching"
@@ -261,15 +260,15 @@ class Switching(LogNormal):
         return jnp.roll(speed, -self._moved(round, num_clients))
 
     def _step(self, num_clients: int) -> int:
-        """Places by which the clients move at each change."""
+        """Return the number of positions by which each exchange shifts the clients."""
         return builtins.round(self.turn * num_clients)
 
     def _moved(self, round: Array, num_clients: int) -> Array:
-        """Places by which the clients have moved before round t."""
+        """Return the number of positions by which the clients have shifted before round t."""
         return ((round - 1) // self.period * self._step(num_clients)) % num_clients
 
     def _over_time(self, values: Array) -> Array:
-        """The mean over the places that a client comes to stand at."""
+        """Return the mean of ``values`` over all positions that a client takes."""
         num_clients = values.shape[0]
         step = self._step(num_clients)
         places = sorted({step * i % num_clients for i in range(num_clients)})
@@ -285,12 +284,12 @@ class Switching(LogNormal):
 class ShiftedExponential(SpacedLatency):
     """Latency = max(tau_min, scale_k (1 + straggling E)), E ~ Exp(1).
 
-    ``scale_k`` is the least that the client takes, and what it loses to stragglers is proportional
-    to it, as in the common model of stragglers (Lee et al. 2018, "Speeding up distributed machine
-    learning using codes").
+    ``scale_k`` is the client's minimum latency before the lower bound tau_min applies, and the mean
+    straggling delay is proportional to it, as in the usual straggler model (Lee et al. 2018,
+    "Speeding up distributed machine learning using codes").
 
     Attributes:
-      straggling: mean of what comes on top, as a multiple of ``scale_k``.
+      straggling: mean of the exponential delay, as a multiple of ``scale_k``.
     """
 
     name: ClassVar[str] = "shifted_exponential"
@@ -303,16 +302,14 @@ class ShiftedExponential(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * (1 + extra))
 
     def _above(self, num_clients: int) -> tuple[Array, Array, Array]:
-        """(where the density starts after the cut, mean of the exponential part, probability of
-        being there), float [K].
-        """
+        """Return (start of the density above tau_min, mean exponential delay, mass), float [K]."""
         least = self.scale(num_clients)
         start, mean = jnp.maximum(self.min_latency, least), self.straggling * least
         return start, mean, jnp.exp(-(start - least) / mean)
 
     def expected_speed(self, num_clients: int) -> Array:
-        # E[1 / tau | tau > start] is an exponential integral; with tau = start e^y its integrand
-        # is smooth, and in float32 nothing underflows.
+        # E[1 / tau | tau > start] is an exponential integral. With tau = start e^y its integrand
+        # is smooth and does not underflow in float32.
         start, mean, share = self._above(num_clients)
         rate = start / mean
         y, weight = quadrature(jnp.zeros_like(rate), jnp.log1p(_NEGLIGIBLE / rate))
@@ -325,11 +322,11 @@ class ShiftedExponential(SpacedLatency):
 
 
 class Pareto(SpacedLatency):
-    """Latency = max(tau_min, scale_k U^(-1 / shape)), U ~ U(0, 1); ``scale_k`` is the least.
+    """Latency = max(tau_min, scale_k U^(-1 / shape)), U ~ U(0, 1); ``scale_k`` is the minimum.
 
-    P(latency > x) = (scale_k / x)^shape above both. At ``shape`` 2 or below the variance is
-    infinite, so that means over few rounds say little; at 1 or below the mean is, and a ranking by
-    expected latency would mean nothing.
+    P(latency > x) = (scale_k / x)^shape for x above tau_min and ``scale_k``. The variance is
+    infinite for ``shape`` <= 2, so means over few rounds are unreliable. A ``shape`` <= 1 is
+    rejected, because the mean would also be infinite.
 
     Attributes:
       shape: exponent of the tail, > 1.
@@ -353,7 +350,7 @@ class Pareto(SpacedLatency):
         return jnp.maximum(self.min_latency, self.scale(num_clients) * tail)
 
     def _above(self, num_clients: int) -> tuple[Array, Array]:
-        """(where the tail starts after the cut, its probability), float [K]."""
+        """Return (start of the tail above tau_min, probability of the tail), float [K]."""
         least = self.scale(num_clients)
         start = jnp.maximum(self.min_latency, least)
         return start, (least / start) ** self.shape
@@ -368,21 +365,20 @@ class Pareto(SpacedLatency):
 
 
 class LinearContext(Latency):
-    """Latency linear in what clients can report beforehand (synthetic setting of RBCS-F).
+    """Latency linear in features that clients report beforehand (synthetic setting of RBCS-F).
 
-    Four classes of clients in equal parts. In a round client k has a share mu ~ U(0.5, 2) of its
-    processor and a bandwidth B ~ U(2, 4) Mbit/s for a model of M = 2 * 2^20 bit. With the class
-    c = 1, ..., 4 and its spectral efficiency e_c = ln(1 + 10^(4 - c)),
+    Clients form four classes of equal size. In each round, client k has a processor share
+    mu ~ U(0.5, 2) and a bandwidth B ~ U(2, 4) Mbit/s for a model of M = 2 * 2^20 bit. For class
+    c = 1, ..., 4 with spectral efficiency e_c = ln(1 + 10^(4 - c)),
 
         latency = max(tau_min, scale (c / mu + M / (B e_c)) (1 + spread U(-1, 1))).
 
-    The features are 1 / mu and M / B. The published setting adds a constant for clients that took
-    part in the round before; here the world does not depend on the policy, so that all policies
-    meet the same one, and there is none.
+    The features are 1 / mu and M / B. The published setting adds a constant for clients of the
+    previous cohort. This model omits it, because all policies must meet the same world.
 
     Attributes:
-      scale: seconds a unit.
-      spread: half width of the multiplicative noise.
+      scale: seconds per unit.
+      spread: half-width of the multiplicative noise.
     """
 
     name: ClassVar[str] = "linear_context"
@@ -415,7 +411,7 @@ class LinearContext(Latency):
         return jnp.maximum(self.min_latency, mean * (1 + self.spread * noise))
 
     def _expectation(self, of: Callable[[Array], Array], num_clients: int) -> Array:
-        """E[of(latency)] of every client, by a product rule over load, bandwidth and noise."""
+        """Return E[of(latency)], float [K], using a product rule over load, bandwidth and noise."""
         node = jnp.asarray(_NODES, jnp.float32)
         weight = jnp.asarray(_WEIGHTS / 2, jnp.float32)
         mu = 1.25 + 0.75 * node

@@ -1,4 +1,4 @@
-"""Latencies drawn from measured seconds: a CSV file, or arrays."""
+"""Latency model of measured seconds from a CSV or Parquet file, or from arrays."""
 
 from __future__ import annotations
 
@@ -20,53 +20,54 @@ from pause_jax.world.latency.measured import LARGEST, Measured, parse
 
 
 class _Table(NamedTuple):
-    """Measurements of clients 0, ..., C - 1, one client after the other, each ascending."""
+    """Measurements of clients 0, ..., C - 1, sorted by client and then by seconds."""
 
     seconds: NDArray[np.float64]  # [N]
-    # Bool [N], where the client did not answer; its seconds are those before it.
+    # Bool [N], True for a drop-out, whose seconds repeat the client's previous measurement.
     dropped: NDArray[np.bool_]
-    # [N], the same of each client in the order of measurement.
+    # [N], the same two arrays with each client in the order of measurement.
     as_measured: NDArray[np.float64]
     dropped_then: NDArray[np.bool_]
-    first: NDArray[np.int32]  # [C], where a client's begin
-    size: NDArray[np.int32]  # [C], how many it has
-    # [N], sum of ``seconds`` and of 1 / ``seconds`` from here to the client's last. In float64, so
-    # that the mean over many is not rounded on the way.
+    first: NDArray[np.int32]  # [C], index of the client's first entry
+    size: NDArray[np.int32]  # [C], number of its entries
+    # [N], sums of ``seconds`` and of 1 / ``seconds`` from each entry to the client's last, in
+    # float64 to avoid rounding errors in means over many entries.
     sum_from: NDArray[np.float64]
     inverse_from: NDArray[np.float64]
-    ids: tuple[str, ...]  # of the clients of a file; empty for arrays
+    ids: tuple[str, ...]  # client ids of a file; empty for arrays
 
 
-# What was read or made, by digest: a traced program cannot read a file. For ``played`` a client has
-# a row for each round of the file.
+# Tables by digest, because a traced program cannot read a file. If a file has rounds, its
+# ``_PLAYED`` table has one row per client and round.
 _TABLES: dict[str, _Table] = {}
 _PLAYED: dict[str, _Table] = {}
-# Rows of a table at most.
+# Maximum rows of a table with rounds.
 _MOST = 10**8
 
 
 class Traces(Latency):
-    """Latency = max(tau_min, one of the client's own measurements).
+    """Latency = max(tau_min, one of the client's measurements).
 
-    The measurements are a CSV file with the header ``client,seconds`` and a line for each: the
-    client's id, a number or a name, and seconds > 0; or a ``.parquet`` file with these columns.
-    Client k is the k-th id in natural order, and has the data of the same id (partition
-    ``natural``); without such data ids must be names, or numbers 0, 1, ... without gaps. A column
-    ``round`` or ``time`` gives the order of a client's measurements; by default that of the file.
-    Clients may have different numbers of them; clients beyond ``num_clients`` are not used. An
-    empty cell of seconds is a drop-out: the client, if chosen, does not answer, and the server
-    waits as long as the client took the time before. Expectations are exact means over all lines,
-    a drop-out with these seconds. The file is read when a run starts. For arrays: :meth:`of`.
+    The CSV file has the header ``client,seconds`` and one line per measurement: the client's id (a
+    number or a name) and seconds > 0. A ``.parquet`` file has the same columns. Client k has the
+    k-th id in natural order, and the data of this id under the partition ``natural``. If the data
+    has no ids, the file's ids must be names, or the numbers 0, 1, ... without gaps. A column
+    ``round`` or ``time`` orders a client's measurements; the default is the order of the file.
+    Clients may have different numbers of measurements, and clients beyond ``num_clients`` are
+    ignored. An empty cell in ``seconds`` is a drop-out. The client, if chosen, does not answer, and
+    the server waits for the seconds of its previous measurement. Expectations are exact means over
+    all lines and count drop-outs with these seconds. The file is read when a run starts. Use
+    :meth:`of` for arrays.
 
     Attributes:
-      order: ``drawn``: uniformly each round, so that rounds are independent. ``played``: with the
-        column ``round``, round t has the lines of the t-th round since the first of the file, and
-        a client without a line takes as long as the time before (or, before its first, as then).
-        Otherwise round t has the client's t-th measurement. After the last comes the first again.
-        A round's expectation is what came, and the genie knows it (static).
-      path: the file; if relative, to the working directory (static).
-      digest: SHA-256 of the measurements, recorded in results. Filled in when a run starts; a file
-        of another digest is refused (static).
+      order: ``drawn`` draws a measurement uniformly and independently in each round. With a column
+        ``round``, ``played`` replays the file's rounds from its first, and a client without a line
+        repeats its previous measurement (or, before its first, the first). Without this column,
+        round t replays the client's t-th measurement. After the last, the replay starts again. The
+        expectation of a replayed round is its measurement, which the genie knows (static).
+      path: path of the file; a relative path starts at the working directory (static).
+      digest: SHA-256 of the measurements, recorded in results and filled in when a run starts. A
+        file with a different digest is rejected (static).
     """
 
     name: ClassVar[str] = "traces"
@@ -78,12 +79,12 @@ class Traces(Latency):
 
     @classmethod
     def of(cls, seconds: Sequence[ArrayLike]) -> Self:
-        """The model of measurements at hand: for each client an array [n_k] of seconds > 0.
+        """Build the model from an array [n_k] of measured seconds > 0 for each client.
 
-        Its config file has the digest alone, which another process cannot run: write a CSV file.
+        A config file would contain only the digest, so other processes need a CSV file instead.
 
         Raises:
-          ConfigError: for a client without measurements, or seconds that are none.
+          ConfigError: if a client has no measurements, or seconds are not finite and > 0.
         """
         rows = []
         for client, measured in enumerate(seconds):
@@ -149,14 +150,14 @@ class Traces(Latency):
         return tables[self.digest if self.digest in tables else self.loaded().digest]
 
     def _drawn(self, key: Array, num_clients: int) -> Array:
-        """Places of one line of each client."""
+        """Return the index of a random entry of each client."""
         table = self._measured
         size = jnp.asarray(table.size[:num_clients])
         first = jnp.asarray(table.first[:num_clients])
         return first + jax.random.randint(key, (num_clients,), 0, size)
 
     def _played(self, round: Array, num_clients: int) -> Array:
-        """Places of each client's line of round t, in the order of measurement."""
+        """Return the index of each client's entry of round t, in the order of measurement."""
         table = self._measured
         size = jnp.asarray(table.size[:num_clients])
         return jnp.asarray(table.first[:num_clients]) + (round - 1) % size
@@ -195,17 +196,17 @@ class Traces(Latency):
         return self.min_latency * cut + rest
 
     def _cut(self, num_clients: int, sums: NDArray[np.float64]) -> tuple[Array, Array]:
-        """Share of measurements below tau_min, and the sum over the others by all, float [K]."""
+        """Return (fraction of entries below tau_min, sum of the others / number of all), [K]."""
         table = self._measured
         seconds, first = jnp.asarray(table.seconds), jnp.asarray(table.first[:num_clients])
         size = jnp.asarray(table.size[:num_clients])
-        # The first that is not below, by bisection.
+        # Bisect for the first measurement >= tau_min.
         low, high = first, first + size
         for _ in range(int(table.size.max()).bit_length()):
             middle = (low + high) // 2
             below = (low < high) & (seconds[middle] < self.min_latency)
             low, high = jnp.where(below, middle + 1, low), jnp.where(below, high, middle)
-        # Where all are below, what stands there is the next client's.
+        # If all are below, ``low`` is the index of the next client.
         rest = jnp.where(low < first + size, jnp.asarray(sums)[low], 0.0)
         return (low - first) / size, rest / size.astype(rest.dtype)
 
@@ -213,7 +214,7 @@ class Traces(Latency):
 def _table(
     client: NDArray[np.int64], seconds: NDArray[np.float64], ids: tuple[str, ...] = ()
 ) -> _Table:
-    """The table of clients without gaps and their seconds, in the order of measurement."""
+    """Build a table from clients 0, 1, ... and their seconds, in the order of measurement."""
     order, size = np.argsort(client, kind="stable"), np.bincount(client)
     first = np.cumsum(size) - size
     then = np.isnan(seconds[order])
@@ -237,17 +238,17 @@ def _table(
 
 
 def _filled(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds whose gaps have those before them, or the first ones."""
+    """Fill each gap with the last known seconds before it, or else with the first known seconds."""
     known = np.flatnonzero(np.isfinite(seconds))
     before = np.searchsorted(known, np.arange(seconds.size), "right") - 1
     return seconds[known[np.maximum(before, 0)]]
 
 
 def _every_round(data: Measured, name: str) -> Measured:
-    """A line of each client for every round from the first of the file to its last.
+    """Expand measurements to one entry per client and round, from the file's first to its last.
 
     Raises:
-      ConfigError: if the rounds are too many.
+      ConfigError: if the table would exceed ``_MOST`` rows.
     """
     if data.when is None:
         return data
