@@ -1,4 +1,4 @@
-"""The bandit: a choice of clients, what they return, and what the server learns from it."""
+"""Client selection as a bandit: selections, observations, statistics, rewards and searches."""
 
 from pause_jax.bandit import reward as reward
 from pause_jax.bandit import search as search

@@ -1,4 +1,4 @@
-"""The words between a server and a policy: a choice of clients, and what they return."""
+"""Messages between a server and a policy: selections, observations and diagnostics."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Selection(NamedTuple):
-    """The cohort of a round.
+    """Cohort of a round and its aggregation weights.
 
     Attributes:
       clients: int32 [m], distinct client numbers.
-      weights: float [m], aggregation weights, equation (2). A weight of 0 marks an empty slot: its
-        client does not take part (fewer than m were available).
+      weights: float [m], aggregation weights, PAUSE (2). A weight of 0 marks an empty slot, whose
+        client does not take part (fewer than m clients were available).
     """
 
     clients: Int[Array, " m"]
@@ -26,15 +26,15 @@ class Selection(NamedTuple):
 
     @property
     def active(self) -> Array:
-        """Bool [m], whether the slot's client takes part."""
+        """Mask of the slots whose client takes part, bool [m]."""
         return self.weights > 0
 
 
 class Info(NamedTuple):
-    """Diagnostics of a choice, never fed back; NaN where there is no such thing.
+    """Diagnostics of a selection, never fed back to the policy. Undefined entries are NaN.
 
     Attributes:
-      energy: the energy (18) of the cohort in the search that found it.
+      energy: energy of the cohort, PAUSE (18), computed by the search that selected it.
       optimality_gap: energy of the exact optimum minus ``energy``; 0 for exact searches.
       acceptance_rate: share of proposed moves that annealing accepted.
     """
@@ -45,36 +45,36 @@ class Info(NamedTuple):
 
 
 def no_info() -> Info:
-    """Diagnostics of a choice that has none."""
+    """Return diagnostics that are all NaN, for a selection without a search."""
     nan = jnp.asarray(jnp.nan)
     return Info(nan, nan, nan)
 
 
 class Observation(NamedTuple):
-    """What the chosen clients returned, in the order of ``Selection.clients``.
+    """Feedback of the selected clients, in the order of ``Selection.clients``.
 
     Losses, updates and ``server_loss`` are None unless the policy declares them
-    (``PolicyConfig.reads``): a loss says more about the data than the mechanism protects. Without
-    learning both losses are 1 and updates have no entries.
+    (``PolicyConfig.reads``), because a loss reveals data that the mechanism does not protect.
+    Without learning, both losses are 1 and updates have no entries.
 
-    With ``when_spent="drop"`` a client may take part, and take its time, and send nothing: what a
-    policy knew of its data then stays as it was.
+    With ``when_spent="drop"``, a client whose budget is spent takes part for its usual latency, but
+    sends nothing. The policy then keeps its previous knowledge of the client's data.
 
     Attributes:
-      latency: float [m], seconds; of every client that takes part. An empty slot's says nothing of
-        its client.
-      loss: float [m], mean over the local steps of the mini-batch loss; NaN of one that sends
-        nothing.
-      square_loss: float [m], mean over the samples used of the squared loss, at the moving weights;
-        NaN of a client that sends nothing.
-      update: float [m, d], what the server received of each update: flat, clipped and noised.
-      received: bool [m], of those that take part, whose losses and updates arrived: all by default.
-        A policy that reads them takes those of ``selection.active & observation.received``.
-      available: bool [K], who could be chosen: all by default.
-      late: bool [m], whose update is averaged in the next round; nobody's by default.
-      clock: simulated seconds at the end of the round; NaN if the server keeps none.
-      server_loss: (aggregation weights [m]) -> loss on the server's validation samples of the model
-        before the round plus these updates, so weighted; None if there are no such samples.
+      latency: float [m], seconds that each client took, cut off at the end of the round. Finite
+        but meaningless for empty slots.
+      loss: float [m], mini-batch loss averaged over the local steps; NaN for a client whose update
+        does not arrive in time.
+      square_loss: float [m], squared sample loss averaged over the samples used, at the weights of
+        each local step; NaN as for ``loss``.
+      update: float [m, d], flat updates as the server receives them, clipped and noised.
+      received: bool [m], whether the client's losses and update arrived in time, True by default.
+        Policies that read them use the mask ``selection.active & observation.received``.
+      available: bool [K], whether each client could be selected, True by default.
+      late: bool [m], whether the update is averaged in the next round, False by default.
+      clock: simulated time at the end of the round, seconds; NaN if the server has no clock.
+      server_loss: (aggregation weights [m]) -> loss on the server's validation samples, for the
+        model before the round plus the weighted updates; None without validation samples.
       staleness: int [m], server steps between each client's start and the average; 0 in rounds.
     """
 
@@ -91,16 +91,16 @@ class Observation(NamedTuple):
 
 
 def store_active(table: Array, clients: Array, values: Array, active: Array) -> Array:
-    """A table of all clients with new rows for those that took part; the others keep theirs.
+    """Return a table with new rows for the clients that took part.
 
     Args:
-      table: [K, ...], a row for each client.
+      table: [K, ...], one row per client.
       clients: int [m], distinct client numbers.
-      values: [m, ...], or a scalar for all of them, if a row is one number.
+      values: [m, ...], new rows, or one scalar for all slots if rows are scalars.
       active: bool [m], False for an empty slot, whose client keeps its row.
 
     Returns:
-      [K, ...].
+      Updated table, [K, ...].
     """
     kept = table[clients]
     took_part = active.reshape(-1, *[1] * (kept.ndim - 1))

@@ -1,7 +1,6 @@
-"""The additive rewards of a client, the energy of a cohort, and the reward of a round.
+"""Additive rewards of clients, the energy of a cohort, and the reward of a round.
 
-Source: Peleg et al. 2025 (PAUSE), equations (7)-(10) and (18); data quality from Ben Ami et al.
-2025 (BSFL), equation (4).
+Source: Peleg et al. 2025, PAUSE (7)-(10) and (18); data quality from Ben Ami et al. 2025, BSFL (4).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = [
 
 
 class Reward(Config):
-    """How a round is rewarded: speed + alpha * generalization + gamma * privacy.
+    """Parameters of the round's reward: speed + alpha * generalization + gamma * privacy.
 
     Attributes:
       alpha: weight of the generalization reward, >= 0.
@@ -48,11 +47,11 @@ def generalization_reward(
     num_selected: int,
     exponent: Array | float,
 ) -> Float[Array, " K"]:
-    """Return g_k before round t: how much client k's data is under-used. Equation (8), BSFL (4).
+    """Compute the generalization reward g_k before round t, PAUSE (8) and BSFL (4).
 
-    With x = m * share_k - T_k(t - 1) / t it is ``|x|^beta * sign(x)``, which is in [-1, 1] while
-    no client holds more than 1 / m of the data. share_k is d_k / sum(d) with d_k = quality * data
-    size.
+    It measures how under-used the data of client k is. With x = m * share_k - T_k(t - 1) / t,
+    g_k = ``|x|^beta * sign(x)``, which is in [-1, 1] if no client holds more than 1 / m of the
+    data. share_k is d_k / sum(d) with d_k = quality * data size.
     """
     rate = counts.astype(share.dtype) / jnp.asarray(round, share.dtype)
     x = num_selected * share - rate
@@ -65,9 +64,9 @@ def additive_terms(
     remaining: Float[Array, " K"] | None,
     num_selected: int,
 ) -> Float[Array, "L K"]:
-    """Return what each client adds to a cohort's energy: a row for g and, unless None, one for p.
+    """Return each client's additive terms in a cohort's energy, with rows for g and optionally p.
 
-    p = 1 - spent / total is None for BSFL, which has no such term.
+    ``remaining`` is p = 1 - spent / total, or None for BSFL, which has no privacy term.
     """
     rows = [reward.alpha * generalization / num_selected]
     if remaining is not None:
@@ -76,9 +75,9 @@ def additive_terms(
 
 
 def cohort_problem(index: Array, reward: Reward, terms: Array) -> Problem:
-    """Return the maximisation (14) of an index [K] and the terms of :func:`additive_terms`.
+    """Build the maximisation problem PAUSE (14) from an index [K] and :func:`additive_terms`.
 
-    The energy range is 2 alpha + gamma + 1 (Lemma 1 plus one); gamma counts if there are two terms.
+    The energy range is 2 alpha + gamma + 1 (Lemma 1 plus one), without gamma for BSFL.
     """
     privacy_weight = reward.gamma if terms.shape[0] == 2 else 0.0
     energy_range = 2.0 * reward.alpha + privacy_weight + 1.0
@@ -94,11 +93,11 @@ def problem_of(
     remaining: Float[Array, " K"] | None,
     num_selected: int,
 ) -> Problem:
-    """Return the maximisation of round t from what is known before it: (14), or (10) for the genie.
+    """Build the maximisation problem of round t, PAUSE (14), or PAUSE (10) for the genie.
 
-    ``index`` is the bound (13), or mu_k for the genie; ``remaining`` is p_k of (7), or None for
-    BSFL, which has no such term. :func:`cohort_value` with the problem's ``terms``, g and then p,
-    and with the realised speeds is the reward (9).
+    ``index`` is the bound of PAUSE (13), or mu_k for the genie. ``remaining`` is p_k of PAUSE (7),
+    or None for BSFL, which has no privacy term. The problem's ``terms`` are g and then p. With them
+    and the realised speeds, :func:`cohort_value` is the reward, PAUSE (9).
     """
     g = generalization_reward(counts, round, share, num_selected, reward.beta)
     return cohort_problem(index, reward, additive_terms(reward, g, remaining, num_selected))
@@ -110,10 +109,10 @@ def cohort_value(
     clients: Int[Array, " m"],
     active: Bool[Array, " m"],
 ) -> Float[Array, ""]:
-    """Return the minimum over the active clients of ``index`` plus the sum of their terms.
+    """Compute the minimum of ``index`` over the active clients plus the sum of their terms.
 
-    With the UCB as index this is the energy (18); with the realised speeds it is the reward (9);
-    with the expected speeds it is C^G of (10). NaN for an empty cohort.
+    The result is the energy, PAUSE (18), if ``index`` is the UCB, the reward, PAUSE (9), for the
+    realised speeds, and C^G of PAUSE (10) for the expected speeds. It is NaN for an empty cohort.
     """
     slowest = jnp.min(jnp.where(active, index[clients], jnp.inf))
     added = jnp.sum(jnp.where(active, terms[:, clients], 0.0))

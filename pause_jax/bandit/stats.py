@@ -1,6 +1,6 @@
-"""Statistics of the clients' speeds.
+"""Statistics and confidence bounds of the clients' speeds.
 
-Source: Peleg et al. 2025 (PAUSE), equations (11)-(13).
+Source: Peleg et al. 2025, PAUSE (11)-(13).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class ClientStats(NamedTuple):
     """Sufficient statistics of the semi-bandit feedback.
 
     Attributes:
-      counts: int or float [K], rounds in which each client took part, T_k.
-      mean_speed: float [K], running mean of tau_min / tau_k over those rounds; 0 if untried.
+      counts: int or float [K], number of rounds in which each client took part, T_k.
+      mean_speed: float [K], mean of tau_min / tau_k over these rounds; 0 for untried clients.
     """
 
     counts: Int[Array, " K"] | Float[Array, " K"]
@@ -29,20 +29,20 @@ class ClientStats(NamedTuple):
 
 
 def empty_stats(num_clients: int) -> ClientStats:
-    """The statistics before round 1."""
+    """Return the statistics before round 1."""
     return ClientStats(jnp.zeros(num_clients, jnp.int32), jnp.zeros(num_clients))
 
 
 def update_stats(
     stats: ClientStats, clients: Array, speed: Array, active: Array | bool = True
 ) -> ClientStats:
-    """Add one observation for each chosen client, equation (12).
+    """Add one observation for each chosen client, PAUSE (12).
 
     Args:
       stats: statistics through round t - 1.
       clients: int [m], distinct client numbers.
-      speed: float [m], tau_min / tau of each of them, in (0, 1].
-      active: bool [m], False for an empty slot, which leaves its client untouched.
+      speed: float [m], tau_min / tau of each chosen client, in (0, 1].
+      active: bool [m], False for an empty slot, whose client is not updated.
 
     Returns:
       Statistics through round t.
@@ -50,7 +50,7 @@ def update_stats(
     took_part = jnp.broadcast_to(jnp.asarray(active), clients.shape)
     counts = stats.counts.at[clients].add(took_part.astype(stats.counts.dtype))
     old = stats.mean_speed[clients]
-    # Incremental form of (12): exact for one observation, and stable for many.
+    # The incremental form of PAUSE (12) is exact for one observation and stable for many.
     step = (speed - old) / jnp.maximum(counts[clients], 1).astype(speed.dtype)
     return ClientStats(counts, store_active(stats.mean_speed, clients, old + step, took_part))
 
@@ -62,10 +62,10 @@ def ucb_index(
     *,
     speed_weight: Array | float = 1.0,
 ) -> Array:
-    """Upper confidence bound of every client's speed before round ``round``, equation (13).
+    """Compute the upper confidence bound of each client's speed before a round, PAUSE (13).
 
-    ``speed_weight * mean_speed + sqrt((m + 1) ln t / T)``, with the round t that is about to be
-    played (as the authors' program and BSFL have it, and defined at t = 1), not t - 1 as printed.
+    The bound is ``speed_weight * mean_speed + sqrt((m + 1) ln t / T)``. As in the authors' code and
+    BSFL, t is the upcoming round, not t - 1 as printed, which is undefined at t = 1.
 
     Args:
       stats: statistics through the previous round; leaves [K].
@@ -74,7 +74,7 @@ def ucb_index(
       speed_weight: zeta; 1 as printed, 3 in the authors' large network.
 
     Returns:
-      float [K], without a unit; +inf for a client that was never tried.
+      Dimensionless bound, float [K]; +inf for an untried client.
     """
     counts = stats.counts.astype(stats.mean_speed.dtype)
     log_round = jnp.log(jnp.asarray(round, counts.dtype))

@@ -1,1 +1,1 @@
-"""The machinery of configs and files; knows nothing of federated learning."""
+"""Utilities for configs, files and compilation, independent of federated learning."""

@@ -1,4 +1,4 @@
-"""Files that the library reads back: JSON by a schema of msgspec, arrays with their digest."""
+"""JSON files validated by a msgspec schema, and npz files with a digest of their arrays."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def decoded(where: object, content: str | bytes, kind: type[T], advice: str) -> T:
-    """Return JSON as an object of a class; ConfigError names the field that breaks its schema."""
+    """Decode JSON as ``kind``. Raises ConfigError if the content violates the schema."""
     try:
-        # JSON of Python, which has NaN and infinity.
+        # msgspec.json would reject the NaN and infinity that Python's json writes.
         return msgspec.convert(json.loads(content), kind)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: is damaged ({one_line(str(error))}). {advice}") from None
 
 
 def save_arrays(file: BinaryIO, arrays: Arrays) -> None:
-    """Write arrays as an npz file, with their digest."""
+    """Write arrays and their digest to an npz file."""
     members: dict[str, Any] = {**arrays, "digest": _digest(arrays)}
     np.savez(file, **members)
 
 
 def load_arrays(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return what :func:`save_arrays` wrote. Raises ValueError if it is damaged."""
+    """Load arrays written by :func:`save_arrays`. Raises ValueError if the file is damaged."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = dict(archive)
         if not np.array_equal(arrays.pop("digest"), _digest(arrays)):
             raise ValueError("not what was saved")
-    except Exception as error:  # whatever a damaged zip file makes of itself
+    except Exception as error:  # a damaged zip file raises many types of exceptions
         raise ValueError(one_line(str(error) or repr(error))) from None
     return arrays
 
 
 def _digest(arrays: Arrays) -> NDArray[np.uint8]:
-    """Return the SHA-256 of arrays with their names, kinds and shapes."""
+    """Return the SHA-256 digest of the arrays' names, dtypes, shapes and bytes, uint8 [32]."""
     content = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         content.update(f"{name} {array.dtype.str} {array.shape} ".encode())

@@ -1,4 +1,4 @@
-"""Where decoded data and compiled programs are kept."""
+"""Cache folder of decoded data sets and compiled programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pause_jax.base.struct import ConfigError
 
 
 def cache_folder() -> pathlib.Path:
-    """The folder: $PAUSE_JAX_CACHE, or pause_jax under the user's cache."""
+    """Return ``$PAUSE_JAX_CACHE`` if set, else ``pause_jax`` in the user's cache folder."""
     if folder := os.environ.get("PAUSE_JAX_CACHE"):
         return pathlib.Path(folder)
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -1,4 +1,4 @@
-"""The rules of fields, checked on entry."""
+"""Validation of config fields against their declared rules."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from pause_jax.base.struct import (
 
 
 def check_fields(config: Config) -> None:
-    """Check every field of a config tree against its own rule.
+    """Validate every field of a config tree against its rule.
 
     Raises:
-      ConfigError: for the first field that breaks its rule. Under ``vmap`` the numbers of all runs
-        are checked; those inside of a ``jit`` are not known: see :func:`marked`.
+      ConfigError: if a field violates its rule. Under ``vmap``, the values of all runs are checked.
+        Values inside a ``jit`` are unknown and left to :func:`marked`.
     """
     for path, part in nested(config):
         for name, value, rule, field in fields(part):
@@ -53,9 +53,9 @@ def _check_node(where: str, value: Any, rule: Rule, factory: Any) -> None:
 
 
 def marked(config: Any) -> Any:
-    """Return the config with NaN for traced numbers that break their rule.
+    """Return the config with NaN in place of traced numbers that violate their rule.
 
-    Inside a ``jit`` nothing can be refused, but results must not look right.
+    Inside a ``jit``, no value can raise an error. NaN keeps the results from looking valid.
     """
     changes = {}
     for path, part in nested(config):
@@ -78,7 +78,7 @@ def _check_number(where: str, value: Any, rule: Rule) -> None:
         return
     try:
         array = np.asarray(value)
-    except ValueError:  # of tuples within tuples
+    except ValueError:  # ragged nested tuples
         array = np.asarray(None)
     if array.ndim and np.issubdtype(array.dtype, np.number):
         raise ConfigError(
@@ -94,7 +94,7 @@ def _check_number(where: str, value: Any, rule: Rule) -> None:
 
 
 def behind(value: Any) -> Any:
-    """Return the numbers behind a tracer of ``vmap`` alone; else the tracer."""
+    """Unwrap tracers of ``vmap`` alone to their batched array. Return other values unchanged."""
     inner = value
     while isinstance(inner, jax.core.Tracer):
         inner = getattr(inner, "val", None)
@@ -102,9 +102,9 @@ def behind(value: Any) -> Any:
 
 
 def float32(value: Any) -> NDArray[np.float32]:
-    """Return a number, a text of one, or an array, rounded as in a simulation; else NaN.
+    """Convert a number, a numeric string or an array to float32, the precision of a simulation.
 
-    Too large numbers become infinite, too small ones 0.
+    Overflow gives infinity, underflow gives 0, and an invalid value gives NaN.
     """
     try:
         with np.errstate(over="ignore", under="ignore"):
@@ -114,7 +114,7 @@ def float32(value: Any) -> NDArray[np.float32]:
 
 
 def float32_number(value: Any) -> float:
-    """Return one number, or a text of one, rounded as in a simulation; else NaN."""
+    """Round a scalar or a numeric string to float32. Return NaN for any other value."""
     array = float32(value)
     return float(array) if array.shape == () else math.nan
 
@@ -124,7 +124,7 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
         if rule.optional:
             return
         raise ConfigError(f"{where} = None: a value is needed, {rule.describe()}.")
-    if rule.kind in (object, Reference):  # anything; its config says in `check` what it must be
+    if rule.kind in (object, Reference):  # any object, which the config's `check` validates
         return
     if rule.choices is not None:
         if not isinstance(value, str) or value not in rule.choices:
@@ -133,7 +133,7 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
     several = isinstance(default, tuple)
     kinds = (int, float) if rule.kind is float else (rule.kind or object,)
     entries = value if several and isinstance(value, tuple) else (value,)
-    # A bool is an int to Python, but not to a reader.
+    # In Python a bool is an int, but True is not a valid number in a config.
     right_kind = several == isinstance(value, tuple) and all(
         isinstance(entry, kinds) and isinstance(entry, bool) == (rule.kind is bool)
         for entry in entries
@@ -141,13 +141,13 @@ def _check_static(where: str, value: Any, rule: Rule, default: Any) -> None:
     if rule.kind in (int, float):
         words = "whole number" if rule.kind is int else "number"
         words = f"tuple of {words}s" if several else f"{words}"
-        # NumPy keeps no larger integer as a number.
+        # NumPy converts larger integers to objects, for which isfinite raises TypeError.
         known = [entry if abs(entry) < 2**63 else math.inf for entry in entries if right_kind]
         if not right_kind or not all(rule.admitted(entry) for entry in known):
             raise ConfigError(f"{where} = {shown(value)}: must be a {words}, {rule.describe()}.")
-        # Loops, shapes and indices are int32.
+        # Loop counters, shapes and indices are int32.
         if rule.kind is int and any(abs(entry) >= 2**31 for entry in entries):
             raise ConfigError(f"{where} = {shown(value)}: must be a {words} below 2^31.")
-    elif not right_kind or (isinstance(value, str) and "\0" in value):  # no file is called so
+    elif not right_kind or (isinstance(value, str) and "\0" in value):  # invalid in file names
         words = {bool: "True or False", str: "a text"}.get(rule.kind or object, "a constant")
         raise ConfigError(f"{where} = {shown(value)}: must be {words}.")

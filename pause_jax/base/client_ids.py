@@ -1,4 +1,4 @@
-"""Ids of clients: what a data set or a file of a fleet calls them, as texts in natural order."""
+"""Client ids of data sets and fleet files, as strings in natural order."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pause_jax.base.struct import ConfigError
 RULE = "a client must be a whole number >= 0 or a name"
 _DIGITS = re.compile(r"([0-9]+)")
 _WHOLE = re.compile(r"([0-9]+)(\.0*)?")
-# What pandas and NumPy write for a missing id, numbers that count nothing, and control characters
-# and lone surrogates, which NumPy or a file would not keep.
+# Invalid ids: missing values as pandas and NumPy print them, negative and fractional numbers, empty
+# strings, and control characters and lone surrogates, which NumPy or a file would lose.
 _NO_ID = re.compile(
     r"nan|NaN|None|<NA>|NaT|-[0-9.]+|[0-9]*\.[0-9]+|.*[\x00-\x1f\ud800-\udfff].*|", re.DOTALL
 )
 
 
 def client_id(given: Any) -> str:
-    """The id of a client as a text: 7, 7.0 and "7" are the same.
+    """Convert a client id to a string. The ids 7, 7.0 and "7" are equal.
 
     Raises:
-      ValueError: for a missing id, or a number that is not whole or below 0.
+      ValueError: if the id is missing, or is neither a name nor an integer >= 0.
     """
     if isinstance(given, bytes):
         given = given.decode()
@@ -40,7 +40,7 @@ def client_id(given: Any) -> str:
 
 
 def natural_order(name: str) -> tuple[list[Any], str]:
-    """Sort key by which numbers within a text count by their value: client2 before client10."""
+    """Return a sort key that orders numbers within names by value (client2 before client10)."""
     parts: list[Any] = _DIGITS.split(name)
     for place in range(1, len(parts), 2):
         digits = parts[place].lstrip("0")
@@ -49,13 +49,13 @@ def natural_order(name: str) -> tuple[list[Any], str]:
 
 
 def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Number clients 0, 1, ... in the natural order of their ids, [N], of the array ``name``.
+    """Map the client ids ``given`` [N] to the numbers 0, 1, ... in natural order.
 
     Returns:
-      (ids of clients 0, 1, ...; int [N], the client of each entry).
+      (ids of clients 0, 1, ...; int32 [N], client number of each entry).
 
     Raises:
-      ConfigError: naming the first entry that is no id.
+      ConfigError: if an id is invalid. The message gives its position in the array ``name``.
     """
     entries = given.tolist()
     known: dict[Any, str] = {}
@@ -74,15 +74,15 @@ def numbered(name: str, given: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[n
 
 
 def plain(number: int) -> tuple[str, ...]:
-    """The ids of clients that are called by their numbers."""
+    """Return the ids "0", "1", ... of ``number`` clients without names."""
     return tuple(map(str, range(number)))
 
 
 def gap(ids: Sequence[str]) -> str:
-    """The first number that is missing, if all ids are numbers; empty without a gap."""
+    """Return the first number missing from all-numeric ids, or an empty string."""
     if not all(map(_DIGITS.fullmatch, ids)):
         return ""
-    numbers = {each.lstrip("0") or "0" for each in ids}  # int() takes 4,300 digits at most
+    numbers = {each.lstrip("0") or "0" for each in ids}  # int() rejects more than 4,300 digits
     missing = next(k for k in range(len(ids) + 1) if str(k) not in numbers)
     return "" if missing == len(ids) else str(missing)
 
@@ -90,7 +90,7 @@ def gap(ids: Sequence[str]) -> str:
 def check_enough(
     where: str, what: str, known: int, ids: Sequence[str], num_clients: int, fix: str
 ) -> None:
-    """Raise ConfigError if a file of ``known`` clients has no ``what`` of some of K clients."""
+    """Raise ConfigError if a file has a ``what`` for fewer than ``num_clients`` clients."""
     if known >= num_clients:
         return
     rule = f"has {what}s of {known} clients, and num_clients = {num_clients}. {fix}"
@@ -101,6 +101,6 @@ def check_enough(
 
 
 def listed(ids: Sequence[str], most: int = 5) -> str:
-    """Some ids in words, and how many more there are."""
+    """Format up to ``most`` ids for a message, followed by the number of omitted ids."""
     more = f" and {len(ids) - most} more" if len(ids) > most else ""
     return ", ".join(map(repr, ids[:most])) + more

@@ -1,4 +1,4 @@
-"""The persistent compilation cache, XLA's options, and how long compiling took."""
+"""Persistent compilation cache, XLA compiler options and compilation statistics."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from pause_jax.base.cache import cache_folder
 from pause_jax.base.struct import ConfigError
 
 COMPILING = "compiling ... (once: programs are kept for later starts)"
-# Seconds after which a user wonders what is going on.
+# Delay of this message in seconds, because shorter waits need no explanation.
 PATIENCE = 0.5
-# XLA's options for programs on a CPU. Processor seconds of a first ``simulate(digits_small)``: 18
-# with JAX's defaults, 12 with those of small runs. LLVM compiles in four fifths of the time at
-# level 2, and what it compiles is as fast. XLA's older emitters compile in half the time, but are
-# slower by a third on large arrays; JAX 0.12 has none.
+# XLA options for CPU programs. A first ``simulate(digits_small)`` takes 18 CPU seconds with JAX's
+# defaults and 12 with the options of small runs. LLVM's level 2 cuts its compile time by a fifth
+# without slowing the programs. XLA's older emitters halve the compile time but are a third slower
+# on large arrays. JAX 0.12 removed them.
 _LEVEL, _EMITTERS = "xla_backend_optimization_level", "xla_cpu_use_fusion_emitters"
 CPU_OPTIONS: dict[str, dict[str, Any]] = {"small": {_LEVEL: 2}, "large": {_LEVEL: 2}}
 if jax.__version_info__ < (0, 12):
     CPU_OPTIONS["small"][_EMITTERS] = False
-# New objects after which Python looks for garbage, of which a trace makes little.
+# Allocations between garbage collections while JAX traces, which creates little garbage.
 _OBJECTS = 50_000
 
 
 def compiler_options(runs: str) -> dict[str, Any] | None:
-    """Return the options of top-level programs for ``small`` or ``large`` runs, for a CPU alone.
+    """Return the XLA options for top-level programs of ``small`` or ``large`` runs.
 
-    A level in ``XLA_FLAGS`` takes precedence.
+    Return None on accelerators, and if ``XLA_FLAGS`` sets the optimization level.
     """
     if _LEVEL in os.environ.get("XLA_FLAGS", "") or jax.default_backend() != "cpu":
         return None
@@ -44,20 +44,20 @@ def compiler_options(runs: str) -> dict[str, Any] | None:
 
 
 def use_cache() -> pathlib.Path | None:
-    """Keep compiled programs in a folder, from which later processes take them.
+    """Enable JAX's persistent compilation cache.
 
-    ``JAX_COMPILATION_CACHE_DIR`` names another folder; ``JAX_ENABLE_COMPILATION_CACHE=false`` keeps
-    nothing. Programs that call back to Python (``clustered_similarity``) cannot be kept.
+    ``JAX_COMPILATION_CACHE_DIR`` overrides the folder, and ``JAX_ENABLE_COMPILATION_CACHE=false``
+    disables the cache. JAX cannot cache programs that call Python (``clustered_similarity``).
 
     Returns:
-      The folder, or None if nothing is kept.
+      The cache folder, or None if the cache is disabled.
     """
     if not jax.config.values["jax_enable_compilation_cache"]:
         return None
     named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     folder = pathlib.Path(named or cache_folder() / "compiled")
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # Of the many small programs of a run each takes less than JAX's default of a second.
+    # A run compiles many small programs, each faster than JAX's default threshold of 1 s.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return folder
@@ -65,19 +65,19 @@ def use_cache() -> pathlib.Path | None:
 
 @functools.cache
 def _use_default_cache() -> None:
-    """Use the cache from a process's first run on, unless JAX has one or the disk refuses."""
+    """Enable the cache once per process, unless JAX has one or the folder cannot be created."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        with contextlib.suppress(OSError, ConfigError):  # no home, or one that cannot be written
+        with contextlib.suppress(OSError, ConfigError):  # no HOME, or a read-only one
             (cache_folder() / "compiled").mkdir(parents=True, exist_ok=True)
             use_cache()
 
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Use the cache, and let Python collect garbage rarely: a sixth of a compilation otherwise."""
+    """Enable the cache, and delay garbage collection, which takes 1/6 of compilation otherwise."""
     _use_default_cache()
     before = gc.get_threshold()
-    if not 0 < before[0] < _OBJECTS:  # off, rare, or set by another thread
+    if not 0 < before[0] < _OBJECTS:  # disabled, already rare, or set by another thread
         yield
         return
     gc.set_threshold(_OBJECTS, *before[1:])
@@ -92,7 +92,7 @@ _tell = functools.cache(lambda: print(COMPILING, file=sys.stderr))
 
 @contextlib.contextmanager
 def telling() -> Iterator[None]:
-    """Say on a terminal or in a notebook, once, that compiling takes time."""
+    """Print once, on a terminal or in a notebook, that JAX is compiling."""
     console = Console(stderr=True)
     waiting = threading.Timer(PATIENCE, _tell)
     if console.is_terminal or console.is_jupyter:
@@ -104,13 +104,13 @@ def telling() -> Iterator[None]:
 
 
 class Compilations:
-    """Counts of what JAX has compiled in this process since the object was made.
+    """Counter of JAX compilations in this process since the counter's creation.
 
     Attributes:
-      seconds: spent in the compiler or on reading the cache.
-      programs: compiled or read.
-      compiled: programs compiled again; counted only while a cache is in use.
-      from_cache: programs read from the cache.
+      seconds: time spent in the compiler or reading the cache.
+      programs: number of programs compiled or read from the cache.
+      compiled: number of programs missing from the cache; 0 without a cache.
+      from_cache: number of programs read from the cache.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The machine's memory: more than it holds is refused, as the system would end the program."""
+"""Memory checks that raise an error before the operating system kills the process."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import jax
 
 from pause_jax.base.struct import ConfigError
 
-# Linux's files with the limit of a container.
+# Linux files with a container's memory limit (cgroup v2 and v1).
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def machine_bytes() -> int:
-    """Return the bytes of memory of this machine, or of its container."""
+    """Return the total memory of this machine or its container, in bytes."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # no such file, or it says "max"
+        with contextlib.suppress(OSError, ValueError):  # missing file, or "max" for no limit
             limits.append(int(pathlib.Path(path).read_text()))
     return min(limits)
 
 
 def tree_bytes(tree: Any) -> int:
-    """Return the bytes of a pytree's arrays, or of their ``ShapeDtypeStruct``s."""
+    """Return the size in bytes of a pytree of arrays or ``ShapeDtypeStruct``s."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def check_memory(needed: float, what: str, fix: str) -> None:
-    """Check that the machine has ``needed`` bytes.
+    """Raise ConfigError if ``needed`` bytes exceed the machine's memory.
 
-    The message names ``what``, with the values that make it so large, and the ``fix``.
+    ``what`` names the object and the values that determine its size. ``fix`` ends the message.
     """
     available = machine_bytes()
     if needed > available:
@@ -45,10 +45,9 @@ def check_memory(needed: float, what: str, fix: str) -> None:
 
 @contextlib.contextmanager
 def refused_if_too_large(what: str, fix: str) -> Iterator[None]:
-    """Report in one line that memory ran out; ``what`` and ``fix`` as in :func:`check_memory`.
+    """Convert an out-of-memory error from JAX to a one-line ConfigError.
 
-    Raises:
-      ConfigError: if JAX could not allocate what it needs.
+    ``what`` and ``fix`` are as in :func:`check_memory`.
     """
     try:
         yield

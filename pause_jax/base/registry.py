@@ -1,10 +1,10 @@
-"""The objects that names in config files stand for.
+"""Lookup of the classes and objects that config files name.
 
-A class below a kind (``PolicyConfig``, ``Mechanism``, ...) that defines ``name`` is known by it,
-whether the library's or a user's. Other objects are named by ``package.module:name``. A config file
-is data: :func:`resolved` runs nothing that a file could choose. It reads the tables of loaded
-modules, and refuses what is not of the expected kind. :func:`imported` is for files that the user
-trusts as code.
+A subclass of a kind (``PolicyConfig``, ``Mechanism``, ...) is registered under its ``name``,
+whether it belongs to the library or to the user. Files refer to other objects as
+``package.module:name``. A config file is data, so :func:`resolved` runs no code that a file could
+choose. It reads the namespaces of loaded modules and rejects objects of a different kind.
+:func:`imported` is for files that the user trusts as code.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pause_jax.base.struct import Config, ConfigError, is_ours
 
 C = TypeVar("C", bound=Config)
 _SETTINGS: dict[type[Config], dict[str, Config]] = {}
-# What files of ``--load`` define, by the file's name, such as ``my_net.py``.
+# Namespaces of the files loaded with ``--load``, by file name, such as ``my_net.py``.
 LOADED: dict[str, Mapping[str, Any]] = {}
-# The only module that a name in a config file makes this import.
+# The only module that a config file may import.
 _NNX = "flax.nnx"
 
 
@@ -34,32 +34,32 @@ def _named_classes(base: type[C]) -> Iterator[type[C]]:
 
 
 def choices(base: type[C]) -> dict[str, type[C]]:
-    """Return every class at or below ``base`` that defines a name, by name; also custom ones.
+    """Return ``base`` and its subclasses, custom ones included, that define a name, by name.
 
-    Of classes with one name (a notebook's cell run again) the last counts.
+    If several classes share a name (after rerunning a notebook cell), the last one wins.
     """
     return {cls.name: cls for cls in _named_classes(base)}
 
 
 def label(config: Config) -> str:
-    """Return a config's name for messages: its own, or that of its class."""
+    """Return a config's name for messages, or its class name if it has none."""
     return config.name or type(config).__name__
 
 
 def name_settings(base: type[C], settings: Mapping[str, C]) -> None:
-    """Let names stand for configs of class ``base`` that are not their class's default."""
+    """Register names for configs of class ``base`` that differ from their class's defaults."""
     _SETTINGS.setdefault(base, {}).update(settings)
 
 
 def look_up(base: type[C], name: str, where: str) -> C:
-    """Return the config that a name stands for: a named setting, or a class with its defaults.
+    """Return the config with a registered name, a named setting or a class with its defaults.
 
-    ``base`` is the kind, such as ``PolicyConfig``; custom classes below it count. ``where`` is what
-    asked for it, for messages.
+    ``base`` is the kind, such as ``PolicyConfig``, including its custom subclasses. ``where`` is
+    the field or option with the name, for messages.
 
     Raises:
-      ConfigError: for what is no text, for an unknown name, with the names that exist, and for a
-        library name that a custom class has taken.
+      ConfigError: if the name is not a string, is unknown (the message lists the known names), or
+        is a library name that a custom class redefines.
     """
     known: dict[str, Any] = {**choices(base), **_SETTINGS.get(base, {})}
     if not isinstance(name, str):
@@ -81,20 +81,20 @@ def look_up(base: type[C], name: str, where: str) -> C:
 
 
 def text_of(value: Any) -> str:
-    """Return the reference to a class, a function or an object (with its repr in brackets)."""
+    """Return ``module:name`` of a class or function, or of an object's class plus its repr."""
     named = value if hasattr(value, "__qualname__") else type(value)
     text = f"{named.__module__}:{named.__qualname__}"
     return text if named is value else f"{text} {value!r}"
 
 
 def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) -> Any:
-    """Return the object that ``module:name`` names in a loaded module or a file of ``--load``.
+    """Return the object ``module:name`` of a loaded module or a file of ``--load``.
 
-    Imports no module (but ``flax.nnx``) and calls nothing. ``where`` is the config's field, for
-    messages; ``admits`` says, without calling it, whether an object is of the expected ``kind``.
+    No module (except ``flax.nnx``) is imported, and nothing is called. ``where`` is the config's
+    field, for messages. ``admits`` tests whether an object is of ``kind``, without calling it.
 
     Raises:
-      ConfigError: if nothing of that name is loaded, or it is of another kind.
+      ConfigError: if the module is not loaded, has no such name, or the object's kind is wrong.
     """
     module, _, path = text.partition(":")
     if module == _NNX:
@@ -110,7 +110,7 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
                 "in Python trust=True)."
             )
         table = vars(loaded)
-    # By the tables, as getattr may run a module's or a class's own code.
+    # Read the namespaces directly, because getattr may run code of the module or class.
     first, *inner = path.split(".")
     target = table.get(first)
     for name in inner:
@@ -126,10 +126,10 @@ def resolved(where: str, text: str, admits: Callable[[Any], bool], kind: str) ->
 
 
 def imported(where: str, text: str) -> Any:
-    """Import and return the object that a trusted text names.
+    """Import and return the object ``module:name``, which the user trusts as code.
 
     Raises:
-      ConfigError: if it cannot be imported.
+      ConfigError: if the object cannot be imported.
     """
     module, _, path = text.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""Files that a config names: read once when a run starts, then known by their digest."""
+"""Input files of a config, read once when a run starts and then identified by their digest."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from pause_jax.base.spelling import shown
 from pause_jax.base.struct import Config, ConfigError
 
 T = TypeVar("T")
-# Its place in a file, its cells, and the rule that it breaks.
+# Place of a line in its file, its cells, and the rule that it violates.
 BadLine = tuple[str, Sequence[Any], str]
 
 
 class FromFile(Config):
-    """Part of a config that may read files."""
+    """Base class of configs that may read a file."""
 
     def loaded(self) -> Self:
-        """The part with what it reads from files; done on the host before a run is traced."""
+        """Read the config's file before tracing, and return the config with the file's digest."""
         return self
 
     @property
     def client_ids(self) -> tuple[str, ...]:
-        """Ids of clients 0, 1, ... in the file that it reads; empty if it knows no ids."""
+        """Ids of clients 0, 1, ... in the file, empty if the file has none."""
         return ()
 
 
 def content_of(where: str, path: str | pathlib.Path) -> bytes:
-    """Return the content of a regular file, which ``where`` names.
+    """Return the content of a regular file.
 
     Raises:
-      ConfigError: as :func:`check_regular`, or if it cannot be read.
+      ConfigError: if :func:`check_regular` rejects the file, or the file cannot be read. The
+        message starts with ``where``, the name of the config field.
     """
     check_regular(where, path)
     try:
@@ -48,7 +49,7 @@ def content_of(where: str, path: str | pathlib.Path) -> bytes:
 
 
 def check_regular(where: str, path: str | pathlib.Path) -> None:
-    """Check that a config's path is a regular file, in reach, and smaller than the memory."""
+    """Raise ConfigError unless a path is an accessible regular file that fits in memory."""
     try:
         status = pathlib.Path(path).stat()
     except OSError as error:
@@ -62,10 +63,10 @@ def check_regular(where: str, path: str | pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def written(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """Yield a file to write that replaces ``path`` once it is whole, and on the disk.
+    """Yield a temporary file that atomically replaces ``path`` once it is written to disk.
 
     Raises:
-      OSError: if it cannot be written; ``path`` is then as before.
+      OSError: if the file cannot be written. ``path`` is then unchanged.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -82,7 +83,7 @@ def written(path: pathlib.Path) -> Iterator[BinaryIO]:
 
 
 def sync_names(folder: pathlib.Path) -> None:
-    """Make the names in a folder outlive a power cut, where the system can."""
+    """Flush a folder's entries to disk, where the system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -99,14 +100,14 @@ def parsed(
     parse: Callable[[bytes], T],
     part: str = "",
 ) -> str:
-    """Read a file and keep its parsed content in ``tables``; return its SHA-256.
+    """Read a file, store its parsed content in ``tables``, and return its SHA-256.
 
-    A traced program cannot read a file: it finds the content in the table, by the digest and the
-    ``part`` of the file that is parsed. ``where`` is the config's part that names the file, such as
-    ``latency``. A relative path starts at the working directory.
+    A traced program cannot read a file. It looks up the content using the digest followed by
+    ``part``, the part of the file that is parsed. ``where`` is the config that names the file, such
+    as ``latency``. Relative paths start at the working directory.
 
     Raises:
-      ConfigError: if it cannot be read, or is another than that of ``digest``, empty for any.
+      ConfigError: if the file cannot be read, or does not match a non-empty ``digest``.
     """
     content = content_of(f"{where}.path", path)
     actual = hashlib.sha256(content).hexdigest()
@@ -123,13 +124,14 @@ def parsed(
 def table(
     where: str, content: bytes, *, full: bool = True
 ) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return the header of a CSV file, and the place and the cells of each line that is not blank.
+    """Parse a CSV file into its header, and the place and cells of each non-blank line.
 
     Raises:
-      ConfigError: if it is no CSV file, or ``full`` and a line lacks a cell or has one too many.
+      ConfigError: if the content is not CSV in UTF-8, or if ``full`` and the number of cells of a
+        line differs from the header's.
     """
     try:
-        if b"\0" in content:  # NumPy drops it from the end of a text
+        if b"\0" in content:  # NumPy drops trailing NULs of a string
             raise csv.Error("it has a NUL")
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -146,7 +148,7 @@ def table(
 def refuse_lines(
     where: str, header: Sequence[str], bad: Sequence[BadLine], also: str = ""
 ) -> NoReturn:
-    """Raise ConfigError naming the first ten bad lines of a file, and its header."""
+    """Raise ConfigError with the first ten bad lines of a file and its header."""
     named = [f"{line}, {shown(','.join(map(str, row)))}: {rule}" for line, row, rule in bad[:10]]
     more = f"; and {len(bad) - 10} more" if len(bad) > 10 else ""
     columns = shown(",".join(header))

@@ -1,4 +1,4 @@
-"""Texts of messages: values in short, and suggestions for unknown names."""
+"""Formatting of values in messages, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import numpy as np
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks, unprintable characters escaped."""
+    """Join the lines of a string with spaces, and escape unprintable characters."""
     line = " ".join(part.strip() for part in text.split("\n"))
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def shown(value: Any) -> str:
-    """Return a value in one line of at most 200 characters."""
+    """Return the repr of a value on one line of at most 200 characters."""
     try:
         text = one_line(repr(value))
-    except ValueError:  # Python prints at most 4,300 digits
+    except ValueError:  # Python does not print more than 4,300 digits
         text = f"{type(value).__name__} of thousands of digits"
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def shortest(value: Any) -> float:
-    """Return the shortest decimal of a float32: 0.01 stays 0.01."""
+    """Return the shortest decimal that rounds to the same float32, such as 0.01 for 0.01."""
     return float(str(np.float32(value)))
 
 
 def file_name(label: str) -> str:
-    """Return a label as a file name: letters, digits, ``-_.``, and at most 200 bytes."""
+    """Convert a label to a file name of letters, digits and ``-_.``, at most 200 bytes long."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in label)
     return name.encode()[:200].decode(errors="ignore")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a question that suggests a known name; empty if none is close."""
+    """Return a "Did you mean" hint with the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

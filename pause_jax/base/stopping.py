@@ -1,4 +1,4 @@
-"""A signal that asks the process to stop: noted at once, obeyed where nothing is lost."""
+"""Graceful stop of a process: signals are recorded, then raised where no work is lost."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-# Seconds between two looks for a signal, and at futures that do not report by themselves.
+# Seconds between checks for signals, and for results of futures that cannot be waited on.
 LOOK_EVERY = 0.2
-# Numbers of the signals that came.
+# Numbers of the signals received and not yet raised.
 noted: list[int] = []
 
 
 def check_stop() -> None:
-    """Raise the noted signal as a KeyboardInterrupt with its name, once.
+    """Raise KeyboardInterrupt, once, with the name of a received signal.
 
-    A handler that raised would do so anywhere, also in a callback of JAX, which drops exceptions.
+    A signal handler could raise anywhere, even in a JAX callback, which discards exceptions.
     """
     if noted:
         raise KeyboardInterrupt(signal.Signals(noted.pop()).name)
 
 
 def as_completed(futures: Iterable[Any]) -> Iterator[Any]:
-    """Yield futures when they are finished, also those of submitit, and look for signals."""
+    """Yield futures as they finish, including submitit jobs, and check for signals."""
     pending = set(futures)
-    # A finished future holds its result, and Dask runs a task again that someone holds.
+    # A held future keeps its result in memory, and Dask may rerun the task of a held future.
     del futures
     report = all(isinstance(future, Future) for future in pending)
     while pending:

@@ -1,14 +1,14 @@
-"""Configuration dataclasses: frozen, keyword-only JAX pytrees that know the rules of their fields.
+"""Configuration dataclasses: frozen, keyword-only JAX pytrees with a validation rule per field.
 
 A field is one of three kinds:
 
-* ``number(...)``: a traced float. It can be swept or vmapped without recompiling.
-* ``static(...)``: fixes a shape, a length or a branch. A new value compiles anew, as a rule.
+* ``number(...)``: a traced float, which can be swept or vmapped without recompilation.
+* ``static(...)``: a shape, length or branch. A new value usually triggers recompilation.
 * ``node(...)``: a nested config.
 
-Rules are checked on entry (``pause_jax.base.checks``) and not in ``__post_init__``: some need the
-whole config, and ``replace`` within a trace calls the class with tracers. JAX itself rebuilds a
-config without calling its class.
+``pause_jax.base.checks`` validates fields on entry. ``__post_init__`` could not, because some rules
+need the whole config, and ``replace`` within a trace calls the class with tracers. JAX itself
+rebuilds a config without calling its class.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from jax.tree_util import GetAttrKey
 
 from pause_jax.base.spelling import nearest, one_line, shown
 
-# Characters of a message: what a file says can be longer than any reader's patience.
+# Maximum characters of a message, which may quote a file.
 _LONGEST = 2000
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot run. The message names the value, the rule and the fix, and is
-    one line, whatever the value.
-    """
+    """Error for an invalid configuration. Its one-line message names value, rule and fix."""
 
     def __init__(self, message: str):
         line = one_line(message)
@@ -40,18 +38,19 @@ class ConfigError(ValueError):
 
 
 def is_ours(part: Any) -> bool:
-    """Return whether a class or a function is the library's."""
+    """Return whether a class or function belongs to this library."""
     return str(getattr(part, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
 
 
 class Reference:
-    """Kind of a static field that holds an object, or ``package.module:name`` of one; such a text
-    is looked up by :mod:`pause_jax.base.registry` alone.
+    """Kind of a static field that holds an object or its name ``package.module:name``.
+
+    Only :mod:`pause_jax.base.registry` looks up names.
     """
 
 
 class Rule(NamedTuple):
-    """What a field's value must satisfy. ``None`` bounds are not checked."""
+    """Constraint on a field's value. Bounds that are ``None`` are not checked."""
 
     at_least: float | None = None
     above: float | None = None
@@ -72,7 +71,7 @@ class Rule(NamedTuple):
         return " and ".join(parts) or "finite"
 
     def admitted(self, value: Any, xp: Any = np) -> Any:
-        """Return whether each number keeps the rule, by NumPy or (if traced) ``jax.numpy``."""
+        """Return whether each number is within bounds, with ``xp`` = ``jax.numpy`` for tracers."""
         admitted = xp.isfinite(value)
         if self.at_least is not None:
             admitted &= value >= self.at_least
@@ -91,7 +90,7 @@ def number(
     at_most: float | None = None,
     optional: bool = False,
 ) -> Any:
-    """A traced float with bounds; if optional, None is another static structure, without it."""
+    """Declare a traced float with bounds. If optional, None removes the leaf from the pytree."""
     rule = Rule(at_least=at_least, above=above, at_most=at_most, optional=optional)
     return dataclasses.field(default=default, metadata={"rule": rule})
 
@@ -106,10 +105,10 @@ def static(
     optional: bool = False,
     kind: type | None = None,
 ) -> Any:
-    """A compile-time constant: int, float, bool, str, or a tuple of int or float.
+    """Declare a compile-time constant: int, float, bool, str, or a tuple of int or float.
 
-    ``kind`` is the type of the value, or of a tuple's entries; by default that of the default, so
-    it is needed only where the default is None (``optional``).
+    ``kind`` is the type of the value or of a tuple's entries. It is inferred from ``default`` and
+    required only if ``default`` is None (``optional``).
     """
     if default is None and kind is None:
         raise TypeError("a static field whose default is None needs its kind")
@@ -119,7 +118,7 @@ def static(
 
 
 def node(*, factory: Callable[[], Any], of: type, optional: bool = False) -> Any:
-    """A nested config of class ``of``, ``factory()`` by default."""
+    """Declare a nested config of class ``of``, with ``factory()`` as its default."""
     rule = Rule(optional=optional, kind=of)
     return dataclasses.field(default_factory=factory, metadata={"rule": rule, "node": True})
 
@@ -128,11 +127,11 @@ def node(*, factory: Callable[[], Any], of: type, optional: bool = False) -> Any
     frozen_default=True, kw_only_default=True, field_specifiers=(number, static, node)
 )
 class PyTree:
-    """A subclass is a frozen, keyword-only dataclass and a pytree; static fields are not leaves.
+    """Base class of frozen, keyword-only dataclasses that are pytrees without static leaves.
 
-    Registered as a custom node on purpose. With ``jax.tree_util.register_dataclass`` (and so with
-    ``flax.struct``) JAX 0.10 and 0.12 call the structures of two different classes with equal
-    fields equal, and ``jit`` may then run the code of the one for the other.
+    Subclasses are registered as custom nodes on purpose. With ``jax.tree_util.register_dataclass``
+    (and hence ``flax.struct``), JAX 0.10 and 0.12 treat the structures of two different classes
+    with equal fields as equal, and ``jit`` may then run the code of the wrong class.
     """
 
     def __init_subclass__(cls) -> None:
@@ -164,9 +163,9 @@ class PyTree:
 
 
 def _attributes(custom: list[type]) -> tuple[Any, ...]:
-    """Return the attributes of custom classes outside of their fields, as a part of the structure.
+    """Return the class attributes of custom classes, as part of the tree structure.
 
-    When a class attribute has changed, programs compiled with the old one are not reused.
+    After a change of a class attribute, JAX then recompiles instead of reusing old programs.
     """
     return tuple(
         (name, _fixed(value))
@@ -177,7 +176,7 @@ def _attributes(custom: list[type]) -> tuple[Any, ...]:
 
 
 def _fixed(value: Any) -> Any:
-    """Return something hashable that changes with a value."""
+    """Return a hashable key of a value, based on content for containers and arrays."""
     if isinstance(value, list | tuple):
         return type(value), *map(_fixed, value)
     if isinstance(value, dict):
@@ -189,12 +188,12 @@ def _fixed(value: Any) -> Any:
 
 
 class Sizes(NamedTuple):
-    """What the rules of a part may need to know of the whole.
+    """Sizes of the whole config, for the rules of its parts.
 
     Attributes:
       num_clients: K.
-      num_selected: m, as configured.
-      cohort_size: clients that the policy chooses a round; K for the policy ``all``.
+      num_selected: number of clients that the clock asks the policy for, m in rounds.
+      cohort_size: number of clients that the policy selects per round, K for the policy ``all``.
     """
 
     num_clients: int
@@ -203,33 +202,32 @@ class Sizes(NamedTuple):
 
 
 class Config(PyTree):
-    """Base of every config. ``config.replace(field=value)`` returns a changed copy."""
+    """Base class of every config. ``config.replace(field=value)`` returns a changed copy."""
 
-    # `name` is how a file and the command line call this choice; `summary` is one line of help.
+    # `name` identifies the class in files and on the command line. `summary` is its help text.
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        # Convert NumPy scalars: files and checks need Python numbers. JAX rebuilds configs without
-        # calling the class.
+        # Convert NumPy scalars, because files and checks need Python numbers.
         for field in dataclasses.fields(self):
             if is_static(field) and field.metadata["rule"].kind is not object:
                 object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with changed fields. Raises ConfigError for an unknown field."""
+        """Return a copy with changed fields. Raises ConfigError if a field is unknown."""
         for name in changes:
             field_at(self, name)
         return super().replace(**changes)
 
     def check(self, path: str, sizes: Sizes) -> None:
-        """Check rules that involve more than one field. Raises :class:`ConfigError`."""
+        """Validate rules that involve several fields or sizes. Raises :class:`ConfigError`."""
 
     def override(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with fields changed by path: ``config.override({"reward.gamma": 0.0})``.
 
         Raises:
-          ConfigError: for a path that does not exist, with the fields that do.
+          ConfigError: if ``changes`` is not a mapping, or a path is unknown.
         """
         if not isinstance(changes, Mapping):
             raise ConfigError(f"override({changes!r}): must be values by path, a dict.")
@@ -241,7 +239,7 @@ class Config(PyTree):
 
 
 def _plain(value: Any) -> Any:
-    """Return NumPy scalars, also those in a tuple, as Python numbers."""
+    """Convert NumPy scalars, alone or in tuples, to Python numbers."""
     if type(value) is tuple:
         return tuple(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value
@@ -258,7 +256,7 @@ def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
     """Return the field at a dotted path.
 
     Raises:
-      ConfigError: if there is none, with the known fields.
+      ConfigError: if the path is unknown. The message lists the known fields.
     """
     part: Any = config
     above = ""
@@ -276,7 +274,7 @@ def field_at(config: Config, path: str) -> dataclasses.Field[Any]:
 
 
 def fields(config: Config) -> Iterator[tuple[str, Any, Rule, dataclasses.Field[Any]]]:
-    """Yield (name, value, rule, dataclass field) of every field of a config."""
+    """Yield (name, value, rule, dataclass field) for every field of a config."""
     for field in dataclasses.fields(config):
         yield field.name, getattr(config, field.name), field.metadata.get("rule", Rule()), field
 
@@ -300,10 +298,10 @@ def nested(config: Config, path: str = "") -> Iterator[tuple[str, Config]]:
 
 
 def no_field(name: str, part: Any, path: str, whole: Config) -> str:
-    """Return the message for an unknown field of ``part``: a suggestion, and the known fields.
+    """Return the message for an unknown field of ``part``, with a suggestion and the known fields.
 
-    ``path`` is the part's dotted path in ``whole``, in which the field may be elsewhere; empty for
-    the whole itself.
+    ``path`` is the dotted path of ``part`` in ``whole``, empty for ``whole`` itself. The suggestion
+    may be a field elsewhere in ``whole``.
     """
     known = [field.name for field in dataclasses.fields(part)] if isinstance(part, Config) else []
     trees = [(part, path), (whole, "")] if known else []

@@ -1,6 +1,6 @@
-"""Local differential privacy: budgets, mechanisms, and how their releases compose."""
+"""Local differential privacy: budgets, mechanisms and the composition of releases."""
 
-# Names "X as X" are for other rooms, and not in `__all__`.
+# Names imported "X as X" are for other packages of pause_jax and not in `__all__`.
 # ruff: noqa: I001
 
 from pause_jax.privacy.budget import (

@@ -1,18 +1,18 @@
-"""The adversary of the two-point audits.
+"""Adversary of the two-point audits.
 
-Jagielski, Ullman, Oprea (2020): of an (epsilon, delta)-LDP mechanism M every set E of releases has
+Jagielski, Ullman, Oprea (2020): for an (epsilon, delta)-LDP mechanism M and any set E of releases,
 
     P[M(x0) in E] <= e^epsilon P[M(x1) in E] + delta        for neighbours x0 and x1,
 
-so two probabilities, estimated from releases, bound epsilon from below. E is here "a score of the
-release is at least a threshold", or its complement. Three steps, each with releases of its own, so
-that the count of the last owes nothing to luck in the choice:
+so two probabilities, estimated from releases, bound epsilon from below. The event E is "a score of
+the release is at least a threshold", or its complement. Each of the three steps uses separate
+releases, so the choice of the event does not bias its count:
 
-1. fit: scores are fitted to releases of both inputs, where they need a mean or a covariance;
-2. choose: of all pairs of inputs, scores, thresholds and sides, the one with the largest bound;
-3. measure: count that one event, and bound its two probabilities (Clopper and Pearson).
+1. fit: fit the scores that need a mean or a covariance to releases of both inputs;
+2. choose: choose the pair of inputs, score, threshold and side with the largest bound;
+3. measure: count this event, and bound its two probabilities (Clopper and Pearson).
 
-Host side: not within a trace.
+The audit runs on the host and cannot be traced.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from jax import Array
 from jax.tree_util import Partial
 from scipy.special import betaincinv
 
-# Of the bounds that choose an attack. It is the best of thousands, so a lax bound would favour luck
-# in a thin tail.
+# Confidence of the bounds that choose an attack. The attack is selected from thousands of
+# candidates, and a lower confidence would favour lucky counts in a thin tail.
 CHOICE_CONFIDENCE = 0.999
-THRESHOLDS = 201  # tried per score
-MAX_DISCRIMINANT = 256  # entries of a release up to which its covariance is estimated
-FITTED_NUMBERS = 2**24  # kept in memory at once while scores are fitted, of each input
-CHUNK_NUMBERS = 2**20  # drawn at once
+THRESHOLDS = 201  # thresholds per score
+MAX_DISCRIMINANT = 256  # maximum entries of a release for estimating its covariance
+FITTED_NUMBERS = 2**24  # maximum numbers per input in memory while scores are fitted
+CHUNK_NUMBERS = 2**20  # numbers drawn at once
 
-Release = Partial  # (key, input) -> release; the numbers that it binds are traced
+Release = Partial  # (key, input) -> release; its bound numbers are traced
 Score = Callable[[np.ndarray], np.ndarray]  # releases [n, entries] -> [n], large under x0
-# (key, input, n, what to keep of releases [chunk, entries]) -> what was kept of n releases
+# (key, input, n, reduction of releases [chunk, entries]) -> reductions of n releases
 Draw = Callable[[Array, np.ndarray, int, Callable[[np.ndarray], np.ndarray]], np.ndarray]
 
 
 class Shares(NamedTuple):
-    """Releases of one input in each step.
+    """Number of releases per input in each step.
 
-    Over both inputs of all pairs a tenth of all releases fits, four tenths choose; over the two
-    inputs of the chosen pair half of them measures.
+    At most a tenth of all releases is for fitting and four tenths for choosing, over both inputs of
+    all pairs. The other half is for measuring, over the two inputs of the chosen pair.
     """
 
     fit: int
@@ -54,26 +54,26 @@ class Shares(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """A pair of inputs and an event: a score of releases >= threshold, or the complement."""
+    """Pair of inputs and an event: the score of a release >= threshold, or the complement."""
 
-    name: str  # of the pair and of the score
+    name: str  # names of the pair and of the score
     inputs: tuple[np.ndarray, np.ndarray]  # x0, x1
-    score: Score  # fitted to releases of that pair
+    score: Score  # fitted to releases of this pair
     threshold: float  # in units of the score
     below: bool  # whether the event is the complement
     swapped: bool  # whether the event is likelier under x1 than under x0
-    bound: float  # the lower bound on epsilon that it reached on the releases that chose it
+    bound: float  # lower bound on epsilon from the releases for choosing
 
 
 def low_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
-    """Return the low end of the two-sided interval of Clopper and Pearson (1934), elementwise."""
+    """Return the lower end of the two-sided interval of Clopper and Pearson (1934), elementwise."""
     some = np.maximum(hits, 1)
     low = betaincinv(some, trials - some + 1, (1 - confidence) / 2)
     return np.where(np.asarray(hits) > 0, low, 0.0)
 
 
 def high_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
-    """Return the high end of the same interval."""
+    """Return the upper end of the same interval, elementwise."""
     some = np.minimum(hits, trials - 1)
     high = betaincinv(some + 1, trials - some, 1 - (1 - confidence) / 2)
     return np.where(np.asarray(hits) < trials, high, 1.0)
@@ -82,10 +82,10 @@ def high_end(hits: Any, trials: int, confidence: float) -> np.ndarray:
 def epsilon_bound(
     true: Any, false: Any, trials: int, delta: float, confidence: float
 ) -> np.ndarray:
-    """Return ln((TPR_low - delta) / FPR_up), at least 0: Jagielski et al. (2020).
+    """Compute the bound ln((TPR_low - delta) / FPR_up), at least 0, of Jagielski et al. (2020).
 
-    Each rate leaves the side of its interval that matters with probability (1 - confidence) / 2, so
-    both hold with the confidence.
+    Each of the two one-sided bounds fails with probability at most (1 - confidence) / 2, so both
+    hold with probability ``confidence``.
     """
     gain = low_end(true, trials, confidence) - delta
     return np.log(np.maximum(gain / high_end(false, trials, confidence), 1.0))
@@ -99,14 +99,14 @@ def two_point(
     samples: int,
     confidence: float,
 ) -> tuple[float, float, str]:
-    """Return a lower bound on epsilon from the pair of neighbours that is told apart best.
+    """Compute a lower bound on epsilon from the most distinguishable pair of neighbours.
 
-    All releases have one shape, and so have all inputs. :class:`Shares` says what becomes of the
-    ``samples`` releases. Also returned are the bound of an event that always happens under one
-    input and never under the other, and the attack's name.
+    All inputs have the same shape, and so have all releases. :class:`Shares` describes the use of
+    the ``samples`` releases. Return (lower bound; largest possible bound, of an event that always
+    happens under one input and never under the other; name of the attack).
     """
     entries = next(iter(pairs.values()))[0].size
-    # However large an update is, some are needed for a mean and a spread.
+    # Even for large updates, a mean and a covariance need a few releases.
     fit = max(4, min(samples // (20 * len(pairs)), FITTED_NUMBERS // entries))
     shares = Shares(fit, choose=max(4, samples // (5 * len(pairs))), measure=samples // 4)
     draw = _sampler(release, chunk=max(1, min(fit, CHUNK_NUMBERS // entries)))
@@ -133,7 +133,7 @@ def _releases(release: Release, key: Array, part: int, x: Array, chunk: int) -> 
 
 
 def _sampler(release: Release, chunk: int) -> Draw:
-    """Draws releases chunk by chunk and keeps of each only what is asked for."""
+    """Build a function that draws releases in chunks and keeps only a reduction of them."""
 
     def draw(
         key: Array, x: np.ndarray, number: int, keep: Callable[[np.ndarray], np.ndarray]
@@ -141,7 +141,7 @@ def _sampler(release: Release, chunk: int) -> Draw:
         parts = []
         for part in range(-(-number // chunk)):
             y = np.asarray(_releases(release, key, part, x, chunk), float).reshape(chunk, -1)
-            # NaN gives an input away as any output may, so it gets a number.
+            # NaN can distinguish inputs like any other output, so it becomes a number.
             parts.append(keep(np.nan_to_num(y, nan=1e30, posinf=1e30, neginf=-1e30)))
         return np.concatenate(parts)[:number]
 
@@ -156,7 +156,7 @@ def _choose(
     shares: Shares,
     delta: float,
 ) -> Attack:
-    """The attack on one pair of inputs with the largest bound, on releases that are then spent."""
+    """Find the attack with the largest bound on one pair of inputs, on separate releases."""
     x0, x1 = inputs
     keys = jax.random.split(key, 4)
     seen0 = draw(keys[0], x0, shares.fit, lambda y: y)
@@ -178,7 +178,7 @@ def _choose(
 def _best_events(
     scores0: np.ndarray, scores1: np.ndarray, delta: float
 ) -> list[tuple[float, bool, bool, float]]:
-    """Return (threshold, below, swapped, bound) of the best event of each side and direction."""
+    """Return (threshold, below, swapped, bound) of the best event for each side and direction."""
     n = scores0.size
     pooled = np.sort(np.concatenate([scores0, scores1]))
     thresholds = np.unique(pooled[np.linspace(0, pooled.size - 1, THRESHOLDS).astype(int)])
@@ -193,30 +193,30 @@ def _best_events(
 
 
 def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """Return scores by name, each the best test against some kind of noise, or of fault."""
+    """Return scores by name, each of them a strong test for one kind of noise or fault."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     touched = direction != 0
 
     def along(y: np.ndarray) -> np.ndarray:
         return y[:, touched] * direction[touched]
 
-    # Where the inputs lie after the mechanism's clip, along each entry.
+    # Positions of the two inputs along each entry, after the mechanism's clip.
     low, high = sorted(float(along(mean[None]).mean()) for mean in (mean0, mean1))
 
     def projection(y: np.ndarray) -> np.ndarray:
-        """<y, sign(x0 - x1)>."""
+        """Return <y, sign(x0 - x1)>."""
         return along(y).sum(axis=1)
 
     def likelihood(y: np.ndarray) -> np.ndarray:
-        """The likelihood ratio of Laplace noise.
+        """Return a score equivalent to the likelihood ratio of Laplace noise.
 
-        Its logarithm, (|y - low| - |y - high|) / scale in an entry, is linear in y between the two
-        and constant outside, so that to sum clipped entries gives the same tests.
+        The log-likelihood ratio of an entry, (|y - low| - |y - high|) / scale, is linear in y
+        between low and high and constant outside. The sum of clipped entries gives the same tests.
         """
         return np.clip(along(y), low, high).sum(axis=1)
 
     def size(y: np.ndarray) -> np.ndarray:
-        """The L1 norm."""
+        """Return the L1 norm."""
         return np.abs(y).sum(axis=1)
 
     scores: dict[str, Score] = {"projection": projection, "likelihood": likelihood}
@@ -226,11 +226,11 @@ def _fit(direction: np.ndarray, seen0: np.ndarray, seen1: np.ndarray) -> dict[st
 
 
 def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
-    """The two tests of releases [n, entries] that use how their entries vary together."""
+    """Fit the two tests of releases [n, entries] that use the covariance of entries."""
     mean0, mean1 = seen0.mean(axis=0), seen1.mean(axis=0)
     spread0, spread1 = (np.atleast_2d(np.cov(seen, rowvar=False)) for seen in (seen0, seen1))
-    # Where the noise of entries cancels, a covariance is singular: the ridge lets it be inverted,
-    # and a combination of entries without noise still outweighs the others a million times.
+    # If the noise of entries cancels, the covariance is singular. The ridge makes it invertible,
+    # and a noise-free combination of entries still outweighs the others a million times.
     entries = mean0.size
     ridge = 1e-6 * np.trace(spread0 + spread1) / entries + 1e-30
     ridge = ridge * np.eye(entries)
@@ -238,16 +238,16 @@ def _discriminants(seen0: np.ndarray, seen1: np.ndarray) -> dict[str, Score]:
     precision0, precision1 = (np.linalg.inv(spread + ridge) for spread in (spread0, spread1))
 
     def linear(y: np.ndarray) -> np.ndarray:
-        """Fisher's discriminant: finds noise that cancels, as of two entries that share it."""
+        """Return Fisher's discriminant, which detects noise that is shared between entries."""
         return y @ weights
 
     def quadratic(y: np.ndarray) -> np.ndarray:
-        """The likelihood ratio of two normal laws: finds entries that go together under one."""
+        """Return the quadratic discriminant, which detects correlations under one input only."""
         return _distance(y, mean1, precision1) - _distance(y, mean0, precision0)
 
     return {"discriminant": linear, "quadratic": quadratic}
 
 
 def _distance(y: np.ndarray, mean: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Squared Mahalanobis distance of releases [n, entries] from a law."""
+    """Compute the squared Mahalanobis distance of releases [n, entries] from a normal fit."""
     return np.einsum("ij,jk,ik->i", y - mean, precision, y - mean, optimize=True)

@@ -1,8 +1,8 @@
-"""Empirical audits: lower bounds on the epsilon that a mechanism really has.
+"""Empirical audits: lower bounds on the true epsilon of a mechanism.
 
-An audit plays the adversary. It can show that a claimed epsilon is wrong (a lower bound above it);
-it never proves one right. Every bound holds with the stated confidence: what the adversary does is
-chosen on one part of the releases and counted on another. Host side: not within a trace.
+An audit plays the adversary. It can refute a claimed epsilon (with a larger lower bound), but never
+prove it. Every bound holds with the stated confidence, because the attack is chosen on one part of
+the releases and measured on another. Audits run on the host and cannot be traced.
 
 Source: Jagielski, Ullman, Oprea (2020).
 """
@@ -21,23 +21,23 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.privacy.attack import two_point
 from pause_jax.privacy.mechanisms import UNITS, Mechanism
 
-LARGE = 1e6  # entries of the worst-case updates: far beyond any sensible clip
+LARGE = 1e6  # entries of the worst-case updates, far beyond any sensible clip
 MIN_SAMPLES = 1000
 
 
 class Audit(NamedTuple):
-    """What an audit found.
+    """Result of an audit.
 
     Attributes:
-      mechanism: its name.
-      unit: what its own epsilon protects.
-      claim: what the claimed epsilon is held against: ``coordinate`` or ``update``.
-      epsilon: claimed.
-      delta: claimed.
-      lower_bound: the true epsilon is at least this, with the confidence below.
+      mechanism: name of the mechanism.
+      unit: unit that the mechanism's epsilon protects.
+      claim: unit of the audited claim, ``coordinate`` or ``update``.
+      epsilon: claimed epsilon of a single release.
+      delta: claimed delta of a single release.
+      lower_bound: lower bound on the true epsilon.
       confidence: probability that the lower bound holds.
-      resolution: largest lower bound that can be shown: about ln(samples / 15).
-      samples: releases drawn.
+      resolution: largest possible lower bound; about ln(samples / 15) at delta 0, confidence 0.95.
+      samples: number of releases.
       attack: inputs and score of the strongest attack.
     """
 
@@ -54,7 +54,7 @@ class Audit(NamedTuple):
 
     @property
     def violated(self) -> bool:
-        """Whether the lower bound is above the claim."""
+        """True if the lower bound exceeds the claimed epsilon."""
         return self.lower_bound > self.epsilon
 
 
@@ -68,24 +68,24 @@ def audit(
     samples: int = 200_000,
     confidence: float = 0.95,
 ) -> Audit:
-    """Two-point audit of a mechanism on the worst pairs of updates of a claim.
+    """Audit a mechanism with two-point attacks on the worst-case pairs of updates.
 
     Args:
-      mechanism: its ``delta`` is part of the claim. Gaussian noise is best audited at a delta of
-        0.1: at 1e-5 the telling events are too rare.
-      key: of the whole audit; the same key gives the same result.
-      epsilon: claimed, of one release.
+      mechanism: mechanism whose ``delta`` is part of the claim. Audit Gaussian noise at a delta of
+        0.1, because distinguishing events are too rare at 1e-5.
+      key: random key; the same key gives the same result.
+      epsilon: claimed epsilon of a single release.
       claim: ``coordinate`` (neighbours differ in one coordinate) or ``update`` (in all of them);
-        the mechanism's own unit by default.
-      dimension: d, coordinates of an update.
-      samples: releases in all; half of them choose the attack and half measure it.
-      confidence: of the lower bound.
+        the mechanism's ``unit`` by default.
+      dimension: d, number of coordinates of an update.
+      samples: total number of releases; half of them choose the attack and half measure it.
+      confidence: confidence of the lower bound.
 
     Returns:
-      What was found; every epsilon is of one release, per unit of the claim.
+      Result of the audit. Every epsilon is for a single release, per unit of the claim.
 
     Raises:
-      ConfigError: for a claim, epsilon, dimension or number of samples that cannot be audited.
+      ConfigError: if the claim, epsilon, dimension or number of samples cannot be audited.
     """
     name = label(mechanism)
     claim = mechanism.unit if claim is None else claim
@@ -108,15 +108,15 @@ def _privatized(mechanism: Mechanism, epsilon: Array, key: Array, update: Array)
 
 
 def _neighbours(claim: str, dimension: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The worst pairs of updates [d] of a claim, by name."""
+    """Build the worst-case pairs of updates [d] of a claim, by name."""
     axis = np.zeros(dimension, np.float32)
     axis[0] = LARGE
     full = np.full(dimension, LARGE, np.float32)
     pairs = {"+-e_1": (axis, -axis), "0 or e_1": (np.zeros_like(axis), axis)}
     if claim == "update":
-        # A clip that is too wide on dense updates only shows here.
+        # Only this pair reveals a clip that is too wide for dense updates.
         return pairs | {"+-(1, .., 1)": (full, -full)}
-    # A clip to a norm moves the other coordinates too, though the claim is about one.
+    # A clip to a norm also moves the other coordinates, although the claim is about one.
     return pairs | {
         "+-e_1 among large": (full, full - 2 * axis),
         "0 or huge e_1 among large": (full - axis, full + 1e4 * axis),

@@ -1,11 +1,11 @@
-"""Privacy budgets: what a client spends at its i-th participation.
+"""Privacy budgets: schedules of the epsilon that a client spends in each participation.
 
-A schedule gives eps_i for i = 1, 2, ... with sum eps_i <= eps_bar for ever. By basic composition
-(PAUSE, Theorem 2) the releases of one client are then eps_bar-LDP together, however often it is
+A schedule gives eps_i for i = 1, 2, ... with sum eps_i <= eps_bar. By basic composition (PAUSE,
+Theorem 2), all releases of one client together are then eps_bar-LDP, however often the client is
 chosen and however the choice depends on the past.
 
-Every epsilon is per unit of the mechanism that draws on the budget (``Mechanism.unit``), of one
-client. Counts of participations are arrays of whole numbers; all methods work elementwise.
+Every epsilon is per client and per unit of the mechanism that draws on the budget
+(``Mechanism.unit``). Participation counts are integer arrays, and all methods are elementwise.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ from jax.scipy.special import zeta
 from pause_jax.base.struct import Config, ConfigError, Sizes, node, number, static
 from pause_jax.privacy.budget_law import BudgetLaw
 
-# A schedule that never ends gives at least this share of eps_bar: float32 would round less to 0,
-# at which there is no finite noise. Any number of them that can be counted adds nothing to a sum.
+# Smallest share of eps_bar in a schedule that never ends. float32 would round smaller shares to 0,
+# which requires infinite noise. The sum over all participations of a run remains negligible.
 LEAST_SHARE = 2.0**-100
-# Terms of a sum of powers that are added one by one, and B_2j / (2j)! for the others.
+# Terms of a sum of powers that are added directly, and B_2j / (2j)! for the other terms.
 BY_HAND = 16
 EULER_MACLAURIN = (1 / 12, -1 / 720, 1 / 30_240, -1 / 1_209_600)
 
 
 class Budget(Config):
-    """What a client may spend, and has spent."""
+    """Base class of budgets: the total, spent and remaining epsilon of a client."""
 
     def remaining(self, participations: Array) -> Array:
-        """Share of the budget that is left after n participations, in [0, 1]: p_k of (7)."""
+        """Return the share of the budget left after n participations, p_k of PAUSE (7)."""
         raise NotImplementedError
 
     def epsilon(self, participation: Array) -> Array:
-        """eps_i of the i-th participation, i >= 1; 0 if the schedule has ended."""
+        """Return eps_i of the i-th participation, i >= 1, or 0 if the schedule has ended."""
         raise NotImplementedError
 
     def exhausted(self, participation: Array) -> Array:
-        """Whether the schedule ended before the i-th participation: then nothing is released."""
+        """Return whether participation i releases nothing because the schedule has ended."""
         return self.epsilon(participation) <= 0
 
     def spent(self, participations: Array) -> Array:
-        """Sum of eps_1 .. eps_n; 0 for n = 0."""
+        """Return the sum of eps_1 .. eps_n, 0 for n = 0."""
         raise NotImplementedError
 
     def total(self) -> Array:
-        """eps_bar, a scalar, or [K] where budgets differ; infinite if there is no limit."""
+        """Return eps_bar: a scalar, [K] if budgets differ, or infinity without a limit."""
         return jnp.asarray(jnp.inf)
 
     def loaded(self) -> Self:
-        """The budget with what its law reads from a file."""
+        """Return the budget after reading its file of client factors, if any."""
         return self
 
     def of_clients(self, key: Array, num_clients: int) -> Self:
-        """The budgets of a run's clients. Counts of participations are then [K], by client."""
+        """Return the budgets of a run's clients, for participation counts [K]."""
         return self
 
     def of_client(self, client: int) -> Self:
-        """The budget of one client, on the client's own machine."""
+        """Return the budget of one client, for use on the client's machine."""
         return self
 
 
 class Unlimited(Budget):
-    """No limit: all is left for ever, and the first release spends an infinite epsilon.
+    """Budget without a limit, which stays full although any release spends an infinite epsilon.
 
-    It has no name, because it is no choice: a mechanism that promises nothing has it.
+    It has no name, because it cannot be chosen. Mechanisms without a guarantee use it.
     """
 
     def remaining(self, participations: Array) -> Array:
@@ -81,11 +81,11 @@ class Unlimited(Budget):
 
 
 class Schedule(Budget):
-    """A budget that ends or fades: what every private mechanism draws on.
+    """Base class of finite budgets, on which every private mechanism draws.
 
     Attributes:
-      total_epsilon: eps_bar, the budget of one client for ever, > 0.
-      law: by which factor each client's budget differs from that; None if all are equal.
+      total_epsilon: eps_bar, total budget of one client over all participations, > 0.
+      law: distribution of the per-client multiplier of ``total_epsilon``; None for equal budgets.
     """
 
     total_epsilon: float = number(default=200.0, above=0)
@@ -112,7 +112,7 @@ class Schedule(Budget):
                 "which a client does not have. Set this client's total_epsilon, or take per_client "
                 "or budget_file."
             )
-        unread = jax.random.key(0)  # as nothing is drawn
+        unread = jax.random.key(0)  # only random factors depend on the key
         factors = self.law.factors(unread, max(client, 0) + 1)
         if not 0 <= client < factors.size:
             raise ConfigError(
@@ -122,11 +122,11 @@ class Schedule(Budget):
         return self.replace(total_epsilon=float(self.total_epsilon * factors[client]), law=None)
 
     def spent(self, participations: Array) -> Array:
-        """Sum of eps_1 .. eps_n. Override it for tiny shares, which float32 loses beside 1."""
+        """Return the sum of eps_1 .. eps_n. Override this if 1 - remaining loses small shares."""
         return self.total_epsilon * (1 - self.remaining(participations))
 
     def at_least_something(self, epsilon: Array) -> Array:
-        """An eps_i > 0 where float32 may have rounded it to 0, elementwise."""
+        """Keep eps_i positive where float32 may have rounded it to 0, elementwise."""
         tiny = jnp.finfo(epsilon.dtype).tiny
         return jnp.maximum(epsilon, jnp.maximum(self.total_epsilon * LEAST_SHARE, tiny))
 
@@ -136,9 +136,10 @@ def _real(times: Array) -> Array:
 
 
 class Geometric(Schedule):
-    """eps_i = eps_bar (e^eta - 1) e^(-eta i): below equation (6); then p_k = e^(-eta T_k).
+    """Geometric schedule eps_i = eps_bar (e^eta - 1) e^(-eta i), with p_k = e^(-eta T_k).
 
-    Never exhausted: from about i = 70 / eta on eps_i is 2^-100 eps_bar, and noise is enormous.
+    PAUSE, below equation (6). The budget is never exhausted. From about i = 70 / eta on, eps_i is
+    2^-100 eps_bar, and the noise is enormous.
 
     Attributes:
       decay: eta, > 0.
@@ -152,7 +153,7 @@ class Geometric(Schedule):
     def remaining(self, participations: Array) -> Array:
         return jnp.exp(-self.decay * _real(participations))
 
-    # By expm1, as 1 - e^(-eta n) loses all digits of a small eta; from i - 1, as e^eta overflows.
+    # 1 - e^(-eta) would lose all digits of a small eta, and the factor e^eta may overflow.
     def epsilon(self, participation: Array) -> Array:
         left = self.total_epsilon * jnp.exp(-self.decay * _real(participation - 1))
         return self.at_least_something(-jnp.expm1(-self.decay) * left)
@@ -162,10 +163,10 @@ class Geometric(Schedule):
 
 
 class Uniform(Schedule):
-    """eps_bar / n for each of the first n participations, what is left for the next, then nothing.
+    """Uniform schedule: eps_bar / n for n participations, less for the last if n is fractional.
 
     Attributes:
-      horizon: n, participations of one client.
+      horizon: n, number of participations of one client.
     """
 
     name: ClassVar[str] = "uniform"
@@ -188,13 +189,13 @@ class Uniform(Schedule):
 
 
 class Constant(Schedule):
-    """The same eps for each release while the budget lasts; the last one gets what is left.
+    """Constant eps per release, with the remaining budget for the last release.
 
-    Clients of a small budget then stop first. The other schedules give every client equally many
-    releases, at an epsilon in proportion to its budget.
+    Clients with a small budget stop first. The other schedules give every client the same number of
+    releases, with an epsilon in proportion to its budget.
 
     Attributes:
-      per_release: eps of a release.
+      per_release: eps of a single release.
     """
 
     name: ClassVar[str] = "constant"
@@ -213,15 +214,15 @@ class Constant(Schedule):
         return jnp.where(self.exhausted(participation), 0.0, jnp.minimum(left, self.per_release))
 
     def exhausted(self, participation: Array) -> Array:
-        # What float32 leaves of a budget that is a multiple of the release's is no budget.
+        # If eps divides the budget, the residue is a rounding error, not a remaining budget.
         left = self.total_epsilon - _real(participation - 1) * self.per_release
         return left <= 1e-5 * self.per_release
 
 
 class Power(Schedule):
-    """eps_i = eps_bar i^(-s) / zeta(s): decays slower than geometric and sums to eps_bar.
+    """Power-law schedule eps_i = eps_bar i^(-s) / zeta(s), which sums to eps_bar.
 
-    Never exhausted: below 2^-100 eps_bar it is that.
+    It decays slower than the geometric schedule and is never exhausted: eps_i >= 2^-100 eps_bar.
 
     Attributes:
       exponent: s, > 1.
@@ -233,7 +234,7 @@ class Power(Schedule):
     exponent: float = number(default=1.5, above=1)
 
     def _exponent(self) -> Array:
-        # Beyond 200 the first release takes all that a float can tell, and zeta overflows.
+        # Beyond 200, the first release spends all of the budget in float32, and zeta overflows.
         return jnp.minimum(jnp.asarray(self.exponent, float), 200.0)
 
     def remaining(self, participations: Array) -> Array:
@@ -253,9 +254,9 @@ class Power(Schedule):
 
 
 def partial_zeta(s: Array, n: Array) -> Array:
-    """Sum of i^-s for i = 1 .. n, elementwise in n; s > 1. No difference of large numbers.
+    """Compute the sum of i^-s for i = 1 .. n without cancellation, elementwise in n, for s > 1.
 
-    The first ``BY_HAND`` terms one by one, the others by Euler and Maclaurin.
+    The first ``BY_HAND`` terms are added directly, the others by the Euler-Maclaurin formula.
     """
     i = jnp.arange(1.0, BY_HAND + 1).reshape(-1, *[1] * n.ndim)
     by_hand = jnp.sum(jnp.where(i <= n[None], i**-s, 0.0), axis=0)
@@ -271,7 +272,7 @@ def partial_zeta(s: Array, n: Array) -> Array:
 
 
 class Table(Schedule):
-    """Shares of eps_bar for the first participations, given as a table; then nothing.
+    """Table of shares of eps_bar for the first participations, after which the budget is exhausted.
 
     Attributes:
       shares: eps_i / eps_bar for i = 1, 2, ...; each > 0, their sum at most 1.
@@ -296,7 +297,7 @@ class Table(Schedule):
         return self.total_epsilon * self._shared(participations)
 
     def _shared(self, participations: Array) -> Array:
-        """Share of eps_bar that n participations spend."""
+        """Return the share of eps_bar that n participations spend."""
         shared = jnp.minimum(jnp.cumsum(jnp.asarray((0.0, *self.shares))), 1.0)
         return shared[jnp.minimum(participations, len(self.shares))]
 

@@ -1,7 +1,7 @@
-"""Budgets that differ between clients: a law of factors of ``total_epsilon``.
+"""Distributions of client-specific budgets, as multipliers of ``total_epsilon``.
 
-A run draws the factors once, from its ``world`` stream: all policies with one key meet the same
-budgets. Client k then has eps_bar_k = ``total_epsilon`` times its factor.
+A run draws the factors once, from its ``world`` stream, so all policies with the same key face the
+same budgets. Client k has eps_bar_k = ``total_epsilon`` times its factor.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from pause_jax.base.checks import float32
 from pause_jax.base.client_ids import check_enough, numbered
 from pause_jax.base.struct import ConfigError, Sizes, number, static
 
-# By digest: ids of the clients and their factors.
+# Client ids and factors by digest and column of the file.
 _TABLES: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
 
 
 class BudgetLaw(source_file.FromFile):
-    """Says by which factor each client's budget differs from ``total_epsilon``.
+    """Base class of distributions of the per-client multipliers of ``total_epsilon``.
 
     Attributes:
-      drawn: whether the key of a run says which client has which factor.
+      drawn: whether the factors depend on the key of a run.
     """
 
     drawn: ClassVar[bool] = True
 
     def factors(self, key: Array, num_clients: int) -> Array:
-        """Factors of all clients, float [K] > 0."""
+        """Return the factors of all clients, float [K] > 0."""
         raise NotImplementedError
 
 
 class Tiers(BudgetLaw):
-    """A few tiers of clients. The key says who is in which; the sizes of tiers are fixed.
+    """Tiers of clients with one factor each. Tier sizes are fixed, and the key assigns clients.
 
     Attributes:
       values: factor of each tier, > 0 (static). With ``total_epsilon = 1`` they are the budgets.
-      shares: share of the clients in each tier, summing to 1 (static). Sizes are rounded so that
-        they add up to K: the largest remainders are rounded up.
+      shares: share of the clients in each tier, summing to 1 (static). Sizes are rounded to sum to
+        K, with the largest remainders rounded up.
     """
 
     name: ClassVar[str] = "tiers"
@@ -64,7 +64,7 @@ class Tiers(BudgetLaw):
             )
 
     def sizes(self, num_clients: int) -> np.ndarray:
-        """Clients of each tier, int [tiers], adding up to K."""
+        """Return the number of clients in each tier, int [tiers], summing to K."""
         exact = np.asarray(self.shares, float) * num_clients
         size = np.floor(exact + 1e-9).astype(int)
         last = np.argsort(size - exact, kind="stable")[: num_clients - size.sum()]
@@ -77,7 +77,7 @@ class Tiers(BudgetLaw):
 
 
 class LogNormalBudgets(BudgetLaw):
-    """Factors exp(sigma Z), Z standard normal: the median client has ``total_epsilon``.
+    """Log-normal factors exp(sigma Z), Z standard normal, with the median ``total_epsilon``.
 
     Attributes:
       sigma: standard deviation of the factors' logarithms.
@@ -93,7 +93,7 @@ class LogNormalBudgets(BudgetLaw):
 
 
 class PerClient(BudgetLaw):
-    """A factor for each client, in the order of the clients.
+    """Explicit factors of the clients, in client order.
 
     Attributes:
       values: K factors > 0 (static). With ``total_epsilon = 1`` they are the budgets.
@@ -117,16 +117,16 @@ class PerClient(BudgetLaw):
 
 
 class BudgetFile(BudgetLaw):
-    """A factor for each client from a CSV file: a column ``client`` and a column of factors.
+    """Factors from a CSV file with a column ``client`` and a column of factors.
 
-    Client k is the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. With
-    ``total_epsilon = 1`` the column holds the budgets. Further columns are not read.
+    Client k has the k-th id in natural order, as in :class:`pause_jax.latency.Traces`. With
+    ``total_epsilon = 1`` the factors are the budgets. Other columns are ignored.
 
     Attributes:
-      path: the file; if relative, to the working directory (static).
-      column: the header of the factors (static).
-      digest: SHA-256 of the file. Filled in when a run starts; if it is given, another file is
-        refused (static).
+      path: path of the file, absolute or relative to the working directory (static).
+      column: header of the column of factors (static).
+      digest: SHA-256 of the file, set when a run starts. If already set, a file with a different
+        digest is rejected (static).
     """
 
     name: ClassVar[str] = "budget_file"

@@ -1,6 +1,6 @@
-"""The Gaussian mechanism for whole updates, how much noise an epsilon needs, and the normal law.
+"""Gaussian mechanism for whole updates, its noise calibration, and the normal distribution.
 
-The normal law is in log space: exact where float32 probabilities underflow.
+Normal probabilities are in log space, because they underflow in float32.
 """
 
 from __future__ import annotations
@@ -18,41 +18,42 @@ from pause_jax.rng import draws
 
 BISECTION_STEPS = 40
 NEWTON_STEPS = 8
-# Above it a guarantee says nothing, and exp(-epsilon) is 0 long before. More noise than needed.
+# A larger epsilon guarantees nothing, and exp(-epsilon) underflows. A cap only adds noise.
 MAX_EPSILON = 1e4
-# float32 finds the multiplier to 2e-4 for epsilon >= 0.01 and delta >= 1e-9. Never too little.
+# float32 gives the multiplier to 2e-4 for epsilon >= 0.01 and delta >= 1e-9. This margin keeps it
+# from being too small.
 MARGIN = 1.0005
 
 
 def clip_l2(x: Array, bound: Array | float) -> Array:
-    """``x`` [d] scaled to Euclidean norm at most ``bound``; 0 stays 0."""
+    """Scale ``x`` [d] to Euclidean norm at most ``bound``, leaving a zero vector unchanged."""
     return x * jnp.minimum(1.0, bound / jnp.maximum(norm(x), jnp.finfo(x.dtype).tiny))
 
 
 def norm(x: Array) -> Array:
-    """Euclidean norm of ``x`` [d] that neither overflows nor underflows."""
-    # XLA may turn c y / largest into y (c / largest): with the least float that is 0 times inf.
+    """Compute the Euclidean norm of ``x`` [d] without overflow or underflow."""
+    # XLA may rewrite c y / largest as y (c / largest), 0 times inf for the smallest float.
     largest = jnp.maximum(jnp.max(jnp.abs(x)), float(jnp.finfo(x.dtype).tiny) ** 0.75)
     return largest * jnp.linalg.norm(x / largest)
 
 
 def log_density(x: Array) -> Array:
-    """Log of the normal density, elementwise."""
+    """Compute the log of the standard normal density, elementwise."""
     return -0.5 * (x * x + jnp.log(2 * jnp.pi))
 
 
 def log_complement(log_probability: Array) -> Array:
-    """log(1 - p) from log p < 0, elementwise."""
+    """Compute log(1 - p) from log p < 0, elementwise."""
     return jnp.log(-jnp.expm1(log_probability))
 
 
 def upper_quantile(log_probability: Array) -> Array:
-    """The x with log P(N >= x) = ``log_probability``, for any below 0; elementwise."""
-    # P(N >= x) and P(N >= -x) add up to 1: search on the side where x >= 0.
+    """Compute x with log P(N >= x) = ``log_probability`` < 0, elementwise."""
+    # P(N >= x) and P(N >= -x) sum to 1, so search on the side where x >= 0.
     mirrored = log_probability > -jnp.log(2.0)
     tail = jnp.where(mirrored, log_complement(log_probability), log_probability)
 
-    # log P(N >= x) is concave and falls, so Newton's method from the right never overshoots;
+    # log P(N >= x) is concave and decreasing, so Newton's method from the right never overshoots.
     # P(N >= x) <= exp(-x^2 / 2) gives a start on the right.
     def step(_: int, x: Array) -> Array:
         log_tail = log_ndtr(-x)
@@ -63,18 +64,18 @@ def upper_quantile(log_probability: Array) -> Array:
 
 
 def above(key: Array, log_probability: Array) -> Array:
-    """Draw N given N >= x, where ``log_probability`` = log P(N >= x); exact far in the tail."""
+    """Draw N given N >= x with log P(N >= x) = ``log_probability``, exactly even in far tails."""
     drawn = log_probability - jax.random.exponential(key, dtype=log_probability.dtype)
     # A probability of exactly 1 has no quantile.
     return upper_quantile(jnp.minimum(drawn, -(2.0**-25)))
 
 
 def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
-    """Smallest sigma / sensitivity of an (epsilon, delta) Gaussian mechanism, without a unit.
+    """Compute the smallest sigma / sensitivity of an (epsilon, delta) Gaussian mechanism.
 
-    Balle and Wang 2018 (arXiv 1805.06530), Theorem 8: delta >= Phi(1/(2t) - epsilon t) -
-    e^epsilon Phi(-1/(2t) - epsilon t) for the multiplier t, solved by bisection over log t and
-    enlarged by ``MARGIN``. Beyond ``MAX_EPSILON`` the noise is that of ``MAX_EPSILON``.
+    Balle and Wang 2018 (arXiv 1805.06530), Theorem 8: delta >= Phi(1/(2t) - epsilon t) - e^epsilon
+    Phi(-1/(2t) - epsilon t) for the multiplier t, solved by bisection over log t and enlarged by
+    ``MARGIN``. An epsilon above ``MAX_EPSILON`` counts as ``MAX_EPSILON``.
     """
     epsilon = jnp.minimum(epsilon, MAX_EPSILON)
     target = jnp.log(delta)
@@ -91,25 +92,25 @@ def gaussian_multiplier(epsilon: Array, delta: Array | float) -> Array:
         small = too_small(jnp.exp(middle))
         return jnp.where(small, middle, low), jnp.where(small, high, middle)
 
-    # At the right end the total variation distance alone, about 0.4 / t, is below delta; at the
-    # left end two inputs are told apart at the largest epsilon.
+    # At the upper end, the total variation distance alone, about 0.4 / t, is below delta. At the
+    # lower end, two inputs are distinguishable even at the largest epsilon.
     low = jnp.full_like(epsilon, jnp.log(1e-3))
     high = jnp.zeros_like(epsilon) + jnp.maximum(jnp.log(0.5 / delta), 0.0)
     return MARGIN * jnp.exp(jax.lax.fori_loop(0, BISECTION_STEPS, halve, (low, high))[1])
 
 
 class GaussianMechanism(Budgeted):
-    """Scale the whole update to L2 norm at most C and add normal noise to every coordinate.
+    """Clip of the whole update to L2 norm C, with normal noise on every coordinate.
 
     Formal guarantees:
       Unit: the whole update of one release; (eps_i, delta)-LDP, replace-one. Two clipped updates
-      differ by at most 2C in L2 norm. sigma is the smallest that this sensitivity needs, by the
-      analytic calibration of Balle and Wang 2018 (arXiv 1805.06530), valid for every eps_i. n
+      differ by at most 2C in L2 norm. sigma is the smallest for this sensitivity under the analytic
+      calibration of Balle and Wang 2018 (arXiv 1805.06530), which is valid for every eps_i. n
       releases are (sum of eps_i, n * delta)-LDP by basic composition.
 
     Attributes:
       clip_norm: C, bound on the L2 norm of an update.
-      delta: of ONE release.
+      delta: failure probability of a single release.
     """
 
     name: ClassVar[str] = "gaussian"

@@ -1,8 +1,8 @@
-"""Local differential privacy: what a client does to its update before the update leaves it.
+"""Mechanisms of local differential privacy, which privatize an update before it leaves a client.
 
 float32 noise is a statistical simulation, not a secure mechanism (Mironov 2012): an adversary who
-sees the bits of a release can tell inputs apart. Do not deploy it. XLA may fuse, reorder and round
-float32 as it likes, so no option (snapping, discrete noise) can repair it.
+sees the bits of a release can distinguish inputs. Do not deploy it. XLA may fuse, reorder and round
+float32 operations, so no option (snapping, discrete noise) can repair it.
 """
 
 from __future__ import annotations
@@ -19,54 +19,54 @@ from pause_jax.rng import draws
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-# What an epsilon may protect.
+# Units that an epsilon may protect.
 UNITS = ("coordinate", "update")
 
 
-# The law of the privacy loss of n releases of one client, by which they compose: a mechanism names
-# its own (``Mechanism.privacy_loss``), and ``analysis.ledger`` adds up.
+# Distributions of the privacy loss of n releases of one client. ``Mechanism.privacy_loss`` returns
+# one of them, and ``analysis.ledger`` composes the releases.
 
 
 class LaplaceLoss(NamedTuple):
-    """Laplace noise of scale (distance of two inputs) / eps_i.
+    """Privacy loss of Laplace noise of scale (L1 distance of two inputs) / eps_i.
 
-    Many coordinates with that L1 distance in all are no worse than one.
+    Several coordinates with this total distance lose no more than a single coordinate.
     """
 
     epsilon: Float[Array, " n"]  # eps_i > 0
 
 
 class GaussianLoss(NamedTuple):
-    """Normal noise."""
+    """Privacy loss of normal noise."""
 
-    multiplier: Float[Array, " n"]  # sigma_i over the L2 distance of two inputs, > 0
+    multiplier: Float[Array, " n"]  # sigma_i / (L2 distance of two inputs), > 0
 
 
 class WorstLoss(NamedTuple):
-    """Any (eps_i, delta)-LDP mechanism: none loses more than randomised response.
+    """Privacy loss of randomised response, the worst case of any (eps_i, delta)-LDP mechanism.
 
     Kairouz, Oh and Viswanath 2015.
     """
 
     epsilon: Float[Array, " n"]  # eps_i > 0
-    delta: Float[Array, ""] | float = 0.0  # of each release; 0 for a pure mechanism
+    delta: Float[Array, ""] | float = 0.0  # per release; 0 for a pure mechanism
 
 
 class NoGuarantee(NamedTuple):
-    """Nothing is promised: one release may tell all."""
+    """Unbounded privacy loss, because a single release may reveal everything."""
 
 
 PrivacyLoss = LaplaceLoss | GaussianLoss | WorstLoss | NoGuarantee
 
 
 class Mechanism(Config):
-    """A mechanism; by itself it promises nothing. One that does is a :class:`Budgeted`.
+    """Base class of mechanisms, without a guarantee. :class:`Budgeted` is for private mechanisms.
 
     Attributes:
-      unit: what its epsilon protects: ``coordinate``, ``update``, or ``none``.
-      delta: of one release, 0 for a pure mechanism; n releases of a client have n times as much by
-        basic composition.
-      budget: what one client may spend, in that unit.
+      unit: unit that epsilon protects: ``coordinate``, ``update``, or ``none``.
+      delta: failure probability of a single release, 0 for a pure mechanism. By basic composition,
+        n releases of a client have n * delta.
+      budget: budget of one client, per unit.
     """
 
     unit: ClassVar[str] = "none"
@@ -83,27 +83,27 @@ class Mechanism(Config):
             )
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
-        """How releases of these epsilons, float [n] > 0, compose."""
+        """Return the privacy loss of n releases with these epsilons, float [n] > 0."""
         return NoGuarantee()
 
     def with_budget(self, budget: Budget) -> Self:
-        """The same mechanism on another budget, if it can draw on it; otherwise as it is."""
+        """Return the mechanism with a different budget, or unchanged if it cannot use it."""
         return self
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         """Release one client's update, float [d].
 
         Args:
-          key: of this client and round, never used twice.
-          update: float [d], of any length and direction: the mechanism clips it.
-          epsilon: scalar > 0, of this release, in the mechanism's unit.
+          key: random key of this client and round, never reused.
+          update: float [d], of any norm and direction, which the mechanism clips.
+          epsilon: scalar > 0, epsilon of this release in the mechanism's unit.
         """
         raise NotImplementedError(f"{type(self).__name__} has no privatize(key, update, epsilon).")
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        """E ``|release - clipped update|^2``, [n], of d entries at the clip's bound.
+        """Return E ``|release - clipped update|^2``, float [n], for d entries at the clip's bound.
 
-        ``epsilon`` is float [n] > 0, of each release. Raises ConfigError if a class lacks it.
+        ``epsilon`` is float [n] > 0. Raises ConfigError if the class does not override it.
         """
         raise ConfigError(
             f"privacy = {type(self).__name__}: has no noise_power(epsilon, dimension), which the "
@@ -112,7 +112,7 @@ class Mechanism(Config):
 
 
 class NoPrivacy(Mechanism):
-    """The update leaves as it is. No guarantee: the spent budget is reported as infinite."""
+    """Release of the unchanged update, without a guarantee. The spent budget is infinite."""
 
     name: ClassVar[str] = "none"
     summary: ClassVar[str] = "no noise, no guarantee"
@@ -125,13 +125,13 @@ class NoPrivacy(Mechanism):
 
 
 class Budgeted(Mechanism):
-    """A private mechanism: each release is (eps_i, ``delta``)-LDP, eps_i from its schedule.
+    """Base class of private mechanisms, in which each release is (eps_i, ``delta``)-LDP.
 
-    A subclass says its ``unit``. Its releases compose at worst as randomised response; one that
-    knows the law of its noise returns that as its ``privacy_loss``.
+    A subclass defines its ``unit``. By default, releases compose as randomised response, the worst
+    case. A subclass with a known distribution of noise overrides ``privacy_loss``.
 
     Attributes:
-      budget: the schedule of epsilon over a client's participations.
+      budget: schedule of eps_i over a client's participations.
     """
 
     budget: Schedule = node(factory=Geometric, of=Schedule)  # type: ignore[misc]
@@ -144,12 +144,12 @@ class Budgeted(Mechanism):
 
 
 class PerCoordinateLaplace(Budgeted):
-    """Clamp each coordinate to +-Delta/2 and add Laplace(Delta / eps) to it: the papers' practice.
+    """Clamp of each coordinate to +-Delta/2, with Laplace(Delta / eps) noise, as in the papers.
 
     Formal guarantees:
-      Unit: ONE coordinate of one release; pure eps_i-LDP, replace-one. Two values of a coordinate
-      differ by at most Delta after the clamp. For the whole update of d coordinates the guarantee
-      is d * eps_i (basic composition): multiply before you quote it.
+      Unit: a single coordinate of one release; pure eps_i-LDP, replace-one. Two clamped values of a
+      coordinate differ by at most Delta. For the whole update of d coordinates, the guarantee is
+      d * eps_i (basic composition): multiply before you quote it.
 
     Attributes:
       sensitivity: Delta, width of the clamp (the authors' ``delta_f``).
@@ -174,12 +174,12 @@ class PerCoordinateLaplace(Budgeted):
 
 
 def clip_l1(x: Array, bound: Array | float) -> Array:
-    """``x`` [d] scaled to L1 norm at most ``bound``; 0 stays 0."""
+    """Scale ``x`` [d] to L1 norm at most ``bound``, leaving a zero vector unchanged."""
     return x * jnp.minimum(1.0, bound / jnp.maximum(jnp.sum(jnp.abs(x)), 1e-30))
 
 
 class L1Laplace(Budgeted):
-    """Scale the whole update to L1 norm at most C and add Laplace(2C / eps) to every coordinate.
+    """Clip of the whole update to L1 norm C, with Laplace(2C / eps) noise on every coordinate.
 
     Formal guarantees:
       Unit: the whole update of one release; pure eps_i-LDP, replace-one. Two clipped updates differ

@@ -1,4 +1,4 @@
-"""Release of a random projection of the update instead of the update."""
+"""Mechanism that releases a random projection of the update."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pause_jax.privacy.sphere import PrivUnitG
 
 
 def walsh_hadamard(x: Array) -> Array:
-    """Orthonormal Walsh-Hadamard transform of a vector [n], n a power of two; its own inverse."""
+    """Apply the orthonormal Walsh-Hadamard transform, its own inverse, to [n], n a power of two."""
     half = 1
     while half < x.size:
         pairs = x.reshape(-1, 2, half)
@@ -27,30 +27,32 @@ def walsh_hadamard(x: Array) -> Array:
 
 
 def padded_size(dimension: int) -> int:
-    """The next power of two, n >= 2."""
+    """Return the smallest power of two that is at least ``dimension`` and 2."""
     return 2 ** math.ceil(math.log2(max(dimension, 2)))
 
 
 class Projected(Mechanism):
-    """Project the update to k dimensions, release that by another mechanism, and project back.
+    """Random projection of the update to k dimensions, released by another mechanism.
 
     The projection is the subsampled randomised Hadamard transform: random signs, Walsh-Hadamard
-    transform of the update padded to the next power of two n, k of its n coordinates times
-    sqrt(n / k). The k are drawn one from each of k equal runs, which serves as well as any draw
-    without replacement and needs no sort. The way back is the transpose. No matrix is built.
+    transform of the update padded to the next power of two n, and k of its n coordinates times
+    sqrt(n / k). One coordinate is drawn from each of k runs, which is as good as any draw without
+    replacement and needs no sort. If k does not divide n, the runs differ in length by at most one,
+    and the factor is the root of the run's length. The transpose projects back. No matrix is built.
 
     Formal guarantees:
-      Those of ``inner`` for the whole update: the projection depends on no data, and ``inner``
-      clips what it is given. The projection is public. A client needs to send only k numbers.
+      The guarantees of ``inner`` hold for the whole update, because the projection is independent
+      of the data and ``inner`` clips its input. The projection is public. A client only needs to
+      send k numbers.
 
-    Of an update of norm r < C the release is unbiased, over projection and noise, as far as the
-    projected norm (mean square r^2, relative deviation about 1 / sqrt(2k)) stays below the bound C
-    of ``inner``. Beyond it is clipped: an update at the bound loses about 0.28 / sqrt(k) of its
+    For an update of norm r < C, the release is unbiased over projection and noise while the
+    projected norm (mean square r^2, relative deviation about 1 / sqrt(2k)) is below the bound C of
+    ``inner``. Larger projections are clipped: an update of norm C loses about 0.28 / sqrt(k) of its
     length. Fast ProjUnit of Asi, Feldman, Nelson, Nguyen and Talwar 2023 (arXiv 2306.04444).
 
     Attributes:
-      inner: the mechanism for the projected update; its budget is the one that counts.
-      dimension: k. At most n are used, with a larger k all of them.
+      inner: mechanism for the projected update, with the budget.
+      dimension: k, at most n; with a larger k, all n coordinates are used.
     """
 
     name: ClassVar[str] = "projected"
@@ -60,15 +62,15 @@ class Projected(Mechanism):
     inner: Mechanism = node(factory=PrivUnitG, of=Mechanism)
     dimension: int = static(default=1024, at_least=2)
 
-    # What the projection does before needs no privacy: all that is promised is ``inner``'s.
+    # The projection is independent of the data, so ``inner`` alone determines the guarantee.
     @property
     def delta(self) -> Any:
-        """Of one release of ``inner``."""
+        """Failure probability of a single release of ``inner``."""
         return self.inner.delta
 
     @property
     def budget(self) -> Budget:  # type: ignore[override]
-        """That of ``inner``."""
+        """Budget of ``inner``."""
         return self.inner.budget
 
     def privacy_loss(self, epsilon: Array) -> PrivacyLoss:
@@ -85,7 +87,7 @@ class Projected(Mechanism):
             )
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
-        # Of this pair the first is public: the server needs it for the way back.
+        # The first key is public, because the server needs it to project back.
         public, secret = jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
         padded = padded_size(update.size)
         edges = np.arange(min(self.dimension, padded) + 1) * padded // min(self.dimension, padded)
@@ -100,6 +102,6 @@ class Projected(Mechanism):
         return (signs * walsh_hadamard(spread))[: update.size]
 
     def noise_power(self, epsilon: Array, dimension: int) -> Array:
-        """That of ``inner`` on its way back; what the projection itself loses is not in it."""
+        """Return the noise power of ``inner`` projected back, without the projection's error."""
         kept = min(self.dimension, padded_size(dimension))
         return dimension / kept * self.inner.noise_power(epsilon, kept)

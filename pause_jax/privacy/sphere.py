@@ -1,7 +1,7 @@
 """Mechanisms for vectors of bounded Euclidean norm that draw a direction near the true one.
 
-At epsilon 8 and 50,890 parameters PrivUnitG has a tenth of the error of the Gaussian mechanism and
-a thirty-thousandth of that of Laplace noise behind an L1 clip that leaves a unit vector whole.
+At epsilon 8 and 50,890 parameters, PrivUnitG has 1/10 of the error of the Gaussian mechanism, and
+1/30,000 of the error of Laplace noise with an L1 clip that leaves unit vectors unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def direction(x: Array, fallback: Array) -> Array:
-    """``x`` [d] scaled to Euclidean norm 1; +-e_1 with the sign of ``fallback`` where x is 0."""
+    """Scale ``x`` [d] to Euclidean norm 1. Return e_1 with the sign of ``fallback`` if x is 0."""
     largest = jnp.max(jnp.abs(x))
     scaled = jnp.where(largest > 0, x / largest, jnp.zeros_like(x).at[0].set(fallback))
     return scaled / jnp.linalg.norm(scaled)
@@ -40,17 +40,18 @@ def direction(x: Array, fallback: Array) -> Array:
 class Cap(NamedTuple):
     """Parameters of PrivUnitG for one epsilon."""
 
-    log_odds: Float[Array, ""]  # of p, the probability to draw from the cap around the input
-    log_share: Float[Array, ""]  # log of q, the cap's probability under the normal law
-    edge: Float[Array, ""]  # gamma, the cap is <g, x> >= gamma
-    scale: Float[Array, ""]  # sigma, makes the release unbiased
+    log_odds: Float[Array, ""]  # log odds of p, the probability of drawing from the cap
+    log_share: Float[Array, ""]  # log of q, the cap's probability under the normal distribution
+    edge: Float[Array, ""]  # gamma; the cap around the input x is <g, x> >= gamma
+    scale: Float[Array, ""]  # sigma, which makes the release unbiased
 
 
 def best_cap(epsilon: Array) -> Cap:
-    """The cap with the least sigma; pure epsilon-LDP: (p / q) / ((1 - p) / (1 - q)) = e^epsilon.
+    """Find the cap with the smallest sigma.
 
-    The best p is 1/2 for small epsilon and about 1 - 1 / (2 epsilon) for large, so a grid over its
-    log odds from 0 to 12 serves every epsilon up to ``MAX_EPSILON``.
+    Pure epsilon-LDP requires (p / q) / ((1 - p) / (1 - q)) = e^epsilon. The best p is 1/2 for small
+    epsilon and about 1 - 1 / (2 epsilon) for large epsilon, so a grid of log odds from 0 to 12
+    covers every epsilon up to ``MAX_EPSILON``.
     """
     epsilon = jnp.minimum(epsilon, MAX_EPSILON)
     log_odds = jnp.linspace(0.0, 12.0, 121)
@@ -64,9 +65,9 @@ def best_cap(epsilon: Array) -> Cap:
 
 
 def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
-    """Unbiased release, float [d], of a unit vector.
+    """Draw an unbiased release, float [d], of a unit vector.
 
-    Asi, Feldman and Talwar 2022 (arXiv 2201.10407). The guarantee rests on ``unit`` having
+    Asi, Feldman and Talwar 2022 (arXiv 2201.10407). The guarantee requires that ``unit`` has
     Euclidean norm 1. ``epsilon`` is a scalar > 0.
     """
     along_key, inside_key, around_key = jax.random.split(key, 3)
@@ -80,24 +81,25 @@ def priv_unit_g(key: Array, unit: Array, epsilon: Array) -> Array:
 
 
 class PrivUnitG(Budgeted):
-    """Draw a normal vector whose part along the update falls more often in a cap around it.
+    """Normal vector, drawn with increased probability from a cap around the update.
 
     Formal guarantees:
-      Unit: the whole update of one release; pure eps_i-LDP, replace-one. It protects any two unit
-      vectors, so no sensitivity enters; ``norm`` says how an update becomes one. Asi, Feldman and
-      Talwar 2022 (arXiv 2201.10407).
+      Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
+      any two unit vectors, without a sensitivity. ``norm`` defines how an update becomes a unit
+      vector. Asi, Feldman and Talwar 2022 (arXiv 2201.10407).
 
-    Of the clipped update the release is unbiased with ``lift``, whose clip is the only loss. With
-    ``fixed`` the length is lost: every release is an unbiased estimate of the direction times C.
-    ``private`` spends the share s of eps_i on the length: the norm clipped to [0, C] is released
-    with Laplace(C / (s eps_i)) and cut to [0, C] again, which biases it (strongly for s eps_i below
-    5), and the direction has the rest, (1 - s) eps_i. An update of 0 has a random direction +-e_1.
+    With ``lift``, the release is an unbiased estimate of the clipped update. With ``fixed``, the
+    length is lost, and the release is an unbiased estimate of the direction times C. ``private``
+    spends the share s of eps_i on the length and the rest, (1 - s) eps_i, on the direction. The
+    norm is clipped to [0, C], released with Laplace(C / (s eps_i)) noise and clipped again, which
+    biases it (strongly for s eps_i below 5). ``fixed`` and ``private`` give a zero update the
+    direction e_1 or -e_1 at random.
 
     Attributes:
       clip_norm: C, bound on the L2 norm of an update.
-      norm: how the update becomes a unit vector: ``lift`` clips it and completes it to length C by
-        one more coordinate, ``fixed`` and ``private`` take its direction.
-      norm_share: share s of epsilon for the length; only with ``private``.
+      norm: conversion of the update to a unit vector. ``lift`` clips it and extends it to length C
+        by one more coordinate, ``fixed`` and ``private`` use its direction.
+      norm_share: share s of epsilon for the length, only for ``private``.
     """
 
     name: ClassVar[str] = "priv_unit_g"
@@ -110,7 +112,7 @@ class PrivUnitG(Budgeted):
 
     def privatize(self, key: Array, update: Array, epsilon: Array) -> Array:
         if self.norm == "lift":
-            # Clipped after the division, so that no rounding leaves the ball.
+            # Clip after the division, whose rounding could leave the unit ball.
             inside = clip_l2(update / self.clip_norm, 1.0)
             last = jnp.sqrt(jnp.maximum(0.0, 1 - inside @ inside))
             unit = jnp.append(inside, last)
@@ -131,35 +133,35 @@ class PrivUnitG(Budgeted):
             first, second = _length_moments(self.norm_share * epsilon)
             epsilon = (1 - self.norm_share) * epsilon
         cap = jax.vmap(best_cap)(epsilon)
-        # Of a unit vector's release: d - 1 directions of variance sigma^2, and along it E a^2 is
-        # 1 + gamma / sigma, in units of sigma^2.
+        # Mean square of a unit vector's release: sigma^2 in d - 1 directions, and
+        # sigma^2 (1 + gamma / sigma) along the vector.
         power = dimension * cap.scale**2 + cap.edge * cap.scale
         return self.clip_norm**2 * (second * power - 2 * first + 1)
 
 
 def _length_moments(epsilon: Array) -> tuple[Array, Array]:
-    """Mean and mean square of clip(1 + Laplace(1 / epsilon), 0, 1): a length of 1 released."""
-    # Below 0.01 they are 1/2 to within 0.002, and their differences would round away.
+    """Return the mean and mean square of clip(1 + Laplace(1 / epsilon), 0, 1)."""
+    # Below 0.01, both are 1/2 to within 0.002, and the formulas suffer from cancellation.
     b = 1 / jnp.maximum(epsilon, 0.01)
     inside = -jnp.expm1(-1 / b)
     return 1 - b * inside / 2, 1 - b + b**2 * inside
 
 
 def duchi_length(dimension: int, epsilon: Array) -> Array:
-    """B of Duchi, Jordan and Wainwright for the unit ball: the length of every release, [] > 0."""
-    # On the host: the two terms are large and nearly equal.
+    """Compute B of Duchi, Jordan and Wainwright, the length of every release for the unit ball."""
+    # Computed on the host in float64, because the two terms are large and nearly equal.
     log_ratio = math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2)
     return math.sqrt(math.pi) * math.exp(log_ratio) / jnp.tanh(epsilon / 2)
 
 
 class DuchiL2(Budgeted):
-    """Release a point of a large sphere, more often from the half around the update.
+    """Point on a large sphere, drawn more often from the hemisphere around the update.
 
     Formal guarantees:
-      Unit: the whole update of one release; pure eps_i-LDP, replace-one. It protects any two points
-      of the ball of radius C, so no sensitivity enters. Unbiased for the clipped update. Duchi,
-      Jordan and Wainwright 2018 (arXiv 1604.02390), section 4.2.3. Its error is of the best order
-      for eps_i <= 1 and stays at 1.57 d C^2 however large eps_i is.
+      Unit: the whole update of one release; pure eps_i-LDP, replace-one. The guarantee holds for
+      any two points of the ball of radius C, without a sensitivity. The release is unbiased for the
+      clipped update. Duchi, Jordan and Wainwright 2018 (arXiv 1604.02390), section 4.2.3. The mean
+      squared error is order-optimal for eps_i <= 1, but stays above about 1.57 d C^2 for any eps_i.
 
     Attributes:
       clip_norm: C, bound on the L2 norm of an update.

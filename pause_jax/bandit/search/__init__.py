@@ -1,4 +1,4 @@
-"""Searches: maximise ``min index + sum weight`` over cohorts of m clients."""
+"""Searches that maximise ``min index + sum weight`` over cohorts of m clients."""
 
 from pause_jax.bandit.search.annealing import Annealing, anneal
 from pause_jax.bandit.search.annealing import AnnealingTrace as AnnealingTrace

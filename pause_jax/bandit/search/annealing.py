@@ -1,10 +1,9 @@
 """Simulated annealing over sets of clients (PAUSE Algorithm 2; ALSA; vanilla).
 
-A landscape is what the chains of a round walk on: energies, neighbourhoods and the temperature
-scale. One chain is `init_chain` and `chain_step`; many chains run under vmap and the best is the
-answer.
+A landscape holds the energies, neighbourhoods and temperature scale of a round. `init_chain` and
+`chain_step` run one chain. Several chains run under vmap, and the best set of all is the result.
 
-Source: Peleg et al. 2025 (PAUSE), (18), (19), rules R1 and R2 of section IV-B; Ben Ami et al. 2025
+Source: Peleg et al. 2025, PAUSE (18) and (19), rules R1 and R2 of section IV-B; Ben Ami et al. 2025
 (BSFL), section V.
 """
 
@@ -26,19 +25,19 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 NEIGHBOURHOODS = ("pause", "alsa", "vanilla")
-# The omega of (19): C must exceed the largest energy difference, in float32 too.
+# omega of PAUSE (19). C must exceed the largest energy difference, even in float32.
 OMEGA = 1e-6
-# Up to so many clients a float32 is fine enough to draw one of them.
+# Maximum number of clients for which a float32 is fine enough to draw one of them.
 FEW = 2**16
 
 
 class Landscape(NamedTuple):
-    """What stays fixed while the chains of one round walk."""
+    """Energies, neighbourhoods and temperature scale that all chains of a round share."""
 
-    # Finite: untried clients have a value that keeps the order of all energies.
+    # Finite, with values for untried clients that preserve the order of all energies.
     index: Float[Array, " K"]  # type: ignore[assignment]  # shadows tuple.index, which nobody needs
-    weight: Float[Array, " K"]  # rounded so that sums of m have the same bits in any order
-    ranks: Int[Array, "L K"]  # place of each client in each sorted list of R2; ties at random
+    weight: Float[Array, " K"]  # rounded to make sums of m weights exact in any order
+    ranks: Int[Array, "L K"]  # place of each client in each sorted list of R2, ties at random
     available: Bool[Array, " K"]
     temperature_scale: Float[Array, ""]  # C
 
@@ -46,11 +45,11 @@ class Landscape(NamedTuple):
 def make_landscape(
     problem: Problem, num_selected: int, available: Array, neighbourhood: str, key: Array
 ) -> Landscape:
-    """Sort the lists of R2, set the temperature scale C, and make the index finite.
+    """Sort the lists of R2, compute the temperature scale C, and make the index finite.
 
-    ``pause`` has the lists ucb, g, p and C by (19), ``alsa`` ucb, g and C = Delta_max, ``vanilla``
-    R1 alone and C = 2 alpha + gamma + 1. The key orders equal values at random, where the authors
-    perturb them by 1e-8.
+    ``pause`` uses the lists ucb, g and p, with C from PAUSE (19). ``alsa`` uses ucb and g, and
+    ``vanilla`` R1 alone, both with C = ``problem.energy_range`` (2 alpha + gamma + 1). The key
+    breaks ties at random, where the authors perturb the values by 1e-8.
     """
     index = _finite(problem.index, problem.weight, num_selected, available)
     lists = jnp.concatenate([problem.index[None], problem.terms])
@@ -64,9 +63,9 @@ def make_landscape(
 
 
 def _extremes(values: Array, num_selected: int, available: Array) -> tuple[Array, Array]:
-    """The m largest values [K] of the available clients, descending, and the m smallest, ascending.
+    """Return the available clients' m largest values, descending, and m smallest, ascending.
 
-    These are B_m and A_m of (19). If fewer than m are available, -inf and +inf fill up.
+    These are B_m and A_m of PAUSE (19), padded with -inf and +inf if fewer than m are available.
     """
     high = lax.top_k(jnp.where(available, values, -jnp.inf), num_selected)[0]
     low = -lax.top_k(jnp.where(available, -values, -jnp.inf), num_selected)[0]
@@ -74,16 +73,16 @@ def _extremes(values: Array, num_selected: int, available: Array) -> tuple[Array
 
 
 def _finite(index: Array, weight: Array, num_selected: int, available: Array) -> Array:
-    """The index [K] with finite values for +-inf that keep the order of all energies.
+    """Replace +-inf in the index [K] with finite values that preserve the order of all energies.
 
-    Sums of m weights differ by less than ``reach``, so a set whose lowest index is ``reach`` above
-    the largest finite one has the larger energy whatever the weights are, as it has with +inf; in
-    the same way for -inf. Between two such sets the weights decide. And differences exist, which
-    the acceptance rule needs.
+    Sums of m weights differ by less than ``reach``. A set whose lowest index is ``reach`` above the
+    largest finite index therefore has the larger energy for any weights, as with +inf, and
+    likewise for -inf. Between two of these sets, the weights decide. Energy differences are finite,
+    which the acceptance rule needs.
     """
     high, low = _extremes(weight, num_selected, available)
     reach = tree_sum(high) - tree_sum(low) + 1.0
-    reach = jnp.where(jnp.isfinite(reach), reach, 1.0)  # fewer than m available: no walk at all
+    reach = jnp.where(jnp.isfinite(reach), reach, 1.0)  # no moves if fewer than m are available
     finite = jnp.isfinite(index) & available
     any_finite = jnp.any(finite)
     top = jnp.where(any_finite, jnp.max(jnp.where(finite, index, -jnp.inf)), 0.0)
@@ -93,10 +92,10 @@ def _finite(index: Array, weight: Array, num_selected: int, available: Array) ->
 
 
 def _ranks(lists: Array, key: Array) -> Array:
-    """Place of each client in each list [L, K] sorted ascending, int32 [L, K]; ties at random."""
+    """Rank the clients in each list [L, K], ascending, int32 [L, K], with ties at random."""
     num_clients = lists.shape[1]
     place = jnp.arange(num_clients, dtype=jnp.int32)
-    # Equal values stand in this order, the same one in all lists.
+    # Order of equal values, the same in all lists.
     order = shuffled(num_clients, jnp.ones(num_clients, bool), key)
 
     def rank(values: Array) -> Array:
@@ -107,10 +106,10 @@ def _ranks(lists: Array, key: Array) -> Array:
 
 
 def _largest_difference(index: Array, terms: Array, num_selected: int, available: Array) -> Array:
-    """Bound on the energy difference of two sets, (19) without its omega.
+    """Compute an upper bound on the energy difference of two sets, PAUSE (19) without omega.
 
-    The lowest index of a set is at most the m-th largest one and at least the smallest; the sum of
-    each additive term lies between that of its m smallest and that of its m largest values.
+    The lowest index of a set is at most the m-th largest index and at least the smallest. The sum
+    of each additive term lies between the sums of its m smallest and its m largest values.
     """
     index_high, index_low = _extremes(index, num_selected, available)
     highs, lows = jax.vmap(lambda term: _extremes(term, num_selected, available))(terms)
@@ -123,7 +122,7 @@ def _largest_difference(index: Array, terms: Array, num_selected: int, available
 
 
 def walk_energy(landscape: Landscape, members: Array) -> Array:
-    """Energy (18) of a membership mask, with the finite index of the landscape."""
+    """Compute the energy, PAUSE (18), of a membership mask using the landscape's finite index."""
     slowest = jnp.min(jnp.where(members, landscape.index, jnp.inf))
     return slowest + jnp.sum(jnp.where(members, landscape.weight, 0.0))
 
@@ -131,11 +130,11 @@ def walk_energy(landscape: Landscape, members: Array) -> Array:
 def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array, Array, Array]:
     """Return the neighbourhood of R1 and R2 as two products of sets, four masks [K].
 
-    A neighbour swaps i out and j in. It is *active* if i is the lowest member in one of the lists
-    (any j will do), and *passive* if j would be the lowest member after the swap. For an i that is
-    lowest in no list, the admissible j are the same: those below all members in some list. So the
-    neighbourhood is (removable x outside) plus (others x below), disjoint, and a uniform draw from
-    it needs no enumeration.
+    A neighbour swaps i out and j in. It is *active* if i is the lowest member in a list (with any
+    j), and *passive* if j would be the lowest member after the swap. For every i that is lowest in
+    no list, the admissible j are the same: the clients below all members in some list. The
+    neighbourhood is therefore the disjoint union of (removable x outside) and (others x below), and
+    a uniform draw from it needs no enumeration.
     """
     outside = landscape.available & ~members
     if landscape.ranks.shape[0] == 0:  # vanilla: R1 alone
@@ -148,15 +147,15 @@ def neighbour_masks(landscape: Landscape, members: Array) -> tuple[Array, Array,
 
 
 def num_swaps(leaving: Array, entering: Array) -> Array:
-    """Swaps of one of the leaving clients for one of the entering ones, of masks bool [K].
+    """Return the number of swaps of a leaving for an entering client, from masks bool [K].
 
-    A float, exact up to 2^24 in float32: m (K - m) exceeds int32 in a large network.
+    The result is a float (exact up to 2^24 in float32), because m (K - m) can exceed int32.
     """
     return jnp.sum(leaving).astype(float) * jnp.sum(entering).astype(float)
 
 
 class ChainState(NamedTuple):
-    """One chain. ``members`` and ``best_members`` are bool [K] with m true entries."""
+    """State of one chain. Both masks have m true entries, or fewer if fewer are available."""
 
     members: Bool[Array, " K"]
     energy: Float[Array, ""]
@@ -165,17 +164,17 @@ class ChainState(NamedTuple):
 
 
 class AnnealingTrace(NamedTuple):
-    """What the chains did; in their energies a finite value stands for +inf and keeps the order."""
+    """Results of all chains. ``best_energy`` and ``current_energy`` use the finite index."""
 
-    clients: Int[Array, " m"]  # the best set of all chains, ascending
-    energy: Float[Array, ""]  # its energy (18)
-    best_energy: Float[Array, "chains steps"]  # best of each chain after each step
-    current_energy: Float[Array, "chains steps"]  # of each chain's set after each step
+    clients: Int[Array, " m"]  # best set of all chains, ascending
+    energy: Float[Array, ""]  # energy of this set, PAUSE (18)
+    best_energy: Float[Array, "chains steps"]  # best energy of each chain after each step
+    current_energy: Float[Array, "chains steps"]  # energy of each chain's set after each step
     acceptance_rate: Float[Array, ""]  # share of steps that moved, over all chains
 
 
 def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainState:
-    """Start at a uniformly random set of m available clients (all, if there are fewer)."""
+    """Start a chain at a uniformly random set of m available clients, or all if fewer."""
     num_clients = landscape.index.shape[0]
     order = shuffled(num_clients, landscape.available, key)
     members = jnp.zeros(num_clients, bool).at[order[:num_selected]].set(True)
@@ -187,15 +186,15 @@ def init_chain(key: Array, landscape: Landscape, num_selected: int) -> ChainStat
 def chain_step(
     bits: Array, state: ChainState, step: Array, landscape: Landscape, cooling: Array | float
 ) -> tuple[ChainState, Array]:
-    """Propose a uniform neighbour and accept it by the Metropolis rule: (state, whether it moved).
+    """Propose a uniform neighbour, apply the Metropolis rule, and return (state, accepted).
 
-    An uphill or level move is always accepted, a downhill one with probability
+    An uphill or level move is always accepted, a downhill move with probability
     ``exp((E(new) - E(old)) / tau)``, ``tau = C / (kappa ln(1 + step))``. (The paper prints the
     opposite sign, which would accept every move.)
 
-    Of n clients that may leave or enter each has the chance 1 / n, up to a share n / 2^23 of it in
-    networks of up to ``FEW`` clients (4e-5 for 300), and n / 2^32 in larger ones. The ``bits`` are
-    four independent random words.
+    Each of n candidates is drawn with probability 1 / n, up to a relative error of n / 2^23 in
+    networks of up to ``FEW`` clients (4e-5 for n = 300) and n / 2^32 in larger networks. ``bits``
+    has four independent random words.
     """
     removable, outside, others, below = neighbour_masks(landscape, state.members)
     num_active, num_passive = num_swaps(removable, outside), num_swaps(others, below)
@@ -226,13 +225,13 @@ def chain_step(
 
 
 def _uniform(word: Array) -> Array:
-    """A number in [0, 1) from a random word: what ``jax.random.uniform`` makes of it in float32."""
+    """Convert a random word to a float32 in [0, 1), as ``jax.random.uniform`` does."""
     return (word >> 9).astype(jnp.float32) * 2.0**-23
 
 
 def _pick(mask: Array, word: Array) -> Array:
-    """A uniformly random true entry of a mask, from one random word."""
-    # The running count; XLA's cumulative sum is slow on a CPU, a product of [K, K] is not if small.
+    """Draw a uniformly random true entry of a mask from one random word."""
+    # XLA's cumulative sum is slow on a CPU. For few clients, a [K, K] product is faster.
     if mask.shape[0] <= SMALL:
         place = mask.astype(jnp.float32) @ jnp.triu(jnp.ones((mask.shape[0],) * 2))
     else:
@@ -241,16 +240,16 @@ def _pick(mask: Array, word: Array) -> Array:
 
 
 def _below(word: Array, count: Array, num_clients: int) -> Array:
-    """A whole number in [0, count) from a random word; ``num_clients``, static, bounds the count.
+    """Draw an integer in [0, count) using a random word; count <= ``num_clients`` (static).
 
-    A float has 2^23 values: of a million counts some would be an eighth likelier than others.
+    A uniform float32 has 2^23 values. It would draw some of a million integers 1/8 more often.
     """
     if num_clients > FEW:
         return (word % jnp.maximum(count, 1).astype(jnp.uint32)).astype(count.dtype)
     return jnp.minimum(jnp.floor(_uniform(word) * count), count - 1)
 
 
-# State of a chain; best energy, energy and whether it moved.
+# State of a chain, and (best energy, energy, whether it moved).
 _Steps = tuple[ChainState, tuple[Array, Array, Array]]
 
 
@@ -268,20 +267,20 @@ def anneal(
     """Run ``chains`` independent chains and return the best set that any of them visited.
 
     Args:
-      key: split over chains and steps.
-      problem: what to maximise.
+      key: random key of ties, starts and steps.
+      problem: maximisation problem of the round.
       num_selected: m.
       available: bool [K]; all by default.
       neighbourhood: one of ``NEIGHBOURHOODS``.
-      steps: annealing steps of a chain.
+      steps: annealing steps per chain.
       chains: number of chains.
       cooling: kappa, divides the temperature.
 
     Returns:
-      The trace; its clients are m distinct clients, always.
+      Trace with m distinct clients. Unavailable clients fill up if fewer than m are available.
 
     Raises:
-      ValueError: if the shapes disagree or m is out of range.
+      ValueError: if the shapes disagree, m is out of range, or a known value is NaN.
     """
     check_problem(problem.index, problem.weight, num_selected)
     num_clients = problem.index.shape[0]
@@ -297,25 +296,25 @@ def anneal(
     def run(key: Array) -> _Steps:
         init_key, steps_key = jax.random.split(key)
         start = init_chain(init_key, landscape, num_selected)
-        # All numbers at once: drawing them step by step costs more than the step.
+        # Draw all words at once, because drawing them in each step costs more than the step itself.
         bits = jax.random.bits(steps_key, (steps, 4), jnp.uint32)
         return lax.scan(body, start, (jnp.arange(1, steps + 1), bits))
 
     final, (best_energy, current_energy, moved) = jax.vmap(run)(jax.random.split(chain_key, chains))
     members = final.best_members[jnp.argmax(final.best_energy)]
-    # Members first; only if fewer than m are available do others fill up the slots.
+    # Members first. Others fill slots only if fewer than m clients are available.
     clients = jnp.sort(jnp.argsort(~members, stable=True)[:num_selected]).astype(jnp.int32)
     energy = set_energy(problem.index, problem.weight, clients, available)
     return AnnealingTrace(clients, energy, best_energy, current_energy, jnp.mean(moved))
 
 
 class Annealing(Search):
-    """Search by simulated annealing (see :func:`anneal`).
+    """Simulated annealing search (see :func:`anneal`).
 
     Attributes:
       neighbourhood: ``pause``, ``alsa`` or ``vanilla``.
-      steps: annealing steps a round (500 and 3,000 in the authors' small and large networks).
-      chains: independent chains; the best set of all is used.
+      steps: annealing steps per round (500 and 3,000 in the authors' small and large networks).
+      chains: number of independent chains; the best set of all is selected.
       cooling: kappa, divides the temperature (1 as printed; 30 or 70 in the authors' runs).
     """
 
@@ -342,7 +341,7 @@ class Annealing(Search):
         )
         weight = jnp.where(available, problem.weight, 0.0)
         best_set, best = exact(problem.index, weight, num_selected, available=available)
-        # Between two infinite energies the sums of weights decide.
+        # Infinite energies are compared using their sums of weights.
         rest = jnp.sum(weight[best_set]) - jnp.sum(weight[trace.clients])
         gap = jnp.where(
             best == trace.energy, jnp.where(jnp.isinf(best), rest, 0.0), best - trace.energy

@@ -1,7 +1,7 @@
-"""Exact search by a threshold sweep, under jit and vmap.
+"""Exact search using a threshold sweep that works under jit and vmap.
 
-Up to ``SMALL`` clients all prefixes are compared side by side; for more clients it is about one
-sort, then branch and bound over blocks of places.
+For up to ``SMALL`` clients, all prefixes are compared in parallel. For more clients, the cost is
+about one sort, followed by branch and bound over blocks of places.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pause_jax.rng.summation import tree_sum
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-# Up to so many clients all prefixes are compared side by side.
+# Maximum number of clients for comparing all prefixes in parallel.
 SMALL = 64
-# Places of a block at the least; a block holds no fewer than m.
+# Minimum number of places per block, raised to m for larger cohorts.
 BLOCK = 32
 
 
@@ -42,27 +42,28 @@ def exact(
 ) -> tuple[Array, Array]:
     """Maximise ``min index + sum weight`` over sets of ``num_selected`` clients, exactly.
 
-    Sort the clients by index, descending. The best set whose lowest index stands at place j is
-    among the first j clients, and there it is the m largest weights; no candidate is over-valued,
-    because every member of the first j has an index of at least index_(j). So the best prefix gives
-    the optimum of (14), which the PAUSE paper holds to need exhaustive search.
+    Sort the clients by index, descending. Any set whose lowest index is at place j lies within the
+    first j clients, and the best of them has their m largest weights. Its value, index_(j) plus
+    these weights, is never too high, because the first j clients have an index of at least
+    index_(j). The best prefix therefore gives the optimum of PAUSE (14), for which the paper
+    assumes that exhaustive search is necessary.
 
-    Untried clients (index +inf) are compared lexicographically: first by the lowest index, then by
-    the sum of weights.
+    Sets with an infinite lowest index (+inf if untried) are compared using their sum of weights.
 
     Args:
-      index: float [K], may hold +inf and -inf, no NaN.
+      index: float [K], may contain +inf and -inf, no NaN.
       weight: float [K], finite.
       num_selected: m, 1 <= m <= K (static).
-      available: bool [K]; all by default. If fewer than m clients are available, all of them are
-        returned and unavailable ones fill up the rest: mask with ``available[clients]``.
-      key: breaks ties at random; without it they are broken by client number.
+      available: bool [K]; all by default. If fewer than m clients are available, the result has all
+        of them, and unavailable clients fill the other slots: mask with ``available[clients]``.
+      key: breaks ties at random; without a key, ties are broken by client number.
 
     Returns:
-      ``(clients, energy)``: int32 [m] distinct and ascending, and the energy of the available ones.
+      ``(clients, energy)``: int32 [m], distinct and ascending, and the energy of the available
+      clients among them.
 
     Raises:
-      ValueError: if the shapes disagree or m is out of range.
+      ValueError: if the shapes disagree, m is out of range, or a known value is NaN.
     """
     index, weight = jnp.asarray(index), jnp.asarray(weight)
     check_problem(index, weight, num_selected)
@@ -76,35 +77,35 @@ def exact(
 def _by_counting(
     index: Array, weight: Array, num_selected: int, available: Array, key: Array | None
 ) -> Array:
-    """All prefixes side by side: K^3 work, but neither a loop nor a sort.
+    """Compare all prefixes in parallel, with O(K^3) work but neither a loop nor a sort.
 
-    Prefix j is client j and the available clients that stand before it by index. A client's place
-    by weight within a prefix is the number of its members that are heavier, and the client itself:
-    a product of two [K, K] masks counts it for all prefixes at once.
+    Prefix j consists of client j and the available clients before it by index. A client's place by
+    weight within a prefix is one plus the number of heavier members. A product of two [K, K] masks
+    counts them for all prefixes at once.
     """
     bits: Array | tuple[None, ...] = (
         None,
-    ) * 3  # to break ties by index, by weight, and of the best
+    ) * 3  # break ties by index, by weight, and between prefixes
     if key is not None:
         bits = jax.vmap(lambda key: jax.random.bits(key, index.shape))(jax.random.split(key, 3))
     stands_before = _precedence(index, available, bits[0])  # [i, j]: i before j by index
     prefix = ~stands_before & available[:, None] & available[None, :]  # [j, i]: i is in prefix j
     itself = jnp.eye(index.shape[0], dtype=bool)
     heavier = _precedence(weight, available, bits[1]) | itself  # [h, i]: h is not lighter than i
-    place = prefix.astype(jnp.float32) @ heavier.astype(jnp.float32)  # [j, i]: of i by weight, in j
+    place = prefix.astype(jnp.float32) @ heavier.astype(jnp.float32)  # [j, i]: place of i in j
     cohort = prefix & (place <= num_selected)  # [j, i]: i is among the m heaviest of prefix j
     total = _total_of_heaviest(weight, cohort, place, num_selected)
     value = jnp.where(jnp.isinf(index), index, index + total)
     feasible = available & (jnp.sum(prefix, axis=1) >= num_selected)
     best = _lexicographic_argmax(value, total, feasible, bits[2])
-    # Fewer than m are available: all of those, and others to fill up.
+    # If fewer than m clients are available, take all of them and fill up with others.
     first = jnp.sum(stands_before, axis=0) < num_selected
     chosen = jnp.where(jnp.any(feasible), cohort[best], first)
     return _members(chosen, num_selected)
 
 
 def _members(chosen: Array, num_selected: int) -> Array:
-    """The numbers of those chosen, ascending, int32 [m]: each has so many before it."""
+    """Return the numbers of the chosen clients, ascending, int32 [m]."""
     number = jnp.arange(chosen.shape[0])
     place = jnp.sum(chosen[None, :] & (number[None, :] < number[:, None]), axis=1)
     holds = chosen[:, None] & (place[:, None] == jnp.arange(num_selected)[None, :])  # [i, r]
@@ -117,12 +118,12 @@ def _total_of_heaviest(
     place: Float[Array, "K K"],
     num_selected: int,
 ) -> Float[Array, " K"]:
-    """Return the sum of each cohort's weights, the heaviest first.
+    """Sum each cohort's weights in descending order.
 
-    The order makes the bits: the same weights give the same sum whoever holds them and whatever is
-    batched beside this search. So each weight is brought to its place by a sum of one term, and
-    the places are added one after the other. ``cohort`` has a row for each cohort, and ``place`` is
-    1 to m for its members by descending weight.
+    A fixed order gives equal weights the same sum, bit by bit, whichever clients hold them and
+    whatever is batched with this search. A sum with one nonzero term moves each weight to its
+    place, and the places are then added sequentially. ``cohort`` has one row per cohort. ``place``
+    numbers its members from 1 to m by descending weight.
     """
     places = 1 + jnp.arange(num_selected, dtype=place.dtype)[None, None, :]
     holds = cohort[:, :, None] & (place[:, :, None] == places)  # [j, i, r]
@@ -134,9 +135,9 @@ def _total_of_heaviest(
 
 
 def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
-    """[i, j]: whether i stands before j in ``ordered(value, available, key)``, bool [K, K].
+    """Return whether i precedes j in ``ordered(value, available, key)``, bool [K, K] at [i, j].
 
-    The bits are uint32 [K]; by number without them.
+    Ties are broken by ``bits``, uint32 [K], or by client number without them.
     """
     number = jnp.arange(value.shape[0])
     bits = number if bits is None else bits
@@ -146,7 +147,7 @@ def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
 
     before = number[:, None] < number[None, :]
     value = jnp.where(available, value, 0.0)
-    # The last key first: each comparison decides, unless it is equal, over those before.
+    # From the last sort key to the first, each comparison overrides earlier ones unless equal.
     for ours, theirs in (pair(bits), pair(-value), pair(~available)):
         before = (ours < theirs) | ((ours == theirs) & before)
     return before
@@ -155,17 +156,17 @@ def _precedence(value: Array, available: Array, bits: Array | None) -> Array:
 def _by_sorting(
     index: Array, weight: Array, num_selected: int, available: Array, key: Array | None
 ) -> Array:
-    """A sort by index, then branch and bound for the best prefix; its m heaviest are the answer."""
+    """Sort by index, find the best prefix with branch and bound, and return its m heaviest."""
     place = jnp.arange(index.shape[0])
     order = ordered(index, available, None if key is None else jax.random.split(key)[0])
-    taken = place < jnp.sum(available)  # the others stand at the end
-    # -inf is kept for the places of unavailable clients.
+    taken = place < jnp.sum(available)  # unavailable clients come last
+    # -inf is reserved for the places of unavailable clients.
     lowest = 0.5 * jnp.finfo(index.dtype).min
     sorted_index = jnp.where(taken, jnp.maximum(index[order], lowest), -jnp.inf)
     sorted_weight = jnp.where(taken, weight[order], -jnp.inf)
     best = best_prefix(sorted_index, sorted_weight, num_selected)
     within = jnp.where(place <= best, sorted_weight, -jnp.inf)
-    # Of fewer than m available ones all are inside, and the first others fill up.
+    # If fewer than m clients are available, all are within, and the first others fill up.
     _, places = lax.top_k(within, num_selected)
     return jnp.sort(order[places]).astype(jnp.int32)
 
@@ -173,7 +174,7 @@ def _by_sorting(
 def _lexicographic_argmax(
     first: Array, second: Array, feasible: Array, bits: Array | None
 ) -> Array:
-    """Place of the largest (first, second) among the feasible; ties by bits, uint32 [K], if any."""
+    """Return the feasible place with the largest (first, second), ties broken by bits, [K]."""
     best_first = jnp.max(jnp.where(feasible, first, -jnp.inf))
     tied = feasible & (first == best_first)
     best_second = jnp.max(jnp.where(tied, second, -jnp.inf))
@@ -183,7 +184,7 @@ def _lexicographic_argmax(
 
 
 class Exact(Search):
-    """Search by the exact threshold sweep (see :func:`exact`)."""
+    """Exact search using a threshold sweep (see :func:`exact`)."""
 
     name: ClassVar[str] = "exact"
     summary: ClassVar[str] = "exact optimum by a threshold sweep, any K"
@@ -199,12 +200,12 @@ class Exact(Search):
 
 # ---------------------------------------------------------------- branch and bound for large K
 #
-# With the clients at places 0, ..., K - 1 by descending index u, and W_j the sum of the m largest
-# weights of places 0, ..., j, find the place j >= m - 1 of largest value u_j + W_j.
+# The clients are at places 0, ..., K - 1 by descending index u. W_j is the sum of the m largest
+# weights at places 0, ..., j. Find the place j >= m - 1 with the largest value u_j + W_j.
 
 
 class Best(NamedTuple):
-    """The best prefix so far: its value u_j + W_j, its total W_j, its last place j. Scalars."""
+    """Best prefix so far: value u_j + W_j, total W_j and last place j, all scalars."""
 
     value: Float[Array, ""]
     total: Float[Array, ""]
@@ -212,7 +213,7 @@ class Best(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The places after the first m, cut into B blocks of S places; the last is filled by -inf."""
+    """Places after the first m, split into B blocks of S places and padded with -inf."""
 
     index: Float[Array, "B S"]  # type: ignore[assignment]  # shadows tuple.index
     weight: Float[Array, "B S"]
@@ -221,28 +222,28 @@ class Blocks(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Upper bounds on the values that are not known yet; -inf where none can be best."""
+    """Upper bounds on the values not yet known, -inf at places that cannot be best."""
 
-    prefix: Float[Array, "B S"]  # on the value of the prefix that ends at each place
-    block: Float[Array, " B"]  # the largest in each block
+    prefix: Float[Array, "B S"]  # bound on the value of the prefix that ends at each place
+    block: Float[Array, " B"]  # largest bound in each block
 
 
 def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
     """Return the last place of the prefix that maximises its last index + its m largest weights.
 
-    1. The first m places are the first prefix; it is valued. The others are cut into blocks, and
-       one pass over the blocks keeps the m largest weights before each.
-    2. Every place gets an upper bound on its value (:func:`first_bounds`).
-    3. The place of the highest bound is valued, and the m largest weights of its prefix tighten
-       the bounds of its block (:func:`value_highest_of`). This is repeated until no bound is left
-       that reaches the best value.
+    1. Value the prefix of the first m places. Split the other places into blocks, and store the m
+       largest weights before each block in one pass.
+    2. Compute an upper bound on the value of every place (:func:`first_bounds`).
+    3. Value the place with the highest bound, and tighten the bounds of its block with the m
+       largest weights of its prefix (:func:`value_highest_of`). Repeat while a bound reaches the
+       best value.
 
-    The sum of m sorted weights is a fixed tree of additions: rounding keeps its order, and equal
-    weights give equal bits. The bounds carry the worst rounding error, so what is skipped is worse
-    in floating point too.
+    The sum of m sorted weights is a fixed tree of additions, so rounding is monotone and equal
+    weights give equal bits. The bounds include the worst-case rounding error, so a skipped place is
+    worse in floating point, too.
 
-    Indices descend; index and weight are -inf where there is no client. Of equal values the larger
-    sum of weights wins, then the first place; with fewer than m clients it is m - 1.
+    ``index`` must be descending. Both arrays are -inf at places without a client. On ties, the
+    larger sum of weights wins, then the first place. With fewer than m clients, return m - 1.
     """
     top = lax.top_k(weight[:num_selected], num_selected)[0]
     best = _valued(index[num_selected - 1], top, jnp.int32(num_selected - 1))
@@ -272,19 +273,19 @@ def best_prefix(index: Array, weight: Array, num_selected: int) -> Array:
 
 
 def first_bounds(blocks: Blocks, index: Float[Array, " K"]) -> Bounds:
-    """Return bounds from the m largest weights before each block; -inf where none can be best.
+    """Compute bounds from the m largest weights before each block, -inf where none can be best.
 
     W_j is at most W before the block plus the gains of :func:`_total_bounds`, and at most W after
-    the block, because W never falls.
+    the block, because W never decreases.
 
-    Two kinds of places need no value. Within a run of equal indices W never falls, so the last
-    place of the run is as good as any. And a place whose index is no other's and whose weight is
-    not among the m largest of its prefix has the W of the place before it, which has a larger
-    index. (A weight below the m-th largest before the block is not among them.)
+    Two kinds of places can be skipped. Within a run of equal indices, W never decreases, so only
+    the last place of the run matters. A place with a unique index and a weight that is not among
+    the m largest of its prefix has the same W as the place before it, which has a larger index. (A
+    weight below the m-th largest before the block is not among them.)
     """
     num_selected = blocks.top.shape[1]
     size = blocks.index.shape[1]
-    drops = index[:-1] > index[1:]  # from a place to the next one
+    drops = index[:-1] > index[1:]  # from each place to the next
     starts_run = _blocks_of(jnp.append(True, drops)[num_selected:], size, True)
     ends_run = _blocks_of(jnp.append(drops, index[-1] > -jnp.inf)[num_selected:], size, False)
     enters = blocks.weight >= blocks.top[:, -1:]
@@ -299,10 +300,10 @@ def first_bounds(blocks: Blocks, index: Float[Array, " K"]) -> Bounds:
 def value_highest_of(
     blocks: Blocks, b: Array, bound: Float[Array, " S"]
 ) -> tuple[Best, Float[Array, " S"]]:
-    """Value the place of highest bound in a block, and tighten the other bounds by what is learnt.
+    """Value the place with the highest bound in block b, and tighten the block's other bounds.
 
-    With W_j known, the total is at most W_j before place j; after it, the gains count from the m
-    largest weights at j instead of those before the block. The place itself is done: -inf. Returns
+    Once W_j is known, the totals before place j are at most W_j. After it, the gains start from the
+    m largest weights at j instead of before the block. The bound of place j becomes -inf. Return
     the valued prefix and the new bounds of block b.
     """
     num_selected, size = blocks.top.shape[1], blocks.index.shape[1]
@@ -316,7 +317,7 @@ def value_highest_of(
 
 
 def _cut(index: Array, weight: Array, top: Array) -> Blocks:
-    """The places after the first m in blocks; ``top`` [m]: the weights of the first m, sorted."""
+    """Split the places after the first m, whose sorted weights are ``top`` [m], into blocks."""
     num_selected = top.shape[0]
     size = max(num_selected, BLOCK)
     index = _blocks_of(index[num_selected:], size, -jnp.inf)
@@ -331,34 +332,34 @@ def _cut(index: Array, weight: Array, top: Array) -> Blocks:
 
 
 def _blocks_of(values: Array, size: int, fill: float | bool) -> Array:
-    """Values [n] in rows of ``size``, the last one filled up."""
+    """Reshape values [n] to rows of ``size``, padding the last row with ``fill``."""
     num_blocks = -(-values.shape[0] // size)
     padded = jnp.pad(values, (0, num_blocks * size - values.shape[0]), constant_values=fill)
     return padded.reshape(num_blocks, size)
 
 
 def _enter(top: Array, weight: Array) -> Array:
-    """The m largest of ``top`` [m] and ``weight`` [S], descending."""
+    """Return the m largest entries of ``top`` [m] and ``weight`` [S], descending."""
     return lax.top_k(jnp.concatenate([top, weight]), top.shape[0])[0]
 
 
 def _valued(index: Array, top: Array, place: Array) -> Best:
-    """The prefix of this last index, these m largest weights [m] and this last place."""
+    """Value a prefix from its last index, its m largest weights ``top`` [m] and its last place."""
     total = tree_sum(top)
     return Best(index + total, total, place)
 
 
 def _total_bounds(top: Array, weight: Array) -> Array:
-    """Bound the total after each of the places that follow from above, float [S].
+    """Compute an upper bound on the total after each of the following places, float [S].
 
-    A weight w that enters the m largest, ``top``, replaces one of at least ``top[-1]``, because the
-    least of the m never falls: the total grows by no more than max(w - top[-1], 0).
+    A weight w that enters the m largest, ``top``, replaces a weight of at least ``top[-1]``,
+    because the smallest of the m never decreases. The total grows by at most max(w - top[-1], 0).
 
-    That is so for exact sums. In floating point the totals before and after are trees of additions,
-    each wrong by at most ceil(log2 m) roundings, half an eps each, of the sum of its absolute
-    values. For the m that come out that is at most sum |top| for those that stay, and
-    |w| <= |top[-1]| + gain for each of at most m that enter. The gains are a running sum of at most
-    S roundings; a few roundings more are of the additions here.
+    This holds for exact sums. In floating point, the totals before and after are computed by trees
+    of additions. The error of each tree is at most ceil(log2 m) eps / 2 times its sum of absolute
+    values. For the final m weights, this sum is at most sum |top| for the weights that stay, plus
+    |w| <= |top[-1]| + gain for each of at most m weights that enter. The gains are a running sum
+    with at most S roundings. The additions in this function contribute a few more roundings.
     """
     num_selected, size = len(top), len(weight)
     gained = jnp.cumsum(jnp.maximum(weight - top[-1], 0.0))
@@ -368,7 +369,7 @@ def _total_bounds(top: Array, weight: Array) -> Array:
 
 
 def _better(best: Best, new: Best) -> Best:
-    """The larger value, then the larger sum, then the earlier place."""
+    """Return the prefix with the larger value, then the larger total, then the earlier place."""
     wins = new.place < best.place
     for ours, theirs in ((new.total, best.total), (new.value, best.value)):
         wins = (ours > theirs) | ((ours == theirs) & wins)

@@ -1,4 +1,4 @@
-"""Exhaustive search over all C(K, m) sets, in chunks: the oracle for small K."""
+"""Exhaustive search over all C(K, m) sets in chunks, the oracle for small K."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pause_jax.base.struct import ConfigError, Sizes, static
 from pause_jax.rng.summation import tree_sum
 
 MAX_SETS = 10_000_000
-# Sets that are scored side by side; bounds the memory.
+# Number of sets scored in parallel, which bounds the memory.
 CHUNK = 4096
 
 
@@ -37,24 +37,24 @@ def exhaustive(
     max_sets: int = MAX_SETS,
     chunk_size: int = CHUNK,
 ) -> tuple[Array, Array]:
-    """Maximise ``min index + sum weight`` by scoring every set, as the authors' program does.
+    """Maximise ``min index + sum weight`` by scoring every set, like the authors' code.
 
-    Sets are unranked on the fly (combinatorial number system), so memory is one chunk.
+    Sets are unranked on the fly (combinatorial number system), so one chunk is in memory at a time.
 
     Args:
-      index: float [K], may hold +inf and -inf.
+      index: float [K], may contain +inf and -inf, no NaN.
       weight: float [K], finite.
       num_selected: m (static).
       available: bool [K]; all by default, as in :func:`pause_jax.bandit.search.exact`.
-      key: breaks ties at random; without it they are broken by client number.
-      max_sets: refuse a problem with more sets than this; below 2^31.
-      chunk_size: sets scored at a time.
+      key: breaks ties at random; without a key, ties are broken by client number.
+      max_sets: maximum number of sets, below 2^31.
+      chunk_size: number of sets scored at a time.
 
     Returns:
-      (clients, energy) as :func:`pause_jax.bandit.search.exact`.
+      (clients, energy) as in :func:`pause_jax.bandit.search.exact`.
 
     Raises:
-      ValueError: if the shapes disagree or m is out of range.
+      ValueError: if the shapes disagree, m is out of range, or a known value is NaN.
       ConfigError: if C(K, m) exceeds ``max_sets``; the message gives the count.
     """
     index, weight = jnp.asarray(index), jnp.asarray(weight)
@@ -88,13 +88,13 @@ def exhaustive(
 
 
 def _binomials(num_clients: int, num_selected: int, most: int) -> Array:
-    """C(c, i + 1) at [i, c], clipped: entries above ``most`` are never reached."""
+    """Return C(c, i + 1) at [i, c], int32 [m, K], clipped to ``most``, which no rank reaches."""
     sizes, clients = range(1, num_selected + 1), range(num_clients)
     return jnp.asarray([[min(math.comb(c, i), most) for c in clients] for i in sizes], jnp.int32)
 
 
 def _unrank(rank: Array, binomials: Array) -> Array:
-    """The sets [n, m] of these ranks [n]."""
+    """Return the sets [n, m] with the ranks [n]."""
     members = []
     for i in reversed(range(len(binomials))):
         member = jnp.searchsorted(binomials[i], rank, side="right") - 1
@@ -104,17 +104,17 @@ def _unrank(rank: Array, binomials: Array) -> Array:
 
 
 def _score(members: Array, index: Array, weight: Array, usable: Array) -> tuple[Array, Array]:
-    """Energy and sum of weights of sets [n, m]; NaN marks a set that must not win."""
+    """Compute energy and sum of weights of the sets [n, m], NaN for infeasible sets."""
     total = tree_sum(weight[members])
     lowest = jnp.min(index[members], axis=-1)
     value = jnp.where(jnp.isinf(lowest), lowest, lowest + total)
     feasible = jnp.all(usable[members], axis=-1)
-    # Every comparison with NaN is False.
+    # Comparisons with NaN are False, so an infeasible set never wins.
     return jnp.where(feasible, value, jnp.nan), jnp.where(feasible, total, jnp.nan)
 
 
 def count_sets(num_clients: int, num_selected: int, max_sets: int = MAX_SETS) -> int:
-    """C(K, m), or :class:`ConfigError` naming it if it is more than ``max_sets``."""
+    """Return C(K, m). Raises :class:`ConfigError` if it exceeds ``max_sets``."""
     num_sets = math.comb(num_clients, num_selected)
     if num_sets > max_sets:
         raise ConfigError(
@@ -126,10 +126,10 @@ def count_sets(num_clients: int, num_selected: int, max_sets: int = MAX_SETS) ->
 
 
 class Exhaustive(Search):
-    """Search by scoring all sets (see :func:`exhaustive`).
+    """Exhaustive search that scores all sets (see :func:`exhaustive`).
 
     Attributes:
-      max_sets: refuse a network with more sets than this.
+      max_sets: maximum number of sets of a network.
     """
 
     name: ClassVar[str] = "exhaustive"

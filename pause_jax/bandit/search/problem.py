@@ -1,7 +1,7 @@
-"""The problem that every search here solves, and what a search reports.
+"""Maximisation problem of a round, with the interface and helpers of all searches.
 
 Maximise over sets S of m available clients:  min over S of index + sum over S of weight.
-Equation (14) of PAUSE, (10) for the genie, (17) of BSFL.
+This is PAUSE (14), PAUSE (10) for the genie, and BSFL (17).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """One round's maximisation.
+    """Maximisation problem of one round.
 
     Attributes:
-      index: float [K], may hold +inf (untried) or -inf.
+      index: float [K], may contain +inf (untried) or -inf.
       terms: float [L, K], finite additive terms; their sum over L is the weight.
       energy_range: scalar, bound on the energy difference of two cohorts (Lemma 1 plus one).
     """
@@ -36,28 +36,29 @@ class Problem(NamedTuple):
 
     @property
     def weight(self) -> Array:
-        """What a client adds to the energy, float [K]."""
+        """Additive contribution of each client to the energy, float [K]."""
         return jnp.sum(self.terms, axis=0)
 
 
 class Search(Config):
-    """A search: a config object that is called within the trace."""
+    """Base class of searches, configs that can be called within a trace."""
 
     def __call__(
         self, key: Array, problem: Problem, num_selected: int, available: Array
     ) -> tuple[Array, Info]:
-        """Return (int [m] distinct clients, ascending; diagnostics)."""
+        """Return the selected clients, int [m], distinct and ascending, and the diagnostics."""
         raise NotImplementedError
 
 
 def optimal_info(energy: Array) -> Info:
-    """Diagnostics of a search that finds the optimum, from its energy: the gap is 0."""
+    """Return the diagnostics of an exact search, with an optimality gap of 0."""
     return Info(energy, jnp.zeros_like(energy), jnp.full_like(energy, jnp.nan))
 
 
 def check_problem(index: Array, weight: Array, num_selected: int) -> None:
-    """Raise ValueError unless index and weight are [K] and 1 <= num_selected <= K, and no number
-    that is known is NaN; inside of a ``jit`` none is.
+    """Raise ValueError unless index and weight are [K] without NaN and 1 <= num_selected <= K.
+
+    Values inside a ``jit`` are unknown and not checked.
     """
     if index.ndim != 1 or weight.shape != index.shape or not 1 <= num_selected <= len(index):
         raise ValueError(
@@ -71,10 +72,10 @@ def check_problem(index: Array, weight: Array, num_selected: int) -> None:
 
 
 def set_energy(index: Array, weight: Array, clients: Array, available: Array) -> Array:
-    """Return the energy of a set, -inf if no member is available.
+    """Compute the energy of a set, -inf if no member is available.
 
-    Unavailable members only fill up the slots and do not count. ``clients`` must ascend, so that
-    equal sets get equal bits.
+    Unavailable members only fill slots and do not count. ``clients`` must be ascending to give
+    equal sets the same bits.
     """
     counted = available[clients]
     slowest = jnp.min(jnp.where(counted, index[clients], jnp.inf))
@@ -83,9 +84,10 @@ def set_energy(index: Array, weight: Array, clients: Array, available: Array) ->
 
 
 def ordered(value: Array, available: Array, key: Array | None) -> Array:
-    """Return the available clients by descending value, then the others, int32 [K].
+    """Return the available clients in descending order of value, then the others, int32 [K].
 
-    Ties, and the order of the others, are random by the key, or by client number without one.
+    Ties are broken at random with ``key``, else by client number. For float values, unavailable
+    clients count as tied.
     """
     number = jnp.arange(value.shape[0], dtype=jnp.int32)
     bits = () if key is None else (jax.random.bits(key, value.shape),)
@@ -95,9 +97,9 @@ def ordered(value: Array, available: Array, key: Array | None) -> Array:
 
 
 def _falling(value: Array, available: Array) -> Array:
-    """Unsigned integers that rise as the floats fall: XLA sorts them twice as fast on a CPU.
+    """Map floats to unsigned integers in reverse order, which XLA sorts twice as fast on a CPU.
 
-    The largest of them, which no number has, puts unavailable clients last.
+    Unavailable clients get the largest integer, to which no number maps, and come last.
     """
     width = jnp.finfo(value.dtype).bits
     bits = lax.bitcast_convert_type(jnp.where(value == 0, 0.0, -value), f"uint{width}")
@@ -107,7 +109,7 @@ def _falling(value: Array, available: Array) -> Array:
 
 
 def shuffled(num_clients: int, available: Array, key: Array | None) -> Array:
-    """An order of the clients, available ones first; random within each part if there is a key.
+    """Order the clients, available ones first, at random within each group unless key is None.
 
     Searching in this order breaks ties at random instead of by client number.
     """
