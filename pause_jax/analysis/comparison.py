@@ -1,4 +1,4 @@
-"""Compare configs in the same worlds: paired differences, and sentences on what they show."""
+"""Comparison of configs in the same worlds: paired differences and a written conclusion."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Difference", "differences"]
 
-# Names listed one by one; the rest is counted.
+# Maximum number of names in a list; the others are counted.
 _LISTED = 4
 
 
 class Aim(NamedTuple):
-    """What configs are judged by."""
+    """Criterion by which configs are compared."""
 
-    title: str  # of a column
-    values: xr.DataArray  # [config, seed]; NaN where there is none
+    title: str  # column heading
+    values: xr.DataArray  # [config, seed]; NaN for a missing value
     sign: int  # 1 if more is better, -1 if less is
-    noun: str  # what the values are
-    better: str  # than another config
+    noun: str  # name of the values in a sentence
+    better: str  # comparative, "sooner"
     worse: str
-    missing: str  # what is said of a config without a value in some seed
-    unit: str = ""  # of the values and of their differences
-    digits: int = 1  # after the point
+    missing: str  # predicate of a config that lacks a value in some seed
+    unit: str = ""  # suffix of the values
+    digits: int = 1  # decimal places
 
 
 class Difference(NamedTuple):
-    """How much more a config has of something than the one that it is compared with.
+    """Paired difference of a config from the reference config.
 
     Attributes:
-      mean: over the pairs, in the unit of the values; NaN without a pair.
-      low, high: ends of its confidence interval; NaN with fewer than two pairs.
-      pairs: seeds in which both have a value.
-      seeds: all seeds.
+      mean: mean over the pairs, in the unit of the values; NaN without a pair.
+      low, high: ends of the confidence interval; NaN with fewer than two pairs.
+      pairs: number of seeds in which both configs have a value.
+      seeds: number of all seeds.
     """
 
     mean: float
@@ -52,9 +52,9 @@ class Difference(NamedTuple):
 
     @property
     def shown(self) -> int:
-        """1 or -1 if the seeds show that the true difference is above or below 0; 0 if they do not.
+        """Sign of the true difference, 1 or -1; 0 if the seeds do not determine it.
 
-        Never where a seed is left out: those that are left were chosen by their outcome.
+        Always 0 if a seed is missing, because the remaining seeds were selected by their outcome.
         """
         if self.pairs < self.seeds:
             return 0
@@ -62,30 +62,30 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Configs compared with one of them."""
+    """Comparison of all configs with a reference config."""
 
-    against: str  # that config; empty if no config has values
-    aims: tuple[Aim, ...]  # what they are judged by, the first one first
-    comparisons: int  # differences that might have been asked for, which their intervals allow for
-    differences: tuple[dict[str, Difference], ...]  # of each aim, by config
-    text: str  # by the first aim that ``against`` has values of: what was seen, what it shows
+    against: str  # reference config; empty if no candidate has a value in every seed
+    aims: tuple[Aim, ...]  # in order of priority
+    comparisons: int  # number of differences that the joint intervals allow for
+    differences: tuple[dict[str, Difference], ...]  # for each aim, by config
+    text: str  # conclusions from the first aim for which ``against`` has all values
 
 
 def compare(result: xr.Dataset, target: float, against: str | None = None) -> Comparison:
     """Compare the configs of a sweep with one of them.
 
     Args:
-      result: from ``sweep``: same seeds are same worlds.
-      target: accuracy whose time is asked for, in (0, 1].
-      against: the config to compare with. Else the best on average by the first aim that it has a
-        value of in every seed; if some configs promise privacy for all that clients send, the best
-        of those.
+      result: data set from ``sweep``, in which all configs share the world of each seed.
+      target: test accuracy of the time-to-target criterion, in (0, 1].
+      against: reference config. The default is the config with the best mean under the first aim
+        for which any config has a value in every seed. If the epsilon of some configs covers
+        everything that clients send, only these configs are candidates.
 
     Returns:
-      The comparison. A config that broke its contract has no values.
+      The comparison, in which a run that broke its contract has no values.
 
     Raises:
-      ConfigError: for a bad target, or if there is no config ``against``.
+      ConfigError: if the target is not in (0, 1] or ``against`` is not a config.
     """
     goals = _aims(result, target)
     names = [str(name) for name in result.config.values]
@@ -95,7 +95,7 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
     if not chosen:
         text = "No config has a value in every seed, so nothing is compared."
         return Comparison("", goals, 0, tuple({} for _ in goals), text)
-    # Any of the candidates might have been the best: all pairs with one of them count.
+    # Any candidate could have been the best, so all pairs with a candidate count.
     others = len(names) - 1
     rivals = len(candidates) - 1
     comparisons = others if against else others + rivals * (2 * others - rivals - 1) // 2
@@ -111,21 +111,22 @@ def compare(result: xr.Dataset, target: float, against: str | None = None) -> Co
 def differences(
     values: xr.DataArray, against: str, *, comparisons: int | None = None
 ) -> dict[str, Difference]:
-    """Of every other config to one, over the same seeds: mean and paired t-interval.
+    """Compute every other config's difference from one config, with paired t-intervals.
 
-    All intervals hold together with 95 % confidence (Bonferroni).
+    All intervals hold jointly with 95 % confidence (Bonferroni).
 
     Args:
-      values: [config, seed]; NaN where there is none, say a target that was never reached.
-      against: the config that all are compared with.
-      comparisons: how many differences might have been asked for. The number of other configs, if
-        ``against`` was chosen beforehand; of all pairs, if it was chosen because it looked best.
+      values: [config, seed]; NaN for a missing value (a target that was never reached).
+      against: reference config.
+      comparisons: number of differences that the intervals allow for. The default, the number of
+        other configs, suits an ``against`` that was chosen in advance. If it was chosen because it
+        looked best, pass the number of all pairs.
 
     Returns:
-      By config, in their order, without ``against``.
+      Differences by config, in the order of the configs, without ``against``.
 
     Raises:
-      ConfigError: if there is no such config.
+      ConfigError: if ``against`` is not a config.
     """
     from scipy import special
 
@@ -150,12 +151,12 @@ def differences(
 
 
 def quoted(name: str) -> str:
-    """A config's name; in quotation marks if it is not one word, as ``all, no privacy``."""
+    """Return a config's name, quoted if it is not one word (``all, no privacy``)."""
     return name if name.replace("_", "").isalnum() else f"'{name}'"
 
 
 def listed(names: Sequence[str], number: int = _LISTED, word: str = "and") -> str:
-    """Names as a list: a, b and c; what is beyond ``number`` is counted."""
+    """Join names as "a, b and c"; names beyond ``number`` are counted."""
     shown = list(names)
     if len(shown) > number:
         shown = [*shown[:number], f"{len(shown) - number} more"]
@@ -163,7 +164,7 @@ def listed(names: Sequence[str], number: int = _LISTED, word: str = "and") -> st
 
 
 def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
-    """What the configs of a sweep are judged by: accuracy, else loss, else regret."""
+    """Return the aims of a sweep, based on accuracy, loss, regret or simulated time."""
     goal = f"{100 * target:g} %"
     not_finite = "ended without a finite model in some seed"
     to_target = Aim(
@@ -225,7 +226,7 @@ def _aims(result: xr.Dataset, target: float) -> tuple[Aim, ...]:
 
 
 def _best(goals: Sequence[Aim], candidates: list[str]) -> str:
-    """The best of the candidates that have a value in every seed; empty if none has."""
+    """Return the best candidate with a value in every seed, or an empty string."""
     for goal in goals:
         mean = goal.sign * goal.values.sel(config=candidates).mean("seed", skipna=False)
         if np.isfinite(mean).any():
@@ -240,8 +241,9 @@ def _text(
     best: str,
     lead: str,
 ) -> str:
-    """What was seen of the first aim that ``against`` has a value of in every seed, and which of
-    the differences the seeds settle.
+    """Describe the means, and the differences that the seeds determine.
+
+    The text is about the first aim for which ``against`` has a value in every seed.
     """
     for goal, others in zip(goals, found, strict=True):
         if bool(goal.values.sel(config=against).notnull().all()):
@@ -251,7 +253,7 @@ def _text(
 
 
 def _seen(goal: Aim) -> str:
-    """The means, the best first, of the configs that have a value in every seed."""
+    """List the means of the configs that have a value in every seed, best first."""
     means = goal.sign * goal.values.mean("seed", skipna=False)
     order = sorted(
         means.config.values[means.notnull()], key=lambda name: -float(means.sel(config=name))
@@ -292,7 +294,7 @@ def _settled(goal: Aim, others: dict[str, Difference], against: str, best: str) 
 
 
 def _interval(each: Difference, goal: Aim) -> str:
-    """A difference without its sign, which stands in the words."""
+    """Return the absolute difference; the sentence around it states the direction."""
     ends = sorted((abs(each.low), abs(each.high)))
     mean, low, high = (f"{value:,.{goal.digits}f}" for value in (abs(each.mean), *ends))
     unit = " points" if goal.unit == " %" else goal.unit

@@ -1,4 +1,4 @@
-"""Mean curves of configs with their errors, and the look of each, in figures and reports."""
+"""Mean curves of configs with standard errors, and their style in figures and reports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pause_jax.analysis import metrics
 
 Floats = NDArray[np.float64]
 
-# Distinct for colour-blind readers too, and each 3:1 at least against its page.
-# The two lists are of the same hues: a page swaps them by the reader's colour scheme.
+# Distinct for colour-blind readers, with a contrast of at least 3:1 against the page. Both lists
+# have the same hues, because a page switches lists with the reader's colour scheme.
 LIGHT_PAGE, DARK_PAGE = "#FFFFFF", "#0F1419"
 LIGHT = ("#4459CA", "#F8636C", "#09803F", "#B68B07", "#289CE0", "#802E8C", "#6D5C6E", "#8E2B00")
 DARK = ("#7190EF", "#FF6671", "#39B781", "#EFC655", "#8BD5FF", "#C890C5", "#B1C5BF", "#DB944C")
-# Of matplotlib, and the same as an SVG path in a box from -1 to 1.
+# Matplotlib marker and its SVG path in a box from -1 to 1.
 MARKERS = (
     ("o", "M.85,0A.85,.85,0,1,1,-.85,0A.85,.85,0,1,1,.85,0Z"),
     ("s", "M-.75,-.75L.75,-.75L.75,.75L-.75,.75Z"),
@@ -31,56 +31,62 @@ MARKERS = (
     ("<", "M-.95,0L.75,-.95L.75,.95Z"),
     (">", "M.95,0L-.75,-.95L-.75,.95Z"),
 )  # fmt: skip
-# Lengths of strokes and gaps, in widths of a line; the first is a line without gaps.
+# Lengths of dashes and gaps in line widths; the first is a solid line.
 DASHES = ((), (5, 2), (1, 1.5), (6, 2, 1, 2), (2, 3), (9, 2), (4, 1, 1, 1, 1, 1), (1, 4))
-# Names that look the same in every figure, whatever stands beside them.
+# Configs with a fixed style, whatever other configs a figure shows.
 KNOWN = ("pause", "sa_pause", "random", "fastest", "all", "all, no privacy", "bsfl", "genie")
 
 
 class Curve(NamedTuple):
-    """Of one config, each [n]: where, the mean over seeds, its standard error (NaN without one)."""
+    """Curve of a config, each [n]: x, mean over seeds, standard error (NaN for one seed)."""
 
     x: Floats
     mean: Floats
     error: Floats
 
     def at(self, places: NDArray[np.intp]) -> Curve:
-        """The points at those places."""
+        """Return the points at indices ``places``."""
         return Curve(self.x[places], self.mean[places], self.error[places])
 
 
 def learns(result: xr.Dataset) -> bool:
-    """Whether anything was learned, so that there is a test loss."""
+    """Return whether the result has a test loss or accuracy."""
     return bool(np.isfinite(result.test_loss).any()) or classifies(result)
 
 
 def classifies(result: xr.Dataset) -> bool:
-    """Whether there is a test accuracy."""
+    """Return whether the result has a test accuracy."""
     return bool(np.isfinite(result.test_accuracy).any())
 
 
 def progress(result: xr.Dataset) -> dict[str, Curve]:
-    """Test accuracy in per cent, else test loss, against the mean clock, as far as all seeds go."""
+    """Return test accuracy in %, or test loss, against the mean clock (:func:`over_time`)."""
     values = 100 * result.test_accuracy if classifies(result) else result.test_loss
     return over_time(values, result.eval_clock)
 
 
 def over_time(values: xr.DataArray, clock: xr.DataArray) -> dict[str, Curve]:
-    """Values against the mean clock, both [config, seed, n], as far as all seeds go."""
+    """Return mean values against the mean clock, as long as all seeds run.
+
+    ``values`` and ``clock`` are [config, seed, n]. Configs without finite values are skipped.
+    """
     mean, error = metrics.mean_and_error(values)
     seconds = clock.mean("seed", skipna=False)
     return _by_config(seconds, mean.where(seconds.notnull()), error)
 
 
 def by_round(values: xr.DataArray) -> dict[str, Curve]:
-    """Values [config, seed, round] against rounds, as far as all seeds go."""
+    """Return the mean of values [config, seed, round] against rounds, as long as all seeds run.
+
+    Configs without finite values are skipped.
+    """
     mean, error = metrics.mean_and_error(values)
     rounds = values["round"].broadcast_like(mean)
     return _by_config(rounds, mean.where(values.notnull().all("seed")), error)
 
 
 def hidden(curves: dict[str, Curve]) -> list[list[str]]:
-    """Groups of configs that have the same curve, so that one would hide the others."""
+    """Return groups of configs with identical curves, which would hide each other."""
     groups: dict[bytes, list[str]] = {}
     for name, curve in curves.items():
         groups.setdefault(np.stack([curve.x, curve.mean]).tobytes(), []).append(name)
@@ -98,7 +104,10 @@ def _by_config(*each: xr.DataArray) -> dict[str, Curve]:
 
 
 def starts_at_zero(curves: dict[str, Curve]) -> bool:
-    """Whether an axis helps more with 0 on it: where values come near it, or are all the same."""
+    """Return whether an axis should start at 0.
+
+    True if no value is negative, and the least is at most half the largest or equal to it.
+    """
     means = [curve.mean[np.isfinite(curve.mean)] for curve in curves.values()]
     values = np.concatenate([*means, np.zeros(0)])
     if not values.size:
@@ -110,17 +119,17 @@ def starts_at_zero(curves: dict[str, Curve]) -> bool:
 class Style(NamedTuple):
     """Plot style of a config."""
 
-    colour: str  # on a light page
-    marker: str  # of matplotlib
-    shape: str  # the same marker as an SVG path in a box from -1 to 1
-    dash: tuple[float, ...]  # strokes and gaps; empty for a whole line
+    colour: str  # for a light page
+    marker: str  # Matplotlib name
+    shape: str  # SVG path of the marker in a box from -1 to 1
+    dash: tuple[float, ...]  # dashes and gaps; empty for a solid line
 
 
 def style_at(place: int) -> Style:
-    """Return the style of a place.
+    """Return the style at a position in the fixed order.
 
-    No two of the first 64 have the same colour and dashes, and no two of eight in a row the same
-    marker.
+    The first 64 styles differ in colour or dashes. The markers of each block of eight (0 to 7, 8 to
+    15, ...) are distinct.
     """
     turn, column = divmod(place, len(LIGHT))
     marker, shape = MARKERS[(column + turn) % len(MARKERS)]
@@ -131,8 +140,8 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
     """Return the style of each config of a result.
 
     Args:
-      names: of all configs, in their order. A name of ``KNOWN`` has its own style; the others get
-        the places that are free, the first one first.
+      names: names of all configs. Names in ``KNOWN`` have a fixed style; the others take the free
+        positions in order.
     """
     labels = [str(name) for name in names]
     taken = {KNOWN.index(label) for label in labels if label in KNOWN}

@@ -1,4 +1,4 @@
-"""What a run records round by round, as rows for any logger: CSV, TensorBoard, a service's own."""
+"""Recorded rounds of a run as rows for a logger: CSV, TensorBoard or a custom service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["rows"]
 
-# What a row has anyway.
+# Quantities that a row implies or contains as ``seconds``.
 _OF_ROW = ("played", "clock", "eval_clock")
 
 
@@ -28,10 +28,10 @@ class Row(NamedTuple):
     """One round of one run.
 
     Attributes:
-      config, seed: which run.
-      round: from 1 on.
-      seconds: simulated, at the end of the round.
-      values: what was recorded in it, by quantity; without what is not finite.
+      config, seed: label of the config and index of the seed.
+      round: number of the round, from 1.
+      seconds: simulated seconds at the end of the round.
+      values: finite recorded values by quantity.
     """
 
     config: str
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 def quantities(result: xr.Dataset) -> list[str]:
-    """The recorded numbers of a round that rows hold, custom ones included, the library's first."""
+    """Return the names of recorded scalars per round, custom ones last."""
     scalars = [
         str(name)
         for name, values in result.data_vars.items()
@@ -54,13 +54,13 @@ def quantities(result: xr.Dataset) -> list[str]:
 
 
 def rows(result: xr.Dataset) -> Iterator[Row]:
-    """Every played round of a ``sweep``, run by run.
+    """Yield every played round of a ``sweep``, run by run.
 
     Args:
-      result: from ``sweep``, with ``played`` and ``clock``.
+      result: data set from ``sweep``, with ``played`` and ``clock``.
 
     Yields:
-      Rows in the order of rounds; quantities of evaluations are in the rounds that were evaluated.
+      Rows in the order of rounds. Only evaluated rounds contain the quantities of an evaluation.
     """
     names = quantities(result)
     rounds = result["round"].values
@@ -92,11 +92,12 @@ def write_csv(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
 
 
 def write_answers(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
-    """Write ``answers.csv``, one row per answer of a client in their order; return its path.
+    """Write ``answers.csv``, one row per client answer in time order; return its path.
 
-    ``start`` and ``finish`` are simulated seconds, ``version`` the server steps that the client's
-    model had seen, ``step`` the one that its answer belongs to. Another simulator can replay it.
-    There are rows only if rounds overlap in one of the configs.
+    ``start`` and ``finish`` are simulated seconds. ``version`` is the number of server steps behind
+    the client's model, and ``step`` is the server step that the answer enters. Other simulators can
+    replay the file. The file has no rows unless the sweep recorded ``answered``, the default with
+    overlapping rounds.
     """
     path = folder / "answers.csv"
     columns = ["config", "seed", "step", "client", "start", "finish", "version", "averaged"]
@@ -123,10 +124,10 @@ def write_answers(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
 
 
 def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
-    """Write event files, a folder a config and seed, in ``tensorboard/``; return that folder.
+    """Write event files to ``tensorboard/``, one folder per config and seed; return its path.
 
-    Steps are rounds. The time of an event is the simulated clock, so that the horizontal axis
-    ``Relative`` of TensorBoard is simulated time (in hours). Needs the extra ``tensorboard``.
+    Steps are rounds. Events carry the simulated clock, which makes TensorBoard's horizontal axis
+    ``Relative`` simulated time (in hours). Needs the extra ``tensorboard``.
     """
     check("tensorboard")
     from tensorboardX import SummaryWriter
@@ -142,7 +143,7 @@ def write_tensorboard(result: xr.Dataset, folder: pathlib.Path) -> pathlib.Path:
     return home
 
 
-# By the word of ``--log``.
+# Writers by value of ``--log``.
 WRITERS: dict[str, Callable[[xr.Dataset, pathlib.Path], pathlib.Path]] = {
     "tensorboard": write_tensorboard,
     "csv": write_csv,
@@ -151,7 +152,7 @@ WRITERS: dict[str, Callable[[xr.Dataset, pathlib.Path], pathlib.Path]] = {
 
 
 def check(kind: str) -> None:
-    """Raise ConfigError if a package that a kind of log needs is missing."""
+    """Raise ConfigError if a package for this kind of log is missing."""
     if kind == "tensorboard" and importlib.util.find_spec("tensorboardX") is None:
         raise ConfigError(
             "--log tensorboard: tensorboardX is missing: pip install 'pause_jax[tensorboard]'."

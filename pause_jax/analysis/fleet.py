@@ -1,4 +1,4 @@
-"""Laws of a fleet's measured latencies, and tests whether they stay as they are.
+"""Latency distributions fitted to a fleet's measurements, and tests for drift and correlation.
 
 The bandit policies assume that a client's latencies are independent and identically distributed.
 """
@@ -17,11 +17,11 @@ from pause_jax.world.latency import Latency, LogNormal, Pareto, ShiftedExponenti
 from pause_jax.world.latency.measured import Measured
 
 Floats = NDArray[np.float64]
-# A client with fewer measurements says nothing about order.
+# Minimum measurements of a client in the tests of order.
 FEWEST = 8
-# Significance level: one honest fleet in a thousand is suspected.
+# Significance level, at which a test rejects one stationary fleet in a thousand.
 LEVEL = 1e-3
-# Nats by which a law must predict better than another; odds of 150 to 1.
+# Minimum lead of the best distribution, in nats of log predictive density; odds of 150 to 1.
 DECISIVE = 5.0
 _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(16)
 
@@ -30,8 +30,8 @@ class Test(NamedTuple):
     """Test of one assumption.
 
     Attributes:
-      figure: what is measured; 0 if the assumption holds.
-      p: probability of such a figure or a larger one if it does; NaN if nothing can be said.
+      figure: test statistic on a readable scale, near 0 if the assumption holds.
+      p: p-value; NaN without enough data.
     """
 
     figure: float
@@ -39,36 +39,36 @@ class Test(NamedTuple):
 
     @property
     def speaks_against(self) -> bool:
-        """Whether the assumption is to be given up."""
+        """True if the test rejects the assumption at ``LEVEL``."""
         return self.p < LEVEL
 
     @property
     def verdict(self) -> str:
-        """The same in words."""
+        """Verdict in words."""
         return f"{'' if self.speaks_against else 'not '}significant at {LEVEL:g}"
 
 
 class Estimate(NamedTuple):
-    """Number with its standard error."""
+    """Estimate with its standard error."""
 
     value: float
     error: float
 
 
 class Law(NamedTuple):
-    """Law of all clients, each with its own scale.
+    """Latency distribution of a fleet, with one scale per client and one shared parameter.
 
     Attributes:
       name: ``lognormal``, ``shifted_exponential``, ``pareto`` or ``normal``.
-      log_density: float [C], nats: how well the law predicts all but one of a client's
-        measurements from that one, on average over which one is given. The client's scale is
-        integrated out, with a density that does not depend on units (of its logarithm; of the mean
-        for ``normal``). The parameter common to all clients, one for each law, is at its best
-        value. So no law needs a penalty (the geometric intrinsic Bayes factor; Berger and Pericchi
-        1996, "The intrinsic Bayes factor for model selection and prediction").
+      log_density: float [C], log predictive density of each client's measurements given a single
+        measurement, in nats, averaged over that measurement. The client's scale is integrated out
+        under a flat prior on its logarithm (on the mean for ``normal``), which does not depend on
+        units. The shared parameter has its best value. Every distribution has exactly one, so none
+        needs a penalty (the geometric intrinsic Bayes factor; Berger and Pericchi 1996, "The
+        intrinsic Bayes factor for model selection and prediction").
       parameters: fields of the latency model of that name, with standard errors.
-      scale: float [C], of each client in the order of its number, seconds: the median of a
-        lognormal, the least of a shifted exponential and a Pareto law, the mean of a normal one.
+      scale: float [C], seconds, by client number. It is the median for ``lognormal``, the minimum
+        for ``shifted_exponential`` and ``pareto``, and the mean for ``normal``.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Law(NamedTuple):
     scale: Floats
 
     def model(self, min_latency: float) -> Latency | None:
-        """Return the latency model, its clients from fastest to slowest; None for a normal law."""
+        """Return a latency model with clients from fastest to slowest; None for ``normal``."""
         models: tuple[type[SpacedLatency], ...] = (LogNormal, ShiftedExponential, Pareto)
         cls = next((model for model in models if model.name == self.name), None)
         values = {name: float(np.float32(each.value)) for name, each in self.parameters.items()}
@@ -85,19 +85,20 @@ class Law(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """What was seen.
+    """Fitted distributions and test results of a fleet.
 
     Attributes:
-      measured: measurements of each client, int [C].
-      mean: mean seconds of each, float [C].
-      ordered: whether the file says when they were taken; else its order counts.
-      laws: best first, by their summed ``log_density``.
-      drift: of each client's latency with time: the figure is the mean absolute rank correlation
-        with time beyond what chance gives.
-      correlation: of a client's measurement with its next one, lag 1, beyond its mean.
-      together: of different clients in the same round; NaN where no round has two clients.
-      change: of the mean from the first to the second half of the measurements, a factor: the
-        smallest and the largest over clients.
+      measured: number of measurements of each client, int [C].
+      mean: mean seconds of each client, float [C].
+      ordered: whether the file has times; otherwise lines are assumed to be in time order.
+      laws: fitted distributions, best first by summed ``log_density``.
+      drift: test of a trend. The figure is the mean absolute rank correlation of a client's latency
+        with time, minus its expectation by chance.
+      correlation: test of the lag-1 autocorrelation of a client's latency.
+      together: test of the correlation between clients in the same round; NaN without times or if
+        no round has two clients.
+      change: smallest and largest ratio, over clients, of the mean in the second half of the
+        measurements to the mean in the first half; NaN if every client has fewer than ``FEWEST``.
     """
 
     measured: NDArray[np.int64]
@@ -111,20 +112,20 @@ class Fleet(NamedTuple):
 
     @property
     def rivals(self) -> tuple[str, ...]:
-        """Laws that the data cannot tell from the best one."""
+        """Names of the distributions that the data cannot distinguish from the best one."""
         return rivals(self.laws)
 
     @property
     def stationary(self) -> bool:
-        """Whether nothing speaks against independent rounds of one law."""
+        """True if no test rejects independent rounds with a constant distribution."""
         return not (self.drift.speaks_against or self.correlation.speaks_against)
 
 
 def fit(data: Measured) -> Fleet:
-    """What measurements show.
+    """Fit latency distributions to measurements and test for drift and correlation.
 
     Raises:
-      ConfigError: for one client alone, or clients whose measurements do not spread.
+      ConfigError: if there is only one client, or no client's measurements vary.
     """
     answered = np.isfinite(data.seconds)
     when = None if data.when is None else data.when[answered]
@@ -163,7 +164,7 @@ def _long(each: list[Floats]) -> list[Floats]:
 
 
 def _drift(each: list[Floats]) -> Test:
-    """Spearman's rank correlation of each client with time; the squares add to a chi-square."""
+    """Test each client's Spearman correlation with time; the squares sum to a chi-square."""
     rows = _long(each)
     if not rows:
         return Test(math.nan, math.nan)
@@ -175,21 +176,21 @@ def _drift(each: list[Floats]) -> Test:
 
 
 def _correlation(each: list[Floats]) -> Test:
-    """Lag-1 correlation of ranks, which one long tail does not decide; pooled over clients."""
+    """Test the pooled lag-1 correlation of ranks, which are robust against heavy tails."""
     rows = [stats.rankdata(row) for row in _long(each)]
     if not rows:
         return Test(math.nan, math.nan)
     off = [row - row.mean() for row in rows]
     products = sum(float(x[1:] @ x[:-1]) for x in off)
     squares = sum(float(x @ x) for x in off)
-    expected = -sum(float(x @ x) / len(x) for x in off)  # of independent ranks, about their mean
+    expected = -sum(float(x @ x) / len(x) for x in off)  # for independent ranks
     figure = (products - expected) / squares
     total = sum(map(len, rows))
     return Test(figure, float(2 * stats.norm.sf(abs(figure) * math.sqrt(total))))
 
 
 def _together(data: Measured, each: list[Floats]) -> Test:
-    """Correlation of different clients in one round, of ranks within each client."""
+    """Test the correlation between clients in a round, using ranks within each client."""
     if data.when is None:
         return Test(math.nan, math.nan)
     rank = np.zeros(len(data.seconds))
@@ -207,16 +208,16 @@ def _together(data: Measured, each: list[Floats]) -> Test:
 
 
 def fitted(each: list[Floats]) -> tuple[Law, ...]:
-    """Return the four laws of the measurements of each client, best first."""
+    """Fit the four distributions to the measurements of each client; return them best first."""
     laws = [law(each) for law in (_lognormal, _shifted_exponential, _pareto, _normal)]
     return tuple(sorted(laws, key=lambda law: -law.log_density.sum()))
 
 
 def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
-    """Return names of the laws that the data cannot tell from the first, the best one.
+    """Return the names of the distributions that the data cannot distinguish from the first one.
 
-    The best must predict better by more than ``DECISIVE`` nats, also without the client that
-    favours it most: one client alone decides nothing.
+    The first and best distribution must lead by more than ``DECISIVE`` nats without the client that
+    favours it most, because a single client must not decide.
     """
     best, *others = laws
     ahead = {law.name: best.log_density - law.log_density for law in others}
@@ -224,9 +225,9 @@ def rivals(laws: tuple[Law, ...]) -> tuple[str, ...]:
 
 
 def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
-    """Return ``fastest`` and ``slowest`` of geometrically spaced scales.
+    """Fit ``fastest`` and ``slowest`` of geometrically spaced scales.
 
-    From the estimate of each client, [C], and its relative standard error, [C].
+    ``scale`` is the estimate for each client, [C], and ``error`` its relative standard error, [C].
     """
     order = np.argsort(scale)
     place = np.linspace(0, 1, scale.size)
@@ -234,7 +235,7 @@ def _ends(scale: Floats, error: Floats) -> dict[str, Estimate]:
     weight = 1 / error[order]
     covariance = np.linalg.inv(design.T @ (weight[:, None] ** 2 * design))
     logs = covariance @ design.T @ (weight**2 * np.log(scale[order]))
-    # If the scales are not spaced equally the line is off by more than the estimates' own errors.
+    # Unevenly spaced scales deviate from the line by more than their standard errors.
     residual = (np.log(scale[order]) - design @ logs) * weight
     off = max(1.0, float(residual @ residual) / max(scale.size - 2, 1))
     ends = np.exp(logs)
@@ -252,14 +253,14 @@ def _squares(rows: list[Floats]) -> Floats:
 
 
 def _gaussian(size: Floats, squares: Floats) -> Floats:
-    """Return the log density of normal rows without their means, at the best common variance."""
+    """Return the log density of normal rows at the best common variance, integrating out means."""
     variance = squares.sum() / (size - 1).sum()
     common = (size - 1) * math.log(2 * math.pi * variance)
     return np.asarray(-0.5 * (common + np.log(size) + squares / variance))
 
 
 def _from_logs(each: list[Floats]) -> Floats:
-    """Return what a density of logarithms lacks to one of seconds, but for one measurement."""
+    """Return the log Jacobian from log-seconds to seconds of all but one (average) measurement."""
     return np.asarray([-(len(row) - 1) * np.log(row).mean() for row in each])
 
 
@@ -285,7 +286,7 @@ def _log_upper_gamma(n: Floats, z: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         upper = special.gammaincc(n, z)
         near = np.log(upper) + special.gammaln(n) + z
-    # Where it underflows z is far above n, and e^z Gamma(n, z) / z^n a smooth Laplace integral.
+    # Where it underflows, z is far above n and e^z Gamma(n, z) / z^n is a smooth Laplace integral.
     beyond = np.maximum(z - n + 1, 1.0)[:, None]
     t = _NODES / beyond
     smooth = np.exp((n[:, None] - 1) * (np.log1p(t) - t)) @ _WEIGHTS
@@ -298,7 +299,7 @@ def _shifted_exponential(each: list[Floats]) -> Law:
     least, mean = (np.asarray([f(row) for row in each]) for f in (np.min, np.mean))
     total = size.sum()
     many = np.maximum(size, 2)
-    # The least of n is above the shift by the n-th part of the mean excess: taken off.
+    # On average, the minimum of n exceeds the shift by 1/n of the mean excess, so subtract this.
     shift = np.maximum((many * least - mean) / (many - 1), least * 0.5)
     above = float(size @ (mean / shift - 1)) / total
     logs = np.asarray([np.log(row).mean() for row in each])

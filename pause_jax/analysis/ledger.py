@@ -1,6 +1,6 @@
-"""The ledger: what each client released in a run, and what that adds up to.
+"""Privacy ledger: the releases of each client in a run and their total epsilon.
 
-Host side only; the tight totals need dp-accounting (the extra ``accounting``).
+Runs on the host. Tight totals need dp-accounting (the extra ``accounting``).
 """
 
 from __future__ import annotations
@@ -29,38 +29,39 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "ledger"]
 
 HINT = "dp-accounting is missing: pip install 'pause_jax[accounting]'"
-# e^eps of a larger one is no double, without which dp-accounting fails. Nothing is gained there.
+# Above it, e^eps overflows float64 and dp-accounting fails. The plain sum is as good there.
 MAX_RELEASE = 700.0
 SIZES = "data sizes (aggregation weights)"
 
 
 class Ledger(NamedTuple):
-    """What K clients spent in a run; arrays are [K], or [S, K] for a row with S seeds.
+    """Budget spent by K clients in a run; arrays are [K], or [S, K] for S seeds.
 
     Attributes:
-      mechanism: its name.
-      unit: what its epsilon protects: ``coordinate``, ``update`` or ``none``.
+      mechanism: name of the mechanism.
+      unit: unit that epsilon protects: ``coordinate``, ``update`` or ``none``.
       num_parameters: d, entries of an update; 0 without learning.
-      delta: of ``tight``.
+      delta: delta of ``tight`` and ``tight_at_most``.
       participations: int, rounds in which the client took part.
-      releases: int, messages about its data: updates (none once its budget is spent), and un-noised
-        answers to queries.
+      releases: int, messages about the client's data: updates (none once the budget is spent) and
+        un-noised answers to queries.
       budget: float, eps_bar of the client, in the mechanism's unit; infinite without privacy.
       spent: float, epsilon by basic composition (a plain sum), in the mechanism's unit.
-      per_coordinate: float, the same for one coordinate of its updates.
-      whole_update: float, the same for all d coordinates; NaN if d is 0.
-      exhausted: bool, nothing is left of its budget, so it releases nothing more.
-      last_release: int, the round of an exhausted client's last release; 0 for others, and where
-        ``clients`` is not recorded.
-      basic, basic_delta: the most ``spent``, and its delta: 0 for a pure mechanism.
-      tight: the largest :func:`total_epsilon` of the releases of a client; NaN if dp-accounting is
-        missing.
-      tight_at_most: the same for a client that takes part in every round, of the largest budget:
-        holds whatever the number of its participations depends on. NaN without learning.
-      unnoised: all that left clients without noise.
-      client_ids: of clients 0, ..., K - 1; empty where they are called by these numbers.
-      overlaps: whether rounds overlap. A release is charged when its client starts, and a client
-        starts at most once between two server steps, the rounds of this ledger.
+      per_coordinate: float, epsilon of one coordinate of the updates; equals ``spent``.
+      whole_update: float, epsilon of all d coordinates of the updates: d * ``spent`` if the unit is
+        a coordinate, else ``spent``; NaN if d is 0.
+      exhausted: bool, whether the budget is spent, after which the client releases nothing.
+      last_release: int, round of an exhausted client's last release; 0 for other clients, and if
+        the run did not record ``clients``.
+      basic, basic_delta: largest ``spent`` and its delta, which is 0 for a pure mechanism.
+      tight: largest :func:`total_epsilon` of a client's releases; NaN without dp-accounting.
+      tight_at_most: :func:`total_epsilon` of a client that has the largest budget and takes part in
+        every round. It holds even if participation depends on the data. NaN without learning or
+        dp-accounting.
+      unnoised: names of everything that left clients without noise.
+      client_ids: ids of clients 0, ..., K - 1; empty if clients are numbered 0, 1, ...
+      overlaps: whether rounds overlap. A release is charged when its client starts. A client starts
+        at most once between two server steps, which are the rounds of this ledger.
     """
 
     mechanism: str
@@ -85,9 +86,9 @@ class Ledger(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """Why no epsilon here covers a whole message; empty if one does, data sizes being public.
+        """Warning that no epsilon covers a whole message; empty if only data sizes are un-noised.
 
-        No epsilon of whole updates may be printed without it.
+        Always print it with an epsilon of whole updates. Data sizes count as public.
         """
         names = ", ".join(name for name in self.unnoised if name != SIZES)
         text = f"NO GUARANTEE for all that a client sends: without noise leave {names}."
@@ -95,20 +96,20 @@ class Ledger(NamedTuple):
 
 
 def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
-    """Return the ledger of a run, or of a selector at work.
+    """Return the ledger of a run or of a live selector.
 
     Args:
       run: a ``Result``, a ``Selector``, or one config of a ``sweep``: ``result.sel(config=...)``,
-        with its dimension ``seed`` or without.
-      delta: of the tight total, in [0, 1).
+        with or without the dimension ``seed``.
+      delta: delta of the tight totals, in [0, 1).
 
     Returns:
-      The ledger. ``tight`` is at the most participations that happened, as if that number had been
-      fixed beforehand. Where a policy's choice depends on releases the number depends on the data:
-      then quote ``tight_at_most``, which holds in every case.
+      The ledger. ``tight`` treats each client's number of participations as fixed in advance. If
+      the policy's choices depend on releases, that number depends on the data. Then quote
+      ``tight_at_most``, which always holds.
 
     Raises:
-      ConfigError: for several configs at once, a run that recorded too little, or a bad delta.
+      ConfigError: if ``run`` holds several configs or lacks a quantity, or delta is out of range.
 
     Examples:
       >>> import jax
@@ -120,7 +121,7 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
       ('coordinate', 20, True)
     """
     config, unnoised, client_ids = _read(run)
-    # A smaller config's row of a sweep is filled up with clients that do not exist.
+    # A sweep pads configs with fewer clients.
     counts, queried, spent = (
         np.asarray(getattr(run, name))[..., : config.num_clients]
         for name in ("counts", "queried", "spent")
@@ -166,7 +167,7 @@ def ledger(run: Result | Selector | xr.Dataset, delta: float = 1e-5) -> Ledger:
 def _read(
     run: Result | Selector | xr.Dataset,
 ) -> tuple[SimConfig, tuple[str, ...], tuple[str, ...]]:
-    """Return the config of a run, what left without noise, and the ids of its clients."""
+    """Return the config of a run, the names of its un-noised messages, and its client ids."""
     if isinstance(run, Result | Selector):
         config, unnoised, ids = run.config, run.unnoised, run.client_ids
         if any(jnp.ndim(leaf) for leaf in jax.tree.leaves(config.privacy)):
@@ -190,12 +191,12 @@ def _read(
 
 
 def _has_law(budget: Budget) -> bool:
-    """Whether clients have budgets of their own."""
+    """Return whether budgets differ between clients."""
     return isinstance(budget, Schedule) and budget.law is not None
 
 
 def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, np.ndarray]:
-    """The schedule with each client's own eps_bar, and these, of shape [K] or [S, K]."""
+    """Return the schedule with one eps_bar per client, and the eps_bar values, [K] or [S, K]."""
     if not _has_law(budget):
         return budget, np.full(shape, np.asarray(budget.total()))
     own = np.asarray(run.budget)[..., : shape[-1]]
@@ -203,9 +204,9 @@ def _budgets(run: Any, budget: Budget, shape: tuple[int, ...]) -> tuple[Budget, 
 
 
 def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
-    """Updates that left in so many participations: none once the budget is spent.
+    """Return the number of updates that clients released in their participations.
 
-    By bisection for the last participation that sends: a budget that is spent stays spent.
+    Bisects for the last participation before the budget is spent, as a spent budget stays spent.
     """
     sent = np.zeros_like(participations)
     at_most = participations.copy()
@@ -219,14 +220,14 @@ def _updates(budget: Budget, participations: np.ndarray) -> np.ndarray:
 
 
 def _last_rounds(clients: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """Return the round of each client's last of so many updates, by the cohorts [..., T, slots]."""
+    """Return the round of each client's last update, from the cohorts [..., T, slots]."""
     last = np.zeros_like(updates)
     for seed in np.ndindex(updates.shape[:-1]):
         rounds, slots = np.nonzero(clients[seed] >= 0)
         chosen = clients[seed][rounds, slots].astype(int)
         by_client = np.append(rounds[np.argsort(chosen, kind="stable")] + 1, 0)
         times = np.bincount(chosen, minlength=updates.shape[-1])
-        # Where rounds overlap, clients may be under way at the end.
+        # With overlapping rounds, clients may still be under way at the end.
         number = np.minimum(updates[seed], times)
         last[seed] = np.where(number > 0, by_client[np.cumsum(times) - times + number - 1], 0)
     return last
@@ -235,9 +236,10 @@ def _last_rounds(clients: np.ndarray, updates: np.ndarray) -> np.ndarray:
 def _largest_total(
     mechanism: Mechanism, budget: np.ndarray, counts: np.ndarray, spent: np.ndarray, delta: float
 ) -> float:
-    """Return the largest total of a client; of clients with one budget the busiest has it.
+    """Return the largest total of any client.
 
-    Totals of a pure mechanism are at most what is spent: the others need not be composed.
+    Among equal budgets, the busiest client has the largest total. The total of a pure mechanism is
+    at most the spent budget, which bounds the search.
     """
     most: dict[float, tuple[float, int]] = {}
     for total, count, sum_of in zip(budget.flat, counts.flat, spent.flat, strict=True):
@@ -256,7 +258,7 @@ def _largest_total(
 def _total_if_known(
     mechanism: Mechanism, budget: float, participations: int, delta: float
 ) -> float:
-    """:func:`total_epsilon` of a client of this budget; NaN if dp-accounting is missing."""
+    """Return :func:`total_epsilon` of a client with ``budget``; NaN without dp-accounting."""
     schedule = mechanism.budget
     if _has_law(schedule):
         schedule = schedule.replace(total_epsilon=float(budget), law=None)
@@ -267,25 +269,27 @@ def _total_if_known(
 
 
 def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> float:
-    """Epsilon at ``delta`` of the schedule's first n releases together, in the mechanism's unit.
+    """Return the total epsilon at ``delta`` of a client's first n participations.
 
-    By the law that the mechanism names (``Mechanism.privacy_loss``, :data:`TOTALS`).
+    Releases compose according to the mechanism's privacy loss (``Mechanism.privacy_loss``,
+    :data:`TOTALS`).
 
     Args:
-      mechanism: its numbers not batched.
-      participations: n, a number fixed beforehand; ``num_rounds`` always holds.
-      delta: in [0, 1). At 0 the plain sum, for pure mechanisms.
+      mechanism: an unbatched mechanism.
+      participations: n, fixed in advance; ``num_rounds`` is always valid.
+      delta: in [0, 1). For pure mechanisms, 0 gives the plain sum.
 
     Returns:
-      Epsilon; infinite without a guarantee. For pure mechanisms never more than the plain sum.
+      Epsilon in the mechanism's unit; infinite without a guarantee. For pure mechanisms it never
+      exceeds the plain sum.
 
     Raises:
       ConfigError: if delta is not in [0, 1).
-      ModuleNotFoundError: if dp-accounting is needed and missing.
+      ModuleNotFoundError: if dp-accounting is needed but not installed.
     """
     if not 0 <= delta < 1:
         raise ConfigError(f"delta = {delta!r}: must be >= 0 and < 1.")
-    # Lengths that are powers of two: a program serves many.
+    # Powers of two let many lengths share one compiled program.
     longer = np.arange(1, 1 + 2 ** max(participations - 1, 0).bit_length(), dtype=np.int32)
     epsilon, over = (np.asarray(x)[:participations] for x in _schedule(mechanism.budget, longer))
     epsilon = epsilon[~over]
@@ -297,34 +301,34 @@ def total_epsilon(mechanism: Mechanism, participations: int, delta: float) -> fl
 
 @jax.jit
 def _schedule(budget: Budget, participation: Array) -> tuple[Array, Array]:
-    """Epsilon of each participation, and whether the budget is spent before it."""
+    """Return the epsilon of each participation, and whether the budget is spent before it."""
     return budget.epsilon(participation), budget.exhausted(participation)
 
 
 def _laplace(loss: LaplaceLoss, delta: float) -> float:
-    """By privacy loss distributions of ``LaplaceDpEvent(1 / eps_i)`` under ADD_OR_REMOVE_ONE.
+    """Compose privacy loss distributions of ``LaplaceDpEvent(1 / eps_i)`` under ADD_OR_REMOVE_ONE.
 
-    Koskela, Jalko and Honkela 2020; dp-accounting's upper estimate. Neighbours here are any two
-    inputs (replace-one), but the scale already holds their whole distance (Delta, or 2C), so that
-    no further factor of 2 is due.
+    Returns dp-accounting's upper estimate (Koskela, Jalko and Honkela 2020). Our neighbours are any
+    two inputs (replace-one). The noise scale already covers their whole distance (Delta or 2C), so
+    no further factor of 2 applies.
     """
     epsilon = np.asarray(loss.epsilon)
     basic = float(epsilon.sum(dtype=float))
     if delta == 0 or epsilon.max() > MAX_RELEASE:
         return basic
-    # What a sum of doubles does not see would take longest: a schedule that never ends has many.
+    # Endless schedules have many releases too small to change the sum but slow to compose.
     counted = epsilon[epsilon > 1e-20 * basic]
     return min(basic, _composed(_laplace_parts, tuple(counted.tolist()), delta))
 
 
 def _gaussian(loss: GaussianLoss, delta: float) -> float:
-    """Exact: together they are one Gaussian of multiplier (sum 1 / multiplier^2)^(-1/2)."""
+    """Compose exactly, as one Gaussian of multiplier (sum 1 / multiplier^2)^(-1/2)."""
     each = np.asarray(loss.multiplier, float)
     return float(_dp_accounting().get_epsilon_gaussian(np.sum(each**-2) ** -0.5, delta))
 
 
 def _worst(loss: WorstLoss, delta: float) -> float:
-    """As randomised response, from which every mechanism can be made (Kairouz et al. 2015)."""
+    """Compose as randomised response, the worst (eps, delta) mechanism (Kairouz et al. 2015)."""
     epsilon = np.asarray(loss.epsilon)
     each = float(loss.delta)
     basic = float(epsilon.sum(dtype=float)) if epsilon.size * each <= delta else math.inf
@@ -334,7 +338,7 @@ def _worst(loss: WorstLoss, delta: float) -> float:
     return min(basic, _composed(_response_parts, releases, delta))
 
 
-# What releases of each law add up to: (loss, delta) -> epsilon.
+# Composition rule of each privacy loss: (loss, delta) -> epsilon.
 TOTALS: dict[type, Callable[[Any, float], float]] = {
     LaplaceLoss: _laplace,
     GaussianLoss: _gaussian,
@@ -345,28 +349,28 @@ TOTALS: dict[type, Callable[[Any, float], float]] = {
 
 @functools.lru_cache(maxsize=256)
 def _composed(parts: Callable[[Any], list[Any]], releases: tuple[Any, ...], delta: float) -> float:
-    """Epsilon at ``delta`` of releases whose privacy loss distributions are ``parts(releases)``."""
+    """Compose the privacy loss distributions ``parts(releases)``; return epsilon at ``delta``."""
     try:
         left = parts(releases)
-    except OverflowError:  # e^eps, from eps = 710 on
+    except OverflowError:  # e^eps overflows from eps = 710
         return math.inf
-    while len(left) > 1:  # pairwise: far sooner than one after another
+    while len(left) > 1:  # pairwise is much faster than sequential
         pairs = zip(left[::2], left[1::2], strict=False)
         left = [a.compose(b) for a, b in pairs] + left[len(left) // 2 * 2 :]
-    with np.errstate(over="ignore"):  # of large epsilons; what overflows is infinite
+    with np.errstate(over="ignore"):  # large epsilons overflow to infinity
         return float(left[0].get_epsilon_for_delta(delta))
 
 
 def _laplace_parts(epsilons: tuple[float, ...]) -> list[Any]:
     pld = _dp_accounting().pld.privacy_loss_distribution
-    # With a finer grid the figures of the papers' schedules change by less than 1e-4 of themselves.
+    # A finer grid changes the totals of the papers' schedules by a relative 1e-4 at most.
     grid = sum(epsilons) / 3e4
     return [pld.from_laplace_mechanism(1 / e, value_discretization_interval=grid) for e in epsilons]
 
 
 def _response_parts(releases: tuple[tuple[float, float], ...]) -> list[Any]:
     pld = _dp_accounting().pld
-    # Atoms are rounded up to the grid, each release anew.
+    # Each release rounds its atoms up to the grid, so the errors add up.
     grid = sum(epsilon for epsilon, _ in releases) / (1e3 * len(releases))
     return [
         pld.privacy_loss_distribution.from_privacy_parameters(
@@ -378,7 +382,7 @@ def _response_parts(releases: tuple[tuple[float, float], ...]) -> list[Any]:
 
 def _dp_accounting() -> Any:
     try:
-        import dp_accounting.pld  # its package names both submodules that are used here
+        import dp_accounting.pld  # imports both submodules used here
     except ImportError:
         raise ModuleNotFoundError(HINT) from None
     return dp_accounting

@@ -1,4 +1,4 @@
-"""The ledger of a comparison: a table for the terminal, and a file with every client."""
+"""Privacy ledger of a comparison, as a terminal table and as a CSV file of all clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNITS = {"coordinate": "coord", "update": "update", "none": "-"}
 
 
 def ledgers(result: xr.Dataset) -> dict[str, Ledger]:
-    """The ledger of each config of a ``sweep``, over all its seeds."""
+    """Return the ledger of each config of a ``sweep``, over all seeds."""
     return {str(name): ledger(result.sel(config=name)) for name in result.config.values}
 
 
@@ -36,11 +36,11 @@ HEADINGS = (
 
 
 def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
-    """Below ``HEADINGS``, what the busiest client of each config has spent."""
+    """Yield one row per config, for its busiest client; the columns are ``HEADINGS``."""
     for name, book in books.items():
 
         def of_update(epsilon: float, book: Ledger = book) -> str:
-            # No limit is as bad as it can be without a mark.
+            # "no limit" needs no warning mark.
             return _epsilon(epsilon) + " (!)" * (bool(book.warning) and math.isfinite(epsilon))
 
         of_unit = of_update if book.unit == "update" else _epsilon
@@ -56,7 +56,7 @@ def rows(books: dict[str, Ledger]) -> Iterator[tuple[str, ...]]:
 
 
 def caption(books: dict[str, Ledger]) -> str:
-    """What the columns mean."""
+    """Return the caption that explains the columns."""
     delta = next(iter(books.values())).delta
     return (
         "of the busiest client of all seeds. basic: its releases added up; an update has d "
@@ -67,7 +67,7 @@ def caption(books: dict[str, Ledger]) -> str:
 
 
 def table(books: dict[str, Ledger]) -> Sheet:
-    """What the busiest client of each config has spent, in every unit side by side."""
+    """Build the table of the busiest client's epsilon per config, in every unit."""
     policy, unit, *numbers = HEADINGS
     return make_table(
         [label(policy), word(unit), *map(number, numbers)],
@@ -78,7 +78,7 @@ def table(books: dict[str, Ledger]) -> Sheet:
 
 
 def notes(books: dict[str, Ledger]) -> Iterator[str]:
-    """What must be said beside the table: what left without noise, deltas, a missing package."""
+    """Yield notes on un-noised messages, deltas, spent budgets and a missing package."""
     warnings: dict[str, list[str]] = {}
     for name, book in books.items():
         if book.warning:
@@ -108,7 +108,7 @@ def notes(books: dict[str, Ledger]) -> Iterator[str]:
 
 
 def save(books: dict[str, Ledger], path: pathlib.Path) -> None:
-    """Write one row a client, seed and config as CSV."""
+    """Write one row per client, seed and config as CSV."""
     pd.DataFrame(_clients(books), columns=COLUMNS).to_csv(path, index=False)
 
 

@@ -1,4 +1,4 @@
-"""Figures of merit of a sweep's result, per config and seed."""
+"""Metrics of a sweep's result, per config and seed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = [
 
 
 def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
-    """Simulated seconds until the test accuracy first reaches ``target``.
+    """Return the simulated seconds until the test accuracy first reaches ``target``.
 
     Args:
-      result: from ``sweep``.
+      result: data set from ``sweep``.
       target: accuracy in (0, 1].
 
     Returns:
-      [config, seed], seconds; NaN where the target was never reached.
+      Seconds, [config, seed]; NaN for runs that never reached the target.
 
     Raises:
-      ConfigError: for a target that is no share.
+      ConfigError: if ``target`` is not in (0, 1].
     """
     if not 0 < target <= 1:
         raise ConfigError(f"target = {target}: must be > 0 and <= 1 (0.8 is 80 %).")
@@ -43,61 +43,60 @@ def time_to_accuracy(result: xr.Dataset, target: float) -> xr.DataArray:
 
 
 def final_accuracy(result: xr.Dataset) -> xr.DataArray:
-    """Accuracy after the last round of each run, [config, seed]; NaN for a broken model."""
+    """Return the final test accuracy, [config, seed]; NaN if the model is not finite."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
     return result.test_accuracy.isel(eval_round=last.clip(0))
 
 
 def final_loss(result: xr.Dataset) -> xr.DataArray:
-    """Test loss after the last round of each run, [config, seed]."""
+    """Return the test loss after the last round of each run, [config, seed]."""
     last = result.eval_clock.notnull().sum("eval_round") - 1
     return result.test_loss.isel(eval_round=last.clip(0))
 
 
 def simulated_seconds(result: xr.Dataset) -> xr.DataArray:
-    """Simulated seconds of all rounds, [config, seed]."""
+    """Return the total simulated seconds of each run, [config, seed]."""
     return result.clock.max("round")
 
 
 def participation_fairness(result: xr.Dataset) -> xr.DataArray:
-    """Jain's index of the participation counts, [config, seed].
+    """Return Jain's fairness index of the participation counts T, [config, seed].
 
-    ``(sum T)^2 / (K sum T^2)``: 1 if all clients took part equally often, m/K if the same m always
-    did (Jain, Chiu and Hawe 1984).
+    ``(sum T)^2 / (K sum T^2)`` is 1 if all clients took part equally often, and m/K if only the
+    same m clients did (Jain, Chiu and Hawe 1984).
     """
     counts = result.counts.where(result.counts >= 0)
     return counts.sum("client") ** 2 / (counts.count("client") * (counts**2).sum("client"))
 
 
 def final_spent(result: xr.Dataset) -> xr.DataArray:
-    """Largest budget spent by any client at the end, [config, seed], in ``epsilon_unit``."""
+    """Return the largest final ``spent`` of any client, [config, seed], in ``epsilon_unit``."""
     return result.spent.max("client")
 
 
 def empty_rounds(result: xr.Dataset) -> xr.DataArray:
-    """Rounds that were played without anybody, bool [config, seed, round]: all budgets were spent,
-    or nobody was available.
+    """Return which played rounds had no client, bool [config, seed, round].
+
+    Either all budgets were spent or no client was available.
     """
     return result.played & (result.clients < 0).all("slot")
 
 
 def total_regret(result: xr.Dataset) -> xr.DataArray:
-    """Cumulative regret against the genie, [config, seed]; a round without clients adds 0."""
+    """Return the cumulative regret against the genie, [config, seed]; empty rounds add 0."""
     return result.regret.sum("round", min_count=1)
 
 
 def gigabytes(result: xr.Dataset) -> xr.DataArray:
-    """What server and clients sent each other in a run, 10^9 bytes, [config, seed]: models and
-    updates.
-    """
+    """Return the traffic of models and updates in a run, 10^9 bytes, [config, seed]."""
     return (result.downloaded + result.uploaded).sum("round", min_count=1) / 1e9
 
 
 def mean_and_error(values: xr.DataArray) -> tuple[xr.DataArray, xr.DataArray]:
-    """Mean and standard error over seeds, NaN left out; the error of a single value is NaN."""
+    """Return mean and standard error over seeds, ignoring NaN; one value has a NaN error."""
     count = values.count("seed")
     mean = values.sum("seed", min_count=1) / count.where(count > 0)
     square = ((values - mean) ** 2).sum("seed", min_count=1)
     error = (square / (count - 1).where(count > 1) / count.where(count > 0)) ** 0.5
-    # All values infinite (the budget without privacy): the mean is infinite, without an error.
+    # The error of an infinite mean (the budget spent without privacy) is undefined.
     return mean, error.where(np.isfinite(mean))

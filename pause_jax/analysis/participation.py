@@ -1,4 +1,4 @@
-"""Who took part: clients from the fastest to the slowest, by the configs' own latency models."""
+"""Participation of clients, ordered by expected latency under each config's latency model."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pause_jax.world.latency.base import Work
 
 Floats = NDArray[np.float64]
 
-# Points of one curve at most.
+# Maximum points of a curve. With more clients, neighbouring clients are averaged.
 _POINTS = 60
 
 
 class Participation(NamedTuple):
-    """Of one config's clients, from the fastest to the slowest; by number if that is not known.
+    """Participation of a config's clients, sorted by speed if known, otherwise by client number.
 
     Attributes:
-      share: [seed, K], of the played rounds those in which a client took part.
-      seconds: [K], what the latency model expects of each; None where it is not at hand.
+      share: [seed, K], share of the played rounds in which a client took part.
+      seconds: [K], expected latency; None if the latency model is not available.
     """
 
     share: Floats
@@ -34,10 +34,10 @@ class Participation(NamedTuple):
 
 
 def participation(result: xr.Dataset) -> dict[str, Participation]:
-    """Return who took part, by config: ordered by speed in all configs or in none.
+    """Return the participation of each config, sorted by speed in all configs or in none.
 
     Args:
-      result: from ``sweep``.
+      result: data set from ``sweep``.
     """
     found = {str(name): _of_config(result.sel(config=name)) for name in result.config.values}
     if any(each.seconds is None for each in found.values()):
@@ -52,12 +52,12 @@ def _by_speed(each: Participation) -> Participation:
 
 
 def by_client(found: dict[str, Participation]) -> dict[str, Curve]:
-    """Per cent of the rounds against the place of a client in the order, 1 is the first."""
+    """Return curves of participation in % of rounds against the client's rank, from 1."""
     return {name: _curve(each.share) for name, each in found.items()}
 
 
 def labels(found: dict[str, Participation]) -> tuple[str, str]:
-    """Of the axes of those curves."""
+    """Return the axis labels of the curves from :func:`by_client`."""
     ordered = all(each.seconds is not None for each in found.values())
     where = "clients, fastest to slowest" if ordered else "clients by number"
     most = max(each.share.shape[1] for each in found.values())
@@ -75,17 +75,18 @@ def _curve(share: Floats) -> Curve:
 
 
 def _of_config(one: xr.Dataset) -> Participation:
-    """In the order of the clients' numbers."""
+    """Return the participation in the order of client numbers."""
     counts = one.counts.where(one.counts >= 0) / one.num_played.where(one.num_played > 0)
     share = counts.transpose("seed", "client").values.astype(np.float64)
     share = share[:, np.isfinite(share).any(axis=0)]
-    share = share[np.isfinite(share).all(axis=1)]  # seeds of which something was played
+    share = share[np.isfinite(share).all(axis=1)]  # seeds with a played round
     return Participation(share, _expected_seconds(one, share.shape[1]))
 
 
 def _expected_seconds(one: xr.Dataset, num_clients: int) -> Floats | None:
-    """What the config's latency model expects of each client, [K]; None where it is not at hand: a
-    file of measurements that is elsewhere, a custom class.
+    """Return the expected latency of each client, [K]; None if the model cannot be loaded.
+
+    The model's measurements may be on a different machine, or its class may not be loaded.
     """
     size = 4.0 * float(one.num_parameters)
     samples = one.data_size.mean("seed").values[:num_clients]

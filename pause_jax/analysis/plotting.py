@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_accuracy", "plot_participation", "plot_regret", "plot_spent", "save_figures"]
 
-# More bands than these hide each other; then a bar stands at each curve's end.
+# More bands would hide each other, so error bars at the curves' ends replace them.
 _FEW_BANDS = 6
-# Names in a column of a legend.
+# Maximum number of names in a legend column.
 _NAMES = 16
-# Markers of a curve, about.
+# Approximate number of markers of a curve.
 _MARKERS = 7
 _FORMATS = ("png", "pdf", "svg")
-# Text stays text in the files, and the same figure is the same bytes.
+# The last three keep text as text and make SVG files reproducible byte for byte.
 _SAVED: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -47,9 +47,9 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
     """Draw test accuracy (or loss, for regression) against simulated seconds.
 
     Args:
-      result: a run or a sweep; of several seeds, the mean +- standard error is drawn.
-      axes: where to draw.
-      target: an accuracy from 0 to 1, drawn as a line.
+      result: data set from ``sweep``. Several seeds are drawn as mean +- standard error.
+      axes: Matplotlib axes.
+      target: accuracy from 0 to 1, drawn as a horizontal line.
     """
     accuracy = curves_of.classifies(result)
     curves = curves_of.progress(result)
@@ -79,9 +79,9 @@ def plot_accuracy(result: xr.Dataset, axes: Axes, target: float | None = None) -
 
 
 def plot_spent(result: xr.Dataset, axes: Axes) -> None:
-    """Largest budget spent by any client against rounds, mean over seeds.
+    """Draw the largest budget spent by any client against rounds, mean over seeds.
 
-    Of curves that are the same the lower ones are wider, and their labels say so.
+    Identical curves are drawn with decreasing line widths, and their labels name each other.
     """
     curves = curves_of.by_round(result.max_spent)
     units = sorted(set(result.epsilon_unit.values.tolist()) - {"none"})
@@ -94,9 +94,10 @@ def plot_spent(result: xr.Dataset, axes: Axes) -> None:
 
 
 def plot_participation(result: xr.Dataset, axes: Axes) -> None:
-    """Share of the rounds in which each client took part, from the fastest to the slowest client.
+    """Draw the share of rounds in which each client took part, from fastest to slowest client.
 
-    A flat curve uses all clients alike; one that falls prefers fast clients.
+    A flat curve means equal participation, and a falling one a preference for fast clients. If a
+    config's latency model is not available, clients are ordered by number.
     """
     found = taken.participation(result)
     errors = _draw(taken.by_client(found), result, axes, errors=True)
@@ -110,9 +111,9 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
     """Draw cumulative regret, mean over seeds.
 
     Args:
-      curves: [config, seed, round].
-      axes: where to draw.
-      scale: of both axes, by Matplotlib's name.
+      curves: cumulative regret R(n), [config, seed, round].
+      axes: Matplotlib axes.
+      scale: Matplotlib scale of both axes.
     """
     n = curves["round"].values
     shown = np.unique(np.geomspace(1, n.size, 400).astype(int)) - 1
@@ -130,7 +131,7 @@ def plot_regret(curves: xr.DataArray, axes: Axes, scale: str = "log") -> None:
 def _draw(
     curves: dict[str, Curve], result: xr.Dataset | xr.DataArray, axes: Axes, *, errors: bool
 ) -> str:
-    """Draw curves, each in its config's style; return what a title says of their errors."""
+    """Draw curves in their configs' styles; return the part of the title about errors."""
     looks = styles(result.config.values)
     same = {name: names for names in curves_of.hidden(curves) for name in names}
     banded = errors and any(np.isfinite(curve.error).any() for curve in curves.values())
@@ -165,12 +166,12 @@ def _draw(
 
 
 def _plain(name: str) -> str:
-    """A name as it is: matplotlib would read formulas between dollar signs."""
+    """Escape dollar signs, between which Matplotlib would read a formula."""
     return name.replace("$", r"\$")
 
 
 def _label(axes: Axes) -> None:
-    """Name the curves in a legend outside of the axes, in the order of their ends."""
+    """Add a legend outside the axes, ordered by the curves' last values."""
     handles: Any
     handles, names = axes.get_legend_handles_labels()
     if not handles:
@@ -195,16 +196,16 @@ def save_figures(
 ) -> list[pathlib.Path]:
     """Write the figures of a comparison, each as PNG, PDF and SVG.
 
-    A config has one colour, marker and dash in all of them (``analysis.curves.styles``).
+    Each config keeps its colour, marker and dashes in all figures (``analysis.curves.styles``).
 
     Args:
-      result: from ``sweep``.
-      folder: where to; created if need be.
-      target: accuracy that is marked; a regression has none.
+      result: data set from ``sweep``.
+      folder: output folder, created if missing.
+      target: accuracy marked by a line; ignored for regression.
 
     Returns:
-      The files: ``accuracy_vs_seconds`` (of a regression ``loss_vs_seconds``) if something was
-      learned, ``spent_budget_vs_rounds`` if some config has a budget, and
+      The paths: ``accuracy_vs_seconds`` (``loss_vs_seconds`` for regression) unless there was no
+      learning, ``spent_budget_vs_rounds`` if a config limits its budget, and
       ``participation_per_client``.
     """
     import matplotlib
@@ -213,7 +214,7 @@ def save_figures(
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, Callable[[Axes], None]] = {}
-    if curves_of.learns(result):  # not the bandit alone
+    if curves_of.learns(result):
         what = "accuracy" if curves_of.classifies(result) else "loss"
         drawn[f"{what}_vs_seconds"] = lambda axes: plot_accuracy(result, axes, target)
     if curves_of.by_round(result.max_spent):
@@ -226,7 +227,7 @@ def save_figures(
             figure = Figure(figsize=(wide, 3.1), layout="constrained")
             draw(figure.subplots())
             figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # it is laid out, for all files
+            figure.set_layout_engine("none")  # lay out once for all formats
             for form in _FORMATS:
                 files.append(folder / f"{name}.{form}")
                 date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form)

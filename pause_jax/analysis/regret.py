@@ -1,8 +1,8 @@
-"""The regret laboratory: cumulative regret, its growth, and the papers' bounds.
+"""Cumulative regret, its growth, and the papers' bounds.
 
-Regret of a round is C^G(genie) - C^G(cohort), (10), given the policy's own history. It is what
-``simulate`` records; here it is summed, fitted and set beside the bounds. It is negative where a
-policy gains by a smaller cohort than the genie's (``run.rounds.state.Score``): R(n) may fall then.
+The regret of a round, which ``simulate`` records, is C^G(genie) - C^G(cohort), PAUSE (10), given
+the policy's history. It is negative if a cohort smaller than the genie's is worth more
+(``run.rounds.state.Score``), so R(n) may decrease.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ Floats = NDArray[np.float64]
 
 
 class Growth(NamedTuple):
-    """How cumulative regret grows over the last decade of rounds.
+    """Growth of cumulative regret over the last decade of rounds.
 
     Attributes:
-      exponent: slope of ln R against ln n: 1 is linear, 0 bounded; logarithmic growth tends to 0.
-      exponent_error: its standard error over seeds.
-      log_r2, linear_r2: share of variance explained by a + b ln n, and by a + b n, in that decade.
+      exponent: slope of ln R against ln n. It is 1 for linear growth, 0 for a bounded regret, and
+        close to 0 for logarithmic growth.
+      exponent_error: standard error of ``exponent`` over seeds.
+      log_r2, linear_r2: R^2 of a + b ln n and a + b n fitted to the mean over seeds.
     """
 
     exponent: float
@@ -44,16 +45,16 @@ class Growth(NamedTuple):
 
 
 def cumulative(result: xr.Dataset) -> xr.DataArray:
-    """Cumulative regret R(n) in float64, [config, seed, round].
+    """Return cumulative regret R(n) in float64, [config, seed, round].
 
-    A round in which nobody took part adds 0; how many there were is the coordinate
-    ``empty_rounds`` [config, seed]. NaN after the last round of a run.
+    A round without clients adds 0; the coordinate ``empty_rounds`` [config, seed] counts these
+    rounds. R(n) is NaN after the last round of a run.
 
     Args:
-      result: from ``sweep``, with ``regret``, ``clients`` and ``played``.
+      result: data set from ``sweep``, with ``regret``, ``clients`` and ``played``.
 
     Warns:
-      UserWarning: naming the configs with empty rounds, and how many.
+      UserWarning: if a config has empty rounds. The message states their number.
     """
     empty = metrics.empty_rounds(result)
     counts = empty.sum("round")
@@ -69,18 +70,18 @@ def cumulative(result: xr.Dataset) -> xr.DataArray:
 
 
 def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
-    """Cumulative regret of many configs, each swept over the same keys.
+    """Sweep each config over the same keys and return cumulative regret.
 
     Args:
-      configs: what to run, by name; each must have ``track_regret``.
+      configs: configs by name, with ``track_regret`` and without overlapping rounds.
       keys: typed keys [S].
 
     Returns:
-      R(n) in float64, [config, seed, round], as :func:`cumulative` returns it; NaN also where
-      others have more rounds.
+      R(n) in float64, [config, seed, round], as :func:`cumulative` returns it. Configs with fewer
+      rounds are padded with NaN.
 
     Raises:
-      ConfigError: before any run, if one of the configs cannot run.
+      ConfigError: if a config is invalid, untracked or overlapping, before any run starts.
 
     Examples:
       >>> import jax
@@ -103,10 +104,10 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
 
     def one(name: str, config: SimConfig) -> xr.DataArray:
         curve = cumulative(sweep({name: config}, keys, progress=False)).isel(config=0)
-        # Coordinates that tell the configs apart are the names here.
+        # Names identify the configs, and other coordinates would differ between the curves.
         return curve.reset_coords(set(curve.coords) - {*curve.dims, "empty_rounds"}, drop=True)
 
-    # One after another: of each result only the regret is kept.
+    # One config at a time, to keep only the regret of each result in memory.
     curves = [one(name, config) for name, config in configs.items()]
     return xr.concat(curves, dim=xr.Variable("config", list(configs)))
 
@@ -114,17 +115,17 @@ def measure(configs: Mapping[str, SimConfig], keys: Array) -> xr.DataArray:
 def growth(regret: ArrayLike) -> Growth:
     """Fit the growth of cumulative regret over its last decade, n in [T / 10, T].
 
-    The exponent is fitted to each seed on rounds that are equally spaced in ln n; the error is the
-    standard error over seeds, so that the strong correlation along a curve does not enter.
+    The exponent is fitted to each seed at up to 50 rounds equally spaced in ln n. Its error is the
+    standard error over seeds, because points along a curve are strongly correlated.
 
     Args:
-      regret: [seeds, T], cumulative; rounds that not all seeds played are left out.
+      regret: cumulative regret [seeds, T]; rounds that not all seeds played are dropped.
 
     Returns:
-      The fit; all NaN if a seed's R(n) is not above zero throughout, which has no logarithm.
+      The fit; all NaN if R(n) <= 0 at a fitted round of any seed, which has no logarithm.
 
     Raises:
-      ValueError: with fewer than 20 rounds, or not two-dimensional.
+      ValueError: if the array is not two-dimensional or has fewer than 20 rounds.
     """
     curves = np.asarray(regret, np.float64)
     curves = curves[..., ~np.isnan(curves).any(axis=0)]
@@ -143,8 +144,9 @@ def growth(regret: ArrayLike) -> Growth:
 
 
 class Row(NamedTuple):
-    """One config's cumulative regret at the end of each seed: mean, standard error, growth; and the
-    rounds of all seeds in which nobody took part.
+    """Final cumulative regret of a config (mean and standard error over seeds) and its growth.
+
+    ``empty_rounds`` counts the rounds without clients over all seeds.
     """
 
     name: str
@@ -170,10 +172,10 @@ HEADING = (
 
 
 def rows(curves: xr.DataArray) -> list[Row]:
-    """The end and the growth of every curve, least regret first; print them under ``HEADING``.
+    """Return one row per config, in ascending order of final regret; print them under ``HEADING``.
 
     Args:
-      curves: R(n), [config, seed, round], of :func:`cumulative` or :func:`measure`.
+      curves: R(n), [config, seed, round], from :func:`cumulative` or :func:`measure`.
     """
     table = []
     for name in curves.config.values:
@@ -192,9 +194,9 @@ def _r2(x: Floats, y: Floats) -> float:
 
 
 def smallest_gap(values: ArrayLike) -> float:
-    """The papers' delta: least difference between any two clients' expected values.
+    """Return the papers' delta, the smallest difference between two clients' expected values.
 
-    Theorem 3 states it for mean latencies and uses it for mean speeds; say which you pass.
+    Theorem 3 defines delta with mean latencies but uses mean speeds. State which of them you pass.
     """
     return float(np.min(np.diff(np.sort(np.asarray(values, np.float64)))))
 
@@ -202,14 +204,14 @@ def smallest_gap(values: ArrayLike) -> float:
 def bounds_of(config: SimConfig, num_rounds: ArrayLike) -> dict[str, Floats]:
     """Compute all bounds on the regret of a config after n rounds.
 
-    With delta the smallest gap of the expected speeds mu, and by Lemma 1 (with the printed slip
-    mended) Delta_max = 2 alpha + gamma + max mu - min mu:
+    Here delta is the smallest gap between expected speeds mu. By Lemma 1, with its misprint
+    corrected, Delta_max = 2 alpha + gamma + max mu - min mu.
 
-    - ``pause``, Theorem 3, (17): K (Delta_max + delta) (4 (m + 1) ln n / delta^2 + 1 + 2 pi^2 / 3)
+    - ``pause``, PAUSE (17): K (Delta_max + delta) (4 (m + 1) ln n / delta^2 + 1 + 2 pi^2 / 3)
     - ``bsfl``, BSFL (15): K Delta_max (4 (m + 1) ln n / delta^2 + 1 + pi^2 / 3)
     - ``gap_free``: 4 sqrt((m + 1) K n ln n) + K Delta_max (1 + 2 zeta(2 m + 1)), for PAUSE with the
-      papers' UCB (zeta = 1) and an exact search: no gap divides it. ``docs/regret_bound.md``
-      derives it.
+      papers' UCB (zeta = 1) and an exact search. This bound does not depend on delta
+      (``docs/regret_bound.md`` derives it).
     """
     n = np.asarray(num_rounds, np.float64)
     speed = np.asarray(config.latency.expected_speed(config.num_clients), np.float64)

@@ -1,4 +1,4 @@
-"""The summary of a sweep: figures of merit of each config, a table, notes on its runs."""
+"""Summary of a sweep: metrics of each config, their table, and notes on the runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pause_jax.run import contract
 if TYPE_CHECKING:
     import xarray as xr
 
-# Coordinates of a config that are not fields of it.
+# Coordinates along ``config`` that are not config fields.
 _NO_FIELDS = (
     *("config", "epsilon_unit", "num_parameters", "unnoised", "config_toml", "data_digest"),
 )
@@ -27,19 +27,19 @@ _UNIT_MARKS = {"coordinate": "/coord", "update": "/update", "none": ""}
 
 
 def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
-    """One row a config: mean and standard error over seeds of every figure of merit.
+    """Return one row per config, with mean and standard error over seeds of every metric.
 
     Args:
-      result: from ``sweep``.
-      target: accuracy whose time is asked for, in (0, 1].
+      result: data set from ``sweep``.
+      target: accuracy for ``seconds_to_target``, in (0, 1].
 
     Returns:
-      Rows with ``config`` (its label), the fields in which the configs differ by their paths,
+      Rows with ``config`` (the label), the fields in which configs differ by dotted path,
       ``reached`` and ``seeds`` (seeds that reached the target, all seeds), ``epsilon_unit``,
-      ``rounds`` and ``empty_rounds`` (of all seeds: played, and played without anybody; their
-      regret counts as 0), and for each figure of merit ``<name>`` and ``<name>_se``. ``regret`` is
-      measured in each config's own reward: where there are columns ``reward...``, rewards differ,
-      and regrets cannot be compared.
+      ``rounds`` and ``empty_rounds`` (rounds of all seeds, played and played without clients; an
+      empty round adds 0 to the regret), and ``<name>`` and ``<name>_se`` for each metric. Each
+      config measures ``regret`` in its own reward. If the rows have columns ``reward...``, rewards
+      differ and regrets are not comparable.
     """
     to_target = metrics.time_to_accuracy(result, target)
     columns = {
@@ -77,7 +77,7 @@ def summary(result: xr.Dataset, target: float) -> list[dict[str, Any]]:
 
 
 def varied_fields(result: xr.Dataset) -> dict[str, xr.DataArray]:
-    """The fields in which the configs of a sweep differ, [config] by path."""
+    """Return the values, [config], of each field that differs between configs, by dotted path."""
     return {
         str(name): values
         for name, values in result.coords.items()
@@ -86,16 +86,16 @@ def varied_fields(result: xr.Dataset) -> dict[str, xr.DataArray]:
 
 
 class Table(NamedTuple):
-    """Table of text, which a terminal or a report shows."""
+    """Text table for a terminal or a report."""
 
     title: str
-    headings: tuple[str, ...]  # of the columns; the first one holds the names of the rows
+    headings: tuple[str, ...]  # the first column holds the row names
     rows: tuple[tuple[str, ...], ...]
     caption: str
 
 
 def merits(rows: list[dict[str, Any]], target: float) -> Table:
-    """Return the figures of merit that readers look for, the soonest to the target first."""
+    """Return the main metrics, sorted by seeds that reached the target, then by time to target."""
     seeds = rows[0]["seeds"]
     units = {row["epsilon_unit"] for row in rows} - {"none"}
     one_unit = _UNIT_WORDS[units.pop()] if len(units) == 1 else None
@@ -144,7 +144,7 @@ def merits(rows: list[dict[str, Any]], target: float) -> Table:
 
 
 def table(rows: list[dict[str, Any]], target: float) -> Sheet:
-    """The summary for a terminal."""
+    """Build the summary table for a terminal."""
     shown = merits(rows, target)
     first, *others = shown.headings
     columns = [label(first), *map(number, others)]
@@ -157,11 +157,7 @@ def save(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 
 
 def notes(result: xr.Dataset) -> Iterator[str]:
-    """Sentences on runs that went wrong or paid for questions, config by config.
-
-    Args:
-      result: from ``sweep``.
-    """
+    """Yield notes on runs that failed, lost accuracy or waited for queries, config by config."""
     for name in map(str, result.config.values):
         one = result.sel(config=name)
         if found := contract.not_finite(one.first_nonfinite_round.values):
@@ -175,7 +171,7 @@ def notes(result: xr.Dataset) -> Iterator[str]:
 
 
 def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
-    """A note if privacy noise has destroyed a model that had learned."""
+    """Yield a note if a private model fell below 70 % of its best mean accuracy."""
     curve = one.test_accuracy.mean("seed").dropna("eval_round")
     if curve.size == 0 or one.epsilon_unit.item() == "none":
         return
@@ -194,7 +190,7 @@ def _collapse(name: str, one: xr.Dataset) -> Iterator[str]:
 
 
 def _kind(rows: list[dict[str, Any]]) -> str:
-    """What the table is about: accuracy, loss (a regression) or the bandit alone."""
+    """Return the kind of table: accuracy, loss (regression) or bandit (no learning)."""
     for kind, name in (("accuracy", "best_accuracy"), ("loss", "best_loss")):
         if any(not math.isnan(row[name]) for row in rows):
             return kind
@@ -202,7 +198,7 @@ def _kind(rows: list[dict[str, Any]]) -> str:
 
 
 def _own_rewards(rows: list[dict[str, Any]]) -> str:
-    """What must be said of regrets that stand side by side and are measured in several rewards."""
+    """Return a warning if the configs measure regret in different rewards."""
     differing = [name for name in rows[0] if name.partition(".")[0] == "reward"]
     if not differing:
         return ""

@@ -1,4 +1,4 @@
-"""The one look of all tables that the command line prints."""
+"""Layout of all tables that the command line prints."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-# Of a label at the least: long ones are folded before a number is cut.
+# Minimum width of a label column. Long labels wrap before a number is truncated.
 _LABEL_WIDTH = 12
-# Of prose at the least, where it has a word as long.
+# Cap on the minimum width of a prose column, which is otherwise its longest word.
 _PROSE_WIDTH = 20
-# Blanks between two columns, and at both ends together.
+# Spaces between two columns, and total spaces at both ends.
 _GAP, _ENDS = 3, 2
 
 
 class Heading(NamedTuple):
-    """A column: its heading, and how it is set."""
+    """Heading and layout of a column."""
 
-    text: str  # the heading
-    # Columns of the terminal that it has at the least; None if no line of it is broken.
-    least: int | None = None
-    right: bool = False  # whether it is flush right
+    text: str
+    least: int | None = None  # minimum width in terminal cells; None if lines never wrap
+    right: bool = False  # right-aligned
 
 
 def label(heading: str) -> Heading:
-    """A column of names that a user may have made as long as they like."""
+    """Return a column of user-defined labels, which wrap if too long."""
     return Heading(heading, _LABEL_WIDTH)
 
 
 def word(heading: str) -> Heading:
-    """A column of words that are never broken."""
+    """Return a column of words that never wrap."""
     return Heading(heading)
 
 
 def number(heading: str) -> Heading:
-    """A column of numbers, flush right and never broken; nor is its heading."""
+    """Return a right-aligned column whose numbers and heading never wrap."""
     return Heading(heading, right=True)
 
 
 class Sheet(NamedTuple):
-    """A table where the terminal has room for it, else a list: nothing is ever cut."""
+    """Table that becomes a list on a narrow terminal, without truncating a cell."""
 
-    headings: list[Heading]  # of the columns
-    rows: list[list[Text]]  # their cells; in a list the first one heads a paragraph
-    title: str | None  # above it
-    caption: str | None  # below it
+    headings: list[Heading]
+    rows: list[list[Text]]  # in a list, the first cell heads a paragraph
+    title: str | None
+    caption: str | None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = self._widths(options.max_width)
@@ -66,7 +65,7 @@ class Sheet(NamedTuple):
         yield ""
 
     def _widths(self, room: int) -> list[int] | None:
-        """Of the columns, those of few words first; None if there is no room for a table."""
+        """Return column widths, widening the narrowest first; None if a table does not fit."""
         wished, widths = [], []
         for place, heading in enumerate(self.headings):
             cells = [heading.text, *(row[place].plain for row in self.rows)]
@@ -122,10 +121,10 @@ def make_table(
     title: str | None = None,
     caption: str | None = None,
 ) -> Sheet:
-    """A table for the terminal, with a title above it and a caption below it.
+    """Build a table for the terminal, with a title above it and a caption below it.
 
-    Columns are from :func:`label`, :func:`word` or :func:`number`; of a plain heading the cells are
-    prose, which is wrapped. Cells are shown as they are (no markup); a ``Text`` may have a style.
+    Make columns with :func:`label`, :func:`word` or :func:`number`; a plain string heads a column
+    of wrapped prose. Cells are not parsed as markup; pass ``Text`` for a style.
     """
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     longest = [

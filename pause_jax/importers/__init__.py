@@ -1,1 +1,1 @@
-"""Importers: public files of other projects as files of this library, one module per source."""
+"""Importers that convert public files of other projects, one module per source."""

@@ -1,4 +1,4 @@
-"""FedScale's devices: their capacity and their behaviour, two pickle files.
+"""Importer of FedScale's device capacities and behaviour traces, two pickle files.
 
 Format: ``benchmark/dataset/data/device_info/README.md`` and
 ``fedscale/cloud/internal/client_metadata.py`` of github.com/SymbioticLab/FedScale (Apache-2.0).
@@ -29,23 +29,23 @@ from pause_jax.importers.request import (
 )
 from pause_jax.importers.tables import PER_CLIENT
 
-# Bytes of an interval in a table.
+# Approximate bytes of an interval in a table.
 _LINE = 200
-# Intervals of a client, in seconds, and the seconds after which they repeat.
+# Intervals of a client and the period after which they repeat, in seconds.
 _Trace = tuple[list[tuple[float, float]], float]
 _CAPACITY, _BEHAVIOUR = {"computation", "communication"}, {"active", "inactive", "finish_time"}
-# A gradient takes three times an inference: `augmentation_factor` of FedScale's own simulation.
+# A gradient takes three times an inference (`augmentation_factor` of FedScale's simulator).
 _GRADIENT = 3.0
 
 
 def read(request: Request) -> Imported:
-    """Read devices of ``client_device_capacity``, intervals of ``client_behave_trace``, or both.
+    """Read devices (``client_device_capacity``), intervals (``client_behave_trace``), or both.
 
-    With both, the client at place p of the first has the behaviour at place p of the second, and
-    after the last the first again.
+    With both files, client p of the first has trace p of the second, modulo the number of traces
+    with an interval.
 
     Raises:
-      ConfigError: if a file is neither, or is damaged.
+      ConfigError: if a file has neither format, or is damaged.
     """
     capacity: dict[Any, Any] = {}
     traces: list[_Trace] = []
@@ -90,7 +90,7 @@ def _device(client: tuple[Any, Any]) -> tuple[Any, ...]:
 
 
 def _trace(entry: Any) -> _Trace:
-    """Return a client's intervals that are not empty, and when they repeat."""
+    """Return a client's nonempty intervals and their period."""
     starts, stops = list(map(_number, entry["active"])), list(map(_number, entry["inactive"]))
     if len(starts) > len(stops):
         raise ValueError
@@ -101,9 +101,9 @@ def _trace(entry: Any) -> _Trace:
 
 
 def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
-    """Return the table of intervals, and a sentence about its period, that of the longest trace.
+    """Return the table of intervals, and a sentence that states its period.
 
-    A shorter trace repeats until the longest ends, as its source's simulation repeats it.
+    The period is the longest of all traces. Shorter traces repeat, as in FedScale's simulator.
     """
     period = max(repeats for _, repeats in traces)
     size = sum(_LINE * len(pairs) * (period / repeats) for pairs, repeats in traces)
@@ -121,7 +121,7 @@ def _intervals(request: Request, traces: Sequence[_Trace]) -> tuple[Rows, str]:
 
 
 def _number(value: Any, above: float = -math.inf) -> float:
-    """Return a finite number; raises ValueError for all else, texts and truth values too."""
+    """Return a finite number > ``above``; raise ValueError otherwise, also for booleans."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError
     if not (math.isfinite(value) and value > above):
@@ -130,24 +130,24 @@ def _number(value: Any, above: float = -math.inf) -> float:
 
 
 class _NumbersOnly(pickle.Unpickler):
-    """Unpickler of containers, texts and numbers, which a pickle writes without naming a class."""
+    """Unpickler of containers, strings and numbers, which a pickle stores without class names."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
 def _pickle_of(path: pathlib.Path) -> Any:
-    """Return the lists, tuples, dictionaries, sets, texts and numbers of a pickle file.
+    """Return the lists, tuples, dictionaries, sets, strings and numbers of a pickle file.
 
-    A pickle calls what it names, so every name is refused: of a class, of a function, and of
-    NumPy's arrays as well.
+    Unpickling may call every class or function that a file names, so all names are rejected,
+    including those of NumPy arrays.
 
     Raises:
-      ConfigError: if it names anything, or is damaged.
+      ConfigError: if the file contains a name, or is damaged.
     """
     content = content_of("FILE", str(path))
     try:
-        # The memo of an unpickler has as many places as a pickle's highest number of an object.
+        # An unpickler allocates a memo as large as the highest object number in the pickle.
         for op, number, _ in pickletools.genops(content):
             if "PUT" in op.name and (number or 0) > len(content):
                 raise ValueError("it numbers an object beyond its size")

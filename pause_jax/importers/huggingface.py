@@ -1,7 +1,7 @@
-"""Hugging Face's data sets by a column of clients, and the partitioners of Flower Datasets.
+"""Importer of Hugging Face data sets with a client column, and of Flower Datasets partitioners.
 
 Format: ``Dataset.save_to_disk`` of huggingface.co/docs/datasets, and ``Partitioner`` of
-flower.ai/docs/datasets (both Apache-2.0; each data set has a licence of its own).
+flower.ai/docs/datasets (both Apache-2.0; each data set has its own licence).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pause_jax.base.struct import ConfigError
 from pause_jax.importers.request import Imported, Request, refuse
 from pause_jax.importers.samples import Samples, imported
 
-# What inputs, targets and clients are usually called; --columns names others.
+# Usual column names of inputs, targets and clients; --columns overrides them.
 _USUAL = {
     "x": ("image", "img", "x", "features"),
     "y": ("label", "labels", "character", "y"),
@@ -28,12 +28,12 @@ _USUAL = {
 
 
 def read(request: Request) -> Imported:
-    """Read the samples of each client of a folder that ``save_to_disk`` wrote.
+    """Read the samples of each client from a folder written by ``save_to_disk``.
 
-    Of several splits ``train`` is trained on, and ``test`` is the test set.
+    The split ``train`` is the training set, and ``test`` is the test set.
 
     Raises:
-      ConfigError: if the package is missing, or the folder is none, or lacks a column.
+      ConfigError: if the package, the folder, the split ``train`` or a column is missing.
     """
     try:
         import datasets
@@ -44,7 +44,7 @@ def read(request: Request) -> Imported:
     path = request.path
     try:
         found = datasets.load_from_disk(str(path))
-    except Exception as error:  # datasets raises many types for what is no such folder
+    except Exception as error:  # datasets raises many exception types
         refuse(path, f"must be a folder that save_to_disk wrote ({str(error).splitlines()[0]})")
     splits = dict(found) if isinstance(found, datasets.DatasetDict) else {"train": found}
     if "train" not in splits:
@@ -60,14 +60,14 @@ def partitioned(
     """Return arrays ``x``, ``y``, ``clients`` of a partitioner, for ``Dataset.of``.
 
     Args:
-      partitioner: of Flower Datasets, with its ``dataset``; client k has partition k.
-      columns: what ``x`` and ``y`` are called in it, if not as usual.
+      partitioner: partitioner of Flower Datasets with its ``dataset``; client k has partition k.
+      columns: column names of ``x`` and ``y``, if not the usual ones.
 
     Returns:
-      Inputs [N, ...], targets [N, ...] and the client of each, int [N].
+      Inputs [N, ...], targets [N, ...] and client ids, str [N].
 
     Raises:
-      ConfigError: for a missing column, or samples of several shapes.
+      ConfigError: if a column is missing, or samples have different shapes.
     """
     where = pathlib.Path("partitioner")
     parts: Samples = {}
@@ -83,7 +83,7 @@ def _samples(request: Request, path: pathlib.Path, part: Any) -> Samples:
     owners = np.asarray(part[client][:]).astype(str)
     kept = request.kept(set(owners.tolist()))
     places = np.flatnonzero(np.isin(owners, list(kept)))
-    # One read for all, then cut by client.
+    # Read all clients at once, then split the arrays by client.
     chosen, owners = part.select(places), owners[places]
     inputs, targets = _array(path, chosen, x), _array(path, chosen, y)
     rows = pd.Series(owners).groupby(owners).indices
@@ -109,9 +109,9 @@ def _column(path: pathlib.Path, part: Any, name: str, columns: Mapping[str, str]
 
 
 def _array(path: pathlib.Path, part: Any, column: str) -> NDArray[Any]:
-    """Return a column as numbers: images as they are stored, grey ones [N, H, W, 1]."""
+    """Return a column as a numeric array; grey images have shape [N, H, W, 1]."""
     feature = part.features[column]
-    # The numbers of a palette image are places in its palette, and no colours.
+    # The values of a palette image are palette indices, not colours.
     rows = [
         np.asarray(row.convert("RGB") if getattr(row, "mode", "") in ("P", "PA") else row)
         for row in part[column][:]

@@ -1,4 +1,4 @@
-"""LEAF's JSON: FEMNIST, Shakespeare, and its synthetic data, by user.
+"""Importer of LEAF's JSON files by user: FEMNIST, Shakespeare and the synthetic data.
 
 Format: ``data/*/README.md`` and ``data/*/preprocess/`` of github.com/TalwalkarLab/leaf
 (BSD-2-Clause).
@@ -18,7 +18,7 @@ from pause_jax.base.spelling import one_line
 from pause_jax.importers.request import Imported, Request, parsed, refuse
 from pause_jax.importers.samples import Samples, imported, pixels
 
-# Characters: printable ASCII is 1 to 95, all else 0.
+# Tokens: printable ASCII is 1 to 95, and any other character is 0.
 _FIRST, _LAST = ord(" "), ord("~")
 
 
@@ -34,13 +34,13 @@ class _Users(msgspec.Struct):
 
 
 def read(request: Request) -> Imported:
-    """Read the samples of each user of JSON files, or of folders of them.
+    """Read the samples of each user from JSON files or folders of JSON files.
 
-    A folder may hold the folders ``train`` and ``test``. Pixels become uint8 images, characters
-    tokens.
+    A folder may contain the folders ``train`` and ``test``. Pixels become uint8 images, and
+    characters become tokens.
 
     Raises:
-      ConfigError: if a file is not LEAF's, or is damaged.
+      ConfigError: if a file is not in LEAF's format, or is damaged.
     """
     paths, test_paths = _files(request.paths)
     return imported(paths[0], _users(request, paths), _users(request, test_paths))
@@ -93,16 +93,16 @@ def _samples(user: _User) -> tuple[NDArray[Any], NDArray[Any]]:
     x, y = user.x, user.y
     if len(x) != len(y):
         raise ValueError
-    # CelebA's texts are names of files, whose targets are numbers.
+    # CelebA, which is not supported, has file names as x and numbers as y.
     if y and isinstance(x[0], str) != isinstance(y[0], str):
         raise ValueError
     targets = _array(y)
-    # The character that follows a text is its label.
+    # The label of a string is the character that follows it.
     return _array(x), targets[:, 0] if y and isinstance(y[0], str) else targets
 
 
 def _array(values: list[Any]) -> NDArray[Any]:
-    """Return numbers, or the tokens [n, length] of texts."""
+    """Convert values to numbers, or strings to tokens [n, length]."""
     if values and isinstance(values[0], str):
         codes = np.asarray([[ord(letter) for letter in text] for text in values], np.int32)
         printable = (codes >= _FIRST) & (codes <= _LAST)

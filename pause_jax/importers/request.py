@@ -1,4 +1,4 @@
-"""Request and result of an import, and the checks that all importers share."""
+"""Request and result of an import, and checks shared by all importers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pause_jax.learning import Files
 T = TypeVar("T")
 Rows = Iterable[Iterable[Any]]
 DEVICES, FLEET, INTERVALS, DATA = "devices.csv", "fleet.csv", "intervals.csv", "clients.npz"
-# Exceptions that an entry of another form than expected raises.
+# Exceptions raised by an entry of unexpected form.
 WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -29,11 +29,11 @@ class Request(NamedTuple):
     """Arguments of an import.
 
     Attributes:
-      paths: files, as they were downloaded.
-      clients: maximum number of clients, drawn by ``seed``; None for all.
-      seed: of that draw.
-      ids: new ids of the clients; empty for 0, 1, ... Data has its own ids.
-      columns: the library's name of a column -> the file's.
+      paths: files as downloaded.
+      clients: maximum number of clients, drawn with ``seed``; None for all.
+      seed: seed of the draw of clients.
+      ids: new client ids; empty for 0, 1, ... A file with ids must leave them empty.
+      columns: the library's column name -> the file's column name.
     """
 
     paths: tuple[pathlib.Path, ...]
@@ -44,16 +44,19 @@ class Request(NamedTuple):
 
     @property
     def path(self) -> pathlib.Path:
-        """File of a source that has one; raises ConfigError for several."""
+        """Only file of the request; raises ConfigError if the request has several files."""
         if len(self.paths) > 1:
             refuse(self.paths[1], "must be imported by itself, into a folder of its own")
         return self.paths[0]
 
     def places(self, known: int) -> NDArray[np.int64]:
-        """Return places of the clients to keep, in the order of the file.
+        """Return the positions of the clients to keep, in the order of the file.
+
+        Args:
+          known: number of clients in the file.
 
         Raises:
-          ConfigError: if the file has fewer clients than there are ids.
+          ConfigError: if the file has fewer clients than ``ids``.
         """
         if len(self.ids) > known:
             raise ConfigError(
@@ -65,10 +68,10 @@ class Request(NamedTuple):
         return np.sort(np.random.default_rng(self.seed).choice(known, number, replace=False))
 
     def kept(self, users: Collection[str]) -> set[str]:
-        """Return the users to keep: by a lot for each, so files can be read one after the other.
+        """Return the users with the smallest hashes, because files are read one after another.
 
         Raises:
-          ConfigError: if other ids are asked for.
+          ConfigError: if the request has ``ids``.
         """
         if self.ids:
             raise ConfigError("--ids: the clients of this file have ids. Leave --ids out.")
@@ -83,9 +86,9 @@ class Imported(NamedTuple):
     """Result of an import.
 
     Attributes:
-      tables: rows of each CSV file, headings first, by the file's name.
-      arrays: of ``clients.npz``; empty for none.
-      notes: sentences for the user.
+      tables: rows of each CSV file, header first, by file name.
+      arrays: arrays of ``clients.npz``; empty if it is not written.
+      notes: notes for the user, full sentences.
     """
 
     tables: dict[str, Rows]
@@ -93,10 +96,10 @@ class Imported(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def write(self, folder: pathlib.Path) -> list[pathlib.Path]:
-        """Write all files into a folder, which is made, and return their paths.
+        """Write all files into a folder, create it if necessary, and return the files' paths.
 
         Raises:
-          ConfigError: if one of them exists, or cannot be written.
+          ConfigError: if a file exists, or cannot be written.
         """
         paths = [folder / name for name in (*self.tables, *([DATA] if self.arrays else []))]
         for path in paths:
@@ -116,10 +119,10 @@ class Imported(NamedTuple):
 
 
 def ids_of(path: str) -> tuple[str, ...]:
-    """Return the client ids of data: a file ``clients.npz``, or a folder of one file a client.
+    """Return the client ids of a file ``clients.npz``, or of a folder with one file per client.
 
     Raises:
-      ConfigError: if the data cannot be read, or does not say whose the samples are.
+      ConfigError: if the data cannot be read, or has no client ids.
     """
     ids = Files(path=path).load().client_ids
     if not ids:
@@ -133,20 +136,20 @@ def parsed(
     parse: Callable[[Any], T],
     rule: str,
 ) -> Iterator[T]:
-    """Yield the parsed entries of a file; ``rule`` says what an entry must be.
+    """Yield the parsed entries of a file; ``rule`` describes a valid entry.
 
     Raises:
-      ConfigError: with the name of the first entry that ``parse`` cannot read.
+      ConfigError: if ``parse`` cannot read an entry. The message gives ``rule`` and the entry.
     """
     for name, entry in entries:
         try:
             yield parse(entry)
         except WRONG:
-            # Printing what a pickle nests could take forever.
+            # Printing a nested object of a pickle could take forever.
             where = shown(name) if isinstance(name, str | int) else "an entry"
             refuse(path, f"{where}: {rule}")
 
 
 def refuse(path: pathlib.Path, rule: str) -> NoReturn:
-    """Raise ConfigError: a file breaks a rule."""
+    """Raise ConfigError for a file that breaks a rule."""
     raise ConfigError(f"FILE = {str(path)!r}: {rule}.")

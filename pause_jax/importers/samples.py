@@ -1,4 +1,4 @@
-"""Samples of clients as the arrays of ``clients.npz``."""
+"""Conversion of client samples to the arrays of ``clients.npz``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Samples = dict[str, tuple[NDArray[Any], NDArray[Any]]]
 
 
 def imported(path: pathlib.Path, train: Samples, test: Samples) -> Imported:
-    """Return arrays ``x``, ``y``, ``clients``, and ``x_test``, ``y_test`` if there is a test set.
+    """Return arrays ``x``, ``y``, ``clients``, and with a test set also ``x_test``, ``y_test``.
 
     Raises:
-      ConfigError: naming ``path`` and the client whose samples do not fit the others'.
+      ConfigError: if a client's id or samples are invalid. The message names the client.
     """
     full = {client: part for client, part in train.items() if len(part[0])}
     if not full:
@@ -44,9 +44,9 @@ def imported(path: pathlib.Path, train: Samples, test: Samples) -> Imported:
 
 
 def pixels(values: NDArray[Any]) -> NDArray[Any]:
-    """Return grey images [n, 28, 28, 1] of uint8, if the values are those divided by 255.
+    """Return uint8 images [n, 28, 28, 1] if the values are grey levels divided by 255.
 
-    Other values are returned in float32.
+    Other values are returned as float32.
     """
     side = 28
     grey = values.size and values.shape[1:] in ((side * side,), (side, side))

@@ -1,4 +1,4 @@
-"""Any CSV file of devices, of measured seconds or of intervals, by a mapping of its columns."""
+"""Importer of CSV files with devices, measured seconds or intervals in any columns."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pause_jax.importers.request import (
 )
 from pause_jax.world.latency.network import COLUMNS, MOST_SPREAD
 
-# Columns of a table of devices with one line per client.
+# Columns of a device table with one line per client.
 PER_CLIENT = tuple(word for word in COLUMNS if word != "share")
-# Mbit/s of a network that takes no time.
+# Mbit/s at which transfers take almost no time.
 NO_NETWORK = 1e6
-# Seconds a sample of the device with the median score: the median of the library's own phones.
+# Seconds per sample of the device with the median score: the median of the bundled phones.
 MEDIAN_SECONDS = 0.17
-# Columns of other units: the column that they stand for, and 1 of them in its unit.
+# Columns in other units: name of the standard column, and conversion factor.
 _UNITS = {
     "ms": ("seconds", 1e-3),
     "sample_ms": ("sample_seconds", 1e-3),
@@ -41,12 +41,12 @@ _KNOWN = (*COLUMNS, *_UNITS, "score", "client", "seconds", "round", "time", "sta
 
 
 def read(request: Request) -> Imported:
-    """Read devices, a fleet's seconds or intervals of a CSV file, by the columns that are there.
+    """Read devices, measured seconds or intervals from a CSV file, depending on its columns.
 
-    Seconds and intervals keep their texts, which the models that read them check.
+    Seconds and intervals are copied as text, because the models that read them validate them.
 
     Raises:
-      ConfigError: for a column that is unknown or missing, and for devices that are not numbers.
+      ConfigError: if a column is unknown or missing, or a device has invalid numbers.
     """
     path = request.path
     for ours in request.columns:
@@ -85,7 +85,7 @@ def read(request: Request) -> Imported:
 
 
 def _table(path: pathlib.Path) -> pd.DataFrame:
-    """Return the texts of a CSV file, indexed by the number of their line."""
+    """Return the cells of a CSV file as text, indexed by line."""
     header, lines = csv_table(f"FILE = {str(path)!r}", content_of("FILE", path))
     if twice := [word for word in header if header.count(word) > 1]:
         refuse(path, f"has the column {shown(twice[0])} twice; it has {', '.join(header)}")
@@ -95,7 +95,7 @@ def _table(path: pathlib.Path) -> pd.DataFrame:
 
 def _devices(request: Request, table: pd.DataFrame, texts: pd.DataFrame) -> Imported:
     if "score" in table:
-        # The first word, without commas between thousands; a decimal comma stays, and is refused.
+        # Keep the first word and drop thousands separators. A decimal comma stays and is rejected.
         first = table.score.str.extract(r"(\S*)", expand=False)
         table["score"] = first.str.replace(r",(?=\d{3}(?:\D|$))", "", regex=True)
     numbers = table.drop(columns="device", errors="ignore").apply(_numbers)

@@ -1,7 +1,7 @@
-"""TensorFlow Federated's EMNIST by writer: its SQLite file of ``tf.train.Example`` messages.
+"""Importer of TensorFlow Federated's EMNIST by writer, an SQLite file of ``tf.train.Example``.
 
-Format: ``SqlClientData`` and ``emnist.load_data`` of tensorflow.org/federated (Apache-2.0). The
-messages are read by tensorflow-datasets (the extra ``data``), which needs no TensorFlow.
+Format: ``SqlClientData`` and ``emnist.load_data`` of tensorflow.org/federated (Apache-2.0).
+tensorflow-datasets (the extra ``data``) parses the messages without TensorFlow.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _QUERY = (
 
 
 def read(request: Request) -> Imported:
-    """Read the images of each writer; the test set is the split ``test``.
+    """Read the images of each writer, with the split ``test`` as the test set.
 
     Raises:
-      ConfigError: if the package is missing, or the file is another one, or is damaged.
+      ConfigError: if the package is missing, or the file has a different format or is damaged.
     """
     if importlib.util.find_spec("tensorflow_datasets") is None:
         raise ConfigError("tff: needs tensorflow-datasets, pip install 'pause_jax[data]'.")

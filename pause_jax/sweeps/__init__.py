@@ -1,1 +1,1 @@
-"""Many runs: planned in chunks, executed, stored, and labelled."""
+"""Sweeps of many runs: planning, execution, storage and labelled results."""

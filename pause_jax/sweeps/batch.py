@@ -1,4 +1,4 @@
-"""Many runs of one static structure: chunks of a batch, spread over cores and devices."""
+"""Batched execution of runs with one static structure, spread over cores and devices."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def run_chunks(
     tick: Callable[[int], object],
     store: Store | None = None,
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """Run chunks of one group, and yield each with its rows when it is finished.
+    """Run chunks of one group, and yield each with its rows as it finishes.
 
-    ``tick`` is called with a number of finished segments, from any thread.
+    ``tick`` receives the number of newly finished segments. Any thread may call it.
     """
     stopped = threading.Event()
     handing_over = threading.Lock()
@@ -54,7 +54,7 @@ def run_chunks(
         number = len(chunking.runs(chunk.first))
         rows = rows_of(jax.tree.map(lambda x: x[:number], result))
         if store is not None:
-            store.save(chunk, rows)  # here, so that a stop does not lose it
+            store.save(chunk, rows)  # now, because a stop may prevent the yield
         return chunk, rows
 
     with ThreadPoolExecutor(min(chunking.threads, len(chunks))) as threads:
@@ -66,7 +66,7 @@ def run_chunks(
 
 
 def spec_of(plan: SweepPlan, group: int) -> ProgramSpec:
-    """Return the program of a group's chunks."""
+    """Return the program spec of a group's chunks."""
     first, *_ = plan.groups[group]
     chunking = plan.chunkings[group]
     longest = math.ceil(first.config.num_rounds / chunking.segments)
@@ -76,10 +76,10 @@ def spec_of(plan: SweepPlan, group: int) -> ProgramSpec:
 
 
 def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConfig]]:
-    """Return a function from a chunk's first run to (its runs, their configs)."""
+    """Return a function that maps a chunk's first run to (runs, configs)."""
     members = plan.groups[group]
     chunking = plan.chunkings[group]
-    # On the host: so that neither a number of seeds nor one of values has programs of its own.
+    # Stack on the host, because a device would compile again for every number of seeds or configs.
     configs = jax.tree.map(lambda *x: np.stack(x), *(each.config for each in members))
     key_data = np.asarray(jax.random.key_data(plan.keys))
     parts = np.array_split(np.arange(1, configs.num_rounds + 1), chunking.segments)
@@ -98,7 +98,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
     segments = [put(spec.segment(configs, int(part[0]), len(part)), SAME) for part in parts]
 
     def runs_of(first: int) -> tuple[Runs, SimConfig]:
-        # The last chunk is filled up with repeated runs, so that its shape compiles nothing new.
+        # Pad the last chunk with its final run, because a different shape would compile again.
         run = np.minimum(np.arange(first, first + chunking.batch), chunking.num_runs - 1)
         run_configs = jax.tree.map(lambda x: x[run // len(plan.keys)], configs)
         key = put(key_data[run % len(plan.keys)], RUN)
@@ -118,7 +118,7 @@ def _runs_of(plan: SweepPlan, group: int) -> Callable[[int], tuple[Runs, SimConf
 
 @dataclasses.dataclass
 class _ThreadWatch(Watch):
-    """Watches a chunk in one of several threads, any of which may be asked to stop."""
+    """Watch of a chunk in a thread, which cancels it after a segment if ``stopped`` is set."""
 
     stopped: threading.Event
     handing_over: threading.Lock
@@ -127,7 +127,7 @@ class _ThreadWatch(Watch):
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[None]:
-        # Held while a step is handed to the device, not while it works: one compiles for all.
+        # Lock only the dispatch of a step, not its execution. One thread compiles for all.
         with self.handing_over, compiling():
             yield
 
@@ -157,7 +157,7 @@ class _ThreadWatch(Watch):
 
 
 def _is_default(mesh: Mesh) -> bool:
-    """Return whether the only device is the one that a single run takes."""
+    """Return whether the mesh contains only the default device."""
     device = jax.config.values["jax_default_device"] or jax.local_devices()[0]
     return mesh.devices.tolist() == [device]
 
@@ -165,7 +165,7 @@ def _is_default(mesh: Mesh) -> bool:
 def _results(
     end: Result, record: Record, configs: SimConfig, batched: bool, quantities: Quantities
 ) -> Result:
-    """Return the results of N runs, leaves [N, ...], without models."""
+    """Return the results of N runs without models, leaves [N, ...]."""
     end = jax.tree.map(np.asarray, end.replace(config=None, variables=None))
     if not batched:
         end, record = jax.tree.map(lambda x: x[None], (end, record))

@@ -1,4 +1,4 @@
-"""Checkpoints of unfinished chunks: state and records so far, saved now and then."""
+"""Periodic checkpoints of unfinished chunks: current state and the records up to it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pause_jax.base.source_file import written
 from pause_jax.sweeps.plan import Chunk
 from pause_jax.sweeps.store import LOG, Store
 
-# Seconds between two checkpoints of a chunk.
+# Minimum seconds between two checkpoints of a chunk.
 SAVE_EVERY = 60.0
-# Largest share of a run's time that saving may take.
+# Maximum fraction of a run's time spent on saving.
 SHARE = 0.01
 
 
 class Point(NamedTuple):
-    """Where a chunk resumes: the number of finished segments, the state, one record a segment."""
+    """Resume point of a chunk: number of finished segments, state, and one record per segment."""
 
     segments: int
     state: Any
@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
 
 class Checkpoint:
-    """The checkpoint of one chunk."""
+    """Checkpoint file of one chunk."""
 
     def __init__(self, store: Store, chunk: Chunk):
         self._store = store
@@ -39,10 +39,10 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def restored(self, state: Any, shapes: Callable[[int], list[Any]]) -> Point | None:
-        """Return where the chunk resumes, or None if nothing whole was saved.
+        """Return the resume point, or None if the checkpoint is missing or damaged.
 
         Args:
-          state: a state with the same kinds, shapes and devices.
+          state: state with the expected dtypes, shapes and devices.
           shapes: number of segments -> shapes of their records.
         """
         if not self._path.exists():
@@ -59,12 +59,12 @@ class Checkpoint:
         return Point(segments, *jax.tree.unflatten(structure, leaves))
 
     def save_if_due(self, point: Point) -> None:
-        """Save if the last checkpoint is old enough."""
+        """Save ``point`` if the last checkpoint is old enough."""
         if time.monotonic() - self._last >= max(SAVE_EVERY, self._cost / SHARE):
             self.save(point)
 
     def save(self, point: Point) -> None:
-        """Replace the checkpoint before."""
+        """Write ``point``, replacing the previous checkpoint."""
         if self._store.failed:
             return
         start = time.monotonic()
@@ -81,7 +81,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _plain(leaf: Any) -> np.ndarray:
-    """Convert a leaf to NumPy: a key to its data, a kind that files lack (bfloat16) to its bits."""
+    """Convert a leaf to NumPy: a key to its data, bfloat16 (not supported by npz) to its bits."""
     array = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
     return array.view(f"u{array.itemsize}") if array.dtype.kind == "V" else array
 

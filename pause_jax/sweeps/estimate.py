@@ -1,4 +1,4 @@
-"""What a planned sweep takes: programs, memory, and time by a few rounds of its first config."""
+"""Estimate of a sweep's programs, memory and time, from a few rounds of its first config."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from pause_jax.sweeps.plan import SEGMENTS, SweepPlan, run_bytes, shapes_of
 
 
 def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
-    """Return in words what a sweep takes, or so many of a search, whose static values all compile.
+    """Describe the programs, memory and time that a sweep needs.
 
-    Configs other than the first count by their rounds and cohorts.
+    The measured time is scaled to the other configs in proportion to rounds and cohort size.
+
+    Args:
+      plan: the sweep, or one generation of a search.
+      times: number of generations.
+      values: number of combinations of static values, each of which compiles again.
     """
     programs = set()
     memory = trained = 0.0
@@ -30,7 +35,7 @@ def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
         waves = math.ceil(len(chunking.firsts) / chunking.threads)
         trained += waves * config.num_rounds * config.cohort_size
     first = plan.groups[0][0]
-    # A round of a large model may take minutes, one without learning microseconds.
+    # A round may take minutes with a large model, but takes microseconds without learning.
     rounds = min(3, first.config.num_rounds)
     compiling, seconds = _seconds(plan, rounds)
     while seconds < 1 and rounds < first.config.num_rounds:
@@ -50,7 +55,7 @@ def estimate(plan: SweepPlan, *, times: int = 1, values: int = 1) -> str:
 
 
 def _seconds(plan: SweepPlan, num_rounds: int) -> tuple[float, float]:
-    """Return the seconds to compile and to run as many chunks as run at a time."""
+    """Return the seconds to compile and to run the concurrent chunks of the first group."""
     members = [
         each._replace(config=each.config.replace(num_rounds=num_rounds)) for each in plan.groups[0]
     ]

@@ -1,4 +1,4 @@
-"""Runs what is missing of a planned sweep, and keeps everything that is finished."""
+"""Execution of a planned sweep: runs missing chunks and keeps finished ones."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
-    """A sweep that stopped early.
+    """Error raised when a sweep stops early.
 
     Attributes:
-      finished: the data of the configs that were finished; if none was, the finished seeds of those
-        that were begun; or None.
+      finished: dataset of the finished configs. If no config finished, dataset of all finished
+        seeds; None if no run finished.
     """
 
     def __init__(self, message: str, finished: xr.Dataset | None):
@@ -45,11 +45,11 @@ class SweepInterrupted(RuntimeError):  # noqa: N818, as KeyboardInterrupt
 def execute(
     plan: SweepPlan, store: Store | None, workers: Workers | None, *, progress: bool = True
 ) -> xr.Dataset:
-    """Run the missing chunks of a sweep, here if it has no workers, and label all of them.
+    """Run the missing chunks of a sweep, locally without workers, and label all chunks.
 
     Raises:
-      ConfigError: if another process runs the sweep of the store.
-      SweepInterrupted: on an interrupt or a failure.
+      ConfigError: if another process is running the sweep of the store.
+      SweepInterrupted: if the sweep is interrupted or fails.
     """
     if store is not None:
         plan = store.plan
@@ -103,7 +103,7 @@ def _run_by_workers(
     update: Callable[..., None],
     workers: Workers,
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """Hand chunks to workers, and keep what comes back."""
+    """Run chunks on the workers, and save each as it arrives."""
     update(description="on workers")
     for chunk, rows in workers.run(plan, missing):
         if store is not None:

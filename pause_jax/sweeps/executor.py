@@ -1,8 +1,8 @@
-"""Chunks of a sweep as tasks of an executor: Dask, submitit, a pool of processes.
+"""Sweep chunks as tasks of an executor, such as Dask, submitit or a process pool.
 
-A task is plain: the pickled arguments of the sweep, and which chunk to run. A worker prepares the
-sweep once, refuses if its code, versions or processor are others, and runs the chunk as a sweep in
-one process does. So who runs a chunk changes no bit.
+A task consists of the pickled arguments of the sweep and the chunk to run. A worker prepares the
+sweep once, rejects it if its code, versions or processor differ, and runs the chunk like a local
+sweep. Results are therefore bit-identical, whichever worker runs a chunk.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pause_jax.sweeps.labels import Rows
 from pause_jax.sweeps.plan import Chunk, Chunking, SweepPlan, plan_sweep
 from pause_jax.sweeps.store import NAMED
 
-# Times that a task is submitted whose worker dies. (Dask itself runs it again, too.)
+# Maximum submissions of a task whose worker dies. (Dask also retries internally.)
 ATTEMPTS = 3
 
 
 class Executor(Protocol):
-    """What runs tasks: a ``concurrent.futures.Executor``, or another class with its ``submit``."""
+    """Protocol of executors: ``concurrent.futures.Executor``, or a class with its ``submit``."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        """Return a ``Future``, or an object with its ``done()``, ``result()`` and ``cancel()``."""
+        """Return a ``Future``, or an object with ``done()``, ``result()`` and ``cancel()``."""
 
 
 class Task(NamedTuple):
-    """A chunk to run, with the packed arguments of its sweep and what the worker must have."""
+    """Chunk to run, with the packed arguments of its sweep and the required environment."""
 
     arguments: bytes
     made_by: dict[str, Any]
@@ -47,17 +47,17 @@ class Task(NamedTuple):
 
 
 class Workers:
-    """The workers of an executor, for one sweep."""
+    """Workers of an executor, for one sweep."""
 
     def __init__(self, executor: Executor, configs: Any, keys: Array, arguments: Mapping[str, Any]):
         self._executor = executor
         self._arguments = packed(configs, keys, arguments)
 
     def planned(self, plan: SweepPlan) -> SweepPlan:
-        """Return the plan for the workers' processor, which need not be that of this process.
+        """Return the plan for the workers' processor, which may differ from the local one.
 
         Raises:
-          ConfigError: if the first worker has other code or versions, or cannot prepare the sweep.
+          ConfigError: if the first worker has different code or versions, or preparation fails.
         """
         task = self._arguments, plan.made_by
         ((_, answer),) = _results(self._executor, prepare_task, {(): task})
@@ -67,10 +67,10 @@ class Workers:
         return plan._replace(made_by=made_by, chunkings=chunkings)
 
     def run(self, plan: SweepPlan, chunks: Iterable[Chunk]) -> Iterator[tuple[Chunk, Rows]]:
-        """Run chunks, and yield each when it is finished.
+        """Run chunks, and yield each with its rows as it finishes.
 
         Raises:
-          RuntimeError: if a chunk failed, a worker is another than the first, or died every time.
+          RuntimeError: if a chunk fails, a worker differs from the first or dies in every attempt.
         """
         tasks = {
             chunk: (Task(self._arguments, plan.made_by, chunk, plan.chunkings[chunk.group]),)
@@ -85,19 +85,19 @@ class Workers:
 def prepare_task(
     arguments: bytes, made_by: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Chunking]] | str:
-    """In a worker: return what it has, and how it cuts the sweep into chunks; or why it cannot."""
+    """Return the environment and chunkings of the calling worker, or an error message."""
     try:
         plan = _plan(arguments)
     except Exception as error:
         return _failure(error)
-    # A client may have another processor than its workers: it runs nothing.
+    # The submitting process runs no chunk, so its processor may differ from the workers'.
     names = provenance.machine(plan.mesh.devices.flat)
     expected = made_by | {name: plan.made_by[name] for name in names}
     return _difference(expected, plan.made_by) or (plan.made_by, plan.chunkings)
 
 
 def run_task(task: Task) -> Rows | str:
-    """In a worker: run a chunk; or return why it cannot."""
+    """Run a chunk in the calling worker, and return its rows or an error message."""
     try:
         plan = _plan(task.arguments)
         if difference := _difference(task.made_by, plan.made_by):
@@ -112,12 +112,12 @@ def run_task(task: Task) -> Rows | str:
 
 
 def _failure(error: Exception) -> str:
-    """Put an error in words: its class may need packages that only the worker has."""
+    """Describe an error as text, because only the worker may be able to import its class."""
     return f"the worker on {platform.node()}: {type(error).__name__}: {error}"
 
 
 def _difference(expected: Mapping[str, Any], made_by: Mapping[str, Any]) -> str:
-    """Say in a line how this worker differs from what is expected; empty if it does not."""
+    """Describe how this worker differs from the expected environment; empty if it does not."""
     words = provenance.different(expected, made_by)
     if not words:
         return ""
@@ -128,7 +128,7 @@ def _difference(expected: Mapping[str, Any], made_by: Mapping[str, Any]) -> str:
 
 
 def packed(configs: Any, keys: Array, arguments: Mapping[str, Any]) -> bytes:
-    """Pack the arguments of a sweep; with cloudpickle also classes and functions of a script."""
+    """Pack the arguments of a sweep; code defined in a script needs cloudpickle."""
     try:
         import cloudpickle as pickler
     except ImportError:
@@ -136,7 +136,7 @@ def packed(configs: Any, keys: Array, arguments: Mapping[str, Any]) -> bytes:
     keys_as_data = jax.device_get(jax.random.key_data(keys)), str(jax.random.key_impl(keys))
     try:
         content = pickler.dumps((configs, keys_as_data, dict(arguments)))
-    except Exception as error:  # whatever an object makes of being pickled
+    except Exception as error:  # pickling a custom object may raise anything
         advice = "" if pickler is not pickle else " Install cloudpickle: pip install cloudpickle."
         raise ConfigError(
             f"executor: the sweep cannot be sent to workers ({type(error).__name__}: {error})."
@@ -149,8 +149,8 @@ _PREPARING = threading.Lock()
 
 
 def _plan(arguments: bytes) -> SweepPlan:
-    """Prepare the sweep, once in a process."""
-    with _PREPARING:  # the tasks of a worker may run in several threads
+    """Prepare the sweep once per process."""
+    with _PREPARING:  # a worker may run tasks in several threads
         return _prepared(arguments)
 
 
@@ -163,12 +163,12 @@ def _prepared(arguments: bytes) -> SweepPlan:
 def _results(
     executor: Executor, function: Callable[..., Any], tasks: Mapping[Any, tuple[Any, ...]]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield (name, result) of each task when it is finished.
+    """Yield (name, result) of each task as it finishes.
 
     Tasks whose worker died run again after the others.
 
     Raises:
-      RuntimeError: if a worker died each time.
+      RuntimeError: if a task fails in all ``ATTEMPTS`` attempts.
     """
     for attempt in range(1, ATTEMPTS + 1):
         names = {executor.submit(function, *task): name for name, task in tasks.items()}
@@ -178,12 +178,12 @@ def _results(
                 name = names.pop(future)
                 try:
                     result = future.result()
-                except Exception as error:  # of the executor: a task returns its own
+                except Exception as error:  # raised by the executor; tasks return errors as text
                     if attempt == ATTEMPTS:
                         raise RuntimeError(f"a worker failed: {error!r}") from error
                     failed.append(name)
                     continue
-                # As long as someone holds a task, Dask runs it again if its worker dies later.
+                # Dask reruns a finished task if its worker dies while a future still refers to it.
                 del future
                 yield name, result
         finally:

@@ -1,4 +1,4 @@
-"""A sweep before it runs: configs checked, grouped by static structure, and cut into chunks."""
+"""Plan of a sweep, with checked configs grouped by static structure and cut into chunks."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from pause_jax.run.rounds.state import State
 from pause_jax.run.setup import learner_of
 from pause_jax.sweeps import provenance
 
-# Segments of a run: after each, progress shows, an interrupt is noticed, a checkpoint can be saved.
+# Segments of a run. Progress, interrupts and checkpoints are handled after each segment.
 SEGMENTS = 20
-# Bytes that the clients which train at the same time in a thread may keep: runs of more leave the
-# cache of a core, and then two of them take longer at once than in turn.
+# Maximum bytes kept by the clients that train at the same time in a thread. Larger runs exceed a
+# core's cache, and two of them take longer side by side than in turn.
 KEPT_IN_THREAD = 8 * 2**20
-# Runs side by side: one of these. In a thread of a CPU, by the number of all runs.
+# Allowed numbers of runs side by side. IN_THREAD: (number in a CPU thread, minimum total runs).
 WIDTHS = (1, 2, 4, *(2**n // 4 * part for n in range(3, 31) for part in (4, 6)))
 IN_THREAD = ((64, 512), (16, 128), (4, 32), (1, 0))
-# A rough estimate of what a run takes. Of its state: the old one, the new one, and what the step of
-# the loop holds between them. Of its record: what the loop fills, and what it hands over.
+# Rough memory estimate of a run, in copies. State copies: the old, new and intermediate values of a
+# loop step. Record copies: the buffer that the loop fills, and the buffer that it returns.
 STATES, RECORDS = 3, 2
-# Of the model, for each client in training: itself, its gradient, two moments, the update, its flat
-# form, the noise, the release.
+# Copies of the model for each client in training: model, gradient, two moments, update, flat
+# update, noise, release.
 MODEL_COPIES = 8
 
 
 class PreparedConfig(NamedTuple):
-    """One config of a sweep, checked and ready: its name, itself, and its data set."""
+    """Validated config of a sweep, with its label and data set."""
 
     label: str
     config: SimConfig
@@ -61,15 +61,16 @@ class PreparedConfig(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A chunk of a sweep, by the number of its group and of its first run there."""
+    """Chunk of a sweep, identified by its group and its first run in the group."""
 
     group: int
     first: int
 
 
 class Chunking(NamedTuple):
-    """How the runs of a group are cut: into chunks of ``batch`` runs, the same number on each
-    device; each runs in ``segments`` segments of its rounds, ``threads`` chunks at a time.
+    """Partition of a group's runs into chunks of ``batch`` runs, equally many on each device.
+
+    A chunk runs in ``segments`` segments of its rounds, and ``threads`` chunks run at a time.
     """
 
     num_runs: int
@@ -79,21 +80,20 @@ class Chunking(NamedTuple):
 
     @property
     def firsts(self) -> range:
-        """The first run of each chunk."""
+        """First run of each chunk."""
         return range(0, self.num_runs, self.batch)
 
     def runs(self, first: int) -> np.ndarray:
-        """Return the runs of the chunk that begins with ``first``."""
+        """Return the runs of the chunk that starts with run ``first``."""
         return np.arange(first, min(first + self.batch, self.num_runs))
 
 
 class SweepPlan(NamedTuple):
-    """A sweep that can run.
+    """Validated sweep.
 
     Attributes:
-      groups: configs of one static structure and data set, which are one compilation.
-      made_by: what the bits of the result depend on, plain values by what they are called in a
-        message.
+      groups: configs that share a static structure and a data set, and therefore a program.
+      made_by: everything that the result's bits depend on, as plain values keyed by name.
     """
 
     configs: list[PreparedConfig]
@@ -107,11 +107,11 @@ class SweepPlan(NamedTuple):
 
     @property
     def chunks(self) -> list[Chunk]:
-        """All chunks, group by group."""
+        """Chunks of all groups, group by group."""
         return [Chunk(g, first) for g, each in enumerate(self.chunkings) for first in each.firsts]
 
     def segments(self, chunks: Iterable[Chunk]) -> int:
-        """Return how many segments some chunks have together."""
+        """Return the total number of segments of ``chunks``."""
         return sum(self.chunkings[chunk.group].segments for chunk in chunks)
 
 
@@ -128,10 +128,10 @@ def plan_sweep(
 ) -> SweepPlan:
     """Check a sweep and cut it into chunks.
 
-    The arguments are those of :func:`pause_jax.sweep`.
+    The arguments are documented in :func:`pause_jax.sweep`.
 
     Raises:
-      ConfigError: if any config or another argument cannot run.
+      ConfigError: if a config or any other argument is invalid.
     """
     named = _named(configs)
     keys = checked_keys(keys)
@@ -189,11 +189,11 @@ def plan_sweep(
 
 
 def _described(configs: Iterable[PreparedConfig], quantities: Quantities) -> dict[str, Any]:
-    """Describe configs, their data and what is recorded."""
+    """Describe configs, their data and the recorded quantities."""
     described: dict[str, Any] = {}
     for each in configs:
         for path, value in provenance.describe_config(each.config).items():
-            # Where a file lies does not matter, once its content is known.
+            # A file's digest identifies it, wherever it is stored.
             if path.rpartition(".")[2] not in ("path", "data_dir"):
                 described[f"{path} of {each.label!r}"] = value
         described[f"data of {each.label!r}"] = provenance.data_digest(each.data)
@@ -237,8 +237,7 @@ def _prepared(
 ) -> PreparedConfig:
     """Prepare one config.
 
-    ``loaded`` holds what was loaded before, so that equal data are one object, and configs of equal
-    structure one group.
+    ``loaded`` caches data sets, because configs share a group only if their data is one object.
     """
     learning = config.learning if isinstance(config, SimConfig) else None
     if data is None and type(learning) is Learning and learning.data in loaded:
@@ -253,14 +252,14 @@ def _prepared(
     return PreparedConfig(label, config, dataset)
 
 
-# Digest of what the custom parts of this process computed last, by what a program is compiled for.
+# Latest digest of each program with custom parts, by (config structure, quantities, data shapes).
 _DIGESTS: dict[Any, str] = {}
 
 
 def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) -> dict[str, str]:
-    """Describe what the custom parts of a group compute, for each of its configs.
+    """Return the digest of a group's custom parts, for each of its configs.
 
-    They are traced once, so their mistakes show before any run.
+    Tracing them also reveals their errors before any run.
     """
     config = group[0].config
     data = group[0].data
@@ -270,22 +269,19 @@ def _custom(group: list[PreparedConfig], keys: Array, quantities: Quantities) ->
     digest = provenance.program_digest(config, data, keys, quantities)
     program = jax.tree.structure(config), quantities, shapes_of(data)
     if _DIGESTS.setdefault(program, digest) != digest:
-        compiled_steps.cache_clear()  # they hold a constant that has changed since they were traced
+        compiled_steps.cache_clear()  # a constant has changed since they were traced
         compiled_init.cache_clear()
         _DIGESTS[program] = digest
     return {f"code or a constant of {parts} in {each.label!r}": digest for each in group}
 
 
 def shapes_of(data: Any) -> tuple[Any, ...]:
-    """Return shape and dtype of each array of a data set."""
+    """Return the shape and dtype of each array of a data set."""
     return tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(data))
 
 
 def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedConfig]]:
-    """Give groups that differ in their policy and length alone configs of one structure.
-
-    So one program serves them all.
-    """
+    """Give one structure, and so one program, to groups that differ only in policy and length."""
     families: dict[Any, list[int]] = {}
     for number, group in enumerate(groups):
         family = _family(group[0].config, group[0].data)
@@ -306,9 +302,9 @@ def _sharing_policies(groups: list[list[PreparedConfig]]) -> list[list[PreparedC
 
 
 def _family(config: SimConfig, data: Any) -> Any:
-    """Return what configs that one program can serve have in common, whatever their policies are.
+    """Return the properties that configs must share for one program to serve all their policies.
 
-    None for a policy that needs a program of its own.
+    Returns None for a policy that needs a separate program.
     """
     policy = config.policy
     if type(policy) not in POLICIES or policy.alone:
@@ -319,7 +315,7 @@ def _family(config: SimConfig, data: Any) -> Any:
 
 
 def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
-    """Return the config with its policy as the one of its structure among the choices."""
+    """Replace the policy of a config with a ``OneOf`` of ``choices`` that selects this policy."""
     if not choices:
         return config
     place = [*map(jax.tree.structure, choices)].index(jax.tree.structure(config.policy))
@@ -328,7 +324,7 @@ def one_of(config: SimConfig, choices: tuple[PolicyConfig, ...]) -> SimConfig:
 
 
 class Limits(NamedTuple):
-    """What the runs of a group may take: ``memory`` in GiB of a device, other limits as numbers."""
+    """Resource limits of a group's runs; ``memory`` is in GiB per device."""
 
     num_devices: int
     threads: int
@@ -337,9 +333,9 @@ class Limits(NamedTuple):
 
 
 def threads_of(mesh: Mesh) -> int:
-    """Return how many chunks run at the same time: one, but on a lone CPU device one a core.
+    """Return the number of concurrent chunks, one per core on a single CPU device, else one.
 
-    XLA splits only large operations over the cores of a CPU; runs do not wait for each other.
+    XLA splits only large operations over the cores of a CPU, but runs are independent.
     """
     if mesh.size > 1 or mesh.devices.flat[0].platform != "cpu":
         return 1
@@ -356,7 +352,7 @@ def chunking_of(
     execution: Execution,
     limits: Limits,
 ) -> Chunking:
-    """Cut the runs of a group, all like the given one, to keep a device within the limits."""
+    """Cut ``num_runs`` equally large runs into chunks that keep each device within the limits."""
     threads = min(limits.threads, num_runs)
     if limits.max_batch is None:
         state = state_shapes(config, data)
@@ -375,12 +371,12 @@ def chunking_of(
 
 
 def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
-    """Return how many of the ``num_runs`` runs of a device run side by side in a thread.
+    """Return how many of a device's ``num_runs`` runs execute side by side in a thread.
 
-    One of few numbers, so a few more seeds or values run by the program that there is.
+    The few possible results let slightly larger sweeps reuse a compiled program.
     """
     if threads > 1:
-        # Side by side is faster for small runs only, and then there are many of them.
+        # Only small runs are faster side by side, and they usually come in large numbers.
         wanted = next(width for width, runs in IN_THREAD if num_runs >= runs)
     else:
         wanted = next(width for width in WIDTHS if width >= num_runs)
@@ -388,14 +384,14 @@ def _few_widths(num_runs: int, max_width: int, threads: int) -> int:
 
 
 def run_bytes(config: SimConfig, state: State, quantities: Quantities) -> int:
-    """Estimate what one run takes of a device's memory."""
+    """Estimate the device memory of one run in bytes."""
     cohort = config.cohort_size * _bytes(state.learning.variables)
     record = recorded_bytes(quantities, config)
     return max(1, STATES * _bytes(state) + RECORDS * record + MODEL_COPIES * cohort)
 
 
 def _cached_width(config: SimConfig, data: Any, state: State, execution: Execution) -> int:
-    """Return how many runs of a thread have clients in training that fit a core's cache."""
+    """Return the number of runs whose concurrently training clients fit a core's cache."""
     together = min(config.cohort_size, execution.client_batch or config.cohort_size)
     kept = learner_of(config, data).client_bytes(state.learning) * together
     return KEPT_IN_THREAD // max(kept, 1)

@@ -1,4 +1,4 @@
-"""What made a result: configs, keys, code, versions, machine. Where one changes, bits may."""
+"""Provenance of a result: the configs, code, versions and machine that its bits depend on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pause_jax.run.record.result import Quantities
 _PACKAGE = pathlib.Path(__file__).parents[1]
 # Packages whose version may change a result's bits.
 _PACKAGES = ("pause_jax", "jax", "jaxlib", "flax", "optax", "numpy")
-# Settings of JAX that do.
+# JAX settings that may change a result's bits.
 _SETTINGS = {
     "x64": "jax_enable_x64",
     "matmul_precision": "jax_default_matmul_precision",
@@ -36,7 +36,7 @@ _SETTINGS = {
 
 
 def describe_config(config: SimConfig) -> dict[str, Any]:
-    """Return every choice's name and every value of a config by dotted path, plain values."""
+    """Return the names of choices and the field values of a config, as plain values by path."""
     described = {}
     for path, part in nested(config):
         if path and part.name:
@@ -48,17 +48,17 @@ def describe_config(config: SimConfig) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to a number, None or a text."""
+    """Convert a value to a number, None or a string."""
     if isinstance(value, jax.Array | np.ndarray):
         return shortest(value)
     if value is None or isinstance(value, int | float):
         return value
-    # Places in memory differ from process to process.
+    # Memory addresses differ between processes.
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def data_digest(data: Any) -> str:
-    """Return the SHA-256 of a data set, empty without one."""
+    """Return the SHA-256 of a data set, or an empty string without data."""
     if hasattr(data, "digest"):
         return str(data.digest)
     content = hashlib.sha256()
@@ -69,13 +69,13 @@ def data_digest(data: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes a result."""
+    """Return the versions of the packages that compute a result."""
     return {package: version(package) for package in _PACKAGES}
 
 
 @functools.cache
 def code() -> str:
-    """Return the SHA-256 of the library's files: a checkout changes where its version does not."""
+    """Return the SHA-256 of the library's files, which may change while its version does not."""
     content = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*")):
         if path.suffix in (".py", ".csv"):
@@ -84,7 +84,7 @@ def code() -> str:
 
 
 def machine(devices: Iterable[jax.Device]) -> dict[str, Any]:
-    """Describe the devices."""
+    """Describe the devices by platform, kind and number."""
     several = list(devices)
     return {
         "platform": several[0].platform,
@@ -94,12 +94,12 @@ def machine(devices: Iterable[jax.Device]) -> dict[str, Any]:
 
 
 def settings() -> dict[str, Any]:
-    """Return the settings of JAX that change bits."""
+    """Return the JAX settings that may change a result's bits."""
     return {name: jax.config.values[setting] for name, setting in _SETTINGS.items()}
 
 
 def custom_parts(config: SimConfig, quantities: Quantities) -> dict[str, Any]:
-    """Return the custom parts of a run by name: classes, quantities, and fields with objects."""
+    """Return the custom parts of a run by name: classes, quantities, and objects in fields."""
     parts: dict[str, Any] = {}
     for path, part in nested(config):
         if not is_ours(type(part)):
@@ -112,7 +112,7 @@ def custom_parts(config: SimConfig, quantities: Quantities) -> dict[str, Any]:
 
 
 def _says_all(value: Any) -> bool:
-    """Return whether a value says by itself what it computes."""
+    """Return whether a value is plain data rather than an object with code."""
     if isinstance(value, tuple):
         return all(map(_says_all, value))
     return value is None or isinstance(value, bool | int | float | str | np.ndarray | jax.Array)
@@ -123,13 +123,13 @@ def _name(part: Any) -> str:
 
 
 def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quantities) -> str:
-    """Return the SHA-256 of the program of a run with custom parts.
+    """Return the SHA-256 of the lowered program of a run with custom parts.
 
-    The program holds all their constants, wherever these come from, and is the same in every
-    process. What a Python callback computes is not in it: with one, the files of the custom parts
-    count.
+    The program contains all their constants, whatever their origin, and is the same in every
+    process. It does not contain the code of Python callbacks. If it calls one, the digest also
+    covers the source files of the custom parts.
     """
-    # Traced anew each time: a constant may have changed.
+    # A new partial forces a new trace, because a constant may have changed.
     run = functools.partial(traced_run, quantities=quantities)
     lowered = jax.jit(run).lower(config, data, keys[0])
     program, result = lowered.as_text(), lowered.out_info
@@ -140,7 +140,7 @@ def program_digest(config: SimConfig, data: Any, keys: Array, quantities: Quanti
 
 
 def _source(part: Any) -> str:
-    """Return the source of the file of a part, empty for one of a notebook."""
+    """Return the source of the file that defines a part, or an empty string in a notebook."""
     try:
         return inspect.getsource(sys.modules[part.__module__])
     except (AttributeError, KeyError, OSError, TypeError):
@@ -148,17 +148,17 @@ def _source(part: Any) -> str:
 
 
 def fingerprint(made_by: Mapping[str, Any]) -> str:
-    """Return sixteen letters that change with what a sweep's bits depend on."""
+    """Return 16 hexadecimal digits of the SHA-256 of ``made_by``."""
     text = json.dumps(made_by, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def different(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """List in words how two sweeps differ in what made them; empty if they do not."""
+    """List in words how the provenances of two sweeps differ; empty if they agree."""
     words = []
     for name in {**before, **after}:
         was, now = before.get(name), after.get(name)
-        if json.dumps(was) == json.dumps(now):  # NaN is itself there
+        if json.dumps(was) == json.dumps(now):  # as text, NaN equals NaN
             continue
         if name not in before or name not in after:
             words.append(f"{name} {'is there no more' if name in before else 'was not there'}")

@@ -1,9 +1,9 @@
-"""Finished runs of a sweep in a folder.
+"""Store of a sweep's finished runs in a folder.
 
 ``made_by.json`` describes the sweep, each ``chunk-*.npz`` holds finished runs, and each
 ``checkpoint-*.npz`` an unfinished chunk (:mod:`pause_jax.sweeps.checkpoint`). Files are written
-under a temporary name and renamed. The process that runs the sweep holds ``lock``. A process that
-dies at any moment leaves a folder that the next one resumes.
+under a temporary name and renamed. The process that runs the sweep holds ``lock``. If a
+process dies at any time, the next one can resume from the folder.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pause_jax.sweeps.plan import Chunk, SweepPlan
 from pause_jax.sweeps.provenance import different, fingerprint
 
 LOG = logging.getLogger("pause_jax")
-# Differences that are named when a folder is that of another sweep.
+# Maximum number of differences named in a message.
 NAMED = 3
 _DESCRIPTION = "made_by.json"
-# What a store holds, with the temporary files of a writer that died.
+# Files of a store, including temporary files of a crashed writer.
 _PATTERNS = (f"{_DESCRIPTION}*", "chunk-*", "checkpoint-*", "lock")
 
 
 class _Description(msgspec.Struct):
-    """A sweep; ``digest`` is that of the other two."""
+    """Description of a sweep; ``digest`` covers the two other fields."""
 
     made_by: dict[str, Any]
     chunkings: list[tuple[int, int]]
@@ -43,11 +43,11 @@ class _Description(msgspec.Struct):
 
 
 class Store:
-    """A folder of finished chunks of one sweep.
+    """Folder with the finished chunks of one sweep.
 
     Attributes:
-      plan: of the sweep, with the chunks of the process that began it.
-      failed: why nothing more can be written, or empty.
+      plan: plan of the sweep, with the chunks of the process that created the store.
+      failed: error that stopped all writing, or empty.
     """
 
     def __init__(self, folder: pathlib.Path, plan: SweepPlan):
@@ -58,10 +58,10 @@ class Store:
 
     @classmethod
     def create(cls, folder: pathlib.Path, plan: SweepPlan) -> Store:
-        """Return the store of a sweep in a folder: the existing one, or a new one.
+        """Return the store of a sweep in a folder, and create it if it does not exist.
 
         Raises:
-          ConfigError: if the folder holds another sweep, cannot be written, or is in use.
+          ConfigError: if the folder holds a different sweep, is not writable, or is in use.
         """
         path = folder / _DESCRIPTION
         try:
@@ -71,7 +71,7 @@ class Store:
                 described = {"made_by": plan.made_by, "chunkings": chunkings}
                 text = json.dumps({**described, "digest": fingerprint(described)}, indent=1)
                 with _locked(folder):
-                    # Another process may have begun before the lock was free.
+                    # Another process may have created the store before we got the lock.
                     if not path.exists():
                         with written(path) as file:
                             file.write(text.encode())
@@ -90,10 +90,10 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running the sweep, and delete what one that died left.
+        """Lock the sweep for this process, and delete temporary files of crashed writers.
 
         Raises:
-          ConfigError: if another process runs it.
+          ConfigError: if another process runs the sweep.
         """
         with _locked(self.folder):
             for part in self.folder.glob("*.part"):
@@ -101,15 +101,15 @@ class Store:
             yield
 
     def path(self, chunk: Chunk) -> pathlib.Path:
-        """Return the file of a chunk."""
+        """Return the path of a finished chunk."""
         return self.folder / f"chunk-{chunk.group:03}-{chunk.first:07}.npz"
 
     def checkpoint_path(self, chunk: Chunk) -> pathlib.Path:
-        """Return the file of an unfinished chunk."""
+        """Return the path of an unfinished chunk's checkpoint."""
         return self.folder / f"checkpoint-{chunk.group:03}-{chunk.first:07}.npz"
 
     def finished(self) -> dict[Chunk, Rows]:
-        """Read all finished chunks; a damaged one counts as missing."""
+        """Read all finished chunks; damaged chunks count as missing."""
         chunks = self.plan.chunks
         read = {chunk: self.rows(chunk) for chunk in chunks}
         finished = {chunk: rows for chunk, rows in read.items() if rows is not None}
@@ -119,7 +119,7 @@ class Store:
         return finished
 
     def rows(self, chunk: Chunk) -> Rows | None:
-        """Read a finished chunk; None if it is missing or damaged."""
+        """Return the rows of a finished chunk, or None if it is missing or damaged."""
         path = self.path(chunk)
         if not path.exists():
             return None
@@ -138,9 +138,9 @@ class Store:
             return None
 
     def save(self, chunk: Chunk, rows: Rows) -> None:
-        """Write a finished chunk, and delete its checkpoints.
+        """Write a finished chunk, and delete its checkpoint.
 
-        A full disk is reported once, and the sweep continues.
+        A write error, such as a full disk, is reported once, and the sweep continues.
         """
         if self.failed:
             return
@@ -154,7 +154,7 @@ class Store:
 
     @contextlib.contextmanager
     def tolerated(self) -> Iterator[None]:
-        """Keep running after a write error: what was computed is not lost for it."""
+        """Keep running after a write error, because the results in memory are still valid."""
         try:
             yield
         except OSError as error:
@@ -172,10 +172,10 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
     """Compare the sweep in a folder with a plan.
 
     Returns:
-      (differences in words, the plan; without differences, with the folder's chunks).
+      (differences in words, plan). Without differences, the plan has the chunks of the store.
 
     Raises:
-      ConfigError: if the folder holds no sweep, or its description is damaged.
+      ConfigError: if the folder holds no sweep, or the description is damaged.
     """
     path = folder / _DESCRIPTION
     try:
@@ -189,7 +189,7 @@ def compare_store(folder: pathlib.Path, plan: SweepPlan) -> tuple[list[str], Swe
     whole = {"made_by": described.made_by, "chunkings": described.chunkings}
     if described.digest != fingerprint(whole):
         raise ConfigError(f"{path}: is damaged (chunkings are not what was saved). {advice}")
-    # On other cores the chunks would be others, and so would their rounding.
+    # Chunks depend on the number of cores, and rounding depends on the chunks.
     chunkings = [
         chunking._replace(batch=batch, segments=segments)
         for chunking, (batch, segments) in zip(plan.chunkings, described.chunkings, strict=True)
@@ -212,7 +212,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def store_is_empty(folder: pathlib.Path) -> bool:
-    """Return whether nothing was finished in a store, and no process runs its sweep."""
+    """Return whether a store has no chunk and no checkpoint, and no process runs its sweep."""
     if not folder.is_dir() or any(folder.glob("chunk-*")) or any(folder.glob("checkpoint-*")):
         return False
     try:
@@ -223,7 +223,7 @@ def store_is_empty(folder: pathlib.Path) -> bool:
 
 
 def discard_store(folder: pathlib.Path) -> None:
-    """Delete a store, if there is one; a file that a store does not have stays.
+    """Delete a store if it exists, but keep all other files in its folder.
 
     Raises:
       ConfigError: if another process runs its sweep.
@@ -233,7 +233,7 @@ def discard_store(folder: pathlib.Path) -> None:
     with _locked(folder):
         pass
     for path in [path for pattern in _PATTERNS for path in folder.glob(pattern)]:
-        with contextlib.suppress(OSError):  # a folder of another hand
+        with contextlib.suppress(OSError):  # a folder that we did not create
             path.unlink()
     with contextlib.suppress(OSError):
         folder.rmdir()

@@ -1,4 +1,4 @@
-"""``sweep(configs, keys)``: many runs, one compilation a static structure, labelled arrays."""
+"""``sweep(configs, keys)``: labelled results of many runs, one compilation per structure."""
 
 from __future__ import annotations
 
@@ -40,49 +40,47 @@ def sweep(
 ) -> xr.Dataset:
     """Run every config with every key.
 
-    Configs that differ only in traced numbers or in the numbers of rounds share one compilation.
-    So do the library's policies that choose equally many clients, release the same readings, and
-    are not ``alone``. Runs are spread over all devices, and over the cores of a CPU.
+    Configs that differ only in traced numbers or, without custom parts, in the number of rounds
+    share one compilation. So do built-in policies that choose the same number of clients, release
+    the same readings, and are not ``alone``. Runs are spread over all devices and CPU cores.
 
-    A row of the result is the single run ``simulate(config, key)`` up to rounding: where two
-    cohorts are worth the same to a unit in the last place, the two may choose differently, and then
-    go their own ways.
+    Each row of the result equals the single run ``simulate(config, key)`` up to rounding. If two
+    cohorts' values differ only by rounding, the two runs may choose different ones and diverge.
 
     Args:
-      configs: one or several; a mapping names them.
-      keys: typed keys [S], all different, for example
-        ``jax.random.split(jax.random.key(0), S)``.
-      data: a data set to use instead of the one that each config names.
-      record: what to record, as in :func:`simulate`.
-      memory_limit: GiB that a batch may take on a device, by a rough estimate; larger sweeps run in
-        chunks.
-      max_batch: runs at a time at most; from the memory limit by default. Rounded up to a multiple
-        of the number of devices, or of cores if it exceeds them.
-      devices: where to run; all devices by default.
-      client_batch: clients of a cohort trained side by side at most, as in :func:`simulate`.
-      store: a folder that keeps finished runs, and every minute a checkpoint of unfinished ones
-        (not with an executor). Called again with the same arguments, also
-        after a kill, it resumes there, with the bits of a sweep that was never stopped.
-      executor: runs the chunks in other processes, with the same bits: one of Dask
-        (``client.get_executor()``), of submitit, or a ``concurrent.futures.Executor``.
+      configs: one config or several; a mapping names them.
+      keys: distinct typed keys [S], for example ``jax.random.split(jax.random.key(0), S)``.
+      data: data set that replaces the one named by each config.
+      record: quantities to record, as in :func:`simulate`.
+      memory_limit: maximum GiB of a batch on each device (estimate); larger sweeps run in chunks.
+      max_batch: maximum number of runs at a time; by default, what fits in the memory limit.
+        Rounded up to a multiple of the number of devices, or of cores if it exceeds them.
+      devices: devices to run on; all by default.
+      client_batch: maximum number of clients trained side by side, as in :func:`simulate`.
+      store: folder that keeps finished runs and, without an executor, a checkpoint of unfinished
+        runs every minute. A call with the same arguments resumes there, even after a kill, and
+        returns the same bits as an uninterrupted sweep.
+      executor: executor that runs the chunks in other processes, with the same bits: Dask
+        (``client.get_executor()``), submitit, or a ``concurrent.futures.Executor``.
       progress: show a progress bar on the terminal's standard error.
 
     Returns:
       A dataset with dimensions ``config``, ``seed``, ``round``, ``eval_round``, ``client`` and
-      ``slot``, with the fields in which the configs differ as coordinates of ``config``, and with
-      the data of each seed's key. Where data or files name clients, ``client_id`` has their ids.
-      Gaps (configs of different size) are NaN or -1. Save it with
-      ``.to_netcdf(path)`` or ``.to_zarr(path)``.
+      ``slot``. Its coordinates contain the fields in which the configs differ and the data of each
+      seed's key. If data or files name clients, ``client_id`` contains their ids. Gaps between
+      configs of different size are NaN, -1 or False. Save it with ``.to_netcdf(path)`` or
+      ``.to_zarr(path)``.
 
     Raises:
-      ConfigError: before any run, if any config or the keys cannot run, or the store is that of
-        another sweep: other configs, data, keys, code, versions or devices.
-      SweepInterrupted: on an interrupt or a failure; carries what was finished.
+      ConfigError: if a config or the keys are invalid, or the store holds a different sweep (in its
+        configs, data, keys, code, versions or devices), before any run starts.
+      SweepInterrupted: if the sweep is interrupted or fails. It contains the finished runs.
 
     Warns:
-      BrokenContract: once, at the end, naming the configs whose custom parts broke their contract,
-        if ``record`` has ``first_broken_round`` and ``broken_rules``.
-      NotFinite: likewise, of models that are not finite, if it has ``first_nonfinite_round``.
+      BrokenContract: if custom parts broke their contract and ``record`` contains
+        ``first_broken_round`` and ``broken_rules``. Issued once, at the end, naming the configs.
+      NotFinite: if models became non-finite and ``record`` contains ``first_nonfinite_round``.
+        Issued like ``BrokenContract``.
     """
     plan, workers = planned(
         configs,
@@ -117,10 +115,10 @@ def planned(
     devices: Sequence[jax.Device] | None = None,
     **arguments: Any,
 ) -> tuple[SweepPlan, Workers | None]:
-    """Plan a sweep: for this process, or for the workers of an executor if there is one.
+    """Plan a sweep for this process, or for the workers of an executor.
 
     Raises:
-      ConfigError: if it cannot run, or the first worker has other code or versions.
+      ConfigError: if the sweep is invalid, or the first worker has different code or versions.
     """
     plan = plan_sweep(configs, keys, devices=devices, **arguments)
     if executor is None:

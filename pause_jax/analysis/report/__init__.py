@@ -1,4 +1,4 @@
-"""A comparison as one HTML file that needs no network. Needs the extra ``report``."""
+"""Self-contained HTML report of a comparison. Needs the extra ``report``."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def write(
     against: str | None = None,
     title: str = "Comparison",
 ) -> pathlib.Path:
-    """Write the report of a sweep: what was compared, how it went, and what to conclude.
+    """Write an HTML report of a sweep: configs, charts, tables and conclusions.
 
-    All of it comes from the data set, so that it can be made again where nothing can be run. What
-    needs the configs' classes (privacy, the order of clients by speed) is said to be missing where
-    a custom class is not loaded.
+    The report needs only the data set, so it can be rewritten without running anything. If a custom
+    class is not loaded, it marks the parts that need that class (privacy, client speeds) as
+    unknown.
 
     Args:
-      result: from ``sweep``, or a ``data.nc`` that was loaded.
-      path: of the HTML file.
-      target: accuracy whose time is asked for, in (0, 1].
-      against: the config that the others are compared with; else the best
+      result: data set from ``sweep``, or a loaded ``data.nc``.
+      path: path of the HTML file.
+      target: accuracy for the time-to-target comparison, in (0, 1].
+      against: reference config of the comparison; the best config by default
         (``analysis.comparison.compare``).
-      title: of the page.
+      title: title of the page.
 
     Returns:
       The path.
 
     Raises:
-      ConfigError: without the extra ``report``, for data that are no whole result, a bad target, or
-        a config ``against`` that is none.
+      ConfigError: if the extra ``report`` is missing, the data set is incomplete, the target is not
+        in (0, 1], or ``against`` is not a config.
       OSError: if the path cannot be written.
     """
     try:

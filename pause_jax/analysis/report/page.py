@@ -1,4 +1,4 @@
-"""The page of a report: its parts, and the HTML that they become."""
+"""HTML page of a report, built from its charts and tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NEEDED = (
 
 
 def render(result: xr.Dataset, target: float, against: str | None, title: str) -> str:
-    """The HTML of a report (see ``pause_jax.analysis.report.write``)."""
+    """Return the HTML of a report (see ``pause_jax.analysis.report.write``)."""
     if missing := [name for name in _NEEDED if name not in result.variables]:
         raise ConfigError(
             f"report: the data hold no {', '.join(missing)}. Make them by sweep without `record`."
@@ -88,7 +88,7 @@ def render(result: xr.Dataset, target: float, against: str | None, title: str) -
 
 
 def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[str]]]:
-    """The ledger, if the configs' classes are known here; notes on privacy, and on the runs."""
+    """Return the ledger (None if a config's class is unknown), and notes on privacy and runs."""
     try:
         books = ledger_table.ledgers(result)
         return tables.privacy(books), {
@@ -101,7 +101,7 @@ def _privacy(result: xr.Dataset) -> tuple[summary.Table | None, dict[str, list[s
 
 
 def _units(result: xr.Dataset) -> Iterator[str]:
-    """What can be said of privacy without the configs' classes."""
+    """Yield privacy notes that do not need the configs' classes."""
     for config in result.config.values:
         one = result.sel(config=config)
         unnoised = one.unnoised.item() or "data sizes at most"
@@ -110,12 +110,12 @@ def _units(result: xr.Dataset) -> Iterator[str]:
 
 @functools.cache
 def _bundle() -> str:
-    """Vega, Vega-Lite and their embedder: JavaScript, of the version that Altair writes for.
+    """Return the JavaScript of Vega, Vega-Lite and vega-embed, in the version that Altair targets.
 
-    To bundle them takes two seconds, so the cache folder keeps them.
+    Bundling takes two seconds, so the bundle is cached on disk.
     """
     version = ".".join(altair.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    bundle: Any = vl_convert.javascript_bundle  # its stub has no defaults
+    bundle: Any = vl_convert.javascript_bundle  # the type stub lacks defaults
 
     def made() -> Arrays:
         return {"text": np.frombuffer(str(bundle(vl_version=version)).encode(), np.uint8)}
@@ -125,7 +125,7 @@ def _bundle() -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """What a browser may do with the page: run these scripts, and fetch nothing from anywhere."""
+    """Return a Content-Security-Policy that allows only ``scripts`` and no network access."""
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     known = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     images = "img-src data: blob:"
@@ -133,7 +133,7 @@ def _policy(*scripts: str) -> str:
 
 
 def _json(chart: Picture) -> str:
-    """A chart within a script element, which a label like </script> must not end."""
+    """Return a chart's JSON, escaped because a label may contain </script>."""
     text = json.dumps(chart.spec, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

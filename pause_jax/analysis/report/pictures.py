@@ -1,4 +1,4 @@
-"""The curves of a report as Vega-Lite, thinned to what a page can show."""
+"""Charts of a report as Vega-Lite specifications, thinned to the resolution of a page."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from pause_jax.analysis.curves import (
 from pause_jax.analysis.participation import Participation, by_client
 from pause_jax.analysis.participation import labels as labels_of
 
-# Points of one curve at most, and its markers, about.
+# Maximum points and approximate number of markers of a curve.
 _POINTS, _MARKERS = 150, 7
-# More bands than these hide each other.
+# With more curves, bands are fainter because they overlap.
 _FEW = 6
 
 
 class Picture(NamedTuple):
-    """A chart and its words."""
+    """Chart with its title, caption and alternative text."""
 
-    title: str  # above it
-    caption: str  # below it: what lines and bands are
-    description: str  # instead of it, for who cannot see it
+    title: str
+    caption: str  # explains lines and bands
+    description: str  # alternative text for screen readers
     spec: dict[str, Any]  # Vega-Lite
 
 
 def against_time(result: xr.Dataset, target: float) -> Picture | None:
-    """Test accuracy, else loss, against simulated seconds; None for the bandit alone."""
+    """Plot test accuracy, or loss, against simulated seconds; None without learning."""
     if not learns(result):
         return None
     curves = progress(result)
@@ -63,7 +63,7 @@ def against_time(result: xr.Dataset, target: float) -> Picture | None:
 
 
 def budget(result: xr.Dataset) -> Picture | None:
-    """Largest budget spent by any client against rounds; None if no config has a limit."""
+    """Plot the largest budget spent by any client against rounds; None if no budget is limited."""
     curves = by_round(result.max_spent)
     if not curves:
         return None
@@ -78,14 +78,14 @@ def budget(result: xr.Dataset) -> Picture | None:
 
 
 def regret(result: xr.Dataset) -> Picture | None:
-    """Cumulative regret against rounds; None if it was not tracked."""
+    """Plot cumulative regret against rounds; None if it was not tracked or is zero throughout."""
     if not np.isfinite(result.regret).any():
         return None
     each = result.regret.astype(np.float64).where(~metrics.empty_rounds(result), 0.0)
     words = "Against a genie that knows the true speeds, given the same history."
     curves = by_round(each.cumsum("round", skipna=False))
     labels = "round", "cumulative regret"
-    if any(np.nanmin(curve.mean) < 0 for curve in curves.values()):  # it is signed
+    if any(np.nanmin(curve.mean) < 0 for curve in curves.values()):  # a log axis cannot show it
         return _picture("Cumulative regret", words, curves, result, labels)
     if none := [quoted(name) for name, curve in curves.items() if not np.nanmax(curve.mean)]:
         words += f" Without any, so not drawn: {listed(none, 20)}."
@@ -97,7 +97,7 @@ def regret(result: xr.Dataset) -> Picture | None:
 
 
 def versions(result: xr.Dataset) -> Picture:
-    """Server steps against simulated seconds."""
+    """Plot server steps against simulated seconds."""
     words = "The versions of the model: a server step, or a round, makes one."
     curves = over_time(result["round"].broadcast_like(result.clock), result.clock)
     labels = "simulated seconds", "server steps"
@@ -105,7 +105,7 @@ def versions(result: xr.Dataset) -> Picture:
 
 
 def in_flight(result: xr.Dataset) -> Picture:
-    """Clients under way against simulated seconds, where rounds overlap."""
+    """Plot the number of clients under way against simulated seconds."""
     words = "Counted when the server steps: those that train an older model."
     curves = _that_overlap(over_time(result.in_flight, result.clock), 0)
     labels = "simulated seconds", "clients under way"
@@ -113,10 +113,10 @@ def in_flight(result: xr.Dataset) -> Picture:
 
 
 def staleness(result: xr.Dataset) -> Picture:
-    """How many answers have which staleness, where rounds overlap."""
+    """Plot the distribution of staleness over answers."""
     each = result.staleness.stack(answer=("round", "slot")).transpose("config", "seed", "answer")
     most = int(each.max())
-    # An empty slot has -1.
+    # The staleness of an empty slot is -1.
     number = np.apply_along_axis(np.bincount, 2, each.values + 1, minlength=most + 2)[..., 1:]
     share = 100 * number / np.maximum(number.sum(axis=2, keepdims=True), 1)
     axes = {"config": result.config, "seed": result.seed, "round": np.arange(most + 1)}
@@ -127,13 +127,13 @@ def staleness(result: xr.Dataset) -> Picture:
 
 
 def _that_overlap(curves: dict[str, Curve], first: int) -> dict[str, Curve]:
-    """Curves that are not 0 from their place ``first`` on, or all if there are none."""
+    """Return the curves that are positive at or after index ``first``, or all if none is."""
     some = {name: curve for name, curve in curves.items() if np.any(curve.mean[first:] > 0)}
     return some or curves
 
 
 def participation(result: xr.Dataset, found: dict[str, Participation]) -> Picture:
-    """Share of the rounds in which each client took part."""
+    """Plot the share of rounds in which each client took part."""
     words = "A flat curve uses all clients alike; one that falls prefers fast clients."
     if any(each.seconds is None for each in found.values()):
         words = "Their expected speeds are not known here."
@@ -151,10 +151,10 @@ def _picture(
     log: str = "",
     numbers: tuple[str, NDArray[np.int_]] | None = None,
 ) -> Picture:
-    """A chart of curves over axes with ``labels``.
+    """Build a chart of curves with axis ``labels``.
 
-    ``rule`` is a level that is marked, ``log`` the axes that are logarithmic, ``numbers`` what else
-    a tooltip says of a curve's places.
+    ``rule`` labels a horizontal line, ``log`` names the logarithmic axes ("x", "y" or "xy"), and
+    ``numbers`` adds an entry to the tooltip of each point.
     """
     known = {name: style for name, style in styles(result.config.values).items() if name in curves}
     same = hidden(curves)
@@ -205,7 +205,7 @@ def _layers(
     banded: bool,
     more: list[alt.Tooltip],
 ) -> list[Any]:
-    """Bands, lines, markers, and points to be hit by the mouse, of configs with these styles."""
+    """Build the bands, lines, markers and invisible hover points of all curves."""
     names = list(known)
     legend = _legend(names)
     colours = alt.Scale(domain=names, range=[style.colour for style in known.values()])
@@ -252,7 +252,7 @@ def _layers(
 
 
 def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
-    """What of curves, and of their bands, a logarithmic axis has."""
+    """Restrict curves and their bands to positive values, for a logarithmic axis."""
     above = {name: curve.at(np.flatnonzero(curve.mean > 0)) for name, curve in curves.items()}
     least = min(curve.mean.min() for curve in above.values())
     return {
@@ -262,7 +262,7 @@ def _positive(curves: dict[str, Curve]) -> dict[str, Curve]:
 
 
 def _axis(log: bool, *, zero: bool, nice: bool = True) -> dict[str, Any]:
-    """Scale and axis; a logarithmic one has no grid, which would have too many lines."""
+    """Return scale and axis. A logarithmic axis has no grid, which would be too dense."""
     scale = alt.Scale(type="log", nice=nice) if log else alt.Scale(zero=zero, nice=nice)
     return {"scale": scale, "axis": alt.Axis(tickCount=7, grid=not log)}
 
@@ -275,7 +275,7 @@ def _rows(
     even: bool,
     numbers: tuple[str, NDArray[np.int_]] | None,
 ) -> list[dict[str, Any]]:
-    """The points of a curve; under others that are the same a line is wider than theirs."""
+    """Return the points of a curve. A curve below identical ones gets a wider line."""
     width = 2.0
     for names in same:
         if name in names:
@@ -297,7 +297,7 @@ def _rows(
 
 
 def _legend(names: list[str]) -> alt.Legend:
-    """As many columns as the chart, which a reader may turn, has room for."""
+    """Build a legend whose number of columns follows the chart's current width."""
     longest = 30 + 6 * max(map(len, names))
     return alt.Legend(
         title=None,
@@ -313,7 +313,7 @@ def _rule(label: str, value: float) -> list[Any]:
     level = alt.Chart(alt.Data(values=[{"y": value, "label": label}])).encode(y="y:Q")
     place: dict[str, Any] = {"align": "right", "dy": 10, "dx": -4, "fontSize": 12, "aria": False}
     texts = (
-        # The first one is a halo, where curves run through.
+        # A white halo keeps the label readable over curves.
         level.mark_text(color="white", stroke="white", strokeWidth=4, **place),
         level.mark_text(color="#666666", **place),
     )
@@ -322,5 +322,5 @@ def _rule(label: str, value: float) -> list[Any]:
 
 
 def _short(value: float) -> float:
-    """Enough digits for a screen."""
+    """Round to five significant digits, enough for a screen."""
     return float(f"{value:.5g}")

@@ -1,4 +1,4 @@
-"""The tables of a report: cells of text, escaped where they become HTML."""
+"""Tables of a report. Cells are plain text, which the page's template escapes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pause_jax.analysis.participation import Participation
 from pause_jax.analysis.summary import Table
 from pause_jax.config import config_file
 
-# Maximum fields of a table with one row per config.
+# Maximum number of fields in a table with one row per config.
 _COLUMNS = 3
-# Maximum different budgets that are shown one by one; else clients are shown in thirds.
+# Maximum number of distinct budgets with a column each. Above it, clients are split into thirds.
 _TIERS = 5
 
 
 def merits(result: xr.Dataset, target: float) -> Table:
-    """Accuracy, seconds, leakage and fairness, as the terminal shows them."""
+    """Return the table of results, with the same cells as in the terminal."""
     found = summary.merits(summary.summary(result, target), target)
     title = f"{found.title[0].upper()}{found.title[1:]}"
     headings = ("config", *found.headings[1:])
@@ -30,7 +30,7 @@ def merits(result: xr.Dataset, target: float) -> Table:
 
 
 def differing(result: xr.Dataset) -> Table:
-    """The fields in which configs differ: a row a config; a row a field if these are many."""
+    """Return the fields in which configs differ, one row per config (or per field if many)."""
     columns = {
         name: tuple(map(_plain, values.values.tolist()))
         for name, values in summary.varied_fields(result).items()
@@ -45,7 +45,7 @@ def differing(result: xr.Dataset) -> Table:
 
 
 def _shared(names: tuple[str, ...], cells: tuple[str, ...]) -> str:
-    """Each value once, with the configs that have it."""
+    """Return each distinct value followed by its configs."""
     configs: dict[str, list[str]] = {}
     for name, value in zip(names, cells, strict=True):
         if value:
@@ -54,7 +54,7 @@ def _shared(names: tuple[str, ...], cells: tuple[str, ...]) -> str:
 
 
 def common(result: xr.Dataset) -> Table:
-    """The fields that are the same in all configs."""
+    """Return the fields that are equal in all configs."""
     first, *others = (_flat(config_file.parsed(str(text))) for text in result.config_toml.values)
     same = [
         (path, _plain(value))
@@ -65,7 +65,7 @@ def common(result: xr.Dataset) -> Table:
 
 
 def judged(result: xr.Dataset, comparison: Comparison) -> Table | None:
-    """Paired differences from one config; None if nothing is compared."""
+    """Return the paired differences from the reference config; None without a comparison."""
     if not comparison.against or result.sizes["config"] == 1:
         return None
     headings = ("config", *(aim.title for aim in comparison.aims))
@@ -109,7 +109,7 @@ def _difference(each: Difference, aim: Aim) -> str:
 
 
 def privacy(books: dict[str, Ledger]) -> Table:
-    """The ledger of each config's busiest client."""
+    """Return the ledger of each config's busiest client."""
     _, *headings = ledger_table.HEADINGS
     titles = ("config", *(heading.replace("\n", " ") for heading in headings))
     words = ledger_table.caption(books)
@@ -118,7 +118,7 @@ def privacy(books: dict[str, Ledger]) -> Table:
 
 
 def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
-    """Return the participation of the fastest, middle and slowest third of the clients."""
+    """Return fairness, and participation by thirds of clients if their speeds are known."""
     fairness, error = metrics.mean_and_error(metrics.participation_fairness(result))
     ordered = all(each.seconds is not None for each in found.values())
     rows = []
@@ -144,15 +144,18 @@ def participation(result: xr.Dataset, found: dict[str, Participation]) -> Table:
 
 
 def by_budget(result: xr.Dataset) -> Table | None:
-    """Return the share of its budget that a client of each tier spent; None for equal budgets."""
-    if "budget" not in result.variables:  # of a sweep that did not record it
+    """Return the mean share of the budget spent, by budget size.
+
+    Returns None if ``budget`` was not recorded or does not differ within any config.
+    """
+    if "budget" not in result.variables:
         return None
     each = {}
     for name in map(str, result.config.values):
         budget, spent = (
             result[what].sel(config=name).values.astype(np.float64) for what in ("budget", "spent")
         )
-        there = np.isfinite(budget) & np.isfinite(spent)  # clients that exist and have a limit
+        there = np.isfinite(budget) & np.isfinite(spent)  # no padding, no unlimited budgets
         each[name] = budget[there], spent[there]
     if all(np.ptp(budget) <= 1e-6 * np.max(budget) for budget, _ in each.values() if budget.size):
         return None
@@ -183,7 +186,7 @@ def _share(budget: np.ndarray, spent: np.ndarray, by_tier: bool) -> str:
 
 
 def answers(result: xr.Dataset) -> Table:
-    """Return rate, use and age of the answers, where rounds overlap."""
+    """Return the rate, usefulness, staleness and waiting time of answers."""
     seconds = metrics.simulated_seconds(result)
     answered = result.staleness >= 0
     columns = {
@@ -205,7 +208,7 @@ def answers(result: xr.Dataset) -> Table:
 
 
 def attributes(result: xr.Dataset) -> Table:
-    """All that the data set says of itself."""
+    """Return the attributes of the data set."""
     known = dict(result.attrs)
     first = {name: known.pop(name) for name in ("command", "seed") if name in known}
     rows = tuple((str(name), str(value)) for name, value in {**first, **known}.items())
@@ -213,7 +216,7 @@ def attributes(result: xr.Dataset) -> Table:
 
 
 def _flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Values by dotted path; a part's name stands at the path of the part."""
+    """Flatten a config table to dotted paths; the ``name`` of a part gets the part's path."""
     values: dict[str, Any] = {}
     for name, value in table.items():
         where = f"{path}.{name}" if path else name
