@@ -3,7 +3,7 @@
 ``simulate(config, key)`` runs one simulation, ``sweep(configs, keys)`` many.
 
 Examples:
-  A comparison, without learning: every policy meets the same latencies.
+  Compare two policies without learning. Both meet the same latencies.
 
   >>> import jax
   >>> from pause_jax import SimConfig, sweep
@@ -26,8 +26,7 @@ import lazy_loader
 
 from pause_jax.base import versions
 
-# Public names are listed in __init__.pyi and imported on first use, so `pause-jax --help` does not
-# wait for JAX.
+# Names in __init__.pyi are imported on first use, so `pause-jax --help` does not wait for JAX.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __version__ = versions.version(__name__)
 
@@ -42,10 +41,10 @@ if _jax == "0.10.2" or _jax.startswith("0.11."):
         stacklevel=2,
     )
 
-# XLA_FLAGS: JAX 0.10.0 and 0.10.1 compute the largest, least or mean entry of a product wrongly on
-# a CPU, from the 32,769th client on where the sums are over 3 (tests/support/canaries.py), unless
-# XLA leaves out the library of kernels that 0.10.2 is wrong with. XLA reads the flag when JAX first
-# meets its devices. Then JAX refuses to change their number, which reveals a late import.
+# On CPUs, JAX 0.10.0 and 0.10.1 compute the maximum, minimum or mean of products wrongly, for sums
+# over 3 entries from the 32,769th client on (tests/support/canaries.py). The flag disables the
+# faulty kernel library, which also breaks 0.10.2. XLA reads the flag when JAX first initializes its
+# devices. Afterwards JAX refuses to change their number, which reveals a late import.
 _KERNELS = "--xla_cpu_experimental_ynn_fusion_type="
 _flags = os.environ.get("XLA_FLAGS", "")
 if _jax in ("0.10.0", "0.10.1") and _KERNELS not in _flags:

@@ -1,4 +1,4 @@
-"""``python -m pause_jax`` is ``pause-jax``."""
+"""Entry point of ``python -m pause_jax``, an alias of ``pause-jax``."""
 
 from pause_jax.cli import main
 

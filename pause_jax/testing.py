@@ -1,7 +1,7 @@
 """Contract checks for a custom policy, mechanism or learner.
 
-Each runs the part in small simulations and raises AssertionError with what it saw. The library's
-own parts pass them in its tests; they take seconds and need no fixture.
+Each check runs the component in small simulations, and raises AssertionError with the violation
+that it finds. The library's components pass the checks, which take seconds and need no fixture.
 
     from pause_jax.testing import check_policy
 
@@ -49,46 +49,47 @@ TRAINED_ROUNDS = 10
 
 @quantity("round", "slot")
 def weights(r: Round) -> Array:
-    """Aggregation weights."""
+    """Weight of every slot in the aggregation."""
     return r.selection.weights
 
 
 @quantity("round", "slot", gap=-1)
 def filled(r: Round) -> Array:
-    """Client of every slot, also of an empty one."""
+    """Client of every slot, including empty slots."""
     return r.selection.clients
 
 
 @quantity("round", "client")
 def available(r: Round) -> Array:
-    """Clients that could be chosen."""
+    """Availability of every client."""
     return r.available
 
 
-# All that a policy returns, and what follows from it. The regret is left out: the genie's search
-# would take most of the compilation.
+# Quantities that depend on the policy, except the regret, because the genie's search would take
+# most of the compilation time.
 RECORDED = ("clients", "clock", "counts", "queried", "energy", "optimality_gap", "acceptance_rate")
 
 
 def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: int = 3) -> None:
     """Check a selection policy against its contract.
 
-    Without learning, at availabilities of 1, 0.5 and 0.02, and in training if it reads losses or
-    updates: it chooses distinct clients, none that is absent, with weights that are finite, not
-    negative and sum to one where anybody takes part;
-    its functions are pure; it declares in ``reads`` what it reads; its state keeps its form; the
-    same key gives the same run; other numbers do not recompile; runs under vmap equal single runs;
-    and its config goes through TOML if it has a name.
+    The policy runs without learning, at availabilities of 1, 0.5 and 0.02, and in training if it
+    reads losses or updates. It must choose distinct clients, with weights that are finite, >= 0,
+    zero for absent clients, and sum to one in a round with participants. Its functions must be
+    pure, its ``reads`` complete, and the structure of its state constant. The same key must give
+    the same run, other numbers must not recompile, and runs under vmap must equal single runs. A
+    config with a name must round-trip through TOML.
 
     Args:
-      policy: its config.
-      num_clients: K of the network it is tried in.
+      policy: config of the policy.
+      num_clients: K of the simulated network.
       num_selected: m.
 
     Raises:
-      AssertionError: naming the first clause that does not hold, and the round.
-      ConfigError, TypeError: if it cannot run; ConfigError also if it reads what ``reads`` does not
-        declare, or its state changes its form.
+      AssertionError: if a clause is violated. The message names it, and the round of an invalid
+        choice.
+      ConfigError, TypeError: if the policy cannot run. ConfigError also if ``reads`` is incomplete
+        or the state changes its structure.
 
     Examples:
       >>> from pause_jax.policies import Fastest
@@ -132,10 +133,10 @@ def check_policy(policy: PolicyConfig, *, num_clients: int = 12, num_selected: i
 
 
 def check_pure(config: PolicyConfig, context: Context) -> None:
-    """Trace a round of a policy several times and compare the traces.
+    """Trace a round of a policy three times, and compare the traces.
 
     Raises:
-      AssertionError: if they differ.
+      AssertionError: if the traces differ.
     """
     policy = policy_of(config, context)
     trace = _trace(policy, context)
@@ -144,7 +145,7 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
         problem = "called again with the same arguments"
     elif _trace(policy_of(config, context), context) != trace:
         problem = "built again from the same config"
-    if problem:  # no `assert`: `python -O` skips it
+    if problem:  # not an `assert`, which `python -O` skips
         raise AssertionError(
             f"{type(config).__name__}: {problem} it computes something else: it is not pure. Keep "
             "what it must remember in the state, draw from the key, and use nothing but the "
@@ -153,7 +154,7 @@ def check_pure(config: PolicyConfig, context: Context) -> None:
 
 
 def _trace(policy: Policy, context: Context) -> str:
-    """Return the program of a policy's first round, with the arrays that it holds."""
+    """Return the program of a policy's first round, including its constants."""
 
     def play(key: Array, round: Array, available: Array, answer: Array, observation: Any) -> Any:
         state = policy.init()
@@ -206,19 +207,20 @@ def _check_choices(result: Any, where: str) -> None:
 def check_mechanism(mechanism: Mechanism, *, dimension: int = 40) -> None:
     """Check a privacy mechanism against its contract.
 
-    Its unit is ``coordinate`` or ``update`` if it has a budget; a release has the shape and the
-    dtype of the update, is finite, and depends on the key if there is a guarantee; the same key
-    gives the same bits, alone or under vmap; other numbers do not recompile; its budget falls from
-    1 and never rises; its epsilons add up to what is spent, and are 0 only where it is exhausted;
-    its config goes through TOML if it has a name. (``pause_jax.privacy.audit`` tests epsilon.)
+    A mechanism with a budget must have the unit ``coordinate`` or ``update``. A release must have
+    the shape and dtype of the update, be finite, and depend on the key unless the unit is ``none``.
+    The same key must give the same bits, and the same release up to rounding under vmap. Other
+    numbers must not recompile. The remaining budget must start at 1 and never rise. The epsilons
+    must add up to the spent budget, and be 0 exactly when the budget is exhausted. A config with a
+    name must round-trip through TOML. (``pause_jax.privacy.audit`` tests epsilon.)
 
     Args:
-      mechanism: its config.
-      dimension: entries of the updates it is tried on.
+      mechanism: config of the mechanism.
+      dimension: entries of the test updates.
 
     Raises:
-      AssertionError: naming the first clause that does not hold.
-      ConfigError: if its config is wrong.
+      AssertionError: if a clause is violated. The message names it.
+      ConfigError: if the config is invalid.
     """
     config, _ = prepare(SimConfig(privacy=mechanism, learning=None))
     release = _Counted(lambda mechanism, *rest: mechanism.privatize(*rest))
@@ -273,19 +275,20 @@ def _check_budget(mechanism: Mechanism) -> None:
 def check_learner(learning: Learning, *, num_clients: int = 6, num_selected: int = 3) -> None:
     """Check a learner against its contract.
 
-    Training keeps the state's form; what reaches ``params`` goes through the release (with a
-    release of zeros the model stays); a slot of weight 0 changes nothing, a cohort of such slots
-    leaves model and clients as they were; the order of the slots changes nothing but rounding;
-    answers and metrics have their shapes; and a whole simulation runs, its model finite.
+    Training must keep the structure of the state. ``params`` must change only through the release,
+    so a release of zeros leaves the model unchanged. A cohort of slots with weight 0 must leave the
+    model and the clients unchanged. The order of the slots must not matter, up to rounding. Answers
+    and metrics must have their shapes, and the model must stay finite in a whole simulation. A
+    config with a name must round-trip through TOML.
 
     Args:
-      learning: its config; its data must be readable.
-      num_clients: K of the network it is tried in.
+      learning: config of the learner, with readable data.
+      num_clients: K of the simulated network.
       num_selected: m.
 
     Raises:
-      AssertionError: naming the first clause that does not hold.
-      ConfigError: if its config or its data is wrong.
+      AssertionError: if a clause is violated. The message names it.
+      ConfigError: if the config or its data is invalid.
     """
     config = SimConfig(
         num_clients=num_clients,
@@ -358,7 +361,7 @@ def _check_answers(learner: Learner, state: LearnerState, cohort: Array) -> None
 
 
 class _Counted:
-    """A function under jit that counts how often it is traced."""
+    """Function under jit that counts its traces."""
 
     def __init__(self, function: Callable[..., Any]):
         self.traces, self._function = 0, function
@@ -372,7 +375,7 @@ class _Counted:
         return self._jitted(*args)
 
     def check(self) -> None:
-        """Raise AssertionError if other numbers made it trace a second time."""
+        """Raise AssertionError unless the function was traced exactly once."""
         _require(
             self.traces == 1,
             "other numbers compile anew: a traced number fixes a shape or a branch; make it static",
@@ -380,7 +383,7 @@ class _Counted:
 
 
 def _require(holds: Any, message: str) -> None:
-    """Raise AssertionError unless a clause of a contract holds, also under ``python -O``."""
+    """Raise AssertionError unless a clause of a contract holds, even under ``python -O``."""
     if not holds:
         raise AssertionError(message)
 

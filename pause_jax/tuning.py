@@ -1,9 +1,9 @@
-"""Search for the numbers of a config that are best by some objective.
+"""Search for the values of a config that optimize an objective.
 
-Optuna (the extra ``tune``) proposes and keeps trials. A generation of trials is one ``sweep`` over
-the same seeds: trials are compared in the same worlds, and nothing compiles twice. Each value of a
-static number, such as ``num_selected``, is a program. The best trials run again with fresh seeds,
-because the best of many noisy scores is too good to be true.
+Optuna (the extra ``tune``) proposes and stores trials. A generation of trials is one ``sweep`` over
+the same seeds, which compares all trials in the same worlds and reuses compiled programs. Only the
+values of a static number, such as ``num_selected``, compile one program each. The best trials run
+again with fresh seeds, because the best of many noisy scores is too good to be true.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pause_jax.sweeps.sweep import sweep
 
 try:
     with warnings.catch_warnings():
-        # About its progress bar, which is off: a notebook may have no widgets.
+        # In notebooks without widgets, Optuna warns about its progress bar, which is off.
         warnings.simplefilter("ignore")
         import optuna
         from optuna import distributions
@@ -46,11 +46,11 @@ try:
 except ImportError:
     raise ConfigError("tune: needs Optuna, pip install 'pause_jax[tune]'.") from None
 
-# Trials that run again with fresh seeds, next to the initial config.
+# Number of best trials that run again with fresh seeds, next to the initial config.
 FINALISTS = 3
-# Of trials, runs of each and trials of a generation.
+# Maximum number of axes, trials, seeds, and trials per generation.
 _MOST = 10_000
-# Greater than every mean of a trial that has a score in every seed.
+# Exceeds the mean score of any trial with a score in every seed.
 _INCOMPLETE = 1e300
 
 Values = Mapping[str, Any]
@@ -61,10 +61,10 @@ class Objective(NamedTuple):
     """Score of a run.
 
     Attributes:
-      text: the name that the user typed.
+      text: name that the user typed.
       sign: 1 to minimise, -1 to maximise.
-      record: quantities that it needs; without the last one it is undefined.
-      value: maps a sweep's result to scores [config, seed]; not finite where a run has no score.
+      record: recorded quantities that it needs; without the last one it is undefined.
+      value: maps a sweep's result to scores [config, seed], not finite for a run without a score.
     """
 
     text: str
@@ -85,11 +85,11 @@ class Tuned(NamedTuple):
     """Result of a search.
 
     Attributes:
-      best: the best config with the fresh seeds; the initial one, unless another is better.
-      trials: one row per trial: its values by path and the columns of :func:`summarise`.
-      finalists: the same, with fresh seeds, of the best trials, best first, and of the initial
-        config, which comes last. ``searched`` is the mean in the search; ``change`` and
-        ``change_error`` are against the initial config over the same seeds.
+      best: best config with the fresh seeds; the initial config, unless another is better.
+      trials: one row per trial, with its values by path and the columns of :func:`summarise`.
+      finalists: the same table with fresh seeds, for the best trials in the order of the search,
+        and finally for the initial config. ``searched`` is the mean in the search. ``change`` and
+        ``change_error`` compare with the initial config over the same seeds.
       chosen: row of ``best`` in ``finalists``.
     """
 
@@ -116,24 +116,24 @@ def tune(
     """Search for the config with the best mean score.
 
     Args:
-      config: the initial config, which competes with the best trials at the end.
-      axes: Optuna's distribution of each field, by dotted path (:func:`axis_of`).
-      objective: the score (:func:`objective_of`).
-      key: of the search's seeds, the fresh seeds and the proposals.
-      budget: trials, rounded up to whole generations.
-      seeds: runs of each trial; the finalists get ``width * seeds / 4`` fresh ones.
-      width: trials of a generation.
-      sampler: a class of ``optuna.samplers`` (default: a multivariate ``TPESampler``).
-      storage: Optuna's storage, a file or the URL of a database. The same search resumes there, a
-        finished one runs nothing, and processes that share it run different generations.
-      data: as in ``sweep``.
-      progress: show a progress bar for each generation.
+      config: initial config, which competes with the best trials in the final comparison.
+      axes: Optuna distribution of each field, by dotted path (:func:`axis_of`).
+      objective: score to optimize (:func:`objective_of`).
+      key: PRNG key for the seeds of the search, the fresh seeds and the proposals.
+      budget: number of trials, rounded up to whole generations.
+      seeds: runs per trial. Each finalist gets ``width * seeds / 4`` fresh seeds, at least 2.
+      width: trials per generation.
+      sampler: class in ``optuna.samplers`` (default: a multivariate ``TPESampler``).
+      storage: Optuna's storage, a file or the URL of a database. The same search resumes there, and
+        a finished search runs nothing. Processes with the same storage run different generations.
+      data: data set, as in ``sweep``.
+      progress: whether to show a progress bar for each generation.
 
     Raises:
-      ConfigError: before any run, for a bad argument or an objective that the config does not have.
+      ConfigError: if an argument is invalid or the config lacks the objective, before any run.
 
     Warns:
-      BrokenContract: if a custom part broke its contract with the fresh seeds.
+      BrokenContract: if a custom component breaks its contract with the fresh seeds.
     """
     counts = {"axes": len(axes), "budget": budget, "seeds": seeds, "width": width}
     for name, number in counts.items():
@@ -175,7 +175,7 @@ def tune(
         table[["change", "change_error"]] = change
         study.set_user_attr(kept, table.to_dict("records"))
     finalists = pd.DataFrame(study.user_attrs[kept])
-    # The initial config, which comes last, wins a tie.
+    # Reversed, because the initial config comes last and wins a tie.
     chosen = int(finalists.badness[::-1].idxmin())
     return Tuned(_config_at(config, points[chosen]), trials, finalists, chosen)
 
@@ -184,15 +184,15 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
     """Summarise the scores of trials, one row per trial.
 
     Args:
-      scores: [trials, seeds]; NaN where a run has none.
-      near: [trials, seeds], how near each run came to a score.
+      scores: [trials, seeds]; NaN for a run without a score.
+      near: [trials, seeds], progress of each run towards a score; larger is better.
       sign: 1 to minimise, -1 to maximise.
 
     Returns:
-      ``seeds``, ``scored`` (seeds with a score), their ``mean`` and standard ``error``, and
-      ``badness``, the lowest of the best trial. A trial with a score in every seed counts by its
-      mean. Any other is worse: first by the number of seeds without a score, then by the mean of
-      the others or, without any, by how near they came.
+      Columns ``seeds``, ``scored`` (seeds with a score), ``mean`` and standard ``error`` of the
+      scores, and ``badness``, which is lowest for the best trial. Trials with a score in every seed
+      rank by their mean. All others rank below, first by the number of seeds without a score, then
+      by the mean of the remaining scores or, without any score, by ``near``.
     """
     rows = pd.DataFrame(scores)
     table = pd.DataFrame({"seeds": scores.shape[1], "scored": rows.count(axis=1)})
@@ -205,11 +205,11 @@ def summarise(scores: Floats, near: Floats, sign: int) -> pd.DataFrame:
 
 
 def axis_of(text: str, config: SimConfig) -> tuple[str, BaseDistribution]:
-    """Return path and distribution of ``PATH=LOW..HIGH``, ``PATH=log:LOW..HIGH`` or ``PATH=A,B``.
+    """Parse ``PATH=LOW..HIGH``, ``PATH=log:LOW..HIGH`` or ``PATH=A,B`` into path and distribution.
 
     Raises:
-      ConfigError: for another form, an unknown field, a range of a field that is not a number, or
-        values that break the field's rule.
+      ConfigError: if the syntax is invalid, the field is unknown, a field with a range is not a
+        number, or values violate the field's rule.
     """
     path, _, values = text.partition("=")
     field = field_at(config, path)
@@ -234,10 +234,10 @@ def axis_of(text: str, config: SimConfig) -> tuple[str, BaseDistribution]:
 
 
 def objective_of(text: str) -> Objective:
-    """Return the objective of ``seconds to 80 %``, ``accuracy``, ``loss``, ``regret``, ``seconds``.
+    """Return the objective ``seconds to N %``, ``accuracy``, ``loss``, ``regret`` or ``seconds``.
 
     Raises:
-      ConfigError: for any other text.
+      ConfigError: if the name is none of these.
     """
     words = " ".join(text.split()).lower()
     known = {each.text: each for each in _OBJECTIVES}
@@ -268,11 +268,11 @@ def _check_defined(objective: Objective, config: SimConfig, data: Dataset | None
 
 
 def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[str, int]:
-    """Return the number of values of each axis whose values all compile a program."""
+    """Return the number of values of each axis that compiles one program per value."""
     number: dict[str, int] = {}
     axis: Any
     for path, axis in axes.items():
-        # A program serves all lengths of a run.
+        # One program serves runs of any length.
         if is_static(field_at(config, path)) and path not in ("num_rounds", "eval_every"):
             values = getattr(axis, "choices", None) or range(axis.low, axis.high + 1, axis.step)
             number[path] = len(values)
@@ -280,7 +280,7 @@ def programs(axes: Mapping[str, BaseDistribution], config: SimConfig) -> dict[st
 
 
 def _study(storage: str | None, search: str) -> optuna.Study:
-    """Return the study of a search, which is new or the storage's."""
+    """Open the study of a search in the storage, or create it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     opened: Any = storage
     if storage is not None and "://" not in storage:
@@ -296,10 +296,10 @@ def _ask(
     entropy: list[int],
     startup: int,
 ) -> optuna.Trial:
-    """Ask for a trial whose seed is its place, the first that no trial has.
+    """Ask for a trial, seeded by its place, the first number that no other trial has.
 
-    Failed trials have none, so a resumed search proposes the same, unless a killed process left
-    trials running: they keep their places. Processes that take one place at once ask again.
+    Failed trials have no place, so a resumed search makes the same proposals. However, trials that
+    a killed process left running keep their places. Processes that collide at a place ask again.
     """
     taken = _places(study)
     place = next(each for each in itertools.count() if each not in taken)
@@ -341,7 +341,7 @@ def _run(
     *,
     warn: bool = False,
 ) -> tuple[Floats, Floats]:
-    """Run all points in one sweep; return scores and how near they came, [points, keys]."""
+    """Run all points in one sweep; return ``scores`` and ``near`` as [points, keys]."""
     configs = [_config_at(config, values) for values in points]
     record = (*objective.record, *contract.RECORDED)
     with warnings.catch_warnings():
@@ -357,13 +357,13 @@ def _run(
 
 
 def _field(config: SimConfig, path: str) -> Any:
-    """Return a value of the config; of a part its name."""
+    """Return the value of a field, or the name of a nested config."""
     value: Any = functools.reduce(getattr, path.split("."), config)
     return getattr(value, "name", value)
 
 
 def _config_at(config: SimConfig, values: Values) -> SimConfig:
-    """Return the config with these numbers, and with choices parsed as on the command line."""
+    """Return the config with these values; parse strings as on the command line."""
     parsed = {
         path: config_file.parse_value(config, path, value) if isinstance(value, str) else value
         for path, value in values.items()

@@ -1,1 +1,1 @@
-"""Programs that only developers run."""
+"""Programs for developers of the project."""

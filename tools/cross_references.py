@@ -1,8 +1,8 @@
-"""Names in docstrings and signatures, resolved as Python resolves them in their module.
+"""Resolution of names in docstrings and signatures, as Python resolves them in their module.
 
-A class is documented where it is defined, and referred to by any name that it has: ``Traces``,
-``pause_jax.latency.Traces``. A name of another library is text: the site needs no network. A name
-that nothing goes by stays a warning of Sphinx's.
+A class is documented where it is defined, and any of its names may refer to it: ``Traces``,
+``pause_jax.latency.Traces``. A name of another library is plain text, because the site needs no
+network. For an unknown name Sphinx prints a warning.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tools.rooms import PACKAGE, modules
 
 @functools.cache
 def imported(module: str) -> dict[str, str]:
-    """Where the names come from that a module imports, for typing alone too: name -> dotted."""
+    """Return the dotted origin of each name that a module imports, even if only for typing."""
     path = modules()[module]
-    stub = path.with_suffix(".pyi")  # of lazy names, relative to the package
+    stub = path.with_suffix(".pyi")  # lists lazy names, relative to the package
     tree = ast.parse((stub if stub.is_file() else path).read_text("utf-8"))
     found: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -42,7 +42,7 @@ def imported(module: str) -> dict[str, str]:
 
 
 def names(target: str, module: str | None, within: str | None) -> Iterator[str]:
-    """The full names that a reference may mean, the nearest first."""
+    """Yield the full names that a reference may mean, nearest first."""
     if module in modules():
         if within:
             yield f"{module}.{within}.{target}"
@@ -56,15 +56,15 @@ def names(target: str, module: str | None, within: str | None) -> Iterator[str]:
 
 
 def meaning(name: str) -> Any:
-    """The object of a full name.
+    """Return the object of a full name.
 
     Raises:
-      LookupError: if there is none.
+      LookupError: if the object does not exist.
     """
     above, _, last = name.rpartition(".")
     if not above:
         return _module(name)
-    # A package may mean something else by the name of one of its modules.
+    # A package may have another attribute with the name of one of its modules.
     for parent in (meaning, _module):
         try:
             return getattr(parent(above), last)
@@ -81,10 +81,10 @@ def _module(name: str) -> Any:
 
 
 def canonical(name: str) -> str:
-    """The name under which the object of a full name is defined.
+    """Return the name under which the object of a full name is defined.
 
     Raises:
-      LookupError: if there is none.
+      LookupError: if the object does not exist.
     """
     found = meaning(name)
     home, own = getattr(found, "__module__", None) or "", getattr(found, "__qualname__", "")
@@ -100,12 +100,12 @@ def canonical(name: str) -> str:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a full name begins with the package's."""
+    """Return whether a full name starts with the name of the package."""
     return name.partition(".")[0] == PACKAGE.name
 
 
 def told(node: Any) -> str:
-    """What a reference means: a full name, or nothing where Python does not know it there."""
+    """Return the full name of a reference, or an empty text if Python cannot resolve it there."""
     target = node["reftarget"]
     for name in names(target, node.get("py:module"), node.get("py:class")):
         if not is_ours(name) and "." in name:
@@ -120,7 +120,7 @@ def told(node: Any) -> str:
 
 
 def spell_out(app: Any, doctree: Any) -> None:
-    """Give every reference of a page its full name, so that Sphinx need not guess."""
+    """Replace the references of a page by full names, which leave Sphinx nothing to guess."""
     for node in doctree.findall(addnodes.pending_xref):
         if node.get("refdomain") == "py" and node["reftarget"].replace(".", "_").isidentifier():
             node["reftarget"] = told(node) or node["reftarget"]
@@ -128,8 +128,10 @@ def spell_out(app: Any, doctree: Any) -> None:
 
 
 def resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
-    """The text of a reference that has no page: a shape, another library's name, one that no
-    ``__all__`` has; a link, where one name of the reference alone ends like it; or nothing.
+    """Return the text or the link of a reference without a page, or None if it is unknown.
+
+    A shape, a name of another library and an unexported name become text. A link requires that
+    exactly one documented name ends in the target.
     """
     if node.get("refdomain") != "py":
         return None
@@ -147,7 +149,7 @@ def resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
 
 
 def _is_known(name: str) -> bool:
-    """Whether a full name of ours exists, or a module has a class of this name."""
+    """Return whether a full name of ours exists, or a module has a class of this name."""
     try:
         return (is_ours(name) and meaning(name) is not None) or name in _classes()
     except LookupError:
@@ -156,18 +158,18 @@ def _is_known(name: str) -> bool:
 
 @functools.cache
 def _classes() -> frozenset[str]:
-    """The names of all classes of the package."""
+    """Return the names of all top-level classes in the package."""
     trees = (ast.parse(path.read_text("utf-8")) for path in modules().values())
     return frozenset(n.name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef))
 
 
 def skip(app: Any, what: str, name: str, item: Any, skipped: bool, options: Any) -> bool | None:
-    """Leave out the fields of a NamedTuple: its docstring has them."""
+    """Skip the fields of a NamedTuple, which its docstring documents."""
     return True if (getattr(item, "__doc__", "") or "").startswith("Alias for field") else None
 
 
 def one_by_one(app: Any, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
-    """Write ``a, b: text`` of a section as two entries: Sphinx takes one name at a time."""
+    """Split ``a, b: text`` in a section into two entries, because Sphinx accepts one name each."""
     place = 0
     while place < len(lines):
         several = re.match(r"(  +)(\w+(?:, \w+)+)(: .*)", lines[place])
@@ -185,7 +187,7 @@ def one_by_one(app: Any, what: str, name: str, item: Any, options: Any, lines: l
 
 
 def setup(app: Any) -> None:
-    """Register all of it with Sphinx."""
+    """Connect the functions of this module to Sphinx."""
     app.connect("autodoc-process-docstring", one_by_one, priority=1)  # before napoleon
     app.connect("doctree-read", spell_out)
     app.connect("missing-reference", resolve)

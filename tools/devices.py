@@ -1,12 +1,12 @@
-"""Make the tables of ``pause_jax/world/latency``: ``devices.csv`` and ``phones.csv``.
+"""Generator of the tables ``devices.csv`` and ``phones.csv`` in ``pause_jax/world/latency``.
 
-``devices.csv`` is synthetic, invented for examples; nobody measured its devices. Speeds of compute
-run over a factor of 20 and get rarer towards both ends; networks are of three kinds, and slower to
-send than to receive.
+``devices.csv`` is synthetic, for examples, and contains no measurements. Compute speeds span a
+factor of 20, and extreme speeds are rare. The three kinds of networks send more slowly than they
+receive.
 
-``phones.csv`` has the quantiles of measurements in github.com/Carkham/FLHetBench (Zhang et al.,
-CVPR 2024), commit 633c071, and nothing else of them. Compute and network are measured of other
-phones, and are crossed as if independent.
+``phones.csv`` contains only quantiles of the measurements in github.com/Carkham/FLHetBench (Zhang
+et al., CVPR 2024), commit 633c071. Compute and network were measured on different phones, and are
+combined as if independent.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ NETWORKS = (
     ("lte", 0.3, 20.0, 6.0, 0.7),
     ("3g", 0.1, 3.0, 1.0, 0.9),
 )
-# Median seconds a sample of the kinds of processors, from flagship to oldest.
+# Median seconds per sample of each kind of processor, from flagship to oldest.
 PROCESSORS = tuple(0.002 * 20 ** (place / 5) for place in range(6))
 MIDDLE, WIDTH = 2.0, 1.2
 
-# `data/training_latency.json`: milliseconds of ResNet on 978 phones: the quantiles 1/24, 3/24, ...,
-# 23/24. The spread is the median of the 21 phones that have a standard deviation.
+# `data/training_latency.json`: milliseconds of ResNet on 978 phones, quantiles 1/24, 3/24, ...,
+# 23/24. The spread is the median over the 21 phones with a standard deviation.
 PHONE_MS = (58, 73, 89, 102, 135, 152, 187, 228, 264, 336, 431, 610)
 PHONE_SPREAD = 0.022
-# `bench/speed_distri.json`, from FLASH (Yang et al., WWW 2021): kbit/s of 19 phones. The quantiles
-# 1/12, 3/12, ..., 11/12 of the mean received. Medians of the others: sent over received, and the
-# standard deviation of the logarithm from one transfer to the next.
+# `bench/speed_distri.json`, from FLASH (Yang et al., WWW 2021): quantiles 1/12, 3/12, ..., 11/12 of
+# the mean download rate of 19 phones, in kbit/s. SENT is the median ratio of upload to download,
+# NETWORK_SPREAD the median standard deviation of the logarithm between transfers.
 RECEIVED_KBIT = (3_240, 3_720, 4_250, 4_900, 7_240, 9_400)
 SENT, NETWORK_SPREAD = 0.71, 0.36
 
 
 def table() -> str:
-    """The content of ``devices.csv``."""
+    """Return the content of ``devices.csv``."""
     weight = [math.exp(-(((place - MIDDLE) / WIDTH) ** 2) / 2) for place in range(len(PROCESSORS))]
     lines = [HEADER]
     for place, seconds in enumerate(PROCESSORS):
@@ -55,7 +55,7 @@ def table() -> str:
 
 
 def phones() -> str:
-    """The content of ``phones.csv``."""
+    """Return the content of ``phones.csv``."""
     share = 1 / (len(PHONE_MS) * len(RECEIVED_KBIT))
     lines = [HEADER]
     for milliseconds in PHONE_MS:

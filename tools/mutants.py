@@ -1,14 +1,14 @@
-"""Plant one fault after another in a copy of the project, and check that a test catches each.
+"""Plant faults one by one in copies of the project, and check that a test catches each.
 
-    python -m tools.mutants            all faults of tools/mutants.txt
-    python -m tools.mutants WORD       those whose name or place contains WORD
+    python -m tools.mutants            all faults in tools/mutants.txt
+    python -m tools.mutants WORD       faults whose name or place contains WORD
 
-A fault that no test catches ends it with status 1, as does a fault whose place is gone.
+The exit status is 1 if no test catches a fault, or if the place of a fault no longer exists.
 
-A fault is two lines below the tests that must catch it. The first names it, the second is
-``PLACE: RIGHT => WRONG``. PLACE is a module or a room and a function, class or constant in it
-(``policies.e3cs update``). RIGHT occurs exactly once in its source as ``ast.unparse`` writes it,
-so neither line breaks nor moved functions matter.
+A fault is two lines below the tests that must catch it. The first line is its name, the second is
+``PLACE: RIGHT => WRONG``. PLACE is a module or a room, and a function, class or constant in it
+(``policies.e3cs update``). RIGHT must occur exactly once in its source as ``ast.unparse`` writes
+it, so line breaks and moved functions do not matter.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ WORKERS = os.cpu_count() or 1
 
 
 class Fault(NamedTuple):
-    """A fault.
+    """Fault to plant in the source.
 
     Attributes:
-      name: what is wrong.
-      place: "module name", such as "policies.e3cs update"; "a.b" is also any module of room a.b.
-      right, wrong: the source, and what replaces it.
+      name: description of the fault.
+      place: "module name", such as "policies.e3cs update"; "a.b" also means any module of room a.b.
+      right, wrong: correct source, and its replacement.
       tests: arguments of pytest.
     """
 
@@ -51,11 +51,11 @@ class Fault(NamedTuple):
 
 
 class LostPlaceError(LookupError):
-    """The place of a fault is not in the code, or not only once."""
+    """Error for a fault whose source does not occur exactly once at its place."""
 
 
 def faults() -> list[Fault]:
-    """Read the table."""
+    """Return the faults in the table."""
     lines = [line.strip() for line in TABLE.read_text("utf-8").splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     found: list[Fault] = []
@@ -80,7 +80,7 @@ def mutated(fault: Fault, root: Path = ROOT) -> tuple[Path, str]:
     """Return the file of a fault below ``root`` and its source with the fault.
 
     Raises:
-      LostPlaceError: unless the place and the right source are found exactly once.
+      LostPlaceError: unless the right source occurs exactly once at the place.
     """
     module, name = fault.place.split()
     above = root if module.startswith("experiments") else root / PACKAGE.name
@@ -114,7 +114,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _definitions(tree: ast.AST, name: list[str]) -> list[_Definition]:
-    """Return the definitions of a dotted name at any depth, without those inside another one."""
+    """Return the definitions of a dotted name at any depth, except inside another match."""
     found: list[_Definition] = []
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, _Definition) and _name(node) == name[0]:
@@ -131,7 +131,7 @@ def _name(node: _Definition) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Plant the faults that contain one of the words, or all; return the exit status."""
+    """Plant the faults that match any of the words, or all faults; return the exit status."""
     chosen = [f for f in faults() if not words or any(w in f"{f.name} {f.place}" for w in words)]
     began, lost, survived = time.monotonic(), 0, 0
     copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
@@ -157,7 +157,7 @@ def main(words: list[str]) -> int:
 
 
 def copied(folder: Path) -> Path:
-    """Copy the files that git knows or would add, as they are now."""
+    """Copy the working tree without the files that git ignores; return the folder."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     paths = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for path in filter(None, paths.split("\0")):
@@ -168,7 +168,7 @@ def copied(folder: Path) -> Path:
 
 
 def planted(copy: Path, fault: Fault) -> tuple[str, str]:
-    """Run a fault's tests with it in a copy; return the verdict and why."""
+    """Run the tests of a fault in a copy with the fault; return the verdict and the reason."""
     path, wrong = mutated(fault, copy)
     if problem := without_fault(copy, fault.tests):
         return "SURVIVED", f"its tests do not pass without it: {problem}"
@@ -185,20 +185,20 @@ def planted(copy: Path, fault: Fault) -> tuple[str, str]:
 
 @functools.cache
 def without_fault(copy: Path, tests: tuple[str, ...]) -> str:
-    """Return why tests fail without any fault, or an empty text."""
+    """Return why the tests fail without a fault, or an empty text if they pass."""
     status, error = run(copy, tests)
     return f"status {status}: {error}" if status else ""
 
 
 def run(copy: Path, tests: tuple[str, ...]) -> tuple[int, str]:
     """Run tests in a copy; return pytest's exit status and the first error."""
-    # No bytecode: a file replaced within a second would count as unchanged.
+    # No bytecode, because Python would miss a file that changes within a second.
     environment = {
         "PAUSE_JAX_SHARED": str(ROOT.parent / "shared"),
         **os.environ,
         **{"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(copy)},
     }
-    cache = f"cache_dir={ROOT / '.pytest_cache'}"  # with the programs that are compiled already
+    cache = f"cache_dir={ROOT / '.pytest_cache'}"  # it holds compiled programs
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "--tb=short", "-o", cache, *tests]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     output = (done.stdout + done.stderr).splitlines()

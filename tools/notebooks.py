@@ -1,11 +1,10 @@
-"""Executes the notebooks and stores them with their outputs, so that they show pictures wherever
-they are opened.
+"""Execute the notebooks and store them with their outputs, to show pictures in any viewer.
 
-    python -m tools.notebooks            # all of them: five minutes of processor time
-    python -m tools.notebooks NAME ...   # some
+    python -m tools.notebooks            # all notebooks: five minutes of processor time
+    python -m tools.notebooks NAME ...   # the named notebooks
 
-What differs from one execution to the next is left out: times, versions, random identifiers, what
-says that a program is compiled.
+The stored files omit everything that differs between executions: times, versions, random
+identifiers and compilation messages.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ import nbformat
 from pause_jax.base.compilation import COMPILING
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
-# xarray's HTML names its sections by them.
+# Random identifiers of the sections in xarray's HTML.
 IDENTIFIER = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 
 
 def execute(path: Path) -> None:
-    """Execute a notebook from its first cell to its last, in an empty folder, and store it.
+    """Execute a notebook in an empty folder, and store it with its outputs.
 
     Raises:
-      CellExecutionError: if a cell fails; the file is then as it was.
+      CellExecutionError: if a cell fails; the file then remains unchanged.
     """
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
@@ -54,7 +53,7 @@ def execute(path: Path) -> None:
 
 
 def without_chance(text: str) -> str:
-    """A notebook's text with its random identifiers numbered in the order in which they come."""
+    """Replace the random identifiers in a notebook's text by numbers, in order of appearance."""
     order = {found: place for place, found in enumerate(dict.fromkeys(IDENTIFIER.findall(text)))}
     return IDENTIFIER.sub(lambda found: f"id-{order[found.group()]}", text)
 

@@ -1,9 +1,9 @@
-"""The policy gallery: a card for each named policy, with its curve beside that of ``random``.
+"""Policy gallery: a card for each named policy, with its curve and the curve of ``random``.
 
-    python -m tools.policy_gallery    # plays docs/figures/gallery.csv anew: ten minutes on 2 cores
-    python -m tools.policy_gallery NAME ...    # plays these policies and keeps the others' numbers
+    python -m tools.policy_gallery    # recompute docs/figures/gallery.csv: ten minutes on 2 cores
+    python -m tools.policy_gallery NAME ...    # recompute these policies only
 
-The cards are made from the code when the site is built (``write``); the curves are kept numbers.
+The site build makes the cards from the code (``write``), and the curves from the stored numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEEDS = 8
 EVAL_EVERY = 10
 BESIDE = "random"
 SETTING = presets.digits_small().replace(eval_every=EVAL_EVERY)
-# Of the test set, for the server of a policy that needs some; the others score all.
+# Test samples that the server holds for GreedyFed; other policies are scored on the whole test set.
 HELD = 60
 COSTS: dict[type[PolicyConfig], str] = {
     ClusteredSimilarity: "a clustering of all clients' last updates, on the host",
@@ -64,12 +64,12 @@ class Point(NamedTuple):
     """Means over the seeds after a round.
 
     Attributes:
-      round: 1, 2, ...
-      seconds: simulated.
-      accuracy: on the test set, %.
-      error: its standard error.
-      asking: of the seconds, those that answers to the policy's questions took.
-      regret: cumulative.
+      round: round number, from 1.
+      seconds: simulated time.
+      accuracy: test accuracy, %.
+      error: standard error of the accuracy.
+      asking: part of ``seconds`` spent on answers to the policy's questions.
+      regret: cumulative regret.
     """
 
     round: int
@@ -81,7 +81,7 @@ class Point(NamedTuple):
 
 
 def play(names: Sequence[str]) -> None:
-    """Play named policies, or all, on one setting and the same seeds, and keep the means."""
+    """Simulate the named policies, or all, in one setting with equal seeds; store the means."""
     configs = {name: SETTING.replace(policy=NAMED[name]) for name in names or NAMED}
     for name in configs:
         if isinstance(NAMED[name], GreedyFed):
@@ -108,7 +108,7 @@ def play(names: Sequence[str]) -> None:
 
 
 def kept() -> dict[str, list[Point]]:
-    """The kept numbers of each policy."""
+    """Return the stored numbers of each policy."""
     found: dict[str, list[Point]] = {}
     with NUMBERS.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -119,7 +119,7 @@ def kept() -> dict[str, list[Point]]:
 
 
 def draw(points: list[Point], beside: list[Point], path: Path) -> None:
-    """The curve of a policy, as SVG; grey is what it stands beside."""
+    """Draw the curve of a policy as SVG, and the curve ``beside`` it in grey."""
     figure = Figure(figsize=(4.2, 2.2), layout="constrained")
     axes = figure.subplots()
     for line, colour, order in ((beside, "0.55", 1), (points, "#4477AA", 2)):
@@ -137,7 +137,7 @@ def draw(points: list[Point], beside: list[Point], path: Path) -> None:
 
 
 def choice(policy: PolicyConfig) -> str:
-    """What a choice costs the server."""
+    """Return the server's cost of a choice, in words."""
     search = getattr(policy, "search", None)
     if isinstance(search, Annealing):
         return (
@@ -154,7 +154,7 @@ def choice(policy: PolicyConfig) -> str:
 
 
 def facts(policy: PolicyConfig, points: list[Point]) -> Iterator[tuple[str, str]]:
-    """The lines of a card."""
+    """Yield the lines of a policy's section, as (label, text)."""
     kind, last = type(policy), points[-1]
     module = f"{kind.__module__}.{kind.__qualname__}"
     yield "is", f"{{py:class}}`{kind.__name__} <{module}>`: `{policy!r}`"

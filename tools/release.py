@@ -1,11 +1,11 @@
-"""Tries the files of a release where they will be used: in environments that hold nothing else.
+"""Test the files of a release in empty environments.
 
-    python -m tools.release smoke FILE ...    install each, ask its version, simulate
-    python -m tools.release check WHEEL       on every Python here, with the oldest and the newest
-                                              packages that are allowed: docs/compatibility.md
-    python -m tools.release notebooks WHEEL   play them where only the wheel lies beside them
+    python -m tools.release smoke FILE ...    install each, check its version, simulate
+    python -m tools.release check WHEEL       with every Python, and the oldest and newest allowed
+                                              packages; writes docs/compatibility.md
+    python -m tools.release notebooks WHEEL   run the notebooks with the wheel only
 
-``make release`` and ``make release-check`` call it, on what they built into dist/.
+``make release`` and ``make release-check`` call it for the files that they build in dist/.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "compatibility.md"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 SHOWN = ("jax", "flax", "optax", "chex", "numpy", "scipy", "xarray", "scikit-learn", "typer")
-# Where the least version that we allow has no wheel for a Python, the first that has.
+# First version with a wheel for a Python, if the minimum version has none.
 FIRST_WHEELS = {
     "3.13": {"numpy": "2.1", "scipy": "1.14.1"},
     "3.14": {"numpy": "2.3.2", "scipy": "1.16.1", "scikit-learn": "1.7.2"},
@@ -91,7 +91,7 @@ nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """What a command prints; its whole output as an error, if it fails."""
+    """Return the output of a command; raise RuntimeError with all output if it fails."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
     if done.returncode:
@@ -100,13 +100,13 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def try_out(file: Path, python: str | Path, wanted: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Install a wheel or an sdist into an empty environment, with the versions wanted, and use it.
+    """Install a wheel or sdist in an empty environment, with the ``wanted`` versions, and use it.
 
     Returns:
-      What ``PROGRAM`` prints.
+      The parsed output of ``PROGRAM``.
 
     Raises:
-      RuntimeError: if one of the commands fails, or says another version than the file's name.
+      RuntimeError: if a command fails, or the versions of program and file name differ.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -126,7 +126,7 @@ def try_out(file: Path, python: str | Path, wanted: tuple[str, ...] = ()) -> dic
 
 
 def floors(python: str) -> tuple[str, ...]:
-    """The least version of each dependency that pyproject.toml allows, as requirements."""
+    """Return the minimum version of each dependency in pyproject.toml, as requirements."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     least = {}
     for text in project["dependencies"]:
@@ -141,7 +141,7 @@ def floors(python: str) -> tuple[str, ...]:
 
 
 def pythons() -> Iterator[tuple[str, Path]]:
-    """The interpreters of this machine, on the path or of pyenv: (3.x, program)."""
+    """Yield the interpreters on the path or in pyenv, as (3.x, program)."""
     roots = os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))
     for version in PYTHONS:
         known = [
@@ -167,7 +167,7 @@ wheels, where a Python is newer).
 
 
 def check(wheel: Path) -> None:
-    """Try a wheel with the oldest and the newest packages on every Python, and write the page."""
+    """Test a wheel with the oldest and newest packages on every Python; write the page and exit."""
     tasks = [(v, path, kind) for v, path in pythons() for kind in ("oldest", "newest")]
 
     def attempt(task: tuple[str, Path, str]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def check(wheel: Path) -> None:
 
 
 def page(tasks: list[tuple[str, Path, str]], found: list[dict[str, Any]]) -> str:
-    """The page: a row for each environment, and whether all of them chose the same clients."""
+    """Return the page: one row per environment, and whether all chose the same clients."""
     lines = [
         f"| Python | | {' | '.join(SHOWN)} | works | accuracy |",
         f"| --- | --- |{' --- |' * len(SHOWN)} --- | --- |",
@@ -209,7 +209,7 @@ def page(tasks: list[tuple[str, Path, str]], found: list[dict[str, Any]]) -> str
 
 
 def play_notebooks(wheel: Path) -> None:
-    """Play the notebooks, small, where nothing is installed but what runs them, as in Colab."""
+    """Run shortened notebooks in an environment with only a notebook runner, as in Colab."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
@@ -227,7 +227,7 @@ def play_notebooks(wheel: Path) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("smoke", "check", "notebooks"))
     parser.add_argument("files", nargs="+", type=Path)

@@ -1,8 +1,8 @@
-"""Writes docs/reproduction.md: every figure and table of both papers, and what became of it.
+"""Write docs/reproduction.md: every figure and table of both papers, with its verdicts.
 
     python -m tools.reproduction
 
-The verdicts are counted from those of an experiment on its claims (``verdicts.jsonl``).
+The page counts the verdicts of each experiment on its claims (``verdicts.jsonl``).
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reproduction.md"
 ORDER = ("confirmed", "refuted", "compatible", "not decidable here", "open", "holds", "fails")
-# Verdicts in which chance has a part: the page lists their claims.
+# Verdicts that depend on chance, whose claims the page lists.
 LISTED = ("refuted", "confirmed", "not decidable here", "open")
 
 
 class Row(NamedTuple):
-    """A figure or table.
+    """Figure or table of a paper.
 
     Attributes:
-      name: in the paper.
-      what: it shows.
-      folder: of its experiment; none for an illustration.
-      data: that it needs, by name; empty for none.
-      seeds: of its runs.
-      time: on 2 CPU cores.
-      verdict: in words, for an experiment without claims on which no verdict is possible yet.
+      name: name in the paper.
+      what: its content.
+      folder: folder of its experiment; empty for an illustration.
+      data: name of the required data set; empty for none.
+      seeds: number of seeds.
+      time: run time on 2 CPU cores.
+      verdict: text for an experiment without claims that has no verdict yet.
     """
 
     name: str
@@ -120,7 +120,7 @@ PAPERS = {"PAUSE (Peleg et al., 2025)": PAUSE, "BSFL (Ben Ami et al., 2025)": BS
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [HEAD]
     for title, rows in PAPERS.items():
         parts.append(f"\n## {title}\n")
@@ -157,7 +157,7 @@ def _line(row: Row) -> str:
 
 
 def verdict_of(row: Row) -> str:
-    """Count the verdicts on the claims that name this figure or table."""
+    """Return the counts of the verdicts on claims about this figure or table, as text."""
     counts = Counter(each["verdict"] for each in _judged(row))
     return ", ".join(f"{word}: {counts[word]}" for word in ORDER if counts[word])
 

@@ -1,4 +1,4 @@
-"""The modules of the package, and the rooms of ``pyproject.toml`` that they stand in."""
+"""Modules of the package, and their rooms as defined in ``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGE = ROOT / "pause_jax"
 
 @functools.cache
 def modules() -> dict[str, Path]:
-    """Return the file of each module by dotted name; a folder goes by its own name."""
+    """Return the file of each module by dotted name; for a package, its ``__init__.py``."""
     files = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -22,7 +22,7 @@ def modules() -> dict[str, Path]:
 
 
 def room(module: str) -> str:
-    """Return the room of a module, or an empty text for the package itself."""
+    """Return the room of a module, or an empty text for the top-level package."""
     name = module.partition(".")[2].partition(".")[0]
     return "" if name == "__main__" else name
 

@@ -1,10 +1,10 @@
-"""Pages of the site that are made from the code: the reference, the gallery, the program's help.
+"""Generated pages of the site: the reference, the galleries and the program's help.
 
-    docs/api/           a page for each room of the package, with the names of every ``__all__``
+    docs/api/           a page for each room of the package, with the names in every ``__all__``
     docs/gallery/       a card for each named policy, and for each notebook
     docs/command_line/  the help of each command
 
-They are written when the site is built, and not kept.
+Every build of the site writes them; they are not committed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tools.cross_references import canonical
 from tools.rooms import PACKAGE, ROOT, modules, room, rooms
 
 DOCS = ROOT / "docs"
-# The program is described by its help.
+# Modules of the program, which its help describes.
 WITHOUT = ("pause_jax.cli", "pause_jax.__main__")
 
 
 class Symbol(NamedTuple):
-    """What a module defines under a public name.
+    """Definition of a public name in a module.
 
     Attributes:
-      kind: the directive of Sphinx.
-      name: full.
-      text: its documentation, where Sphinx does not find it.
+      kind: directive of Sphinx.
+      name: full name.
+      text: documentation, if Sphinx does not find it.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Symbol(NamedTuple):
 
 @functools.cache
 def promised() -> dict[str, str]:
-    """Where each name of an ``__all__`` is documented: full name -> name where it is defined."""
+    """Map each full name in an ``__all__`` to the name under which it is defined."""
     return {
         f"{module}.{name}": canonical(f"{module}.{name}")
         for module in modules()
@@ -63,27 +63,25 @@ def promised() -> dict[str, str]:
 
 
 def _exported(module: str) -> Sequence[str]:
-    """The ``__all__`` of a module."""
+    """Return the ``__all__`` of a module."""
     try:
         return getattr(importlib.import_module(module), "__all__", ())
     except ImportError:
-        # Without Flower; ``conf.py`` has a stand-in for it.
+        # Flower is not installed; ``conf.py`` mocks it.
         if "flower" not in module:
             raise
         return ()
 
 
 def public_modules() -> list[str]:
-    """The modules of the reference, by dotted name: an ``__all__`` names them, or something in
-    them.
-    """
+    """Return the modules in the reference: an ``__all__`` names them or one of their objects."""
     where = set(promised().values())
     named = {full.rpartition(".")[0] for full in (*promised(), *where)} | where
     return [module for module in modules() if module in named]
 
 
 def defined_in(module: str) -> Iterator[Symbol]:
-    """What a module defines at its top and an ``__all__`` names, and the recorded quantities."""
+    """Yield the public top-level definitions of a module, and its recorded quantities."""
     source, public = modules()[module].read_text("utf-8"), set(promised().values())
     for node in ast.parse(source).body:
         names = [node] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
@@ -109,7 +107,7 @@ def defined_in(module: str) -> Iterator[Symbol]:
 
 
 def _comment_above(lines: list[str], place: int) -> str:
-    """The comment that ends on the line before a place."""
+    """Return the comment that ends on the line before ``place``, escaped."""
     found: list[str] = []
     while place and lines[place - 1].startswith("# "):
         place -= 1
@@ -118,7 +116,7 @@ def _comment_above(lines: list[str], place: int) -> str:
 
 
 def check_promises(app: Any, env: Any) -> None:
-    """Warn of what an ``__all__`` names and no page documents."""
+    """Warn about names in an ``__all__`` that no page documents."""
     documented = env.get_domain("py").objects
     for name, where in promised().items():
         if where not in documented:
@@ -126,12 +124,12 @@ def check_promises(app: Any, env: Any) -> None:
 
 
 def fetched(html: str) -> list[str]:
-    """What a page would have the browser load from the network."""
+    """Return the HTML tags of a page that load from the network."""
     return re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*=[\"'](?:https?:)?//[^>]*>", html)
 
 
 def check_offline(app: Any, error: Exception | None) -> None:
-    """Refuse a site whose pages load something from the network.
+    """Raise an error if a page of the site loads from the network.
 
     Raises:
       SphinxError: naming the first such page.
@@ -142,7 +140,7 @@ def check_offline(app: Any, error: Exception | None) -> None:
 
 
 def room_page(room_name: str) -> str:
-    """A page of the reference, in reStructuredText: a room, or the package itself."""
+    """Return the reference page of a room or the top-level package, in reStructuredText."""
     names = [name for name in public_modules() if room(name) == room_name]
     title = f"{PACKAGE.name}.{room_name}" if room_name else PACKAGE.name
     parts = [title, "=" * len(title), ""]
@@ -157,7 +155,7 @@ def room_page(room_name: str) -> str:
             links = ", ".join(_link(full, exported[full]) for full in listed)
             parts += [f"Names that it hands on: {links}.", ""]
         for symbol in own.values():
-            # Sphinx puts the module before the name of data.
+            # Sphinx prefixes the name of data with the module.
             name = symbol.name.rpartition(".")[2] if symbol.kind == "py:data" else symbol.name
             parts += [f".. {symbol.kind}:: {name}"]
             if symbol.kind in ("autoclass", "autoexception"):
@@ -174,7 +172,7 @@ def _link(full: str, where: str) -> str:
 
 
 def help_page() -> str:
-    """The help of the program and of each of its commands."""
+    """Return the page with the help of the program and of each command."""
     runner = typer.testing.CliRunner(env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"})
     parts = ["# Options of the program\n", "What `pause-jax COMMAND --help` prints.\n"]
     app = program()
@@ -186,7 +184,7 @@ def help_page() -> str:
 
 
 def write_notebook_cards(folder: Path) -> None:
-    """Write ``notebooks.md``: of each notebook the title, the first words and the first picture."""
+    """Write ``notebooks.md``: title, first paragraph and first picture of each notebook."""
     parts = [
         "# Notebooks\n",
         "Each runs in a minute or two on 2 CPU cores, without a download, and in Colab.\n",
@@ -207,7 +205,7 @@ def write_notebook_cards(folder: Path) -> None:
 
 
 def write() -> None:
-    """Write all of them."""
+    """Write all generated pages."""
     api = _empty(DOCS / "api")
     public = {room(name) for name in public_modules()}
     pages = {"package": ""} | {name: name for name in reversed(rooms()) if name in public}

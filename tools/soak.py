@@ -1,4 +1,4 @@
-"""Kill a small sweep at many moments, resume it, and compare bit for bit: `make soak`.
+"""Soak test (`make soak`): kill a small sweep at random moments, resume it, compare all bits.
 
 python -m tools.soak [MOMENTS]
 """
@@ -15,7 +15,7 @@ from tests.support.killed import environment, run_killed, same_bits
 
 
 def main(moments: int) -> None:
-    """Kill and resume a sweep at random moments, and compare it with an undisturbed one."""
+    """Kill and resume a sweep at random moments, and compare it with an uninterrupted sweep."""
     folder = pathlib.Path(tempfile.mkdtemp())
     settings = environment(folder / "compiled")
     chance = random.Random(0)

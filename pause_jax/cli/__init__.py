@@ -1,4 +1,4 @@
-"""The command line ``pause-jax``."""
+"""Command-line program ``pause-jax``."""
 
 from pause_jax.cli.main import main as main
 from pause_jax.cli.main import program as program

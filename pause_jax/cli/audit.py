@@ -1,4 +1,4 @@
-"""The command ``pause-jax audit``: do the mechanisms keep the epsilon that they claim?"""
+"""Command ``pause-jax audit``: test whether mechanisms keep their claimed epsilon."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ def audit(
     seed: Seed = 0,
     load: Load = None,
 ) -> None:
-    """Audit mechanisms: a lower bound on the epsilon that each really has, from its releases.
+    """Audit mechanisms by computing a lower bound on their actual epsilon from releases.
 
-    Exit status 1 if a lower bound is above the claim. No finding is no proof: nothing above the
-    resolution can be seen, and only the built-in attacks are tried. If all are honest, one is
-    accused with probability at most 5 %: repeat a narrow verdict with another seed.
-
-    With a delta, a large one shows most (--set delta=0.1): at 1e-5 the telling events are too rare.
+    The exit status is 1 if a lower bound exceeds the claim. A passed audit proves nothing, because
+    it tries only the built-in attacks and detects nothing above the resolution. If all mechanisms
+    are honest, the audit accuses any of them with probability at most 5 %. Repeat a narrow verdict
+    with a different seed. Set a large delta if the mechanism has one (--set delta=0.1), because the
+    revealing events are too rare at 1e-5.
     """
     load_files(load)
-    # Imported here: SciPy's statistics take half a second, and the other commands need none.
+    # Imported late, because SciPy's statistics take half a second.
     from pause_jax.privacy import audit as audits
 
     chosen = _chosen(mechanism, change)
     results = [
         audits.audit(
             entry,
-            # Noise of its own for each, so that one row's luck is not the next one's.
+            # Independent noise for each mechanism, to keep the rows independent.
             jax.random.fold_in(jax.random.key(seed), zlib.crc32(entry.name.encode())),
             epsilon=epsilon,
             claim=claim,
@@ -80,7 +80,7 @@ def audit(
 
 
 def _chosen(name: str | None, change: list[str] | None) -> list[Mechanism]:
-    """The mechanism of that name, changed and checked; without a name every private one."""
+    """Return the named mechanism with its changes, or all private mechanisms without a name."""
     if name is None:
         if change:
             raise ConfigError(f"--set {change[0]}: name the mechanism it belongs to (--mechanism).")

@@ -1,4 +1,4 @@
-"""The commands on presets and config files: ``compare``, ``run``, ``sweep`` and ``show``."""
+"""Commands for presets and config files: ``compare``, ``run``, ``sweep`` and ``show``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compare(
     source: Source = _COMPARED,
     request: Request = _REQUEST,
 ) -> None:
-    """Compare selection policies on one data set, with the same worlds for all."""
+    """Compare selection policies on one data set, in the same simulated worlds."""
     load_files(source.load)
     for setting in source.change or ():
         if setting.partition("=")[0].strip() == "policy":
@@ -55,10 +55,10 @@ def run(
     source: Source = _SOURCE,
     request: Request = _ONE_SEED,
 ) -> None:
-    """Run the simulations of one or more configs and compare them.
+    """Simulate one or more configs and compare the results.
 
-    A config is a preset's name, or a file: what 'pause-jax show PRESET' prints, with fields
-    changed or left out.
+    A config is the name of a preset, or a file in the format of 'pause-jax show PRESET'. A file may
+    omit fields.
     """
     load_files(source.load)
     configs: dict[str, SimConfig] = {}
@@ -74,10 +74,10 @@ def run(
 def sweep(
     base: Base, vary: Vary = None, source: Source = _SOURCE, request: Request = _REQUEST
 ) -> None:
-    """Run every combination of some values, spread over all devices or a cluster.
+    """Run every combination of the values of --vary, on all devices or a cluster.
 
-    Values that are numbers share one compilation. A cluster is one of Dask, which may run under
-    SLURM, PBS or Kubernetes.
+    The values of a number share one compilation, except for static numbers such as num_selected. A
+    cluster is a Dask cluster, which may run under SLURM, PBS or Kubernetes.
     """
     load_files(source.load)
     configs = grid(base_config(base, source), vary or [], trust=source.trust)
@@ -88,6 +88,6 @@ def sweep(
 
 
 def show(base: Base, source: Source = _SOURCE) -> None:
-    """Print a config with all its fields, to start a custom config from."""
+    """Print a config with all its fields, as a template for a custom config."""
     load_files(source.load)
     Output().out(config_file.dumps(valid_config(base, source)), end="", highlight=False)

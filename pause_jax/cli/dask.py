@@ -1,4 +1,4 @@
-"""``--dask``: a cluster of Dask's as the executor of a sweep."""
+"""Option ``--dask``: a Dask cluster as the executor of a sweep."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dask_executor(text: str) -> Iterator[Executor]:
             )
             where = {"address": stack.enter_context(cluster)}
         try:
-            # Not the default client: xarray would lock files by it.
+            # Not the default client, which xarray would use to lock files.
             client = stack.enter_context(Client(**where, timeout=PATIENCE, set_as_default=False))
         except (OSError, ValueError) as error:
             raise ConfigError(f"--dask {text}: no scheduler answers there ({error}).") from None

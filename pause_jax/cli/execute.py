@@ -1,4 +1,4 @@
-"""What every command that simulates does: check, reserve a folder, run, write, print."""
+"""Execution of commands that simulate: validate, reserve a folder, run, write, print."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 
 def execute(configs: Mapping[str, SimConfig], request: Request, default_name: str) -> None:
-    """Run configs by label, print tables, write files.
+    """Run configs by label, print tables and write files.
 
-    Finished runs are kept in the result's folder, or in ``--store``, during the sweep, and
-    ``--resume`` continues there.
+    During the sweep, finished runs are stored in the result's folder or in ``--store``, where
+    ``--resume`` continues.
 
     Raises:
-      ConfigError: before any run.
-      typer.Exit: status 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP, 1 after a failure, also
-        of writing; finished runs are kept.
+      ConfigError: if a config or an option is invalid, before any run starts.
+      typer.Exit: if a signal stops the program (status 130, 143 or 129 for Ctrl-C, SIGTERM or
+        SIGHUP), or a run or write fails (status 1). Finished runs are kept.
     """
     from pause_jax.cli.publish import publish, show_again  # pandas takes a second to import
 
@@ -97,7 +97,7 @@ def execute(configs: Mapping[str, SimConfig], request: Request, default_name: st
 
 
 def _check_output(request: Request) -> None:
-    """Validate the output options, before anything is computed."""
+    """Validate the output options before any run."""
     if not 0 < request.target <= 1:
         raise ConfigError(f"--target {request.target}: must be > 0 and <= 1 (0.8 is 80 %).")
     if request.figures and importlib.util.find_spec("matplotlib") is None:
@@ -112,14 +112,14 @@ def _check_output(request: Request) -> None:
 
 
 def described(seed: int) -> dict[str, Any]:
-    """What a result says of the command that made it."""
+    """Return the command line and the seed, as attributes of a result."""
     words = [word for word in sys.argv[1:] if word not in ("--resume", "--force")]
     return {"command": shlex.join(["pause-jax", *words]), "seed": seed}
 
 
 @contextlib.contextmanager
 def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.Path]:
-    """Reserve the folder of the result; give it back if it stays empty."""
+    """Reserve the folder of the result; remove it if it stays empty."""
     folder = _to_go_on_with(request, name, plan) if request.resume else None
     if folder is None:
         explicit = request.name is not None
@@ -133,7 +133,7 @@ def _reserved(request: Request, name: str, plan: SweepPlan) -> Iterator[pathlib.
 
 
 def _to_go_on_with(request: Request, name: str, plan: SweepPlan) -> pathlib.Path | None:
-    """Return the unfinished or finished folder of this command; None if there is none."""
+    """Return the folder of an earlier run of this command, finished or not, or None."""
     others = []
     explicit = request.name is not None
     for folder in result_folder.existing(request.out, name, explicit=explicit):
@@ -160,7 +160,7 @@ def _is_finished(folder: pathlib.Path, plan: SweepPlan) -> bool:
 
 
 def _end_unwritten(error: OSError, folder: pathlib.Path, store: Store) -> NoReturn:
-    """End a program whose result could not be written, with how to obtain it."""
+    """Exit after a failed write, with advice on how to save the result."""
     advice = "All runs are stored: make room, and --resume writes the result."
     if store.failed:
         advice = "Make room: --resume runs what could not be stored, and writes the result."
@@ -173,6 +173,6 @@ def _end_unwritten(error: OSError, folder: pathlib.Path, store: Store) -> NoRetu
 
 
 def end(error: SweepInterrupted, advice: str = "") -> NoReturn:
-    """End a program that has kept its finished runs, with the status of what stopped it."""
+    """Exit with the status of the error that stopped the sweep; finished runs are kept."""
     Console(stderr=True).print(f"[red]{escape(str(error))}[/red] {advice}", highlight=False)
     raise typer.Exit(status_of(error.__cause__))

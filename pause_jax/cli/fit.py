@@ -1,4 +1,4 @@
-"""The command ``pause-jax fit``: what a fleet's measured latencies look like."""
+"""Command ``pause-jax fit``: statistical description of a fleet's measured latencies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pause_jax.world.latency.measured import parse
 if TYPE_CHECKING:
     from pause_jax.analysis.fleet import Fleet, Test
 
-# Seconds of the median client above which a file may hold milliseconds.
+# Mean seconds of the median client above which a file may hold milliseconds.
 LONG = 600.0
 
 
@@ -36,16 +36,15 @@ def fit(
         bool, typer.Option("--drop-bad-lines", help="Leave out lines that break a rule.")
     ] = False,
 ) -> None:
-    """Say what measured latencies look like: their law, drift, correlation between rounds.
+    """Describe the distribution, drift and correlations of measured latencies.
 
-    The file has a line for each time that a client took part: its number and its seconds, and
-    perhaps the round or the time.
+    The file has one line per participation: client and seconds, and optionally round or time.
     """
     if out is not None and os.path.lexists(out):
         raise ConfigError(f"--out {out}: exists. Choose another --out.")
     content = content_of("fleet", str(file))
     measured = parse(content, str(file), "fleet", drop_bad_lines=drop_bad_lines)
-    # SciPy's statistics take a second to import: a bad file is refused before.
+    # Imported after the file is validated, because SciPy's statistics take a second to import.
     from pause_jax.analysis import fleet
 
     found = fleet.fit(measured)
@@ -82,12 +81,12 @@ def fit(
 
 
 def _least(found: Fleet) -> float:
-    """tau_min: a little below the fastest client's mean, as nothing is known of what can be."""
+    """Return half the fastest client's mean as tau_min, because the true minimum is unknown."""
     return 0.5 * float(found.mean.min())
 
 
 def sentences(found: Fleet) -> list[str]:
-    """What was seen, in words."""
+    """Return the findings in words."""
     low, high = found.measured.min(), found.measured.max()
     times = f"{low}" if low == high else f"{low} to {high}"
     ordered = np.sort(found.mean)

@@ -1,4 +1,4 @@
-"""The command ``pause-jax import``: public files of others as files of this library."""
+"""Command ``pause-jax import``: conversion of public files to the formats of this library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pause_jax.cli.options import Seed
 from pause_jax.cli.output import Output
 from pause_jax.importers.request import DATA, DEVICES, FLEET, INTERVALS, Request, ids_of
 
-# What a user calls a source -> the module of ``pause_jax.importers`` that reads it.
+# Name of a source -> module of ``pause_jax.importers`` that reads it.
 SOURCES = {
     "fedscale": "fedscale",
     "csv": "tables",
@@ -22,7 +22,7 @@ SOURCES = {
     "tff": "tff",
     "huggingface": "huggingface",
 }
-# What to do with a file.
+# Suggested use of each file.
 _NEXT = {
     DEVICES: "--set latency=network --set latency.path={}",
     INTERVALS: "--set availability_trace=intervals --set availability_trace.path={}",
@@ -48,9 +48,9 @@ def import_files(
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Turn public files into devices.csv, intervals.csv, fleet.csv or clients.npz.
+    """Convert public files to devices.csv, intervals.csv, fleet.csv or clients.npz.
 
-    The guide "Public files" has where each comes from, its licence and what it holds.
+    The guide "Public files" describes the origin, licence and content of each.
     """
     if source not in SOURCES:
         raise ConfigError(
@@ -65,7 +65,7 @@ def import_files(
         ids=ids_of(str(ids)) if ids else (),
         columns=_columns(columns),
     )
-    # Imported here: each source needs packages that the other commands do not.
+    # Imported late, because each source needs packages that other commands do not.
     imported = importlib.import_module(f"pause_jax.importers.{SOURCES[source]}").read(request)
     console = Output()
     for path in imported.write(out):
@@ -76,7 +76,7 @@ def import_files(
 
 
 def _columns(text: str | None) -> dict[str, str]:
-    """The mapping of ``--columns``."""
+    """Parse the mapping of ``--columns``."""
     pairs = [pair.partition("=") for pair in (text or "").split(",") if pair.strip()]
     for ours, sign, theirs in pairs:
         if not (ours.strip() and sign and theirs.strip()):

@@ -1,6 +1,4 @@
-"""The commands that list components: ``pause-jax policies``, ``latencies``,
-``availability-traces`` and ``datasets``.
-"""
+"""Commands that list policies, latency models, availability traces and data sets."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from pause_jax.world.latency import LATENCIES
 
 
 def list_policies() -> None:
-    """List the selection policies: what each observes and what it assumes known."""
+    """List the selection policies, with their observations and assumptions."""
     columns = word("name"), "what it does", "observes", "assumes known", "reference"
     rows = [(name, *_description(name, policy)) for name, policy in NAMED.items()]
     Output().print(make_table(columns, rows))
@@ -33,7 +31,7 @@ def list_latencies() -> None:
 
 
 def list_availability_traces() -> None:
-    """List when clients can be there, with the fields and defaults."""
+    """List the availability traces, with their fields and defaults."""
     _list_with_fields(AVAILABILITY_TRACES)
 
 
@@ -48,7 +46,7 @@ def _list_with_fields(models: Iterable[type[Config]]) -> None:
 
 
 def list_datasets() -> None:
-    """List the data sets, and where decoded images are kept."""
+    """List the data sets, and the cache folder of decoded images."""
     rows = []
     for data in DATASETS:
         cached = "yes" if is_decoded(data.name) else "no"
@@ -69,7 +67,7 @@ def _description(name: str, policy: PolicyConfig) -> tuple[str, ...]:
 
 
 def _difference(policy: PolicyConfig) -> str:
-    """What sets a named setting apart from the default of its policy."""
+    """Return the fields in which a named policy differs from the defaults of its class."""
     default = config_file.to_dict(type(policy)())
     parts = []
     for field, value in config_file.to_dict(policy).items():

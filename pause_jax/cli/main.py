@@ -1,4 +1,4 @@
-"""The program ``pause-jax``: its commands, and how it ends."""
+"""Program ``pause-jax``: its commands and exit status."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rich.markup import escape
 from pause_jax.base.versions import version as version_of
 from pause_jax.cli import output
 
-# Read when JAX is imported. JAX 0.10.1 logs two long lines for each program from a cache.
+# JAX reads this variable on import. JAX 0.10.1 logs two long lines for each cached program.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-# Module in ``pause_jax.cli`` and function of each command.
+# Maps each command to its module in ``pause_jax.cli`` and its function.
 COMMANDS = {
     "compare": "compare.compare",
     "run": "compare.run",
@@ -44,9 +44,9 @@ COMMANDS = {
 
 
 def program(names: Container[str] = COMMANDS) -> typer.Typer:
-    """Return the program, in which only commands in ``names`` work.
+    """Return the program, with working implementations of only the commands in ``names``.
 
-    Their imports take a second, which the list of commands does without.
+    Importing an implementation takes a second, which the list of commands does not need.
     """
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(start)
@@ -63,7 +63,7 @@ def _imported(place: str) -> Any:
 
 
 def _listed(place: str) -> Any:
-    """Return a function with the docstring of a command, whose module is not imported."""
+    """Return a function with the docstring of a command, without importing its module."""
     module, _, name = place.partition(".")
     source = (pathlib.Path(__file__).parent / f"{module}.py").read_text("utf-8")
     functions = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef)]
@@ -97,8 +97,10 @@ def _print_warning(text: str) -> None:
 
 
 def main() -> None:
-    """Entry point: a bad config is one line on standard error and exit status 2, and so is a
-    warning, but for the status. A full standard output is a line and status 1.
+    """Run the program.
+
+    A bad config ends the program with one line on standard error and status 2, a full device with
+    one line and status 1. A warning prints one line.
     """
     output.open_streams()
     plain = RichHandler(
@@ -111,7 +113,7 @@ def main() -> None:
             print_once = functools.cache(_print_warning)
             warnings.showwarning = lambda message, *_, **__: print_once(str(message))
             try:
-                # No option of the program takes a value: the first word is the command.
+                # No option of the program takes a value, so the first word is the command.
                 words = [word for word in sys.argv[1:] if not word.startswith("-")]
                 program(words[:1])()
             finally:
@@ -124,6 +126,6 @@ def main() -> None:
 
         if not isinstance(error, ConfigError | SweepInterrupted):
             raise
-        # A message may hold brackets that are no markup: pause_jax[plot].
+        # Escaped, because brackets in a message are not markup: pause_jax[plot].
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)

@@ -1,7 +1,7 @@
-"""Options that several commands have, each declared once.
+"""Shared options of the commands, each declared once.
 
-A parameter of a command may be a NamedTuple of options, such as ``Source`` or ``Request``: for
-``with_options`` every annotated field of it is an option of the command.
+A parameter of a command may be a NamedTuple of options, such as ``Source`` or ``Request``.
+``with_options`` makes each of its annotated fields an option of the command.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Policy = Annotated[
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds, if not those of the config.")]
 
-# More keys than that would be as large as a machine before any run is.
+# More keys would fill the memory before the first run.
 Seeds = Annotated[
     int,
     typer.Option(min=1, max=10**7, help="Independent seeds; all policies meet the same worlds."),
 ]
-# JAX takes 32 bits of it: a larger one would be another seed.
+# JAX uses 32 bits of a seed, so a larger number would give the results of a different seed.
 Seed = Annotated[
     int, typer.Option(min=0, max=2**32 - 1, help="Number that the seeds are derived from.")
 ]
@@ -98,7 +98,7 @@ Dask = Annotated[
 
 
 class Source(NamedTuple):
-    """Where configs come from: the options of those names."""
+    """Options that select and change configs."""
 
     policy: Policy = None
     rounds: Rounds = None
@@ -109,7 +109,7 @@ class Source(NamedTuple):
 
 
 class Request(NamedTuple):
-    """How configs run, and where the result goes: the options of those names."""
+    """Options of the execution and of the output."""
 
     seeds: Seeds = 3
     seed: Seed = 0
@@ -128,7 +128,7 @@ class Request(NamedTuple):
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the fields of its NamedTuples as parameters, as typer reads them."""
+    """Return the command with the fields of its NamedTuples as parameters, for typer."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, tuple[Any, list[str]]] = {}
     parameters = []

@@ -1,4 +1,4 @@
-"""Where a program ends: signals that stop it, and standard output that is full or closed."""
+"""Termination of the program by stop signals, or by a full or closed standard output."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rich.markup import escape
 from pause_jax.base import stopping
 from pause_jax.base.stopping import check_stop
 
-# Exit status of a program whose reader has gone, as in ``| head``: 128 and the number of SIGPIPE.
+# Exit status after the reader closed the pipe, as in ``| head``: 128 plus the number of SIGPIPE.
 READER_HAS_GONE = 128 + getattr(signal, "SIGPIPE", 13)
-# Ctrl-C; SLURM and Kubernetes send SIGTERM before the end, a closed terminal SIGHUP.
+# Ctrl-C sends SIGINT, SLURM and Kubernetes send SIGTERM, and a closed terminal sends SIGHUP.
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
 
 
 def open_streams() -> None:
-    """Let no text end the program: a closed stream discards it, and ASCII shows a ``?``."""
+    """Make streams accept any string. A closed stream discards it, and ASCII shows a ``?``."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115, for all of the program
         if isinstance(stream, io.TextIOWrapper):
@@ -37,7 +37,7 @@ def open_streams() -> None:
 
 
 class Output(Console):
-    """A console on standard output; if its reader has gone, the program ends in silence."""
+    """Console on standard output that ends the program silently if its reader has gone."""
 
     def on_broken_pipe(self) -> NoReturn:
         _discard()
@@ -46,10 +46,10 @@ class Output(Console):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Note the first signal to stop, for ``check_stop``; the second ends the process at once.
+    """Record the first stop signal for ``check_stop``; the second ends the process immediately.
 
     Raises:
-      SystemExit: with the status of a signal that came before or after all runs.
+      SystemExit: if a signal arrives before the first run or after the last, with its status.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -60,7 +60,7 @@ def stoppable() -> Iterator[None]:
         for each in watched:
             signal.signal(each, signal.SIG_DFL)
 
-    # Under nohup SIGHUP is ignored, and stays so.
+    # nohup ignores SIGHUP, which must stay ignored.
     watched = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in watched}
     said = "stopped it before the first run"
@@ -78,14 +78,14 @@ def stoppable() -> Iterator[None]:
 
 
 def status_of(error: BaseException | None) -> int:
-    """Return the exit status after an error: 128 and the signal's number, 1 for a failure."""
+    """Return the exit status of an error: 128 plus the number of a signal, 1 for a failure."""
     if isinstance(error, KeyboardInterrupt):
         return 128 + int(getattr(signal, str(error), signal.SIGINT))
     return 1
 
 
 def flush() -> None:
-    """Flush standard output; exit in silence if its reader has gone."""
+    """Flush standard output; exit silently if its reader has gone."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -94,7 +94,7 @@ def flush() -> None:
 
 
 def end_of_space(error: OSError) -> NoReturn:
-    """Exit with a line and status 1 if a device is full; raise any other error."""
+    """Exit with one line and status 1 if a device is full; reraise any other error."""
     if error.errno != errno.ENOSPC:
         raise error
     _discard()
@@ -106,7 +106,7 @@ def end_of_space(error: OSError) -> NoReturn:
 
 
 def _discard() -> None:
-    """Redirect standard output to nowhere, so the interpreter's own flush cannot fail."""
+    """Redirect standard output to the null device, where the interpreter's flush cannot fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What a command prints and writes after its runs."""
+"""Output of a command after its runs: files and tables."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def publish(
     result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any], request: Request
 ) -> OSError | None:
-    """Write files and print tables: data first, because all else can be made again.
+    """Write the files, data first, and print the tables.
 
-    Returns why something could not be written; the tables are printed anyway.
+    If a file cannot be written, return the error and print the tables anyway.
     """
     target = request.target
     rows = summary.summary(result, target)
@@ -44,7 +44,7 @@ def publish(
             message = write_beside(result, folder, target)
     except OSError as error:
         failure = error
-    # Last, as the reader of standard output may have gone.
+    # Last, because the program ends if the reader of standard output has gone.
     _print(result, rows, books, target)
     if message:
         Output().print(message, highlight=False, markup=False)
@@ -52,7 +52,7 @@ def publish(
 
 
 def _draw(result: xr.Dataset, folder: pathlib.Path, target: float) -> None:
-    """Draw the figures, beside those that others have put there."""
+    """Draw the figures without overwriting other files in their folder."""
     from pause_jax.analysis.plotting import save_figures
 
     with tempfile.TemporaryDirectory(prefix=".figures-", dir=folder) as scratch:
@@ -69,7 +69,7 @@ def _log(kind: str, result: xr.Dataset, folder: pathlib.Path) -> None:
 
 
 def show_again(folder: pathlib.Path, target: float) -> None:
-    """Print the tables of a result that is finished."""
+    """Print the tables of a finished result."""
     import xarray as xr
 
     with xr.open_dataset(folder / result_folder.DATA, engine="h5netcdf") as file:

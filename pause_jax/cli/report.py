@@ -1,4 +1,4 @@
-"""The command ``pause-jax report``: a result's HTML page, made from its data alone."""
+"""Command ``pause-jax report``: the HTML page of a result, made from its data alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def report(
     ] = None,
     load: Load = None,
 ) -> None:
-    """Write FOLDER/report.html: one file that needs no network, made from FOLDER/data.nc alone."""
+    """Write FOLDER/report.html from FOLDER/data.nc alone, as one file that needs no network."""
     load_files(load)
     data = folder / "data.nc"
     if not os.path.isfile(data):
@@ -40,7 +40,7 @@ def report(
     try:
         _check_whole(data)
         result = xr.load_dataset(data, engine="h5netcdf")
-    except Exception as error:  # h5py and xarray raise many types for a file that is damaged
+    except Exception as error:  # h5py and xarray raise many types for a damaged file
         raise ConfigError(f"{data}: cannot be read as NetCDF: {error}.") from None
     if target is None:
         target = _target(result)
@@ -55,7 +55,7 @@ def report(
 
 
 def _check_whole(path: pathlib.Path) -> None:
-    """Raise ValueError if a variable's values are in another file, which may be any file."""
+    """Raise ValueError if a variable's values are in an external file, which may be any file."""
     with h5py.File(path) as file:
         for name in file:
             # Following a link may open a pipe.
@@ -66,7 +66,7 @@ def _check_whole(path: pathlib.Path) -> None:
 
 
 def _target(result: xr.Dataset) -> float:
-    """The target of a run, by its attributes."""
+    """Return the target accuracy in the result's attributes (default: 0.8)."""
     given = result.attrs.get("target", 0.8)
     try:
         return float(given)
@@ -77,7 +77,7 @@ def _target(result: xr.Dataset) -> float:
 def write_beside(result: xr.Dataset, folder: pathlib.Path, target: float) -> str:
     """Write the report of a new result; return a message for the user.
 
-    A missing package is no reason to end with an error here.
+    The message also reports a missing package, which is not an error after the runs.
     """
     try:
         path = result_folder.claimed(folder, result_folder.REPORT)

@@ -1,4 +1,4 @@
-"""The folder of a result: reserved before the run, filled after it, found again to resume."""
+"""Folder of a result: reserved before the run, filled after it, and reused to resume."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 DATA, RUN, UNFINISHED = "data.nc", "run.json", "unfinished"
 SUMMARY, LEDGER, EVENTS, REPORT = "summary.csv", "ledger.csv", "events.csv", "report.html"
-# Files that a command which simulates may write at the top of its folder, and its folders.
+# Files and subfolders that a simulating command may write in the folder of its result.
 FILES = (DATA, RUN, "versions.json", SUMMARY, LEDGER, EVENTS, REPORT)
 _FOLDERS = ("configs", "figures", "tensorboard")
-# A report of this library has this in its head.
+# Text in the head of every report of this library.
 _REPORT_MARK = " - pause_jax</title>"
-# Bytes of the name of a result, or of a config's file.
+# Maximum bytes in the name of a result.
 _LONGEST_NAME = 200
 
 
 class Run(TypedDict, total=False):
-    """What ``run.json`` says: the command that made a result, and the files that it wrote."""
+    """Content of ``run.json``: the command that made a result, and the files that it wrote."""
 
     command: str
     seed: int
@@ -47,7 +47,7 @@ class Run(TypedDict, total=False):
 
 
 def check_name(name: str) -> None:
-    """Validate the name of a result, which must be a folder inside the folder of all results."""
+    """Validate the name of a result, which must name a folder inside ``--out``."""
     plain = name not in ("", ".", "..") and name.isprintable() and not set(name) & set("/\\:")
     if not plain or len(name.encode()) > _LONGEST_NAME:
         raise ConfigError(
@@ -59,18 +59,18 @@ def check_name(name: str) -> None:
 def reserve(
     root: pathlib.Path, name: str, *, explicit: bool, force: bool, writes: Collection[str] = FILES
 ) -> pathlib.Path:
-    """Create the folder of a result before the run, so that nothing is lost after it.
+    """Create the folder of a result before the run, to detect errors early.
 
     Args:
       root: folder of all results.
-      name: of this one.
-      explicit: whether the user gave the name; otherwise a number is added to a taken one.
-      force: whether a taken folder may be written to.
+      name: name of the result.
+      explicit: whether the user chose the name. Otherwise a taken name gets a number.
+      force: whether to write into an existing folder.
       writes: files that the command may write there.
 
     Raises:
-      ConfigError: if an explicit name is taken and ``force`` is not set, it cannot be made, or
-        a file would be overwritten that no run of this library wrote.
+      ConfigError: if an explicit name is taken without ``force``, the folder cannot be created, or
+        a file that no run of this library wrote would be overwritten.
     """
     check_name(name)
     try:
@@ -99,7 +99,7 @@ def reserve(
 
 
 def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
-    """Validate that writing the files ``writes`` overwrites only files of this library."""
+    """Validate that the files ``writes`` overwrite only files of this library."""
     for path in (folder, *(folder / name for name in (*_FOLDERS, UNFINISHED))):
         if path.is_symlink():
             raise ConfigError(
@@ -122,7 +122,7 @@ def check_own(folder: pathlib.Path, writes: Collection[str] = FILES) -> None:
 def manifest(folder: pathlib.Path) -> set[str]:
     """Return the files that this library wrote, relative to the folder, as ``run.json`` lists them.
 
-    A report is known by its head, also where it lies alone.
+    A report is recognized by its head, even without ``run.json``.
     """
     ours = {name for name in about(folder).get("files", []) if _is_inside(folder, name)}
     with contextlib.suppress(OSError, UnicodeDecodeError), (folder / REPORT).open() as page:
@@ -132,7 +132,7 @@ def manifest(folder: pathlib.Path) -> set[str]:
 
 
 def _is_inside(folder: pathlib.Path, name: str) -> bool:
-    """Return whether a name from a list is that of a file below a folder, by no link."""
+    """Return whether a listed name is the path of a file inside a folder, without links."""
     path = pathlib.PurePosixPath(name)
     return (
         not path.is_absolute()
@@ -157,7 +157,7 @@ def claimed(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def free(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Claim a file as :func:`claimed`, with a number in its name if the name is taken."""
+    """Claim a file like :func:`claimed`, with a number in its name if the name is taken."""
     path = pathlib.PurePosixPath(name)
     number = 1
     while os.path.lexists(folder / name):
@@ -172,7 +172,7 @@ def _write_run(folder: pathlib.Path, table: Mapping[str, Any]) -> None:
 
 
 def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.Path]:
-    """Return the folders of a name's results, the last one first."""
+    """Return the existing folders of a result's name, highest number first."""
     check_name(name)
     if explicit:
         return [root / name] if (root / name).is_dir() else []
@@ -186,16 +186,16 @@ def existing(root: pathlib.Path, name: str, *, explicit: bool) -> list[pathlib.P
 
 
 def give_back(folder: pathlib.Path) -> None:
-    """Remove a reserved folder into which nothing was written."""
+    """Remove a reserved folder if it is empty."""
     with contextlib.suppress(OSError):
         folder.rmdir()
 
 
 def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> None:
-    """Write ``data.nc``, ``configs/<config>.toml``, ``run.json`` and ``versions.json``; the files
-    of an earlier result in the folder are removed, and no others.
+    """Write ``data.nc``, ``configs/<config>.toml``, ``run.json`` and ``versions.json``.
 
-    A removed folder is created again. ``about`` goes into ``run.json``, next to the list of files.
+    This removes the files of an earlier result in the folder, but no others. ``about`` goes into
+    ``run.json``, next to the list of files. A missing folder is created.
     """
     folder.mkdir(parents=True, exist_ok=True)
     begin(folder, keep=DATA)
@@ -209,9 +209,9 @@ def save(result: xr.Dataset, folder: pathlib.Path, about: Mapping[str, Any]) -> 
 
 
 def begin(folder: pathlib.Path, *, keep: str = RUN) -> None:
-    """Remove the files of an earlier result in a folder, and begin a list of files.
+    """Remove the files of an earlier result in a folder, and start a new list of files.
 
-    The file ``keep`` is replaced later, when the new one is whole.
+    The file ``keep`` remains until its replacement is complete.
     """
     earlier = manifest(folder)
     remaining = {RUN, keep}
@@ -220,26 +220,26 @@ def begin(folder: pathlib.Path, *, keep: str = RUN) -> None:
         (folder / name).unlink(missing_ok=True)
     for name in _FOLDERS:
         for path in sorted((folder / name).glob("**/"), reverse=True):
-            with contextlib.suppress(OSError):  # what is not empty stays
+            with contextlib.suppress(OSError):  # a folder that is not empty stays
                 path.rmdir()
     _write_run(folder, {"files": sorted(remaining)})
 
 
 def finish(folder: pathlib.Path, about: Mapping[str, Any]) -> None:
-    """Write ``run.json``: what a result was made by, and its list of files."""
+    """Write ``run.json`` with ``about`` and the list of files."""
     _write_run(folder, {**about, "files": sorted(manifest(folder))})
 
 
 def save_data(result: xr.Dataset, folder: pathlib.Path) -> None:
-    """Write ``data.nc``. A file of that name is whole, whenever the process may end."""
-    # By way of memory: HDF5 takes the process down with it when the disk is full.
+    """Write ``data.nc`` atomically."""
+    # Built in memory, because HDF5 crashes the process when the disk is full.
     content = result.to_netcdf(engine="h5netcdf")
     with written(folder / DATA) as file:
         file.write(content)
 
 
 def about(folder: pathlib.Path) -> Run:
-    """Read ``run.json``; empty if there is none.
+    """Read ``run.json``; return an empty mapping if it is missing.
 
     Raises:
       ConfigError: if it is damaged.
@@ -253,7 +253,7 @@ def about(folder: pathlib.Path) -> Run:
 
 
 def versions() -> dict[str, str]:
-    """Return versions of what a result depends on, and the devices."""
+    """Return the versions of Python and the packages of a result, and the devices."""
     return {
         "python": platform.python_version(),
         **provenance.versions(),

@@ -1,4 +1,4 @@
-"""What ``--load``, ``--policy``, ``--set`` and ``--vary`` do."""
+"""Implementation of the options ``--load``, ``--policy``, ``--set`` and ``--vary``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from pause_jax.policies import named
 from pause_jax.privacy import Mechanism
 
 C = TypeVar("C", bound=Config)
-# Configs of a grid; each is a file of the result.
+# Maximum configs of a grid, because each is a file of the result.
 MOST = 10_000
 
 
 def load_files(files: Iterable[pathlib.Path] | None) -> None:
-    """Run Python files: their config classes are then known by name, all they define by
-    ``FILE.py:name``.
+    """Run Python files, to use their config classes by name and any object by ``FILE.py:name``.
 
-    As with ``python FILE.py`` a file can import its neighbours.
+    As with ``python FILE.py``, a file can import its neighbours.
     """
     for file in files or ():
         if not os.path.isfile(file):
@@ -42,7 +41,7 @@ def load_files(files: Iterable[pathlib.Path] | None) -> None:
 
 
 def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) -> C:
-    """The config with the changes of ``--set``; ``trust`` as in ``config_file``."""
+    """Return the config with the changes of ``--set``; ``trust`` is as in ``config_file``."""
     try:
         return config_file.changed(config, changes or (), trust=trust)
     except ConfigError as error:
@@ -50,7 +49,7 @@ def changed(config: C, changes: Iterable[str] | None, *, trust: bool = False) ->
 
 
 def base_config(base: str, source: Source) -> SimConfig:
-    """Return the config of a preset or a file, with the changes that the options make."""
+    """Return the config of a preset or a file, with the changes of the options."""
     policy, colon, mechanism = (source.policy or "").partition(":")
     if base in PRESETS:
         named_policy = {"policy": policy} if policy else {}
@@ -69,14 +68,14 @@ def base_config(base: str, source: Source) -> SimConfig:
         config = changed(config, [*rounds, *(source.change or ())], trust=source.trust)
     if colon:
         chosen = look_up(Mechanism, mechanism, "privacy")
-        # A mechanism of the same class keeps its other numbers.
+        # A mechanism of the same class keeps the config's other fields.
         if type(chosen) is not type(config.privacy):
             config = config.replace(privacy=chosen.with_budget(config.privacy.budget))
     return config
 
 
 def valid_config(base: str, source: Source) -> SimConfig:
-    """Return :func:`base_config`, validated."""
+    """Return the config of :func:`base_config` after validation."""
     config = base_config(base, source)
     with about(base):
         validate(config)
@@ -85,7 +84,7 @@ def valid_config(base: str, source: Source) -> SimConfig:
 
 @contextlib.contextmanager
 def about(what: str | pathlib.Path) -> Iterator[None]:
-    """Begin every ConfigError from within with what it is about, such as a config file."""
+    """Prefix every ConfigError from within with its subject, such as a config file."""
     try:
         yield
     except ConfigError as error:
@@ -93,8 +92,9 @@ def about(what: str | pathlib.Path) -> Iterator[None]:
 
 
 def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str, SimConfig]:
-    """Return every combination of the values of ``PATH=A,B,...``, labelled by what it sets;
-    ``trust`` as in ``config_file``.
+    """Return every combination of the values of ``PATH=A,B,...``, labelled by these values.
+
+    ``trust`` is as in ``config_file``.
     """
     axes: list[list[tuple[str, str, Any]]] = []
     for entry in vary:
@@ -109,7 +109,7 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
         axes.append([(path, text, config_file.parse_value(config, path, text)) for text in texts])
     if (number := math.prod(map(len, axes))) > MOST:
         raise ConfigError(f"--vary: makes {number} configs; must be at most {MOST}.")
-    # The last word of a path says enough, unless two paths end in the same one.
+    # The last word of a path is its label, unless two paths end in the same word.
     short = {axis[0][0]: axis[0][0].rpartition(".")[2] for axis in axes}
     if len(set(short.values())) < len(short):
         short = {path: path for path in short}
@@ -123,7 +123,7 @@ def grid(config: SimConfig, vary: list[str], *, trust: bool = False) -> dict[str
 
 
 def _separate(values: str) -> list[str]:
-    """The values of a comma-separated list, whose own lists are in brackets."""
+    """Split a comma-separated list, except at commas in brackets."""
     parts, depth = [""], 0
     for letter in values:
         depth += {"[": 1, "]": -1}.get(letter, 0)

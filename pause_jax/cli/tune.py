@@ -1,4 +1,4 @@
-"""The command ``pause-jax tune``: the best numbers of a config, and whether they hold."""
+"""Command ``pause-jax tune``: search for the best values of a config, and their validation."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def tune(
     search: _Search = _SEARCH,
     source: Source = _SOURCE,
 ) -> None:
-    """Search for the numbers of a config that are best.
+    """Search for the values of a config that optimize an objective.
 
-    Each value of a static number, such as num_selected, compiles; all others share one program.
-    The best trials run again with fresh seeds, next to the initial config. Processes with the same
-    --storage share the search. Writes best.toml and trials.csv.
+    Each value of a static number, such as num_selected, compiles a program; other numbers share
+    one. The best trials run again with fresh seeds, next to the initial config. Processes with the
+    same --storage share the search. Writes best.toml and trials.csv.
     """
     load_files(source.load)
     config = valid_config(base, source)
@@ -85,7 +85,7 @@ def tune(
     if search.dry_run:
         generation = {f"{base} {i}": config for i in range(search.width)}
         plan, _ = planned(generation, jax.random.split(key, search.seeds), None)
-        # The finalists are about as many runs as a generation.
+        # The finalists take about as many runs as a generation.
         times = math.ceil(search.budget / search.width) + 1
         values = math.prod(tuning.programs(axes, config).values())
         typer.echo(estimate(plan, times=times, values=values))

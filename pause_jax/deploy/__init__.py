@@ -1,4 +1,4 @@
-"""Selection on a real server, with or without Flower."""
+"""Client selection on a real server, with or without Flower."""
 
 import lazy_loader
 

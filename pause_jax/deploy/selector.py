@@ -1,22 +1,22 @@
-"""A policy for any server: ask it for clients, tell it what came back.
+"""Policy for any server: ask it for clients, then tell it their latencies.
 
 ::
 
     selector = Selector(config, jax.random.key(0))
-    choice = selector.ask(available)          # clients, weights, epsilon of each
+    choice = selector.ask(available)          # clients, their weights and epsilons
     selector.save("selector.npz")             # before any client hears of the round
     ...                                       # the server's round
-    selector.tell({client: seconds, ...})     # of those that answered
+    selector.tell({client: seconds, ...})     # latencies of the clients that answered
 
-A client is charged when it is chosen. A server that was killed within a round loads what it saved,
-tells what it knows of the open round (an empty mapping if nothing), and asks for the next.
+A client is charged when it is chosen. After a crash within a round, the server loads the saved
+selector, tells it the known results (an empty mapping if none), and asks for the next round.
 
-A policy that asks some clients before it chooses gets their answers first::
+A policy that asks clients before it chooses needs their answers first::
 
-    question = selector.question(available)   # clients, and what they are asked for
+    question = selector.question(available)   # clients and the requested quantity
     choice = selector.ask(available, answers={client: loss, ...})
 
-Fed with the latencies of a simulation it chooses what ``simulate`` chooses.
+With the latencies of a simulation, a selector makes the same choices as ``simulate``.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ from pause_jax.world.latency import Work
 
 __all__ = ["Choice", "Question", "Selector"]
 
-# After this number of rounds the reported seconds are compared with tau_min.
+# Round after which the smallest reported latency is compared with tau_min.
 _ROUNDS_TO_COMPARE = 10
-# A loss above it has a square that float32 cannot hold.
+# Maximum absolute loss; float32 must hold its square.
 MOST_LOSS = 1e19
-# Releases that a client may have, by its own ledger too: counts are int32.
+# Maximum releases of a client, also as reported by its ledger, because counts are int32.
 MOST_RELEASES = 2**30
 
-# An id of a client, text or int. A mapping's keys are invariant: "int | str" would refuse ints.
+# Id, str or int. Mapping keys are invariant: `int | str` would reject a Mapping[int, float].
 Client = Any
 
 
 class Choice(NamedTuple):
-    """The clients to train in a round.
+    """Clients to train in a round.
 
     Attributes:
-      round: its number, from 1 on.
+      round: round number, from 1.
       clients: ids [n] of the chosen clients, n <= m.
-      weights: float [n], aggregation weights; they sum to one.
-      epsilon: float [n], budget of each client's release in this round, in ``epsilon_unit``;
+      weights: float [n], aggregation weights, which sum to one.
+      epsilon: float [n], epsilon of each client's release in this round, in ``epsilon_unit``;
         infinite without privacy.
     """
 
@@ -79,15 +79,15 @@ class Choice(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A policy's question before it chooses.
+    """Question of a policy to clients before it chooses.
 
     Attributes:
-      round: that it is about.
+      round: number of the round to choose for.
       clients: ids [n] of the asked clients.
-      wants: ``loss``, the mean loss of the global model on the client's data, which is not covered
-        by the mechanism; or ``features``, what the client knows of its coming round
+      wants: ``loss``, the mean loss of the global model on the client's data, which the mechanism
+        does not protect; or ``features``, the client's knowledge of its next round
         (``Latency.features``).
-      batch_size: samples of a mini-batch that the loss is computed on; None for all.
+      batch_size: size of the mini-batch for the loss; None for all samples.
     """
 
     round: int
@@ -97,7 +97,7 @@ class Question(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """An open question, with the policy's slots [d] and which of them are asked."""
+    """Open question, with its slots' clients [d] and asked mask [d], and available clients [K]."""
 
     question: Question
     clients: NDArray[np.int32]
@@ -106,16 +106,18 @@ class _Asked(NamedTuple):
 
 
 class Selector:
-    """A policy and its state, for any server. :func:`~pause_jax.analysis.ledger.ledger` reads it.
+    """Policy with its state, for any server.
+
+    :func:`~pause_jax.analysis.ledger.ledger` returns its privacy ledger.
 
     Attributes:
-      config: the config that it was made from.
-      client_ids: ids of clients 0, ..., K - 1, by which it takes and returns clients.
-      round: rounds that were asked for.
-      counts: int [K], rounds in which each client may have released something, an open one too.
-      queried: int [K], questions that each client answered.
+      config: config of the policy, with its files loaded.
+      client_ids: ids of clients 0, ..., K - 1, used in all arguments and results.
+      round: number of rounds asked for.
+      counts: int [K], rounds in which each client may have released, including an open round.
+      queried: int [K], questions answered by each client.
       budget: float [K], eps_bar of each client.
-      num_parameters: entries of an update; 0 without learning.
+      num_parameters: entries of an update; 0 if unknown or without learning.
     """
 
     def __init__(
@@ -129,24 +131,24 @@ class Selector:
         update_size: int | None = None,
         ids: Sequence[Client] | None = None,
     ):
-        """Start before round 1.
+        """Initialize the policy for round 1.
 
         Args:
-          config: its policy, reward, mechanism with the budget, sizes, ``when_spent``, and its
-            latency model for ``min_latency`` and whatever the policy assumes known.
-          key: typed; that of a simulation gives its choices.
-          data: as in ``simulate``; not read if ``data_size`` is given.
-          data_size: samples of each client [K]; by default those of the config's data, or equal
-            ones without learning.
-          quality: of each client's data [K], > 0 (BSFL's are at most 1); by default that of the
-            config's data with the sizes, or 1.
-          update_size: entries of an update, for a policy that reads updates, or a latency model
-            that is to take the bytes of a round from it; by default the config's, if its data is
-            loaded, or 0.
-          ids: of the clients [K]; by default those of the config's data and files, or 0 .. K - 1.
+          config: policy, reward, mechanism with its budget, sizes, and the latency model with
+            ``min_latency`` and all that the policy assumes known. Spent clients are always
+            excluded, whatever ``when_spent``.
+          key: typed PRNG key; the key of a simulation gives the same choices.
+          data: data set, as in ``simulate``; ignored if ``data_size`` is given.
+          data_size: samples of each client [K]; by default from the config's data, or equal
+            without learning.
+          quality: quality of each client's data [K], > 0 (at most 1 in BSFL), 1 by default;
+            ignored if the config's data provides the sizes and qualities.
+          update_size: entries of an update, for a policy that reads updates or a latency model
+            that depends on the bytes of a model; by default from the config's data if loaded, or 0.
+          ids: client ids [K]; by default those of the config's data and files, or 0 .. K - 1.
 
         Raises:
-          ConfigError: if the config or its data cannot run, or sizes or ids do not fit.
+          ConfigError: if the config or its data cannot run, or sizes or ids do not match it.
         """
         if isinstance(key, jax.core.Tracer):
             raise ConfigError("key is traced: a Selector has a state. Make it outside of jit.")
@@ -190,37 +192,37 @@ class Selector:
 
     @property
     def is_open(self) -> bool:
-        """Whether a round was asked for and not told yet."""
+        """Whether the last ``ask`` still awaits its ``tell``."""
         return self._pending is not None
 
     @property
     def unnoised(self) -> tuple[str, ...]:
-        """What the policy reads of clients without noise, besides sizes and latencies."""
+        """Client data that the policy reads without noise, besides sizes and latencies."""
         return tuple(self.config.policy.releases)
 
     @property
     def epsilon_unit(self) -> str:
-        """What an epsilon protects: ``coordinate``, ``update`` or ``none``."""
+        """Unit that an epsilon protects: ``coordinate``, ``update`` or ``none``."""
         return self.config.privacy.unit
 
     @property
     def reads(self) -> frozenset[str]:
-        """Which of ``loss``, ``square_loss`` and ``update`` the policy needs of who answered.
+        """Readings (``loss``, ``square_loss``, ``update``) that the policy needs of each answer.
 
-        Updates without entries, those of a config without learning, need not be told.
+        Updates are not needed if ``num_parameters`` is 0.
         """
         told = {"loss", "square_loss", *["update"] * (self.num_parameters > 0)}
         return frozenset(told & set(readings(self.config.policy)))
 
     @property
     def spent(self) -> NDArray[np.float32]:
-        """Budget that each client has spent, float [K]."""
+        """Budget spent by each client, float [K]."""
         return np.asarray(self._canonical.privacy.budget.spent(jnp.asarray(self.counts)))
 
     def question(self, available: Iterable[Client] | None = None) -> Question | None:
-        """Return the policy's question before the next choice; None if it asks no client.
+        """Return the policy's question for the next round; None if the policy never asks.
 
-        ``available`` and errors are those of :meth:`ask`.
+        ``available`` and the errors are as in :meth:`ask`.
         """
         self._check_told()
         query = self._policy.query
@@ -240,20 +242,19 @@ class Selector:
         available: Iterable[Client] | None = None,
         answers: Mapping[Client, ArrayLike] | None = None,
     ) -> Choice:
-        """Choose the clients of the next round, and charge each with a release.
+        """Choose the clients of the next round, and charge each for one release.
 
-        Save the selector before any of them hears of the round: a server that is killed then never
-        counts less than its clients released.
+        Save the selector before any client hears of the round. A killed server then never counts
+        fewer releases than its clients made.
 
         Args:
-          available: ids of the clients that can be chosen; all by default. Clients whose budget is
-            spent are left out in any case.
-          answers: to the policy's :meth:`question`, of each asked client: its loss, or its features
-            [F]. Of a client without a loss the policy keeps what it knows.
+          available: ids of the clients that can be chosen; all by default. Clients with a spent
+            budget are always excluded.
+          answers: answer of each asked client to :meth:`question`, its loss or its features [F].
+            If a loss is missing, the policy keeps its knowledge of the client.
 
         Raises:
-          ConfigError: for ids that are no clients, before the round before was told, or for answers
-            that do not fit the question.
+          ConfigError: if an id is unknown, the previous round is open, or answers are invalid.
         """
         self._check_told()
         present = self._present(available)
@@ -303,25 +304,25 @@ class Selector:
         failed: Mapping[Client, float] | None = None,
         idle: Iterable[Client] = (),
     ) -> None:
-        """Report what came back of the round.
+        """Report the results of the open round.
 
         Args:
-          seconds: that each client took which answered.
-          loss: mean training loss of each, for a policy that reads losses. A loss that is not
-            finite, or whose square float32 cannot hold, is no reading; of a client without a
-            reading the policy learns the seconds alone.
-          square_loss: mean squared loss of each; by default the square of its loss.
-          update: the released update of each, [d] with d = ``num_parameters``, for a policy that
+          seconds: latency of each client that answered, in seconds.
+          loss: mean training loss of each client, for a policy that reads losses. If a loss is
+            missing, not finite, or too large for its square in float32, the policy learns only the
+            client's latency.
+          square_loss: mean squared loss of each client; by default the square of its loss.
+          update: released update of each client, [d] with d = ``num_parameters``, for a policy that
             reads updates.
-          failed: seconds that the server waited in vain for each that did not answer: the policy
-            learns that it is as slow. Of a chosen client that stands neither here nor in
-            ``seconds`` it learns nothing, and may choose it again at once.
-          idle: chosen clients that certainly released nothing: they get the charge of this round
-            back. All other chosen ones count as having released, also those that failed.
+          failed: seconds that the server waited for each client that did not answer; the policy
+            treats this time as the client's latency. The policy learns nothing about a chosen
+            client in neither ``failed`` nor ``seconds``, and may choose it again.
+          idle: chosen clients that certainly released nothing, whose charge for this round is
+            refunded. All other chosen clients count as having released, including failed ones.
 
         Raises:
-          ConfigError: for clients that were not chosen, seconds that are none, an update of another
-            shape, or a reading that the policy needs and that is missing; the round stays open.
+          ConfigError: if no round is open, a client was not chosen, a latency is not finite and
+            positive, an update has the wrong shape, or a reading is missing. The round stays open.
         """
         if self._pending is None:
             raise ConfigError("nothing was asked: call ask first, then tell, once a round.")
@@ -364,10 +365,10 @@ class Selector:
         waited: Mapping[int, float],
         readings: Mapping[str, Mapping[int, Any]],
     ) -> tuple[Observation, NDArray[np.bool_]]:
-        """Return what the policy observes, and bool [m], of which slots it learns anything.
+        """Return the policy's observation, and the mask [m] of slots with a known latency.
 
-        ``slots`` is the place in the cohort of each chosen client; the others are as in
-        :meth:`tell`, by number.
+        ``slots`` maps each chosen client to its slot. The other arguments are as in :meth:`tell`,
+        by client number.
         """
         m = self.config.num_slots
         latency = np.ones(m, np.float32)
@@ -411,7 +412,7 @@ class Selector:
         return Observation(latency, **values, received=received, available=present), reported  # type: ignore[arg-type]
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Write the state to a file, also of an open round; whole, or the file is as before.
+        """Write the state, including an open round, atomically to a file.
 
         Raises:
           ConfigError: if the file cannot be written.
@@ -444,12 +445,12 @@ class Selector:
         """Load a saved selector.
 
         Args:
-          path: of the file.
-          config: that of the selector, if at hand: the file can name objects such as a model, but
-            not hold them. It is used if it equals the one in the file.
+          path: file written by :meth:`save`.
+          config: config of the selector, if at hand, because a file names objects such as models
+            but cannot hold them. Used only if it equals the config in the file.
 
         Raises:
-          ConfigError: if it cannot be read, or is damaged; import a custom policy first.
+          ConfigError: if the file is unreadable or damaged, or its custom policy is not imported.
         """
         check_regular("selector", path)
         try:
@@ -474,7 +475,7 @@ class Selector:
         return selector
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take the state from arrays of a file, whose policy may have had another form."""
+        """Restore the state from a file's arrays, after a check of their shapes and dtypes."""
         self.round = int(arrays["round"])
         self.counts = arrays["counts"]
         self.queried = arrays["queried"]
@@ -497,7 +498,7 @@ class Selector:
             )
 
     def _present(self, available: Iterable[Client] | None) -> NDArray[np.bool_]:
-        """Return who can be chosen, bool [K]."""
+        """Return the mask of clients that can be chosen, bool [K]."""
         present = np.full(self.config.num_clients, available is None)
         if available is not None:
             present[[self._number_of("available", client) for client in available]] = True
@@ -508,7 +509,7 @@ class Selector:
         return np.asarray(self.client_ids)[clients]
 
     def _number_of(self, name: str, client: Any) -> int:
-        """Return the number of a client. Raises ConfigError for what is no client's id."""
+        """Return the number of a client; raise ConfigError for an unknown id."""
         is_id = isinstance(client, Hashable) and not isinstance(client, bool | np.bool_)
         if not is_id or client not in self._number:
             those = f"{self.client_ids[0]!r} to {self.client_ids[-1]!r}"
@@ -521,7 +522,7 @@ class Selector:
         return self._number[client]
 
     def _by_number(self, name: str, values: Any, known: Collection[int], what: str) -> Any:
-        """Return the values by the client's number, of clients among those that ``what`` names."""
+        """Return values by client number; raise ConfigError for a client outside ``known``."""
         by_number = {}
         for client in values:
             number = self._number_of(name, client)
@@ -538,7 +539,7 @@ class Selector:
         clients: NDArray[np.int32],
         asked: NDArray[np.bool_],
     ) -> Answer:
-        """Return what the policy receives from the asked of its slots ``clients`` [d]."""
+        """Return the answers that the policy receives for its slots ``clients`` [d]."""
         loss = np.ones(len(clients), np.float32)
         features = np.ones((len(clients), self.config.latency.num_features), np.float32)
         reported = np.ones(len(clients), bool)
@@ -561,7 +562,7 @@ class Selector:
     def _finite(
         self, name: str, client: int, given: ArrayLike, shape: tuple[int, ...] | None = None
     ) -> NDArray[np.float32]:
-        """Return finite float32 numbers of a shape, by default that of an update."""
+        """Return values as finite float32 of a shape (default: the shape of an update)."""
         values = float32(given)
         shape = (self.num_parameters,) if shape is None else shape
         if values.shape != shape or not np.isfinite(values).all():
@@ -572,7 +573,7 @@ class Selector:
         return values
 
     def _context(self) -> Context:
-        """Return what the policy would know in a simulation of these clients."""
+        """Return the context that the policy would have in a simulation of these clients."""
         config, size = self._canonical, jnp.asarray(self._size)
         local, learning = size, config.learning
         if type(learning) is Learning:
@@ -591,7 +592,7 @@ class Selector:
 
 
 def _compiled(policy: Policy) -> Policy:
-    """Return the policy with each of its functions compiled."""
+    """Return the policy with its functions under ``jax.jit``."""
     query = policy.query
     if query is not None:
         query = query._replace(ask=jax.jit(query.ask), receive=jax.jit(query.receive))
@@ -606,7 +607,7 @@ def _compiled(policy: Policy) -> Policy:
 def _from_data(
     config: SimConfig, data: Dataset | None, streams: keys.Streams
 ) -> tuple[Partition, int, Any]:
-    """Return the partition of the data, entries of an update, and the loaded data."""
+    """Return the data's partition, the entries of an update, and the loaded data."""
     try:
         config, loaded_data = prepare(config, data)
     except ConfigError as error:
@@ -617,7 +618,7 @@ def _from_data(
 
 
 def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
-    """Return the ids [K], by default 0 .. K - 1. Raises ConfigError if they do not fit."""
+    """Return the ids [K] (default: 0 .. K - 1); raise ConfigError if they are invalid."""
     ids = tuple(ids) or tuple(range(num_clients))
     kinds = {type(client) for client in ids}
     named = kinds == {int} or (kinds == {str} and "".join(ids).isprintable())
@@ -630,7 +631,7 @@ def _checked_ids(ids: Sequence[Client], num_clients: int) -> tuple[Client, ...]:
 
 
 def _of_each(name: str, values: ArrayLike | None, num_clients: int) -> NDArray[np.float32]:
-    """Return a number > 0 of each client, float [K], by default 1."""
+    """Return one positive number per client, float [K] (default: 1)."""
     each = np.ones(num_clients, np.float32) if values is None else float32(values)
     if each.shape != (num_clients,) or not (np.isfinite(each) & (each > 0)).all():
         raise ConfigError(

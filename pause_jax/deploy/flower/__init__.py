@@ -1,4 +1,4 @@
-"""A policy drives a Flower server, and a mechanism its clients: the selector in Flower's words."""
+"""Flower integration: a strategy that runs a policy, and a client mod that runs a mechanism."""
 
 try:
     from flwr.serverapp.strategy import Strategy as _Strategy  # noqa: F401

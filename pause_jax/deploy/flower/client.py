@@ -1,4 +1,4 @@
-"""The client's side: its ledger, the mod that releases its update, and its answers."""
+"""Client side of the Flower integration: ledger, privacy mod and answers to questions."""
 
 from __future__ import annotations
 
@@ -57,11 +57,10 @@ _privatize = jax.jit(lambda privacy, key, update, epsilon: privacy.privatize(key
 
 
 def introduce(app: ClientApp) -> ClientApp:
-    """Let a client app answer which client its node is: ``partition-id`` of the node's config.
+    """Register a query that returns the node's client number; return the app.
 
-    A SuperNode is started with its number:
-    ``flower-supernode --node-config "partition-id=3" ...``; Flower's simulation does so by itself.
-    Returns the app.
+    The number is ``partition-id`` of the node's config. Start a SuperNode with
+    ``flower-supernode --node-config "partition-id=3" ...``. Flower's simulation sets it.
     """
 
     @app.query(WHO)
@@ -75,16 +74,16 @@ def introduce(app: ClientApp) -> ClientApp:
 def answer(
     app: ClientApp, *, loss: Loss | None = None, features: Features | None = None
 ) -> ClientApp:
-    """Let a client app answer what policies ask before they choose; returns the app.
+    """Register queries that answer a policy's questions before it chooses; return the app.
 
-    The answers leave the client without noise: the mechanism covers updates alone.
+    The answers leave the client without noise, because the mechanism covers only updates.
 
     Args:
       app: the client app.
-      loss: (arrays of the global model, samples to draw or None for all, context) -> the mean loss
-        on the client's data: for Power-of-Choice.
-      features: (context) -> what the client knows of its coming round, F numbers
-        (``Latency.features``): for RBCS-F and FedCS.
+      loss: (arrays of the global model, samples to draw or None for all, context) -> mean loss on
+        the client's data, for Power-of-Choice and FedCor.
+      features: (context) -> the client's knowledge of its next round, F numbers
+        (``Latency.features``), for RBCS-F and FedCS.
     """
     if loss is not None:
 
@@ -117,24 +116,24 @@ class _Head(msgspec.Struct):
 
 
 class Ledger:
-    """The releases of one client, in its own file.
+    """Append-only file of one client's releases.
 
-    The first line has the mechanism and budget; each further line is a release, flushed to the disk
-    before the release leaves. So a crash may count a release too many, never one too few. Lines are
-    only appended: two programs that release at once get different numbers. Keep the file as long as
-    the data: without it the budget is spent again.
+    The first line holds the mechanism with its budget. Each further line is a release, flushed to
+    disk before the update leaves, so a crash may count one release too many but never one too few.
+    Appending gives concurrent programs different release numbers. Keep the file as long as the
+    data, because without it the budget would be spent again.
 
     Attributes:
-      path: the file.
-      privacy: the mechanism with its budget.
+      path: path of the file.
+      privacy: mechanism with its budget.
     """
 
     def __init__(self, path: str | pathlib.Path, privacy: Mechanism):
-        """Open the ledger, or create it.
+        """Open or create the ledger.
 
         Raises:
-          ConfigError: if the file is no ledger, has another mechanism or budget, or cannot be
-            written.
+          ConfigError: if the file is not a ledger, has a different mechanism or budget, or cannot
+            be read or created.
         """
         self.path, self.privacy = pathlib.Path(path), privacy
         described = {"class": type(privacy).__name__, **to_dict(privacy)}
@@ -160,7 +159,7 @@ class Ledger:
 
     @property
     def participations(self) -> int:
-        """Releases so far."""
+        """Number of releases so far."""
         return len(self._lines())
 
     @property
@@ -175,30 +174,30 @@ class Ledger:
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing more may be released."""
+        """Whether the budget allows no further release."""
         return bool(self.privacy.budget.exhausted(jnp.asarray(self.participations + 1)))
 
     def has(self, **remarks: Any) -> bool:
-        """Return whether a release was entered with these remarks."""
+        """Return whether a recorded release has these remarks."""
         wanted = json.dumps(remarks)[1:-1]
         return any(line.rstrip().endswith(f", {wanted}}}") for line in self._lines())
 
     def enter(self, **remarks: Any) -> tuple[int, float] | None:
-        """Enter a release, with remarks of JSON's kinds. Only then may it leave.
+        """Record a release, with remarks of JSON types, before it leaves.
 
         Returns:
-          Its number, from 1 on, and its epsilon; None if the budget is spent: nothing may leave.
+          Its number, from 1, and its epsilon; None if the budget is spent and nothing may leave.
         """
         if self.exhausted:
             return None
         mark = secrets.token_hex(8)
-        # The line break comes first: a line that a crash has cut off stays a line of its own.
+        # The line break comes first, to separate the line from one that a crash cut off.
         line = "\n" + json.dumps({"release": mark, **remarks})
         with self.path.open("ab", buffering=0) as file:
             file.write(line.encode())
             os.fsync(file.fileno())
         number = next(i for i, text in enumerate(self._lines(), 1) if mark in text)
-        # Another program may have taken what was left in the meantime.
+        # Another program may have spent the rest of the budget in the meantime.
         if bool(self.privacy.budget.exhausted(jnp.asarray(number))):
             return None
         return number, float(self._epsilon(np.asarray([number]))[0])
@@ -207,7 +206,7 @@ class Ledger:
         return np.asarray(self.privacy.budget.epsilon(jnp.asarray(numbers)), np.float32)
 
     def _lines(self) -> list[str]:
-        # Also where damage has joined two lines, none is lost.
+        # Split lines that damage has joined, to lose no release.
         text = self.path.read_text("utf-8").replace('{"release"', '\n{"release"')
         return [line for line in text.split("\n")[1:] if line.strip()]
 
@@ -216,7 +215,7 @@ class Ledger:
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
         with written(part) as file:
             file.write(head.encode())
-        # A link, unlike a rename, does not overwrite what another program has just created.
+        # Unlike a rename, a link does not overwrite a file that another program just created.
         with contextlib.suppress(FileExistsError):
             os.link(part, self.path)
         part.unlink()
@@ -224,18 +223,18 @@ class Ledger:
 
 
 class PrivateRelease:
-    """The mod of a client app whose updates are private whatever the server does.
+    """Flower mod that makes a client app's updates private, whatever the server does.
 
-    ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. In a train message's way back it
-    takes the difference between the trained arrays and those that came, flat, as one update; clips
-    and noises it by the mechanism, at the epsilon of the client's own next participation; and adds
-    it to the arrays that came. Arrays that are no floats go back as they came. Of the metrics only
-    those named in ``clear`` leave, and the mod's own three; other records stay. A client whose
-    budget is spent does not train: it answers with an error that ``PauseStrategy`` understands.
+    ``ClientApp(mods=[PrivateRelease(privacy, "budget.jsonl")])``. After training, the mod flattens
+    the difference between the trained and the received float arrays into one update. It releases
+    the update using the mechanism, with the epsilon of the client's next participation, and adds
+    the release to the received arrays. Other arrays return as received. Only the metrics named in
+    ``clear`` and the mod's three metrics leave the client; other records stay. A client with a
+    spent budget does not train, and replies with an error that ``PauseStrategy`` recognizes.
 
-    What an exception of the client app says reaches the server without noise: Flower sends its
-    text. Noise is float32 (``pause_jax.privacy.mechanisms``): a statistical simulation, which an
-    adversary who reads the bits may tell apart; it is no implementation to rely on against one.
+    Flower sends the text of an exception in the client app to the server, without noise. The
+    float32 noise (``pause_jax.privacy.mechanisms``) is a statistical simulation. Do not rely on it
+    against an adversary who reads the bits of a release.
     """
 
     def __init__(
@@ -246,21 +245,21 @@ class PrivateRelease:
         clear: Sequence[str] = ("num-examples",),
         seed: int | None = None,
     ):
-        """Make the mod.
+        """Configure the mod.
 
         Args:
-          privacy: the mechanism with its budget, by the client's own config. A law of budgets
-            that is not drawn is read at the client's number, ``partition-id`` of the node's config.
-          ledger: the file of the client's releases (:class:`Ledger`). Words in braces are entries
-            of the node's config, for several clients on one machine:
+          privacy: mechanism with its budget, from the client's config. ``budget.law`` must not be
+            random. It is evaluated for the client's number, ``partition-id`` of the node's config.
+          ledger: file of the client's releases (:class:`Ledger`). Entries of the node's config
+            replace words in braces, for several clients on one machine:
             ``"ledgers/{partition-id}.jsonl"``.
-          clear: names of metrics that leave as they are, without noise.
-          seed: for tests alone, as noise that can be foretold protects nothing: with the node's
-            ``partition-id`` and the participation it fixes the noise. By default every release
-            draws fresh entropy from the system.
+          clear: names of metrics that leave without noise.
+          seed: fixes the noise, together with the node's ``partition-id`` and the participation.
+            Use it only in tests, because predictable noise protects nothing. By default every
+            release draws fresh entropy from the system.
 
         Raises:
-          ConfigError: for a mechanism that cannot run.
+          ConfigError: if the mechanism cannot run.
         """
         if not isinstance(privacy, Mechanism):
             raise ConfigError(
@@ -275,11 +274,11 @@ class PrivateRelease:
     def __call__(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
-        """Flower calls this with each message.
+        """Process a message; Flower calls this method.
 
         Raises:
-          ConfigError: for a ledger that cannot be used, arrays that do not fit those that came, or
-            an update that is not finite; Flower tells the server, and nothing is released.
+          ConfigError: if the ledger is unusable, the trained arrays do not match the received ones,
+            or the update is not finite. Nothing is released, and Flower tells the server.
         """
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
@@ -330,10 +329,10 @@ class PrivateRelease:
         return Message(RecordDict(records), reply_to=message)
 
     def ledger(self, context: Context) -> Ledger:
-        """Return the ledger of the client whose context this is.
+        """Return the ledger of the client with this context.
 
         Raises:
-          ConfigError: if it cannot be used, or the node's config lacks a word of the path.
+          ConfigError: if it is unusable, or the node's config lacks an entry of the path.
         """
         try:
             path = self._path.format_map(context.node_config)
@@ -360,7 +359,7 @@ class PrivateRelease:
 
 
 def _of_client(privacy: Mechanism, client: int) -> Mechanism:
-    """Return the mechanism on the budget of one client."""
+    """Return the mechanism with the budget of one client."""
     return privacy.with_budget(privacy.budget.of_client(client))
 
 
@@ -373,7 +372,7 @@ def _only(records: Any, where: str, kind: str) -> tuple[str, Any]:
 def _difference(
     trained: dict[str, NDArray[Any]], came: dict[str, NDArray[Any]]
 ) -> NDArray[np.float32]:
-    """Return all floats of the update, flat, float32 [d]."""
+    """Return the flat update of all float arrays, float32 [d]."""
     for name in came.keys() | trained.keys():
         shapes = [np.shape(arrays[name]) if name in arrays else None for arrays in (trained, came)]
         if shapes[0] != shapes[1]:

@@ -1,4 +1,4 @@
-"""The nodes of a grid: when their replies came, and which client each node is."""
+"""Flower grid with timed replies, and the registry of its nodes' client numbers."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from flwr.serverapp import Grid
 from pause_jax.base.struct import ConfigError
 from pause_jax.deploy.flower.protocol import ASK_WHO, LOG, NUMBER
 
-# Seconds to wait for a node's answer which client it is; it is asked again in the next round.
+# Seconds to wait for a node's client number; a silent node is asked again in the next round.
 PATIENCE = 60.0
 
 
 class TimedGrid:
-    """A Flower grid whose ``send_and_receive`` stamps what it sends and what comes back.
+    """Flower grid whose ``send_and_receive`` measures the latency of each reply.
 
-    Flower's own does not say when a reply came, and may look every 3 s only.
+    Flower's grid does not report when a reply arrived, and may poll only every 3 s.
 
-    Latency is the time from handing a message to the SuperLink until its reply is seen here, by
-    this machine's steady clock: transport, waiting and training, as the server feels it. It is too
-    long by up to ``poll_seconds`` and the time of a poll.
+    Latency is the time from sending the messages to the SuperLink until a poll finds the reply,
+    measured with this machine's monotonic clock. It includes transport, waiting and training. It is
+    too long by up to ``poll_seconds`` and the duration of a poll.
 
     Attributes:
-      nodes: of the last call, the node of each message, by the message's id. An error that the
-        SuperLink makes for a node does not say which node it is about.
-      seconds: of the last call, latency of each message whose reply came, by its id.
+      nodes: node of each message in the last call, by message id. An error that the SuperLink
+        creates for a node does not name the node.
+      seconds: latency of each answered message in the last call, by message id.
     """
 
     def __init__(self, grid: Grid, poll_seconds: float = 0.1):
-        """Wrap Flower's grid; ``poll_seconds`` pass between two looks for replies.
+        """Wrap Flower's grid, to poll for replies every ``poll_seconds``.
 
         Raises:
-          ConfigError: if they are not > 0.
+          ConfigError: if ``poll_seconds`` is not > 0.
         """
         if not poll_seconds > 0:
             rule = "must be > 0, the seconds between two looks for replies."
@@ -47,13 +47,13 @@ class TimedGrid:
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Send messages and wait for their replies, for at most ``timeout`` seconds."""
+        """Send messages, and wait at most ``timeout`` seconds for their replies."""
         messages = list(messages)
         self.nodes = {}
         self.seconds = {}
         replies: list[Message] = []
         start = time.monotonic()
-        # `None` for a message that could not be handed over.
+        # Flower returns no id for a message that it could not send.
         pushed = {each for each in self._grid.push_messages(messages) if each} if messages else ()
         for message in messages:
             self.nodes[message.metadata.message_id] = message.metadata.dst_node_id
@@ -72,42 +72,42 @@ class TimedGrid:
         return replies
 
     def __getattr__(self, name: str) -> Any:
-        """Return everything else from the wrapped grid."""
+        """Return any other attribute of the wrapped grid."""
         return getattr(self._grid, name)
 
 
 class Roster:
-    """The clients' numbers 0 .. K - 1 of the nodes, and which clients are spent.
+    """Registry of the nodes' client numbers 0 .. K - 1, and of the spent clients.
 
-    Every node is asked once for its number (:func:`introduce`). A SuperNode that restarts under
-    another node id is the same client. Of two connected nodes with one number, the first one has
+    The server asks each new node for its number (:func:`introduce`). A SuperNode that restarts with
+    a different node id is the same client. If two connected nodes share a number, the first keeps
     it.
 
     Attributes:
       num_clients: K.
       spent: numbers of clients that reported a spent budget. After a restart of the server, each
-        reports it again when first chosen.
+        reports it again when it is first chosen.
     """
 
     def __init__(self, num_clients: int):
-        """Start without any node."""
+        """Create an empty registry."""
         self.num_clients = num_clients
         self.spent: set[int] = set()
         self._number: dict[int, int | None] = {}  # by node; None without a valid number
 
     def present(self, grid: TimedGrid, timeout: float) -> dict[int, int]:
-        """The node of each connected client, by the client's number.
+        """Return the node of each connected client, by client number.
 
-        ``timeout`` is how many seconds to wait, at most, for the numbers of new nodes.
+        ``timeout`` is the maximum wait for the numbers of new nodes, in seconds.
         """
         connected = sorted(grid.get_node_ids())
-        # A node that comes back may have another number meanwhile: it is asked again.
+        # Forget nodes that left, because a returning node may have a different number.
         self._number = {node: self._number[node] for node in self._number if node in connected}
         new = [node for node in connected if node not in self._number]
         if new:
             self._ask(grid, new, min(timeout, PATIENCE))
         present: dict[int, int] = {}
-        # In the order in which the nodes were numbered: of two with one number the first has it.
+        # In order of registration, because the first of two nodes with one number keeps it.
         for node, number in self._number.items():
             if number is not None:
                 present.setdefault(number, node)
@@ -141,5 +141,5 @@ class Roster:
                 )  # fmt: skip
                 number = None
             said_by[node] = number
-        # In the order of node ids, so that it does not matter whose answer came first.
+        # In order of node ids, to be independent of the order of the replies.
         self._number.update(sorted(said_by.items()))

@@ -1,4 +1,4 @@
-"""A policy as the strategy of a Flower server: it chooses, averages, learns, keeps its state."""
+"""Flower strategy that runs a policy: it chooses clients, averages models, learns and saves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Metrics(
     kw_only=True,
     rename={"seconds": TOOK, "participation": PARTICIPATION, "epsilon": EPSILON},
 ):
-    """What a client's metrics must say, by their names in its reply."""
+    """Schema of a client's metrics, by their names in its reply."""
 
     seconds: Annotated[
         float, msgspec.Meta(ge=float(_FLOAT32.smallest_subnormal), le=float(_FLOAT32.max))
@@ -69,12 +69,12 @@ class _MetricsWithLoss(_Metrics):
 
 
 class Played(NamedTuple):
-    """The outcome of a round.
+    """Outcome of a round.
 
     Attributes:
-      choice: the chosen clients, with weights and epsilons.
-      seconds: reported latency of each client that answered.
-      failed: reported seconds of each client that did not.
+      choice: chosen clients, with weights and epsilons.
+      seconds: latency of each client that answered.
+      failed: latency assumed for each client that failed, the timeout.
       idle: chosen clients that certainly released nothing.
     """
 
@@ -85,7 +85,7 @@ class Played(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A usable reply: the client's model, its metrics, and its latency."""
+    """Usable reply of a client: its model, metrics and latency."""
 
     arrays: dict[str, NDArray[Any]]
     metrics: Mapping[str, Any]
@@ -93,30 +93,30 @@ class Answer(NamedTuple):
 
 
 class PauseStrategy(Strategy):
-    """Any policy, with the config that it was simulated with.
+    """Flower strategy for any policy, with the config of its simulation.
 
-    ``PauseStrategy(config, key, state="state").start(grid, arrays, num_rounds=100)``. Each round
-    the connected nodes are the available clients; the chosen ones train, and the new model is their
-    average by the policy's weights, over those that answered. The policy learns the seconds of
-    each. A client that answers with an error, with other arrays than it was sent, or late has
-    failed, and counts as having taken ``timeout_seconds``. A client that reports a spent budget is
+    ``PauseStrategy(config, key, state="state").start(grid, arrays, num_rounds=100)``. In each round
+    the connected nodes are the available clients. The chosen clients train, and the new model is
+    the average of the returned models, with the policy's weights. The policy learns the latency of
+    each client. A client fails if it answers with an error, with unusable arrays or metrics, or
+    late. Its latency then counts as ``timeout_seconds``. A client that reports a spent budget is
     not chosen again. A policy that asks clients before it chooses sends query messages, which
-    clients answer by :func:`answer`. A policy that reads losses gets the metrics ``loss`` and
-    ``square-loss`` (the square of the first, if left out). The config's learning,
-    availability, round ends (``max_seconds``, ``deadline``, ``wait_for``, ``dropout``,
-    ``stale_updates``) and ``when_spent`` (it is ``exclude``) are not used: a real fleet has its
-    own.
+    clients answer using :func:`answer`. A policy that reads losses needs the metrics ``loss`` and
+    ``square-loss`` (by default the square of ``loss``). The config's learning provides only the
+    sizes of data, local work and updates. Its availability, round ends (``max_seconds``,
+    ``deadline``, ``wait_for``, ``dropout``, ``stale_updates``) and ``when_spent`` (always
+    ``exclude``) have no effect on a real fleet.
 
-    There is no federated evaluation: what clients said of their data would leave without noise.
-    Evaluate at the server, by ``evaluate_fn`` of ``start``.
+    The strategy has no federated evaluation, because the clients' metrics would leave without
+    noise. Evaluate on the server, using ``evaluate_fn`` of ``start``.
 
     Attributes:
-      selector: the policy at work.
-      roster: which node is which client.
-      history: the rounds run by this object.
+      selector: the policy with its state.
+      roster: registry of the nodes' client numbers.
+      history: rounds run by this object.
     """
 
-    # Ten arguments: Flower's strategies take all their settings here, by keywords.
+    # Ten arguments, because Flower's strategies take all settings here, as keywords.
     def __init__(
         self,
         config: SimConfig,
@@ -131,29 +131,29 @@ class PauseStrategy(Strategy):
         min_available: int | None = None,
         wait_seconds: float = 3600.0,
     ):
-        """Start before round 1, or go on where the state ends.
+        """Start before round 1, or resume from a saved state.
 
         Args:
           config: as for a :class:`~pause_jax.deploy.selector.Selector`.
-          key: typed; that of a simulation gives its choices. An existing state keeps its own key.
-          state: a folder, made if needed: ``selector.npz``, all that the policy knows, written
-            before a round's clients are asked and after they answered; ``fleet.csv``, the seconds
-            of all that answered, for ``pause-jax fit`` and ``Traces``. Nothing is kept if left out.
+          key: typed PRNG key, as for a simulation. A saved state keeps its key.
+          state: folder, created if missing; by default nothing is saved. ``selector.npz`` holds
+            the policy's state, saved before a round's training and after the replies.
+            ``fleet.csv`` holds the latencies of all replies, for ``pause-jax fit`` and ``Traces``.
           data_size: samples of each client [K], as for a ``Selector``.
           update_size: d, entries of an update, for a policy that reads updates.
-          seconds: ``stamped`` by this server (:class:`TimedGrid`), or ``reported`` by each client
-            as its metric ``pause-seconds``, as :class:`PrivateRelease` does.
-          timeout_seconds: to wait for a round's replies, > 0.
-          poll_seconds: between two looks for replies, > 0.
-          min_available: a round waits until as many clients are connected; by default as many as
-            the policy chooses.
-          wait_seconds: at most so long, >= 0; then it starts with those that are connected.
+          seconds: source of latencies: ``stamped`` by this server (:class:`TimedGrid`), or
+            ``reported`` by each client's metric ``pause-seconds``, as :class:`PrivateRelease` does.
+          timeout_seconds: maximum wait for a round's replies, > 0.
+          poll_seconds: time between polls for replies, > 0.
+          min_available: connected clients needed to start a round; by default the cohort size.
+          wait_seconds: maximum wait for ``min_available`` clients, >= 0. The round then starts
+            with the connected clients.
 
         Raises:
-          ConfigError: if the config cannot run here, an argument is out of its range, or the state
-            is of another config.
+          ConfigError: if the config cannot run here, an argument is out of range, or the state has
+            a different config.
         """
-        # By numbers, which nodes have, also where the config's data has ids.
+        # Nodes have numbers, even if the config's data has ids.
         numbers = range(config.num_clients)
         self.selector = Selector(
             config, key, data_size=data_size, update_size=update_size, ids=numbers
@@ -206,19 +206,21 @@ class PauseStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run Flower's rounds, with the grid timed.
+        """Run Flower's rounds on a timed grid.
 
         Args:
-          grid: Flower's.
-          initial_arrays: the model.
-          num_rounds: rounds to run now, after those of the state.
-          timeout: in place of ``timeout_seconds``.
-          train_config: for the clients; ``server-round`` and ``pause-epsilon`` are added.
-          evaluate_config: not used.
-          evaluate_fn: of the round, from 1 on in each start, and the model: metrics of the server.
+          grid: Flower's grid.
+          initial_arrays: initial model.
+          num_rounds: number of rounds to run, in addition to the saved ones.
+          timeout: replacement of ``timeout_seconds``.
+          train_config: config for the clients; ``server-round`` and ``pause-epsilon`` are added.
+          evaluate_config: ignored.
+          evaluate_fn: (round, model) -> metrics of the server. Rounds count from this start; round
+            0 is the initial model.
 
         Raises:
-          ConfigError: if no client can be numbered, or the policy needs losses and none came.
+          ConfigError: if no connected client has a number, ``update_size`` does not match the
+            model, or the state cannot be saved.
         """
         self._timeout = self._timeout if timeout is None else timeout
         timed, configs = TimedGrid(grid, self._poll), (train_config, evaluate_config)
@@ -227,7 +229,7 @@ class PauseStrategy(Strategy):
         )
 
     def summary(self) -> None:
-        """Log what is run, and from which round on."""
+        """Log the policy, its settings and the next round."""
         config = self.selector.config
         LOG.info(
             "policy %s chooses %d of %d clients, from round %d on; privacy %s, epsilon per %s; "
@@ -255,10 +257,10 @@ class PauseStrategy(Strategy):
         choice = self.selector.ask(available, answers)
         nodes = {int(client): present[int(client)] for client in choice.clients}
         self._open = choice, nodes, arrays, grid
-        # Before any client hears of it: a server that is killed now has charged them.
+        # Saved before any client hears of the round, so a server killed now has charged them.
         self._save()
         LOG.info("round %d: clients %s of %d connected", choice.round, list(nodes), len(present))
-        # No client trains a stale model: what is not fetched in time expires.
+        # Messages expire, to keep late clients from training a stale model.
         messages, ttl = [], self._timeout + self._poll
         group = str(choice.round)
         for node, epsilon in zip(nodes.values(), choice.epsilon, strict=True):
@@ -329,7 +331,7 @@ class PauseStrategy(Strategy):
             self.selector.save(self._folder / "selector.npz")
 
     def _present(self, grid: TimedGrid) -> dict[int, int]:
-        """The nodes by client number, as soon as there are enough of them."""
+        """Wait for enough clients, and return their nodes by client number."""
         start = time.monotonic()
         while True:
             left = self._wait - (time.monotonic() - start)
@@ -348,7 +350,7 @@ class PauseStrategy(Strategy):
         return present
 
     def _compare(self, choice: Choice, answers: dict[int, Answer]) -> None:
-        """Take over the client's ledger, which alone knows what the client has released."""
+        """Adopt the counts of the clients' ledgers, which alone know every release."""
         private = self.selector.epsilon_unit != "none"
         for client, epsilon in zip(choice.clients.tolist(), choice.epsilon, strict=True):
             if client not in answers:
@@ -376,7 +378,7 @@ class PauseStrategy(Strategy):
 def _readings(
     answers: dict[int, Answer], arrays: ArrayRecord, update_size: int
 ) -> dict[str, dict[int, Any]]:
-    """What policies may read beside seconds, as far as the clients gave it."""
+    """Return the losses, squared losses and updates that the clients reported."""
     losses, squares = (
         {k: answer.metrics[name] for k, answer in answers.items() if name in answer.metrics}
         for name in ("loss", "square-loss")
@@ -389,7 +391,7 @@ def _readings(
 
 
 def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
-    """Return the selector saved at a path, or the fresh one if there is none."""
+    """Return the selector saved at a path, or the fresh one if the file does not exist."""
     if not path.is_file():
         return fresh
     saved = Selector.load(path, fresh.config)
@@ -411,7 +413,7 @@ def _resumed(path: pathlib.Path, fresh: Selector) -> Selector:
 
 
 def _append_seconds(path: pathlib.Path, played: Played) -> None:
-    """Append the seconds of the clients that answered to a fleet's CSV file."""
+    """Append the latencies of the clients that answered to a fleet's CSV file."""
     lines = [] if path.exists() else ["client,seconds,round"]
     lines += [f"{k},{s!r},{played.choice.round}" for k, s in sorted(played.seconds.items())]
     with path.open("a", encoding="utf-8") as file:
@@ -427,8 +429,8 @@ def question_round(
 ) -> tuple[set[int], dict[int, Any] | None]:
     """Return the available clients and their answers to the policy's question, None without one.
 
-    Of a client without a loss the policy keeps what it knows; one without features is not available
-    in this round. ``present`` has the node of each client that can be chosen.
+    If a client sends no loss, the policy keeps its knowledge of the client. A client that sends no
+    features is unavailable in this round. ``present`` maps clients that can be chosen to nodes.
     """
     available, answers, asked = set(present), dict[int, Any](), set[int]()
     while (question := selector.question(available)) is not None:
@@ -487,10 +489,10 @@ def _ask(
 def _read(
     content: RecordDict, sent: ArrayRecord, stamped: float | None, *, needs_loss: bool
 ) -> Answer:
-    """Read a reply's content, checked against the arrays that were sent.
+    """Return the answer in a reply, validated against the arrays that were sent.
 
-    Its latency is ``stamped``, or its metric ``pause-seconds`` if None; ``needs_loss`` if the
-    policy reads the metric ``loss``. Raises ConfigError if it cannot be used, with the reason.
+    Its latency is ``stamped``, or the metric ``pause-seconds`` if ``stamped`` is None. The metric
+    ``loss`` is required if ``needs_loss``. Raises ConfigError if the reply is unusable.
     """
     counts = len(content.array_records), len(content.metric_records)
     if counts != (1, 1):
@@ -508,7 +510,7 @@ def _read(
     for name in shapes:
         try:
             arrays[name] = record[name].numpy().astype(sent[name].dtype, casting="same_kind")
-        except Exception as error:  # whatever bytes a client sends, the server goes on
+        except Exception as error:  # a client may send any bytes, which must not stop the server
             short = str(error).partition("\n")[0]
             raise ConfigError(f"its array {name!r} cannot be read ({short}).") from None
         if arrays[name].shape != shapes[name]:
@@ -530,7 +532,7 @@ def _read(
 
 
 def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> ArrayRecord | None:
-    """Return the mean of the models that came, weights made to sum to one; None if none came."""
+    """Return the mean of the clients' models with normalized weights, or None without answers."""
     if not answers:
         return None
     total = sum(weights[client] for client in answers)
@@ -540,14 +542,14 @@ def average(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> Arra
             np.asarray(answer.arrays[name], np.float64) * (weights[client] / total)
             for client, answer in answers.items()
         ]
-        # Whole numbers are rounded, as the mean of equal ones may be just below them.
+        # Round integers, because the mean of equal integers may be slightly below them.
         whole = np.asarray(sum(parts) if is_float(like) else np.rint(sum(parts)), like.dtype)
         mean[name] = Array(whole)
     return ArrayRecord(mean)
 
 
 def mean_metrics(answers: Mapping[int, Answer], weights: Mapping[int, float]) -> dict[str, Any]:
-    """Return the weighted mean of each number that all clients gave, but for our own metrics."""
+    """Return the weighted mean of each numeric metric of all clients, except the mod's metrics."""
     if not answers:
         return {}
     total = sum(weights[client] for client in answers)
